@@ -1,0 +1,224 @@
+"""The typed client of the service: what every face uses to load models and to chat.
+
+Owns the requests a face makes and the values it gets back. Knows nothing of how the service is started (see
+`app.launcher`) nor of engines.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Any, Literal
+
+import httpx
+
+from quantizer.errors import ServiceError, UserError, rebuild
+
+__all__ = ["Completed", "GenerationOptions", "Message", "ModelStatus", "ServiceClient", "ServiceStatus", "TextDelta"]
+
+_START_AGAIN = "Start it with `localllm serve`, or start localllm again."
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationOptions:
+    """How to answer. None leaves the choice to the service and the model."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """New text of the running answer, as the model wrote it: not yet fit for a terminal."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """The end of an answer and what it cost. Rates are tokens a second."""
+
+    finish_reason: str
+    n_prompt_tokens: int
+    n_cached_tokens: int
+    n_output_tokens: int
+    time_to_first_token_s: float
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelStatus:
+    """One model of the service. `progress` runs from 0 to 1 while `state` is "loading"; `error` is set when "failed"."""
+
+    id: str
+    state: Literal["loading", "ready", "failed"]
+    progress: float
+    n_ctx: int
+    notices: tuple[str, ...]
+    error: UserError | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceStatus:
+    """What the service is and which models it holds. `default_model` answers requests that name none."""
+
+    version: str
+    default_model: str
+    models: tuple[ModelStatus, ...]
+
+    def model(self, model_id: str) -> ModelStatus | None:
+        return next((model for model in self.models if model.id == model_id), None)
+
+
+class ServiceClient:
+    """An open connection to the service at `base_url`. Use it as an async context manager.
+
+    Every method raises ServiceError when the service cannot be reached and the error that the service reports otherwise.
+    """
+
+    def __init__(self, base_url: str, api_key: str = "", transport: httpx.AsyncBaseTransport | None = None) -> None:
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        # The service is on this machine: no proxy, and an answer may take as long as it takes.
+        self._http = httpx.AsyncClient(
+            base_url=base_url,
+            headers=headers,
+            transport=transport or httpx.AsyncHTTPTransport(),
+            timeout=httpx.Timeout(None, connect=5.0),
+            trust_env=False,
+        )
+        self.base_url = base_url
+
+    async def __aenter__(self) -> ServiceClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def status(self) -> ServiceStatus:
+        """Return the service's version and the state of its models."""
+        data = await self._call("GET", "/api/localllm/status")
+        return ServiceStatus(
+            version=data["version"],
+            default_model=data["default_model"],
+            models=tuple(_model_status(item) for item in data["models"]),
+        )
+
+    async def load(self, model: str) -> str:
+        """Start loading `model` (guide, a name or a path to a GGUF) and return its id without waiting for it."""
+        data = await self._call("POST", "/api/localllm/load", {"model": model})
+        return str(data["id"])
+
+    async def count_tokens(self, text: str, model: str = "") -> int:
+        """Return how many tokens `text` has in the vocabulary of `model`."""
+        data = await self._call("POST", "/tokenize", {"content": text, "model": model})
+        return len(data["tokens"])
+
+    async def chat(
+        self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None
+    ) -> AsyncIterator[TextDelta | Completed]:
+        """Yield the answer as it is made and, last, one Completed. Closing the iterator stops the answer.
+
+        Waits while the model is loading. Raises ContextOverflowError when the conversation does not fit.
+        """
+        given = {name: value for name, value in asdict(options or GenerationOptions()).items() if value is not None}
+        body = {
+            "model": model,
+            "messages": [asdict(message) for message in messages],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **given,
+        }
+        reason, usage, timings = "stop", {}, {}
+        async for event in self._events("/v1/chat/completions", body):
+            for choice in event["choices"]:
+                if text := choice["delta"].get("content"):
+                    yield TextDelta(text)
+                reason = choice["finish_reason"] or reason
+            usage = event.get("usage") or usage
+            timings = event.get("timings") or timings
+        yield _completed(reason, usage, timings)
+
+    async def _call(self, method: str, path: str, body: object = None) -> Any:
+        try:
+            response = await self._http.request(method, path, json=body)
+        except httpx.TransportError as error:
+            raise _unreachable(self.base_url) from error
+        if response.is_error:
+            raise _reported(response.content)
+        return response.json()
+
+    async def _events(self, path: str, body: object) -> AsyncIterator[dict[str, Any]]:
+        try:
+            async with self._http.stream("POST", path, json=body) as response:
+                if response.is_error:
+                    raise _reported(await response.aread())
+                async for line in response.aiter_lines():
+                    if line == "data: [DONE]":
+                        return
+                    if line.startswith("data: "):
+                        event = json.loads(line[6:])
+                        if "error" in event:
+                            raise _error(event["error"])
+                        yield event
+        except httpx.TransportError as error:
+            raise _unreachable(self.base_url) from error
+        raise ServiceError("The service ended the answer before it was complete.", _START_AGAIN)
+
+
+def _completed(reason: str, usage: dict[str, Any], timings: dict[str, Any]) -> Completed:
+    details = usage.get("prompt_tokens_details") or {}
+    return Completed(
+        finish_reason=reason,
+        n_prompt_tokens=usage.get("prompt_tokens", 0),
+        n_cached_tokens=details.get("cached_tokens", 0),
+        n_output_tokens=usage.get("completion_tokens", 0),
+        time_to_first_token_s=timings.get("time_to_first_token_ms", 0.0) / 1000,
+        prefill_tokens_per_s=timings.get("prompt_per_second", 0.0),
+        decode_tokens_per_s=timings.get("predicted_per_second", 0.0),
+    )
+
+
+def _model_status(item: dict[str, Any]) -> ModelStatus:
+    return ModelStatus(
+        id=item["id"],
+        state=item["state"],
+        progress=item["progress"],
+        n_ctx=item["n_ctx"],
+        notices=tuple(item["notices"]),
+        error=_error(item["error"]) if item["error"] else None,
+    )
+
+
+def _error(data: dict[str, Any]) -> UserError:
+    """Return the error that the service described: OpenAI's fields plus `kind`, `cause`, `remedy`, `details`."""
+    cause = data.get("cause") or data.get("message") or "The service failed."
+    return rebuild(data.get("kind", "ServiceError"), cause, data.get("remedy", ""), data.get("details", {}))
+
+
+def _reported(body: bytes) -> UserError:
+    try:
+        return _error(json.loads(body)["error"])
+    except (ValueError, KeyError, TypeError):
+        return ServiceError("What answers on the service's port is not localllm.", "Give another --port.")
+
+
+def _unreachable(base_url: str) -> ServiceError:
+    return ServiceError(f"No localllm service answers at {base_url}.", _START_AGAIN)

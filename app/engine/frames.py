@@ -1,0 +1,231 @@
+"""The typed messages between the service and an engine worker, and their form on the pipe.
+
+A frame is four bytes of length (big-endian) and that many bytes of JSON, `{"type": NAME, ...fields}`. Owns the list of
+messages and their encoding; knows nothing of who sends them or of processes.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from app.engine.request import FinishReason, Request, SamplingParams, Timings, Usage
+
+__all__ = [
+    "Abort",
+    "Detokenize",
+    "Detokenized",
+    "EngineConfig",
+    "Failed",
+    "Finished",
+    "Frame",
+    "Load",
+    "LoadProgress",
+    "Notice",
+    "Output",
+    "Ready",
+    "Submit",
+    "Tokenize",
+    "Tokenized",
+    "decode",
+    "encode",
+    "frame_length",
+    "read_frame",
+]
+
+MAX_FRAME_BYTES = 256 << 20
+_LENGTH = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """How a model is loaded. 0 means: choose for this model and machine."""
+
+    n_ctx: int = 0
+    n_threads: int = 0
+    n_sequences: int = 4
+    n_batch: int = 0
+    n_gpu_layers: int = -1  # all that the plan allows; 0 keeps every layer on the CPU
+
+
+# Service to worker
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The first frame: load this file. `notice` of a failed self-test comes back as a Notice."""
+
+    model_path: str
+    config: EngineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenize:
+    call_id: str
+    text: str
+    add_special: bool
+    parse_special: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Detokenize:
+    call_id: str
+    tokens: tuple[int, ...]
+
+
+# Worker to service
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    fraction: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The model is loaded. `n_ctx` is in tokens and shared by all sequences; `n_ctx_train` is what it was trained on."""
+
+    n_ctx: int
+    n_ctx_train: int
+    n_vocab: int
+    n_parameters: int
+    n_sequences: int
+    model_bytes: int
+    description: str
+    load_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something a person should be told once; the engine goes on."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """New text of an answer: always whole characters, never part of a stop string. `n_tokens` so far."""
+
+    request_id: str
+    text: str
+    n_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    request_id: str
+    reason: FinishReason
+    usage: Usage
+    timings: Timings
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A request or call (its id), or the load itself (empty id), failed. `kind` is the class name in the error tree."""
+
+    request_id: str
+    kind: str
+    cause: str
+    remedy: str
+    details: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenized:
+    call_id: str
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Detokenized:
+    call_id: str
+    text: str
+
+
+Frame = (
+    Load
+    | Submit
+    | Abort
+    | Tokenize
+    | Detokenize
+    | LoadProgress
+    | Ready
+    | Notice
+    | Output
+    | Finished
+    | Failed
+    | Tokenized
+    | Detokenized
+)
+
+_TYPES: dict[str, type[Any]] = {cls.__name__: cls for cls in Frame.__args__}
+
+
+def _request(data: dict[str, Any]) -> Request:
+    prompt = data["prompt"]
+    return Request(
+        **data
+        | {
+            "prompt": prompt if isinstance(prompt, str) else tuple(prompt),
+            "sampling": SamplingParams(**data["sampling"]),
+            "stop": tuple(data["stop"]),
+        }
+    )
+
+
+# Fields whose JSON form is not their value.
+_REBUILD: dict[str, Callable[[Any], Any]] = {
+    "config": lambda data: EngineConfig(**data),
+    "request": _request,
+    "tokens": tuple,
+    "reason": FinishReason,
+    "usage": lambda data: Usage(**data),
+    "timings": lambda data: Timings(**data),
+}
+
+
+def encode(frame: Frame) -> bytes:
+    """Return `frame` as it goes over the pipe, its length first."""
+    body = json.dumps({"type": type(frame).__name__, **asdict(frame)}, separators=(",", ":")).encode()
+    return _LENGTH.pack(len(body)) + body
+
+
+def decode(body: bytes) -> Frame:
+    """Return the frame in `body` (without its length). Raises ValueError for one that is not ours."""
+    data = json.loads(body)
+    cls = _TYPES.get(data.pop("type", ""))
+    if cls is None or set(data) != {item.name for item in fields(cls)}:
+        raise ValueError(f"not a frame: {body[:80]!r}")
+    frame: Frame = cls(**{name: _REBUILD[name](value) if name in _REBUILD else value for name, value in data.items()})
+    return frame
+
+
+def frame_length(prefix: bytes) -> int:
+    """Return how many bytes follow the four of `prefix`. Raises ValueError past MAX_FRAME_BYTES."""
+    length: int = _LENGTH.unpack(prefix)[0]
+    if length > MAX_FRAME_BYTES:
+        raise ValueError(f"a frame of {length} bytes")
+    return length
+
+
+def read_frame(read: Callable[[int], bytes]) -> Frame | None:
+    """Return the next frame of a blocking stream, None at its end. `read(n)` gives n bytes, fewer only at the end."""
+    prefix = read(_LENGTH.size)
+    if len(prefix) < _LENGTH.size:
+        return None
+    length = frame_length(prefix)
+    body = read(length)
+    return decode(body) if len(body) == length else None

@@ -1,0 +1,128 @@
+"""What a request to the engine is and what comes back of it. Pure values.
+
+Owns the limits of every number that reaches the engine from outside. Knows nothing of HTTP, of llama.cpp or of
+how a request is scheduled.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from quantizer.errors import RequestError
+
+__all__ = ["FinishReason", "Request", "SamplingParams", "Timings", "Usage"]
+
+MAX_GRAMMAR_BYTES = 64 * 1024
+MAX_STOP_STRINGS = 64
+MAX_STOP_CHARACTERS = 1024
+
+
+class FinishReason(StrEnum):
+    """Why an answer ended."""
+
+    STOP = "stop"  # the model ended its turn, or a stop string matched
+    LENGTH = "length"  # max_tokens or the context was reached
+    ABORTED = "aborted"  # the client asked for an end or went away
+    ERROR = "error"  # the request failed; the frame carries cause and remedy
+
+
+# name: (lowest, highest) allowed, both inclusive. NaN and infinities never pass.
+_RANGES: dict[str, tuple[float, float]] = {
+    "temperature": (0.0, 100.0),
+    "top_k": (0, 1_000_000),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "repeat_penalty": (0.01, 100.0),
+    "presence_penalty": (-100.0, 100.0),
+    "frequency_penalty": (-100.0, 100.0),
+    "penalty_last_n": (-1, 1_000_000),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How the next token is chosen. `temperature` 0 is greedy; `seed` None draws one.
+
+    Raises RequestError when a number is outside its range or the grammar is larger than 64 KiB.
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    penalty_last_n: int = 64
+    seed: int | None = None
+    grammar: str = ""
+
+    def __post_init__(self) -> None:
+        for name, (lowest, highest) in _RANGES.items():
+            value = getattr(self, name)
+            if not (math.isfinite(value) and lowest <= value <= highest):
+                raise RequestError(f"{name} is {value}.", f"Give a number from {lowest} to {highest}.")
+        if self.seed is not None and not -(2**63) <= self.seed < 2**64:
+            raise RequestError(f"seed is {self.seed}.", "Give a 64-bit integer.")
+        if len(self.grammar.encode("utf-8", "surrogatepass")) > MAX_GRAMMAR_BYTES:
+            raise RequestError("The grammar is larger than 64 KiB.", "Use a smaller grammar.")
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One prompt to be continued.
+
+    `prompt` is text (tokenized by the worker; with `parse_special` the text of special tokens becomes those tokens) or
+    a tuple of token ids. `max_tokens` None means: until the model ends or the context is full. Stop strings end the
+    answer and are not part of it. A higher `priority` is served first.
+
+    Raises RequestError when a limit is exceeded.
+    """
+
+    request_id: str
+    prompt: str | tuple[int, ...]
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    add_special: bool = True
+    parse_special: bool = True
+    priority: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None and not 0 <= self.max_tokens <= 2**31 - 1:
+            raise RequestError(f"max_tokens is {self.max_tokens}.", "Give a count from 0, or leave it out.")
+        if len(self.stop) > MAX_STOP_STRINGS:
+            raise RequestError(f"{len(self.stop)} stop strings were given.", f"Give at most {MAX_STOP_STRINGS}.")
+        if any(not 1 <= len(text) <= MAX_STOP_CHARACTERS for text in self.stop):
+            raise RequestError("A stop string is empty or too long.", f"Use 1 to {MAX_STOP_CHARACTERS} characters.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens of one answer. `n_cached_tokens` of the prompt were not computed again."""
+
+    n_prompt_tokens: int = 0
+    n_cached_tokens: int = 0
+    n_output_tokens: int = 0
+    n_drafted_tokens: int = 0
+    n_accepted_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Seconds of one answer: waiting for a place, prefill up to the first token, decode after it."""
+
+    queue_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+
+    @property
+    def time_to_first_token_s(self) -> float:
+        return self.queue_s + self.prefill_s

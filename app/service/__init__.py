@@ -1,0 +1,1 @@
+"""The long-lived process: engine workers and the HTTP surfaces."""

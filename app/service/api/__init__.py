@@ -1,0 +1,1 @@
+"""One module per HTTP dialect, thin over one internal request type."""

@@ -1,0 +1,91 @@
+"""One typed settings object: defaults < TOML file < LOCALLLM_* environment < flags.
+
+Owns names, types and sources of settings. Knows nothing of what they do.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import platformdirs
+
+from quantizer.errors import UsageError
+
+__all__ = ["Settings", "load_settings"]
+
+ENVIRONMENT_PREFIX = "LOCALLLM_"
+DEFAULT_PORT = 11500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that can be set. 0 or an empty text means: chosen by localllm."""
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    api_key: str = ""
+    model: str = "guide"
+    ctx: int = 0  # tokens of context
+    threads: int = 0
+    parallel: int = 4  # answers at once
+    data_dir: Path = Path(platformdirs.user_data_dir("localllm", appauthor=False))
+    cache_dir: Path = Path(platformdirs.user_cache_dir("localllm", appauthor=False))
+
+    @property
+    def models_dir(self) -> Path:
+        return self.data_dir / "models"
+
+
+def settings_file(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return where the settings file is: LOCALLLM_CONFIG, or config.toml in the user's configuration folder."""
+    override = environment.get(f"{ENVIRONMENT_PREFIX}CONFIG")
+    return Path(override) if override else Path(platformdirs.user_config_dir("localllm", appauthor=False), "config.toml")
+
+
+def load_settings(flags: Mapping[str, object] | None = None, environment: Mapping[str, str] = os.environ) -> Settings:
+    """Return the settings in force. Flags whose value is None were not given.
+
+    Raises UsageError that names the source for an unknown name, a value of the wrong type or an unreadable file.
+    """
+    path = settings_file(environment)
+    settings = Settings()
+    for source, values in (
+        (str(path), _from_file(path)),
+        ("the environment", _from_environment(environment)),
+        ("the command line", {name: value for name, value in (flags or {}).items() if value is not None}),
+    ):
+        settings = replace(settings, **{name: _typed(name, value, source) for name, value in values.items()})  # type: ignore[arg-type]
+    return settings
+
+
+def _from_file(path: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"The settings file {path} cannot be read: {error}.", "Mend or remove it.") from error
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
+    names = {f"{ENVIRONMENT_PREFIX}{item.name.upper()}": item.name for item in fields(Settings)}
+    return {name: environment[variable] for variable, name in names.items() if environment.get(variable)}
+
+
+def _typed(name: str, value: object, source: str) -> object:
+    known = {item.name: type(getattr(Settings(), item.name)) for item in fields(Settings)}
+    if name not in known:
+        raise UsageError(f"{source} sets {name!r}, which is no setting.", f"Known: {', '.join(sorted(known))}.")
+    kind = Path if issubclass(known[name], Path) else known[name]
+    if isinstance(value, kind):
+        return value
+    try:
+        if isinstance(value, str):
+            return kind(value)
+    except ValueError:
+        pass
+    raise UsageError(f"{source} sets {name} to {value!r}.", f"It takes a value of type {kind.__name__}.")

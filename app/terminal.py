@@ -1,0 +1,23 @@
+"""The one place where text from a model, a file or a hub is made fit for a terminal.
+
+Owns which characters may reach the screen. Knows nothing of colours or widgets.
+"""
+
+from __future__ import annotations
+
+__all__ = ["printable"]
+
+_KEPT = {"\n", "\t"}
+_BIDI_CONTROLS = [0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+# C0 with ESC, DEL, C1 (its 8-bit CSI and OSC too), lone surrogates, line and paragraph separators, bidi controls.
+_DROPPED = {
+    code: None
+    for code in (*range(0x20), *range(0x7F, 0xA0), *range(0xD800, 0xE000), 0x2028, 0x2029, 0xFEFF, *_BIDI_CONTROLS)
+    if chr(code) not in _KEPT
+}
+
+
+def printable(text: str) -> str:
+    """Return `text` without anything a terminal would obey: it works character by character, so a stream may be cut
+    anywhere. Newlines and tabs stay."""
+    return text.translate(_DROPPED)

@@ -1,0 +1,1 @@
+"""Files that ship with localllm: the guide model, calibration text and templates."""

@@ -1,0 +1,1 @@
+"""Where layers go and what that costs: devices, footprint, speed, plan, advice."""

@@ -1,0 +1,1 @@
+"""Model files: read and validate them, convert checkpoints, quantize, judge the loss."""

@@ -1,0 +1,109 @@
+"""The one error tree of localllm. It lives in the lowest room so that every room can raise from it.
+
+    LocalllmError
+    └── UserError(cause, remedy)      something a person can act on; exit status 1
+        ├── UsageError                the command was called wrongly; exit status 2
+        ├── ModelFileError            a GGUF that is missing, broken, hostile or not supported
+        ├── CheckpointError           a checkpoint folder that cannot be converted
+        ├── StorageError              disk full, no permission, output in the way
+        ├── EngineError               the native engine refused, or its process died
+        ├── RequestError              a request that cannot be served as asked
+        │   └── ContextOverflowError  more tokens than the context holds
+        └── ServiceError              the local service cannot be reached or started
+
+Anything else that escapes is a bug and keeps its traceback. This module knows nothing of who prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = [
+    "CheckpointError",
+    "ContextOverflowError",
+    "EngineError",
+    "LocalllmError",
+    "ModelFileError",
+    "RequestError",
+    "ServiceError",
+    "StorageError",
+    "UsageError",
+    "UserError",
+    "rebuild",
+]
+
+
+class LocalllmError(Exception):
+    """Root of every error that localllm raises on purpose."""
+
+
+class UserError(LocalllmError):
+    """An error with a cause and a way out, both plain sentences without a final newline."""
+
+    exit_status = 1
+
+    def __init__(self, cause: str, remedy: str = "") -> None:
+        super().__init__(cause, remedy)
+        self.cause = cause
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.cause} {self.remedy}".rstrip()
+
+
+class UsageError(UserError):
+    """Wrong use: an option, argument or combination that makes no sense."""
+
+    exit_status = 2
+
+
+class ModelFileError(UserError):
+    """A model file that is missing, malformed, hostile or of an unsupported kind."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint folder that cannot be read or converted."""
+
+
+class StorageError(UserError):
+    """The disk or its permissions stand in the way."""
+
+
+class EngineError(UserError):
+    """The native engine refused or died; the cause carries its last words."""
+
+
+class RequestError(UserError):
+    """A request whose parameters or prompt cannot be served."""
+
+
+class ContextOverflowError(RequestError):
+    """The prompt and the answer do not fit the context; nothing was truncated.
+
+    `n_prompt_tokens` and `n_ctx` are in tokens.
+    """
+
+    def __init__(self, n_prompt_tokens: int, n_ctx: int) -> None:
+        super().__init__(
+            f"The prompt has {n_prompt_tokens} tokens and the context holds {n_ctx}.",
+            "Shorten it, start a new chat, or load the model with a larger --ctx.",
+        )
+        self.n_prompt_tokens = n_prompt_tokens
+        self.n_ctx = n_ctx
+
+
+class ServiceError(UserError):
+    """The local service cannot be reached, started or bound to its port."""
+
+
+_KINDS: dict[str, type[UserError]] = {
+    kind.__name__: kind
+    for kind in (UserError, UsageError, ModelFileError, CheckpointError, StorageError, EngineError, RequestError, ServiceError)
+}
+
+
+def rebuild(kind: str, cause: str, remedy: str, details: Mapping[str, int]) -> UserError:
+    """Return the error that another process described; `details` are a ContextOverflowError's two counts."""
+    if kind == ContextOverflowError.__name__:
+        return ContextOverflowError(details["n_prompt_tokens"], details["n_ctx"])
+    return _KINDS.get(kind, EngineError)(cause, remedy)

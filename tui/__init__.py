@@ -1,0 +1,1 @@
+"""The terminal face: screens, widgets and styles over `app.client`."""
