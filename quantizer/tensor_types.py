@@ -1,0 +1,104 @@
+"""The ggml tensor types: number, name, and how many bytes a block of how many elements takes.
+
+Owns the table and the byte arithmetic; knows nothing of files, of native code or of which tensor gets which type.
+Source of the figures: ggml/include/ggml.h, ggml/src/ggml.c and ggml-common.h as vendored in llama-cpp-python 0.3.36.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["TENSOR_TYPES", "TensorType", "tensor_type", "tensor_type_named"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """One storage type: `block_bytes` bytes hold `block_size` consecutive elements of a row."""
+
+    type_id: int
+    name: str
+    block_size: int
+    block_bytes: int
+    is_quantized: bool
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Stored bits for one element, scales included."""
+        return 8 * self.block_bytes / self.block_size
+
+    def fits(self, n_columns: int) -> bool:
+        """Whether rows of `n_columns` elements are whole blocks."""
+        return n_columns % self.block_size == 0
+
+    def row_bytes(self, n_columns: int) -> int:
+        """Bytes of one row; `n_columns` must be whole blocks."""
+        assert self.fits(n_columns)
+        return n_columns // self.block_size * self.block_bytes
+
+    def tensor_bytes(self, shape: Sequence[int]) -> int:
+        """Bytes of a tensor of `shape` in ggml order (row length first); `()` is one element."""
+        if not shape:
+            return self.block_bytes
+        return self.row_bytes(shape[0]) * math.prod(shape[1:])
+
+
+def _plain(type_id: int, name: str, n_bytes: int) -> TensorType:
+    return TensorType(type_id, name, 1, n_bytes, is_quantized=False)
+
+
+def _quantized(type_id: int, name: str, block_size: int, block_bytes: int) -> TensorType:
+    return TensorType(type_id, name, block_size, block_bytes, is_quantized=True)
+
+
+_ALL = (
+    _plain(0, "F32", 4),
+    _plain(1, "F16", 2),
+    _quantized(2, "Q4_0", 32, 18),
+    _quantized(3, "Q4_1", 32, 20),
+    _quantized(6, "Q5_0", 32, 22),
+    _quantized(7, "Q5_1", 32, 24),
+    _quantized(8, "Q8_0", 32, 34),
+    _quantized(9, "Q8_1", 32, 36),
+    _quantized(10, "Q2_K", 256, 84),
+    _quantized(11, "Q3_K", 256, 110),
+    _quantized(12, "Q4_K", 256, 144),
+    _quantized(13, "Q5_K", 256, 176),
+    _quantized(14, "Q6_K", 256, 210),
+    _quantized(15, "Q8_K", 256, 292),
+    _quantized(16, "IQ2_XXS", 256, 66),
+    _quantized(17, "IQ2_XS", 256, 74),
+    _quantized(18, "IQ3_XXS", 256, 98),
+    _quantized(19, "IQ1_S", 256, 50),
+    _quantized(20, "IQ4_NL", 32, 18),
+    _quantized(21, "IQ3_S", 256, 110),
+    _quantized(22, "IQ2_S", 256, 82),
+    _quantized(23, "IQ4_XS", 256, 136),
+    _plain(24, "I8", 1),
+    _plain(25, "I16", 2),
+    _plain(26, "I32", 4),
+    _plain(27, "I64", 8),
+    _plain(28, "F64", 8),
+    _quantized(29, "IQ1_M", 256, 56),
+    _plain(30, "BF16", 2),
+    _quantized(34, "TQ1_0", 256, 54),
+    _quantized(35, "TQ2_0", 256, 66),
+    _quantized(39, "MXFP4", 32, 17),
+    _quantized(40, "NVFP4", 64, 36),
+    _quantized(41, "Q1_0", 128, 18),
+    _quantized(42, "Q2_0", 64, 18),
+)
+
+TENSOR_TYPES: dict[int, TensorType] = {entry.type_id: entry for entry in _ALL}
+_BY_NAME = {entry.name: entry for entry in _ALL}
+
+
+def tensor_type(type_id: int) -> TensorType:
+    """The type with this number. Raises KeyError for numbers that ggml does not define (or has retired)."""
+    return TENSOR_TYPES[type_id]
+
+
+def tensor_type_named(name: str) -> TensorType:
+    """The type with this upper-case name. Raises KeyError when there is none."""
+    return _BY_NAME[name]
