@@ -1,0 +1,98 @@
+"""What the engine needs of something that can run a model.
+
+Two implementations ship: `app.engine.llama` over llama.cpp and `app.engine.fake`, deterministic and without native
+code. This module knows nothing of either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from app.engine.request import SamplingParams
+
+__all__ = ["Backend", "Chunk", "DecodeStatus", "ModelFacts", "Sampler"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What a loaded model is. `n_ctx` is the longest sequence in tokens, `n_cells` the KV cells that all sequences share."""
+
+    description: str
+    n_vocab: int
+    n_ctx: int
+    n_ctx_train: int
+    n_cells: int
+    n_sequences: int
+    n_batch: int
+    n_parameters: int
+    model_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tokens of one sequence to compute in this step, the first at `position`. The last `n_logits` of them get logits."""
+
+    sequence_id: int
+    position: int
+    tokens: Sequence[int]
+    n_logits: int
+
+
+class DecodeStatus(Enum):
+    """How a decode ended. After NO_SLOT the cache is as before; after INTERRUPTED parts of the batch may be in it."""
+
+    DONE = 0
+    NO_SLOT = 1
+    INTERRUPTED = 2
+
+
+class Sampler(Protocol):
+    """Chooses tokens for one sequence and remembers them for its penalties and grammar."""
+
+    def sample(self, row: int) -> int:
+        """Choose, remember and return a token from the logits of `row`, an index into the last batch."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Backend(Protocol):
+    """A loaded model with its cache. All calls come from one thread, but for `interrupt`."""
+
+    @property
+    def facts(self) -> ModelFacts: ...
+
+    def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]: ...
+
+    def piece(self, token: int) -> bytes:
+        """Return the bytes of `token`, none for a special one. A character may span tokens."""
+        ...
+
+    def is_end(self, token: int) -> bool: ...
+
+    def new_sampler(self, params: SamplingParams, ignore_eos: bool) -> Sampler:
+        """Return a sampler. Raises RequestError for a grammar that cannot be used."""
+        ...
+
+    def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
+        """Compute `chunks` as one batch of at most `facts.n_batch` tokens.
+
+        Row r of a later `Sampler.sample` is the r-th token of the batch. Raises EngineError when the batch is fatal.
+        """
+        ...
+
+    def truncate(self, sequence_id: int, n_tokens: int) -> int:
+        """Forget the sequence from position `n_tokens` on and return how many tokens are left.
+
+        Models whose state cannot be cut (recurrent, sliding window) forget all of it and return 0.
+        """
+        ...
+
+    def interrupt(self) -> None:
+        """End the decode that runs now, from any thread. Coming late it may end the next one, which is then repeated."""
+        ...
+
+    def close(self) -> None: ...

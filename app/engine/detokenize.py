@@ -1,0 +1,54 @@
+"""From the bytes of tokens to text that may be shown: whole characters, and never part of a stop string.
+
+Owns the two hold-backs of a stream. Knows nothing of tokens or models.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+
+__all__ = ["TextStream"]
+
+
+class TextStream:
+    """The text of one answer as it grows.
+
+    Bytes that do not yet make a character wait; so does text that may turn out to be the begin of a stop string.
+    Bytes that can never be UTF-8 become U+FFFD.
+    """
+
+    def __init__(self, stop: Sequence[str] = ()) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._stop = tuple(stop)
+        self._held = ""
+        self.is_stopped = False
+
+    def push(self, piece: bytes) -> str:
+        """Return the text that `piece` makes safe to show. Sets `is_stopped` when a stop string is complete."""
+        self._held += self._decoder.decode(piece)
+        return self._release(self._begun_stop())
+
+    def finish(self) -> str:
+        """Return what was held back, at the end of an answer that no stop string ended."""
+        self._held += self._decoder.decode(b"", final=True)
+        return self._release(0)
+
+    def _release(self, n_held: int) -> str:
+        found = [index for index in (self._held.find(text) for text in self._stop) if index >= 0]
+        if found:
+            self.is_stopped = True
+            shown, self._held = self._held[: min(found)], ""
+            return shown
+        split = len(self._held) - n_held
+        shown, self._held = self._held[:split], self._held[split:]
+        return shown
+
+    def _begun_stop(self) -> int:
+        """Return how many of the last characters may be the begin of a stop string."""
+        longest = max((len(text) for text in self._stop), default=1) - 1
+        for n_characters in range(min(longest, len(self._held)), 0, -1):
+            tail = self._held[-n_characters:]
+            if any(text.startswith(tail) for text in self._stop):
+                return n_characters
+        return 0

@@ -1,0 +1,113 @@
+"""A deterministic model without native code, for tests and for working on everything around the engine.
+
+Its vocabulary is the 256 bytes and an end token; the next token depends on every token before it, so a wrong cache
+shows at once. It keeps the same rules as llama.cpp's unified cache and breaks loudly where llama.cpp would abort.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import threading
+from collections.abc import Sequence
+
+from app.engine.backend import Chunk, DecodeStatus, ModelFacts
+from app.engine.request import SamplingParams
+
+__all__ = ["END", "FakeBackend"]
+
+END = 256
+_LETTERS = b"etaoinshrdlu etaoinshrdlu etaoinshrdlu,.\n"
+
+
+class FakeBackend:
+    """A `Backend` whose answers are letters chosen by a hash. Each decode takes `step_s` seconds at least.
+
+    One token in `end_every` ends the answer.
+    """
+
+    def __init__(
+        self,
+        n_ctx: int = 4096,
+        n_cells: int = 8192,
+        n_sequences: int = 4,
+        n_batch: int = 512,
+        step_s: float = 0.0,
+        end_every: int = 200,
+    ) -> None:
+        self.facts = ModelFacts("fake", END + 1, n_ctx, n_ctx, n_cells, n_sequences, n_batch, 0, 0)
+        self._cells: list[list[int]] = [[] for _ in range(n_sequences)]
+        self._rows: dict[int, list[int]] = {}
+        self._step_s = step_s
+        self._end_every = end_every
+        self._interrupted = threading.Event()
+
+    @property
+    def n_cells_used(self) -> int:
+        return sum(len(tokens) for tokens in self._cells)
+
+    def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:  # noqa: ARG002
+        return list(text.encode("utf-8", "replace"))
+
+    def piece(self, token: int) -> bytes:
+        return bytes([token]) if token < END else b""
+
+    def is_end(self, token: int) -> bool:
+        return token == END
+
+    def new_sampler(self, params: SamplingParams, ignore_eos: bool) -> FakeSampler:
+        return FakeSampler(self, params, ignore_eos)
+
+    def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
+        n_tokens = sum(len(chunk.tokens) for chunk in chunks)
+        assert 0 < n_tokens <= self.facts.n_batch, "the batch fits n_batch"
+        if self.n_cells_used + n_tokens > self.facts.n_cells:
+            return DecodeStatus.NO_SLOT
+        if self._step_s and self._interrupted.wait(self._step_s):
+            self._interrupted.clear()
+            return DecodeStatus.INTERRUPTED
+        self._rows = {}
+        row = 0
+        for chunk in chunks:
+            cells = self._cells[chunk.sequence_id]
+            assert chunk.position == len(cells), "a sequence is computed without gaps"
+            for index, token in enumerate(chunk.tokens):
+                cells.append(token)
+                if index >= len(chunk.tokens) - chunk.n_logits:
+                    self._rows[row] = list(cells)
+                row += 1
+        return DecodeStatus.DONE
+
+    def truncate(self, sequence_id: int, n_tokens: int) -> int:
+        del self._cells[sequence_id][n_tokens:]
+        return len(self._cells[sequence_id])
+
+    def interrupt(self) -> None:
+        self._interrupted.set()
+
+    def close(self) -> None:
+        self._cells = []
+
+    def choose(self, row: int, salt: str, ignore_eos: bool) -> int:
+        """Return the next token after the history of `row`, which must have been asked logits for."""
+        history = self._rows[row]
+        digest = hashlib.blake2b(repr((salt, history)).encode(), digest_size=8).digest()
+        chance = random.Random(digest)
+        if not ignore_eos and chance.randrange(self._end_every) == 0:
+            return END
+        return chance.choice(_LETTERS)
+
+
+class FakeSampler:
+    """Greedy, or salted by the seed: the same history and seed give the same token."""
+
+    def __init__(self, backend: FakeBackend, params: SamplingParams, ignore_eos: bool) -> None:
+        self._backend = backend
+        self._salt = "" if params.is_greedy else str(params.seed)
+        self._ignore_eos = ignore_eos
+
+    def sample(self, row: int) -> int:
+        return self._backend.choose(row, self._salt, self._ignore_eos)
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,333 @@
+"""llama.cpp as a `Backend`: the only module that imports llama_cpp.
+
+Every pointer has one owner, freed by `close`: LlamaBackend owns the model and the context, LlamaSampler its chain.
+One thread makes all calls but `interrupt`. Knows nothing of requests beyond their sampling parameters.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+
+import llama_cpp.llama_cpp as lib
+import numpy as np
+import psutil
+
+from app.engine.backend import Chunk, DecodeStatus, ModelFacts
+from app.engine.frames import EngineConfig
+from app.engine.request import SamplingParams
+from app.engine.sampler import Stage, check_grammar, stages
+from quantizer.errors import EngineError, RequestError
+
+__all__ = ["LlamaBackend", "LlamaSampler", "load"]
+
+DEFAULT_N_CTX = 8192
+DEFAULT_N_CELLS = 16384
+N_BATCH = 512
+MAX_PROMPT_BYTES = 16 << 20
+_N_KEPT_LOG_LINES = 50
+_WARN, _ERROR, _CONTINUED = 3, 4, 5  # ggml_log_level@0.3.36; llama_cpp._logger has another, wrong order
+
+
+class NativeLog:
+    """What llama.cpp says: the last warnings and errors are kept for error messages and passed to stderr."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=_N_KEPT_LOG_LINES)
+        self._level = 0
+        self._callback = lib.llama_log_callback(self._receive)  # must live as long as llama.cpp may call it
+        lib.llama_log_set(self._callback, ctypes.c_void_p())
+
+    def last_words(self, n_lines: int = 3) -> str:
+        """Return the last lines on one line of text, without control characters."""
+        words = " ".join(list(self._lines)[-n_lines:])
+        return "".join(character for character in words if character.isprintable())
+
+    def _receive(self, level: int, text: bytes, _data: object) -> None:
+        if level != _CONTINUED:
+            self._level = level
+        line = text.decode("utf-8", "replace").strip()
+        if self._level in (_WARN, _ERROR) and line:
+            self._lines.append(line)
+            print(line, file=sys.stderr, flush=True)
+
+
+@cache
+def _log() -> NativeLog:
+    """Return the process's one log; llama.cpp knows only one receiver."""
+    return NativeLog()
+
+
+class Batch:
+    """The arrays of a llama_batch for up to `n_tokens` tokens of one sequence each."""
+
+    def __init__(self, n_tokens: int) -> None:
+        self._token = np.zeros(n_tokens, np.int32)
+        self._position = np.zeros(n_tokens, np.int32)
+        self._sequence_id = np.zeros(n_tokens, np.int32)
+        self._n_sequence_ids = np.ones(n_tokens, np.int32)
+        self._logits = np.zeros(n_tokens, np.int8)
+        address, width = self._sequence_id.ctypes.data, self._sequence_id.itemsize
+        self._sequence_id_at = np.arange(address, address + n_tokens * width, width, dtype=np.uintp)
+        self._batch = lib.llama_batch()
+        for field, array in (
+            ("token", self._token),
+            ("pos", self._position),
+            ("n_seq_id", self._n_sequence_ids),
+            ("seq_id", self._sequence_id_at),
+            ("logits", self._logits),
+        ):
+            kind = dict(lib.llama_batch._fields_)[field]
+            setattr(self._batch, field, ctypes.cast(ctypes.c_void_p(array.ctypes.data), kind))
+
+    def fill(self, chunks: Sequence[Chunk]) -> lib.llama_batch:
+        """Return the native batch of `chunks`; it is valid until the next call."""
+        end = 0
+        for chunk in chunks:
+            begin, end = end, end + len(chunk.tokens)
+            self._token[begin:end] = chunk.tokens
+            self._position[begin:end] = np.arange(chunk.position, chunk.position + end - begin)
+            self._sequence_id[begin:end] = chunk.sequence_id
+            self._logits[begin:end] = 0
+            self._logits[end - chunk.n_logits : end] = 1
+        self._batch.n_tokens = end
+        return self._batch
+
+
+class Interrupt:
+    """A flag that llama.cpp reads between graph nodes without entering Python.
+
+    The abort callback is the C library's strlen over a buffer of ours: 0, hence false, while the buffer is empty.
+    """
+
+    def __init__(self) -> None:
+        self._buffer = ctypes.create_string_buffer(2)
+        library = ctypes.cdll.msvcrt if sys.platform == "win32" else ctypes.CDLL(None)
+        self.callback = ctypes.cast(library.strlen, lib.ggml_abort_callback)
+        self.data = ctypes.cast(self._buffer, ctypes.c_void_p)
+
+    def set(self) -> None:
+        self._buffer[0] = b"!"
+
+    def clear(self) -> None:
+        self._buffer[0] = b"\0"
+
+
+class LlamaBackend:
+    """A loaded model and its context. Make one with `load`."""
+
+    def __init__(self, model: int, context: int, facts: ModelFacts, owned: ExitStack) -> None:
+        self.facts = facts
+        self._owned = owned
+        self._context = context
+        self._vocab = lib.llama_model_get_vocab(model)
+        self._memory = lib.llama_get_memory(context)
+        self._batch = Batch(facts.n_batch)
+        self._pieces: dict[int, bytes] = {}
+        self._interrupt = Interrupt()
+        lib.llama_set_abort_callback(context, self._interrupt.callback, self._interrupt.data)
+
+    def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+        """Return the tokens of `text`. Raises RequestError for text that is not Unicode or above 16 MiB."""
+        try:
+            data = text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError("The text holds half a character (a lone surrogate).", "Send valid Unicode.") from error
+        if len(data) > MAX_PROMPT_BYTES:
+            raise RequestError(f"The text has {len(data)} bytes.", f"Send at most {MAX_PROMPT_BYTES}.")
+        size = len(data) + 8  # a token has at least a byte, but for the special ones at both ends
+        tokens = (lib.llama_token * size)()
+        n_tokens = lib.llama_tokenize(self._vocab, data, len(data), tokens, size, add_special, parse_special)
+        if n_tokens < 0:
+            raise EngineError("The text could not be tokenized.", "Send it in smaller parts.")
+        return tokens[:n_tokens]
+
+    def piece(self, token: int) -> bytes:
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._read_piece(token)
+        return piece
+
+    def _read_piece(self, token: int) -> bytes:
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            n_bytes = lib.llama_token_to_piece(self._vocab, token, buffer, size, 0, False)
+            if n_bytes >= 0:
+                return buffer.raw[:n_bytes]
+            size = -n_bytes
+
+    def is_end(self, token: int) -> bool:
+        return bool(lib.llama_vocab_is_eog(self._vocab, token))
+
+    def new_sampler(self, params: SamplingParams, ignore_eos: bool) -> LlamaSampler:
+        banned = [token for token in range(self.facts.n_vocab) if self.is_end(token)] if ignore_eos else []
+        return LlamaSampler(self._context, self._vocab, self.facts, params, banned)
+
+    def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
+        status = lib.llama_decode(self._context, self._batch.fill(chunks))
+        self._interrupt.clear()
+        if status in (0, 1, 2):
+            return DecodeStatus(status)
+        raise EngineError(
+            f"llama.cpp failed to compute a batch (status {status}): {_log().last_words()}", "Load the model again."
+        )
+
+    def truncate(self, sequence_id: int, n_tokens: int) -> int:
+        if lib.llama_memory_seq_rm(self._memory, sequence_id, n_tokens, -1):
+            return n_tokens
+        lib.llama_memory_seq_rm(self._memory, sequence_id, -1, -1)
+        return 0
+
+    def interrupt(self) -> None:
+        self._interrupt.set()
+
+    def logits(self, row: int) -> np.ndarray:
+        """Return a copy of the logits of `row` of the last batch: float32, shape (n_vocab,)."""
+        pointer = lib.llama_get_logits_ith(self._context, row)
+        return np.ctypeslib.as_array(pointer, (self.facts.n_vocab,)).copy()
+
+    def close(self) -> None:
+        self._owned.close()
+
+
+class LlamaSampler:
+    """A sampler chain over one context. A grammar filters the candidates before the chain."""
+
+    def __init__(
+        self, context: int, vocab: int, facts: ModelFacts, params: SamplingParams, banned: Sequence[int]
+    ) -> None:
+        self._owned = ExitStack()
+        self._context = context
+        self._n_vocab = facts.n_vocab
+        self._grammar = self._own(_new_grammar(vocab, params.grammar)) if params.grammar else None
+        self._chain = self._own(lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params()))
+        if banned and not params.grammar:  # a grammar itself says when an answer may end
+            biases = (lib.llama_logit_bias * len(banned))(*((token, float("-inf")) for token in banned))
+            lib.llama_sampler_chain_add(
+                self._chain, lib.llama_sampler_init_logit_bias(self._n_vocab, len(banned), biases)
+            )
+        for stage in stages(params):
+            lib.llama_sampler_chain_add(self._chain, _new_stage(stage, facts))
+
+    def sample(self, row: int) -> int:
+        """Return the token for `row`. Raises RequestError when the grammar allows no token of this vocabulary."""
+        if self._grammar is None:
+            return int(lib.llama_sampler_sample(self._chain, self._context, row))
+        return self._sample_with_grammar(row)
+
+    def _sample_with_grammar(self, row: int) -> int:
+        # llama_sampler_sample would abort the process where a grammar leaves no candidate.
+        logits = np.ctypeslib.as_array(lib.llama_get_logits_ith(self._context, row), (self._n_vocab,))
+        data = np.zeros(self._n_vocab, np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)]))
+        data["id"] = np.arange(self._n_vocab)
+        data["logit"] = logits
+        pointer = ctypes.cast(ctypes.c_void_p(data.ctypes.data), lib.llama_token_data_p)
+        candidates = lib.llama_token_data_array(pointer, self._n_vocab, -1, False)
+        lib.llama_sampler_apply(self._grammar, ctypes.byref(candidates))
+        if not np.isfinite(data["logit"]).any():
+            raise RequestError("The grammar allows no token of this model here.", "Change the grammar.")
+        lib.llama_sampler_apply(self._chain, ctypes.byref(candidates))
+        token = int(candidates.data[candidates.selected].id)
+        lib.llama_sampler_accept(self._grammar, token)
+        lib.llama_sampler_accept(self._chain, token)
+        return token
+
+    def _own(self, sampler: int) -> int:
+        self._owned.callback(lib.llama_sampler_free, sampler)
+        return sampler
+
+    def close(self) -> None:
+        self._owned.close()
+
+
+def _new_grammar(vocab: int, grammar: str) -> int:
+    check_grammar(grammar)
+    sampler = lib.llama_sampler_init_grammar(vocab, grammar.encode(), b"root")
+    if not sampler:
+        raise RequestError(f"The grammar is not valid GBNF: {_log().last_words(1)}", "It needs a rule named root.")
+    return sampler
+
+
+def _new_stage(stage: Stage, facts: ModelFacts) -> int:
+    arguments = stage.arguments
+    if stage.name == "penalties":  # takes the vocabulary's size first; -1 tokens back means all of the context
+        last_n, *penalties = arguments
+        arguments = (facts.n_vocab, facts.n_ctx if last_n < 0 else last_n, *penalties)
+    sampler: int = getattr(lib, f"llama_sampler_init_{stage.name}")(*arguments)
+    return sampler
+
+
+def load(
+    path: Path, config: EngineConfig, use_extra_buffers: bool, on_progress: Callable[[float], bool]
+) -> LlamaBackend:
+    """Load the model at `path`, which `quantizer` has validated, and make its context.
+
+    `on_progress` gets fractions from 0 to 1 and returns False to cancel. Raises EngineError with llama.cpp's own words.
+    """
+    log = _log()
+    lib.llama_backend_init()
+    with ExitStack() as owned:
+        progress = lib.llama_progress_callback(lambda fraction, _data: on_progress(fraction))
+        params = lib.llama_model_default_params()
+        params.n_gpu_layers = config.n_gpu_layers
+        params.use_extra_bufts = use_extra_buffers
+        params.progress_callback = progress
+        model = lib.llama_model_load_from_file(os.fsencode(path), params)
+        if not model:
+            raise EngineError(
+                f"llama.cpp cannot load {path.name}: {log.last_words()}", "Check it with `localllm show`, or get it anew."
+            )
+        owned.callback(lib.llama_model_free, model)
+        if not lib.llama_model_has_decoder(model) or lib.llama_vocab_type(lib.llama_model_get_vocab(model)) == 0:
+            raise EngineError(f"{path.name} cannot generate text.", "Choose a chat or completion model.")
+        facts = _facts(model, config)
+        context = lib.llama_init_from_model(model, _context_params(facts, config))
+        if not context:
+            raise EngineError(
+                f"llama.cpp cannot make a context of {facts.n_cells} tokens: {log.last_words()}",
+                "Use a smaller --ctx, or a smaller model.",
+            )
+        owned.callback(lib.llama_free, context)
+        return LlamaBackend(model, context, facts, owned.pop_all())
+
+
+def _facts(model: int, config: EngineConfig) -> ModelFacts:
+    n_ctx_train = lib.llama_model_n_ctx_train(model)
+    n_ctx = config.n_ctx or min(n_ctx_train, DEFAULT_N_CTX)
+    description = ctypes.create_string_buffer(128)
+    lib.llama_model_desc(model, description, len(description))
+    return ModelFacts(
+        description=description.value.decode("utf-8", "replace"),
+        n_vocab=lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model)),
+        n_ctx=n_ctx,
+        n_ctx_train=n_ctx_train,
+        n_cells=max(n_ctx, min(n_ctx * config.n_sequences, DEFAULT_N_CELLS)),
+        n_sequences=config.n_sequences,
+        n_batch=config.n_batch or N_BATCH,
+        n_parameters=lib.llama_model_n_params(model),
+        model_bytes=lib.llama_model_size(model),
+    )
+
+
+def _context_params(facts: ModelFacts, config: EngineConfig) -> lib.llama_context_params:
+    params = lib.llama_context_default_params()
+    params.n_ctx = facts.n_cells
+    params.n_batch = params.n_ubatch = facts.n_batch
+    params.n_seq_max = facts.n_sequences
+    params.n_threads = params.n_threads_batch = config.n_threads or _default_threads()
+    params.kv_unified = True  # one stream: any sequence may use any cell, and prefixes can be shared
+    params.no_perf = True
+    return params
+
+
+def _default_threads() -> int:
+    """Return the physical cores that this process may use: hyper-threads only wait for the same memory."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(usable, psutil.cpu_count(logical=False) or usable))

@@ -1,0 +1,60 @@
+"""Which tokens each step computes. Pure: a function from what is wanted to a step.
+
+There is no prefill phase and no decode phase: each sequence has tokens it wants computed and a count of those that are.
+Sequences with an answer under way go first, so that running answers keep streaming; prompts share what is left of the
+budget. Knows nothing of models, caches or requests beyond these counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["Demand", "StepBudget", "plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """A sequence that wants tokens computed.
+
+    `n_pending` of them, the last `n_draft` being drafts. `is_answering` says that its answer has begun.
+    `rank` orders sequences: the smallest is served first.
+    """
+
+    key: int
+    n_pending: int
+    n_draft: int
+    is_answering: bool
+    rank: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class StepBudget:
+    """`n_tokens` a step may compute, and `n_prefill_tokens` of prompts while an answer is under way."""
+
+    n_tokens: int
+    n_prefill_tokens: int
+
+
+def plan(demands: Sequence[Demand], budget: StepBudget) -> dict[int, int]:
+    """Return key → number of tokens to compute in this step, in batch order; every count is at least 1.
+
+    Each answering sequence gets its next token before any gets its draft, and drafts come before prompts.
+    """
+    ordered = sorted(demands, key=lambda demand: demand.rank)
+    answering = [demand for demand in ordered if demand.is_answering][: budget.n_tokens]
+    prompts = [demand for demand in ordered if not demand.is_answering]
+    share = {demand.key: demand.n_pending - demand.n_draft for demand in answering}
+    n_left = budget.n_tokens - sum(share.values())
+    for demand in answering:
+        n_draft = min(demand.n_draft, n_left)
+        share[demand.key] += n_draft
+        n_left -= n_draft
+    if answering:
+        n_left = min(n_left, budget.n_prefill_tokens)
+    for demand in prompts:
+        if n_left == 0:
+            break
+        share[demand.key] = min(demand.n_pending, n_left)
+        n_left -= share[demand.key]
+    return share
