@@ -64,7 +64,7 @@ class Completed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStatus:
-    """One model of the service. `progress` runs from 0 to 1 while `state` is "loading"; `error` is set when "failed"."""
+    """One model of the service. `progress` runs from 0 to 1 while it is loading; `error` is set when it failed."""
 
     id: str
     state: Literal["loading", "ready", "failed"]
@@ -89,7 +89,7 @@ class ServiceStatus:
 class ServiceClient:
     """An open connection to the service at `base_url`. Use it as an async context manager.
 
-    Every method raises ServiceError when the service cannot be reached and the error that the service reports otherwise.
+    Every method raises ServiceError when the service cannot be reached, and the error that the service reports.
     """
 
     def __init__(self, base_url: str, api_key: str = "", transport: httpx.AsyncBaseTransport | None = None) -> None:
@@ -146,7 +146,9 @@ class ServiceClient:
             "stream_options": {"include_usage": True},
             **given,
         }
-        reason, usage, timings = "stop", {}, {}
+        reason = "stop"
+        usage: dict[str, Any] = {}
+        timings: dict[str, Any] = {}
         async for event in self._events("/v1/chat/completions", body):
             for choice in event["choices"]:
                 if text := choice["delta"].get("content"):

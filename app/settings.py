@@ -43,7 +43,9 @@ class Settings:
 def settings_file(environment: Mapping[str, str] = os.environ) -> Path:
     """Return where the settings file is: LOCALLLM_CONFIG, or config.toml in the user's configuration folder."""
     override = environment.get(f"{ENVIRONMENT_PREFIX}CONFIG")
-    return Path(override) if override else Path(platformdirs.user_config_dir("localllm", appauthor=False), "config.toml")
+    return (
+        Path(override) if override else Path(platformdirs.user_config_dir("localllm", appauthor=False), "config.toml")
+    )
 
 
 def load_settings(flags: Mapping[str, object] | None = None, environment: Mapping[str, str] = os.environ) -> Settings:

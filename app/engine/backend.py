@@ -18,7 +18,7 @@ __all__ = ["Backend", "Chunk", "DecodeStatus", "ModelFacts", "Sampler"]
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What a loaded model is. `n_ctx` is the longest sequence in tokens, `n_cells` the KV cells that all sequences share."""
+    """What a loaded model is. `n_ctx` is the longest sequence in tokens, `n_cells` what all sequences share."""
 
     description: str
     n_vocab: int
@@ -33,7 +33,7 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Tokens of one sequence to compute in this step, the first at `position`. The last `n_logits` of them get logits."""
+    """Tokens of one sequence to compute in this step, the first at `position`; the last `n_logits` get logits."""
 
     sequence_id: int
     position: int
@@ -92,7 +92,7 @@ class Backend(Protocol):
         ...
 
     def interrupt(self) -> None:
-        """End the decode that runs now, from any thread. Coming late it may end the next one, which is then repeated."""
+        """End the decode that runs now, from any thread. Coming late it may end the next one, which is repeated."""
         ...
 
     def close(self) -> None: ...

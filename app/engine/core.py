@@ -16,7 +16,7 @@ from app.engine.frames import Failed, Finished, Output
 from app.engine.request import FinishReason, Request
 from app.engine.scheduler import StepBudget, plan
 from app.engine.sequence import Sequence
-from quantizer.errors import ContextOverflowError, EngineError, UserError
+from quantizer.errors import ContextOverflowError, EngineError, RequestError, UserError
 
 __all__ = ["Engine", "failure"]
 
@@ -25,8 +25,9 @@ Event = Output | Finished | Failed
 
 def failure(request_id: str, error: UserError) -> Failed:
     """Return the frame that reports `error`."""
-    overflow = isinstance(error, ContextOverflowError)
-    details = {"n_prompt_tokens": error.n_prompt_tokens, "n_ctx": error.n_ctx} if overflow else {}
+    details = {}
+    if isinstance(error, ContextOverflowError):
+        details = {"n_prompt_tokens": error.n_prompt_tokens, "n_ctx": error.n_ctx}
     return Failed(request_id, type(error).__name__, error.cause, error.remedy, details)
 
 
@@ -98,9 +99,9 @@ class Engine:
         else:
             tokens = list(prompt)
             if any(not 0 <= token < self._facts.n_vocab for token in tokens):
-                raise EngineError("A token id of the prompt is not in the vocabulary.", "Tokenize with this model.")
+                raise RequestError("A token id of the prompt is not in the vocabulary.", "Tokenize with this model.")
         if not tokens:
-            raise EngineError("The prompt is empty.", "Give at least one token of text.")
+            raise RequestError("The prompt is empty.", "Give at least one token of text.")
         if len(tokens) >= self._facts.n_ctx:
             raise ContextOverflowError(len(tokens), self._facts.n_ctx)
         room = self._facts.n_ctx - len(tokens)

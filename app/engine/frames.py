@@ -96,7 +96,7 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The model is loaded. `n_ctx` is in tokens and shared by all sequences; `n_ctx_train` is what it was trained on."""
+    """The model is loaded. `n_ctx` is the longest prompt and answer in tokens, `n_ctx_train` what it was trained on."""
 
     n_ctx: int
     n_ctx_train: int

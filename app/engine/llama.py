@@ -17,12 +17,12 @@ from pathlib import Path
 
 import llama_cpp.llama_cpp as lib
 import numpy as np
-import psutil
 
 from app.engine.backend import Chunk, DecodeStatus, ModelFacts
 from app.engine.frames import EngineConfig
 from app.engine.request import SamplingParams
 from app.engine.sampler import Stage, check_grammar, stages
+from offload.cpu import default_threads
 from quantizer.errors import EngineError, RequestError
 
 __all__ = ["LlamaBackend", "LlamaSampler", "load"]
@@ -146,7 +146,7 @@ class LlamaBackend:
         n_tokens = lib.llama_tokenize(self._vocab, data, len(data), tokens, size, add_special, parse_special)
         if n_tokens < 0:
             raise EngineError("The text could not be tokenized.", "Send it in smaller parts.")
-        return tokens[:n_tokens]
+        return list(tokens[:n_tokens])
 
     def piece(self, token: int) -> bytes:
         piece = self._pieces.get(token)
@@ -252,7 +252,7 @@ def _new_grammar(vocab: int, grammar: str) -> int:
     sampler = lib.llama_sampler_init_grammar(vocab, grammar.encode(), b"root")
     if not sampler:
         raise RequestError(f"The grammar is not valid GBNF: {_log().last_words(1)}", "It needs a rule named root.")
-    return sampler
+    return int(sampler)
 
 
 def _new_stage(stage: Stage, facts: ModelFacts) -> int:
@@ -282,7 +282,8 @@ def load(
         model = lib.llama_model_load_from_file(os.fsencode(path), params)
         if not model:
             raise EngineError(
-                f"llama.cpp cannot load {path.name}: {log.last_words()}", "Check it with `localllm show`, or get it anew."
+                f"llama.cpp cannot load {path.name}: {log.last_words()}",
+                "Check it with `localllm show`.",
             )
         owned.callback(lib.llama_model_free, model)
         if not lib.llama_model_has_decoder(model) or lib.llama_vocab_type(lib.llama_model_get_vocab(model)) == 0:
@@ -321,13 +322,7 @@ def _context_params(facts: ModelFacts, config: EngineConfig) -> lib.llama_contex
     params.n_ctx = facts.n_cells
     params.n_batch = params.n_ubatch = facts.n_batch
     params.n_seq_max = facts.n_sequences
-    params.n_threads = params.n_threads_batch = config.n_threads or _default_threads()
+    params.n_threads = params.n_threads_batch = config.n_threads or default_threads()
     params.kv_unified = True  # one stream: any sequence may use any cell, and prefixes can be shared
     params.no_perf = True
     return params
-
-
-def _default_threads() -> int:
-    """Return the physical cores that this process may use: hyper-threads only wait for the same memory."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(usable, psutil.cpu_count(logical=False) or usable))

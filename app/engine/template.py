@@ -1,8 +1,8 @@
 """Messages -> prompt with the model's own Jinja template, which is a stranger's program.
 
-It runs sandboxed, and in a child process of its own (this module as `__main__`), since a sandbox bounds neither time nor
-memory: `app.engine.template_process` ends the child when it takes too long. Owns the dialect of chat templates; knows
-nothing of models or tokens.
+It runs sandboxed, and in a child process of its own (this module as `__main__`), since a sandbox bounds neither time
+nor memory: `app.engine.template_process` ends the child when it takes too long. Owns the dialect of chat templates;
+knows nothing of models or tokens.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def _limit_memory() -> None:
     """Let this process grow by at most 256 MiB, where the system can say so (not on Windows)."""
     if sys.platform == "win32":
         return
-    import resource  # noqa: PLC0415
+    import resource
 
-    import psutil  # noqa: PLC0415
+    import psutil
 
     limit = psutil.Process().memory_info().vms + MAX_MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -76,7 +76,7 @@ def _answer(line: str) -> dict[str, str]:
     job = json.loads(line)
     try:
         return {"text": render(job["template"], job["variables"])}
-    except Exception as error:  # noqa: BLE001 - whatever a stranger's template raises is its failure, not ours
+    except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"[:500]}
 
 

@@ -1,0 +1,228 @@
+"""The process around one engine: frames in on stdin, frames out on stdout.
+
+The main thread reads frames; the engine's thread owns the model and everything native. It runs in a process of its own
+because llama.cpp ends the whole process on many faults. Knows nothing of HTTP or of other workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from app.engine import frames, selftest
+from app.engine.backend import Backend
+from app.engine.core import Engine, failure
+from app.engine.frames import Frame
+from app.settings import load_settings
+from quantizer.errors import RequestError, UserError
+
+__all__ = ["Worker", "main"]
+
+STACK_BYTES = 256 << 20  # llama.cpp's tokenizers recurse on long runs of one character
+PROGRESS_INTERVAL_S = 0.1
+STOP_TIMEOUT_S = 5.0
+
+LoadBackend = Callable[[frames.Load, "Worker"], Backend]
+
+
+class Worker:
+    """Loads one model and serves frames until `read` ends. `load_backend` makes the backend of the Load frame."""
+
+    def __init__(
+        self, read: Callable[[int], bytes], write: Callable[[bytes], object], load_backend: LoadBackend
+    ) -> None:
+        self._read = read
+        self._write = write
+        self._write_lock = threading.Lock()
+        self._load_backend = load_backend
+        self._inbox: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()  # None: no more will come
+        self._engine: Engine | None = None
+        self._next_progress_s = 0.0
+        self.is_stopping = False
+
+    def send(self, frame: Frame) -> None:
+        with self._write_lock:
+            self._write(frames.encode(frame))
+
+    def report_progress(self, fraction: float) -> bool:
+        """Tell the service how far loading is, ten times a second at most; False asks the loader to stop."""
+        now_s = time.monotonic()
+        if now_s >= self._next_progress_s:
+            self._next_progress_s = now_s + PROGRESS_INTERVAL_S
+            self.send(frames.LoadProgress(fraction))
+        return not self.is_stopping
+
+    def read_frames(self) -> None:
+        """Pass frames to the engine's thread until the service closes the pipe; an abort acts in mid-batch too."""
+        while (frame := frames.read_frame(self._read)) is not None:
+            if isinstance(frame, frames.Abort) and self._engine is not None:
+                self._engine.abort(frame.request_id)
+            self._inbox.put(frame)
+        self.is_stopping = True
+        self._inbox.put(None)
+
+    def run_engine(self) -> None:
+        """Load the model of the first frame and answer until the inbox ends. Runs on the engine's thread."""
+        load = self._inbox.get()
+        if not isinstance(load, frames.Load):
+            return
+        started_s = time.monotonic()
+        try:
+            backend = self._load_backend(load, self)
+        except UserError as error:
+            self.send(failure("", error))
+            return
+        facts = backend.facts
+        self._engine = Engine(backend, self.send)
+        self.send(
+            frames.Ready(
+                n_ctx=facts.n_ctx,
+                n_ctx_train=facts.n_ctx_train,
+                n_vocab=facts.n_vocab,
+                n_parameters=facts.n_parameters,
+                n_sequences=facts.n_sequences,
+                model_bytes=facts.model_bytes,
+                description=facts.description,
+                load_s=time.monotonic() - started_s,
+            )
+        )
+        while self._handle_inbox(self._engine, backend):
+            self._engine.step()
+        self._engine.close()
+        backend.close()
+
+    def _handle_inbox(self, engine: Engine, backend: Backend) -> bool:
+        """Handle what has come, waiting while there is nothing to compute. Return False at the end."""
+        wait = engine.is_idle
+        while wait or not self._inbox.empty():
+            frame = self._inbox.get()
+            if frame is None:
+                return False
+            self._handle(frame, engine, backend)
+            wait = False
+        return True
+
+    def _handle(self, frame: Frame, engine: Engine, backend: Backend) -> None:
+        match frame:
+            case frames.Submit(request):
+                engine.submit(request)
+            case frames.Abort(request_id):
+                engine.abort(request_id)  # again: its request may have come after the first time
+            case frames.Tokenize(call_id, text, add_special, parse_special):
+                self._answer(
+                    call_id,
+                    lambda: frames.Tokenized(call_id, tuple(backend.tokenize(text, add_special, parse_special))),
+                )
+            case frames.Detokenize(call_id, tokens):
+                self._answer(call_id, lambda: frames.Detokenized(call_id, _text(backend, tokens)))
+            case _:
+                raise ValueError(f"a worker does not take {type(frame).__name__}")
+
+    def _answer(self, call_id: str, call: Callable[[], Frame]) -> None:
+        try:
+            self.send(call())
+        except UserError as error:
+            self.send(failure(call_id, error))
+
+
+def _text(backend: Backend, tokens: Sequence[int]) -> str:
+    if any(not 0 <= token < backend.facts.n_vocab for token in tokens):
+        raise RequestError("A token id is not in the vocabulary.", "Use ids from /tokenize of the same model.")
+    return b"".join(backend.piece(token) for token in tokens).decode("utf-8", "replace")
+
+
+def load_llama(load: frames.Load, worker: Worker) -> Backend:
+    """Load a real model, its weights repacked where the self-test found that safe."""
+    from app.engine import llama
+
+    verdict = selftest.examine(load_settings().cache_dir / "selftest.json")
+    if verdict.is_new and not verdict.is_safe:
+        worker.send(frames.Notice(selftest.NOTICE))
+    return llama.load(Path(load.model_path), load.config, verdict.is_safe, worker.report_progress)
+
+
+def _fake_loader(step_s: float, load_s: float) -> LoadBackend:
+    from app.engine.fake import FakeBackend
+
+    def load(frame: frames.Load, worker: Worker) -> Backend:
+        for percent in range(0, 100, 10):
+            worker.report_progress(percent / 100)
+            time.sleep(load_s / 10)
+        n_ctx = frame.config.n_ctx or 4096
+        return FakeBackend(n_ctx=n_ctx, n_cells=2 * n_ctx, n_sequences=frame.config.n_sequences, step_s=step_s)
+
+    return load
+
+
+def _private_pipes() -> tuple[BinaryIO, BinaryIO]:
+    """Return the pipes of this process for frames alone: native code that prints goes to stderr."""
+    frames_in = os.fdopen(os.dup(0), "rb")
+    frames_out = os.fdopen(os.dup(1), "wb", buffering=0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return frames_in, frames_out
+
+
+def _write_all(pipe: BinaryIO, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[pipe.write(view) :]
+
+
+def _prepare_process() -> None:
+    """Crashes leave no core file and no backtrace of minutes; Ctrl-C in a terminal is for the face to handle."""
+    os.environ["GGML_NO_BACKTRACE"] = "1"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform != "win32":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def main() -> None:
+    """Serve the frames of this process's own pipes; the process ends with its stdin or with its engine."""
+    parser = argparse.ArgumentParser(prog="localllm engine worker")
+    parser.add_argument("--fake", action="store_true", help="answer from a deterministic model without native code")
+    parser.add_argument("--fake-step-ms", type=float, default=0.0)
+    parser.add_argument("--fake-load-ms", type=float, default=0.0)
+    options = parser.parse_args()
+    _prepare_process()
+    frames_in, frames_out = _private_pipes()
+    load_backend = (
+        _fake_loader(options.fake_step_ms / 1000, options.fake_load_ms / 1000) if options.fake else load_llama
+    )
+    worker = Worker(frames_in.read, lambda data: _write_all(frames_out, data), load_backend)
+    threading.stack_size(STACK_BYTES)
+    engine = threading.Thread(target=_run_to_exit, args=(worker,), daemon=True)
+    engine.start()
+    threading.stack_size(0)
+    worker.read_frames()
+    engine.join(STOP_TIMEOUT_S)
+
+
+def _run_to_exit(worker: Worker) -> None:
+    """Run the engine and end the process with it: the main thread may wait for a frame that never comes."""
+    status = 1
+    try:
+        worker.run_engine()
+        status = 0
+    except BrokenPipeError:
+        pass  # the service is gone: there is nobody to tell
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()
