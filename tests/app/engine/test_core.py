@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.engine.backend import Chunk, DecodeStatus
+from app.engine.core import Engine
+from app.engine.fake import FakeBackend
+from app.engine.frames import Failed, Finished, Output
+from app.engine.request import FinishReason, Request, SamplingParams
+from quantizer.errors import EngineError
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+class Record:
+    """What an engine said, by request."""
+
+    def __init__(self) -> None:
+        self.text: dict[str, str] = defaultdict(str)
+        self.finished: dict[str, Finished] = {}
+        self.failed: dict[str, Failed] = {}
+
+    def __call__(self, event: Output | Finished | Failed) -> None:
+        assert event.request_id not in self.finished, "nothing follows the end of a request"
+        assert event.request_id not in self.failed, "nothing follows the failure of a request"
+        match event:
+            case Output():
+                self.text[event.request_id] += event.text
+            case Finished():
+                self.finished[event.request_id] = event
+            case Failed():
+                self.failed[event.request_id] = event
+
+
+def request(name: str = "a", prompt: str = "a prompt", n_tokens: int | None = 20, **changes: object) -> Request:
+    return replace(Request(request_id=name, prompt=prompt, sampling=GREEDY, max_tokens=n_tokens), **changes)
+
+
+def run(engine: Engine, max_steps: int = 5000) -> None:
+    for _ in range(max_steps):
+        if engine.is_idle:
+            return
+        engine.step()
+    raise AssertionError("the engine does not come to rest")
+
+
+def answer_alone(wanted: Request) -> tuple[str, FinishReason]:
+    record = Record()
+    engine = Engine(FakeBackend(n_sequences=1), record)
+    engine.submit(wanted)
+    run(engine)
+    return record.text[wanted.request_id], record.finished[wanted.request_id].reason
+
+
+def test_an_answer_ends_at_max_tokens_with_reason_length() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(end_every=10**9), record)
+    engine.submit(request(n_tokens=7))
+    run(engine)
+    assert record.finished["a"].reason is FinishReason.LENGTH
+    assert record.finished["a"].usage.n_output_tokens == 7
+    assert len(record.text["a"]) == 7
+
+
+def test_an_answer_ends_where_the_model_ends_it() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(end_every=5), record)
+    engine.submit(request(n_tokens=None))
+    run(engine)
+    assert record.finished["a"].reason is FinishReason.STOP
+
+
+def test_ignore_eos_goes_on_to_the_end_of_the_context() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(end_every=2, n_ctx=64, n_cells=64), record)
+    engine.submit(request(n_tokens=None, ignore_eos=True))
+    run(engine)
+    assert record.finished["a"].reason is FinishReason.LENGTH
+    assert record.finished["a"].usage.n_prompt_tokens + record.finished["a"].usage.n_output_tokens == 64
+
+
+def test_a_request_of_no_tokens_computes_its_prompt_and_says_nothing() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(), record)
+    engine.submit(request(n_tokens=0))
+    run(engine)
+    assert record.text["a"] == ""
+    assert record.finished["a"].usage.n_prompt_tokens == len("a prompt")
+
+
+def test_a_stop_string_is_not_part_of_the_answer() -> None:
+    whole, _ = answer_alone(request(n_tokens=60, ignore_eos=True))
+    stop = whole[30:34]
+    cut, reason = answer_alone(request(n_tokens=60, ignore_eos=True, stop=(stop,)))
+    assert reason is FinishReason.STOP
+    assert cut == whole[: whole.index(stop)]
+
+
+def test_a_prompt_longer_than_the_context_is_an_error_with_both_numbers() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(n_ctx=64), record)
+    engine.submit(request(prompt="x" * 64))
+    assert engine.is_idle
+    assert record.failed["a"].kind == "ContextOverflowError"
+    assert record.failed["a"].details == {"n_prompt_tokens": 64, "n_ctx": 64}
+
+
+@pytest.mark.parametrize("prompt", ["", (999,), (-1,)])
+def test_a_prompt_without_valid_tokens_is_refused(prompt: str | tuple[int, ...]) -> None:
+    record = Record()
+    Engine(FakeBackend(), record).submit(replace(request(), prompt=prompt))
+    assert record.failed["a"].kind == "RequestError"
+
+
+def test_an_abort_frees_the_cells_and_keeps_what_was_said() -> None:
+    backend, record = FakeBackend(end_every=10**9), Record()
+    engine = Engine(backend, record)
+    engine.submit(request(n_tokens=None))
+    for _ in range(5):
+        engine.step()
+    engine.abort("a")
+    engine.step()
+    assert record.finished["a"].reason is FinishReason.ABORTED
+    assert len(record.text["a"]) == 5
+    assert backend.n_cells_used == 0
+    assert engine.is_idle
+
+
+def test_an_abort_of_a_waiting_request_ends_it_before_it_begins() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(n_sequences=1), record)
+    engine.submit(request("a"))
+    engine.submit(request("b"))
+    engine.step()
+    engine.abort("b")
+    run(engine)
+    assert record.finished["b"].usage.n_output_tokens == 0
+    assert record.finished["a"].reason is not FinishReason.ABORTED
+
+
+class InterruptedOnce(FakeBackend):
+    """Its second decode is interrupted with half of the batch computed, as llama.cpp leaves it."""
+
+    n_decodes = 0
+
+    def decode(self, chunks: list[Chunk]) -> DecodeStatus:
+        self.n_decodes += 1
+        if self.n_decodes == 2:
+            super().decode([replace(chunks[0], tokens=chunks[0].tokens[:1], n_logits=0)])
+            return DecodeStatus.INTERRUPTED
+        return super().decode(chunks)
+
+
+def test_an_interrupted_batch_is_computed_again() -> None:
+    record = Record()
+    engine = Engine(InterruptedOnce(n_batch=8), record)
+    engine.submit(request(prompt="a prompt of several batches"))
+    run(engine)
+    assert (record.text["a"], record.finished["a"].reason) == answer_alone(
+        request(prompt="a prompt of several batches")
+    )
+
+
+def test_a_running_answer_is_put_back_and_not_lost_when_cells_run_out() -> None:
+    wanted = [request(name, prompt=name * 20, n_tokens=60, ignore_eos=True) for name in "abc"]
+    record = Record()
+    engine = Engine(FakeBackend(n_ctx=100, n_cells=120), record)
+    for item in wanted:
+        engine.submit(item)
+    run(engine)
+    for item in wanted:
+        assert record.text[item.request_id] == answer_alone(item)[0]
+        assert record.finished[item.request_id].usage.n_output_tokens == 60
+
+
+class BrokenBackend(FakeBackend):
+    def decode(self, chunks: list[Chunk]) -> DecodeStatus:
+        raise EngineError("It broke.", "Load it again.")
+
+
+def test_a_fatal_batch_fails_its_requests_and_the_engine_goes_on() -> None:
+    record = Record()
+    engine = Engine(BrokenBackend(), record)
+    engine.submit(request("a"))
+    run(engine)
+    assert record.failed["a"].cause == "It broke."
+    assert engine.is_idle
+
+
+def test_a_higher_priority_request_overtakes_the_queue() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(n_sequences=1), record)
+    engine.submit(request("slow", n_tokens=5))
+    engine.submit(request("later", n_tokens=5))
+    engine.submit(request("urgent", n_tokens=5, priority=1))
+    run(engine)
+    assert list(record.finished) == ["urgent", "slow", "later"]
+
+
+def test_close_ends_every_request() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(n_sequences=1), record)
+    engine.submit(request("a"))
+    engine.submit(request("b"))
+    engine.step()
+    engine.close()
+    assert {event.reason for event in record.finished.values()} == {FinishReason.ABORTED}
+    assert set(record.finished) == {"a", "b"}
+
+
+arrivals = st.lists(
+    st.tuples(
+        st.integers(0, 12),  # steps before it arrives
+        st.text("xyz é", min_size=1, max_size=40),
+        st.integers(0, 30),  # max_tokens
+        st.sampled_from([None, 1, 3, 9]),  # aborted after this many steps
+        st.integers(0, 1),
+        st.sampled_from([GREEDY, SamplingParams(seed=7)]),
+    ),
+    max_size=8,
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(arrivals, st.integers(1, 4), st.integers(1, 40), st.integers(100, 200))
+def test_batched_answers_equal_serial_ones_under_random_arrivals_and_aborts(
+    rows: list[tuple[int, str, int, int | None, int, SamplingParams]], n_sequences: int, n_batch: int, n_cells: int
+) -> None:
+    record = Record()
+    backend = FakeBackend(n_ctx=100, n_cells=n_cells, n_sequences=n_sequences, n_batch=max(n_batch, n_sequences))
+    engine = Engine(backend, record)
+    wanted: dict[str, Request] = {}
+    aborts: list[tuple[int, str]] = []
+    for index, (delay, prompt, n_tokens, abort_after, priority, sampling) in enumerate(rows):
+        for _ in range(delay):
+            engine.step()
+        for due in [item for item in aborts if item[0] <= 0]:
+            engine.abort(due[1])
+        name = str(index)
+        wanted[name] = request(name, prompt, n_tokens, priority=priority, sampling=sampling)
+        engine.submit(wanted[name])
+        aborts = [(steps - delay, other) for steps, other in aborts]
+        if abort_after is not None:
+            aborts.append((abort_after, name))
+    for _, name in aborts:
+        engine.abort(name)
+    run(engine)
+    assert not record.failed
+    assert backend.n_cells_used == 0
+    for name, item in wanted.items():
+        text, reason = answer_alone(item)
+        if record.finished[name].reason is FinishReason.ABORTED:
+            assert text.startswith(record.text[name].rstrip("�"))
+        else:
+            assert (record.text[name], record.finished[name].reason) == (text, reason)

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.engine.detokenize import TextStream
+
+
+def stream(pieces: list[bytes], stop: tuple[str, ...] = ()) -> tuple[list[str], bool]:
+    text = TextStream(stop)
+    shown = []
+    for piece in pieces:
+        shown.append(text.push(piece))
+        if text.is_stopped:
+            return shown, True
+    return [*shown, text.finish()], False
+
+
+def test_a_character_split_over_tokens_is_shown_once_whole() -> None:
+    assert stream([b"\xe2", b"\x82", b"\xac!"]) == (["", "", "€!", ""], False)
+
+
+def test_bytes_that_cannot_be_text_become_replacement_characters() -> None:
+    assert "".join(stream([b"a\xff", b"b", b"\xe2"])[0]) == "a�b�"
+
+
+def test_a_stop_string_over_three_tokens_never_leaks_its_begin() -> None:
+    assert stream([b"done</", b"en", b"d>more"], ("</end>",)) == (["done", "", ""], True)
+
+
+def test_a_begun_stop_string_that_goes_on_otherwise_is_shown() -> None:
+    assert "".join(stream([b"</", b"em>"], ("</end>",))[0]) == "</em>"
+
+
+def test_the_earliest_of_several_stop_strings_ends_the_answer() -> None:
+    assert stream([b"one two three"], ("three", "two")) == (["one "], True)
+
+
+@given(st.text(max_size=60), st.lists(st.text(min_size=1, max_size=4), max_size=3), st.data())
+def test_what_is_shown_ends_before_the_first_stop_string(text: str, stop: list[str], data: st.DataObject) -> None:
+    raw = text.encode("utf-8", "replace")
+    text = raw.decode()
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=8)))
+    pieces = [raw[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
+    shown, is_stopped = stream(pieces, tuple(stop))
+    joined = "".join(shown)
+    assert text.startswith(joined)
+    assert not any(word in joined for word in stop)
+    assert is_stopped == any(word in text for word in stop)
+    if not is_stopped:
+        assert joined == text

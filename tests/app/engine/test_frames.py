@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.engine import frames
+from app.engine.request import FinishReason, Request, SamplingParams, Timings, Usage
+
+SAMPLES = [
+    frames.Load("/models/é.gguf", frames.EngineConfig(n_ctx=4096)),
+    frames.Submit(
+        Request(request_id="a", prompt="text\x00\ud800", stop=("x",), sampling=SamplingParams(seed=2**64 - 1))
+    ),
+    frames.Submit(Request(request_id="a", prompt=(1, 2), max_tokens=0)),
+    frames.Abort("a"),
+    frames.Tokenize("c", "text", True, False),
+    frames.Detokenize("c", (1, 2)),
+    frames.LoadProgress(0.5),
+    frames.Ready(1, 2, 3, 4, 5, 6, "llama", 0.1),
+    frames.Notice("careful"),
+    frames.Output("a", "text", 1),
+    frames.Finished("a", FinishReason.LENGTH, Usage(n_prompt_tokens=1), Timings(queue_s=0.5)),
+    frames.Failed("a", "RequestError", "cause", "remedy", {"n_ctx": 1}),
+    frames.Tokenized("c", (1,)),
+    frames.Detokenized("c", "text"),
+]
+
+
+@pytest.mark.parametrize("frame", SAMPLES, ids=lambda frame: type(frame).__name__)
+def test_every_frame_survives_the_pipe(frame: frames.Frame) -> None:
+    stream = io.BytesIO(frames.encode(frame) * 2)
+    assert frames.read_frame(stream.read) == frame
+    assert frames.read_frame(stream.read) == frame
+    assert frames.read_frame(stream.read) is None
+
+
+def test_every_kind_of_frame_is_sampled_above() -> None:
+    assert {type(frame) for frame in SAMPLES} == set(frames.Frame.__args__)
+
+
+def test_a_pipe_cut_inside_a_frame_ends_the_stream() -> None:
+    assert frames.read_frame(io.BytesIO(frames.encode(frames.Abort("a"))[:-1]).read) is None
+
+
+@pytest.mark.parametrize("body", [b"{}", b'{"type":"Nonsense"}', b'{"type":"Abort"}', b'{"type":"Abort","x":1}'])
+def test_what_is_no_frame_is_refused(body: bytes) -> None:
+    with pytest.raises(ValueError, match="not a frame"):
+        frames.decode(body)
+
+
+def test_a_length_past_the_limit_is_refused_before_anything_is_read() -> None:
+    with pytest.raises(ValueError, match="a frame of"):
+        frames.read_frame(io.BytesIO(b"\xff\xff\xff\xff").read)
+
+
+@given(st.text(), st.integers(0, 10**6))
+def test_any_text_survives_the_pipe(text: str, n_tokens: int) -> None:
+    frame = frames.Output("a", text, n_tokens)
+    assert frames.read_frame(io.BytesIO(frames.encode(frame)).read) == frame
