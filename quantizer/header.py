@@ -8,19 +8,30 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from quantizer.errors import ModelFileError
 from quantizer.source import ByteSource, open_local
 from quantizer.tensor_types import TENSOR_TYPES
-from quantizer.wire import ARRAY, SCALAR_FORMATS, STRING, ArrayRef, Cursor, Scalar, broken, decode_array
+from quantizer.wire import (
+    ARRAY,
+    SCALAR_FORMATS,
+    STRING,
+    ArrayRef,
+    Cursor,
+    Scalar,
+    broken,
+    decode_numbers,
+    decode_strings,
+)
 
 __all__ = ["ArrayRef", "Field", "Header", "TensorInfo", "Value", "parse_header", "read_header"]
 
 Value: TypeAlias = Scalar | str | ArrayRef
+Element = TypeVar("Element")
 
 _MAGIC = b"GGUF"
 _DEFAULT_ALIGNMENT = 32
@@ -108,18 +119,23 @@ class Header:
 
         Raises KeyError when there is no array `key`, ModelFileError when the file changed since the header was read.
         """
-        elements = self.raw_array(key)
         if self.array_ref(key).element_type == STRING:
-            return [str(text, "utf-8", "replace") for text in elements if isinstance(text, bytes)]
-        return [number for number in elements if not isinstance(number, bytes)]
+            return [str(text, "utf-8", "replace") for text in self.strings(key)]
+        return self.numbers(key)
 
-    def raw_array(self, key: str) -> list[Scalar] | list[bytes]:
-        """Like `array`, with strings as the bytes that the file holds."""
+    def strings(self, key: str) -> list[bytes]:
+        """The elements of an array of strings, undecoded. Raises as `array` does."""
         ref = self.array_ref(key)
-        try:
-            return decode_array(ref, self.source.read(ref.start, ref.stop))
-        except struct.error as error:
-            raise broken(self.path.name, "it changed while it was read") from error
+        if ref.element_type != STRING:
+            raise KeyError(key)
+        return self._decoded(decode_strings, ref)
+
+    def numbers(self, key: str) -> list[Scalar]:
+        """The elements of an array of numbers or bools. Raises as `array` does."""
+        ref = self.array_ref(key)
+        if ref.element_type == STRING:
+            raise KeyError(key)
+        return self._decoded(decode_numbers, ref)
 
     def array_ref(self, key: str) -> ArrayRef:
         """Where the array `key` lies. Raises KeyError when there is none."""
@@ -127,6 +143,12 @@ class Header:
         if not isinstance(value, ArrayRef):
             raise KeyError(key)
         return value
+
+    def _decoded(self, decode: Callable[[ArrayRef, bytes], list[Element]], ref: ArrayRef) -> list[Element]:
+        try:
+            return decode(ref, self.source.read(ref.start, ref.stop))
+        except struct.error as error:
+            raise broken(self.path.name, "it changed while it was read") from error
 
     def _value(self, key: str) -> Value | None:
         field = self.fields.get(key)

@@ -13,7 +13,18 @@ from typing import TypeAlias
 from quantizer.errors import ModelFileError
 from quantizer.source import ByteSource
 
-__all__ = ["ARRAY", "BOOL", "SCALAR_FORMATS", "STRING", "ArrayRef", "Cursor", "Scalar", "broken", "decode_array"]
+__all__ = [
+    "ARRAY",
+    "BOOL",
+    "SCALAR_FORMATS",
+    "STRING",
+    "ArrayRef",
+    "Cursor",
+    "Scalar",
+    "broken",
+    "decode_numbers",
+    "decode_strings",
+]
 
 BOOL, STRING, ARRAY = 7, 8, 9
 
@@ -160,19 +171,22 @@ def _walk_strings(window: bytes, at: int, count: int) -> tuple[int, int]:
     return at, 0
 
 
-def decode_array(ref: ArrayRef, data: bytes) -> list[Scalar] | list[bytes]:
-    """Build the elements of an array from its bytes; strings stay undecoded.
+def decode_numbers(ref: ArrayRef, data: bytes) -> list[Scalar]:
+    """Build an array of numbers or bools from its bytes.
 
     Raises struct.error when `data` is not what was walked (the file changed meanwhile).
     """
-    if ref.element_type != STRING:
-        form = SCALAR_FORMATS[ref.element_type]
-        return list(struct.unpack(f"<{ref.count}{form[1]}", data))
+    return list(struct.unpack(f"<{ref.count}{SCALAR_FORMATS[ref.element_type][1]}", data))
+
+
+def decode_strings(ref: ArrayRef, data: bytes) -> list[bytes]:
+    """Build an array of strings from its bytes. Raises struct.error as `decode_numbers` does."""
     unpack = _U64.unpack_from
     strings: list[bytes] = []
+    append = strings.append
     at = 0
     for _ in range(ref.count):
         start = at + 8
         at = start + unpack(data, at)[0]
-        strings.append(data[start:at])
+        append(data[start:at])
     return strings

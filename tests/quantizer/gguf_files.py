@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import gguf
 import numpy as np
 
-__all__ = ["Edit", "raw_gguf", "raw_string", "tiny_llama"]
+__all__ = ["Edit", "Skeleton", "byte_level_tokens", "raw_gguf", "raw_string", "tiny_llama", "tiny_weights"]
 
 Edit = Callable[[gguf.GGUFWriter], None]
 
@@ -17,12 +18,12 @@ N_TOKENS, N_EMBD, N_FF, N_LAYERS, N_HEADS, N_KV_HEADS = 272, 64, 96, 2, 4, 2
 
 
 def byte_level_tokens(n_tokens: int = N_TOKENS) -> list[str]:
-    """The 256 byte tokens in GPT-2's printable alphabet, then specials."""
+    """The 256 byte tokens in GPT-2's printable alphabet, two merged ones, then specials."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     alphabet = {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
-    specials = ["<|im_start|>", "<|im_end|>", *(f"<|reserved_{i}|>" for i in range(n_tokens - 258))]
-    return [alphabet[byte] for byte in range(256)] + specials
+    specials = ["<|im_start|>", "<|im_end|>", *(f"<|reserved_{i}|>" for i in range(n_tokens - 260))]
+    return [*(alphabet[byte] for byte in range(256)), "th", "he", *specials]
 
 
 def tiny_llama(path: Path, edit: Edit | None = None, tensors: dict[str, np.ndarray] | None = None) -> Path:
@@ -32,7 +33,7 @@ def tiny_llama(path: Path, edit: Edit | None = None, tensors: dict[str, np.ndarr
     _add_vocabulary(writer)
     if edit is not None:
         edit(writer)
-    for name, array in (_weights() if tensors is None else tensors).items():
+    for name, array in (tiny_weights() if tensors is None else tensors).items():
         writer.add_tensor(name, array)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -56,12 +57,13 @@ def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(byte_level_tokens())
-    writer.add_token_types([1] * 256 + [3] * (N_TOKENS - 256))
-    writer.add_token_merges([])
-    writer.add_eos_token_id(257)
+    writer.add_token_types([1] * 258 + [3] * (N_TOKENS - 258))
+    writer.add_token_merges(["t h", "h e"])
+    writer.add_eos_token_id(259)
 
 
-def _weights() -> dict[str, np.ndarray]:
+def tiny_weights() -> dict[str, np.ndarray]:
+    """Random F16 weights of the tiny Llama, by tensor name."""
     rng = np.random.default_rng(7)
 
     def matrix(n_rows: int, n_columns: int) -> np.ndarray:
@@ -94,3 +96,62 @@ def raw_gguf(fields: list[bytes], tensors: list[bytes], data: bytes = b"", versi
     """A GGUF put together from encoded metadata entries and tensor rows, with its data aligned to 32 bytes."""
     body = struct.pack("<4sIQQ", b"GGUF", version, len(tensors), len(fields)) + b"".join(fields) + b"".join(tensors)
     return body + bytes(-len(body) % 32) + data if tensors else body
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """The shape of a llama whose weights are all zero; only its tensor table matters."""
+
+    n_layers: int = 16
+    n_embd: int = 256
+    n_ff: int = 512
+    n_heads: int = 8
+    n_kv_heads: int = 8
+    n_experts: int = 0
+    is_tied: bool = False
+
+    def write(self, path: Path) -> Path:
+        """Write it as F16, without a vocabulary."""
+        writer = gguf.GGUFWriter(path, "llama")
+        writer.add_context_length(128)
+        writer.add_embedding_length(self.n_embd)
+        writer.add_feed_forward_length(self.n_ff)
+        writer.add_block_count(self.n_layers)
+        writer.add_head_count(self.n_heads)
+        writer.add_head_count_kv(self.n_kv_heads)
+        writer.add_layer_norm_rms_eps(1e-5)
+        if self.n_experts:
+            writer.add_expert_count(self.n_experts)
+            writer.add_expert_used_count(2)
+        for name, shape in self._shapes().items():
+            writer.add_tensor(name, np.zeros(shape, np.float32 if len(shape) == 1 else np.float16))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        n_kv = self.n_embd // self.n_heads * self.n_kv_heads
+        up, down = (self.n_ff, self.n_embd), (self.n_embd, self.n_ff)
+        shapes: dict[str, tuple[int, ...]] = {
+            "token_embd.weight": (64, self.n_embd),
+            "output_norm.weight": (self.n_embd,),
+        }
+        if not self.is_tied:
+            shapes["output.weight"] = (64, self.n_embd)
+        layer: dict[str, tuple[int, ...]] = {
+            "attn_norm": (self.n_embd,),
+            "ffn_norm": (self.n_embd,),
+            "attn_q": (self.n_embd, self.n_embd),
+            "attn_k": (n_kv, self.n_embd),
+            "attn_v": (n_kv, self.n_embd),
+            "attn_output": (self.n_embd, self.n_embd),
+        }
+        if self.n_experts:
+            layer |= {"ffn_gate_inp": (self.n_experts, self.n_embd)}
+            layer |= {f"ffn_{part}_exps": (self.n_experts, *up) for part in ("gate", "up")}
+            layer |= {"ffn_down_exps": (self.n_experts, *down)}
+        else:
+            layer |= {"ffn_gate": up, "ffn_up": up, "ffn_down": down}
+        return shapes | {f"blk.{i}.{name}.weight": shape for i in range(self.n_layers) for name, shape in layer.items()}

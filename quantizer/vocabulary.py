@@ -1,0 +1,96 @@
+"""What the vocabulary in a GGUF must be like for llama.cpp to survive it.
+
+Source: the assertions of llama.cpp src/llama-vocab.cpp as vendored in llama-cpp-python 0.3.36. Special ids out of range
+are not a fault: honest files have them, and llama.cpp falls back to its defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from quantizer.header import Header
+from quantizer.wire import STRING, ArrayRef
+
+__all__ = ["vocabulary_faults"]
+
+_TOKENS = "tokenizer.ggml.tokens"
+_MERGES = "tokenizer.ggml.merges"
+_MAX_TOKENS = 2_000_000
+_MAX_TOKEN_BYTES = 65_536
+_INT32, _FLOAT32 = 5, 6
+# Arrays that run parallel to the tokens, with the element types llama.cpp reads them as.
+_PARALLEL = {
+    "tokenizer.ggml.scores": (_FLOAT32, _INT32),
+    "tokenizer.ggml.token_type": (_INT32,),
+}
+_BYTE_TYPE = 6
+_BYTE_TOKENS = {f"<0x{byte:02X}>".encode() for byte in range(256)}
+# These tokenizers look bytes up by name, or assert that there is a newline token.
+_NEEDS_BYTE_TOKENS = {"llama", "plamo2"}
+_NEEDS_NEWLINE = {"rwkv"}
+
+
+def vocabulary_faults(header: Header) -> Iterator[str]:
+    """Every reason why llama.cpp could not live with the vocabulary of this file."""
+    if _TOKENS not in header.fields:
+        return
+    if not isinstance(header.fields[_TOKENS].value, ArrayRef) or header.array_ref(_TOKENS).element_type != STRING:
+        yield "its vocabulary is not a list of strings"
+        return
+    n_tokens = header.array_ref(_TOKENS).count
+    if not 0 < n_tokens <= _MAX_TOKENS:
+        yield f"its vocabulary has {n_tokens} tokens"
+        return
+    yield from _parallel_faults(header, n_tokens)
+    yield from _token_faults(header, n_tokens)
+    yield from _merge_faults(header)
+
+
+def _parallel_faults(header: Header, n_tokens: int) -> Iterator[str]:
+    for key, element_types in _PARALLEL.items():
+        field = header.fields.get(key)
+        if field is None:
+            continue
+        ref = field.value
+        if not isinstance(ref, ArrayRef) or ref.element_type not in element_types:
+            yield f"{key} is not a list of numbers"
+        elif ref.count != n_tokens:
+            yield f"{key} has {ref.count} entries for {n_tokens} tokens"
+
+
+def _token_faults(header: Header, n_tokens: int) -> Iterator[str]:
+    tokens = header.strings(_TOKENS)
+    # an empty token gets this name in llama.cpp, which counts distinct names and aborts on a repeated one
+    distinct = set(tokens)
+    if b"" in distinct:
+        distinct = {token or b"[EMPTY_%d]" % index for index, token in enumerate(tokens)}
+    if len(distinct) != n_tokens:
+        yield f"{n_tokens - len(distinct)} of its tokens are repeated"
+    if len(max(tokens, key=len)) > _MAX_TOKEN_BYTES:
+        yield "one of its tokens is absurdly long"
+    model = header.text("tokenizer.ggml.model")
+    if model in _NEEDS_NEWLINE and b"\\n" not in distinct and b"\n" not in distinct:
+        yield "its vocabulary has no newline token"
+    yield from _byte_faults(header, tokens, model)
+
+
+def _byte_faults(header: Header, tokens: list[bytes], model: str) -> Iterator[str]:
+    if model in _NEEDS_BYTE_TOKENS and not _BYTE_TOKENS.issubset(tokens) and b"\n" not in tokens:
+        yield "its vocabulary lacks byte tokens"
+    if "tokenizer.ggml.token_type" not in header.fields:
+        return
+    kinds = header.numbers("tokenizer.ggml.token_type")
+    if _BYTE_TYPE in kinds:
+        wrong = (token for token, kind in zip(tokens, kinds, strict=True) if kind == _BYTE_TYPE)
+        yield from (f"the token {token[:32]!r} is no byte" for token in wrong if token not in _BYTE_TOKENS)
+
+
+def _merge_faults(header: Header) -> Iterator[str]:
+    if _MERGES not in header.fields:
+        return
+    if not isinstance(header.fields[_MERGES].value, ArrayRef) or header.array_ref(_MERGES).element_type != STRING:
+        yield "its merges are not a list of strings"
+        return
+    # the first space that parts a pair is looked for behind the first byte
+    if not all(b" " in merge[1:] for merge in header.strings(_MERGES)):
+        yield "one of its merges is not a pair"
