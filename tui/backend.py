@@ -1,0 +1,46 @@
+"""The seam to the service: what the app needs of a client, and how the real one is opened.
+
+Imports nothing heavy: httpx and the launcher are loaded by a thread after the first frame is on the screen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol
+
+from app.settings import Settings
+
+if TYPE_CHECKING:
+    from app.client import Completed, Message, ServiceStatus, TextDelta
+
+__all__ = ["ChatBackend", "Opener", "local_service"]
+
+
+class ChatBackend(Protocol):
+    """The part of `app.client.ServiceClient` that the app uses; see there for what each raises."""
+
+    async def status(self) -> ServiceStatus: ...
+
+    async def load(self, model: str) -> str: ...
+
+    def chat(self, messages: Sequence[Message], model: str = "") -> AsyncIterator[TextDelta | Completed]: ...
+
+
+Opener = Callable[[], AbstractAsyncContextManager[ChatBackend]]
+
+
+def local_service(settings: Settings) -> Opener:
+    """Return an opener of the service that `settings` name: the running one, else one started and stopped with us."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[ChatBackend]:
+        await asyncio.to_thread(import_module, "app.launcher")
+        from app.launcher import open_service
+
+        async with open_service(settings, settings.model) as client:
+            yield client
+
+    return opened

@@ -1,0 +1,137 @@
+"""The app's connection to the service: opened in the background, held open, opened again when it was lost.
+
+Owns the open client and the state of the model. Knows nothing of screens: whoever wants to know watches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal
+
+from quantizer.errors import EngineError, ServiceError, UserError
+from tui.backend import ChatBackend, Opener
+
+if TYPE_CHECKING:
+    from app.client import ModelStatus
+
+__all__ = ["Connection", "ConnectionState"]
+
+POLL_INTERVAL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionState:
+    """How far the connection is. `progress` runs from 0 to 1 while loading; `error` is set when failed."""
+
+    phase: Literal["idle", "starting", "loading", "ready", "failed"] = "idle"
+    model: str
+    progress: float = 0.0
+    n_ctx: int = 0
+    notices: tuple[str, ...] = ()
+    error: UserError | None = None
+
+
+class Connection:
+    """One service, one model. Use it as an async context manager around the app, so that quitting closes it."""
+
+    def __init__(self, opener: Opener, model: str) -> None:
+        self.state = ConnectionState(model=model)
+        self._opener = opener
+        self._requested_model = model
+        self._backend: ChatBackend | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_settled = asyncio.Event()
+        self._must_reload = asyncio.Event()
+        self._watcher: Callable[[], None] = lambda: None
+
+    async def __aenter__(self) -> Connection:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Call `callback` after every change of `state`."""
+        self._watcher = callback
+
+    def start(self) -> None:
+        """Connect in the background; does nothing while connected or connecting."""
+        if self._task is None or self._task.done():
+            self._become(ConnectionState(phase="starting", model=self.state.model))
+            self._task = asyncio.create_task(self._hold())
+            self._task.add_done_callback(lambda _: self._is_settled.set())
+
+    async def client(self) -> ChatBackend:
+        """Return the client as soon as the model is ready, connecting if need be.
+
+        Raises the UserError that stood in the way.
+        """
+        self.start()
+        await self._is_settled.wait()
+        if self.state.error is not None:
+            raise self.state.error
+        if self._task is not None and self._task.done():
+            self._task.result()
+        assert self._backend is not None
+        return self._backend
+
+    async def lose(self, error: UserError) -> None:
+        """Take note that an answer failed: after EngineError the model is loaded again, after ServiceError the service
+        is looked for at the next question. Other errors leave the connection as it is."""
+        if isinstance(error, ServiceError):
+            await self._close()
+            self._become(replace(self.state, phase="failed", error=error))
+        elif isinstance(error, EngineError):
+            self._become(replace(self.state, phase="loading", progress=0.0))
+            self._must_reload.set()
+
+    async def _hold(self) -> None:
+        try:
+            async with self._opener() as backend:
+                self._backend = backend
+                while True:
+                    await self._load(backend)
+                    await self._must_reload.wait()
+                    self._must_reload.clear()
+        except UserError as error:
+            self._become(replace(self.state, phase="failed", error=error))
+
+    async def _load(self, backend: ChatBackend) -> None:
+        model_id = await backend.load(self._requested_model)
+        while self.state.phase != "ready":
+            model = (await backend.status()).model(model_id)
+            if model is None:
+                raise ServiceError(f"The service no longer has the model {model_id}.", "Try again.")
+            self._become(_state_of(model))
+            if self.state.phase == "loading":
+                await asyncio.sleep(POLL_INTERVAL_S)
+
+    def _become(self, state: ConnectionState) -> None:
+        self.state = state
+        if state.phase in {"ready", "failed"}:
+            self._is_settled.set()
+        else:
+            self._is_settled.clear()
+        self._watcher()
+
+    async def _close(self) -> None:
+        task, self._task = self._task, None
+        self._backend = None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+            if not task.cancelled():
+                task.result()
+
+
+def _state_of(model: ModelStatus) -> ConnectionState:
+    if model.state == "failed":
+        raise model.error or EngineError(f"The model {model.id} could not be loaded.", "Try again.")
+    return ConnectionState(
+        phase=model.state, model=model.id, progress=model.progress, n_ctx=model.n_ctx, notices=model.notices
+    )

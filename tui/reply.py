@@ -1,0 +1,79 @@
+"""An answer as the screen wants it: safe text, in portions that a terminal can keep up with.
+
+Owns the pace and the cleaning of streamed text. Knows nothing of widgets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from app.terminal import printable
+from tui.connection import Connection
+from tui.conversation import Role
+
+if TYPE_CHECKING:
+    from app.client import Completed, TextDelta
+
+__all__ = ["PACE_S", "Portion", "reply"]
+
+# Drawing each delta alone costs twice the CPU of drawing what 50 ms bring.
+PACE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """Text fit for a terminal, and of how many deltas (about as many tokens) it was made."""
+
+    text: str
+    n_deltas: int
+
+
+async def reply(connection: Connection, turns: Sequence[tuple[Role, str]]) -> AsyncGenerator[Portion | Completed]:
+    """Yield the answer to `turns` portion by portion and, last, what it cost. Waits for the model to be ready.
+
+    Closing the generator stops the answer. Raises the UserError that ended it; text that came before is yielded first.
+    """
+    client = await connection.client()
+    from app.client import Message
+
+    messages = [Message(role, content) for role, content in turns]
+    stream = client.chat(messages, model=connection.state.model)
+    inbox: asyncio.Queue[TextDelta | Completed | None] = asyncio.Queue()
+    reader = asyncio.create_task(_read(stream, inbox))
+    try:
+        is_open = True
+        while is_open:
+            events = [await inbox.get()]
+            while not inbox.empty():
+                events.append(inbox.get_nowait())
+            is_open = events[-1] is not None
+            for part in _parts(events):
+                yield part
+            if is_open:
+                await asyncio.sleep(PACE_S)
+        await reader
+    finally:
+        # Cancelled inside the stream's own await, so that the connection is closed and the engine stops.
+        reader.cancel()
+        await asyncio.gather(reader, return_exceptions=True)
+
+
+async def _read(
+    stream: AsyncIterator[TextDelta | Completed], inbox: asyncio.Queue[TextDelta | Completed | None]
+) -> None:
+    try:
+        async for event in stream:
+            inbox.put_nowait(event)
+    finally:
+        inbox.put_nowait(None)
+
+
+def _parts(events: Sequence[TextDelta | Completed | None]) -> list[Portion | Completed]:
+    from app.client import Completed, TextDelta
+
+    deltas = [event.text for event in events if isinstance(event, TextDelta)]
+    portions: list[Portion | Completed] = [Portion(printable("".join(deltas)), len(deltas))] if deltas else []
+    return [*portions, *(event for event in events if isinstance(event, Completed))]
