@@ -7,7 +7,7 @@ Owns the requests a face makes and the values it gets back. Knows nothing of how
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, Literal
@@ -16,7 +16,16 @@ import httpx
 
 from quantizer.errors import ServiceError, UserError, rebuild
 
-__all__ = ["Completed", "GenerationOptions", "Message", "ModelStatus", "ServiceClient", "ServiceStatus", "TextDelta"]
+__all__ = [
+    "Completed",
+    "GenerationOptions",
+    "Message",
+    "ModelStatus",
+    "ServiceClient",
+    "ServiceStatus",
+    "TextDelta",
+    "error_of",
+]
 
 _START_AGAIN = "Start it with `localllm serve`, or start localllm again."
 
@@ -133,7 +142,7 @@ class ServiceClient:
 
     async def chat(
         self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None
-    ) -> AsyncIterator[TextDelta | Completed]:
+    ) -> AsyncGenerator[TextDelta | Completed, None]:
         """Yield the answer as it is made and, last, one Completed. Closing the iterator stops the answer.
 
         Waits while the model is loading. Raises ContextOverflowError when the conversation does not fit.
@@ -178,7 +187,7 @@ class ServiceClient:
                     if line.startswith("data: "):
                         event = json.loads(line[6:])
                         if "error" in event:
-                            raise _error(event["error"])
+                            raise error_of(event["error"])
                         yield event
         except httpx.TransportError as error:
             raise _unreachable(self.base_url) from error
@@ -205,11 +214,11 @@ def _model_status(item: dict[str, Any]) -> ModelStatus:
         progress=item["progress"],
         n_ctx=item["n_ctx"],
         notices=tuple(item["notices"]),
-        error=_error(item["error"]) if item["error"] else None,
+        error=error_of(item["error"]) if item["error"] else None,
     )
 
 
-def _error(data: dict[str, Any]) -> UserError:
+def error_of(data: dict[str, Any]) -> UserError:
     """Return the error that the service described: OpenAI's fields plus `kind`, `cause`, `remedy`, `details`."""
     cause = data.get("cause") or data.get("message") or "The service failed."
     return rebuild(data.get("kind", "ServiceError"), cause, data.get("remedy", ""), data.get("details", {}))
@@ -217,7 +226,7 @@ def _error(data: dict[str, Any]) -> UserError:
 
 def _reported(body: bytes) -> UserError:
     try:
-        return _error(json.loads(body)["error"])
+        return error_of(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
         return ServiceError("What answers on the service's port is not localllm.", "Give another --port.")
 

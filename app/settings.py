@@ -32,8 +32,16 @@ class Settings:
     ctx: int = 0  # tokens of context
     threads: int = 0
     parallel: int = 4  # answers at once
+    origins: str = ""  # web pages that may use the service, such as http://localhost:3000, separated by commas
+    engine: str = "llama"  # or "fake": random letters at 200 a second, for working on clients
     data_dir: Path = Path(platformdirs.user_data_dir("localllm", appauthor=False))
     cache_dir: Path = Path(platformdirs.user_cache_dir("localllm", appauthor=False))
+
+    @property
+    def url(self) -> str:
+        """Where the service is reached from this machine."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     @property
     def models_dir(self) -> Path:

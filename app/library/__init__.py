@@ -1,0 +1,1 @@
+"""The models that are here: names, files, and where they lie."""

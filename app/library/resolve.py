@@ -1,0 +1,148 @@
+"""What a model's name means on this machine.
+
+Owns the guide's place in the package and the layout `<data>/models/<publisher>/<repo>/<file>.gguf`. Knows nothing of
+what is in a file: the header gate reads that.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from app.settings import Settings
+from quantizer.errors import ModelFileError
+
+__all__ = ["GUIDE", "ModelRef", "UnknownModelError", "available", "named", "portable", "resolve"]
+
+GUIDE = "guide"
+_GUIDE_FILE = "guide-Q8_0.gguf"
+_CONVERTIBLE = "It is a checkpoint: make a GGUF of it with `localllm quantize {name}`, then run that."
+_PICKLES = "It is a pickle, which can run code when read: get the model as .safetensors or .gguf."
+_SUFFIX_REMEDIES = {
+    ".safetensors": "It is part of a checkpoint: make a GGUF with `localllm quantize FOLDER`, then run that.",
+    ".bin": _PICKLES,
+    ".pt": _PICKLES,
+    ".pth": _PICKLES,
+    ".ckpt": _PICKLES,
+}
+_FILE_SUFFIXES = {".gguf", *_SUFFIX_REMEDIES}
+_LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}$")
+_MAX_NAMES_LISTED = 12
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRef:
+    """A model of this machine: the id that clients use and its file. `repo` is publisher/name or empty."""
+
+    id: str
+    path: Path
+    repo: str = ""
+
+
+class UnknownModelError(ModelFileError):
+    """A name that stands for no model here, or for more than one."""
+
+
+def available(settings: Settings) -> tuple[ModelRef, ...]:
+    """Return every model of this machine, the guide first when it is installed, then the library in order of name."""
+    return (*_guide(), *_library(settings.models_dir))
+
+
+def resolve(name: str, settings: Settings) -> ModelRef:
+    """Return the model that `name` means: `guide`, a path to a GGUF, or a name in the library.
+
+    Raises UnknownModelError that lists what is here, ModelFileError for a file or folder that is no GGUF.
+    """
+    if not _is_path(name):
+        try:
+            return named(name, available(settings))
+        except UnknownModelError:
+            if not (_exists(Path(name)) or Path(name).suffix.lower() in _FILE_SUFFIXES):
+                raise
+    return _at_path(Path(portable(name)), name, settings)
+
+
+def named(name: str, here: Sequence[ModelRef]) -> ModelRef:
+    """Return the model of `here` called `name`: an id, a file stem, a repo or publisher/repo. Paths are no names.
+
+    Raises UnknownModelError that lists what is here.
+    """
+    for matches in _MATCHERS:
+        found = [ref for ref in here if matches(ref, name.lower())]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            cause = f"{name!r} may be any of {len(found)} models."
+            raise UnknownModelError(cause, f"Name one of them: {_listed(found)}.")
+    remedy = f"Here are: {_listed(here)}." if here else "No model is installed: name a path to a GGUF file."
+    raise UnknownModelError(f"There is no model {name!r}.", remedy)
+
+
+def portable(name: str) -> str:
+    """Return `name` so that a process with another working folder understands it: paths become absolute."""
+    is_file_here = Path(name).suffix.lower() in _FILE_SUFFIXES and _exists(Path(name))
+    return str(Path(name).expanduser().absolute()) if _is_path(name) or is_file_here else name
+
+
+# How a name may fit, the most exact way first; the name is in lower case.
+_MATCHERS: tuple[Callable[[ModelRef, str], bool], ...] = (
+    lambda ref, name: ref.id.lower() == name,
+    lambda ref, name: ref.path.stem.lower() == name or ref.path.name.lower() == name,
+    lambda ref, name: ref.repo.lower() == name,
+    lambda ref, name: ref.repo.lower().rpartition("/")[2] == name,
+)
+
+
+def _guide() -> tuple[ModelRef, ...]:
+    path = Path(str(files("assets") / "guide" / _GUIDE_FILE))
+    return (ModelRef(GUIDE, path),) if path.is_file() else ()
+
+
+def _library(models_dir: Path) -> list[ModelRef]:
+    paths = sorted(path for path in models_dir.glob("*/*/*.gguf") if not _LATER_PART.search(path.stem))
+    stems = [path.stem.lower() for path in paths]
+    return [
+        ModelRef(_library_id(path, is_unique=stems.count(path.stem.lower()) == 1), path, _repo(path)) for path in paths
+    ]
+
+
+def _library_id(path: Path, *, is_unique: bool) -> str:
+    return path.stem if is_unique and path.stem.lower() != GUIDE else f"{_repo(path)}/{path.stem}"
+
+
+def _repo(path: Path) -> str:
+    return f"{path.parent.parent.name}/{path.parent.name}"
+
+
+def _is_path(name: str) -> bool:
+    """True for what can only be a path: publisher/repo has a separator too."""
+    return name == "~" or name.startswith(("~/", ".", os.sep)) or "\\" in name or Path(name).is_absolute()
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long for a name, or with a NUL in it
+        return False
+
+
+def _at_path(path: Path, name: str, settings: Settings) -> ModelRef:
+    if not _exists(path):
+        raise UnknownModelError(f"There is no file {path}.", "Check the path.")
+    if path.is_dir():
+        is_checkpoint = any(path.glob("*.safetensors")) or (path / "config.json").is_file()
+        remedy = _CONVERTIBLE.format(name=name) if is_checkpoint else "Name the .gguf file in it."
+        raise ModelFileError(f"{path} is a folder, not a GGUF file.", remedy)
+    if remedy := _SUFFIX_REMEDIES.get(path.suffix.lower(), ""):
+        raise ModelFileError(f"{path} is not a GGUF file.", remedy)
+    return next((ref for ref in available(settings) if ref.path == path), ModelRef(path.stem, path))
+
+
+def _listed(refs: Iterable[ModelRef]) -> str:
+    names = [ref.id for ref in refs]
+    more = f" and {len(names) - _MAX_NAMES_LISTED} more" if len(names) > _MAX_NAMES_LISTED else ""
+    return ", ".join(names[:_MAX_NAMES_LISTED]) + more

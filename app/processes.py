@@ -1,0 +1,27 @@
+"""How localllm starts its own processes, on every platform.
+
+Owns command lines of Python children and their place apart from the terminal. Knows nothing of what they do.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+__all__ = ["apart_from_terminal", "python_module"]
+
+
+def python_module(name: str, *arguments: str) -> list[str]:
+    """Return the command line that runs module `name` with this Python.
+
+    -P keeps the current folder off the import path: a folder of the user's named `app` must not be run instead of ours.
+    """
+    return [sys.executable, "-P", "-m", name, *arguments]
+
+
+def apart_from_terminal() -> dict[str, Any]:
+    """Return arguments for subprocess: the child hears no Ctrl-C of this terminal and opens no window of its own."""
+    if sys.platform == "win32":
+        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
+    return {"start_new_session": True}

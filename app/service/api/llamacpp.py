@@ -1,0 +1,67 @@
+"""llama.cpp's dialect: /health, /tokenize, /detokenize."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict, StrictInt
+
+from app.service.api.access import models_of
+from app.service.body import read_body
+from app.service.problems import llamacpp_error
+from app.service.streaming import JsonBytes
+from quantizer.errors import ServiceError
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+_LOADING = {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
+
+
+class TokenizeBody(BaseModel):
+    """`content` as text; special tokens written in it count as such unless `parse_special` is false."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    content: str
+    add_special: bool = False
+    parse_special: bool = True
+    model: str = ""
+
+
+class DetokenizeBody(BaseModel):
+    """`tokens` of the model's vocabulary."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    tokens: list[StrictInt]
+    model: str = ""
+
+
+@router.get("/health")
+@router.get("/v1/health")
+async def health(request: Request) -> Response:
+    """200 when the default model can answer, 503 while it cannot."""
+    status = models_of(request).default.engine.status
+    if status.state == "ready":
+        return JsonBytes({"status": "ok"})
+    if status.state == "loading":
+        return JsonBytes(_LOADING, 503)
+    return JsonBytes(llamacpp_error(status.error or ServiceError("The model could not be loaded.")), 503)
+
+
+@router.post("/tokenize")
+async def tokenize(request: Request) -> Response:
+    """Text to token ids."""
+    body = await read_body(request, TokenizeBody)
+    model = await models_of(request).named(body.model)
+    tokens = await model.engine.tokenize(body.content, add_special=body.add_special, parse_special=body.parse_special)
+    return JsonBytes({"tokens": tokens})
+
+
+@router.post("/detokenize")
+async def detokenize(request: Request) -> Response:
+    """Token ids to text."""
+    body = await read_body(request, DetokenizeBody)
+    model = await models_of(request).named(body.model)
+    return JsonBytes({"content": await model.engine.detokenize(body.tokens)})

@@ -1,0 +1,67 @@
+"""Our own routes, used by the faces through `app.client`: /api/localllm/status and /api/localllm/load.
+
+Here alone errors may name paths of this machine: the caller named them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict
+
+from app import __version__
+from app.service.api.access import models_of
+from app.service.body import read_body
+from app.service.models import ServedModel
+from app.service.problems import openai_error
+from app.service.streaming import JsonBytes
+
+__all__ = ["error_body", "router"]
+
+router = APIRouter(prefix="/api/localllm")
+error_body = partial(openai_error, hide_paths=False)
+
+
+class LoadBody(BaseModel):
+    """`model` is a name or a path; empty is the default model."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    model: str = ""
+
+
+@router.get("/status")
+async def status(request: Request) -> Response:
+    """The service's version and its models."""
+    models = models_of(request)
+    return JsonBytes(
+        {
+            "version": __version__,
+            "default_model": models.default.ref.id,
+            "models": [_entry(model) for model in models.loaded],
+        }
+    )
+
+
+@router.post("/load")
+async def load(request: Request) -> Response:
+    """Begin to load a model; /status tells how far it is."""
+    body = await read_body(request, LoadBody)
+    model = await models_of(request).load(body.model)
+    return JsonBytes({"id": model.ref.id})
+
+
+def _entry(model: ServedModel) -> dict[str, Any]:
+    engine = model.engine.status
+    return {
+        "id": model.ref.id,
+        "state": engine.state,
+        "progress": engine.progress,
+        "n_ctx": engine.ready.n_ctx if engine.ready else 0,
+        "notices": engine.notices,
+        "error": error_body(engine.error)["error"] if engine.error else None,
+        "n_running": model.engine.n_running,
+        "worker_pid": model.engine.worker_pid,
+    }

@@ -1,0 +1,174 @@
+"""OpenAI's request bodies -> requests to the engine.
+
+Owns field names, defaults and what is refused because ignoring it would give a wrong answer. Knows nothing of
+responses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeAlias
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt
+
+from app.engine.request import Request, SamplingParams
+from app.service.models import Prompt
+from quantizer.errors import RequestError
+
+__all__ = ["ChatBody", "CompletionBody", "GenerationBody"]
+
+_SAMPLING_FIELDS = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "seed",
+    "repeat_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "grammar",
+)
+
+Text: TypeAlias = Annotated[str, Field(strict=True)]
+TokenIds: TypeAlias = list[StrictInt]
+
+
+class _Body(BaseModel):
+    """Unknown fields are ignored: clients send many that mean nothing here."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class StreamOptions(_Body):
+    include_usage: bool | None = None
+
+
+class ContentPart(_Body):
+    type: str
+    text: Text = ""
+
+
+class ChatMessage(_Body):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Text | list[ContentPart] | None = None
+
+    def for_template(self) -> dict[str, str]:
+        """Return the message as chat templates know it. Raises RequestError for content that is not text."""
+        role = "system" if self.role == "developer" else self.role
+        if isinstance(self.content, list):
+            return {"role": role, "content": "".join(_text_of(part) for part in self.content)}
+        return {"role": role, "content": self.content or ""}
+
+
+class ResponseFormat(_Body):
+    type: str = "text"
+
+
+class GenerationBody(_Body):
+    """What chat and text completions have in common. None means: not given."""
+
+    model: Text | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    stop: Text | list[Text] | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    repeat_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    grammar: Text | None = None
+    ignore_eos: bool | None = None
+    response_format: ResponseFormat | None = None
+
+    @property
+    def wants_usage(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def request(self, prompt: str | tuple[int, ...], *, add_special: bool) -> Request:
+        """Return the engine's request for `prompt`. Raises RequestError for values out of range or not served."""
+        self._refuse_unserved()
+        return Request(
+            request_id=uuid4().hex,
+            prompt=prompt,
+            sampling=self._sampling(),
+            max_tokens=self._limit(),
+            stop=self._stop_strings(),
+            ignore_eos=bool(self.ignore_eos),
+            add_special=add_special,
+        )
+
+    def _refuse_unserved(self) -> None:
+        if self.n not in (None, 1):
+            raise RequestError(f"n is {self.n}; one answer a request is what this service gives.", "Send it n times.")
+        if self.response_format is not None and self.response_format.type != "text":
+            kind = self.response_format.type[:40]
+            raise RequestError(f"response_format {kind!r} is not served.", "Describe the output in `grammar` (GBNF).")
+
+    def _sampling(self) -> SamplingParams:
+        given = {name: value for name in _SAMPLING_FIELDS if (value := getattr(self, name)) is not None}
+        # llama.cpp's ways to say "all of them" and "draw one"
+        if given.get("top_k", 0) < 0:
+            given["top_k"] = 0
+        if given.get("seed") == -1:
+            del given["seed"]
+        return SamplingParams(**given)
+
+    def _limit(self) -> int | None:
+        limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        return None if limit == -1 else limit
+
+    def _stop_strings(self) -> tuple[str, ...]:
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+
+class ChatBody(GenerationBody):
+    """The body of /v1/chat/completions."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+
+    def template_messages(self) -> list[dict[str, Any]]:
+        return [message.for_template() for message in self.messages]
+
+    def chat_request(self, prompt: Prompt) -> Request:
+        return self.request(prompt.text, add_special=prompt.add_special)
+
+
+class CompletionBody(GenerationBody):
+    """The body of /v1/completions. The prompt is text or token ids, or a list of one of them."""
+
+    prompt: Text | list[Text] | TokenIds | list[TokenIds]
+    suffix: Text | None = None
+
+    def completion_request(self) -> Request:
+        """Raises RequestError for several prompts, and for a suffix: the answer would not know of it."""
+        if self.suffix:
+            raise RequestError("A suffix is not served by /v1/completions.", "Leave it out.")
+        return self.request(self._prompt(), add_special=True)
+
+    def _prompt(self) -> str | tuple[int, ...]:
+        prompt: Any = self.prompt
+        if isinstance(prompt, list) and not (prompt and isinstance(prompt[0], int)):
+            _require_one(prompt)
+            prompt = prompt[0]
+        return prompt if isinstance(prompt, str) else tuple(prompt)
+
+
+def _require_one(prompts: Sequence[object]) -> None:
+    if len(prompts) != 1:
+        raise RequestError(f"{len(prompts)} prompts were given.", "Give one prompt a request.")
+
+
+def _text_of(part: ContentPart) -> str:
+    if part.type not in ("text", "input_text"):
+        cause = f"A message has content of type {part.type[:40]!r}, which no model here takes."
+        raise RequestError(cause, "Send text.")
+    return part.text

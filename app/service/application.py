@@ -1,0 +1,86 @@
+"""The HTTP application: every surface mounted, every error in the shape of the surface that was called.
+
+Owns routing and error handling. Knows nothing of sockets, signals or settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+
+from app.service.api import llamacpp, localllm, openai
+from app.service.guard import Guard, GuardPolicy
+from app.service.models import ModelManager
+from app.service.problems import BUG, ErrorBody, RefusedError, llamacpp_error, openai_error, status_of
+from app.service.streaming import JsonBytes
+from quantizer.errors import UserError
+
+__all__ = ["create_app"]
+
+# A surface is a router and the shape of its errors; the paths are those that begin so.
+_ROUTERS = (openai.router, llamacpp.router, localllm.router)
+_ERROR_BODIES: tuple[tuple[str, ErrorBody], ...] = (
+    ("/api/localllm/", localllm.error_body),
+    ("/tokenize", llamacpp_error),
+    ("/detokenize", llamacpp_error),
+    ("/health", llamacpp_error),
+)
+_ENDS_CONNECTION = {408, 413}  # the rest of the body is not read
+_CODES = {404: "not_found", 405: "method_not_allowed"}
+
+
+def create_app(models: ModelManager, policy: GuardPolicy) -> ASGIApp:
+    """Return the service over `models`, which it closes at the end, behind a guard with `policy`."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await models.close()
+
+    # No schema and no docs page: FastAPI's page loads its scripts from the network.
+    app = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app.state.models = models
+    for router in _ROUTERS:
+        app.include_router(router)
+    app.add_exception_handler(UserError, _user_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _bug)
+    return Guard(app, policy)
+
+
+def _error_body(path: str) -> ErrorBody:
+    return next((body for prefix, body in _ERROR_BODIES if path.startswith(prefix)), openai_error)
+
+
+def _respond(request: Request, error: UserError) -> Response:
+    status = status_of(error)
+    response = JsonBytes(_error_body(request.url.path)(error), status)
+    if status in _ENDS_CONNECTION:
+        response.headers["connection"] = "close"
+    return response
+
+
+async def _user_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, UserError)
+    return _respond(request, error)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """What the router refuses: unknown paths and methods."""
+    assert isinstance(error, HTTPException)
+    cause = f"{request.method} {request.url.path} is not served here."
+    refusal = RefusedError(
+        error.status_code, _CODES.get(error.status_code, "invalid_request"), cause, "See the README."
+    )
+    response = _respond(request, refusal)
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _bug(request: Request, _error: Exception) -> Response:
+    """The server logs the traceback; the client learns nothing of it."""
+    return _respond(request, BUG)

@@ -1,0 +1,173 @@
+"""Who may talk to the service: the first thing a request meets.
+
+Owns the checks of Host, Origin, key and body size. A web page that the user has open can reach a port of this machine,
+so a request must look like one from a program, not like one from a browser. Knows nothing of routes.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.service.body import MAX_BODY_BYTES
+from app.service.problems import RefusedError, openai_error
+from app.service.streaming import JsonBytes
+from app.settings import Settings
+from quantizer.errors import UsageError
+
+__all__ = ["Guard", "GuardPolicy", "is_loopback", "policy_of"]
+
+_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+_OPEN_PATHS = frozenset({"/health"})  # says only that something lives here; watched by supervisors without a key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardPolicy:
+    """What is let in. `any_address` accepts a Host that is an IP address: only names can be rebound by a web page."""
+
+    hosts: frozenset[str] = _LOOPBACK_NAMES
+    any_address: bool = False
+    origins: frozenset[str] = frozenset()
+    api_key: str = ""
+    max_body_bytes: int = MAX_BODY_BYTES
+
+
+def is_loopback(host: str) -> bool:
+    """True when only this machine can reach a server bound to `host`."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def policy_of(settings: Settings) -> GuardPolicy:
+    """Return the policy for `settings`. Raises UsageError for a host beyond this machine without a key."""
+    if is_loopback(settings.host):
+        return GuardPolicy(
+            hosts=_LOOPBACK_NAMES | {settings.host}, origins=_origins(settings), api_key=settings.api_key
+        )
+    if not settings.api_key:
+        raise UsageError(
+            f"Listening on {settings.host} lets other machines in, and no key is set.",
+            "Give --api-key (or LOCALLLM_API_KEY), or listen on 127.0.0.1.",
+        )
+    hosts = _LOOPBACK_NAMES | {settings.host.lower(), socket.gethostname().lower()}
+    return GuardPolicy(hosts=hosts, any_address=True, origins=_origins(settings), api_key=settings.api_key)
+
+
+class Guard:
+    """ASGI middleware that refuses with JSON what `policy` does not let in."""
+
+    def __init__(self, app: ASGIApp, policy: GuardPolicy) -> None:
+        self._app = app
+        self._policy = policy
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            check(scope, self._policy)
+        except RefusedError as refusal:
+            response = JsonBytes(openai_error(refusal), refusal.status)
+            response.headers["connection"] = "close"  # what is left of its body is not read
+            if refusal.status == 401:
+                response.headers["www-authenticate"] = "Bearer"
+            await response(scope, receive, send)
+            return
+        await self._app(scope, _counted(receive, self._policy.max_body_bytes), send)
+
+
+def check(scope: Scope, policy: GuardPolicy) -> None:
+    """Raise RefusedError when `policy` does not let the request of `scope` in."""
+    headers = _headers(scope)
+    _check_host(headers, policy)
+    _check_origin(headers, policy)
+    if policy.api_key and scope["path"] not in _OPEN_PATHS:
+        _check_key(headers, policy.api_key)
+    length = _one(headers, "content-length")
+    if length.isdecimal() and int(length[:20]) > policy.max_body_bytes:
+        raise _too_large(policy.max_body_bytes)
+
+
+def _check_host(headers: Mapping[str, list[str]], policy: GuardPolicy) -> None:
+    host = _host_name(_one(headers, "host"))
+    if host not in policy.hosts and not (policy.any_address and _is_address(host)):
+        raise RefusedError(
+            403, "host_not_allowed", f"The Host {host!r} is not a name of this service.", "Use localhost."
+        )
+
+
+def _check_origin(headers: Mapping[str, list[str]], policy: GuardPolicy) -> None:
+    """Browsers send Origin with what changes things, and Sec-Fetch-Site with everything."""
+    foreign = [origin for origin in headers.get("origin", []) if origin not in policy.origins]
+    is_cross_site = _one(headers, "sec-fetch-site") in {"cross-site", "same-site"} and not headers.get("origin")
+    if foreign or is_cross_site:
+        cause = "Web pages may not use this service."
+        raise RefusedError(403, "origin_not_allowed", cause, "Name the page's origin in LOCALLLM_ORIGINS to let it in.")
+
+
+def _check_key(headers: Mapping[str, list[str]], api_key: str) -> None:
+    scheme, _, token = _one(headers, "authorization").partition(" ")
+    given = token.strip() if scheme.lower() == "bearer" and token.strip() else _one(headers, "x-api-key")
+    if not hmac.compare_digest(given.encode(), api_key.encode()):
+        raise RefusedError(401, "invalid_api_key", "The API key is missing or wrong.", "Send it as a Bearer token.")
+
+
+def _headers(scope: Scope) -> dict[str, list[str]]:
+    headers: dict[str, list[str]] = {}
+    for name, value in scope["headers"]:
+        headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1").strip())
+    return headers
+
+
+def _one(headers: Mapping[str, list[str]], name: str) -> str:
+    """Return the only value of a header; one that comes twice is as good as none."""
+    values = headers.get(name, [])
+    return values[0] if len(values) == 1 else ""
+
+
+def _host_name(host: str) -> str:
+    """Return the name in a Host header, without port and brackets, in lower case."""
+    if host.startswith("["):
+        name, bracket, port = host[1:].partition("]")
+        return name.lower() if bracket and (not port or port[1:].isdecimal()) else ""
+    name, colon, port = host.partition(":")
+    return name.lower() if not colon or port.isdecimal() else ""
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _origins(settings: Settings) -> frozenset[str]:
+    return frozenset(origin for part in settings.origins.split(",") if (origin := part.strip()))
+
+
+def _counted(receive: Receive, max_bytes: int) -> Receive:
+    n_bytes = 0
+
+    async def counting() -> Message:
+        nonlocal n_bytes
+        message = await receive()
+        n_bytes += len(message.get("body", b""))
+        if n_bytes > max_bytes:
+            raise _too_large(max_bytes)
+        return message
+
+    return counting
+
+
+def _too_large(max_bytes: int) -> RefusedError:
+    return RefusedError(
+        413, "body_too_large", f"The request's body is larger than {max_bytes >> 20} MiB.", "Send less."
+    )

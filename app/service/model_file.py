@@ -1,0 +1,48 @@
+"""What the service needs to know of a model file before an engine loads it.
+
+Owns the way through the header gate and the few facts that chat needs. Knows nothing of weights or of processes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from quantizer.gate import admit
+from quantizer.header import Header
+
+__all__ = ["ModelFile", "read_model_file"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFile:
+    """A model that has passed the gate. `chat_template` is empty when it has none; `created_s` is its file's time."""
+
+    chat_template: str
+    bos_token: str
+    eos_token: str
+    n_ctx_train: int
+    n_bytes: int
+    created_s: int
+
+
+def read_model_file(path: Path) -> ModelFile:
+    """Read the header of the GGUF at `path`. Raises ModelFileError when the gate does not let it through."""
+    header = admit(path)
+    return ModelFile(
+        chat_template=header.text("tokenizer.chat_template"),
+        bos_token=_token(header, "tokenizer.ggml.bos_token_id"),
+        eos_token=_token(header, "tokenizer.ggml.eos_token_id"),
+        n_ctx_train=header.integer(f"{header.architecture}.context_length") or 0,
+        n_bytes=header.file_bytes,
+        created_s=int(path.stat().st_mtime),
+    )
+
+
+def _token(header: Header, key: str) -> str:
+    """Return the text of the token whose id `key` gives, empty when there is none: honest files have such ids."""
+    token_id = header.integer(key)
+    if token_id is None or "tokenizer.ggml.tokens" not in header.fields:
+        return ""
+    tokens = header.array("tokenizer.ggml.tokens")
+    return str(tokens[token_id]) if 0 <= token_id < len(tokens) else ""

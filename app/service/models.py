@@ -1,0 +1,142 @@
+"""The models that the service holds: found by name, gated, each with an engine of its own.
+
+Owns which models are loaded and which one answers when a request names none. Knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from app.engine.frames import EngineConfig
+from app.library.resolve import ModelRef, available, named, resolve
+from app.processes import python_module
+from app.service.model_file import ModelFile, read_model_file
+from app.service.supervisor import Supervisor
+from app.settings import Settings
+from quantizer.errors import RequestError, UsageError
+
+__all__ = ["ModelManager", "Prompt", "Renderer", "ServedModel", "worker_command"]
+
+# What can run a model: the arguments of its worker. The fake one needs no native code; its answers are random letters.
+_ENGINES: Mapping[str, tuple[str, ...]] = {"llama": (), "fake": ("--fake", "--fake-step-ms", "5")}
+
+
+class Renderer(Protocol):
+    """Fills a model's chat template; see `app.engine.template_process`."""
+
+    async def render(
+        self, template: str, messages: Sequence[dict[str, Any]], *, add_generation_prompt: bool = True, **variables: Any
+    ) -> str: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model with its engine. `ref.id` is what clients call it."""
+
+    ref: ModelRef
+    file: ModelFile
+    engine: Supervisor
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Text for the engine; `add_special` is False when the text begins with the model's first token already."""
+
+    text: str
+    add_special: bool
+
+
+def worker_command(settings: Settings) -> list[str]:
+    """Return the command line of an engine worker. Raises UsageError for an engine that does not exist."""
+    if settings.engine not in _ENGINES:
+        raise UsageError(f"There is no engine {settings.engine!r}.", f"Known: {', '.join(_ENGINES)}.")
+    return python_module("app.engine.worker", *_ENGINES[settings.engine])
+
+
+class ModelManager:
+    """Holds one engine per loaded model. `command` runs a worker; `renderer` fills chat templates."""
+
+    def __init__(self, settings: Settings, command: Sequence[str], renderer: Renderer) -> None:
+        self._settings = settings
+        self._command = tuple(command)
+        self._renderer = renderer
+        self._models: dict[str, ServedModel] = {}
+        self._opening = asyncio.Lock()
+
+    @property
+    def loaded(self) -> tuple[ServedModel, ...]:
+        """The models that have an engine, the default first."""
+        return tuple(self._models.values())
+
+    @property
+    def default(self) -> ServedModel:
+        """The model that answers requests which name none."""
+        return next(iter(self._models.values()))
+
+    def add(self, ref: ModelRef, file: ModelFile) -> ServedModel:
+        """Give the model at `ref` an engine and begin to load it. The first one added is the default."""
+        config = EngineConfig(
+            n_ctx=self._settings.ctx, n_threads=self._settings.threads, n_sequences=self._settings.parallel
+        )
+        ref = replace(ref, id=self._free_id(ref.id))
+        model = ServedModel(ref, file, Supervisor(ref.path, config, self._command))
+        self._models[ref.id] = model
+        model.engine.start()
+        return model
+
+    async def load(self, name: str) -> ServedModel:
+        """Begin to load what `name` (a path too) means, without waiting for it. An empty name is the default.
+
+        Raises UnknownModelError, and ModelFileError for a file that the gate does not let through.
+        """
+        known = self._known(name)
+        model = known or await self._open(await asyncio.to_thread(resolve, name, self._settings))
+        model.engine.start()
+        return model
+
+    async def named(self, name: str) -> ServedModel:
+        """Return the model that a client calls `name`, loading it if need be; an empty name is the default.
+
+        Only names are taken, no paths. Raises UnknownModelError that lists what is here.
+        """
+        known = self._known(name)
+        return known or await self._open(named(name, await self.here()))
+
+    async def here(self) -> tuple[ModelRef, ...]:
+        """Return every model that a request may name: the loaded ones first, then the installed ones."""
+        loaded = [model.ref for model in self.loaded]
+        installed = await asyncio.to_thread(available, self._settings)
+        return (*loaded, *(ref for ref in installed if ref.path not in {model.path for model in loaded}))
+
+    async def prompt(self, model: ServedModel, messages: Sequence[dict[str, Any]]) -> Prompt:
+        """Return `messages` in the form that `model` was trained on. Raises RequestError when it has none."""
+        file = model.file
+        if not file.chat_template:
+            raise RequestError(f"{model.ref.id} has no chat template.", "Use /v1/completions with it.")
+        text = await self._renderer.render(
+            file.chat_template, messages, bos_token=file.bos_token, eos_token=file.eos_token, tools=None
+        )
+        return Prompt(text, add_special=not (file.bos_token and text.startswith(file.bos_token)))
+
+    async def close(self) -> None:
+        """End every engine and the renderer."""
+        await asyncio.gather(*(model.engine.stop() for model in self.loaded))
+        await self._renderer.close()
+
+    def _known(self, name: str) -> ServedModel | None:
+        return self._models.get(name) if name else self.default
+
+    async def _open(self, ref: ModelRef) -> ServedModel:
+        async with self._opening:
+            same = next((model for model in self.loaded if model.ref.path == ref.path), None)
+            return same or self.add(ref, await asyncio.to_thread(read_model_file, ref.path))
+
+    def _free_id(self, wanted: str) -> str:
+        """Return `wanted`, numbered when another file has that id already."""
+        names = (wanted, *(f"{wanted}-{number}" for number in range(2, len(self._models) + 3)))
+        return next(name for name in names if name not in self._models)

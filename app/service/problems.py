@@ -1,0 +1,105 @@
+"""Errors as HTTP clients see them: a status, a code and a body in the shape of the surface that was called.
+
+Owns which error is which status and what a client may not be told. Knows nothing of routes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from app.library.resolve import UnknownModelError
+from quantizer import errors
+from quantizer.errors import ContextOverflowError, EngineError, ModelFileError, RequestError, ServiceError, UserError
+
+__all__ = [
+    "BUG",
+    "ErrorBody",
+    "RefusedError",
+    "code_of",
+    "llamacpp_error",
+    "openai_error",
+    "status_of",
+    "without_paths",
+]
+
+
+class RefusedError(RequestError):
+    """An HTTP request that is not let in: its status and the code that names why."""
+
+    def __init__(self, status: int, code: str, cause: str, remedy: str = "") -> None:
+        super().__init__(cause, remedy)
+        self.status = status
+        self.code = code
+
+
+class ErrorBody(Protocol):
+    """How a surface words an error as JSON."""
+
+    def __call__(self, error: UserError, *, hide_paths: bool = True) -> dict[str, Any]: ...
+
+
+BUG = ServiceError("The service failed at something it should be able to do.", "Its log has the details.")
+
+# The first that fits counts.
+_STATUS_AND_CODE: tuple[tuple[type[UserError], int, str], ...] = (
+    (UnknownModelError, 404, "model_not_found"),
+    (ContextOverflowError, 400, "context_length_exceeded"),
+    (RequestError, 400, "invalid_request"),
+    (ModelFileError, 400, "invalid_model"),
+    (EngineError, 500, "engine_error"),
+    (ServiceError, 500, "service_error"),
+    (UserError, 500, "server_error"),
+)
+
+# What tells of this machine's folders: an absolute path of either system, up to its last separator.
+_FOLDERS = re.compile(r"(?<![\w./:\\])(?:[A-Za-z]:[\\/]|\\\\|~?/)(?:[^\s'\"/\\][^'\"/\\\n]*[/\\])*(?=[^\s/\\])")
+_MAY_NAME_PATHS = (ModelFileError, EngineError, errors.StorageError, errors.CheckpointError)
+
+
+def status_of(error: UserError) -> int:
+    """Return the HTTP status of `error`."""
+    return error.status if isinstance(error, RefusedError) else _row(error)[1]
+
+
+def code_of(error: UserError) -> str:
+    """Return the machine-readable name of what went wrong."""
+    return error.code if isinstance(error, RefusedError) else _row(error)[2]
+
+
+def without_paths(text: str) -> str:
+    """Return `text` with absolute paths cut to their last part."""
+    return _FOLDERS.sub("", text)
+
+
+def openai_error(error: UserError, *, hide_paths: bool = True) -> dict[str, Any]:
+    """Return OpenAI's error body, with the fields from which `app.client` builds the error again."""
+    return {"error": {"code": code_of(error), "param": None, **_common(error, hide_paths)}}
+
+
+def llamacpp_error(error: UserError, *, hide_paths: bool = True) -> dict[str, Any]:
+    """Return llama.cpp's error body (source: llama-server's README, `code` is the status), with our fields too."""
+    return {"error": {"code": status_of(error), **_common(error, hide_paths)}}
+
+
+def _row(error: UserError) -> tuple[type[UserError], int, str]:
+    return next(row for row in _STATUS_AND_CODE if isinstance(error, row[0]))
+
+
+def _common(error: UserError, hide_paths: bool) -> dict[str, Any]:
+    show = without_paths if hide_paths and isinstance(error, _MAY_NAME_PATHS) else str
+    return {
+        "message": show(str(error)),
+        "type": "invalid_request_error" if status_of(error) < 500 else "server_error",
+        "kind": next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in errors.__all__),
+        "cause": show(error.cause),
+        "remedy": show(error.remedy),
+        "details": _details(error),
+    }
+
+
+def _details(error: UserError) -> Mapping[str, int]:
+    if isinstance(error, ContextOverflowError):
+        return {"n_prompt_tokens": error.n_prompt_tokens, "n_ctx": error.n_ctx}
+    return {}
