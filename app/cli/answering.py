@@ -1,0 +1,106 @@
+"""One answer on the command line: asked for, printed as it comes, and what it cost."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from app.client import Completed, GenerationOptions, Message, ModelStatus, ServiceClient, TextDelta
+from app.terminal import printable
+
+__all__ = ["Answer", "LoadingLine", "as_json", "ask", "print_piece", "stats_line"]
+
+_LINE_WIDTH = 60
+
+
+@dataclass(slots=True)
+class Answer:
+    """What has come of an answer so far; `completed` is None until, or unless, it is whole."""
+
+    pieces: list[str] = field(default_factory=list)
+    completed: Completed | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+
+async def ask(
+    client: ServiceClient,
+    model_id: str,
+    messages: Sequence[Message],
+    options: GenerationOptions,
+    answer: Answer,
+    on_piece: Callable[[str], None],
+) -> None:
+    """Fill `answer`, telling `on_piece` each new piece. Cancelling this stops the answer and keeps what came."""
+    async with aclosing(client.chat(messages, model_id, options)) as events:
+        async for event in events:
+            if isinstance(event, TextDelta):
+                answer.pieces.append(event.text)
+                on_piece(event.text)
+            else:
+                answer.completed = event
+
+
+def print_piece(text: str) -> None:
+    """Print text of a model: nothing in it is obeyed by the terminal."""
+    click.echo(printable(text), nl=False)
+
+
+def stats_line(completed: Completed) -> str:
+    """Return one line: waiting time, rates, tokens."""
+    return (
+        f"first token {completed.time_to_first_token_s:.2f} s"
+        f" · prefill {completed.prefill_tokens_per_s:.1f} tok/s"
+        f" · decode {completed.decode_tokens_per_s:.1f} tok/s"
+        f" · {completed.n_prompt_tokens} tokens in ({completed.n_cached_tokens} cached),"
+        f" {completed.n_output_tokens} out · {completed.finish_reason}"
+    )
+
+
+def as_json(model_id: str, text: str, completed: Completed) -> dict[str, Any]:
+    """Return the answer as one JSON object."""
+    return {
+        "text": text,
+        "finish_reason": completed.finish_reason,
+        "usage": {
+            "prompt_tokens": completed.n_prompt_tokens,
+            "cached_tokens": completed.n_cached_tokens,
+            "completion_tokens": completed.n_output_tokens,
+        },
+        "timings": {
+            "time_to_first_token_ms": completed.time_to_first_token_s * 1000,
+            "prompt_per_second": completed.prefill_tokens_per_s,
+            "predicted_per_second": completed.decode_tokens_per_s,
+        },
+        "model": model_id,
+    }
+
+
+class LoadingLine:
+    """Shows on stderr how far a model is loaded, where that is a terminal; says each notice once, wherever it goes."""
+
+    def __init__(self) -> None:
+        self._stream = sys.stderr
+        self._is_terminal = self._stream.isatty()
+        self._told: set[str] = set()
+        self._is_shown = False
+
+    def show(self, status: ModelStatus) -> None:
+        if status.state == "loading" and self._is_terminal:
+            line = printable(f"Loading {status.id}: {status.progress:.0%}")[:_LINE_WIDTH]
+            click.echo(f"\r{line:<{_LINE_WIDTH}}", nl=False, err=True)
+            self._is_shown = True
+        elif self._is_shown:
+            click.echo(f"\r{'':<{_LINE_WIDTH}}\r", nl=False, err=True)
+            self._is_shown = False
+        for notice in status.notices:
+            if notice not in self._told and status.state != "loading":
+                self._told.add(notice)
+                click.echo(printable(notice), err=True)

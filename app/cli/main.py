@@ -1,0 +1,102 @@
+"""The command `localllm`: which verbs there are, and what a failure looks like.
+
+Owns the table of verbs and the exit statuses. A verb's module is imported when it is called: help must not wait for
+what a verb needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import click
+
+from app import __version__
+from quantizer.errors import UserError
+
+__all__ = ["main"]
+
+_INTERRUPTED = 130  # 128 + SIGINT
+_BROKEN_PIPE = 141  # 128 + SIGPIPE
+
+
+@dataclass(frozen=True, slots=True)
+class _Verb:
+    """Where a command is defined, as module:attribute, and what it is for."""
+
+    place: str
+    help: str
+
+
+_VERBS = {
+    "run": _Verb("app.cli.run:run", "Ask a model, once or in a conversation."),
+    "serve": _Verb("app.cli.serve:serve", "Answer editors and programs on this machine."),
+    "quantize": _Verb("app.cli.quantize:quantize", "Make a smaller GGUF of a checkpoint or a GGUF."),
+    "show": _Verb("app.cli.show:show", "Tell what a model file is."),
+}
+
+
+class _Verbs(click.Group):
+    """Imports a verb when it is called, and lists all of them without importing any."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        verb = _VERBS.get(cmd_name)
+        if verb is None:
+            return None
+        module, _, attribute = verb.place.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, verb.help) for name, verb in _VERBS.items()])
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", message="localllm %(version)s")
+def _cli() -> None:
+    """Chat with language models on your own machine. Without a command: the terminal app."""
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line `args` (the process's own when None) and exit: 0 done, 1 failed, 2 wrong use."""
+    sys.exit(_status(args))
+
+
+def _status(args: Sequence[str] | None) -> int:
+    try:
+        _cli.main(args=list(args) if args is not None else None, prog_name="localllm", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
+    except UserError as error:
+        click.echo(f"Error: {error}", err=True)
+        return error.exit_status
+    except (KeyboardInterrupt, click.Abort):
+        return _INTERRUPTED
+    except BrokenPipeError:
+        _discard_stdout()
+        return _BROKEN_PIPE
+    return 0
+
+
+def _discard_stdout() -> None:
+    """Give Python somewhere to flush to at exit: whoever read our output is gone."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+if __name__ == "__main__":
+    main()

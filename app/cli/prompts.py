@@ -1,0 +1,45 @@
+"""What a person asks on the command line: an argument, piped text, or lines typed at a prompt."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from quantizer.errors import UsageError
+
+__all__ = ["combined", "multiline", "piped_text"]
+
+_FENCE = '"""'
+
+
+def piped_text() -> str:
+    """Return all of stdin when it is not a terminal. Raises UsageError when it is not UTF-8."""
+    if sys.stdin is None or sys.stdin.isatty():
+        return ""
+    try:
+        return sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        cause = f"What is piped in is not UTF-8 text: {error.reason} at byte {error.start}."
+        raise UsageError(cause, "Convert it.") from error
+
+
+def combined(prompt: str | None, piped: str) -> str:
+    """Return the whole question: the prompt, then the piped text. Empty when there is neither.
+
+    Raises UsageError for an argument that was not text in the terminal's encoding.
+    """
+    question = "\n\n".join(part for part in (prompt or "", piped.strip("\r\n")) if part.strip())
+    if any("\ud800" <= character <= "\udfff" for character in question):
+        raise UsageError("The prompt is not text in this terminal's encoding.", "Pipe it in as UTF-8.")
+    return question
+
+
+def multiline(first: str, read_line: Callable[[], str]) -> str:
+    """Return the question that begins with the line `first`; after an opening \"\"\" it goes on to the closing one."""
+    if not first.startswith(_FENCE):
+        return first
+    lines = [first.removeprefix(_FENCE)]
+    while not lines[-1].rstrip().endswith(_FENCE):
+        lines.append(read_line())
+    lines[-1] = lines[-1].rstrip().removesuffix(_FENCE)
+    return "\n".join(lines).strip("\n")

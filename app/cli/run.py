@@ -1,0 +1,144 @@
+"""`localllm run`: a question and its answer, or a conversation line by line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import click
+
+from app.cli.answering import Answer, LoadingLine, as_json, ask, print_piece, stats_line
+from app.cli.prompts import combined, piped_text
+from app.cli.repl import Repl
+from app.client import GenerationOptions, Message, ServiceClient
+from app.launcher import load_model, open_service
+from app.settings import Settings, load_settings
+from quantizer.errors import UsageError
+
+__all__ = ["run"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """What was asked for on the command line."""
+
+    settings: Settings
+    options: GenerationOptions
+    system: str | None
+    shows_stats: bool
+    as_json: bool
+
+
+def _finite(_context: click.Context, _parameter: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value} is no temperature.")
+    return value
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.argument("prompt", required=False)
+@click.option("-m", "--model", "model_option", help="The same as MODEL.")
+@click.option("-p", "--prompt", "prompt_option", help="The same as PROMPT, for asking the default model.")
+@click.option("--system", help="System prompt.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Longest answer, in tokens.")
+@click.option(
+    "--temp", "temperature", type=float, callback=_finite, help="Temperature; 0 always takes the likeliest token."
+)
+@click.option("--seed", type=int, help="The same seed and question give the same answer.")
+@click.option("--ctx", type=click.IntRange(min=0), help="Tokens of context; 0 lets localllm choose.")
+@click.option("--threads", type=click.IntRange(min=0), help="CPU threads; 0 lets localllm choose.")
+@click.option("--host", help="Where a service may run already.  [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), help="Its port.  [default: 11500]")
+@click.option("--stats", is_flag=True, help="Print times and rates to stderr.")
+@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object when the answer is whole.")
+def run(
+    model: str | None,
+    prompt: str | None,
+    model_option: str | None,
+    prompt_option: str | None,
+    system: str | None,
+    max_tokens: int | None,
+    temperature: float | None,
+    seed: int | None,
+    stats: bool,
+    wants_json: bool,
+    **flags: object,
+) -> None:
+    """Ask MODEL (guide, a path to a GGUF, or a name in the library) and print its answer.
+
+    The first argument is always the model. Text piped in follows PROMPT, or is the prompt. With neither, a conversation
+    begins at the terminal.
+    """
+    chosen = _one_of(model, model_option, "MODEL")
+    _refuse_prompt_as_model(chosen, prompt or prompt_option)
+    job = _Job(
+        settings=load_settings({"model": chosen, **flags}),
+        options=GenerationOptions(max_tokens=max_tokens, temperature=temperature, seed=seed),
+        system=system,
+        shows_stats=stats,
+        as_json=wants_json,
+    )
+    question = combined(_one_of(prompt, prompt_option, "PROMPT"), piped_text())
+    if question:
+        asyncio.run(_answer_once(job, question))
+    elif sys.stdin is not None and sys.stdin.isatty() and not wants_json:
+        _converse(job)
+    else:
+        raise UsageError("There is no prompt.", "Give one with -p, or pipe text in.")
+
+
+async def _answer_once(job: _Job, question: str) -> None:
+    answer = Answer()
+    async with _loaded_model(job) as (client, model_id):
+        on_piece = print_piece if not job.as_json else lambda _: None
+        await ask(client, model_id, [*_opening(job), Message("user", question)], job.options, answer, on_piece)
+    assert answer.completed is not None, "an answer that raises nothing is whole"
+    if job.as_json:
+        click.echo(json.dumps(as_json(model_id, answer.text, answer.completed)))
+    else:
+        click.echo()
+    if job.shows_stats:
+        click.echo(stats_line(answer.completed), err=True)
+
+
+def _converse(job: _Job) -> None:
+    with asyncio.Runner() as runner:
+        opening = _loaded_model(job)
+        client, model_id = runner.run(opening.__aenter__())
+        try:
+            Repl(runner, client, model_id, job.options, system=job.system, shows_stats=job.shows_stats).run()
+        finally:
+            runner.run(opening.__aexit__(None, None, None))
+
+
+@asynccontextmanager
+async def _loaded_model(job: _Job) -> AsyncIterator[tuple[ServiceClient, str]]:
+    """Give a client and the id of the model, which is ready."""
+    async with open_service(job.settings) as client:
+        status = await load_model(client, job.settings.model, LoadingLine().show)
+        if job.settings.ctx not in (0, status.n_ctx):
+            note = f"Note: {status.id} is loaded with {status.n_ctx} tokens of context, not {job.settings.ctx}."
+            click.echo(note, err=True)
+        yield client, status.id
+
+
+def _opening(job: _Job) -> list[Message]:
+    return [Message("system", job.system)] if job.system else []
+
+
+def _one_of(argument: str | None, option: str | None, name: str) -> str | None:
+    if argument and option:
+        raise UsageError(f"{name} is given twice.", "Give it as an argument or as an option.")
+    return argument or option
+
+
+def _refuse_prompt_as_model(model: str | None, prompt: str | None) -> None:
+    """No model's name has line breaks or a question mark: say what was meant before a service is started."""
+    if model and not prompt and ("\n" in model or "?" in model):
+        raise UsageError(f"{model!r} is taken as the model.", "Give a question with -p, or after a model.")

@@ -1,0 +1,50 @@
+"""`localllm serve`: the service in the foreground, or as the child of a face that owns it."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from app.settings import load_settings
+from quantizer.errors import UserError
+
+__all__ = ["serve"]
+
+
+@click.command()
+@click.option("--host", help="Address to listen on. Beyond this machine a key is required.  [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 takes a free one.  [default: 11500]")
+@click.option("-m", "--model", help="guide, a path to a GGUF, or a name in the library.  [default: guide]")
+@click.option("--ctx", type=click.IntRange(min=0), help="Tokens of context; 0 lets localllm choose.")
+@click.option("--threads", type=click.IntRange(min=0), help="CPU threads; 0 lets localllm choose.")
+@click.option("--parallel", type=click.IntRange(1, 256), help="Answers at once.  [default: 4]")
+@click.option("--api-key", help="Key that clients must send (better: LOCALLLM_API_KEY, which `ps` does not show).")
+@click.option("--owned", is_flag=True, hidden=True, help="End with stdin; say where it listens as JSON.")
+def serve(owned: bool, **flags: object) -> None:
+    """Answer editors and programs on this machine: OpenAI's API and llama.cpp's, on http://127.0.0.1:11500."""
+    settings = load_settings(flags)
+    from app.service.problems import openai_error
+    from app.service.server import serve as run_service
+
+    if not owned:
+        run_service(settings, is_owned=False, announce=_announce)
+        return
+    try:
+        run_service(settings, is_owned=True, announce=_announce_to_owner)
+    except UserError as error:
+        _tell_owner(openai_error(error, hide_paths=False))
+        sys.exit(error.exit_status)
+
+
+def _announce(url: str, model_id: str) -> None:
+    click.echo(f"localllm serves {model_id} on {url} (OpenAI API: {url}/v1). Press Ctrl-C to stop.")
+
+
+def _announce_to_owner(url: str, model_id: str) -> None:
+    _tell_owner({"url": url, "model": model_id})
+
+
+def _tell_owner(line: dict[str, object]) -> None:
+    click.echo(json.dumps(line))

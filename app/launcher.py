@@ -1,0 +1,157 @@
+"""How a face gets a service: one that runs already, or one of its own that goes when the face goes.
+
+Owns finding, starting and ending the service's process. Knows nothing of what is asked of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from app.client import ModelStatus, ServiceClient, error_of
+from app.library.resolve import portable
+from app.processes import apart_from_terminal, python_module
+from app.settings import ENVIRONMENT_PREFIX, Settings
+from quantizer.errors import EngineError, ServiceError, UserError
+
+__all__ = ["load_model", "open_service"]
+
+_START_TIMEOUT_S = 60.0  # a cold disk may take long over Python's imports
+_FINISH_TIMEOUT_S = 75.0  # the service lets answers in flight finish for 60 s
+_PROBE_TIMEOUT_S = 2.0
+_POLL_INTERVAL_S = 0.1
+_LOG_BYTES_KEPT = 1 << 20
+
+
+@asynccontextmanager
+async def open_service(settings: Settings, model: str | None = None) -> AsyncIterator[ServiceClient]:
+    """Give a client of the service at `settings.url`, starting one when none answers there.
+
+    A service of our own begins to load `model` (or the settings' model) at once and ends with this context, or with
+    this process however that ends; one that was found is left as it is. Raises ServiceError when none can be started,
+    and the service's own error when it refuses the model.
+    """
+    wanted = replace(settings, model=portable(model or settings.model))
+    if await _answers(settings.url, settings.api_key):
+        async with ServiceClient(settings.url, settings.api_key) as client:
+            yield client
+        return
+    async with _own_service(wanted) as own_url, ServiceClient(own_url, settings.api_key) as client:
+        yield client
+
+
+async def load_model(
+    client: ServiceClient, model: str, on_status: Callable[[ModelStatus], None] | None = None
+) -> ModelStatus:
+    """Load `model` (empty: the service's default), tell `on_status` how far it is, and return when it is ready.
+
+    Raises what made loading fail.
+    """
+    model_id = await client.load(portable(model) if model else "")
+    while True:
+        status = (await client.status()).model(model_id)
+        if status is None:
+            raise ServiceError(f"The service no longer has the model {model_id}.", "Try again.")
+        if on_status is not None:
+            on_status(status)
+        if status.state == "failed":
+            raise status.error or EngineError(f"The model {model_id} could not be loaded.", "Try again.")
+        if status.state == "ready":
+            return status
+        await asyncio.sleep(_POLL_INTERVAL_S)
+
+
+async def _answers(url: str, api_key: str) -> bool:
+    """True when a localllm service answers there and takes our key."""
+    async with ServiceClient(url, api_key) as client:
+        try:
+            async with asyncio.timeout(_PROBE_TIMEOUT_S):
+                await client.status()
+        except (UserError, TimeoutError, ValueError, KeyError, TypeError):
+            return False
+        return True
+
+
+@asynccontextmanager
+async def _own_service(settings: Settings) -> AsyncIterator[str]:
+    with _open_log(settings.cache_dir) as log:
+        process = await _start(settings, log)
+    try:
+        yield await _ready_url(process, Path(log.name))
+    finally:
+        await _end(process)
+
+
+async def _start(settings: Settings, log: BinaryIO) -> Process:
+    return await asyncio.create_subprocess_exec(
+        *python_module("app.cli.main", "serve", "--owned"),
+        stdin=PIPE,  # its end tells the service that we are gone, even when we were killed
+        stdout=PIPE,
+        stderr=log,
+        env={**os.environ, **_environment(settings)},
+        **apart_from_terminal(),
+    )
+
+
+async def _ready_url(process: Process, log: Path) -> str:
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(_START_TIMEOUT_S):
+            line = await process.stdout.readline()
+    except TimeoutError:
+        process.kill()
+        raise ServiceError(f"The service did not start within {_START_TIMEOUT_S:g} s.", f"See {log}.") from None
+    said = _parsed(line)
+    if "error" in said:
+        raise error_of(said["error"])
+    if "url" not in said:
+        raise ServiceError("The service ended before it was ready.", f"See {log}.")
+    return str(said["url"])
+
+
+async def _end(process: Process) -> None:
+    """Let the service finish and end; kill it when it does not."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        async with asyncio.timeout(_FINISH_TIMEOUT_S):
+            await process.wait()
+    except TimeoutError:
+        pass
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()  # does nothing to one that has ended
+        await process.wait()
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    """Return every setting as the child reads it; unlike arguments, they are not shown to other users by `ps`."""
+    return {f"{ENVIRONMENT_PREFIX}{name.upper()}": str(value) for name, value in asdict(settings).items()}
+
+
+def _open_log(cache_dir: Path) -> BinaryIO:
+    """Open the service's log for appending; one that has grown past 1 MiB begins anew."""
+    path = cache_dir / "service.log"
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        is_large = path.exists() and path.stat().st_size > _LOG_BYTES_KEPT
+        return path.open("wb" if is_large else "ab")
+    except OSError as error:
+        cause = f"Cannot write {path}: {error.strerror}."
+        raise ServiceError(cause, "Set LOCALLLM_CACHE_DIR to a folder of yours.") from error
