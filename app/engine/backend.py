@@ -18,7 +18,11 @@ __all__ = ["Backend", "Chunk", "DecodeStatus", "ModelFacts", "Sampler"]
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What a loaded model is. `n_ctx` is the longest sequence in tokens, `n_cells` what all sequences share."""
+    """What a loaded model is. `n_ctx` is the longest sequence in tokens, `n_cells` what all sequences share.
+
+    `n_sequences` answers may run at once; the cache keeps `n_places` sequences. With `can_cut` a sequence can be
+    truncated and copied anywhere; without (recurrent, hybrid, sliding window) only as a whole.
+    """
 
     description: str
     n_vocab: int
@@ -26,6 +30,8 @@ class ModelFacts:
     n_ctx_train: int
     n_cells: int
     n_sequences: int
+    n_places: int
+    can_cut: bool
     n_batch: int
     n_parameters: int
     model_bytes: int
@@ -81,6 +87,13 @@ class Backend(Protocol):
         """Compute `chunks` as one batch of at most `facts.n_batch` tokens.
 
         Row r of a later `Sampler.sample` is the r-th token of the batch. Raises EngineError when the batch is fatal.
+        """
+        ...
+
+    def share(self, source_id: int, target_id: int, begin: int, end: int) -> None:
+        """Let `target_id` use the cells of `source_id` for positions `begin` to `end`, in place of any of its own.
+
+        Models that cannot be cut share only whole sequences, from the begin.
         """
         ...
 

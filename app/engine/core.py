@@ -1,26 +1,31 @@
 """The engine's loop: plan, decode, accept, apply aborts.
 
-Owns the sequences and their places in the cache. One thread calls everything but `abort`. Knows nothing of processes,
-frames on pipes or llama.cpp; it works on any `Backend`.
+Owns the sequences that are being answered or wait for it. One thread calls everything but `abort`. Knows nothing of
+processes, frames on pipes or llama.cpp; it works on any `Backend`.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 
-from app.engine.backend import Backend, Chunk, DecodeStatus
+from app.engine.backend import Backend, DecodeStatus
+from app.engine.cache import PrefixCache
 from app.engine.frames import Failed, Finished, Output
 from app.engine.request import FinishReason, Request
 from app.engine.scheduler import StepBudget, plan
-from app.engine.sequence import Sequence
+from app.engine.sequence import NO_DRAFT, Sequence
+from app.engine.speculation import Acceptance, StepCost, draft_length
 from quantizer.errors import ContextOverflowError, EngineError, RequestError, UserError
 
 __all__ = ["Engine", "failure"]
 
+MAX_DRAFT_TOKENS = 31
+WORTH_WAITING_TOKENS = 64  # of a shared begin that another request is computing just now
+
 Event = Output | Finished | Failed
+Batch = list[tuple[Sequence, int]]
 
 
 def failure(request_id: str, error: UserError) -> Failed:
@@ -45,9 +50,11 @@ class Engine:
         self._clock = clock
         self._facts = backend.facts
         self._budget = StepBudget(self._facts.n_batch, max(1, self._facts.n_batch // 4))
-        self._waiting: deque[Sequence] = deque()
+        self._cache = PrefixCache(backend)
+        self._cost = StepCost()
+        self._acceptance = Acceptance()
+        self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
-        self._free_ids = list(range(self._facts.n_sequences))
         self._n_arrived = 0
         self._lock = threading.Lock()  # guards the two sets below, which `abort` touches from other threads
         self._aborted: set[str] = set()
@@ -56,10 +63,6 @@ class Engine:
     @property
     def is_idle(self) -> bool:
         return not (self._waiting or self._running)
-
-    @property
-    def n_cells_used(self) -> int:
-        return sum(sequence.n_computed for sequence in self._running)
 
     def submit(self, request: Request) -> None:
         """Queue `request`, or emit Failed when it cannot be served."""
@@ -78,21 +81,37 @@ class Engine:
     def step(self) -> None:
         """Move every request that can move by one batch."""
         self._apply_aborts()
-        self._admit()
-        demands = [sequence.demand for sequence in self._running]
-        shares = plan(demands, self._budget)
+        self._seat_waiting()
+        self._draft()
+        shares = plan([sequence.demand for sequence in self._running], self._budget)
         self._make_room(shares)
         if shares:
-            self._compute([(sequence, shares[sequence.arrival]) for sequence in self._in_batch_order(shares)])
+            by_key = {sequence.arrival: sequence for sequence in self._running}
+            self._compute([(by_key[key], n_tokens) for key, n_tokens in shares.items()])
 
     def close(self) -> None:
         """End every request as aborted and free the samplers. The backend stays with its owner."""
         for sequence in [*self._running, *self._waiting]:
             self._finish(sequence, FinishReason.ABORTED)
 
+    def check_integrity(self) -> None:
+        """Assert that tree, places and sequences agree; for tests and idle moments."""
+        self._cache.check_integrity()
+
     # Requests in and out
 
     def _sequence(self, request: Request) -> Sequence:
+        tokens = self._prompt_tokens(request)
+        if len(tokens) >= self._facts.n_ctx:
+            raise ContextOverflowError(len(tokens), self._facts.n_ctx)
+        room = self._facts.n_ctx - len(tokens)
+        limit = len(tokens) + (room if request.max_tokens is None else min(room, request.max_tokens))
+        self._n_arrived += 1
+        sampler = self._backend.new_sampler(request.sampling, request.ignore_eos)
+        acceptance = self._acceptance.copy()
+        return Sequence(request, self._n_arrived, tokens, len(tokens), limit, sampler, acceptance, self._clock())
+
+    def _prompt_tokens(self, request: Request) -> list[int]:
         prompt = request.prompt
         if isinstance(prompt, str):
             tokens = self._backend.tokenize(prompt, request.add_special, request.parse_special)
@@ -102,13 +121,7 @@ class Engine:
                 raise RequestError("A token id of the prompt is not in the vocabulary.", "Tokenize with this model.")
         if not tokens:
             raise RequestError("The prompt is empty.", "Give at least one token of text.")
-        if len(tokens) >= self._facts.n_ctx:
-            raise ContextOverflowError(len(tokens), self._facts.n_ctx)
-        room = self._facts.n_ctx - len(tokens)
-        limit = len(tokens) + (room if request.max_tokens is None else min(room, request.max_tokens))
-        self._n_arrived += 1
-        sampler = self._backend.new_sampler(request.sampling, request.ignore_eos)
-        return Sequence(request, self._n_arrived, tokens, len(tokens), limit, sampler, self._clock())
+        return tokens
 
     def _apply_aborts(self) -> None:
         with self._lock:
@@ -119,7 +132,7 @@ class Engine:
 
     def _finish(self, sequence: Sequence, reason: FinishReason, error: UserError | None = None) -> None:
         sequence.finish_reason = reason
-        self._release(sequence)
+        self._unseat(sequence)
         (self._running if sequence in self._running else self._waiting).remove(sequence)
         sequence.sampler.close()
         request_id = sequence.request.request_id
@@ -128,54 +141,89 @@ class Engine:
         else:
             self._emit(Finished(request_id, reason, sequence.usage(), sequence.timings(self._clock())))
 
-    # Places in the cache
+    # Seats in the cache
 
-    def _admit(self) -> None:
-        """Let waiting sequences in, best rank first, while a place and cells for all their tokens are free."""
+    def _seat_waiting(self) -> None:
+        """Seat waiting sequences, best rank first, while there are seats and cells for all their tokens.
+
+        One that begins like a prompt that is just being computed waits for it, and shares it then.
+        """
         for sequence in sorted(self._waiting, key=lambda waiting: waiting.demand.rank):
-            promised = sum(max(len(running.tokens), running.n_computed) for running in self._running)
-            if not self._free_ids or promised + len(sequence.tokens) + 1 > self._facts.n_cells:
+            if len(self._running) >= self._facts.n_sequences:
                 return
-            self._waiting.remove(sequence)
-            self._running.append(sequence)
-            sequence.sequence_id = self._free_ids.pop()
-            if sequence.admitted_s is None:
-                sequence.admitted_s = self._clock()
+            n_cached = self._cache.n_cached(sequence.tokens)
+            if self._is_being_computed(sequence, n_cached):
+                continue
+            promised = sum(running.n_pending for running in self._running)
+            if promised + len(sequence.tokens) + 1 > self._cache.n_cells_available():
+                return
+            self._seat(sequence)
 
-    def _release(self, sequence: Sequence) -> None:
+    def _is_being_computed(self, sequence: Sequence, n_cached: int) -> bool:
+        n_wanted = n_cached + WORTH_WAITING_TOKENS
+        return any(
+            running.n_pending > 1 and running.tokens[:n_wanted] == sequence.tokens[:n_wanted]
+            for running in self._running
+            if min(len(running.tokens), len(sequence.tokens)) > n_wanted
+        )
+
+    def _seat(self, sequence: Sequence) -> None:
+        seat = self._cache.seat(sequence.tokens)
+        sequence.sequence_id, sequence.n_computed = seat.sequence_id, seat.n_cached
+        if sequence.seated_s is None:
+            sequence.seated_s = self._clock()
+            sequence.n_cached = seat.n_cached
+        self._waiting.remove(sequence)
+        self._running.append(sequence)
+
+    def _unseat(self, sequence: Sequence) -> None:
         if sequence.sequence_id is not None:
-            self._backend.truncate(sequence.sequence_id, 0)
-            self._free_ids.append(sequence.sequence_id)
+            self._cache.release(sequence.sequence_id)
             sequence.sequence_id = None
             sequence.n_computed = 0
+            sequence.draft = NO_DRAFT
 
     def _make_room(self, shares: dict[int, int]) -> None:
-        """Put back the last-ranked sequences until the cells suffice; they compute their tokens again later."""
-        while self.n_cells_used + sum(shares.values()) > self._facts.n_cells:
+        """Evict cold sequences, then put back the last-ranked running ones, until this step's cells are free."""
+        while not self._cache.make_room(sum(shares.values())):
             if not self._put_back_last(shares):
                 return
 
     def _put_back_last(self, shares: dict[int, int]) -> bool:
+        """Let the last-ranked sequence wait again; what it computed stays for it while no one needs the cells."""
         if len(self._running) < 2:
             return False
         last = max(self._running, key=lambda running: running.demand.rank)
         shares.pop(last.arrival, None)
-        self._release(last)
+        self._unseat(last)
         self._running.remove(last)
         self._waiting.append(last)
         return True
 
+    # Drafts
+
+    def _draft(self) -> None:
+        """Give each running answer the draft that pays, counting what the others already add to the step."""
+        answering = [sequence for sequence in self._running if sequence.is_answering]
+        n_step = sum(min(sequence.n_pending, self._budget.n_prefill_tokens) for sequence in self._running)
+        for sequence in answering:
+            sequence.draft = NO_DRAFT
+            n_most = min(MAX_DRAFT_TOKENS, sequence.limit - len(sequence.tokens) - 1)
+            if not self._facts.can_cut or n_most < 1:
+                continue
+            draft = sequence.propose(n_most)
+            length = draft_length(draft, sequence.acceptance, self._cost, n_step, len(answering))
+            sequence.draft = draft.cut(length)
+            n_step += length
+
     # One batch
 
-    def _in_batch_order(self, shares: dict[int, int]) -> list[Sequence]:
-        by_key = {sequence.arrival: sequence for sequence in self._running}
-        return [by_key[key] for key in shares]
-
-    def _compute(self, batch: list[tuple[Sequence, int]]) -> None:
+    def _compute(self, batch: Batch) -> None:
+        begun_s = self._clock()
         with self._lock:
             self._in_flight = {sequence.request.request_id for sequence, _ in batch}
         try:
-            status = self._backend.decode([_chunk(sequence, n_tokens) for sequence, n_tokens in batch])
+            status = self._backend.decode([sequence.chunk(n_tokens) for sequence, n_tokens in batch])
         except EngineError as error:
             self._fail_batch(batch, error)
             return
@@ -183,61 +231,81 @@ class Engine:
             with self._lock:
                 self._in_flight = set()
         if status is DecodeStatus.DONE:
+            are_answers = all(sequence.is_answering for sequence, _ in batch)
             self._accept(batch)
+            if are_answers:
+                self._cost.observe(sum(n_tokens for _, n_tokens in batch), self._clock() - begun_s)
         elif status is DecodeStatus.INTERRUPTED:
             for sequence, _ in batch:
-                sequence.n_computed = self._backend.truncate(_place(sequence), sequence.n_computed)
-        elif not self._put_back_last({}):
+                sequence.n_computed = self._cache.cut(sequence.place, sequence.n_computed)
+        elif not (self._cache.evict_coldest() or self._put_back_last({})):
             self._fail_batch(batch, EngineError("The KV cache has no room for the next batch.", "Use a smaller --ctx."))
 
-    def _fail_batch(self, batch: list[tuple[Sequence, int]], error: EngineError) -> None:
+    def _fail_batch(self, batch: Batch, error: EngineError) -> None:
         for sequence, _ in batch:
             self._finish(sequence, FinishReason.ERROR, error)
 
-    def _accept(self, batch: list[tuple[Sequence, int]]) -> None:
-        row = -1
+    def _accept(self, batch: Batch) -> None:
+        row = 0
         for sequence, n_tokens in batch:
-            row += n_tokens
-            sequence.n_computed += n_tokens
+            n_known = min(n_tokens, sequence.n_pending)
+            begin = sequence.n_computed
+            sequence.n_computed += n_known
+            self._cache.computed(sequence.place, sequence.tokens[begin : begin + n_known])
             if sequence.n_pending == 0:
                 try:
-                    self._advance(sequence, row)
+                    self._advance(sequence, row + n_known - 1, n_tokens - n_known)
                 except UserError as error:  # a grammar that allows no token ends its own request only
                     self._finish(sequence, FinishReason.ERROR, error)
+            row += n_tokens
 
-    def _advance(self, sequence: Sequence, row: int) -> None:
-        """Sample the next token of `sequence` from `row` and say what it adds to the text."""
-        if len(sequence.tokens) >= sequence.limit:  # only for a request of no tokens at all
-            self._end(sequence, FinishReason.LENGTH, "")
-            return
-        token = sequence.sampler.sample(row)
+    def _advance(self, sequence: Sequence, row: int, n_draft: int) -> None:
+        """Sample from `row` and, while the draft is what is sampled, from the rows after it; say what that adds.
+
+        A draft that comes from looking things up is a point mass: keeping it just where it equals the sample leaves
+        the distribution of the output as it was.
+        """
+        text = ""
+        n_accepted = 0
+        while (reason := self._limit_reason(sequence)) is None:
+            token = sequence.sampler.sample(row + n_accepted)
+            reason, more = self._take(sequence, token)
+            text += more
+            if reason is not None or n_accepted == n_draft or token != sequence.draft.tokens[n_accepted]:
+                break
+            n_accepted += 1
+        self._settle_draft(sequence, n_draft, n_accepted)
+        if text:
+            self._emit(Output(sequence.request.request_id, text, sequence.n_output))
+        if reason is not None:
+            self._finish(sequence, reason)
+
+    def _limit_reason(self, sequence: Sequence) -> FinishReason | None:
+        return FinishReason.LENGTH if len(sequence.tokens) >= sequence.limit else None
+
+    def _take(self, sequence: Sequence, token: int) -> tuple[FinishReason | None, str]:
+        """Append a sampled token; return why the answer ends with it, if so, and the text it makes safe to show."""
         if sequence.first_token_s is None:
             sequence.first_token_s = self._clock()
         if self._backend.is_end(token):
-            self._end(sequence, FinishReason.STOP, sequence.text.finish())
-            return
-        sequence.tokens.append(token)
+            return FinishReason.STOP, sequence.text.finish()
+        sequence.append(token)
         text = sequence.text.push(self._backend.piece(token))
         if sequence.text.is_stopped:
-            self._end(sequence, FinishReason.STOP, text)
-        elif len(sequence.tokens) >= sequence.limit:
-            self._end(sequence, FinishReason.LENGTH, text + sequence.text.finish())
-        elif text:
-            self._emit(Output(sequence.request.request_id, text, sequence.n_output))
+            return FinishReason.STOP, text
+        reason = self._limit_reason(sequence)
+        return reason, text + sequence.text.finish() if reason else text
 
-    def _end(self, sequence: Sequence, reason: FinishReason, text: str) -> None:
-        if text:
-            self._emit(Output(sequence.request.request_id, text, sequence.n_output))
-        self._finish(sequence, reason)
-
-
-def _place(sequence: Sequence) -> int:
-    assert sequence.sequence_id is not None, "a running sequence has a place"
-    return sequence.sequence_id
-
-
-def _chunk(sequence: Sequence, n_tokens: int) -> Chunk:
-    begin = sequence.n_computed
-    tokens = sequence.tokens[begin : begin + n_tokens]
-    n_logits = 1 if begin + n_tokens == len(sequence.tokens) else 0
-    return Chunk(_place(sequence), begin, tokens, n_logits)
+    def _settle_draft(self, sequence: Sequence, n_draft: int, n_accepted: int) -> None:
+        """Keep the accepted tokens in the cache, cut the others, and learn from both."""
+        if n_draft == 0:
+            return
+        accepted = sequence.draft.tokens[:n_accepted]
+        sequence.n_computed += n_accepted
+        self._cache.cut(sequence.place, sequence.n_computed)
+        self._cache.computed(sequence.place, accepted)
+        sequence.n_drafted += n_draft
+        sequence.n_accepted += n_accepted
+        for acceptance in (sequence.acceptance, self._acceptance):
+            acceptance.observe(sequence.draft.n_matched, n_draft, n_accepted)
+        sequence.draft = NO_DRAFT

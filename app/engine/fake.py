@@ -20,10 +20,20 @@ END = 256
 _LETTERS = b"etaoinshrdlu etaoinshrdlu etaoinshrdlu,.\n"
 
 
+class _Cell:
+    """One token in the cache; sequences that share it hold the same object."""
+
+    __slots__ = ("token",)
+
+    def __init__(self, token: int) -> None:
+        self.token = token
+
+
 class FakeBackend:
     """A `Backend` whose answers are letters chosen by a hash. Each decode takes `step_s` seconds at least.
 
-    One token in `end_every` ends the answer.
+    One token in `end_every` ends the answer; of the others most depend on the last two tokens only, so that text
+    repeats itself and drafts are taken, the rest on every token before.
     """
 
     def __init__(
@@ -34,9 +44,23 @@ class FakeBackend:
         n_batch: int = 512,
         step_s: float = 0.0,
         end_every: int = 200,
+        can_cut: bool = True,
     ) -> None:
-        self.facts = ModelFacts("fake", END + 1, n_ctx, n_ctx, n_cells, n_sequences, n_batch, 0, 0)
-        self._cells: list[list[int]] = [[] for _ in range(n_sequences)]
+        n_places = 2 * n_sequences
+        self.facts = ModelFacts(
+            description="fake",
+            n_vocab=END + 1,
+            n_ctx=n_ctx,
+            n_ctx_train=n_ctx,
+            n_cells=n_cells,
+            n_sequences=n_sequences,
+            n_places=n_places,
+            can_cut=can_cut,
+            n_batch=n_batch,
+            n_parameters=0,
+            model_bytes=0,
+        )
+        self._cells: list[list[_Cell]] = [[] for _ in range(n_places)]
         self._rows: dict[int, list[int]] = {}
         self._step_s = step_s
         self._end_every = end_every
@@ -44,7 +68,7 @@ class FakeBackend:
 
     @property
     def n_cells_used(self) -> int:
-        return sum(len(tokens) for tokens in self._cells)
+        return len({id(cell) for cells in self._cells for cell in cells})
 
     def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:  # noqa: ARG002
         return list(text.encode("utf-8", "replace"))
@@ -72,15 +96,25 @@ class FakeBackend:
             cells = self._cells[chunk.sequence_id]
             assert chunk.position == len(cells), "a sequence is computed without gaps"
             for index, token in enumerate(chunk.tokens):
-                cells.append(token)
+                cells.append(_Cell(token))
                 if index >= len(chunk.tokens) - chunk.n_logits:
-                    self._rows[row] = list(cells)
+                    self._rows[row] = [cell.token for cell in cells]
                 row += 1
         return DecodeStatus.DONE
 
+    def share(self, source_id: int, target_id: int, begin: int, end: int) -> None:
+        source, target = self._cells[source_id], self._cells[target_id]
+        assert begin <= len(target), "a sequence has no gaps"
+        assert end <= len(source), "what is shared is there"
+        assert [cell.token for cell in target[begin:end]] in ([], [cell.token for cell in source[begin:end]])
+        assert self.facts.can_cut or (begin == 0 and end == len(source)), "this model shares only whole sequences"
+        target[begin:end] = source[begin:end]
+
     def truncate(self, sequence_id: int, n_tokens: int) -> int:
-        del self._cells[sequence_id][n_tokens:]
-        return len(self._cells[sequence_id])
+        cells = self._cells[sequence_id]
+        n_left = n_tokens if self.facts.can_cut or n_tokens >= len(cells) else 0
+        del cells[n_left:]
+        return len(cells)
 
     def interrupt(self) -> None:
         self._interrupted.set()
@@ -91,11 +125,15 @@ class FakeBackend:
     def choose(self, row: int, salt: str, ignore_eos: bool) -> int:
         """Return the next token after the history of `row`, which must have been asked logits for."""
         history = self._rows[row]
-        digest = hashlib.blake2b(repr((salt, history)).encode(), digest_size=8).digest()
-        chance = random.Random(digest)
+        chance = _chance(salt, history)
         if not ignore_eos and chance.randrange(self._end_every) == 0:
             return END
-        return chance.choice(_LETTERS)
+        depends_on_all = chance.randrange(8) == 0
+        return (chance if depends_on_all else _chance(salt, history[-2:])).choice(_LETTERS)
+
+
+def _chance(salt: str, tokens: list[int]) -> random.Random:
+    return random.Random(hashlib.blake2b(repr((salt, tokens)).encode(), digest_size=8).digest())
 
 
 class FakeSampler:

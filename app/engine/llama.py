@@ -30,6 +30,7 @@ __all__ = ["LlamaBackend", "LlamaSampler", "load"]
 DEFAULT_N_CTX = 8192
 DEFAULT_N_CELLS = 16384
 N_BATCH = 512
+N_PARKED = 32  # sequences kept beside the running ones for their prefixes; each costs only its cells
 MAX_PROMPT_BYTES = 16 << 20
 _N_KEPT_LOG_LINES = 50
 _WARN, _ERROR, _CONTINUED = 3, 4, 5  # ggml_log_level@0.3.36; llama_cpp._logger has another, wrong order
@@ -179,6 +180,12 @@ class LlamaBackend:
             f"llama.cpp failed to compute a batch (status {status}): {_log().last_words()}", "Load the model again."
         )
 
+    def share(self, source_id: int, target_id: int, begin: int, end: int) -> None:
+        if not self.facts.can_cut:
+            begin, end = -1, -1
+        lib.llama_memory_seq_rm(self._memory, target_id, begin, end)
+        lib.llama_memory_seq_cp(self._memory, source_id, target_id, begin, end)
+
     def truncate(self, sequence_id: int, n_tokens: int) -> int:
         if lib.llama_memory_seq_rm(self._memory, sequence_id, n_tokens, -1):
             return n_tokens
@@ -302,6 +309,9 @@ def load(
 def _facts(model: int, config: EngineConfig) -> ModelFacts:
     n_ctx_train = lib.llama_model_n_ctx_train(model)
     n_ctx = config.n_ctx or min(n_ctx_train, DEFAULT_N_CTX)
+    can_cut = not (
+        lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model) or lib.llama_model_n_swa(model) > 0
+    )
     description = ctypes.create_string_buffer(128)
     lib.llama_model_desc(model, description, len(description))
     return ModelFacts(
@@ -311,6 +321,8 @@ def _facts(model: int, config: EngineConfig) -> ModelFacts:
         n_ctx_train=n_ctx_train,
         n_cells=max(n_ctx, min(n_ctx * config.n_sequences, DEFAULT_N_CELLS)),
         n_sequences=config.n_sequences,
+        n_places=config.n_sequences + (N_PARKED if can_cut else config.n_sequences),
+        can_cut=can_cut,
         n_batch=config.n_batch or N_BATCH,
         n_parameters=lib.llama_model_n_params(model),
         model_bytes=lib.llama_model_size(model),
@@ -321,7 +333,7 @@ def _context_params(facts: ModelFacts, config: EngineConfig) -> lib.llama_contex
     params = lib.llama_context_default_params()
     params.n_ctx = facts.n_cells
     params.n_batch = params.n_ubatch = facts.n_batch
-    params.n_seq_max = facts.n_sequences
+    params.n_seq_max = facts.n_places
     params.n_threads = params.n_threads_batch = config.n_threads or default_threads()
     params.kv_unified = True  # one stream: any sequence may use any cell, and prefixes can be shared
     params.no_perf = True

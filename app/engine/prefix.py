@@ -71,19 +71,31 @@ class PrefixTree:
             return Match(0, None)
         return Match(n_matched, max(node.holders, key=lambda sequence_id: self._held[sequence_id].used))
 
+    def match_whole(self, tokens: Sequence[int]) -> Match:
+        """Return the longest sequence that as a whole begins `tokens`: for models whose state cannot be cut."""
+        whole = [
+            (held.n_tokens, held.used, sequence_id)
+            for sequence_id, held in self._held.items()
+            if 0 < held.n_tokens <= len(tokens) and self.tokens(sequence_id) == list(tokens[: held.n_tokens])
+        ]
+        if not whole:
+            return Match(0, None)
+        n_tokens, _, sequence_id = max(whole)
+        return Match(n_tokens, sequence_id)
+
     def insert(self, sequence_id: int, tokens: Sequence[int]) -> None:
         """Let a new sequence hold `tokens`; what others hold already is shared, as after a copy in the cache."""
         assert sequence_id not in self._held, "a sequence is inserted once"
         self._held[sequence_id] = _Held(self._root, 0, self._tick())
         self.extend(sequence_id, tokens)
 
-    def extend(self, sequence_id: int, tokens: Sequence[int]) -> None:
-        """Append `tokens` to what the sequence holds.
+    def extend(self, sequence_id: int, tokens: Sequence[int]) -> Match:
+        """Append `tokens` to what the sequence holds; return how many of them another one held there before, and which.
 
-        A stretch that another sequence holds at the same place is counted once: its owner shares the cells, or the tree
-        counts fewer cells than there are, so call `match` and copy before computing anything.
+        That stretch is one node from now on, so its cells must be shared too.
         """
         held = self._held[sequence_id]
+        shared = Match(0, None)
         held.used = self._tick()
         begin = 0
         while begin < len(tokens):
@@ -94,9 +106,11 @@ class PrefixTree:
             else:
                 n_common = _common(child.tokens, tokens, begin)
                 held.end = self._split(child, n_common)
-                held.end.holders.add(sequence_id)
                 begin += n_common
+                shared = Match(begin, next(iter(held.end.holders)))
+                held.end.holders.add(sequence_id)
         held.n_tokens += len(tokens)
+        return shared
 
     def truncate(self, sequence_id: int, n_tokens: int) -> None:
         """Let the sequence hold only its first `n_tokens`."""
@@ -127,6 +141,9 @@ class PrefixTree:
         held.n_locks -= 1
         held.used = self._tick()
 
+    def is_locked(self, sequence_id: int) -> bool:
+        return self._held[sequence_id].n_locks > 0
+
     def touch(self, sequence_id: int) -> None:
         """Count the sequence as used now."""
         self._held[sequence_id].used = self._tick()
@@ -139,6 +156,12 @@ class PrefixTree:
     def own_cells(self, sequence_id: int) -> int:
         """Return how many cells the sequence alone holds: what removing it frees."""
         return sum(len(node.tokens) for node in _path(self._held[sequence_id].end) if len(node.holders) == 1)
+
+    def locked_cells(self) -> int:
+        """Return how many cells cannot be freed now: those that a locked sequence holds."""
+        locked = {sequence_id for sequence_id, held in self._held.items() if held.n_locks}
+        nodes = {id(node): node for sequence_id in locked for node in _path(self._held[sequence_id].end)}
+        return sum(len(node.tokens) for node in nodes.values())
 
     def check_integrity(self) -> None:
         """Assert every invariant of the tree; for tests and idle moments."""

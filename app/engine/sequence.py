@@ -7,17 +7,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from app.engine.backend import Sampler
+from app.engine.backend import Chunk, Sampler
 from app.engine.detokenize import TextStream
+from app.engine.draft import Draft, SuffixIndex
 from app.engine.request import FinishReason, Request, Timings, Usage
 from app.engine.scheduler import Demand
+from app.engine.speculation import Acceptance
 
-__all__ = ["Sequence"]
+__all__ = ["NO_DRAFT", "Sequence"]
+
+NO_DRAFT = Draft((), (), 0)
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """`tokens` is prompt and answer; the first `n_computed` are in the cache under `sequence_id` (None: not admitted).
+    """`tokens` is prompt and answer; the first `n_computed` are in the cache under `sequence_id` (None: not seated).
 
     `limit` is the most tokens that prompt and answer may have together. Times are in seconds on one monotonic clock.
     """
@@ -28,16 +32,27 @@ class Sequence:
     n_prompt: int
     limit: int
     sampler: Sampler
+    acceptance: Acceptance
     arrived_s: float
     text: TextStream = field(init=False)
+    index: SuffixIndex | None = None
+    draft: Draft = NO_DRAFT
     sequence_id: int | None = None
     n_computed: int = 0
-    admitted_s: float | None = None
+    n_cached: int = 0
+    n_drafted: int = 0
+    n_accepted: int = 0
+    seated_s: float | None = None
     first_token_s: float | None = None
     finish_reason: FinishReason | None = None
 
     def __post_init__(self) -> None:
         self.text = TextStream(self.request.stop)
+
+    @property
+    def place(self) -> int:
+        assert self.sequence_id is not None, "a running sequence has a place"
+        return self.sequence_id
 
     @property
     def n_output(self) -> int:
@@ -48,23 +63,50 @@ class Sequence:
         return len(self.tokens) - self.n_computed
 
     @property
+    def is_answering(self) -> bool:
+        """Whether only the newest token is left to compute; one that was put back computes its answer like a prompt."""
+        return self.n_pending == 1 and self.n_output > 0
+
+    @property
     def demand(self) -> Demand:
-        """What this sequence asks of the scheduler; one that was put back computes its answer again like a prompt."""
+        n_draft = len(self.draft.tokens)
         return Demand(
-            key=self.arrival,
-            n_pending=self.n_pending,
-            n_draft=0,
-            is_answering=self.n_pending == 1 and self.n_output > 0,
-            rank=(-self.request.priority, self.arrival),
+            self.arrival, self.n_pending + n_draft, n_draft, self.is_answering, (-self.request.priority, self.arrival)
         )
 
+    def chunk(self, n_tokens: int) -> Chunk:
+        """Return the next `n_tokens` to compute; drafts and the newest token get logits."""
+        wanted = self.tokens[self.n_computed : self.n_computed + n_tokens]
+        n_draft = n_tokens - len(wanted)
+        is_last = self.n_computed + n_tokens >= len(self.tokens)
+        return Chunk(
+            self.place, self.n_computed, [*wanted, *self.draft.tokens[:n_draft]], n_draft + 1 if is_last else 0
+        )
+
+    def propose(self, n_tokens: int) -> Draft:
+        """Return what may follow, from this conversation's own text."""
+        if self.index is None:
+            self.index = SuffixIndex(self.tokens)
+        return self.index.propose(n_tokens)
+
+    def append(self, token: int) -> None:
+        self.tokens.append(token)
+        if self.index is not None:
+            self.index.extend((token,))
+
     def usage(self) -> Usage:
-        return Usage(n_prompt_tokens=self.n_prompt, n_output_tokens=self.n_output)
+        return Usage(
+            n_prompt_tokens=self.n_prompt,
+            n_cached_tokens=self.n_cached,
+            n_output_tokens=self.n_output,
+            n_drafted_tokens=self.n_drafted,
+            n_accepted_tokens=self.n_accepted,
+        )
 
     def timings(self, now_s: float) -> Timings:
         """Return where the time went until `now_s`; stages that did not begin took none."""
-        admitted_s = now_s if self.admitted_s is None else self.admitted_s
+        seated_s = now_s if self.seated_s is None else self.seated_s
         first_token_s = now_s if self.first_token_s is None else self.first_token_s
         return Timings(
-            queue_s=admitted_s - self.arrived_s, prefill_s=first_token_s - admitted_s, decode_s=now_s - first_token_s
+            queue_s=seated_s - self.arrived_s, prefill_s=first_token_s - seated_s, decode_s=now_s - first_token_s
         )

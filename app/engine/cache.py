@@ -1,0 +1,132 @@
+"""Places in the KV cache: who holds which sequence, what a new prompt can take over, and who must go.
+
+Keeps the radix tree and the backend's cache in step: whatever happens to one happens to the other here. Finished
+sequences stay for the prefixes they hold until their cells are needed. Knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.engine.backend import Backend
+from app.engine.prefix import Match, PrefixTree
+
+__all__ = ["PrefixCache", "Seat"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A place for a sequence whose first `n_cached` tokens are computed already."""
+
+    sequence_id: int
+    n_cached: int
+
+
+class PrefixCache:
+    """The sequences of one backend. A seated sequence is locked; `release` leaves it to be reused or evicted."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._facts = backend.facts
+        self._tree = PrefixTree()
+        self._free_ids = list(range(self._facts.n_places))
+
+    @property
+    def n_cells_used(self) -> int:
+        return self._tree.n_cells
+
+    @property
+    def n_cells_free(self) -> int:
+        return self._facts.n_cells - self._tree.n_cells
+
+    def n_cells_available(self) -> int:
+        """Return how many cells are free or can be freed now."""
+        return self._facts.n_cells - self._tree.locked_cells()
+
+    def n_cached(self, tokens: Sequence[int]) -> int:
+        """Return how many of the first tokens a seat would have computed already."""
+        return self._match(tokens).n_tokens
+
+    def seat(self, tokens: Sequence[int]) -> Seat:
+        """Return a locked place that begins like `tokens`, of which at least the last is left to compute.
+
+        A sequence that goes on where a finished one ended takes its place; any other shares the cells it needs.
+        """
+        match = self._match(tokens)
+        source_id = match.sequence_id
+        if source_id is None:
+            sequence_id = self._new_id()
+        elif match.n_tokens == self._tree.length(source_id) and not self._tree.is_locked(source_id):
+            self._tree.lock(source_id)
+            return Seat(source_id, match.n_tokens)
+        else:
+            self._tree.lock(source_id)  # making room must not take away what is about to be shared
+            sequence_id = self._new_id()
+            self._tree.unlock(source_id)
+            self._backend.share(source_id, sequence_id, 0, match.n_tokens)
+        self._tree.insert(sequence_id, tokens[: match.n_tokens])
+        self._tree.lock(sequence_id)
+        return Seat(sequence_id, match.n_tokens)
+
+    def computed(self, sequence_id: int, tokens: Sequence[int]) -> None:
+        """Note that the backend has computed `tokens` after what the sequence holds.
+
+        What another sequence computed meanwhile is shared from now on, which frees the cells that were spent twice.
+        """
+        begin = self._tree.length(sequence_id)
+        shared = self._tree.extend(sequence_id, tokens)
+        if shared.sequence_id is not None and self._facts.can_cut:
+            self._backend.share(shared.sequence_id, sequence_id, begin, begin + shared.n_tokens)
+
+    def cut(self, sequence_id: int, n_tokens: int) -> int:
+        """Forget the sequence from `n_tokens` on, in the backend even what was never noted; return what is left."""
+        n_left = self._backend.truncate(sequence_id, n_tokens)
+        if n_left < self._tree.length(sequence_id):
+            self._tree.truncate(sequence_id, n_left)
+        return n_left
+
+    def release(self, sequence_id: int) -> None:
+        """Leave the sequence to whoever begins like it, or to eviction."""
+        self._tree.unlock(sequence_id)
+        if self._tree.length(sequence_id) == 0:
+            self._drop(sequence_id)
+
+    def make_room(self, n_cells: int) -> bool:
+        """Evict the coldest sequences until `n_cells` are free. Return False when those left are all in use."""
+        while self.n_cells_free < n_cells:
+            coldest = self._tree.coldest()
+            if coldest is None:
+                return False
+            self._drop(coldest)
+        return True
+
+    def evict_coldest(self) -> bool:
+        """Evict one sequence, whatever is free. Return False when all are in use."""
+        coldest = self._tree.coldest()
+        if coldest is not None:
+            self._drop(coldest)
+        return coldest is not None
+
+    def check_integrity(self) -> None:
+        """Assert that tree and places agree."""
+        self._tree.check_integrity()
+        held = {sequence_id for sequence_id in range(self._facts.n_places) if sequence_id in self._tree}
+        assert held.isdisjoint(self._free_ids), "a free place holds nothing"
+        assert len(held) + len(self._free_ids) == self._facts.n_places, "every place is free or held"
+        assert self._tree.n_cells <= self._facts.n_cells, "the cells suffice"
+
+    def _match(self, tokens: Sequence[int]) -> Match:
+        begin = tokens[:-1]  # without a token to compute there would be no logits
+        return self._tree.match(begin) if self._facts.can_cut else self._tree.match_whole(begin)
+
+    def _new_id(self) -> int:
+        if not self._free_ids:
+            evicted = self.evict_coldest()
+            assert evicted, "there are more places than running answers"
+        return self._free_ids.pop()
+
+    def _drop(self, sequence_id: int) -> None:
+        self._tree.remove(sequence_id)
+        self._backend.truncate(sequence_id, 0)
+        self._free_ids.append(sequence_id)

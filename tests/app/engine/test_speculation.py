@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.engine.draft import Draft
+from app.engine.speculation import Acceptance, StepCost, draft_length
+
+FREE = {1: 1.0, 64: 1.01}
+DEAR = {1: 1.0, 64: 64.0}
+
+
+def draft(n_tokens: int, n_matched: int = 20) -> Draft:
+    return Draft(tuple(range(n_tokens)), (1.0,) * n_tokens, n_matched)
+
+
+def test_when_a_batch_costs_no_more_than_a_token_the_whole_draft_is_tried() -> None:
+    assert draft_length(draft(16), Acceptance(), StepCost(dict(FREE)), 1, 1) == 16
+
+
+def test_when_each_token_costs_as_much_as_a_step_nothing_is_drafted() -> None:
+    assert draft_length(draft(16), Acceptance(), StepCost(dict(DEAR)), 1, 1) == 0
+
+
+def test_a_draft_that_is_never_taken_is_given_up() -> None:
+    acceptance = Acceptance()
+    for _ in range(20):
+        acceptance.observe(n_matched=2, n_drafted=3, n_accepted=0)
+    assert draft_length(draft(16, n_matched=2), acceptance, StepCost(), 1, 1) == 0
+
+
+def test_a_copy_on_a_cpu_is_drafted_long() -> None:
+    acceptance = Acceptance()
+    for _ in range(10):
+        acceptance.observe(n_matched=30, n_drafted=15, n_accepted=15)
+    assert draft_length(draft(31, n_matched=30), acceptance, StepCost(), 1, 1) >= 15
+
+
+def test_an_unlikely_way_on_ends_the_draft_before_it() -> None:
+    forked = Draft((1, 2, 3, 4), (1.0, 1.0, 0.05, 1.0), 20)
+    assert draft_length(forked, Acceptance(), StepCost({1: 1.0, 8: 2.0}), 1, 1) == 2
+
+
+def test_costs_are_learned_from_steps() -> None:
+    cost = StepCost()
+    for _ in range(60):
+        cost.observe(1, 0.010)
+        cost.observe(8, 0.011)
+    assert cost.ratio(8) == pytest.approx(1.1, abs=0.02)
+    assert cost.single_s == pytest.approx(0.010)
+
+
+def test_one_step_that_was_held_up_does_not_end_drafting() -> None:
+    cost = StepCost()
+    cost.observe(1, 0.010)
+    before = cost.ratio(8)
+    cost.observe(8, 60.0)
+    assert cost.ratio(8) <= before * 1.41
+
+
+def test_a_copy_of_the_acceptance_learns_alone() -> None:
+    shared = Acceptance()
+    own = shared.copy()
+    own.observe(1, 1, 1)
+    assert own.rate(1) > shared.rate(1)
+
+
+@given(st.integers(1, 200), st.dictionaries(st.integers(1, 64), st.floats(0.5, 50), min_size=2))
+def test_a_cost_is_always_positive(n_tokens: int, ratios: dict[int, float]) -> None:
+    assert StepCost(ratios).ratio(n_tokens) > 0
+
+
+@given(st.integers(0, 20), st.integers(1, 40), st.data())
+def test_rates_stay_between_nothing_and_all(n_matched: int, n_drafted: int, data: st.DataObject) -> None:
+    acceptance = Acceptance()
+    for _ in range(5):
+        acceptance.observe(n_matched, n_drafted, data.draw(st.integers(0, n_drafted)))
+    assert 0 <= acceptance.rate(n_matched) <= 1
