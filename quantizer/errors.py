@@ -98,7 +98,16 @@ class ServiceError(UserError):
 
 _KINDS: dict[str, type[UserError]] = {
     kind.__name__: kind
-    for kind in (UserError, UsageError, ModelFileError, CheckpointError, StorageError, EngineError, RequestError, ServiceError)
+    for kind in (
+        UserError,
+        UsageError,
+        ModelFileError,
+        CheckpointError,
+        StorageError,
+        EngineError,
+        RequestError,
+        ServiceError,
+    )
 }
 
 

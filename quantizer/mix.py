@@ -30,7 +30,6 @@ class ModelShape:
     n_heads: int = 0
     n_kv_heads: int = 0
     n_experts: int = 0
-    n_embd: int = 0
 
     @property
     def n_gqa(self) -> int:

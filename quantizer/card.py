@@ -1,0 +1,116 @@
+"""What a GGUF is, in the few facts that people ask for; from its header alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from quantizer.file_types import file_type_name
+from quantizer.header import Header
+from quantizer.hyperparameters import per_layer
+from quantizer.tensor_types import TENSOR_TYPES
+
+__all__ = ["ModelCard", "TypeShare", "card_of"]
+
+_F16_BYTES = 2
+_FIM_KEYS = ("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id")
+
+
+@dataclass(frozen=True, slots=True)
+class TypeShare:
+    """How much of a file one tensor type takes."""
+
+    n_tensors: int
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """A model's facts; numbers are 0 and texts empty where the file does not say."""
+
+    name: str
+    architecture: str
+    n_parameters: int
+    file_type: str
+    types: Mapping[str, TypeShare]
+    file_bytes: int
+    n_ctx_train: int
+    n_layers: int
+    n_embd: int
+    n_heads: int
+    n_kv_heads: int
+    n_experts: int
+    kv_bytes_per_token: int
+    n_vocab: int
+    tokenizer: str
+    has_chat_template: bool
+    has_fim: bool
+    licence: str
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Stored bits for each weight, metadata left out."""
+        n_bytes = sum(share.n_bytes for share in self.types.values())
+        return 8 * n_bytes / self.n_parameters if self.n_parameters else 0.0
+
+
+def card_of(header: Header) -> ModelCard:
+    """Gather the facts of a header that passed the gate."""
+    prefix = header.architecture
+    tokens = "tokenizer.ggml.tokens"
+    return ModelCard(
+        name=header.text("general.name"),
+        architecture=header.architecture,
+        n_parameters=sum(tensor.n_elements for tensor in header.tensors),
+        file_type=file_type_name(header.integer("general.file_type")),
+        types=_types(header),
+        file_bytes=header.file_bytes,
+        n_ctx_train=header.integer(f"{prefix}.context_length") or 0,
+        n_layers=header.integer(f"{prefix}.block_count") or 0,
+        n_embd=header.integer(f"{prefix}.embedding_length") or 0,
+        n_heads=_largest(header, "attention.head_count"),
+        n_kv_heads=_largest(header, "attention.head_count_kv") or _largest(header, "attention.head_count"),
+        n_experts=header.integer(f"{prefix}.expert_count") or 0,
+        kv_bytes_per_token=_kv_bytes_per_token(header),
+        n_vocab=header.array_ref(tokens).count if tokens in header.fields else 0,
+        tokenizer=header.text("tokenizer.ggml.pre") or header.text("tokenizer.ggml.model"),
+        has_chat_template=bool(header.text("tokenizer.chat_template")),
+        has_fim=any(key in header.fields for key in _FIM_KEYS),
+        licence=header.text("general.license"),
+    )
+
+
+def _types(header: Header) -> dict[str, TypeShare]:
+    """Tensor type -> share, the largest first."""
+    shares: dict[str, TypeShare] = {}
+    for tensor in header.tensors:
+        name = TENSOR_TYPES[tensor.type_id].name
+        before = shares.get(name, TypeShare(0, 0))
+        shares[name] = TypeShare(before.n_tensors + 1, before.n_bytes + tensor.n_bytes)
+    return dict(sorted(shares.items(), key=lambda item: -item[1].n_bytes))
+
+
+def _largest(header: Header, suffix: str) -> int:
+    return int(max(per_layer(header, f"{header.architecture}.{suffix}"), default=0))
+
+
+def _kv_bytes_per_token(header: Header) -> int:
+    """Bytes of F16 cache that one token takes in all layers.
+
+    Multi-head latent attention keeps one compressed vector and its rotated part; others keep keys and values.
+    """
+    prefix = header.architecture
+    n_layers = header.integer(f"{prefix}.block_count") or 0
+    rank = header.integer(f"{prefix}.attention.kv_lora_rank")
+    if rank:
+        return n_layers * (rank + (header.integer(f"{prefix}.rope.dimension_count") or 0)) * _F16_BYTES
+    n_heads = _largest(header, "attention.head_count")
+    if not n_heads:
+        return 0
+    head = (header.integer(f"{prefix}.embedding_length") or 0) // n_heads
+    width = (header.integer(f"{prefix}.attention.key_length") or head) + (
+        header.integer(f"{prefix}.attention.value_length") or head
+    )
+    kv_heads = per_layer(header, f"{prefix}.attention.head_count_kv") or [n_heads]
+    n_kv_heads = sum(kv_heads) if len(kv_heads) > 1 else kv_heads[0] * n_layers
+    return int(n_kv_heads) * width * _F16_BYTES

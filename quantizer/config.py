@@ -1,0 +1,79 @@
+"""config.json of a checkpoint, looked up with types: what it holds is data until it is checked here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quantizer.errors import CheckpointError
+
+__all__ = ["Config"]
+
+_MAX_INTEGER = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Typed look-ups in a parsed config.json; the first of several names that is there counts."""
+
+    values: Mapping[str, Any]
+
+    def integer(self, *names: str) -> int:
+        """A whole number in [0, 2^31). Raises CheckpointError when it is missing or something else."""
+        value = self.optional_integer(*names)
+        if value is None:
+            raise _missing(names)
+        return value
+
+    def optional_integer(self, *names: str) -> int | None:
+        """Like `integer`, None when no name is there (or null)."""
+        value = self._first(names)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_INTEGER:
+            raise CheckpointError(f"config.json says {names[0]} = {value!r}.", "It should be a whole number.")
+        return value
+
+    def number(self, *names: str) -> float:
+        """A finite number. Raises CheckpointError when it is missing or something else."""
+        value = self.optional_number(*names)
+        if value is None:
+            raise _missing(names)
+        return value
+
+    def optional_number(self, *names: str) -> float | None:
+        """Like `number`, None when no name is there (or null)."""
+        value = self._first(names)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise CheckpointError(f"config.json says {names[0]} = {value!r}.", "It should be a number.")
+        return float(value)
+
+    def text(self, name: str) -> str | None:
+        """A string, or None when it is missing or something else."""
+        value = self.values.get(name)
+        return value if isinstance(value, str) else None
+
+    def flag(self, name: str) -> bool | None:
+        """A bool, or None when it is missing or something else."""
+        value = self.values.get(name)
+        return value if isinstance(value, bool) else None
+
+    def section(self, *names: str) -> Config:
+        """A nested object, empty when it is missing or null."""
+        value = self._first(names)
+        if value is None:
+            return Config({})
+        if not isinstance(value, dict):
+            raise CheckpointError(f"config.json says {names[0]} = {value!r}.", "It should be an object.")
+        return Config(value)
+
+    def _first(self, names: Sequence[str]) -> Any:
+        return next((self.values[name] for name in names if self.values.get(name) is not None), None)
+
+
+def _missing(names: Sequence[str]) -> CheckpointError:
+    return CheckpointError(f"config.json does not say {' or '.join(names)}.", "Download the whole checkpoint.")

@@ -1,0 +1,43 @@
+"""The general.* metadata of a converted checkpoint: its name, licence, size and origin, as gguf reads them.
+
+gguf takes them from the model card and the folder's name, the same way as llama.cpp's own converter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import gguf
+
+from quantizer.errors import CheckpointError
+from quantizer.layout import Entry, encode_entry
+from quantizer.sources import SourceTensor
+
+__all__ = ["describe"]
+
+_TYPE_NAMES = {gguf.GGUFValueType.UINT32: "u32", gguf.GGUFValueType.STRING: "str", gguf.GGUFValueType.FLOAT32: "f32"}
+
+
+def describe(name: str, folder: Path, architecture: str, tensors: Iterable[SourceTensor]) -> Iterable[Entry]:
+    """Entries about the model as a whole. Raises CheckpointError for a model card that is no YAML."""
+    n_parameters = sum(math.prod(tensor.shape) for tensor in tensors)
+    try:
+        card = gguf.Metadata.load(None, folder, None, n_parameters)
+    except Exception as error:  # whatever YAML and a stranger's model card may raise
+        raise CheckpointError(f"The model card of {name} cannot be read: {error}.", "Repair README.md.") from error
+    card.name = card.name or name
+    card.size_label = card.size_label or gguf.size_label(n_parameters, 0, 0, 0)
+    recorder = gguf.GGUFWriter(None, architecture)
+    recorder.add_type(gguf.GGUFType.MODEL)
+    card.set_gguf_meta_model(recorder)
+    for key, entry in recorder.kv_data[0].items():
+        yield encode_entry(key, entry.value, _type_name(entry))
+
+
+def _type_name(entry: Any) -> str:
+    if entry.type == gguf.GGUFValueType.ARRAY:
+        return "str[]"
+    return _TYPE_NAMES[entry.type]

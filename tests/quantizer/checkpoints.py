@@ -1,0 +1,166 @@
+"""Builds tiny Llama checkpoints as Hugging Face writes them, with numpy alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf_files import byte_level_tokens
+
+__all__ = ["TinyLlama", "write_safetensors"]
+
+LLAMA_3_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>")
+
+
+@dataclass(frozen=True)
+class TinyLlama:
+    """A checkpoint to write; every field is a thing that a test may vary."""
+
+    n_layers: int = 2
+    n_embd: int = 256
+    n_ff: int = 512
+    n_heads: int = 4
+    n_kv_heads: int = 2
+    dtype: str = "BF16"
+    is_tied: bool = False
+    n_shards: int = 1
+    rope: dict[str, Any] | None = None
+    extra_config: dict[str, Any] = field(default_factory=dict)
+
+    n_vocab: int = 272
+
+    def write(self, folder: Path) -> Path:
+        """Write config, tokenizer and weights into `folder`, which is made."""
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps(self.config()))
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer()))
+        (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config()))
+        self._write_weights(folder)
+        return folder
+
+    def config(self) -> dict[str, Any]:
+        """config.json."""
+        return {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "hidden_size": self.n_embd,
+            "intermediate_size": self.n_ff,
+            "num_hidden_layers": self.n_layers,
+            "num_attention_heads": self.n_heads,
+            "num_key_value_heads": self.n_kv_heads,
+            "max_position_embeddings": 256,
+            "vocab_size": self.n_vocab,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 10_000.0,
+            "tie_word_embeddings": self.is_tied,
+            "bos_token_id": 258,
+            "eos_token_id": 260,
+            "hidden_act": "silu",
+            "rope_scaling": self.rope,
+        } | self.extra_config
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Seeded float32 weights that the chosen dtype holds exactly, by HF name."""
+        rng = np.random.default_rng(11)
+        n_kv = self.n_embd // self.n_heads * self.n_kv_heads
+        shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.n_vocab, self.n_embd)}
+        for i in range(self.n_layers):
+            layer = f"model.layers.{i}"
+            for name, n_rows in (("q", self.n_embd), ("k", n_kv), ("v", n_kv), ("o", self.n_embd)):
+                shapes[f"{layer}.self_attn.{name}_proj.weight"] = (n_rows, self.n_embd)
+            shapes[f"{layer}.mlp.gate_proj.weight"] = (self.n_ff, self.n_embd)
+            shapes[f"{layer}.mlp.up_proj.weight"] = (self.n_ff, self.n_embd)
+            shapes[f"{layer}.mlp.down_proj.weight"] = (self.n_embd, self.n_ff)
+            shapes[f"{layer}.input_layernorm.weight"] = (self.n_embd,)
+            shapes[f"{layer}.post_attention_layernorm.weight"] = (self.n_embd,)
+        shapes["model.norm.weight"] = (self.n_embd,)
+        if not self.is_tied:
+            shapes["lm_head.weight"] = (self.n_vocab, self.n_embd)
+        return {name: exact(rng.standard_normal(shape) * 0.08, self.dtype) for name, shape in shapes.items()}
+
+    def _write_weights(self, folder: Path) -> None:
+        weights = self.weights()
+        if self.n_shards == 1:
+            write_safetensors(folder / "model.safetensors", weights, self.dtype)
+            return
+        weight_map = {}
+        for shard in range(self.n_shards):
+            name = f"model-{shard + 1:05d}-of-{self.n_shards:05d}.safetensors"
+            part = dict(list(weights.items())[shard :: self.n_shards])
+            write_safetensors(folder / name, part, self.dtype)
+            weight_map |= dict.fromkeys(part, name)
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+
+
+def exact(values: np.ndarray, dtype: str) -> np.ndarray:
+    """Float32 values rounded to what `dtype` can hold."""
+    single = values.astype(np.float32)
+    if dtype == "F16":
+        return single.astype(np.float16).astype(np.float32)
+    return (single.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32) if dtype == "BF16" else single
+
+
+def write_safetensors(path: Path, weights: dict[str, np.ndarray], dtype: str) -> None:
+    """Write float32 arrays as a safetensors file in `dtype`."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    blobs = []
+    offset = 0
+    for name, array in weights.items():
+        blob = stored(array, dtype)
+        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [offset, offset + len(blob)]}
+        blobs.append(blob)
+        offset += len(blob)
+    encoded = json.dumps(header).encode()
+    path.write_bytes(len(encoded).to_bytes(8, "little") + encoded + b"".join(blobs))
+
+
+def stored(array: np.ndarray, dtype: str) -> bytes:
+    """The bytes of `array` in a safetensors dtype."""
+    if dtype == "BF16":
+        return (array.astype("<f4").view(np.uint32) >> np.uint32(16)).astype("<u2").tobytes()
+    return array.astype("<f2" if dtype == "F16" else "<f4").tobytes()
+
+
+def tokenizer() -> dict[str, Any]:
+    """tokenizer.json of a byte-level BPE with two merges and Llama 3's splits."""
+    vocab = {token: i for i, token in enumerate(byte_level_tokens()[:258])}
+    added = [
+        {"id": 258 + i, "content": token, "special": True, "normalized": False} for i, token in enumerate(SPECIALS)
+    ]
+    split = {"type": "Split", "pattern": {"Regex": LLAMA_3_SPLIT}, "behavior": "Isolated", "invert": False}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    return {
+        "version": "1.0",
+        "added_tokens": [
+            token | {"single_word": False, "lstrip": False, "rstrip": False} for token in added
+        ],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, byte_level]},
+        "post_processor": None,
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "byte_fallback": False,
+            "ignore_merges": True,
+            "vocab": vocab,
+            "merges": [["t", "h"], ["h", "e"]],
+        },
+    }
+
+
+def tokenizer_config() -> dict[str, Any]:
+    """tokenizer_config.json with a template."""
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<|endoftext|>",
+        "eos_token": "<|im_end|>",
+        "chat_template": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}",
+    }
