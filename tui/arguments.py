@@ -15,8 +15,9 @@ def app_options(arguments: Sequence[str]) -> dict[str, object] | None:
     """Return the settings that `arguments` give (None: not given), or None for any other command line."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("-m", "--model")
-    parser.add_argument("--ctx", type=int)
-    parser.add_argument("--port", type=int)
+    parser.add_argument("--host")
+    for name in ("--ctx", "--threads", "--port"):
+        parser.add_argument(name, type=int)
     try:
         options, others = parser.parse_known_args(list(arguments))
     except ArgumentError:

@@ -61,7 +61,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         id="stop",
         title="Stop the answer",
-        tooltip="Stop the running answer and keep what came so far",
+        tooltip="Stop the answer and keep what came so far",
         keys="escape",
         slash="stop",
         run=lambda chat, _: chat.stop_answer(),
@@ -69,7 +69,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         id="retry",
         title="Answer again",
-        tooltip="Ask the last question again, after an error or for another answer",
+        tooltip="Ask the last question again",
         keys="ctrl+r",
         slash="retry",
         run=lambda chat, _: chat.answer_again(),
@@ -77,7 +77,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         id="new",
         title="New chat",
-        tooltip="Start an empty chat; the model forgets this one",
+        tooltip="Start an empty chat and forget this one",
         keys="ctrl+n",
         slash="new",
         run=lambda chat, _: chat.new_chat(),
@@ -93,7 +93,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         id="system",
         title="System prompt",
-        tooltip="Tell the model how to behave in this chat; without a text, show the present one",
+        tooltip="Tell the model how to behave in this chat; alone, show it",
         slash="system",
         argument="TEXT",
         run=lambda chat, text: chat.set_system_prompt(text),
@@ -130,7 +130,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         id="quit",
         title="Quit",
-        tooltip="Leave; a service that was started for this app stops too",
+        tooltip="Leave; the service stops too if this app started it",
         keys="ctrl+q",
         slash="quit",
         run=lambda chat, _: chat.quit(),

@@ -9,17 +9,15 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from quantizer.errors import EngineError, ServiceError, UserError
 from tui.backend import ChatBackend, Opener
 
 if TYPE_CHECKING:
-    from app.client import ModelStatus
+    from app.client import ModelStatus, ServiceClient
 
 __all__ = ["Connection", "ConnectionState"]
-
-POLL_INTERVAL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,14 +100,17 @@ class Connection:
             self._become(replace(self.state, phase="failed", error=error))
 
     async def _load(self, backend: ChatBackend) -> None:
-        model_id = await backend.load(self._requested_model)
-        while self.state.phase != "ready":
-            model = (await backend.status()).model(model_id)
-            if model is None:
-                raise ServiceError(f"The service no longer has the model {model_id}.", "Try again.")
-            self._become(_state_of(model))
-            if self.state.phase == "loading":
-                await asyncio.sleep(POLL_INTERVAL_S)
+        from app.launcher import load_model
+
+        await load_model(cast("ServiceClient", backend), self._requested_model, self._note)
+
+    def _note(self, model: ModelStatus) -> None:
+        if model.state != "failed":  # a failure is raised, and noted by who catches it
+            self._become(
+                ConnectionState(
+                    phase=model.state, model=model.id, progress=model.progress, n_ctx=model.n_ctx, notices=model.notices
+                )
+            )
 
     def _become(self, state: ConnectionState) -> None:
         self.state = state
@@ -127,11 +128,3 @@ class Connection:
             await asyncio.wait({task})
             if not task.cancelled():
                 task.result()
-
-
-def _state_of(model: ModelStatus) -> ConnectionState:
-    if model.state == "failed":
-        raise model.error or EngineError(f"The model {model.id} could not be loaded.", "Try again.")
-    return ConnectionState(
-        phase=model.state, model=model.id, progress=model.progress, n_ctx=model.n_ctx, notices=model.notices
-    )

@@ -82,8 +82,9 @@ def status_of(connection: ConnectionState, running: Meter | None, last: Complete
 
 
 def _bar(progress: float) -> str:
-    n_full = round(min(max(progress, 0.0), 1.0) * _BAR_CELLS)
-    return f" {'█' * n_full}{'░' * (_BAR_CELLS - n_full)} {progress:.0%}"
+    share = min(max(progress, 0.0), 1.0)
+    n_full = round(share * _BAR_CELLS)
+    return f" {'█' * n_full}{'░' * (_BAR_CELLS - n_full)} {share:.0%}"
 
 
 def _shortened(model: str) -> str:

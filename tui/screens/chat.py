@@ -131,7 +131,7 @@ class ChatScreen(Screen[None]):
         """Put the last answer on the clipboard."""
         if text := self._session.conversation.last_answer:
             self.app.copy_to_clipboard(text)
-            self._say(f"Copied the last answer, {len(text)} characters.")
+            self._say(f"Copied {len(text)} characters.")
         else:
             self._say("There is no answer to copy yet.")
 
@@ -191,4 +191,5 @@ class ChatScreen(Screen[None]):
         self.notify(printable(text), markup=False, timeout=4)
 
     def _show_status(self) -> None:
-        self.query_one(StatusLine).show(self._session.status)
+        for line in self.query(StatusLine):  # none is left while the app closes
+            line.show(self._session.status)

@@ -22,7 +22,7 @@ class PromptInput(TextArea):
             "newline",
             "New line",
             id="prompt-newline",
-            tooltip="Start a new line (Shift+Enter where the terminal knows it)",
+            tooltip="Start a new line (some terminals: Ctrl+J only)",
             priority=True,
         ),
         Binding("up", "cursor_up", "Recall", id="prompt-recall", tooltip="On an empty line: an earlier question"),
@@ -41,6 +41,7 @@ class PromptInput(TextArea):
             highlight_cursor_line=False,
             placeholder="Ask something. Enter sends, Ctrl+J starts a new line.",
         )
+        self.cursor_blink = False  # nothing moves on its own
         self._sent: list[str] = []
         self._n_back = 0
 

@@ -34,9 +34,10 @@ class Turn(Vertical):
         await self.answer.write(text)
 
     async def finish(self, ending: Ending, error: UserError | None) -> None:
-        """Say how the answer ended, and below it what went wrong."""
-        await self.answer.finish(ending)
-        if error is not None:
+        """Say how the answer ended, and below it what went wrong; does nothing once the app has taken the turn away."""
+        for answer in self.query(Answer):
+            await answer.finish(ending)
+        if error is not None and self.is_attached:
             await self.mount(ErrorPanel(error))
 
     async def fold(self) -> None:

@@ -1,0 +1,91 @@
+"""A person at the terminal: presses keys and looks at the screen."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+from textual.events import Paste
+from textual.pilot import Pilot
+
+from app.client_fake import ScriptedClient
+from tui.app import LocalllmApp
+from tui.connection import Connection
+
+PATIENCE_S = 8.0
+
+
+async def wait_until(pilot: Pilot[None], predicate: Callable[[], bool], what: str) -> None:
+    """Let the app go on until `predicate` holds."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not predicate():
+        assert time.monotonic() < deadline_s, what
+        await pilot.pause()
+        await asyncio.sleep(0.01)
+
+
+class Person:
+    """Acts through keys and clicks, and knows only what is on the screen."""
+
+    def __init__(self, pilot: Pilot[None]) -> None:
+        self.pilot = pilot
+        self.app = pilot.app
+
+    @property
+    def screen_text(self) -> str:
+        """Everything on the screen, row by row."""
+        return "\n".join(strip.text.rstrip() for strip in self.app.screen._compositor.render_strips())
+
+    async def presses(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+
+    async def types(self, text: str) -> None:
+        names = {" ": "space", "/": "slash", "?": "question_mark", "\n": "ctrl+j", ".": "full_stop", ",": "comma"}
+        await self.pilot.press(*(names.get(character, character) for character in text))
+
+    async def pastes(self, text: str) -> None:
+        self.app.post_message(Paste(text))
+        await self.pilot.pause()
+
+    async def asks(self, question: str) -> None:
+        """Put a question into the prompt at once (typing it key by key is slow) and send it."""
+        await self.pastes(question)
+        await self.presses("enter")
+
+    async def sees(self, *texts: str) -> None:
+        for text in texts:
+            await wait_until(self.pilot, lambda text=text: text in self.screen_text, f"{text!r} in\n{self.screen_text}")
+
+    async def no_longer_sees(self, text: str) -> None:
+        await wait_until(self.pilot, lambda: text not in self.screen_text, f"no {text!r} in\n{self.screen_text}")
+
+
+Sitting = Callable[..., AbstractAsyncContextManager[Person]]
+
+
+@pytest.fixture
+def sitting() -> Sitting:
+    """Sit down at the app whose service is the given scripted client; the clock stands still."""
+
+    @asynccontextmanager
+    async def sit_down(client: ScriptedClient, size: tuple[int, int] = (80, 24)) -> AsyncIterator[Person]:
+        async with Connection(client.opened, "guide") as connection:
+            app = LocalllmApp(connection, clock=lambda: 0.0)
+            async with app.run_test(size=size, notifications=True) as pilot:
+                yield Person(pilot)
+
+    return sit_down
+
+
+@pytest.fixture
+def meet() -> type[Person]:
+    """Make a person of a pilot, for tests that run the app themselves."""
+    return Person
+
+
+@pytest.fixture(autouse=True)
+def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)

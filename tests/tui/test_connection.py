@@ -1,0 +1,87 @@
+"""The connection, without a screen."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from app.client_fake import LOADING, READY, ScriptedClient
+from quantizer.errors import EngineError, ModelFileError, RequestError, ServiceError
+from tui.connection import Connection
+
+
+async def test_nothing_is_opened_before_it_is_started():
+    client = ScriptedClient()
+    async with Connection(client.opened, "guide") as connection:
+        await asyncio.sleep(0)
+        assert (connection.state.phase, client.n_opened) == ("idle", 0)
+
+
+async def test_client_waits_for_the_model_and_reports_the_way_there():
+    client = ScriptedClient(model=replace(LOADING, progress=0.5))
+    async with Connection(client.opened, "guide") as connection:
+        seen = []
+        connection.watch(lambda: seen.append((connection.state.phase, connection.state.progress)))
+        waiting = asyncio.create_task(connection.client())
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        client.model = READY
+        assert await waiting is client
+    assert seen == [("starting", 0.0), ("loading", 0.5), ("ready", 1.0)]
+    assert client.n_closed == 1
+
+
+async def test_failed_load_is_raised_and_the_next_call_tries_again():
+    client = ScriptedClient(model=replace(READY, state="failed", error=ModelFileError("Cut short.")))
+    async with Connection(client.opened, "guide") as connection:
+        with pytest.raises(ModelFileError, match="Cut short"):
+            await connection.client()
+        assert connection.state.phase == "failed"
+        client.model = READY
+        assert await connection.client() is client
+
+
+@pytest.mark.parametrize(
+    ("error", "n_opened"), [(ServiceError("gone"), 2), (EngineError("died"), 1), (RequestError("bad grammar"), 1)]
+)
+async def test_only_a_lost_service_is_opened_again(error, n_opened):
+    client = ScriptedClient()
+    async with Connection(client.opened, "guide") as connection:
+        await connection.client()
+        await connection.lose(error)
+        assert await connection.client() is client
+    assert client.n_opened == client.n_closed == n_opened
+
+
+async def test_model_that_the_service_forgot_is_an_error():
+    client = ScriptedClient()
+
+    async def load(model):
+        return "another"
+
+    client.load = load
+    async with Connection(client.opened, "guide") as connection:
+        with pytest.raises(ServiceError, match="another"):
+            await connection.client()
+
+
+async def test_bug_in_the_opener_is_raised_and_not_waited_for():
+    @asynccontextmanager
+    async def broken():
+        raise ZeroDivisionError
+        yield
+
+    connection = Connection(broken, "guide")
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(connection.client(), 5)
+
+
+async def test_leaving_while_loading_closes_the_service():
+    client = ScriptedClient(model=LOADING)
+    async with Connection(client.opened, "guide") as connection:
+        connection.start()
+        await asyncio.sleep(0.02)
+    assert client.n_opened == client.n_closed == 1

@@ -1,0 +1,21 @@
+"""What starting costs: nothing heavy may be imported before it is needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_REPORT = "import sys, {module}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+
+
+def _imported_by(module: str) -> set[str]:
+    command = [sys.executable, "-c", _REPORT.format(module=module)]
+    return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+
+
+def test_first_frame_of_the_app_needs_no_engine_http_or_markdown():
+    assert not {"llama_cpp", "numpy", "httpx", "fastapi", "gguf", "markdown_it"} & _imported_by("tui.app")
+
+
+def test_deciding_between_app_and_command_line_imports_no_user_interface():
+    assert not {"textual", "rich", "httpx", "numpy", "llama_cpp", "asyncio"} & _imported_by("tui.__main__")

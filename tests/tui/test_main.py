@@ -1,0 +1,58 @@
+"""The command `localllm` finds the face that fits."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from tui import __main__
+
+
+class Stream:
+    def __init__(self, is_terminal: bool) -> None:
+        self.isatty = lambda: is_terminal
+
+
+@pytest.fixture
+def start(monkeypatch):
+    """Call main() with arguments and streams; return what was started with what."""
+
+    def call(arguments: list[str], stdin_is_terminal: bool = True, stdout_is_terminal: bool = True) -> list[object]:
+        started: list[object] = []
+        command_line, app = ModuleType("app.cli.main"), ModuleType("tui.app")
+        command_line.main = lambda given: started.append(("cli", given))
+        app.run = lambda settings: started.append(("app", settings.model)) or 0
+        monkeypatch.setitem(sys.modules, "app.cli.main", command_line)
+        monkeypatch.setitem(sys.modules, "tui.app", app)
+        monkeypatch.setattr(sys, "argv", ["localllm", *arguments])
+        monkeypatch.setattr(sys, "stdin", Stream(stdin_is_terminal))
+        monkeypatch.setattr(sys, "stdout", Stream(stdout_is_terminal))
+        monkeypatch.setenv("LOCALLLM_CONFIG", "nowhere.toml")
+        try:
+            __main__.main()
+        except SystemExit as end:
+            started.append(end.code)
+        return started
+
+    return call
+
+
+def test_terminal_gets_the_app(start):
+    assert start(["--model", "some.gguf"]) == [("app", "some.gguf"), 0]
+
+
+@pytest.mark.parametrize("terminals", [(False, True), (True, False), (False, False)])
+def test_pipe_gets_plain_answers(start, terminals):
+    assert start([], *terminals) == [("cli", ["run"])]
+
+
+def test_verbs_go_to_the_command_line(start):
+    assert start(["quantize", "x", "Q4_K_M"]) == [("cli", ["quantize", "x", "Q4_K_M"])]
+
+
+def test_bad_setting_is_a_sentence_and_status_2(start, monkeypatch, capsys):
+    monkeypatch.setenv("LOCALLLM_PORT", "many")
+    assert start([]) == [2]
+    assert "LOCALLLM" in (message := capsys.readouterr().err) or "environment" in message

@@ -1,0 +1,46 @@
+"""Typing."""
+
+from __future__ import annotations
+
+from app.client_fake import ScriptedClient
+
+
+async def test_ctrl_j_starts_a_new_line_and_enter_sends_both(sitting):
+    client = ScriptedClient()
+    async with sitting(client) as person:
+        await person.types("one\ntwo")
+        await person.presses("shift+enter")
+        await person.asks("three")
+        await person.sees("Hello.")
+    assert client.requests[0][0].content == "one\ntwo\nthree"
+
+
+async def test_blank_text_is_not_sent(sitting):
+    client = ScriptedClient()
+    async with sitting(client) as person:
+        await person.asks(" \n ")
+        await person.sees("ready")
+    assert client.requests == []
+
+
+async def test_up_on_an_empty_line_walks_back_through_what_was_sent_and_down_returns(sitting):
+    client = ScriptedClient()
+    async with sitting(client) as person:
+        for question in ("alpha", "beta"):
+            await person.asks(question)
+            await person.sees("ready")
+        prompt = person.app.screen.query_one("PromptInput")
+        seen = []
+        for key in ("up", "up", "up", "down", "down"):
+            await person.presses(key)
+            seen.append(prompt.text)
+        assert seen == ["beta", "alpha", "alpha", "beta", ""]
+
+
+async def test_up_in_a_draft_moves_the_cursor_and_keeps_the_draft(sitting):
+    async with sitting(ScriptedClient()) as person:
+        await person.asks("sent")
+        await person.sees("Hello.")
+        await person.types("first\nsecond")
+        await person.presses("up", "up", "x")
+        assert "x" in person.app.screen.query_one("PromptInput").text.splitlines()[0]
