@@ -29,7 +29,6 @@ _ERROR_BODIES: tuple[tuple[str, ErrorBody], ...] = (
     ("/detokenize", llamacpp_error),
     ("/health", llamacpp_error),
 )
-_ENDS_CONNECTION = {408, 413}  # the rest of the body is not read
 _CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
@@ -58,10 +57,7 @@ def _error_body(path: str) -> ErrorBody:
 
 def _respond(request: Request, error: UserError) -> Response:
     status = status_of(error)
-    response = JsonBytes(_error_body(request.url.path)(error), status)
-    if status in _ENDS_CONNECTION:
-        response.headers["connection"] = "close"
-    return response
+    return JsonBytes(_error_body(request.url.path)(error), status)
 
 
 async def _user_error(request: Request, error: Exception) -> Response:

@@ -75,7 +75,6 @@ class Guard:
             check(scope, self._policy)
         except RefusedError as refusal:
             response = JsonBytes(openai_error(refusal), refusal.status)
-            response.headers["connection"] = "close"  # what is left of its body is not read
             if refusal.status == 401:
                 response.headers["www-authenticate"] = "Bearer"
             await response(scope, receive, send)

@@ -1,0 +1,91 @@
+"""A tiny model file, an environment that touches no folder of the user's, and a service over the fake engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import gguf
+import httpx
+import pytest
+
+sys.path[:0] = [str(Path(__file__).parents[1] / "quantizer"), str(Path(__file__).parent)]
+
+from gguf_files import tiny_llama  # noqa: E402
+from running import RunningService  # noqa: E402
+
+from app.processes import python_module  # noqa: E402
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}"
+    "{% if messages[-1].content == 'refuse me' %}{{ raise_exception('no') }}{% endif %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def _with_template(writer: gguf.GGUFWriter) -> None:
+    writer.add_chat_template(CHAT_TEMPLATE)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A gated, loadable model with a chat template."""
+    return tiny_llama(tmp_path_factory.mktemp("model") / "tiny.gguf", _with_template)
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Mapping[str, str]:
+    """The environment of child processes: the fake engine, and folders that are thrown away."""
+    root = tmp_path_factory.mktemp("localllm")
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith("LOCALLLM_")},
+        "LOCALLLM_DATA_DIR": str(root / "data"),
+        "LOCALLLM_CACHE_DIR": str(root / "cache"),
+        "LOCALLLM_CONFIG": str(root / "config.toml"),
+        "LOCALLLM_ENGINE": "fake",
+        "LOCALLLM_MODEL": str(tiny_model),
+        "LOCALLLM_PORT": "0",
+    }
+
+
+@pytest.fixture(scope="session")
+def start_service(environment: Mapping[str, str]) -> Iterator[Callable[..., RunningService]]:
+    """Start services that end with the tests."""
+    running: list[RunningService] = []
+
+    def start(**settings: str) -> RunningService:
+        own = {f"LOCALLLM_{name.upper()}": value for name, value in settings.items()}
+        process = subprocess.Popen(
+            python_module("app.cli.main", "serve", "--owned"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**environment, **own},
+        )
+        assert process.stdout is not None
+        url = json.loads(process.stdout.readline())["url"]
+        key = settings.get("api_key", "")
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        service = RunningService(url, httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=30), process)
+        running.append(service)
+        service.wait_until(lambda model: model["state"] == "ready")
+        return service
+
+    yield start
+    for service in running:
+        service.http.close()
+        assert service.process.stdin is not None
+        service.process.stdin.close()
+    for service in running:
+        assert service.process.stdout is not None
+        assert service.process.wait(timeout=20) == 0
+        service.process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def service(start_service: Callable[..., RunningService]) -> RunningService:
+    """The service that most tests share."""
+    return start_service()

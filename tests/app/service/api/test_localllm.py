@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from running import RunningService
+
+from app.client import ServiceClient
+from quantizer.errors import ModelFileError
+
+
+async def test_the_status_is_what_the_client_reads(service: RunningService) -> None:
+    async with ServiceClient(service.url) as client:
+        status = await client.status()
+    model = status.model(status.default_model)
+    assert model is not None
+    assert (model.id, model.state, model.progress, model.n_ctx) == ("tiny", "ready", 1.0, 4096)
+
+
+async def test_a_path_is_loaded_once_and_answers_under_its_id(
+    service: RunningService, tiny_model: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.gguf"
+    shutil.copy(tiny_model, other)
+    async with ServiceClient(service.url) as client:
+        assert await client.load(str(other)) == "other"
+        assert await client.load(str(other)) == "other"
+        assert await client.count_tokens("four", "other") == 4
+        assert [model.id for model in (await client.status()).models].count("other") == 1
+
+
+async def test_a_file_of_the_same_name_gets_an_id_of_its_own(
+    service: RunningService, tiny_model: Path, tmp_path: Path
+) -> None:
+    shutil.copy(tiny_model, tmp_path / "tiny.gguf")
+    async with ServiceClient(service.url) as client:
+        assert await client.load(str(tmp_path / "tiny.gguf")) == "tiny-2"
+
+
+async def test_a_broken_file_is_refused_before_any_worker_sees_it(service: RunningService, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF\x03\x00\x00\x00")
+    async with ServiceClient(service.url) as client:
+        with pytest.raises(ModelFileError):
+            await client.load(str(broken))
+        assert (await client.status()).model("broken") is None
+
+
+async def test_a_missing_file_is_named_with_its_path_to_the_one_who_named_it(
+    service: RunningService, tmp_path: Path
+) -> None:
+    async with ServiceClient(service.url) as client:
+        with pytest.raises(ModelFileError) as raised:
+            await client.load(str(tmp_path / "gone.gguf"))
+    assert str(tmp_path / "gone.gguf") in raised.value.cause

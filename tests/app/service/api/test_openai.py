@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import httpx
+import pytest
+from running import RunningService
+
+CHAT = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 6, "ignore_eos": True, "temperature": 0}
+ENDLESS = CHAT | {"max_tokens": 3000, "stream": True}
+
+
+def _events(text: str) -> list[dict[str, Any]]:
+    *events, done = [line for line in text.split("\n\n") if line]
+    assert done == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in events]
+
+
+def _refusal(service: RunningService, path: str, body: dict[str, Any] | bytes, status: int = 400) -> dict[str, Any]:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    response = service.http.post(path, content=content)
+    assert response.status_code == status, response.text
+    error: dict[str, Any] = response.json()["error"]
+    assert {"message", "type", "code", "kind", "cause", "remedy", "details"} <= set(error)
+    return error
+
+
+def test_a_chat_answer_in_one_piece(service: RunningService) -> None:
+    answer = service.http.post("/v1/chat/completions", json=CHAT).json()
+    (choice,) = answer["choices"]
+    assert answer["object"] == "chat.completion"
+    assert choice["message"]["role"] == "assistant"
+    assert len(choice["message"]["content"]) == 6
+    assert choice["finish_reason"] == "length"
+    n_prompt = len("<user>hello\n<assistant>")
+    assert answer["usage"]["prompt_tokens"] == n_prompt
+    assert answer["usage"]["total_tokens"] == n_prompt + 6
+    assert answer["timings"]["predicted_n"] == 6
+
+
+def test_the_streamed_chunks_make_the_same_answer(service: RunningService) -> None:
+    whole = service.http.post("/v1/chat/completions", json=CHAT).json()
+    body = CHAT | {"stream": True, "stream_options": {"include_usage": True}}
+    response = service.http.post("/v1/chat/completions", json=body)
+    opening, *texts, ending, usage = _events(response.text)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert opening["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert (
+        "".join(chunk["choices"][0]["delta"]["content"] for chunk in texts) == whole["choices"][0]["message"]["content"]
+    )
+    assert ending["choices"][0] == {"index": 0, "delta": {}, "finish_reason": "length"}
+    assert ending["timings"]["time_to_first_token_ms"] > 0
+    assert usage["choices"] == []
+    assert usage["usage"]["completion_tokens"] == 6
+    assert {chunk["id"] for chunk in (opening, *texts, ending, usage)} == {opening["id"]}
+
+
+def test_json_is_compact_and_no_content_type_is_needed(service: RunningService) -> None:
+    request = service.http.build_request("POST", "/v1/chat/completions", content=json.dumps(CHAT).encode())
+    assert "content-type" not in request.headers
+    text = service.http.send(request).text
+    assert '"content":"' in text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize("prompt", ["hello", ["hello"], [104, 101, 108, 108, 111], [[104, 101, 108, 108, 111]]])
+def test_a_completion_takes_text_and_token_ids(service: RunningService, prompt: object) -> None:
+    body = {"prompt": prompt, "max_tokens": 5, "temperature": 0, "ignore_eos": True}
+    answer = service.http.post("/v1/completions", json=body).json()
+    again = service.http.post("/v1/completions", json=body | {"prompt": "hello", "stream": True})
+    assert answer["object"] == "text_completion"
+    assert answer["usage"]["prompt_tokens"] == 5
+    assert "".join(chunk["choices"][0]["text"] for chunk in _events(again.text)) == answer["choices"][0]["text"]
+
+
+def test_a_stop_string_ends_the_answer_and_is_not_part_of_it(service: RunningService) -> None:
+    body = CHAT | {"max_tokens": 60}
+    text = service.http.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"]
+    stopped = service.http.post("/v1/chat/completions", json=body | {"stop": text[10:13]}).json()["choices"][0]
+    assert stopped["message"]["content"] == text[: text.index(text[10:13])]
+    assert stopped["finish_reason"] == "stop"
+
+
+def test_text_parts_are_joined_and_developer_is_system(service: RunningService) -> None:
+    parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
+    joined = {**CHAT, "messages": [{"role": "developer", "content": "s"}, {"role": "user", "content": parts}]}
+    plain = {**CHAT, "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "hello"}]}
+    answers = [service.http.post("/v1/chat/completions", json=body).json() for body in (joined, plain)]
+    assert answers[0]["choices"] == answers[1]["choices"]
+
+
+def test_fields_that_mean_nothing_here_are_ignored(service: RunningService) -> None:
+    body = CHAT | {"thinking": {"type": "x"}, "user": "me", "tools": [], "logit_bias": None, "top_k": -1, "seed": -1}
+    assert service.http.post("/v1/chat/completions", json=body).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": 1e999}, "JSON"),
+        ({"top_p": 1.5}, "top_p"),
+        ({"n": 2}, "n is 2"),
+        ({"n": 10**9}, "n is"),
+        ({"max_tokens": -2}, "max_tokens"),
+        ({"max_tokens": "many"}, "max_tokens"),
+        ({"stop": ["x"] * 65}, "stop"),
+        ({"stop": ""}, "stop"),
+        ({"seed": 2**70}, "seed"),
+        ({"grammar": "x" * 70_000}, "grammar"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "king", "content": "x"}]}, "role"),
+        ({"messages": [{"role": "user", "content": "refuse me"}]}, "template"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "image_url"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"model": 5}, "model"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_cannot_be_served_is_refused_with_the_field_named(
+    service: RunningService, change: dict[str, Any], word: str, stream: bool
+) -> None:
+    error = _refusal(service, "/v1/chat/completions", CHAT | change | {"stream": stream})
+    assert error["type"] == "invalid_request_error"
+    assert word in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        ({}, "prompt"),
+        ({"prompt": ["a", "b"]}, "2 prompts"),
+        ({"prompt": []}, "0 prompts"),
+        ({"prompt": ""}, "empty"),
+        ({"prompt": [999_999]}, "vocabulary"),
+        ({"prompt": [-1]}, "vocabulary"),
+        ({"prompt": [2**80]}, "vocabulary"),
+        ({"prompt": "def f(", "suffix": ")"}, "suffix"),
+        ({"prompt": "x", "temperature": "NaN"}, "temperature"),
+    ],
+)
+def test_completions_that_cannot_be_served_are_refused(
+    service: RunningService, body: dict[str, Any], word: str
+) -> None:
+    assert word in _refusal(service, "/v1/completions", body)["message"]
+
+
+def test_not_a_number_is_no_json(service: RunningService) -> None:
+    assert "NaN" in _refusal(service, "/v1/completions", b'{"prompt":"x","temperature":NaN}')["message"]
+
+
+def test_json_a_hundred_thousand_deep_is_refused(service: RunningService) -> None:
+    body = b'{"prompt":"x","logit_bias":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    assert "nested too deep" in _refusal(service, "/v1/completions", body)["message"]
+
+
+def test_a_prompt_longer_than_the_context_is_refused_with_the_numbers(service: RunningService) -> None:
+    error = _refusal(service, "/v1/completions", {"prompt": "x" * 5000})
+    assert error["code"] == "context_length_exceeded"
+    assert error["details"] == {"n_prompt_tokens": 5000, "n_ctx": 4096}
+
+
+@pytest.mark.parametrize("model", ["nope", "/etc/passwd", "../tiny", "x" * 5000, "a\u0000b"])
+def test_an_unknown_model_is_a_404_that_lists_what_is_here(service: RunningService, model: str) -> None:
+    error = _refusal(service, "/v1/chat/completions", CHAT | {"model": model}, 404)
+    assert error["code"] == "model_not_found"
+    assert "tiny" in error["message"]
+
+
+def test_an_empty_model_is_the_default(service: RunningService) -> None:
+    assert service.http.post("/v1/chat/completions", json=CHAT | {"model": ""}).json()["model"] == "tiny"
+
+
+def test_models_are_listed_and_found_one_by_one(service: RunningService) -> None:
+    listed = service.http.get("/v1/models").json()["data"]
+    assert "tiny" in {entry["id"] for entry in listed}
+    entry = service.http.get("/v1/models/tiny").json()
+    assert entry["meta"]["n_ctx"] == 4096
+    assert service.http.get("/v1/models/a/b").status_code == 404
+
+
+def test_unknown_paths_and_methods_are_json(service: RunningService) -> None:
+    for method, path, status in (("GET", "/nope", 404), ("DELETE", "/v1/models", 405), ("GET", "/docs", 404)):
+        response = service.http.request(method, path)
+        assert response.status_code == status
+        assert "is not served" in response.json()["error"]["message"]
+
+
+def test_a_client_that_goes_away_stops_the_work_within_a_quarter_second(service: RunningService) -> None:
+    with service.http.stream("POST", "/v1/chat/completions", json=ENDLESS) as response:
+        next(response.iter_lines())
+        assert service.model()["n_running"] == 1
+    assert service.wait_until(lambda model: model["n_running"] == 0) < 0.25
+
+
+def test_a_client_that_goes_away_before_a_whole_answer_stops_the_work_too(service: RunningService) -> None:
+    with pytest.raises(httpx.ReadTimeout):
+        service.http.post("/v1/chat/completions", json=ENDLESS | {"stream": False}, timeout=0.2)
+    assert service.wait_until(lambda model: model["n_running"] == 0) < 0.25
+
+
+def test_the_text_stream_of_a_slot_that_was_left_is_served_to_the_next(service: RunningService) -> None:
+    for _ in range(8):  # there are four places
+        with service.http.stream("POST", "/v1/chat/completions", json=ENDLESS) as response:
+            next(response.iter_lines())
+    assert service.http.post("/v1/chat/completions", json=CHAT, timeout=2).status_code == 200
+
+
+def test_a_body_that_lies_about_its_length_is_cut_off_at_the_cap(service: RunningService) -> None:
+    def chunks() -> Any:
+        for _ in range(40):
+            yield b" " * (1 << 20)
+
+    response = service.http.post("/v1/chat/completions", content=chunks())
+    assert response.status_code == 413
+    assert response.json()["error"]["code"] == "body_too_large"
+
+
+@pytest.mark.parametrize("header", [{"host": "evil.example"}, {"origin": "https://evil.example"}])
+def test_a_web_page_is_refused_and_nothing_runs(service: RunningService, header: dict[str, str]) -> None:
+    response = service.http.post("/v1/chat/completions", json=CHAT, headers=header)
+    assert response.status_code == 403
+    assert "access-control-allow-origin" not in response.headers
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="kills by signal")
+def test_a_worker_killed_in_mid_answer_is_an_error_event_and_the_next_request_is_served(
+    service: RunningService,
+) -> None:
+    lines: list[str] = []
+    with service.http.stream("POST", "/v1/chat/completions", json=ENDLESS) as response:
+        for line in response.iter_lines():
+            if not lines:
+                os.kill(service.model()["worker_pid"], signal.SIGKILL)
+                killed_s = time.monotonic()
+            lines.append(line)
+    assert time.monotonic() - killed_s < 1.0
+    last = json.loads([line for line in lines if line][-1].removeprefix("data: "))
+    assert last["error"]["kind"] == "EngineError"
+    assert service.http.post("/v1/chat/completions", json=CHAT).status_code == 200
