@@ -15,14 +15,14 @@ from app.client_fake import ScriptedClient
 from tui.app import LocalllmApp
 from tui.connection import Connection
 
-PATIENCE_S = 8.0
+PATIENCE_S = 20.0
 
 
-async def wait_until(pilot: Pilot[None], predicate: Callable[[], bool], what: str) -> None:
-    """Let the app go on until `predicate` holds."""
+async def wait_until(pilot: Pilot[None], predicate: Callable[[], bool], what: Callable[[], str]) -> None:
+    """Let the app go on until `predicate` holds; else fail with what `what` says then."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not predicate():
-        assert time.monotonic() < deadline_s, what
+        assert time.monotonic() < deadline_s, what()
         await pilot.pause()
         await asyncio.sleep(0.01)
 
@@ -57,10 +57,13 @@ class Person:
 
     async def sees(self, *texts: str) -> None:
         for text in texts:
-            await wait_until(self.pilot, lambda text=text: text in self.screen_text, f"{text!r} in\n{self.screen_text}")
+            await self._until(lambda text=text: text in self.screen_text, f"{text!r} was never on the screen")
 
     async def no_longer_sees(self, text: str) -> None:
-        await wait_until(self.pilot, lambda: text not in self.screen_text, f"no {text!r} in\n{self.screen_text}")
+        await self._until(lambda: text not in self.screen_text, f"{text!r} stayed on the screen")
+
+    async def _until(self, predicate: Callable[[], bool], complaint: str) -> None:
+        await wait_until(self.pilot, predicate, lambda: f"{complaint}:\n{self.screen_text}")
 
 
 Sitting = Callable[..., AbstractAsyncContextManager[Person]]

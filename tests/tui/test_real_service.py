@@ -1,0 +1,84 @@
+"""The app over a real service in a process of its own, whose engine is the fake one: no script in between."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from textual.pilot import Pilot
+
+from app.client import ServiceClient
+from app.settings import Settings
+from quantizer.errors import ModelFileError
+from tui.app import LocalllmApp
+from tui.backend import local_service
+from tui.connection import Connection
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "quantizer"))
+
+from gguf_files import tiny_llama
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    model = tiny_llama(
+        tmp_path / "tiny.gguf",
+        lambda writer: writer.add_chat_template("{% for message in messages %}{{ message.content }}\n{% endfor %}"),
+    )
+    return Settings(engine="fake", port=0, model=str(model), data_dir=tmp_path / "data", cache_dir=tmp_path / "cache")
+
+
+def _descendants() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+def _worker() -> psutil.Process:
+    return next(child for child in _descendants() if "app.engine.worker" in " ".join(child.cmdline()))
+
+
+async def _question_reaches_the_worker(connection: Connection, pilot: Pilot[None]) -> None:
+    client = await connection.client()
+    assert isinstance(client, ServiceClient)
+    async with httpx.AsyncClient(base_url=client.base_url, trust_env=False) as http:
+        while (await http.get("/api/localllm/status")).json()["models"][0]["n_running"] == 0:
+            await pilot.pause(0.01)
+
+
+async def test_person_chats_stops_survives_a_dead_worker_and_leaves_nothing_running(settings, meet):
+    before = set(_descendants())
+    connection = Connection(local_service(settings), settings.model)
+    async with connection, LocalllmApp(connection).run_test(size=(80, 24)) as pilot:
+        person = meet(pilot)
+        await person.sees("ready", "context 0/")
+        worker = _worker()
+        worker.suspend()
+        await person.asks("Hello there")
+        await _question_reaches_the_worker(connection, pilot)
+        await person.presses("escape")
+        await person.sees("stopped", "ready")
+        worker.resume()
+        await person.presses("ctrl+r")
+        await person.sees("tok/s", "first token", "ready")
+
+        worker.suspend()
+        await person.asks("/new")
+        await person.asks("Hello again")
+        await _question_reaches_the_worker(connection, pilot)
+        worker.kill()
+        await person.sees("No answer", "Ctrl+R tries again.", "ready")
+        await person.presses("ctrl+r")
+        await person.no_longer_sees("No answer")
+        await person.sees("tok/s", "ready")
+        assert worker != _worker()
+    assert set(_descendants()) <= before
+
+
+async def test_model_that_is_not_there_is_an_error_before_the_first_question(settings, tmp_path, meet):
+    missing = str(tmp_path / "missing.gguf")
+    connection = Connection(local_service(Settings(engine="fake", port=0, model=missing, cache_dir=tmp_path)), missing)
+    async with connection, LocalllmApp(connection).run_test(size=(80, 24)) as pilot:
+        await meet(pilot).sees("No answer", "missing.gguf", "not available")
+    assert isinstance(connection.state.error, ModelFileError)
