@@ -21,7 +21,8 @@ class ModelFacts:
     """What a loaded model is. `n_ctx` is the longest sequence in tokens, `n_cells` what all sequences share.
 
     `n_sequences` answers may run at once; the cache keeps `n_places` sequences. With `can_cut` a sequence can be
-    truncated and copied anywhere; without (recurrent, hybrid, sliding window) only as a whole.
+    truncated and copied anywhere; without (recurrent, hybrid, sliding window) only as a whole. Saved states fit where
+    the `layout` is the same.
     """
 
     description: str
@@ -35,6 +36,7 @@ class ModelFacts:
     n_batch: int
     n_parameters: int
     model_bytes: int
+    layout: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,18 @@ class Backend(Protocol):
 
         Models whose state cannot be cut (recurrent, sliding window) forget all of it and return 0.
         """
+        ...
+
+    def state_bytes(self, sequence_id: int) -> int:
+        """Return how large what `save` returns would be."""
+        ...
+
+    def save(self, sequence_id: int) -> bytearray:
+        """Return the state of the whole sequence, for `restore` into a backend of the same model and layout."""
+        ...
+
+    def restore(self, sequence_id: int, state: bytes | bytearray) -> bool:
+        """Let the empty sequence be what was saved. Return False, leaving it empty, where state or cells do not fit."""
         ...
 
     def interrupt(self) -> None:

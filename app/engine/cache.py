@@ -11,8 +11,11 @@ from dataclasses import dataclass
 
 from app.engine.backend import Backend
 from app.engine.prefix import Match, PrefixTree
+from app.engine.store import SavedMatch, SequenceStore
 
 __all__ = ["PrefixCache", "Seat"]
+
+MIN_SAVED_TOKENS = 64  # fewer are computed faster than they are saved and found
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +27,14 @@ class Seat:
 
 
 class PrefixCache:
-    """The sequences of one backend. A seated sequence is locked; `release` leaves it to be reused or evicted."""
+    """The sequences of one backend. A seated sequence is locked; `release` leaves it to be reused or evicted.
 
-    def __init__(self, backend: Backend) -> None:
+    With a `store`, what is evicted is saved there and comes back when a prompt begins like it.
+    """
+
+    def __init__(self, backend: Backend, store: SequenceStore | None = None) -> None:
         self._backend = backend
+        self._store = store
         self._facts = backend.facts
         self._tree = PrefixTree()
         self._free_ids = list(range(self._facts.n_places))
@@ -46,7 +53,9 @@ class PrefixCache:
 
     def n_cached(self, tokens: Sequence[int]) -> int:
         """Return how many of the first tokens a seat would have computed already."""
-        return self._match(tokens).n_tokens
+        n_cached = self._match(tokens).n_tokens
+        saved = self._saved_match(tokens, n_cached)
+        return saved.n_tokens if saved else n_cached
 
     def seat(self, tokens: Sequence[int]) -> Seat:
         """Return a locked place that begins like `tokens`, of which at least the last is left to compute.
@@ -54,6 +63,9 @@ class PrefixCache:
         A sequence that goes on where a finished one ended takes its place; any other shares the cells it needs.
         """
         match = self._match(tokens)
+        saved = self._saved_match(tokens, match.n_tokens)
+        if saved is not None and (seat := self._restore(saved, tokens)) is not None:
+            return seat
         source_id = match.sequence_id
         if source_id is None:
             sequence_id = self._new_id()
@@ -101,6 +113,14 @@ class PrefixCache:
             self._drop(coldest)
         return True
 
+    def save_one(self) -> bool:
+        """Save one finished sequence that is not saved yet. Return False when there is none, or no store."""
+        for sequence_id in self._tree.unlocked():
+            if self._is_worth_saving(sequence_id):
+                self._save(sequence_id)
+                return True
+        return False
+
     def evict_coldest(self) -> bool:
         """Evict one sequence, whatever is free. Return False when all are in use."""
         coldest = self._tree.coldest()
@@ -120,6 +140,43 @@ class PrefixCache:
         begin = tokens[:-1]  # without a token to compute there would be no logits
         return self._tree.match(begin) if self._facts.can_cut else self._tree.match_whole(begin)
 
+    def _saved_match(self, tokens: Sequence[int], n_cached: int) -> SavedMatch | None:
+        """Return what is saved where that spares more than it costs, against the `n_cached` tokens that are here."""
+        match = self._store.match(tokens[:-1]) if self._store is not None else None
+        if match is None or match.n_tokens < n_cached + MIN_SAVED_TOKENS or 4 * match.n_tokens < match.n_saved:
+            return None
+        return match if self._facts.can_cut or match.n_tokens == match.n_saved else None
+
+    def _restore(self, match: SavedMatch, tokens: Sequence[int]) -> Seat | None:
+        """Return a place with the saved sequence, cut to what `tokens` begin with; None where it cannot come back."""
+        assert self._store is not None
+        if not self.make_room(match.n_saved):
+            return None
+        state = self._store.load(match)
+        if state is None:
+            return None
+        sequence_id = self._new_id()
+        if not self._backend.restore(sequence_id, state):
+            self._free_ids.append(sequence_id)
+            return None
+        self._backend.truncate(sequence_id, match.n_tokens)
+        self._tree.insert(sequence_id, ())
+        self._tree.lock(sequence_id)
+        self.computed(sequence_id, tokens[: match.n_tokens])
+        return Seat(sequence_id, match.n_tokens)
+
+    def _is_worth_saving(self, sequence_id: int) -> bool:
+        """Whether a sequence holds enough that is nowhere else: not in another sequence, and not saved."""
+        if self._store is None or self._tree.own_cells(sequence_id) < MIN_SAVED_TOKENS:
+            return False
+        if self._store.has(self._tree.tokens(sequence_id)):
+            return False
+        return self._backend.state_bytes(sequence_id) <= self._store.max_state_bytes
+
+    def _save(self, sequence_id: int) -> None:
+        assert self._store is not None
+        self._store.save(self._tree.tokens(sequence_id), self._backend.save(sequence_id))
+
     def _new_id(self) -> int:
         if not self._free_ids:
             evicted = self.evict_coldest()
@@ -127,6 +184,8 @@ class PrefixCache:
         return self._free_ids.pop()
 
     def _drop(self, sequence_id: int) -> None:
+        if self._is_worth_saving(sequence_id):
+            self._save(sequence_id)
         self._tree.remove(sequence_id)
         self._backend.truncate(sequence_id, 0)
         self._free_ids.append(sequence_id)

@@ -17,6 +17,7 @@ from app.engine.request import FinishReason, Request
 from app.engine.scheduler import StepBudget, plan
 from app.engine.sequence import NO_DRAFT, Sequence
 from app.engine.speculation import Acceptance, StepCost, draft_length
+from app.engine.store import SequenceStore
 from quantizer.errors import ContextOverflowError, EngineError, RequestError, UserError
 
 __all__ = ["Engine", "failure"]
@@ -43,14 +44,18 @@ class Engine:
     """
 
     def __init__(
-        self, backend: Backend, emit: Callable[[Event], None], clock: Callable[[], float] = time.monotonic
+        self,
+        backend: Backend,
+        emit: Callable[[Event], None],
+        store: SequenceStore | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._backend = backend
         self._emit = emit
         self._clock = clock
         self._facts = backend.facts
         self._budget = StepBudget(self._facts.n_batch, max(1, self._facts.n_batch // 4))
-        self._cache = PrefixCache(backend)
+        self._cache = PrefixCache(backend, store)
         self._cost = StepCost()
         self._acceptance = Acceptance()
         self._waiting: list[Sequence] = []
@@ -88,6 +93,10 @@ class Engine:
         if shares:
             by_key = {sequence.arrival: sequence for sequence in self._running}
             self._compute([(by_key[key], n_tokens) for key, n_tokens in shares.items()])
+
+    def save_one(self) -> bool:
+        """Save one finished sequence that is not saved yet, in an idle moment. Return False when there is none."""
+        return self._cache.save_one()
 
     def close(self) -> None:
         """End every request as aborted and free the samplers. The backend stays with its owner."""

@@ -7,6 +7,7 @@ shows at once. It keeps the same rules as llama.cpp's unified cache and breaks l
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 import threading
 from collections.abc import Sequence
@@ -115,6 +116,20 @@ class FakeBackend:
         n_left = n_tokens if self.facts.can_cut or n_tokens >= len(cells) else 0
         del cells[n_left:]
         return len(cells)
+
+    def state_bytes(self, sequence_id: int) -> int:
+        return len(self.save(sequence_id))
+
+    def save(self, sequence_id: int) -> bytearray:
+        return bytearray(json.dumps([cell.token for cell in self._cells[sequence_id]]).encode())
+
+    def restore(self, sequence_id: int, state: bytes | bytearray) -> bool:
+        assert not self._cells[sequence_id], "a saved sequence comes back to an empty place"
+        tokens = json.loads(state)
+        if self.n_cells_used + len(tokens) > self.facts.n_cells:
+            return False
+        self._cells[sequence_id] = [_Cell(token) for token in tokens]
+        return True
 
     def interrupt(self) -> None:
         self._interrupted.set()

@@ -150,8 +150,12 @@ class PrefixTree:
 
     def coldest(self) -> int | None:
         """Return the unlocked sequence that was used longest ago, None when all are locked."""
+        return next(iter(self.unlocked()), None)
+
+    def unlocked(self) -> list[int]:
+        """Return the sequences that nobody needs now, the coldest first."""
         free = [(held.used, sequence_id) for sequence_id, held in self._held.items() if not held.n_locks]
-        return min(free)[1] if free else None
+        return [sequence_id for _, sequence_id in sorted(free)]
 
     def own_cells(self, sequence_id: int) -> int:
         """Return how many cells the sequence alone holds: what removing it frees."""

@@ -7,6 +7,7 @@ because llama.cpp ends the whole process on many faults. Knows nothing of HTTP o
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import queue
 import signal
@@ -14,13 +15,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import BinaryIO
 
 from app.engine import frames, selftest
-from app.engine.backend import Backend
+from app.engine.backend import Backend, ModelFacts
 from app.engine.core import Engine, failure
 from app.engine.frames import Frame
+from app.engine.store import SequenceStore, fingerprint
 from app.settings import load_settings
 from quantizer.errors import RequestError, UserError
 
@@ -28,21 +32,30 @@ __all__ = ["Worker", "main"]
 
 STACK_BYTES = 256 << 20  # llama.cpp's tokenizers recurse on long runs of one character
 PROGRESS_INTERVAL_S = 0.1
-STOP_TIMEOUT_S = 5.0
+STOP_TIMEOUT_S = 8.0
+SAVE_TIMEOUT_S = 3.0
+IDLE_S = 2.0  # how long a worker rests before it uses the time to save
 
-LoadBackend = Callable[[frames.Load, "Worker"], Backend]
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A backend, and where its computed sequences outlive it."""
+
+    backend: Backend
+    store: SequenceStore | None
+
+
+LoadModel = Callable[[frames.Load, "Worker"], Loaded]
 
 
 class Worker:
-    """Loads one model and serves frames until `read` ends. `load_backend` makes the backend of the Load frame."""
+    """Loads one model and serves frames until `read` ends. `load_model` makes the backend of the Load frame."""
 
-    def __init__(
-        self, read: Callable[[int], bytes], write: Callable[[bytes], object], load_backend: LoadBackend
-    ) -> None:
+    def __init__(self, read: Callable[[int], bytes], write: Callable[[bytes], object], load_model: LoadModel) -> None:
         self._read = read
         self._write = write
         self._write_lock = threading.Lock()
-        self._load_backend = load_backend
+        self._load_model = load_model
         self._inbox: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()  # None: no more will come
         self._engine: Engine | None = None
         self._next_progress_s = 0.0
@@ -76,39 +89,46 @@ class Worker:
             return
         started_s = time.monotonic()
         try:
-            backend = self._load_backend(load, self)
+            loaded = self._load_model(load, self)
         except UserError as error:
             self.send(failure("", error))
             return
-        facts = backend.facts
-        self._engine = Engine(backend, self.send)
-        self.send(
-            frames.Ready(
-                n_ctx=facts.n_ctx,
-                n_ctx_train=facts.n_ctx_train,
-                n_vocab=facts.n_vocab,
-                n_parameters=facts.n_parameters,
-                n_sequences=facts.n_sequences,
-                model_bytes=facts.model_bytes,
-                description=facts.description,
-                load_s=time.monotonic() - started_s,
-            )
-        )
-        while self._handle_inbox(self._engine, backend):
-            self._engine.step()
-        self._engine.close()
-        backend.close()
+        with contextlib.ExitStack() as owned:
+            owned.callback(loaded.backend.close)
+            self._engine = Engine(loaded.backend, self.send, loaded.store)
+            self.send(_ready(loaded.backend.facts, time.monotonic() - started_s))
+            while self._handle_inbox(self._engine, loaded.backend):
+                self._engine.step()
+            self._engine.close()
+            if loaded.store is not None:
+                owned.callback(loaded.store.close)
+                self._save_all(self._engine)
+
+    def _save_all(self, engine: Engine) -> None:
+        """Save what was computed for the next start, as far as the time to stop allows."""
+        deadline_s = time.monotonic() + SAVE_TIMEOUT_S
+        while time.monotonic() < deadline_s and engine.save_one():
+            pass
 
     def _handle_inbox(self, engine: Engine, backend: Backend) -> bool:
         """Handle what has come, waiting while there is nothing to compute. Return False at the end."""
-        wait = engine.is_idle
-        while wait or not self._inbox.empty():
-            frame = self._inbox.get()
+        come = [self._wait_for_frame(engine)] if engine.is_idle else []
+        while not self._inbox.empty():
+            come.append(self._inbox.get())
+        for frame in come:
             if frame is None:
                 return False
             self._handle(frame, engine, backend)
-            wait = False
         return True
+
+    def _wait_for_frame(self, engine: Engine) -> Frame | None:
+        """Return the next frame; in a quiet while before it, save what was computed, one sequence at a time."""
+        while True:
+            try:
+                return self._inbox.get(timeout=IDLE_S)
+            except queue.Empty:
+                if not engine.save_one():
+                    return self._inbox.get()
 
     def _handle(self, frame: Frame, engine: Engine, backend: Backend) -> None:
         match frame:
@@ -133,31 +153,49 @@ class Worker:
             self.send(failure(call_id, error))
 
 
+def _ready(facts: ModelFacts, load_s: float) -> frames.Ready:
+    return frames.Ready(
+        n_ctx=facts.n_ctx,
+        n_ctx_train=facts.n_ctx_train,
+        n_vocab=facts.n_vocab,
+        n_parameters=facts.n_parameters,
+        n_sequences=facts.n_sequences,
+        model_bytes=facts.model_bytes,
+        description=facts.description,
+        load_s=load_s,
+    )
+
+
 def _text(backend: Backend, tokens: Sequence[int]) -> str:
     if any(not 0 <= token < backend.facts.n_vocab for token in tokens):
         raise RequestError("A token id is not in the vocabulary.", "Use ids from /tokenize of the same model.")
     return b"".join(backend.piece(token) for token in tokens).decode("utf-8", "replace")
 
 
-def load_llama(load: frames.Load, worker: Worker) -> Backend:
+def load_llama(load: frames.Load, worker: Worker) -> Loaded:
     """Load a real model, its weights repacked where the self-test found that safe."""
     from app.engine import llama
 
-    verdict = selftest.examine(load_settings().cache_dir / "selftest.json")
+    cache_dir = load_settings().cache_dir
+    verdict = selftest.examine(cache_dir / "selftest.json")
     if verdict.is_new and not verdict.is_safe:
         worker.send(frames.Notice(selftest.NOTICE))
-    return llama.load(Path(load.model_path), load.config, verdict.is_safe, worker.report_progress)
+    path = Path(load.model_path)
+    backend = llama.load(path, load.config, verdict.is_safe, worker.report_progress)
+    key = fingerprint(path, metadata.version("llama-cpp-python"), backend.facts.layout)
+    return Loaded(backend, SequenceStore(cache_dir / "prefix" / key))
 
 
-def _fake_loader(step_s: float, load_s: float) -> LoadBackend:
+def _fake_loader(step_s: float, load_s: float) -> LoadModel:
     from app.engine.fake import FakeBackend
 
-    def load(frame: frames.Load, worker: Worker) -> Backend:
+    def load(frame: frames.Load, worker: Worker) -> Loaded:
         for percent in range(0, 100, 10):
             worker.report_progress(percent / 100)
             time.sleep(load_s / 10)
         n_ctx = frame.config.n_ctx or 4096
-        return FakeBackend(n_ctx=n_ctx, n_cells=2 * n_ctx, n_sequences=frame.config.n_sequences, step_s=step_s)
+        n_sequences = frame.config.n_sequences
+        return Loaded(FakeBackend(n_ctx=n_ctx, n_cells=2 * n_ctx, n_sequences=n_sequences, step_s=step_s), None)
 
     return load
 
@@ -198,10 +236,8 @@ def main() -> None:
     options = parser.parse_args()
     _prepare_process()
     frames_in, frames_out = _private_pipes()
-    load_backend = (
-        _fake_loader(options.fake_step_ms / 1000, options.fake_load_ms / 1000) if options.fake else load_llama
-    )
-    worker = Worker(frames_in.read, lambda data: _write_all(frames_out, data), load_backend)
+    load_model = _fake_loader(options.fake_step_ms / 1000, options.fake_load_ms / 1000) if options.fake else load_llama
+    worker = Worker(frames_in.read, lambda data: _write_all(frames_out, data), load_model)
     threading.stack_size(STACK_BYTES)
     engine = threading.Thread(target=_run_to_exit, args=(worker,), daemon=True)
     engine.start()

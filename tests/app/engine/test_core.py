@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from app.engine.core import Engine
 from app.engine.fake import FakeBackend
 from app.engine.frames import Failed, Finished, Output
 from app.engine.request import FinishReason, Request, SamplingParams
+from app.engine.store import SequenceStore
 from quantizer.errors import EngineError
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -293,6 +295,38 @@ def test_drafts_are_taken_where_the_text_repeats_itself() -> None:
     usage = record.finished["a"].usage
     assert 0 < usage.n_accepted_tokens <= usage.n_drafted_tokens
     assert record.text["a"] == answer_alone(wanted)[0]
+
+
+def test_what_was_evicted_comes_back_from_the_store(tmp_path: Path) -> None:
+    record, store = Record(), SequenceStore(tmp_path)
+    engine = Engine(FakeBackend(n_ctx=200, n_cells=200), record, store)
+    for name, prompt in (("a", "a" * 150), ("b", "b" * 150), ("a2", "a" * 151)):
+        engine.submit(request(name, prompt=prompt, n_tokens=1))
+        run(engine)
+    assert record.finished["a2"].usage.n_cached_tokens == 150
+    store.close()
+
+
+def test_a_conversation_goes_on_after_a_restart_without_computing_it_again(tmp_path: Path) -> None:
+    for n_start, n_cached in ((0, 0), (1, 120)):
+        record, store = Record(), SequenceStore(tmp_path)
+        engine = Engine(FakeBackend(), record, store)
+        engine.submit(request("a", prompt="p" * 120 + "!" * n_start, n_tokens=1))
+        run(engine)
+        assert record.finished["a"].usage.n_cached_tokens == n_cached
+        while engine.save_one():
+            pass
+        store.close()
+
+
+def test_saving_in_idle_moments_comes_to_an_end(tmp_path: Path) -> None:
+    record, store = Record(), SequenceStore(tmp_path)
+    engine = Engine(FakeBackend(), record, store)
+    for name in "abc":
+        engine.submit(request(name, prompt=name * 100, n_tokens=1))
+    run(engine)
+    assert [engine.save_one() for _ in range(5)] == [True, True, True, False, False]
+    store.close()
 
 
 arrivals = st.lists(
