@@ -6,7 +6,7 @@ Owns what a test says the service does. Knows nothing of HTTP or of who asks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -79,7 +79,7 @@ class ScriptedClient:
         messages: Sequence[Message],
         model: str = "",  # noqa: ARG002 - the script answers, whatever is asked for
         options: GenerationOptions | None = None,  # noqa: ARG002
-    ) -> AsyncIterator[TextDelta | Completed]:
+    ) -> AsyncGenerator[TextDelta | Completed, None]:
         """Yield the scripted answer, waiting for the model to be ready as the service does."""
         self.requests.append(tuple(messages))
         reply = self._replies[min(len(self.requests), len(self._replies)) - 1]

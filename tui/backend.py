@@ -6,7 +6,7 @@ Imports nothing heavy: httpx and the launcher are loaded by a thread after the f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
@@ -26,7 +26,7 @@ class ChatBackend(Protocol):
 
     async def load(self, model: str) -> str: ...
 
-    def chat(self, messages: Sequence[Message], model: str = "") -> AsyncIterator[TextDelta | Completed]: ...
+    def chat(self, messages: Sequence[Message], model: str = "") -> AsyncGenerator[TextDelta | Completed, None]: ...
 
 
 Opener = Callable[[], AbstractAsyncContextManager[ChatBackend]]

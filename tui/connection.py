@@ -81,6 +81,8 @@ class Connection:
     async def lose(self, error: UserError) -> None:
         """Take note that an answer failed: after EngineError the model is loaded again, after ServiceError the service
         is looked for at the next question. Other errors leave the connection as it is."""
+        if self.state.phase == "failed":
+            return  # connecting itself has failed, and has said so
         if isinstance(error, ServiceError):
             await self._close()
             self._become(replace(self.state, phase="failed", error=error))

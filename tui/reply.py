@@ -31,7 +31,7 @@ class Portion:
     n_deltas: int
 
 
-async def reply(connection: Connection, turns: Sequence[tuple[Role, str]]) -> AsyncGenerator[Portion | Completed]:
+async def reply(connection: Connection, turns: Sequence[tuple[Role, str]]) -> AsyncGenerator[Portion | Completed, None]:
     """Yield the answer to `turns` portion by portion and, last, what it cost. Waits for the model to be ready.
 
     Closing the generator stops the answer. Raises the UserError that ended it; text that came before is yielded first.

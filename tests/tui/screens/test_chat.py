@@ -128,6 +128,20 @@ async def test_model_that_cannot_be_loaded_is_an_error_and_ctrl_r_tries_again(si
     assert client.n_opened == 2
 
 
+async def test_question_that_waited_for_a_load_that_failed_is_answered_after_ctrl_r(sitting):
+    client = ScriptedClient(model=LOADING)
+    async with sitting(client) as person:
+        await person.asks("early")
+        await person.sees("waiting for the answer")
+        client.model = replace(READY, state="failed", error=EngineError("The self-test cannot run."))
+        await person.sees("The self-test cannot run.", "not available")
+        assert person.screen_text.count("The self-test cannot run.") == 1
+        client.model = READY
+        await person.presses("ctrl+r")
+        await person.sees("Hello.", "ready")
+        await person.no_longer_sees("The self-test cannot run.")
+
+
 async def test_answer_at_the_token_limit_says_that_it_was_cut(sitting):
     client = ScriptedClient(ScriptedReply(deltas=("and then",), ending=replace(COMPLETED, finish_reason="length")))
     async with sitting(client) as person:
