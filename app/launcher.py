@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,7 +17,7 @@ from typing import Any, BinaryIO
 
 from app.client import ModelStatus, ServiceClient, error_of
 from app.library.resolve import portable
-from app.processes import apart_from_terminal, python_module
+from app.processes import apart_from_terminal, child_environment, python_module
 from app.settings import ENVIRONMENT_PREFIX, Settings
 from quantizer.errors import EngineError, ServiceError, UserError
 
@@ -96,7 +95,7 @@ async def _start(settings: Settings, log: BinaryIO) -> Process:
         stdin=PIPE,  # its end tells the service that we are gone, even when we were killed
         stdout=PIPE,
         stderr=log,
-        env={**os.environ, **_environment(settings)},
+        env=child_environment(**_variables(settings)),
         **apart_from_terminal(),
     )
 
@@ -140,7 +139,7 @@ def _parsed(line: bytes) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def _environment(settings: Settings) -> dict[str, str]:
+def _variables(settings: Settings) -> dict[str, str]:
     """Return every setting as the child reads it; unlike arguments, they are not shown to other users by `ps`."""
     return {f"{ENVIRONMENT_PREFIX}{name.upper()}": str(value) for name, value in asdict(settings).items()}
 

@@ -5,11 +5,12 @@ Owns command lines of Python children and their place apart from the terminal. K
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import Any
 
-__all__ = ["apart_from_terminal", "python_module"]
+__all__ = ["apart_from_terminal", "child_environment", "python_module"]
 
 
 def python_module(name: str, *arguments: str) -> list[str]:
@@ -18,6 +19,11 @@ def python_module(name: str, *arguments: str) -> list[str]:
     -P keeps the current folder off the import path: a folder of the user's named `app` must not be run instead of ours.
     """
     return [sys.executable, "-P", "-m", name, *arguments]
+
+
+def child_environment(**variables: str) -> dict[str, str]:
+    """Return this process's environment with `variables`, and -P for whatever Python the child starts in turn."""
+    return {**os.environ, "PYTHONSAFEPATH": "1", **variables}
 
 
 def apart_from_terminal() -> dict[str, Any]:

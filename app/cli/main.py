@@ -21,7 +21,6 @@ from quantizer.errors import UserError
 __all__ = ["main"]
 
 _INTERRUPTED = 130  # 128 + SIGINT
-_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ def _status(args: Sequence[str] | None) -> int:
         return _INTERRUPTED
     except BrokenPipeError:
         _discard_stdout()
-        return _BROKEN_PIPE
+        return 1  # as click ends when it meets the broken pipe first
     return 0
 
 

@@ -5,6 +5,7 @@ Owns routing and error handling. Knows nothing of sockets, signals or settings.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -37,7 +38,10 @@ def create_app(models: ModelManager, policy: GuardPolicy) -> ASGIApp:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        warming = asyncio.create_task(models.warm_up())
         yield
+        warming.cancel()
+        await asyncio.gather(warming, return_exceptions=True)
         await models.close()
 
     # No schema and no docs page: FastAPI's page loads its scripts from the network.

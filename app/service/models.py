@@ -123,6 +123,10 @@ class ModelManager:
         )
         return Prompt(text, add_special=not (file.bos_token and text.startswith(file.bos_token)))
 
+    async def warm_up(self) -> None:
+        """Start what chat will need, so that the first question does not wait for it."""
+        await self._renderer.render("", [])
+
     async def close(self) -> None:
         """End every engine and the renderer."""
         await asyncio.gather(*(model.engine.stop() for model in self.loaded))

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import codecs
 import contextlib
-import os
 import signal
 from asyncio.subprocess import PIPE, Process
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 
 from app.engine.frames import Frame, decode, encode, frame_length
-from app.processes import apart_from_terminal
+from app.processes import apart_from_terminal, child_environment
 from app.terminal import printable
 from quantizer.errors import EngineError
 
@@ -66,10 +65,14 @@ class WorkerProcess:
     @classmethod
     async def start(cls, command: Sequence[str]) -> WorkerProcess:
         """Start `command`. Raises EngineError when the system cannot."""
-        environment = {**os.environ, "GGML_NO_BACKTRACE": "1"}
         try:
             process = await asyncio.create_subprocess_exec(
-                *command, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment, **apart_from_terminal()
+                *command,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=PIPE,
+                env=child_environment(GGML_NO_BACKTRACE="1"),
+                **apart_from_terminal(),
             )
         except OSError as error:
             cause = f"The engine process cannot be started: {error.strerror}."

@@ -77,12 +77,11 @@ def start_service(environment: Mapping[str, str]) -> Iterator[Callable[..., Runn
     yield start
     for service in running:
         service.http.close()
-        assert service.process.stdin is not None
-        service.process.stdin.close()
-    for service in running:
-        assert service.process.stdout is not None
-        assert service.process.wait(timeout=20) == 0
-        service.process.stdout.close()
+        was_killed = service.process.poll() is not None
+        with service.process:
+            assert service.process.stdin is not None
+            service.process.stdin.close()
+            assert was_killed or service.process.wait(timeout=20) == 0
 
 
 @pytest.fixture(scope="session")

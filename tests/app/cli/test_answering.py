@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.cli.answering import LoadingLine, as_json, print_piece, stats_line
+from app.client_fake import COMPLETED, LOADING, READY
+
+
+def test_nothing_a_model_writes_is_obeyed_by_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_piece("a\x1b]52;c;evil\x07b\u202e\x9b31mc\n")
+    assert capsys.readouterr().out == "a]52;c;evilb31mc\n"
+
+
+def test_the_stats_are_one_line_with_units() -> None:
+    figures = "first token 0.25 s · prefill 160.0 tok/s · decode 48.0 tok/s · 40 tokens in (0 cached), 12 out"
+    assert stats_line(COMPLETED) == f"{figures} · stop"
+
+
+def test_the_json_has_the_promised_keys() -> None:
+    assert set(as_json("guide", "text", COMPLETED)) == {"text", "finish_reason", "usage", "timings", "model"}
+
+
+def test_a_notice_is_told_once_and_loading_only_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    line = LoadingLine()
+    line.show(LOADING)
+    for _ in range(2):
+        line.show(replace(READY, notices=("Slower kernels.\x1b[0m",)))
+    assert capsys.readouterr().err == "Slower kernels.[0m\n"

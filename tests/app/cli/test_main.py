@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+
+import click
+import pytest
+from running import RunningService
+
+from app import __version__
+from app.cli import main as command_line
+from app.processes import python_module
+from quantizer.errors import ModelFileError, UsageError
+
+HEAVY = {"llama_cpp", "numpy", "httpx", "rich", "textual", "fastapi", "uvicorn", "pydantic", "gguf", "asyncio"}
+
+
+def _run(*arguments: str, code: str = "from app.cli.main import main; main()") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-P", "-c", code, *arguments], capture_output=True, text=True, timeout=30)
+
+
+def test_help_lists_the_verbs_and_imports_nothing_heavy() -> None:
+    code = """
+import sys
+from app.cli.main import main
+try:
+    main()
+finally:
+    print(" ".join(sys.modules), file=sys.stderr)
+"""
+    done = _run("--help", code=code)
+    assert done.returncode == 0
+    for verb in ("run", "serve", "quantize", "show"):
+        assert f"\n  {verb} " in done.stdout
+    assert HEAVY & set(done.stderr.split()) == set()
+
+
+def test_the_version_is_told() -> None:
+    assert _run("--version").stdout == f"localllm {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [("frobnicate",), ("run", "--frobnicate"), ("serve", "--port", "x")])
+def test_wrong_use_is_status_2(arguments: tuple[str, ...]) -> None:
+    done = _run(*arguments)
+    assert done.returncode == 2
+    assert "Error: " in done.stderr
+
+
+def _status_when_a_verb_raises(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> int | str | None:
+    @click.command()
+    def verb() -> None:
+        raise error
+
+    monkeypatch.setattr(command_line._Verbs, "get_command", lambda *_: verb)
+    with pytest.raises(SystemExit) as leaving:
+        command_line.main(["verb"])
+    return leaving.value.code
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ModelFileError("It is broken.", "Get another."), 1),
+        (UsageError("It makes no sense.", "Do otherwise."), 2),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_a_failure_is_a_sentence_and_a_status(
+    error: BaseException, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _status_when_a_verb_raises(error, monkeypatch) == status
+    assert capsys.readouterr().err.strip() == ("" if status == 130 else f"Error: {error}")
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ZeroDivisionError):
+        _status_when_a_verb_raises(ZeroDivisionError(), monkeypatch)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes break otherwise there")
+def test_a_reader_that_leaves_ends_it_without_a_word(environment: Mapping[str, str], service: RunningService) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as broken:
+        done = subprocess.run(
+            python_module("app.cli.main", "run", "-p", "hello"),
+            env={**environment, "LOCALLLM_PORT": service.url.rpartition(":")[2]},
+            stdin=subprocess.DEVNULL,
+            stdout=broken,
+            stderr=subprocess.PIPE,
+            timeout=30,
+        )
+    assert (done.returncode, done.stderr) == (1, b"")

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from running import RunningService
+
+from app.processes import python_module
+
+
+@pytest.fixture(scope="module")
+def here(environment: Mapping[str, str], service: RunningService) -> Mapping[str, str]:
+    """An environment in which a service runs already, which saves a start a test."""
+    return {**environment, "LOCALLLM_PORT": service.url.rpartition(":")[2]}
+
+
+def _run(environment: Mapping[str, str], *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    command = python_module("app.cli.main", "run", *arguments)
+    return subprocess.run(command, env=environment, input=stdin, capture_output=True, timeout=30)
+
+
+def test_an_answer_goes_to_stdout_and_the_stats_to_stderr(here: Mapping[str, str]) -> None:
+    done = _run(here, "-p", "hello", "--max-tokens", "8", "--temp", "0", "--stats")
+    assert done.returncode == 0
+    assert 1 <= len(done.stdout.decode()) <= 9
+    assert done.stdout.endswith(b"\n")
+    assert "tok/s" in done.stderr.decode()
+
+
+def test_the_json_is_one_object(here: Mapping[str, str]) -> None:
+    done = _run(here, "-p", "hello", "--max-tokens", "8", "--seed", "1", "--json")
+    answer = json.loads(done.stdout)
+    assert set(answer) == {"text", "finish_reason", "usage", "timings", "model"}
+    assert answer["model"] == "tiny"
+    assert answer["usage"]["completion_tokens"] <= 8
+
+
+def _n_prompt_tokens(done: subprocess.CompletedProcess[bytes]) -> int:
+    n_tokens: int = json.loads(done.stdout)["usage"]["prompt_tokens"]
+    return n_tokens
+
+
+def test_piped_text_is_one_prompt_and_follows_an_argument(here: Mapping[str, str], tiny_model: Path) -> None:
+    overhead = len("<user>\n<assistant>")
+    options = ("--max-tokens", "1", "--json")
+    assert _n_prompt_tokens(_run(here, *options, stdin=b"two\nlines\n")) == overhead + len("two\nlines")
+    both = _run(here, str(tiny_model), "Sum up:", *options, stdin=b"text\n")
+    assert _n_prompt_tokens(both) == overhead + len("Sum up:\n\ntext")
+    system = _run(here, "-p", "hi", "--system", "Be brief.", *options)
+    assert _n_prompt_tokens(system) == overhead + len("<system>Be brief.\n") + len("hi")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "status", "words"),
+    [
+        ((), b"", 2, "no prompt"),
+        (("--json",), b"", 2, "no prompt"),
+        (("What is it?",), b"", 2, "taken as the model"),
+        (("-p", "a", "-m", "tiny", "tiny"), b"", 2, "twice"),
+        (("-p", "a", "--temp", "nan"), b"", 2, "temperature"),
+        (("-p", "a", "--max-tokens", "0"), b"", 2, "max-tokens"),
+        ((), b"\xff\xfe\xff", 2, "UTF-8"),
+        (("-p", "a", "--temp", "-1"), b"", 1, "temperature"),
+        (("nope", "-p", "a"), b"", 1, "no model 'nope'"),
+        (("gone/nope.gguf", "-p", "a"), b"", 1, "nope.gguf"),
+        (("-p", "refuse me"), b"", 1, "template"),
+        (("-p", "x" * 5000), b"", 1, "context holds 4096"),
+    ],
+)
+def test_what_cannot_be_done_is_a_sentence_on_stderr(
+    here: Mapping[str, str], arguments: tuple[str, ...], stdin: bytes, status: int, words: str
+) -> None:
+    done = _run(here, *arguments, stdin=stdin)
+    assert (done.returncode, done.stdout) == (status, b"")
+    assert words in done.stderr.decode()
+    assert b"Traceback" not in done.stderr
+
+
+def test_without_a_service_it_starts_one_and_leaves_none(environment: Mapping[str, str]) -> None:
+    done = _run(environment, "-p", "hello", "--max-tokens", "3")
+    assert done.returncode == 0
+    assert done.stdout
+
+
+def test_a_folder_named_app_in_the_working_folder_is_not_run(environment: Mapping[str, str], tmp_path: Path) -> None:
+    for package in ("app", "app/engine", "app/cli"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("raise SystemExit('somebody else')")
+    done = subprocess.run(
+        python_module("app.cli.main", "run", "-p", "hello", "--max-tokens", "3"),
+        env=environment,
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=30,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="closes a pipe as POSIX does")
+def test_stdin_that_is_closed_is_no_prompt(here: Mapping[str, str]) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", '"$@" <&-', "sh", *python_module("app.cli.main", "run")],
+        env=here,
+        capture_output=True,
+        timeout=30,
+    )
+    assert done.returncode == 2
+    assert b"no prompt" in done.stderr

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from running import RunningService
+
+from app.processes import python_module
+from app.service import server
+from quantizer.errors import ServiceError
+
+
+def _serve(environment: Mapping[str, str], *flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        python_module("app.cli.main", "serve", *flags),
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+
+def test_a_port_in_use_is_refused_with_a_way_out() -> None:
+    with server.listen("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(ServiceError, match=f"Port {port} .* is in use.*--port"):
+            server.listen("127.0.0.1", port)
+
+
+def test_an_owned_service_takes_another_port_instead() -> None:
+    with server.listen("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with server.listen("127.0.0.1", port, or_any=True) as second:
+            assert second.getsockname()[1] != port
+
+
+def test_an_address_that_is_not_ours_is_refused() -> None:
+    with pytest.raises(ServiceError, match=r"Cannot listen on 192\.0\.2\.1"):
+        server.listen("192.0.2.1", 0)
+
+
+def test_a_port_in_use_ends_the_command_before_a_model_is_looked_at(environment: Mapping[str, str]) -> None:
+    with server.listen("127.0.0.1", 0) as first:
+        done = _serve(environment, "--port", str(first.getsockname()[1]), "--model", "nope.gguf")
+    assert done.returncode == 1
+    assert "is in use" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "status", "words"),
+    [
+        (("--model", "nope"), 1, "no model 'nope'"),
+        (("--host", "0.0.0.0"), 2, "no key is set"),
+        (("--port", "70000"), 2, "70000"),
+    ],
+)
+def test_what_cannot_be_served_ends_with_a_sentence(
+    environment: Mapping[str, str], flags: tuple[str, ...], status: int, words: str
+) -> None:
+    done = _serve(environment, *flags)
+    assert done.returncode == status
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_broken_model_is_refused_before_listening(environment: Mapping[str, str], tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_text("This is a text file.")
+    done = _serve(environment, "--model", str(broken))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "broken.gguf is not a GGUF file" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_says_where_it_listens_and_stops_cleanly(environment: Mapping[str, str], number: signal.Signals) -> None:
+    command = python_module("app.cli.main", "serve")
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert "localllm serves tiny on http://127.0.0.1:" in line
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=15)
+    assert (process.returncode, errors) == (0, "")
+
+
+def test_the_key_is_wanted_on_every_route_but_health(start_service: Callable[..., RunningService]) -> None:
+    service = start_service(api_key="sesame")
+    with httpx.Client(base_url=service.url, trust_env=False) as stranger:
+        assert stranger.get("/v1/models").status_code == 401
+        assert stranger.get("/api/localllm/status").status_code == 401
+        assert stranger.get("/health").status_code == 200
+    assert service.http.get("/v1/models").status_code == 200
+
+
+def _process_lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="asks the process table by signal 0")
+def test_a_killed_service_leaves_no_worker_behind(start_service: Callable[..., RunningService]) -> None:
+    service = start_service()
+    worker_pid = service.model()["worker_pid"]
+    os.kill(service.process.pid, signal.SIGKILL)
+    assert service.process.wait(timeout=5) == -signal.SIGKILL
+    deadline_s = time.monotonic() + 5
+    while _process_lives(worker_pid) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    assert not _process_lives(worker_pid)
+
+
+async def _hello(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "http":
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"hi"})
+
+
+@asynccontextmanager
+async def _listening() -> AsyncIterator[int]:
+    has_begun = asyncio.Event()
+    with server.listen("127.0.0.1", 0) as listener:
+        running: uvicorn.Server = server._Server(server._config(_hello), has_begun.set)
+        task = asyncio.create_task(running.serve(sockets=[listener]))
+        await has_begun.wait()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            running.should_exit = True
+            await task
+
+
+async def _answer_or_reset(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.read()
+    except ConnectionError:
+        return b""
+
+
+async def test_a_connection_that_sends_no_whole_header_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HEADER_TIMEOUT_S", 0.2)
+    async with _listening() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: loc")
+        async with asyncio.timeout(2):
+            assert await _answer_or_reset(reader) == b""
+        writer.close()
+
+
+async def test_a_kept_connection_may_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HEADER_TIMEOUT_S", 0.2)
+    async with _listening() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(2):
+            writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b"200" in await reader.readline()
+            await reader.readuntil(b"hi")
+            await asyncio.sleep(0.3)
+        writer.close()
+        await writer.wait_closed()
+
+
+def test_listening_on_ipv6_loopback_works_where_it_exists() -> None:
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    try:
+        listener = server.listen("::1", 0)
+    except ServiceError as error:
+        pytest.skip(str(error))
+    with listener:
+        assert listener.getsockname()[0] == "::1"

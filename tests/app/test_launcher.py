@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from running import RunningService
+
+from app.client import Completed, Message, ModelStatus, TextDelta
+from app.launcher import load_model, open_service
+from app.settings import Settings, load_settings
+from quantizer.errors import ModelFileError
+
+
+@pytest.fixture
+def settings(environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Settings under which no service runs."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    return load_settings(environment=environment)
+
+
+def _at(service: RunningService, settings: Settings) -> Settings:
+    port = int(service.url.rpartition(":")[2])
+    return Settings(port=port, data_dir=settings.data_dir, cache_dir=settings.cache_dir)
+
+
+async def test_it_starts_a_service_that_answers_and_ends_with_it(settings: Settings) -> None:
+    seen: list[ModelStatus] = []
+    async with open_service(settings) as client:
+        status = await load_model(client, "", seen.append)
+        assert (status.id, status.state) == ("tiny", "ready")
+        events = [event async for event in client.chat([Message("user", "hello")])]
+        pid = (await client._call("GET", "/api/localllm/status"))["models"][0]["worker_pid"]
+    assert isinstance(events[-1], Completed)
+    assert all(isinstance(event, TextDelta) for event in events[:-1])
+    assert seen[-1] == status
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_a_service_that_was_found_is_used_and_left_running(settings: Settings, service: RunningService) -> None:
+    async with open_service(_at(service, settings)) as client:
+        assert client.base_url == service.url
+        assert (await load_model(client, "")).id == "tiny"
+    assert service.http.get("/health").status_code == 200
+
+
+async def test_what_the_service_refuses_is_raised_as_itself(settings: Settings, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_text("no model")
+    with pytest.raises(ModelFileError, match="not a GGUF"):
+        async with open_service(settings, str(broken)):
+            pass
+
+
+async def test_another_program_on_the_port_is_left_alone(settings: Settings) -> None:
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    other = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    async with other:
+        port = other.sockets[0].getsockname()[1]
+        busy = Settings(
+            port=port, engine="fake", model=settings.model, data_dir=settings.data_dir, cache_dir=settings.cache_dir
+        )
+        async with open_service(busy) as client:
+            assert not client.base_url.endswith(f":{port}")
+            assert (await load_model(client, "")).state == "ready"
+
+
+FACE = """
+import asyncio, sys
+from app.launcher import load_model, open_service
+from app.settings import load_settings
+
+async def main():
+    async with open_service(load_settings()) as client:
+        await load_model(client, "")
+        status = await client._call("GET", "/api/localllm/status")
+        print(client.base_url, status["models"][0]["worker_pid"], flush=True)
+        await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="kills by signal")
+async def test_a_face_that_is_killed_leaves_no_service_and_no_worker(environment: Mapping[str, str]) -> None:
+    face = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-c", FACE), env=environment, stdout=asyncio.subprocess.PIPE
+    )
+    assert face.stdout is not None
+    url, pid = (await face.stdout.readline()).decode().split()
+    face.kill()
+    await face.wait()
+    async with asyncio.timeout(5):
+        while _lives(int(pid)) or await _listens(url):  # noqa: ASYNC110 - other processes send no events
+            await asyncio.sleep(0.05)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def _listens(url: str) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+    except OSError:
+        return False
+    writer.close()
+    return True
