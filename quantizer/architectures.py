@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from quantizer.config import Config
 from quantizer.errors import CheckpointError
@@ -17,7 +18,8 @@ from quantizer.transforms import RowOrder, unpermute_keys, unpermute_queries
 
 __all__ = ["ARCHITECTURES", "Architecture", "Hyperparameter", "architecture_of", "head_size"]
 
-Number = int | float | str | None
+Number: TypeAlias = int | float | str | None
+Shapes: TypeAlias = Callable[[Config], dict[str, tuple[int, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,9 @@ class Architecture:
     generate: Callable[[Config], list[GeneratedTensor]] = lambda _config: []
     # endings of source tensors that the runtime computes itself
     ignored: tuple[str, ...] = (".rotary_emb.inv_freq", ".attention.masked_bias", ".attention.bias")
-    required: tuple[str, ...] = ()
-    required_per_layer: tuple[str, ...] = ()
+    # the tensors that must be there and their shapes in ggml order: of the whole model, and of each layer
+    model_shapes: Shapes = lambda _config: {}
+    layer_shapes: Shapes = lambda _config: {}
 
 
 def head_size(config: Config) -> int:
@@ -128,15 +131,36 @@ _ATTENTION_DECODER = (
     Hyperparameter("rope.scaling.original_context_length", "u32", _original_context),
     Hyperparameter("rope.freq_base", "f32", _rope_base),
     Hyperparameter("attention.layer_norm_rms_epsilon", "f32", lambda config: config.number("rms_norm_eps")),
-    Hyperparameter("attention.key_length", "u32", lambda config: config.optional_integer("head_dim")),
-    Hyperparameter("attention.value_length", "u32", lambda config: config.optional_integer("head_dim")),
+    Hyperparameter("attention.key_length", "u32", head_size),
+    Hyperparameter("attention.value_length", "u32", head_size),
     Hyperparameter("vocab_size", "u32", _integer("vocab_size")),
     Hyperparameter("rope.dimension_count", "u32", head_size),
 )
-_DENSE_LAYER = (
-    *("attn_norm.weight", "attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_output.weight"),
-    *("ffn_norm.weight", "ffn_gate.weight", "ffn_up.weight", "ffn_down.weight"),
-)
+
+
+def _decoder_shapes(config: Config) -> dict[str, tuple[int, ...]]:
+    n_embd, n_vocab = config.integer("hidden_size"), config.integer("vocab_size")
+    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (n_embd, n_vocab), "output_norm.weight": (n_embd,)}
+    # transformers ties a llama's embeddings only when told to
+    return shapes if config.flag("tie_word_embeddings") else shapes | {"output.weight": (n_embd, n_vocab)}
+
+
+def _dense_layer_shapes(config: Config) -> dict[str, tuple[int, ...]]:
+    n_embd, n_ff, size = config.integer("hidden_size"), config.integer("intermediate_size"), head_size(config)
+    n_query = size * config.integer("num_attention_heads")
+    n_kv = size * config.integer("num_key_value_heads", "num_attention_heads")
+    return {
+        "attn_norm.weight": (n_embd,),
+        "attn_q.weight": (n_embd, n_query),
+        "attn_k.weight": (n_embd, n_kv),
+        "attn_v.weight": (n_embd, n_kv),
+        "attn_output.weight": (n_query, n_embd),
+        "ffn_norm.weight": (n_embd,),
+        "ffn_gate.weight": (n_embd, n_ff),
+        "ffn_up.weight": (n_embd, n_ff),
+        "ffn_down.weight": (n_ff, n_embd),
+    }
+
 
 ARCHITECTURES: dict[str, Architecture] = {
     entry.hf_class: entry
@@ -147,8 +171,8 @@ ARCHITECTURES: dict[str, Architecture] = {
             hyperparameters=_ATTENTION_DECODER,
             row_orders={"ATTN_Q": unpermute_queries, "ATTN_K": unpermute_keys},
             generate=_llama3_rope_factors,
-            required=("token_embd.weight", "output_norm.weight"),
-            required_per_layer=_DENSE_LAYER,
+            model_shapes=_decoder_shapes,
+            layer_shapes=_dense_layer_shapes,
         ),
     )
 }

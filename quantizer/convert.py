@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from quantizer.architectures import Architecture, architecture_of, head_size
+from quantizer.architectures import Architecture, architecture_of
 from quantizer.categories import allows_quantization
 from quantizer.checkpoint import Checkpoint, read_checkpoint
 from quantizer.config import Config
@@ -40,8 +40,7 @@ def open_checkpoint(folder: Path) -> SourceModel:
     architecture = architecture_of(config)
     vocabulary = read_vocabulary(folder, config)
     tensors = _mapped(checkpoint, config, architecture)
-    _check_complete(tensors, config, architecture)
-    _check_shapes(tensors, config)
+    _check_shapes(tensors, config, architecture)
     name = folder.resolve().name
     return SourceModel(
         name,
@@ -98,14 +97,8 @@ def _placed(
         return renamed
     # a bias has one number where a matrix has a row
     n_rows = tensor.shape[-1]
-    if n_rows % (2 * head_size(config)):
-        raise CheckpointError(
-            f"The tensor {name} does not split into heads of {head_size(config)}.", "Check config.json."
-        )
-    as_rows = (
-        FileTensor(name, (1, n_rows), tensor.stored, tensor.source, tensor.start) if len(tensor.shape) == 1 else renamed
-    )
-    return RearrangedTensor(as_rows, name, tensor.shape, row_order(config, n_rows))
+    rows = renamed if len(tensor.shape) > 1 else replace(renamed, shape=(1, n_rows))
+    return RearrangedTensor(rows, name, tensor.shape, row_order(config, n_rows))
 
 
 def _file_order(name: str) -> tuple[int, int, str]:
@@ -116,28 +109,27 @@ def _file_order(name: str) -> tuple[int, int, str]:
     return (2 if name.startswith("output") else 0, 0, name)
 
 
-def _check_complete(tensors: Mapping[str, SourceTensor], config: Config, architecture: Architecture) -> None:
-    n_layers = config.integer("num_hidden_layers")
-    needed = [
-        *architecture.required,
-        *(f"blk.{i}.{name}" for i in range(n_layers) for name in architecture.required_per_layer),
-        *(() if config.flag("tie_word_embeddings") else ("output.weight",)),
-    ]
+def _check_shapes(tensors: Mapping[str, SourceTensor], config: Config, architecture: Architecture) -> None:
+    """Every tensor that the architecture needs is there, in the shape that the config implies."""
+    layer = architecture.layer_shapes(config)
+    needed = architecture.model_shapes(config) | {
+        f"blk.{i}.{name}": shape for i in range(config.integer("num_hidden_layers")) for name, shape in layer.items()
+    }
     missing = [name for name in needed if name not in tensors]
     if missing:
         raise CheckpointError(
             f"The checkpoint lacks {len(missing)} tensors, {missing[0]} among them.", "Download the whole checkpoint."
         )
+    for name, shape in needed.items():
+        if tensors[name].shape != shape:
+            raise CheckpointError(
+                f"The tensor {name} is {_times(tensors[name].shape)}, where config.json implies {_times(shape)}.",
+                "Download the checkpoint again.",
+            )
 
 
-def _check_shapes(tensors: Mapping[str, SourceTensor], config: Config) -> None:
-    n_vocabulary, n_embd = config.integer("vocab_size"), config.integer("hidden_size")
-    shape = tensors["token_embd.weight"].shape
-    if shape != (n_embd, n_vocabulary):
-        raise CheckpointError(
-            f"The embedding is {shape[-1]} × {shape[0]}, where config.json says {n_vocabulary} × {n_embd}.",
-            "Download the checkpoint again.",
-        )
+def _times(shape: tuple[int, ...]) -> str:
+    return " × ".join(map(str, reversed(shape)))
 
 
 def _shape(config: Config, architecture: Architecture) -> ModelShape:

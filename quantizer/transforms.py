@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantizer.config import Config
+from quantizer.errors import CheckpointError
 
 __all__ = ["RowOrder", "unpermute_keys", "unpermute_queries", "unpermuted"]
 
@@ -30,5 +31,8 @@ def unpermuted(n_rows: int, n_heads: int) -> npt.NDArray[np.intp]:
     """Interleave the two halves of each head's rows.
 
     transformers rotates the first half of a head against the second; llama.cpp's llama graph rotates neighbours.
+    Raises CheckpointError when the rows are not so many heads.
     """
+    if n_heads == 0 or n_rows % (2 * n_heads):
+        raise CheckpointError(f"{n_rows} rows do not split into {n_heads} attention heads.", "Check config.json.")
     return np.arange(n_rows).reshape(n_heads, 2, -1).swapaxes(1, 2).reshape(-1)

@@ -13,7 +13,8 @@ from gguf_files import byte_level_tokens
 __all__ = ["TinyLlama", "write_safetensors"]
 
 LLAMA_3_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>")
 
@@ -82,7 +83,10 @@ class TinyLlama:
         shapes["model.norm.weight"] = (self.n_embd,)
         if not self.is_tied:
             shapes["lm_head.weight"] = (self.n_vocab, self.n_embd)
-        return {name: exact(rng.standard_normal(shape) * 0.08, self.dtype) for name, shape in shapes.items()}
+        return {
+            name: exact(rng.standard_normal(shape, np.float32) * np.float32(0.08), self.dtype)
+            for name, shape in shapes.items()
+        }
 
     def _write_weights(self, folder: Path) -> None:
         weights = self.weights()
@@ -95,7 +99,7 @@ class TinyLlama:
             part = dict(list(weights.items())[shard :: self.n_shards])
             write_safetensors(folder / name, part, self.dtype)
             weight_map |= dict.fromkeys(part, name)
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
 
 
 def exact(values: np.ndarray, dtype: str) -> np.ndarray:
@@ -137,9 +141,7 @@ def tokenizer() -> dict[str, Any]:
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     return {
         "version": "1.0",
-        "added_tokens": [
-            token | {"single_word": False, "lstrip": False, "rstrip": False} for token in added
-        ],
+        "added_tokens": [token | {"single_word": False, "lstrip": False, "rstrip": False} for token in added],
         "normalizer": None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, byte_level]},
         "post_processor": None,

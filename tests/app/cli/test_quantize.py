@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+
+def localllm(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from app.cli.main import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GGUF with a name that no terminal should obey."""
+    path = tmp_path_factory.mktemp("model") / "small.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name("Small\x1b[31m one")
+    writer.add_context_length(2048)
+    writer.add_embedding_length(64)
+    writer.add_block_count(3)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_license("mit")
+    writer.add_chat_template("{{ messages }}")
+    for i in range(3):
+        writer.add_tensor(f"blk.{i}.attn_q.weight", np.ones((64, 64), np.float16))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_the_json_of_a_run_names_the_size_of_its_output(tmp_path: Path, model: Path) -> None:
+    output = tmp_path / "out.gguf"
+    result = localllm("quantize", str(model), "Q8_0", "-o", str(output), "--json")
+    assert result.returncode == 0
+    assert json.loads(result.stdout)["bytes"] == output.stat().st_size
+
+
+def test_a_dry_run_names_the_same_size_and_writes_nothing(tmp_path: Path, model: Path) -> None:
+    dry = localllm("quantize", str(model), "q8_0", "--dry-run", "--json", cwd=tmp_path)
+    assert not list(tmp_path.iterdir())
+    wet = localllm("quantize", str(model), "q8_0", "--json", cwd=tmp_path)
+    assert json.loads(dry.stdout)["bytes"] == json.loads(wet.stdout)["bytes"]
+    assert [path.name for path in tmp_path.iterdir()] == ["small-Q8_0.gguf"]
+
+
+def test_an_unknown_type_is_wrong_use(model: Path) -> None:
+    result = localllm("quantize", str(model), "Q4_Z")
+    assert result.returncode == 2
+    assert "Q4_K_M" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_text_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "fake.gguf").write_text("I am a text.")
+    for verb in ("show", "quantize"):
+        result = localllm(verb, str(tmp_path / "fake.gguf"))
+        assert result.returncode == 1
+        assert "is not a GGUF file" in result.stderr
+        assert "Traceback" not in result.stderr
+
+
+def test_show_tells_what_a_file_is_and_obeys_nothing_in_it(model: Path) -> None:
+    result = localllm("show", str(model))
+    assert result.returncode == 0
+    assert "\x1b" not in result.stdout
+    lines = dict(line.split("  ", 1) for line in result.stdout.splitlines())
+    assert lines["architecture"].strip() == "llama"
+    assert lines["cache"].strip() == "384 bytes per token in F16"
+    assert lines["licence"].strip() == "mit"
+
+
+def test_show_as_json_is_one_object(model: Path) -> None:
+    card = json.loads(localllm("show", str(model), "--json").stdout)
+    assert (card["n_parameters"], card["n_ctx_train"], card["has_chat_template"]) == (12_288, 2048, True)
+    assert card["types"] == {"F16": {"n_tensors": 3, "n_bytes": 24_576}}

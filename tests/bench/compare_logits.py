@@ -1,0 +1,88 @@
+"""Compare a converted GGUF with its checkpoint: the largest difference of logits, relative to their range.
+
+Run: `uv run --group train python tests/bench/compare_logits.py CHECKPOINT MODEL.gguf`. Exits 1 above 1e-3. transformers
+runs in float32 here, llama.cpp in a child process, so that a fault of one does not take the other along.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+LIMIT = 1e-3
+N_TOKENS = 96
+
+
+def tokens_for(n_vocab: int) -> list[int]:
+    """Token ids that do not depend on a tokenizer, the same on both sides."""
+    return np.random.default_rng(5).integers(0, n_vocab, N_TOKENS).tolist()
+
+
+def reference_logits(checkpoint: Path) -> np.ndarray:
+    """Logits of transformers in float32, shape [n_tokens, n_vocab]."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    with torch.no_grad():
+        logits = model(torch.tensor([tokens_for(model.config.vocab_size)])).logits[0]
+    values: np.ndarray = logits.numpy()
+    return values
+
+
+def native_logits(gguf: Path) -> np.ndarray:
+    """Logits of llama.cpp on the CPU with a float32 cache, from a child process."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "logits.npy"
+        subprocess.run([sys.executable, __file__, "--child", str(gguf), str(out)], check=True)
+        values: np.ndarray = np.load(out)
+        return values
+
+
+def child(gguf: Path, out: Path) -> None:
+    """Decode the tokens once and save all logits."""
+    import llama_cpp as native
+
+    native.llama_backend_init()
+    model_params = native.llama_model_default_params()
+    model_params.use_extra_bufts = False
+    model = native.llama_model_load_from_file(str(gguf).encode(), model_params)
+    n_vocab = native.llama_vocab_n_tokens(native.llama_model_get_vocab(model))
+    params = native.llama_context_default_params()
+    params.n_ctx = params.n_batch = params.n_ubatch = 128
+    params.type_k = params.type_v = native.GGML_TYPE_F32
+    params.flash_attn_type = 0
+    context = native.llama_init_from_model(model, params)
+    ids = tokens_for(n_vocab)
+    batch = native.llama_batch_init(len(ids), 0, 1)
+    batch.n_tokens = len(ids)
+    for i, token in enumerate(ids):
+        batch.token[i], batch.pos[i], batch.logits[i] = token, i, 1
+        batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
+    assert native.llama_decode(context, batch) == 0
+    rows = [np.ctypeslib.as_array(native.llama_get_logits_ith(context, i), (n_vocab,)).copy() for i in range(len(ids))]
+    np.save(out, np.stack(rows))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("gguf", type=Path)
+    arguments = parser.parse_args()
+    if arguments.child:
+        child(arguments.checkpoint, arguments.gguf)
+        return 0
+    reference, native = reference_logits(arguments.checkpoint), native_logits(arguments.gguf)
+    difference = float(np.abs(reference - native).max() / (reference.max() - reference.min()))
+    print(f"largest difference {difference:.2e} of the logit range (limit {LIMIT:.0e})")
+    return int(difference > LIMIT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
