@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from app.engine.backend import Backend, DecodeStatus
 from app.engine.cache import PrefixCache
+from app.engine.counters import Counters
 from app.engine.frames import Failed, Finished, Output
 from app.engine.request import FinishReason, Request
 from app.engine.scheduler import StepBudget, plan
@@ -48,6 +49,7 @@ class Engine:
         backend: Backend,
         emit: Callable[[Event], None],
         store: SequenceStore | None = None,
+        step_cost: StepCost | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._backend = backend
@@ -56,11 +58,12 @@ class Engine:
         self._facts = backend.facts
         self._budget = StepBudget(self._facts.n_batch, max(1, self._facts.n_batch // 4))
         self._cache = PrefixCache(backend, store)
-        self._cost = StepCost()
+        self._cost = step_cost or StepCost()
         self._acceptance = Acceptance()
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
         self._n_arrived = 0
+        self.counters = Counters()
         self._lock = threading.Lock()  # guards the two sets below, which `abort` touches from other threads
         self._aborted: set[str] = set()
         self._in_flight: set[str] = set()
@@ -182,6 +185,7 @@ class Engine:
         if sequence.seated_s is None:
             sequence.seated_s = self._clock()
             sequence.n_cached = seat.n_cached
+            self.counters.n_cached_tokens += seat.n_cached
         self._waiting.remove(sequence)
         self._running.append(sequence)
 
@@ -242,8 +246,11 @@ class Engine:
         if status is DecodeStatus.DONE:
             are_answers = all(sequence.is_answering for sequence, _ in batch)
             self._accept(batch)
+            duration_s = self._clock() - begun_s
+            self.counters.n_steps += 1
+            self.counters.busy_s += duration_s
             if are_answers:
-                self._cost.observe(sum(n_tokens for _, n_tokens in batch), self._clock() - begun_s)
+                self._cost.observe(sum(n_tokens for _, n_tokens in batch), duration_s)
         elif status is DecodeStatus.INTERRUPTED:
             for sequence, _ in batch:
                 sequence.n_computed = self._cache.cut(sequence.place, sequence.n_computed)
@@ -259,6 +266,8 @@ class Engine:
         for sequence, n_tokens in batch:
             n_known = min(n_tokens, sequence.n_pending)
             begin = sequence.n_computed
+            if not sequence.is_answering:
+                self.counters.n_prefill_tokens += n_known
             sequence.n_computed += n_known
             self._cache.computed(sequence.place, sequence.tokens[begin : begin + n_known])
             if sequence.n_pending == 0:
@@ -299,6 +308,8 @@ class Engine:
         if self._backend.is_end(token):
             return FinishReason.STOP, sequence.text.finish()
         sequence.append(token)
+        self.counters.n_decode_tokens += 1
+        self.counters.depth_sum += len(sequence.tokens)
         text = sequence.text.push(self._backend.piece(token))
         if sequence.text.is_stopped:
             return FinishReason.STOP, text
@@ -315,6 +326,8 @@ class Engine:
         self._cache.computed(sequence.place, accepted)
         sequence.n_drafted += n_draft
         sequence.n_accepted += n_accepted
+        self.counters.n_drafted_tokens += n_draft
+        self.counters.n_accepted_tokens += n_accepted
         for acceptance in (sequence.acceptance, self._acceptance):
             acceptance.observe(sequence.draft.n_matched, n_draft, n_accepted)
         sequence.draft = NO_DRAFT

@@ -1,6 +1,6 @@
 """llama.cpp as a `Backend`: the only module that imports llama_cpp.
 
-Every pointer has one owner, freed by `close`: LlamaBackend owns the model and the context, LlamaSampler its chain.
+Every pointer has one owner, freed by `close`: LlamaModel, LlamaBackend (a context over it) and LlamaSampler (a chain).
 One thread makes all calls but `interrupt`. Knows nothing of requests beyond their sampling parameters.
 """
 
@@ -24,10 +24,10 @@ from app.engine.backend import Chunk, DecodeStatus, ModelFacts
 from app.engine.frames import EngineConfig
 from app.engine.request import SamplingParams
 from app.engine.sampler import Stage, check_grammar, stages
-from offload.cpu import default_threads
+from app.engine.tuning import Setting
 from quantizer.errors import EngineError, RequestError
 
-__all__ = ["LlamaBackend", "LlamaSampler", "load"]
+__all__ = ["LlamaBackend", "LlamaModel", "LlamaSampler", "n_gpu_devices"]
 
 DEFAULT_N_CTX = 8192
 DEFAULT_N_CELLS = 16384
@@ -125,11 +125,12 @@ class Interrupt:
 
 
 class LlamaBackend:
-    """A loaded model and its context. Make one with `load`."""
+    """A context and its cache over a loaded model. Make one with `LlamaModel.context`."""
 
-    def __init__(self, model: int, context: int, facts: ModelFacts, owned: ExitStack) -> None:
+    def __init__(self, model: int, context: int, facts: ModelFacts) -> None:
         self.facts = facts
-        self._owned = owned
+        self._owned = ExitStack()
+        self._owned.callback(lib.llama_free, context)
         self._context = context
         self._vocab = lib.llama_model_get_vocab(model)
         self._memory = lib.llama_get_memory(context)
@@ -292,47 +293,57 @@ def _new_stage(stage: Stage, facts: ModelFacts) -> NativeSampler:
     return getattr(lib, f"llama_sampler_init_{stage.name}")(*arguments)
 
 
-def load(
-    path: Path, config: EngineConfig, use_extra_buffers: bool, on_progress: Callable[[float], bool]
-) -> LlamaBackend:
-    """Load the model at `path`, which `quantizer` has validated, and make its context.
+class LlamaModel:
+    """Loaded weights; contexts of several settings may run over them."""
 
-    `on_progress` gets fractions from 0 to 1 and returns False to cancel. Raises EngineError with llama.cpp's own words.
-    """
-    log = _log()
-    lib.llama_backend_init()
-    with ExitStack() as owned:
+    def __init__(
+        self, path: Path, n_gpu_layers: int, extra_buffers: bool, on_progress: Callable[[float], bool]
+    ) -> None:
+        """Load the model at `path`, which `quantizer` has let through.
+
+        `on_progress` gets fractions from 0 to 1 and returns False to cancel. Raises EngineError with llama.cpp's words.
+        """
+        log = _log()
+        lib.llama_backend_init()
+        self._owned = ExitStack()
         progress = lib.llama_progress_callback(lambda fraction, _data: on_progress(fraction))
         params = lib.llama_model_default_params()
-        params.n_gpu_layers = config.n_gpu_layers
-        params.use_extra_bufts = use_extra_buffers
+        params.n_gpu_layers = n_gpu_layers
+        params.use_extra_bufts = extra_buffers
         params.progress_callback = progress
-        model = lib.llama_model_load_from_file(os.fsencode(path), params)
-        if not model:
-            raise EngineError(
-                f"llama.cpp cannot load {path.name}: {log.last_words()}",
-                "Check it with `localllm show`.",
-            )
-        owned.callback(lib.llama_model_free, model)
-        if not lib.llama_model_has_decoder(model) or lib.llama_vocab_type(lib.llama_model_get_vocab(model)) == 0:
+        self._model = lib.llama_model_load_from_file(os.fsencode(path), params)
+        if not self._model:
+            raise EngineError(f"llama.cpp cannot load {path.name}: {log.last_words()}", "See `localllm show`.")
+        self._owned.callback(lib.llama_model_free, self._model)
+        if not lib.llama_model_has_decoder(self._model) or not self._has_vocabulary():
+            self.close()
             raise EngineError(f"{path.name} cannot generate text.", "Choose a chat or completion model.")
-        facts = _facts(model, config)
-        context = lib.llama_init_from_model(model, _context_params(facts, config))
+
+    def context(self, config: EngineConfig, setting: Setting) -> LlamaBackend:
+        """Return a backend over these weights; close it before the model. Raises EngineError without the memory."""
+        facts = _facts(self._model, config, setting)
+        context = lib.llama_init_from_model(self._model, _context_params(facts, setting))
         if not context:
             raise EngineError(
-                f"llama.cpp cannot make a context of {facts.n_cells} tokens: {log.last_words()}",
+                f"llama.cpp cannot make a context of {facts.n_cells} tokens: {_log().last_words()}",
                 "Use a smaller --ctx, or a smaller model.",
             )
-        owned.callback(lib.llama_free, context)
-        return LlamaBackend(model, context, facts, owned.pop_all())
+        return LlamaBackend(self._model, context, facts)
+
+    def close(self) -> None:
+        self._owned.close()
+
+    def _has_vocabulary(self) -> bool:
+        return bool(lib.llama_vocab_type(lib.llama_model_get_vocab(self._model)))
 
 
-def _facts(model: int, config: EngineConfig) -> ModelFacts:
+def _facts(model: int, config: EngineConfig, setting: Setting) -> ModelFacts:
     n_ctx_train = lib.llama_model_n_ctx_train(model)
     n_ctx = config.n_ctx or min(n_ctx_train, DEFAULT_N_CTX)
     can_cut = not (
         lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model) or lib.llama_model_n_swa(model) > 0
     )
+    n_parked = N_PARKED if can_cut else config.n_sequences
     description = ctypes.create_string_buffer(128)
     lib.llama_model_desc(model, description, len(description))
     return ModelFacts(
@@ -342,17 +353,17 @@ def _facts(model: int, config: EngineConfig) -> ModelFacts:
         n_ctx_train=n_ctx_train,
         n_cells=max(n_ctx, min(n_ctx * config.n_sequences, DEFAULT_N_CELLS)),
         n_sequences=config.n_sequences,
-        n_places=config.n_sequences + (N_PARKED if can_cut else config.n_sequences),
+        n_places=min(config.n_sequences + n_parked, lib.llama_max_parallel_sequences()),
         can_cut=can_cut,
         n_batch=config.n_batch or N_BATCH,
         n_parameters=lib.llama_model_n_params(model),
         model_bytes=lib.llama_model_size(model),
-        layout="flash" if _uses_flash_attention() else "plain",
+        layout="flash" if setting.flash_attention else "plain",
     )
 
 
 @cache
-def _n_gpu_devices() -> int:
+def n_gpu_devices() -> int:
     """Return how many GPUs this build can use. llama_supports_gpu_offload says yes to any build with RPC in it."""
     count, get, kind = (_ggml_function(f"ggml_backend_dev_{name}") for name in ("count", "get", "type"))
     count.restype, get.restype, get.argtypes = ctypes.c_size_t, ctypes.c_void_p, [ctypes.c_size_t]
@@ -369,19 +380,14 @@ def _ggml_function(name: str) -> Any:
     raise EngineError(f"This build of llama.cpp has no {name}.", "Install llama-cpp-python again.")
 
 
-def _uses_flash_attention() -> bool:
-    """Return whether to compute attention fused: on a CPU it halves decode at depth (14.1 to 6.5 tok/s at 1,800 tokens,
-    1.24B Q4_K_M, 2 AVX-512 cores), on a GPU it is the faster way."""
-    return _n_gpu_devices() > 0
-
-
-def _context_params(facts: ModelFacts, config: EngineConfig) -> lib.llama_context_params:
+def _context_params(facts: ModelFacts, setting: Setting) -> lib.llama_context_params:
     params = lib.llama_context_default_params()
     params.n_ctx = facts.n_cells
     params.n_batch = params.n_ubatch = facts.n_batch
     params.n_seq_max = facts.n_places
-    params.n_threads = params.n_threads_batch = config.n_threads or default_threads()
+    params.n_threads = params.n_threads_batch = setting.n_threads
     params.kv_unified = True  # one stream: any sequence may use any cell, and prefixes can be shared
     params.no_perf = True
-    params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_AUTO if _uses_flash_attention() else 0
+    is_fused = setting.flash_attention
+    params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_AUTO if is_fused else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
     return params

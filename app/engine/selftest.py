@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from importlib import metadata, resources, util
 from pathlib import Path
 
-from offload.cpu import cpu_name
+from app.engine.tuning import Setting
+from offload.cpu import cpu_name, default_threads
 from quantizer.errors import EngineError, UserError
 
 __all__ = ["NOTICE", "Verdict", "examine"]
@@ -56,7 +57,8 @@ def _survives(child: tuple[str, ...]) -> bool:
     except subprocess.TimeoutExpired:
         return False
     if done.returncode == _CANNOT_RUN:
-        raise EngineError(f"The self-test of llama.cpp cannot run: {done.stderr.strip()[-300:]}", "Install it again.")
+        words = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise EngineError(f"The self-test of llama.cpp cannot run: {words[:300]}", "Install localllm again.")
     return done.returncode == 0
 
 
@@ -82,15 +84,18 @@ def main() -> None:
     """Be the child: compute a batch and a single token of the guide, its weights repacked."""
     from app.engine.backend import Chunk
     from app.engine.frames import EngineConfig
-    from app.engine.llama import load
+    from app.engine.llama import LlamaModel
 
+    setting = Setting(default_threads(), flash_attention=False, extra_buffers=True)
     try:
         with resources.as_file(resources.files("assets") / "guide" / "guide-Q8_0.gguf") as path:
-            backend = load(path, EngineConfig(n_ctx=256), use_extra_buffers=True, on_progress=lambda _fraction: True)
+            model = LlamaModel(path, 0, setting.extra_buffers, on_progress=lambda _fraction: True)
+            backend = model.context(EngineConfig(n_ctx=256), setting)
             tokens = [1] * 64
             backend.decode([Chunk(0, 0, tokens, 1)])
             backend.decode([Chunk(0, len(tokens), [1], 1)])
             backend.close()
+            model.close()
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(_CANNOT_RUN)

@@ -15,16 +15,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import BinaryIO
 
-from app.engine import frames, selftest
+from app.engine import frames
 from app.engine.backend import Backend, ModelFacts
 from app.engine.core import Engine, failure
 from app.engine.frames import Frame
-from app.engine.store import SequenceStore, fingerprint
+from app.engine.loading import Loaded, load_model
+from app.engine.speculation import StepCost
 from app.settings import load_settings
 from quantizer.errors import RequestError, UserError
 
@@ -35,14 +34,6 @@ PROGRESS_INTERVAL_S = 0.1
 STOP_TIMEOUT_S = 8.0
 SAVE_TIMEOUT_S = 3.0
 IDLE_S = 2.0  # how long a worker rests before it uses the time to save
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A backend, and where its computed sequences outlive it."""
-
-    backend: Backend
-    store: SequenceStore | None
 
 
 LoadModel = Callable[[frames.Load, "Worker"], Loaded]
@@ -93,16 +84,15 @@ class Worker:
         except UserError as error:
             self.send(failure("", error))
             return
-        with contextlib.ExitStack() as owned:
-            owned.callback(loaded.backend.close)
-            self._engine = Engine(loaded.backend, self.send, loaded.store)
+        with loaded.owned:
+            self._engine = Engine(loaded.backend, self.send, loaded.store, loaded.step_cost)
             self.send(_ready(loaded.backend.facts, time.monotonic() - started_s))
             while self._handle_inbox(self._engine, loaded.backend):
                 self._engine.step()
             self._engine.close()
-            if loaded.store is not None:
-                owned.callback(loaded.store.close)
-                self._save_all(self._engine)
+            if work := self._engine.counters.work():
+                loaded.keep_work(work)
+            self._save_all(self._engine)
 
     def _save_all(self, engine: Engine) -> None:
         """Save what was computed for the next start, as far as the time to stop allows."""
@@ -173,17 +163,15 @@ def _text(backend: Backend, tokens: Sequence[int]) -> str:
 
 
 def load_llama(load: frames.Load, worker: Worker) -> Loaded:
-    """Load a real model, its weights repacked where the self-test found that safe."""
-    from app.engine import llama
-
+    """Load a real model."""
     cache_dir = load_settings().cache_dir
-    verdict = selftest.examine(cache_dir / "selftest.json")
-    if verdict.is_new and not verdict.is_safe:
-        worker.send(frames.Notice(selftest.NOTICE))
-    path = Path(load.model_path)
-    backend = llama.load(path, load.config, verdict.is_safe, worker.report_progress)
-    key = fingerprint(path, metadata.version("llama-cpp-python"), backend.facts.layout)
-    return Loaded(backend, SequenceStore(cache_dir / "prefix" / key))
+    return load_model(
+        Path(load.model_path),
+        load.config,
+        cache_dir,
+        worker.report_progress,
+        lambda text: worker.send(frames.Notice(text)),
+    )
 
 
 def _fake_loader(step_s: float, load_s: float) -> LoadModel:
@@ -195,7 +183,8 @@ def _fake_loader(step_s: float, load_s: float) -> LoadModel:
             time.sleep(load_s / 10)
         n_ctx = frame.config.n_ctx or 4096
         n_sequences = frame.config.n_sequences
-        return Loaded(FakeBackend(n_ctx=n_ctx, n_cells=2 * n_ctx, n_sequences=n_sequences, step_s=step_s), None)
+        backend = FakeBackend(n_ctx=n_ctx, n_cells=2 * n_ctx, n_sequences=n_sequences, step_s=step_s)
+        return Loaded(backend, StepCost(), None, lambda _work: None, contextlib.ExitStack())
 
     return load
 

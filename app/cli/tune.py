@@ -1,0 +1,121 @@
+"""`localllm tune`: measure how this machine runs a model fastest, and show what was measured."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from app.engine.tuning import Measured, choose, measured_of
+from app.processes import python_module
+from app.terminal import printable
+from quantizer.errors import EngineError, UsageError
+
+__all__ = ["tune"]
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.option("--show", is_flag=True, help="Print what was measured before, of MODEL or of all, and measure nothing.")
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads; 0 takes the physical cores.")
+@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+def tune(model: str | None, show: bool, threads: int, wants_json: bool) -> None:
+    """Measure MODEL (guide, a path to a GGUF, or a name in the library) under each setting of the engine.
+
+    The fastest one for what you use the model for is taken from the next load on.
+    """
+    from app.library.resolve import resolve
+    from app.service.model_file import read_model_file
+    from app.settings import load_settings
+
+    settings = load_settings()
+    if show:
+        _show_known(settings.cache_dir, resolve(model, settings).path if model else None, wants_json=wants_json)
+        return
+    if model is None:
+        raise UsageError("There is no MODEL.", "Name one, or give --show.")
+    path = resolve(model, settings).path
+    read_model_file(path)  # the gate
+    _print(path.name, list(_with_progress(_measure(path, threads))), wants_json=wants_json)
+
+
+def _measure(path: Path, n_threads: int) -> Iterator[tuple[int, int, Measured]]:
+    """Yield (index, how many, speeds) as the child measures them. Leaving early ends the child.
+
+    Raises EngineError with the child's cause, or with how it died.
+    """
+    command = python_module("app.engine.tune_process", str(path), str(n_threads))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
+        assert child.stdout is not None
+        try:
+            for line in child.stdout:
+                yield _said(line)
+        except BaseException:
+            child.kill()
+            raise
+    if child.returncode != 0:
+        raise EngineError(f"The measuring process ended with status {child.returncode}.", "Try a smaller model.")
+
+
+def _said(line: bytes) -> tuple[int, int, Measured]:
+    said = json.loads(line)
+    if "error" in said:
+        raise EngineError(**said["error"])
+    return said["index"], said["n_settings"], measured_of(said["measured"])
+
+
+def _with_progress(steps: Iterator[tuple[int, int, Measured]]) -> Iterator[Measured]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("Measuring", total=None)
+        for index, n_settings, measured in steps:
+            bar.update(task, total=n_settings, completed=index + 1)
+            yield measured
+
+
+def _show_known(cache_dir: Path, path: Path | None, *, wants_json: bool) -> None:
+    from importlib import metadata
+
+    from app.engine.loading import tune_file
+    from app.engine.store import fingerprint
+
+    known = tune_file(cache_dir)
+    wanted = None if path is None else fingerprint(path, metadata.version("llama-cpp-python"))
+    names = {key: name for key, name in known.names().items() if wanted in (None, key)}
+    if not names:
+        raise UsageError("Nothing was measured yet.", "Run `localllm tune MODEL`.")
+    for key, name in names.items():
+        _print(name, known.measured(key), wants_json=wants_json)
+
+
+def _print(name: str, measured: Sequence[Measured], *, wants_json: bool) -> None:
+    from app.engine.tuning import DEFAULT_WORK
+
+    best = choose(measured, DEFAULT_WORK)
+    if wants_json:
+        click.echo(json.dumps({"model": name, "best": asdict(best.setting), "measured": [asdict(m) for m in measured]}))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=printable(name))
+    for heading in ("attention", "repacked", "threads", "prefill", *(f"decode at {depth}" for depth, _ in best.decode)):
+        table.add_column(heading, justify="right")
+    for item in measured:
+        row = (
+            "fused" if item.setting.flash_attention else "plain",
+            "yes" if item.setting.extra_buffers else "no",
+            str(item.setting.n_threads),
+            f"{item.prefill:.1f}",
+            *(f"{speed:.1f}" for _, speed in item.decode),
+        )
+        table.add_row(*row, style="bold" if item is best else None)
+    Console().print(table)
+    click.echo("Tokens a second; the bold row is fastest for 512 tokens of prompt and 256 of answer.")

@@ -1,0 +1,90 @@
+"""From a path to a running model: which setting it gets, and where its computed sequences are kept.
+
+Owns what a worker decides before the first request. Runs in the worker; everything native is imported when called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from app.engine import selftest
+from app.engine.backend import Backend
+from app.engine.frames import EngineConfig
+from app.engine.speculation import StepCost
+from app.engine.store import SequenceStore, fingerprint
+from app.engine.tuning import Setting, TuneFile, Work, choose, default_setting
+from offload.cpu import cpu_name, default_threads
+
+__all__ = ["Loaded", "candidates", "load_model", "tune_file"]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A backend, what steps cost on it as far as known, and where what it did outlives it. `owned` frees it all."""
+
+    backend: Backend
+    step_cost: StepCost
+    store: SequenceStore | None
+    keep_work: Callable[[Work], None]
+    owned: ExitStack
+
+
+def load_model(
+    path: Path,
+    config: EngineConfig,
+    cache_dir: Path,
+    on_progress: Callable[[float], bool],
+    on_notice: Callable[[str], None],
+) -> Loaded:
+    """Load the model at `path` under the setting that was measured best here, or the default one.
+
+    Raises EngineError when llama.cpp cannot load it.
+    """
+    from app.engine import llama
+
+    verdict = selftest.examine(cache_dir / "selftest.json")
+    if verdict.is_new and not verdict.is_safe:
+        on_notice(selftest.NOTICE)
+    key = fingerprint(path, metadata.version("llama-cpp-python"))
+    has_gpu = llama.n_gpu_devices() > 0
+    tuned = tune_file(cache_dir)
+    setting, ratios = _setting(tuned, key, config, has_gpu=has_gpu, is_safe=verdict.is_safe)
+    with ExitStack() as owned:
+        model = llama.LlamaModel(path, config.n_gpu_layers, setting.extra_buffers, on_progress)
+        owned.callback(model.close)
+        backend = model.context(config, setting)
+        owned.callback(backend.close)
+        store = SequenceStore(cache_dir / "prefix" / f"{key}-{backend.facts.layout}")
+        owned.callback(store.close)
+        step_cost = StepCost(dict(ratios)) if ratios else StepCost()
+        return Loaded(backend, step_cost, store, lambda work: tuned.keep_work(key, work), owned.pop_all())
+
+
+def tune_file(cache_dir: Path) -> TuneFile:
+    """Return what was measured on this machine, with this build of llama.cpp."""
+    return TuneFile(cache_dir / "tune.json", f"llama-cpp-python {metadata.version('llama-cpp-python')} on {cpu_name()}")
+
+
+def candidates(n_threads: int, *, extra_buffers_are_safe: bool) -> list[Setting]:
+    """Return the settings worth measuring, those that share loaded weights one after the other."""
+    repacking = [False, True] if extra_buffers_are_safe else [False]
+    return [Setting(n_threads, flash, repacked) for repacked in repacking for flash in (False, True)]
+
+
+def _setting(
+    tuned: TuneFile, key: str, config: EngineConfig, *, has_gpu: bool, is_safe: bool
+) -> tuple[Setting, tuple[tuple[int, float], ...]]:
+    """Return the setting to load with and the measured costs of its steps, none where nothing was measured."""
+    n_threads = config.n_threads or default_threads()
+    known = [item for item in tuned.measured(key) if is_safe or not item.setting.extra_buffers]
+    if not known:
+        return default_setting(n_threads, has_gpu=has_gpu, extra_buffers_are_safe=is_safe), ()
+    best = choose(known, tuned.work(key))
+    setting = best.setting
+    if config.n_threads:
+        setting = Setting(config.n_threads, setting.flash_attention, setting.extra_buffers)
+    return setting, best.step_ratios

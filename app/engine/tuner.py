@@ -1,0 +1,96 @@
+"""Measures how fast a loaded model is under one setting. Runs on a context of its own, never on one that answers.
+
+Owns what is measured and how depth is had without computing it. Knows nothing of which setting wins.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+from app.engine.backend import Backend, Chunk
+from app.engine.request import SamplingParams
+from app.engine.tuning import Measured, Setting
+
+__all__ = ["DEPTHS", "STEP_SIZES", "measure"]
+
+DEPTHS = (0, 512, 1792)
+STEP_SIZES = (2, 4, 8, 16, 32)
+N_REPEATS = 3
+_SEED_TOKENS = 64  # one sequence of these, restored again and again, fills the cache
+
+Clock = Callable[[], float]
+
+
+def measure(backend: Backend, setting: Setting, clock: Clock = time.perf_counter) -> Measured:
+    """Return the speeds of `backend`, which was made with `setting` and holds nothing. It is left filled."""
+    bench = _Bench(backend, clock)
+    prefill = bench.prefill()
+    decode = []
+    ratios: list[tuple[int, float]] = [(1, 1.0)]
+    for depth in DEPTHS:
+        if bench.fill(depth):
+            single_s = bench.step_s(1)
+            decode.append((depth, 1 / single_s))
+            if depth == DEPTHS[1]:
+                ratios += [(n_tokens, bench.step_s(n_tokens) / single_s) for n_tokens in STEP_SIZES]
+    bench.close()
+    return Measured(setting, prefill, tuple(decode), tuple(ratios))
+
+
+class _Bench:
+    """A backend under test. Sequence 0 is measured, the others only take up cells."""
+
+    def __init__(self, backend: Backend, clock: Clock) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._sampler = backend.new_sampler(SamplingParams(temperature=0.0), ignore_eos=False)
+        self._tokens = [1 + index % max(1, backend.facts.n_vocab - 1) for index in range(backend.facts.n_batch)]
+        self._n_filled = 0
+        self._next_id = 1
+
+    def prefill(self) -> float:
+        """Return tokens a second of whole batches from an empty cache; sequence 0 is empty again then."""
+        n_tokens = min(len(self._tokens), self._backend.facts.n_ctx - 1)
+        return n_tokens / self._median_s(lambda: self._compute(0, n_tokens))
+
+    def fill(self, depth: int) -> bool:
+        """Let at least `depth` cells be in use. Return False where there are not so many.
+
+        The cache is one stream for all sequences, so attention reads over the cells of all of them: a copy of a short
+        state in another sequence costs the same at the next step as a longer sequence, and takes no computing.
+        """
+        facts = self._backend.facts
+        if depth + _SEED_TOKENS + max(STEP_SIZES) > facts.n_cells:
+            return False
+        self._backend.truncate(0, 0)
+        self._compute(0, _SEED_TOKENS)
+        state = self._backend.save(0)
+        while self._n_filled < depth and self._next_id < facts.n_places:
+            if not self._backend.restore(self._next_id, state):
+                return False
+            self._next_id += 1
+            self._n_filled += _SEED_TOKENS
+        return self._n_filled >= depth
+
+    def step_s(self, n_tokens: int) -> float:
+        """Return the seconds of a step of `n_tokens` behind what sequence 0 holds, all with logits."""
+        return self._median_s(lambda: self._compute(_SEED_TOKENS, n_tokens, n_logits=n_tokens), _SEED_TOKENS)
+
+    def close(self) -> None:
+        self._sampler.close()
+
+    def _median_s(self, run: Callable[[], None], n_kept: int = 0) -> float:
+        """Return the median time of `run`, forgetting what it computed; a first run warms up."""
+        times = []
+        for _ in range(N_REPEATS + 1):
+            begun = self._clock()
+            run()
+            times.append(self._clock() - begun)
+            self._backend.truncate(0, n_kept)
+        return statistics.median(times[1:])
+
+    def _compute(self, position: int, n_tokens: int, n_logits: int = 1) -> None:
+        self._backend.decode([Chunk(0, position, self._tokens[:n_tokens], n_logits)])
+        self._sampler.sample(n_tokens - 1)  # a GPU's work is done when its logits are there

@@ -1,0 +1,149 @@
+"""Which setting of the engine is fastest for a model on this machine, out of what was measured. Pure but for its file.
+
+Owns the choice and `<cache>/tune.json`. Knows nothing of how a speed is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "DEFAULT_WORK",
+    "Measured",
+    "Setting",
+    "TuneFile",
+    "Work",
+    "choose",
+    "default_setting",
+    "measured_of",
+    "seconds",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What decides speed: threads, fused (flash) attention, and repacked weights (extra buffer types)."""
+
+    n_threads: int
+    flash_attention: bool
+    extra_buffers: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Speeds of one setting, in tokens a second. `decode` is by depth: (tokens in the cache, speed), ascending.
+
+    `step_ratios` is the time of a step of n tokens over that of one: (n, ratio), ascending.
+    """
+
+    setting: Setting
+    prefill: float
+    decode: tuple[tuple[int, float], ...]
+    step_ratios: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Tokens that were computed as prompts and as answers, and the depth at which answers ran."""
+
+    n_prefill: int
+    n_decode: int
+    depth: int
+
+
+DEFAULT_WORK = Work(n_prefill=512, n_decode=256, depth=768)
+
+
+def default_setting(n_threads: int, *, has_gpu: bool, extra_buffers_are_safe: bool) -> Setting:
+    """Return what is good before anything is measured.
+
+    On a CPU fused attention halves decode at depth (14.1 to 6.5 tok/s at 1,800 tokens, 1.24B Q4_K_M, 2 AVX-512 cores);
+    on a GPU it is the faster way.
+    """
+    return Setting(n_threads, flash_attention=has_gpu, extra_buffers=extra_buffers_are_safe)
+
+
+def seconds(measured: Measured, work: Work) -> float:
+    """Return how long `work` takes; decode speed is straight between measured depths and flat beyond them."""
+    return work.n_prefill / measured.prefill + work.n_decode / _at_depth(measured.decode, work.depth)
+
+
+def choose(measured: Sequence[Measured], work: Work) -> Measured:
+    """Return the setting that does `work` in the least time. `measured` must not be empty."""
+    return min(measured, key=lambda candidate: seconds(candidate, work))
+
+
+def _at_depth(decode: Sequence[tuple[int, float]], depth: int) -> float:
+    lower = max((point for point in decode if point[0] <= depth), default=decode[0])
+    upper = min((point for point in decode if point[0] >= depth), default=decode[-1])
+    if lower[0] >= upper[0]:
+        return lower[1]
+    share = (depth - lower[0]) / (upper[0] - lower[0])
+    return lower[1] + share * (upper[1] - lower[1])
+
+
+class TuneFile:
+    """What was measured, by machine (build, processor, devices) and model fingerprint.
+
+    A file that cannot be read counts as empty: everything in it can be measured again.
+    """
+
+    def __init__(self, path: Path, machine: str) -> None:
+        self._path = path
+        self._machine = machine
+
+    def measured(self, model: str) -> tuple[Measured, ...]:
+        """Return what is known of `model` on this machine."""
+        return tuple(measured_of(entry) for entry in self._entry(model).get("measured", ()))
+
+    def work(self, model: str) -> Work:
+        """Return what `model` was used for here so far, DEFAULT_WORK before it was used."""
+        work = self._entry(model).get("work")
+        return Work(**work) if work else DEFAULT_WORK
+
+    def keep(self, model: str, name: str, measured: Sequence[Measured]) -> None:
+        """Replace what is known of `model`, whose file is called `name`."""
+        self._update(model, {"name": name, "measured": [asdict(item) for item in measured]})
+
+    def keep_work(self, model: str, work: Work) -> None:
+        """Replace what `model` was used for."""
+        self._update(model, {"work": asdict(work)})
+
+    def names(self) -> Mapping[str, str]:
+        """Return model fingerprint → file name of all that was measured on this machine."""
+        machine: dict[str, Any] = self._read().get(self._machine, {})
+        return {model: str(entry["name"]) for model, entry in machine.items() if "name" in entry}
+
+    def _entry(self, model: str) -> dict[str, Any]:
+        entry: dict[str, Any] = self._read().get(self._machine, {}).get(model, {})
+        return entry
+
+    def _update(self, model: str, change: Mapping[str, Any]) -> None:
+        data = self._read()
+        data.setdefault(self._machine, {}).setdefault(model, {}).update(change)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        partial.write_text(json.dumps(data, indent=1), encoding="utf-8")
+        partial.replace(self._path)
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            data = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return data if isinstance(data, dict) else {}
+
+
+def measured_of(entry: Mapping[str, Any]) -> Measured:
+    """Return what `dataclasses.asdict` made of a Measured, after it went through JSON."""
+    return Measured(
+        Setting(**entry["setting"]),
+        entry["prefill"],
+        tuple((depth, speed) for depth, speed in entry["decode"]),
+        tuple((n_tokens, ratio) for n_tokens, ratio in entry["step_ratios"]),
+    )

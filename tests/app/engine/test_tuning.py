@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.engine.fake import FakeBackend
+from app.engine.tuner import DEPTHS, STEP_SIZES, measure
+from app.engine.tuning import (
+    DEFAULT_WORK,
+    Measured,
+    Setting,
+    TuneFile,
+    Work,
+    choose,
+    default_setting,
+    seconds,
+)
+
+PLAIN = Setting(2, flash_attention=False, extra_buffers=False)
+FUSED = Setting(2, flash_attention=True, extra_buffers=False)
+FAST_PREFILL = Measured(FUSED, 219.0, ((0, 15.0), (512, 12.0), (1792, 6.5)), ((1, 1.0),))
+FAST_DECODE = Measured(PLAIN, 134.0, ((0, 19.0), (512, 17.6), (1792, 14.1)), ((1, 1.0),))
+
+
+def test_chat_takes_the_setting_that_decodes_fast() -> None:
+    assert choose([FAST_PREFILL, FAST_DECODE], DEFAULT_WORK) is FAST_DECODE
+
+
+def test_work_that_is_mostly_prompts_takes_the_setting_that_prefills_fast() -> None:
+    assert choose([FAST_PREFILL, FAST_DECODE], Work(n_prefill=4000, n_decode=40, depth=2000)) is FAST_PREFILL
+
+
+def test_speed_between_measured_depths_is_straight_and_beyond_them_flat() -> None:
+    middle = Work(n_prefill=0, n_decode=100, depth=256)
+    beyond = Work(n_prefill=0, n_decode=100, depth=9999)
+    assert seconds(FAST_DECODE, middle) == pytest.approx(100 / 18.3)
+    assert seconds(FAST_DECODE, beyond) == pytest.approx(100 / 14.1)
+
+
+def test_a_cpu_begins_without_fused_attention_and_a_gpu_with_it() -> None:
+    assert not default_setting(2, has_gpu=False, extra_buffers_are_safe=True).flash_attention
+    assert default_setting(2, has_gpu=True, extra_buffers_are_safe=True).flash_attention
+
+
+def test_what_was_measured_is_found_again_by_machine_and_model(tmp_path: Path) -> None:
+    path = tmp_path / "cache" / "tune.json"
+    here = TuneFile(path, "this machine")
+    here.keep("model", "name.gguf", [FAST_PREFILL, FAST_DECODE])
+    here.keep_work("model", Work(1, 2, 3))
+    assert TuneFile(path, "this machine").measured("model") == (FAST_PREFILL, FAST_DECODE)
+    assert TuneFile(path, "this machine").work("model") == Work(1, 2, 3)
+    assert here.names() == {"model": "name.gguf"}
+    assert TuneFile(path, "another machine").measured("model") == ()
+    assert TuneFile(path, "another machine").work("model") == DEFAULT_WORK
+
+
+def test_a_broken_file_counts_as_empty_and_is_written_anew(tmp_path: Path) -> None:
+    path = tmp_path / "tune.json"
+    path.write_text("{")
+    file = TuneFile(path, "machine")
+    assert file.measured("model") == ()
+    file.keep("model", "name", [FAST_DECODE])
+    assert file.measured("model") == (FAST_DECODE,)
+
+
+@given(st.integers(0, 5000), st.integers(1, 5000), st.integers(0, 4000))
+def test_no_other_setting_is_faster_than_the_chosen_one(n_prefill: int, n_decode: int, depth: int) -> None:
+    work = Work(n_prefill, n_decode, depth)
+    best = choose([FAST_PREFILL, FAST_DECODE], work)
+    assert all(seconds(best, work) <= seconds(other, work) for other in (FAST_PREFILL, FAST_DECODE))
+
+
+class CountedTime:
+    """A clock and a backend on which a batch of n tokens takes 10 + n ms at any depth."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class TimedBackend(FakeBackend):
+    def __init__(self, clock: CountedTime, **shape: int) -> None:
+        super().__init__(**shape)
+        self._clock = clock
+
+    def decode(self, chunks: list) -> object:
+        self._clock.now_s += 0.010 + 0.001 * sum(len(chunk.tokens) for chunk in chunks)
+        return super().decode(chunks)
+
+
+def test_measuring_finds_what_the_backend_takes() -> None:
+    clock = CountedTime()
+    found = measure(TimedBackend(clock, n_sequences=20), PLAIN, clock)
+    assert found.prefill == pytest.approx(512 / 0.522)
+    assert [depth for depth, _ in found.decode] == list(DEPTHS)
+    assert all(speed == pytest.approx(1 / 0.011) for _, speed in found.decode)
+    assert [n_tokens for n_tokens, _ in found.step_ratios] == [1, *STEP_SIZES]
+    assert dict(found.step_ratios)[16] == pytest.approx(26 / 11)
+
+
+def test_depths_that_the_cache_cannot_hold_are_left_out() -> None:
+    clock = CountedTime()
+    found = measure(TimedBackend(clock, n_sequences=20, n_cells=1000, n_ctx=1000), PLAIN, clock)
+    assert [depth for depth, _ in found.decode] == [0, 512]
