@@ -15,15 +15,14 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from app.engine.template_process import TemplateProcess
 from app.library.resolve import resolve
-from app.service.application import create_app
-from app.service.guard import policy_of
+from app.service.guard import GuardPolicy, policy_of
 from app.service.model_file import read_model_file
 from app.service.models import ModelManager, worker_command
 from app.settings import Settings
@@ -82,7 +81,9 @@ def serve(settings: Settings, *, is_owned: bool, announce: Callable[[str, str], 
         async def run() -> None:
             models = ModelManager(settings, command, TemplateProcess())
             model_id = models.add(ref, file).ref.id
-            server = _Server(_config(create_app(models, policy)), lambda: announce(url, model_id))
+            # FastAPI takes a second to import; the worker starts and loads meanwhile.
+            app = await asyncio.to_thread(_application, models, policy)
+            server = _Server(_config(app), lambda: announce(url, model_id))
             if is_owned:
                 _end_with_stdin(server, asyncio.get_running_loop())
             await server.serve(sockets=[listener])
@@ -133,7 +134,13 @@ class _ImpatientProtocol(H11Protocol):
             self._header_timer = None
 
 
-def _config(app: Any) -> uvicorn.Config:
+def _application(models: ModelManager, policy: GuardPolicy) -> ASGIApp:
+    from app.service.application import create_app
+
+    return create_app(models, policy)
+
+
+def _config(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=_ImpatientProtocol,

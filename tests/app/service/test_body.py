@@ -4,7 +4,7 @@ import contextlib
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.service.body import MAX_DEPTH, parse_object
@@ -17,6 +17,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(st.text(), JSON, max_size=5), st.booleans())
 def test_every_shallow_object_comes_back_as_it_was(fields: dict[str, object], ensure_ascii: bool) -> None:
     assert parse_object(json.dumps(fields, ensure_ascii=ensure_ascii).encode()) == fields

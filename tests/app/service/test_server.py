@@ -17,20 +17,29 @@ import pytest
 import uvicorn
 from running import RunningService
 
+from app.cli.main import main
 from app.processes import python_module
 from app.service import server
+from app.service.guard import Guard, GuardPolicy
 from quantizer.errors import ServiceError
 
+Serve = Callable[..., tuple[int | str | None, str]]
 
-def _serve(environment: Mapping[str, str], *flags: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        python_module("app.cli.main", "serve", *flags),
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
+
+@pytest.fixture
+def serve(environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Serve:
+    """`localllm serve` in this process, for what ends it before it serves: its status and stderr."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    def serve(*flags: str) -> tuple[int | str | None, str]:
+        with pytest.raises(SystemExit) as leaving:
+            main(["serve", *flags])
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        return leaving.value.code, printed.err
+
+    return serve
 
 
 def test_a_port_in_use_is_refused_with_a_way_out() -> None:
@@ -52,12 +61,11 @@ def test_an_address_that_is_not_ours_is_refused() -> None:
         server.listen("192.0.2.1", 0)
 
 
-def test_a_port_in_use_ends_the_command_before_a_model_is_looked_at(environment: Mapping[str, str]) -> None:
+def test_a_port_in_use_ends_the_command_before_a_model_is_looked_at(serve: Serve) -> None:
     with server.listen("127.0.0.1", 0) as first:
-        done = _serve(environment, "--port", str(first.getsockname()[1]), "--model", "nope.gguf")
-    assert done.returncode == 1
-    assert "is in use" in done.stderr
-    assert "Traceback" not in done.stderr
+        status, errors = serve("--port", str(first.getsockname()[1]), "--model", "nope.gguf")
+    assert status == 1
+    assert "is in use" in errors
 
 
 @pytest.mark.parametrize(
@@ -69,20 +77,19 @@ def test_a_port_in_use_ends_the_command_before_a_model_is_looked_at(environment:
     ],
 )
 def test_what_cannot_be_served_ends_with_a_sentence(
-    environment: Mapping[str, str], flags: tuple[str, ...], status: int, words: str
+    serve: Serve, flags: tuple[str, ...], status: int, words: str
 ) -> None:
-    done = _serve(environment, *flags)
-    assert done.returncode == status
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+    ended, errors = serve(*flags)
+    assert ended == status
+    assert words in errors
 
 
-def test_a_broken_model_is_refused_before_listening(environment: Mapping[str, str], tmp_path: Path) -> None:
+def test_a_broken_model_is_refused_before_listening(serve: Serve, tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_text("This is a text file.")
-    done = _serve(environment, "--model", str(broken))
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "broken.gguf is not a GGUF file" in done.stderr
+    status, errors = serve("--model", str(broken))
+    assert status == 1
+    assert "broken.gguf is not a GGUF file" in errors
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
@@ -100,13 +107,13 @@ def test_it_says_where_it_listens_and_stops_cleanly(environment: Mapping[str, st
     assert (process.returncode, errors) == (0, "")
 
 
-def test_the_key_is_wanted_on_every_route_but_health(start_service: Callable[..., RunningService]) -> None:
-    service = start_service(api_key="sesame")
-    with httpx.Client(base_url=service.url, trust_env=False) as stranger:
-        assert stranger.get("/v1/models").status_code == 401
-        assert stranger.get("/api/localllm/status").status_code == 401
-        assert stranger.get("/health").status_code == 200
-    assert service.http.get("/v1/models").status_code == 200
+async def test_the_key_is_wanted_before_any_route_is_looked_up() -> None:
+    guarded = httpx.ASGITransport(app=Guard(_hello, GuardPolicy(api_key="sesame")))
+    async with httpx.AsyncClient(transport=guarded, base_url="http://localhost") as client:
+        refused = await client.get("/nope")
+        assert refused.status_code == 401
+        assert refused.headers["www-authenticate"] == "Bearer"
+        assert (await client.get("/nope", headers={"x-api-key": "sesame"})).text == "hi"
 
 
 def _process_lives(pid: int) -> bool:

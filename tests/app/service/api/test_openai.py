@@ -193,7 +193,8 @@ def test_unknown_paths_and_methods_are_json(service: RunningService) -> None:
 
 def test_a_client_that_goes_away_stops_the_work_within_a_quarter_second(service: RunningService) -> None:
     with service.http.stream("POST", "/v1/chat/completions", json=ENDLESS) as response:
-        next(response.iter_lines())
+        lines = response.iter_lines()  # held, for httpx closes the answer with its iterator
+        next(lines)
         assert service.model()["n_running"] == 1
     assert service.wait_until(lambda model: model["n_running"] == 0) < 0.25
 
@@ -207,7 +208,8 @@ def test_a_client_that_goes_away_before_a_whole_answer_stops_the_work_too(servic
 def test_the_text_stream_of_a_slot_that_was_left_is_served_to_the_next(service: RunningService) -> None:
     for _ in range(8):  # there are four places
         with service.http.stream("POST", "/v1/chat/completions", json=ENDLESS) as response:
-            next(response.iter_lines())
+            lines = response.iter_lines()
+            next(lines)
     assert service.http.post("/v1/chat/completions", json=CHAT, timeout=2).status_code == 200
 
 
