@@ -1,0 +1,130 @@
+"""What the engine costs over llama.cpp itself: the same greedy tokens from Engine and from a bare loop of C calls.
+
+Run: `uv run python tests/bench/bench_overhead.py MODEL.gguf`. Both use one loaded model and one context in this process
+by turns. No draft is ever verified: the engine looks for one and is told that none pays. Repacked weights end the
+process on some machines, so they are only used with --repack.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import llama_cpp.llama_cpp as lib
+from prose import Prose
+
+from app.engine.core import Engine, Event
+from app.engine.frames import EngineConfig, Failed, Finished, Output
+from app.engine.llama import LlamaBackend, LlamaModel
+from app.engine.request import Request, SamplingParams
+from app.engine.speculation import StepCost
+from app.engine.tuning import Setting
+from offload.cpu import default_threads
+from quantizer.gate import admit
+
+__all__ = ["Decoded"]
+
+_NO_DRAFT_PAYS = {1: 1.0, 2: 1e6}
+_PROMPT_WORDS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A greedy answer and the seconds from its first to its last token."""
+
+    text: str
+    n_tokens: int
+    decode_s: float
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second."""
+        return (self.n_tokens - 1) / self.decode_s
+
+
+def raw_decode(backend: LlamaBackend, prompt: list[int], n_tokens: int) -> Decoded:
+    """Decode with llama_decode and llama_sampler_sample alone, in an empty context."""
+    context = backend._context
+    lib.llama_memory_clear(lib.llama_get_memory(context), False)
+    chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
+    lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_greedy())
+    given = (lib.llama_token * len(prompt))(*prompt)
+    lib.llama_decode(context, lib.llama_batch_get_one(given, len(prompt)))
+    tokens = [lib.llama_sampler_sample(chain, context, -1)]
+    newest = (lib.llama_token * 1)(tokens[0])
+    batch = lib.llama_batch_get_one(newest, 1)
+    begun_s = time.perf_counter()
+    while len(tokens) < n_tokens and not backend.is_end(tokens[-1]):
+        lib.llama_decode(context, batch)
+        newest[0] = lib.llama_sampler_sample(chain, context, -1)
+        tokens.append(newest[0])
+    decode_s = time.perf_counter() - begun_s
+    lib.llama_sampler_free(chain)
+    lib.llama_memory_clear(lib.llama_get_memory(context), False)
+    text = b"".join(backend.piece(token) for token in tokens if not backend.is_end(token))
+    return Decoded(text.decode("utf-8", "replace"), len(tokens), decode_s)
+
+
+def engine_decode(backend: LlamaBackend, prompt: list[int], n_tokens: int) -> Decoded:
+    """Decode with an Engine of its own, as a worker drives it."""
+    events: list[Event] = []
+    engine = Engine(backend, events.append, step_cost=StepCost(dict(_NO_DRAFT_PAYS)))
+    engine.submit(
+        Request(request_id="bench", prompt=tuple(prompt), sampling=SamplingParams(temperature=0.0), max_tokens=n_tokens)
+    )
+    begun_s = 0.0
+    while not engine.is_idle:
+        engine.step()
+        if not begun_s and events:
+            begun_s = time.perf_counter()
+    decode_s = time.perf_counter() - begun_s
+    engine.close()
+    failed = [event for event in events if isinstance(event, Failed)]
+    if failed:
+        sys.exit(f"{failed[0].cause} {failed[0].remedy}")
+    (finished,) = (event for event in events if isinstance(event, Finished))
+    assert finished.usage.n_drafted_tokens == 0, "the cost table rules drafts out"
+    text = "".join(event.text for event in events if isinstance(event, Output))
+    has_end = finished.usage.n_output_tokens < n_tokens
+    return Decoded(text, finished.usage.n_output_tokens + has_end, decode_s)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--tokens", type=int, default=128, help="tokens of each answer (128)")
+    parser.add_argument("--runs", type=int, default=5, help="runs of each, in turns; the median counts (5)")
+    parser.add_argument("--threads", type=int, default=default_threads())
+    parser.add_argument("--flash", action="store_true", help="use fused attention")
+    parser.add_argument("--repack", action="store_true", help="use llama.cpp's extra buffer types")
+    options = parser.parse_args()
+    admit(options.model)
+    setting = Setting(options.threads, options.flash, options.repack)
+    model = LlamaModel(options.model, 0, setting.extra_buffers, lambda _fraction: True)
+    backend = model.context(EngineConfig(n_ctx=options.tokens + 1024, n_sequences=1), setting)
+    prompt = backend.tokenize(Prose(seed=0).words(_PROMPT_WORDS), add_special=True, parse_special=False)
+    raw_decode(backend, prompt, 8)  # the first run reads the weights from disk
+    pairs = [
+        (raw_decode(backend, prompt, options.tokens), engine_decode(backend, prompt, options.tokens))
+        for _ in range(options.runs)
+    ]
+    backend.close()
+    model.close()
+    report(pairs)
+
+
+def report(pairs: list[tuple[Decoded, Decoded]]) -> None:
+    """Print both rates, the engine's overhead a token and its share; say so when the texts differ."""
+    raw, engine = (median(run.rate for run in runs) for runs in zip(*pairs, strict=True))
+    added_ms = 1000 / engine - 1000 / raw
+    print(f"raw loop {raw:.2f} tok/s, engine {engine:.2f} tok/s: {added_ms:+.3f} ms a token, {raw / engine - 1:+.1%}")
+    n_same = sum(ours.text == bare.text for bare, ours in pairs)
+    print(f"{pairs[0][0].n_tokens} tokens each, the same text in {n_same} of {len(pairs)} runs")
+
+
+if __name__ == "__main__":
+    main()

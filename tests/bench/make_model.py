@@ -1,0 +1,110 @@
+"""Write a GGUF of random weights at the shape of a real model, quantized as that model would be.
+
+Run: `uv run python tests/bench/make_model.py SHAPE TYPE OUT`, for example `llama-3.2-1b Q4_K_M llama-1b.gguf`.
+Speed, memory and every code path are the real model's; only what it says makes no sense. The same seed gives the same
+file. Owns the command and the metadata; shapes, weights and vocabulary have modules of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from layers import Shape, metadata, tensors
+from lexicon import WORDS
+from shapes import SHAPES
+from vocabulary import CHATML_TEMPLATE, Vocabulary, make_vocabulary
+from weights import RandomTensor
+
+from quantizer.file_types import FILE_TYPES, FileType, file_type_named
+from quantizer.layout import Entry, OutputTensor, encode_entry, encode_header
+from quantizer.mix import MixTensor, ModelShape, assign
+from quantizer.quantize import PlannedTensor, QuantizePlan, TensorDone, execute
+
+__all__ = ["plan_random_model"]
+
+_QUANTIZATION_VERSION = 2
+
+
+def plan_random_model(name: str, file_type: FileType, output: Path, seed: int = 0) -> QuantizePlan:
+    """Return the plan that writes the shape called `name`; `quantizer.quantize.execute` carries it out."""
+    shape = SHAPES[name]
+    sources = [replace(tensor, seed=seed) for tensor in tensors(shape)]
+    planned = _planned(sources, file_type, shape)
+    entries = [*_model_entries(name, shape, file_type), *_vocabulary_entries(shape)]
+    return QuantizePlan(
+        source=Path(name),
+        output=output,
+        file_type=file_type,
+        header=encode_header(entries, [tensor.output for tensor in planned]),
+        tensors=planned,
+        warnings=(),
+        missing_imatrix=(),
+        n_parameters=sum(_n_elements(tensor) for tensor in sources),
+        inputs=(),
+    )
+
+
+def _planned(sources: list[RandomTensor], file_type: FileType, shape: Shape) -> tuple[PlannedTensor, ...]:
+    mix = [MixTensor(tensor.name, tensor.shape, tensor.stored) for tensor in sources]
+    facts = ModelShape(shape.architecture, shape.n_layers, shape.n_heads, shape.n_kv_heads, shape.n_experts)
+    verdicts = assign(mix, file_type, facts)
+    return tuple(
+        PlannedTensor(
+            tensor,
+            OutputTensor(tensor.name, tensor.shape, verdicts[tensor.name].target),
+            verdicts[tensor.name].is_fallback,
+        )
+        for tensor in sources
+    )
+
+
+def _model_entries(name: str, shape: Shape, file_type: FileType) -> Iterator[Entry]:
+    yield encode_entry("general.architecture", shape.architecture, "str")
+    yield encode_entry("general.name", f"random {name}", "str")
+    yield encode_entry("general.file_type", file_type.ftype_id, "u32")
+    yield encode_entry("general.quantization_version", _QUANTIZATION_VERSION, "u32")
+    for suffix, (value, type_name) in metadata(shape):
+        yield encode_entry(f"{shape.architecture}.{suffix}", value, type_name)
+
+
+def _vocabulary_entries(shape: Shape) -> Iterator[Entry]:
+    vocabulary: Vocabulary = make_vocabulary(shape.n_vocab, WORDS)
+    yield encode_entry("tokenizer.ggml.model", "gpt2", "str")
+    yield encode_entry("tokenizer.ggml.pre", shape.pre_tokenizer, "str")
+    yield encode_entry("tokenizer.ggml.tokens", vocabulary.tokens, "str[]")
+    yield encode_entry("tokenizer.ggml.token_type", vocabulary.types, "i32[]")
+    yield encode_entry("tokenizer.ggml.merges", vocabulary.merges, "str[]")
+    yield encode_entry("tokenizer.ggml.bos_token_id", vocabulary.end_of_text_id, "u32")
+    yield encode_entry("tokenizer.ggml.eos_token_id", vocabulary.end_of_turn_id, "u32")
+    yield encode_entry("tokenizer.ggml.padding_token_id", vocabulary.end_of_text_id, "u32")
+    yield encode_entry("tokenizer.ggml.add_bos_token", value=False, type_name="bool")
+    yield encode_entry("tokenizer.chat_template", CHATML_TEMPLATE, "str")
+
+
+def _n_elements(tensor: RandomTensor) -> int:
+    return tensor.stored.tensor_bytes(tensor.shape) // tensor.stored.block_bytes
+
+
+def _show(done: TensorDone, n_bytes: int) -> None:
+    print(f"\r{done.n_written / n_bytes:4.0%}  {done.name} {done.target:8}\x1b[K", end="", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shape", choices=SHAPES)
+    parser.add_argument("type", choices=FILE_TYPES, type=str.upper, metavar="TYPE", help="such as F16, Q8_0, Q4_K_M")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    plan = plan_random_model(options.shape, file_type_named(options.type), options.out, options.seed)
+    execute(plan, options.threads, is_overwriting=True, report=lambda done: _show(done, plan.n_bytes))
+    print(f"\r{options.out}: {plan.n_parameters / 1e9:.3f}B parameters, {plan.n_bytes / 1e9:.3f} GB\x1b[K")
+
+
+if __name__ == "__main__":
+    main()
