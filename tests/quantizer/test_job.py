@@ -64,7 +64,7 @@ def test_leaving_the_events_cancels_the_job_and_leaves_nothing(tmp_path: Path, s
 
 def running_job(output: Path) -> psutil.Process:
     """The job that is writing `output`, once it has begun."""
-    for _ in range(200):
+    for _ in range(1000):
         for partial in output.parent.glob("*.partial"):
             return psutil.Process(int(partial.name.split(".")[-2]))
         time.sleep(0.02)
@@ -89,7 +89,7 @@ def test_a_job_whose_parent_dies_dies_too_and_leaves_nothing(tmp_path: Path, slo
     job = running_job(output)
     parent.kill()
     parent.wait()
-    psutil.wait_procs([job], timeout=10)
+    psutil.wait_procs([job], timeout=30)
     assert not list(tmp_path.iterdir())
 
 
@@ -101,7 +101,7 @@ def test_ctrl_c_ends_the_command_and_leaves_nothing(tmp_path: Path, slow_checkpo
     parent = subprocess.Popen([*command, *arguments], start_new_session=True, stderr=subprocess.DEVNULL)
     running_job(output)
     os.killpg(parent.pid, signal.SIGINT)
-    assert parent.wait(10) == 130
+    assert parent.wait(30) == 130
     assert not list(tmp_path.iterdir())
 
 
