@@ -78,6 +78,4 @@ def _died(status: int, errors: IO[bytes]) -> EngineError:
     lines = errors.read().decode("utf-8", "replace").strip().splitlines()[-_LAST_LINES:]
     words = " / ".join(line.strip() for line in lines if line.strip()) or "it said nothing"
     how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-    return EngineError(
-        f"The quantizing process {how}: {words}.", "Nothing was written. Report this."
-    )
+    return EngineError(f"The quantizing process {how}: {words}.", "Nothing was written. Report this.")
