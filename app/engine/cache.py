@@ -15,6 +15,7 @@ from app.engine.store import SavedMatch, SequenceStore
 
 __all__ = ["PrefixCache", "Seat"]
 
+MIN_CHECKPOINT_TOKENS = 32
 MIN_SAVED_TOKENS = 64  # fewer are computed faster than they are saved and found
 
 
@@ -97,6 +98,15 @@ class PrefixCache:
         if n_left < self._tree.length(sequence_id):
             self._tree.truncate(sequence_id, n_left)
         return n_left
+
+    def checkpoint(self, sequence_id: int) -> None:
+        """Keep the sequence as it is now beside itself: where it cannot be cut, this is how to come back to here."""
+        n_tokens = self._tree.length(sequence_id)
+        if n_tokens < MIN_CHECKPOINT_TOKENS:
+            return
+        copy_id = self._new_id()
+        self._backend.share(sequence_id, copy_id, 0, n_tokens)
+        self._tree.insert(copy_id, self._tree.tokens(sequence_id))
 
     def release(self, sequence_id: int) -> None:
         """Leave the sequence to whoever begins like it, or to eviction."""

@@ -92,6 +92,7 @@ class Engine:
         self._seat_waiting()
         self._draft()
         shares = plan([sequence.demand for sequence in self._running], self._budget)
+        self._hold_back_last_tokens(shares)
         self._make_room(shares)
         if shares:
             by_key = {sequence.arrival: sequence for sequence in self._running}
@@ -119,7 +120,7 @@ class Engine:
         room = self._facts.n_ctx - len(tokens)
         limit = len(tokens) + (room if request.max_tokens is None else min(room, request.max_tokens))
         self._n_arrived += 1
-        sampler = self._backend.new_sampler(request.sampling, request.ignore_eos)
+        sampler = self._backend.new_sampler(request.sampling, request.ignore_eos, tokens)
         acceptance = self._acceptance.copy()
         return Sequence(request, self._n_arrived, tokens, len(tokens), limit, sampler, acceptance, self._clock())
 
@@ -213,6 +214,14 @@ class Engine:
         self._waiting.append(last)
         return True
 
+    def _hold_back_last_tokens(self, shares: dict[int, int]) -> None:
+        """Leave the last prompt token to a step of its own where that is the only place for a checkpoint."""
+        if self._facts.can_cut:
+            return
+        for sequence in self._running:
+            if sequence.n_pending > 1 and shares.get(sequence.arrival) == sequence.n_pending:
+                shares[sequence.arrival] -= 1
+
     # Drafts
 
     def _draft(self) -> None:
@@ -270,7 +279,9 @@ class Engine:
                 self.counters.n_prefill_tokens += n_known
             sequence.n_computed += n_known
             self._cache.computed(sequence.place, sequence.tokens[begin : begin + n_known])
-            if sequence.n_pending == 0:
+            if sequence.n_pending == 1 and not sequence.n_output and not self._facts.can_cut:
+                self._cache.checkpoint(sequence.place)
+            elif sequence.n_pending == 0:
                 try:
                     self._advance(sequence, row + n_known - 1, n_tokens - n_known)
                 except UserError as error:  # a grammar that allows no token ends its own request only
