@@ -81,8 +81,11 @@ class Backend(Protocol):
 
     def is_end(self, token: int) -> bool: ...
 
-    def new_sampler(self, params: SamplingParams, ignore_eos: bool) -> Sampler:
-        """Return a sampler. Raises RequestError for a grammar that cannot be used."""
+    def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> Sampler:
+        """Return a sampler that remembers `history`, the prompt, for its penalties.
+
+        Raises RequestError for a grammar that cannot be used and for a bias of a token that does not exist.
+        """
         ...
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:

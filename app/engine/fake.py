@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from app.engine.backend import Chunk, DecodeStatus, ModelFacts
 from app.engine.request import SamplingParams
+from app.engine.sampler import check_biases
 
 __all__ = ["END", "FakeBackend"]
 
@@ -80,7 +81,8 @@ class FakeBackend:
     def is_end(self, token: int) -> bool:
         return token == END
 
-    def new_sampler(self, params: SamplingParams, ignore_eos: bool) -> FakeSampler:
+    def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> FakeSampler:  # noqa: ARG002
+        check_biases(params, self.facts.n_vocab)
         return FakeSampler(self, params, ignore_eos)
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:

@@ -180,10 +180,16 @@ def _request(data: dict[str, Any]) -> Request:
         **data
         | {
             "prompt": prompt if isinstance(prompt, str) else tuple(prompt),
-            "sampling": SamplingParams(**data["sampling"]),
+            "sampling": _sampling(data["sampling"]),
             "stop": tuple(data["stop"]),
         }
     )
+
+
+def _sampling(data: dict[str, Any]) -> SamplingParams:
+    breakers, biases = data["dry_sequence_breakers"], data["logit_bias"]
+    lists = {"dry_sequence_breakers": tuple(breakers), "logit_bias": tuple((token, bias) for token, bias in biases)}
+    return SamplingParams(**data | lists)
 
 
 # Fields whose JSON form is not their value.

@@ -20,10 +20,10 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 from llama_cpp._ctypes_extensions import load_shared_library
 
-from app.engine.backend import Chunk, DecodeStatus, ModelFacts
+from app.engine.backend import Chunk, DecodeStatus, ModelFacts, Sampler
 from app.engine.frames import EngineConfig
 from app.engine.request import SamplingParams
-from app.engine.sampler import Stage, check_grammar, stages
+from app.engine.sampler import Stage, check_biases, check_grammar, n_remembered, stages
 from app.engine.tuning import Setting
 from quantizer.errors import EngineError, RequestError
 
@@ -34,6 +34,7 @@ DEFAULT_N_CELLS = 16384
 N_BATCH = 512
 N_PARKED = 32  # sequences kept beside the running ones for their prefixes; each costs only its cells
 MAX_PROMPT_BYTES = 16 << 20
+MIROSTAT_M = 100  # tokens that estimate the exponent of Zipf's law, as in common/sampling.cpp@0.3.36
 _N_KEPT_LOG_LINES = 50
 _GPU_KINDS = (1, 2)  # discrete and integrated, of ggml_backend_dev_type@0.3.36
 NativeSampler = Any  # a ctypes pointer to llama_sampler
@@ -136,6 +137,10 @@ class LlamaBackend:
         self._memory = lib.llama_get_memory(context)
         self._batch = Batch(facts.n_batch)
         self._pieces: dict[int, bytes] = {}
+        self._end_tokens: tuple[int, ...] | None = None
+        self._candidates: Candidates | None = None
+        self._chains = ChainBuilder(self._vocab, facts)
+        self._owned.callback(self._chains.close)
         self._interrupt = Interrupt()
         lib.llama_set_abort_callback(context, self._interrupt.callback, self._interrupt.data)
 
@@ -172,9 +177,20 @@ class LlamaBackend:
     def is_end(self, token: int) -> bool:
         return bool(lib.llama_vocab_is_eog(self._vocab, token))
 
-    def new_sampler(self, params: SamplingParams, ignore_eos: bool) -> LlamaSampler:
-        banned = [token for token in range(self.facts.n_vocab) if self.is_end(token)] if ignore_eos else []
-        return LlamaSampler(self._context, self._vocab, self.facts, params, banned)
+    def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> Sampler:
+        check_biases(params, self.facts.n_vocab)
+        grammar = _new_grammar(self._vocab, params.grammar) if params.grammar else None
+        banned = self._ends() if ignore_eos and not grammar else ()  # a grammar itself says when an answer may end
+        chain = self._chains.build(params, banned, history)
+        if grammar is None:
+            return LlamaSampler(self._context, chain)
+        self._candidates = self._candidates or Candidates(self._context, self.facts.n_vocab)
+        return GrammarSampler(self._candidates, chain, grammar, is_filtered_first=params.mirostat > 0)
+
+    def _ends(self) -> tuple[int, ...]:
+        if self._end_tokens is None:
+            self._end_tokens = tuple(token for token in range(self.facts.n_vocab) if self.is_end(token))
+        return self._end_tokens
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
         status = lib.llama_decode(self._context, self._batch.fill(chunks))
@@ -228,50 +244,100 @@ class LlamaBackend:
 
 
 class LlamaSampler:
-    """A sampler chain over one context. A grammar filters the candidates before the chain."""
+    """A sampler chain over one context; it owns the chain."""
+
+    def __init__(self, context: int, chain: NativeSampler) -> None:
+        self._context = context
+        self._chain = chain
+        self._owned = ExitStack()
+        self._owned.callback(lib.llama_sampler_free, chain)
+
+    def sample(self, row: int) -> int:
+        return int(lib.llama_sampler_sample(self._chain, self._context, row))
+
+    def close(self) -> None:
+        self._owned.close()
+
+
+class Candidates:
+    """One row of logits as samplers see it: they sort, cut and mask it in place. Shared, for one samples at a time."""
+
+    def __init__(self, context: int, n_vocab: int) -> None:
+        self._context = context
+        self._shape = (n_vocab,)
+        kind = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+        self._unsorted = np.zeros(n_vocab, kind)
+        self._unsorted["id"] = np.arange(n_vocab)
+        self._data = np.empty(n_vocab, kind)
+        self._bytes = self._unsorted.view(np.uint8), self._data.view(np.uint8)  # numpy copies records field by field
+        self._one = np.zeros(1, kind)
+
+    def fill(self, row: int) -> lib.llama_token_data_array:
+        """Return every token with its logit in `row` of the last batch; valid until the next call."""
+        logits = np.ctypeslib.as_array(lib.llama_get_logits_ith(self._context, row), self._shape)
+        self._unsorted["logit"] = logits
+        source, target = self._bytes
+        np.copyto(target, source)
+        return _token_array(self._data)
+
+    def allows_any(self, grammar: NativeSampler, array: lib.llama_token_data_array) -> bool:
+        """Mask what `grammar` refuses in `array`, the one `fill` returned; return whether anything is left."""
+        lib.llama_sampler_apply(grammar, ctypes.byref(array))
+        return bool(np.isfinite(self._data["logit"]).any())
+
+    def allows(self, grammar: NativeSampler, token: int) -> bool:
+        """Return whether `grammar` lets `token` come next."""
+        self._one[0] = (token, 0.0, 0.0)
+        lib.llama_sampler_apply(grammar, ctypes.byref(_token_array(self._one)))
+        return bool(np.isfinite(self._one["logit"][0]))
+
+
+def _token_array(data: np.ndarray) -> lib.llama_token_data_array:
+    pointer = ctypes.cast(ctypes.c_void_p(data.ctypes.data), lib.llama_token_data_p)
+    return lib.llama_token_data_array(pointer, len(data), -1, False)
+
+
+class GrammarSampler:
+    """A sampler chain and a grammar, both owned.
+
+    What the chain chooses is taken if the grammar allows it; only else the whole vocabulary is filtered, and the chain
+    chooses again from what is left (source: common_sampler_sample, common/sampling.cpp@0.3.36). Where no stage cuts
+    candidates off, both draws together are one from the allowed tokens: p + (1 - allowed) * p / allowed = p / allowed.
+    With `is_filtered_first` the first draw is left out: mirostat learns from a draw even when its token is refused.
+    """
 
     def __init__(
-        self, context: int, vocab: int, facts: ModelFacts, params: SamplingParams, banned: Sequence[int]
+        self, candidates: Candidates, chain: NativeSampler, grammar: NativeSampler, *, is_filtered_first: bool
     ) -> None:
+        self._candidates = candidates
+        self._chain = chain
+        self._grammar = grammar
         self._owned = ExitStack()
-        self._context = context
-        self._n_vocab = facts.n_vocab
-        self._grammar = self._own(_new_grammar(vocab, params.grammar)) if params.grammar else None
-        self._chain = self._own(lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params()))
-        if banned and not params.grammar:  # a grammar itself says when an answer may end
-            biases = (lib.llama_logit_bias * len(banned))(*((token, float("-inf")) for token in banned))
-            lib.llama_sampler_chain_add(
-                self._chain, lib.llama_sampler_init_logit_bias(self._n_vocab, len(banned), biases)
-            )
-        for stage in stages(params):
-            lib.llama_sampler_chain_add(self._chain, _new_stage(stage, facts))
+        for sampler in (chain, grammar):
+            self._owned.callback(lib.llama_sampler_free, sampler)
+        self._is_filtered_first = is_filtered_first
 
     def sample(self, row: int) -> int:
         """Return the token for `row`. Raises RequestError when the grammar allows no token of this vocabulary."""
-        if self._grammar is None:
-            return int(lib.llama_sampler_sample(self._chain, self._context, row))
-        return self._sample_with_grammar(row)
-
-    def _sample_with_grammar(self, row: int) -> int:
-        # llama_sampler_sample would abort the process where a grammar leaves no candidate.
-        logits = np.ctypeslib.as_array(lib.llama_get_logits_ith(self._context, row), (self._n_vocab,))
-        data = np.zeros(self._n_vocab, np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)]))
-        data["id"] = np.arange(self._n_vocab)
-        data["logit"] = logits
-        pointer = ctypes.cast(ctypes.c_void_p(data.ctypes.data), lib.llama_token_data_p)
-        candidates = lib.llama_token_data_array(pointer, self._n_vocab, -1, False)
-        lib.llama_sampler_apply(self._grammar, ctypes.byref(candidates))
-        if not np.isfinite(data["logit"]).any():
-            raise RequestError("The grammar allows no token of this model here.", "Change the grammar.")
-        lib.llama_sampler_apply(self._chain, ctypes.byref(candidates))
-        token = int(candidates.data[candidates.selected].id)
+        token = None if self._is_filtered_first else self._choose(self._candidates.fill(row))
+        if token is None or not self._candidates.allows(self._grammar, token):
+            token = self._choose_filtered(row)
         lib.llama_sampler_accept(self._grammar, token)
         lib.llama_sampler_accept(self._chain, token)
         return token
 
-    def _own(self, sampler: NativeSampler) -> NativeSampler:
-        self._owned.callback(lib.llama_sampler_free, sampler)
-        return sampler
+    def _choose(self, array: lib.llama_token_data_array) -> int:
+        lib.llama_sampler_apply(self._chain, ctypes.byref(array))
+        return int(array.data[array.selected].id)
+
+    def _choose_filtered(self, row: int) -> int:
+        # Accepting a token that the grammar refuses would abort the process, as would choosing from nothing.
+        array = self._candidates.fill(row)
+        if self._candidates.allows_any(self._grammar, array):
+            token = self._choose(array)
+            if self._candidates.allows(self._grammar, token):
+                return token
+        raise RequestError("The grammar allows no token of this model here.", "Change the grammar or logit_bias.")
 
     def close(self) -> None:
         self._owned.close()
@@ -285,12 +351,66 @@ def _new_grammar(vocab: int, grammar: str) -> NativeSampler:
     return sampler
 
 
-def _new_stage(stage: Stage, facts: ModelFacts) -> NativeSampler:
-    arguments = stage.arguments
-    if stage.name == "penalties":  # takes the vocabulary's size first; -1 tokens back means all of the context
-        last_n, *penalties = arguments
-        arguments = (facts.n_vocab, facts.n_ctx if last_n < 0 else last_n, *penalties)
-    return getattr(lib, f"llama_sampler_init_{stage.name}")(*arguments)
+class ChainBuilder:
+    """Builds sampler chains for one vocabulary. Their stages are those of `app.engine.sampler`."""
+
+    def __init__(self, vocab: int, facts: ModelFacts) -> None:
+        self._vocab = vocab
+        self._facts = facts
+        self._dry: tuple[Stage, NativeSampler] | None = None
+        # The stages whose llama_sampler_init_... takes more than their numbers.
+        self._builders: dict[str, Callable[[Stage], NativeSampler]] = {
+            "logit_bias": self._new_logit_bias,
+            "penalties": self._new_penalties,
+            "dry": self._new_dry,
+            "mirostat": self._new_mirostat,
+        }
+
+    def build(self, params: SamplingParams, banned: Sequence[int], history: Sequence[int]) -> NativeSampler:
+        """Return a new chain, the caller's to free, that has seen `history`."""
+        chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
+        for stage in stages(params, banned):
+            build = self._builders.get(stage.name)
+            sampler = build(stage) if build else getattr(lib, f"llama_sampler_init_{stage.name}")(*stage.arguments)
+            lib.llama_sampler_chain_add(chain, sampler)
+        n_back = n_remembered(params, self._facts.n_ctx)
+        for token in history[max(0, len(history) - n_back) :]:
+            lib.llama_sampler_accept(chain, token)
+        return chain
+
+    def close(self) -> None:
+        if self._dry is not None:
+            lib.llama_sampler_free(self._dry[1])
+            self._dry = None
+
+    def _new_logit_bias(self, stage: Stage) -> NativeSampler:
+        pairs = stage.arguments
+        biases = (lib.llama_logit_bias * len(pairs))(*pairs)
+        return lib.llama_sampler_init_logit_bias(self._facts.n_vocab, len(pairs), biases)
+
+    def _new_penalties(self, stage: Stage) -> NativeSampler:
+        last_n, *penalties = stage.arguments
+        return lib.llama_sampler_init_penalties(self._facts.n_vocab, self._n_back(last_n), *penalties)
+
+    def _new_dry(self, stage: Stage) -> NativeSampler:
+        # Looking for its breakers in the whole vocabulary takes 130 ms where that has 128k tokens; a clone takes none.
+        if self._dry is None or self._dry[0] != stage:
+            self.close()
+            self._dry = stage, self._new_dry_prototype(stage)
+        return lib.llama_sampler_clone(self._dry[1])
+
+    def _new_dry_prototype(self, stage: Stage) -> NativeSampler:
+        multiplier, base, allowed_length, last_n, *texts = stage.arguments
+        breakers = (ctypes.c_char_p * len(texts))(*(str(text).encode("utf-8", "replace") for text in texts))
+        n_back = self._n_back(last_n)
+        return lib.llama_sampler_init_dry(self._vocab, multiplier, base, allowed_length, n_back, breakers, len(texts))
+
+    def _new_mirostat(self, stage: Stage) -> NativeSampler:
+        return lib.llama_sampler_init_mirostat(self._facts.n_vocab, *stage.arguments, MIROSTAT_M)
+
+    def _n_back(self, last_n: Any) -> int:
+        """Return a count of tokens to look back; llama.cpp reserves memory for it at once."""
+        return self._facts.n_ctx if last_n < 0 else min(last_n, self._facts.n_ctx)
 
 
 class LlamaModel:

@@ -17,6 +17,9 @@ __all__ = ["FinishReason", "Request", "SamplingParams", "Timings", "Usage"]
 MAX_GRAMMAR_BYTES = 64 * 1024
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARACTERS = 1024
+MAX_LOGIT_BIASES = 1024
+MAX_DRY_BREAKERS = 16
+MAX_DRY_BREAKER_BYTES = 40  # llama.cpp cuts longer ones
 
 
 class FinishReason(StrEnum):
@@ -38,6 +41,19 @@ _RANGES: dict[str, tuple[float, float]] = {
     "presence_penalty": (-100.0, 100.0),
     "frequency_penalty": (-100.0, 100.0),
     "penalty_last_n": (-1, 1_000_000),
+    "typical_p": (0.0, 1.0),
+    "top_n_sigma": (-1.0, 1000.0),
+    "xtc_probability": (0.0, 1.0),
+    "xtc_threshold": (0.0, 1.0),
+    "dynatemp_range": (0.0, 100.0),
+    "dynatemp_exponent": (0.0, 100.0),
+    "dry_multiplier": (0.0, 100.0),
+    "dry_base": (1.0, 100.0),
+    "dry_allowed_length": (0, 1_000_000),
+    "dry_penalty_last_n": (-1, 1_000_000),
+    "mirostat": (0, 2),
+    "mirostat_tau": (0.0, 100.0),
+    "mirostat_eta": (0.0, 10.0),
 }
 
 
@@ -45,7 +61,11 @@ _RANGES: dict[str, tuple[float, float]] = {
 class SamplingParams:
     """How the next token is chosen. `temperature` 0 is greedy; `seed` None draws one.
 
-    Raises RequestError when a number is outside its range or the grammar is larger than 64 KiB.
+    The names are llama-server's. `penalty_last_n` and `dry_penalty_last_n` count tokens back, -1 meaning all of the
+    context. `logit_bias` holds (token id, what is added to its logit), where -infinity bans the token. `mirostat` 1 or
+    2 takes the place of every stage but the biases and the temperature.
+
+    Raises RequestError when a number is outside its range, a list too long or the grammar larger than 64 KiB.
     """
 
     temperature: float = 0.8
@@ -56,18 +76,56 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     penalty_last_n: int = 64
+    typical_p: float = 1.0
+    top_n_sigma: float = -1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = 64
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int | None = None
     grammar: str = ""
 
     def __post_init__(self) -> None:
+        self._check_numbers()
+        self._check_breakers()
+        self._check_biases()
+        if len(self.grammar.encode("utf-8", "surrogatepass")) > MAX_GRAMMAR_BYTES:
+            raise RequestError("The grammar is larger than 64 KiB.", "Use a smaller grammar.")
+
+    def _check_numbers(self) -> None:
         for name, (lowest, highest) in _RANGES.items():
             value = getattr(self, name)
             if not (math.isfinite(value) and lowest <= value <= highest):
                 raise RequestError(f"{name} is {value}.", f"Give a number from {lowest} to {highest}.")
         if self.seed is not None and not -(2**63) <= self.seed < 2**64:
             raise RequestError(f"seed is {self.seed}.", "Give a 64-bit integer.")
-        if len(self.grammar.encode("utf-8", "surrogatepass")) > MAX_GRAMMAR_BYTES:
-            raise RequestError("The grammar is larger than 64 KiB.", "Use a smaller grammar.")
+
+    def _check_breakers(self) -> None:
+        if len(self.dry_sequence_breakers) > MAX_DRY_BREAKERS:
+            cause = f"{len(self.dry_sequence_breakers)} dry_sequence_breakers were given."
+            raise RequestError(cause, f"Give at most {MAX_DRY_BREAKERS}.")
+        for text in self.dry_sequence_breakers:
+            n_bytes = len(text.encode("utf-8", "replace"))
+            if not 1 <= n_bytes <= MAX_DRY_BREAKER_BYTES or "\0" in text:
+                cause = "One of the dry_sequence_breakers is empty, too long or holds a NUL."
+                raise RequestError(cause, f"Use 1 to {MAX_DRY_BREAKER_BYTES} bytes of text.")
+
+    def _check_biases(self) -> None:
+        if len(self.logit_bias) > MAX_LOGIT_BIASES:
+            raise RequestError(f"logit_bias names {len(self.logit_bias)} tokens.", f"Name at most {MAX_LOGIT_BIASES}.")
+        for token, bias in self.logit_bias:
+            if not (-1000.0 <= bias <= 1000.0 or bias == -math.inf):
+                cause = f"logit_bias of token {token} is {bias}."
+                raise RequestError(cause, "Give a number from -1000 to 1000, or false to ban the token.")
 
     @property
     def is_greedy(self) -> bool:

@@ -1,50 +1,112 @@
 """SamplingParams -> the stages of a llama sampler chain, in order. Pure: `app.engine.llama` builds what is listed here.
 
 Owns the order of the stages and which of them a setting makes needless. The order is llama.cpp's default
-(common/common.h@llama-cpp-python 0.3.36): penalties, top-k, top-p, min-p, temperature.
+(common/common.h and common/sampling.cpp@llama-cpp-python 0.3.36): biases, penalties, DRY, top-n-sigma, top-k, typical,
+top-p, min-p, XTC, temperature; mirostat stands alone.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
+from typing import TypeAlias
 
 from app.engine.request import SamplingParams
 from quantizer.errors import RequestError
 
-__all__ = ["Stage", "check_grammar", "stages"]
+__all__ = ["Arguments", "Stage", "check_biases", "check_grammar", "n_remembered", "stages"]
 
 MAX_GRAMMAR_DEPTH = 100
 MAX_GRAMMAR_RULES = 1000
+XTC_OFF_ABOVE = 0.5  # no two tokens can both be more likely
+MIN_KEEP = 1
+
+
+Arguments: TypeAlias = tuple[float | int | str | tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One sampler of the chain: its name in `llama_sampler_init_<name>` and its arguments after any vocabulary."""
+    """One sampler of the chain: its name in `llama_sampler_init_<name>` and its arguments after any vocabulary.
+
+    Those of "logit_bias" are (token, bias) pairs; those of "dry" end with the texts that break a repetition.
+    """
 
     name: str
-    arguments: tuple[float | int, ...] = ()
+    arguments: Arguments = ()
 
 
-def stages(params: SamplingParams) -> tuple[Stage, ...]:
-    """Return the chain for `params`, without the grammar and the ban of end tokens. A seed is drawn when none is given.
+def stages(params: SamplingParams, banned: Sequence[int] = ()) -> tuple[Stage, ...]:
+    """Return the chain for `params` without the grammar; `banned` tokens are never chosen. A seed may be drawn.
 
-    Greedy keeps the penalties, since they change which token is best.
+    Greedy keeps what changes which token is best: biases, penalties and DRY.
     """
-    chain: list[Stage] = []
-    if params.repeat_penalty != 1.0 or params.frequency_penalty != 0.0 or params.presence_penalty != 0.0:
-        penalties = (params.penalty_last_n, params.repeat_penalty, params.frequency_penalty, params.presence_penalty)
-        chain.append(Stage("penalties", penalties))
-    if params.is_greedy:
-        return (*chain, Stage("greedy"))
-    if params.top_k > 0:
-        chain.append(Stage("top_k", (params.top_k,)))
-    if params.top_p < 1.0:
-        chain.append(Stage("top_p", (params.top_p, 1)))
-    if params.min_p > 0.0:
-        chain.append(Stage("min_p", (params.min_p, 1)))
     seed = secrets.randbits(32) if params.seed is None else params.seed % 2**32
-    return (*chain, Stage("temp", (params.temperature,)), Stage("dist", (seed,)))
+    biases = (*params.logit_bias, *((token, -inf) for token in banned))
+    head = (Stage("logit_bias", biases),) if biases else ()
+    if params.mirostat and not params.is_greedy:
+        return (*head, Stage("temp", (params.temperature,)), _mirostat(params, seed))
+    head = (*head, *_against_repetition(params))
+    if params.is_greedy:
+        return (*head, Stage("greedy"))
+    return (*head, *_truncations(params, seed), _temperature(params), Stage("dist", (seed,)))
+
+
+def n_remembered(params: SamplingParams, n_ctx: int) -> int:
+    """Return how many of the last tokens, the prompt's too, the chain for `params` looks back at."""
+    if params.mirostat and not params.is_greedy:
+        return 0
+    last_n = {"penalties": params.penalty_last_n, "dry": params.dry_penalty_last_n}
+    return max((_back(last_n[stage.name], n_ctx) for stage in _against_repetition(params)), default=0)
+
+
+def check_biases(params: SamplingParams, n_vocab: int) -> None:
+    """Raise RequestError for a logit_bias of a token that a vocabulary of `n_vocab` does not have."""
+    for token, _ in params.logit_bias:
+        if not 0 <= token < n_vocab:
+            cause = f"logit_bias names token {token}; the vocabulary has {n_vocab}."
+            raise RequestError(cause, "Use ids from /tokenize of the same model.")
+
+
+def _against_repetition(params: SamplingParams) -> tuple[Stage, ...]:
+    penalties = (params.repeat_penalty, params.frequency_penalty, params.presence_penalty)
+    dry = (params.dry_multiplier, params.dry_base, params.dry_allowed_length, params.dry_penalty_last_n)
+    chain: list[Stage] = []
+    if penalties != (1.0, 0.0, 0.0) and params.penalty_last_n != 0:
+        chain.append(Stage("penalties", (params.penalty_last_n, *penalties)))
+    if params.dry_multiplier > 0.0 and params.dry_penalty_last_n != 0:
+        chain.append(Stage("dry", (*dry, *params.dry_sequence_breakers)))
+    return tuple(chain)
+
+
+def _truncations(params: SamplingParams, seed: int) -> tuple[Stage, ...]:
+    has_xtc = params.xtc_probability > 0.0 and params.xtc_threshold <= XTC_OFF_ABOVE
+    wanted: tuple[tuple[bool, str, Arguments], ...] = (
+        (params.top_n_sigma > 0.0, "top_n_sigma", (params.top_n_sigma,)),
+        (params.top_k > 0, "top_k", (params.top_k,)),
+        (params.typical_p < 1.0, "typical", (params.typical_p, MIN_KEEP)),
+        (params.top_p < 1.0, "top_p", (params.top_p, MIN_KEEP)),
+        (params.min_p > 0.0, "min_p", (params.min_p, MIN_KEEP)),
+        (has_xtc, "xtc", (params.xtc_probability, params.xtc_threshold, MIN_KEEP, seed)),
+    )
+    return tuple(Stage(name, arguments) for is_wanted, name, arguments in wanted if is_wanted)
+
+
+def _temperature(params: SamplingParams) -> Stage:
+    if params.dynatemp_range > 0.0:
+        return Stage("temp_ext", (params.temperature, params.dynatemp_range, params.dynatemp_exponent))
+    return Stage("temp", (params.temperature,))
+
+
+def _mirostat(params: SamplingParams, seed: int) -> Stage:
+    arguments = (seed, params.mirostat_tau, params.mirostat_eta)
+    return Stage("mirostat", arguments) if params.mirostat == 1 else Stage("mirostat_v2", arguments)
+
+
+def _back(last_n: int, n_ctx: int) -> int:
+    return n_ctx if last_n < 0 else min(last_n, n_ctx)
 
 
 def check_grammar(grammar: str) -> None:

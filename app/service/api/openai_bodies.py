@@ -7,10 +7,11 @@ responses.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Annotated, Any, Literal, TypeAlias
 from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
 from app.engine.request import Request, SamplingParams
 from app.service.models import Prompt
@@ -23,15 +24,29 @@ _SAMPLING_FIELDS = (
     "top_k",
     "top_p",
     "min_p",
+    "typical_p",
+    "top_n_sigma",
+    "xtc_probability",
+    "xtc_threshold",
+    "dynatemp_range",
+    "dynatemp_exponent",
     "seed",
     "repeat_penalty",
     "presence_penalty",
     "frequency_penalty",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
     "grammar",
 )
 
 Text: TypeAlias = Annotated[str, Field(strict=True)]
 TokenIds: TypeAlias = list[StrictInt]
+Bias: TypeAlias = StrictBool | float  # false bans the token
 
 
 class _Body(BaseModel):
@@ -79,10 +94,26 @@ class GenerationBody(_Body):
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
+    typical_p: float | None = None
+    top_n_sigma: float | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    dynatemp_range: float | None = None
+    dynatemp_exponent: float | None = None
     seed: int | None = None
     repeat_penalty: float | None = None
+    repeat_last_n: int | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None
+    dry_sequence_breakers: list[Text] | None = None
+    mirostat: int | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
+    logit_bias: dict[str, Bias] | list[tuple[StrictInt, Bias]] | None = None
     grammar: Text | None = None
     ignore_eos: bool | None = None
     response_format: ResponseFormat | None = None
@@ -118,7 +149,17 @@ class GenerationBody(_Body):
             given["top_k"] = 0
         if given.get("seed") == -1:
             del given["seed"]
-        return SamplingParams(**given)
+        if self.repeat_last_n is not None:
+            given["penalty_last_n"] = self.repeat_last_n
+        if self.dry_sequence_breakers is not None:
+            given["dry_sequence_breakers"] = tuple(self.dry_sequence_breakers)
+        return SamplingParams(**given, logit_bias=self._biases())
+
+    def _biases(self) -> tuple[tuple[int, float], ...]:
+        """Return the biases by token id: keys of an object are text in JSON, and llama-server takes pairs too."""
+        given = self.logit_bias or {}
+        pairs = given.items() if isinstance(given, dict) else given
+        return tuple((_token_id(token), _bias(bias)) for token, bias in pairs)
 
     def _limit(self) -> int | None:
         limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
@@ -160,6 +201,20 @@ class CompletionBody(GenerationBody):
             _require_one(prompt)
             prompt = prompt[0]
         return prompt if isinstance(prompt, str) else tuple(prompt)
+
+
+def _token_id(text: str | int) -> int:
+    if isinstance(text, int):
+        return text
+    if not (text.isascii() and text.isdigit() and len(text) <= 10):
+        raise RequestError(f"logit_bias names {text[:40]!r}, which is no token id.", "Use ids from /tokenize.")
+    return int(text)
+
+
+def _bias(value: bool | float) -> float:
+    if value is True:
+        raise RequestError("logit_bias of a token is true.", "Give a number, or false to ban the token.")
+    return -inf if value is False else value
 
 
 def _require_one(prompts: Sequence[object]) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import math
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,13 @@ SAMPLES = [
         Request(request_id="a", prompt="text\x00\ud800", stop=("x",), sampling=SamplingParams(seed=2**64 - 1))
     ),
     frames.Submit(Request(request_id="a", prompt=(1, 2), max_tokens=0)),
+    frames.Submit(
+        Request(
+            request_id="a",
+            prompt="",
+            sampling=SamplingParams(logit_bias=((1, -math.inf), (2, 0.5)), dry_sequence_breakers=("é",)),
+        )
+    ),
     frames.Abort("a"),
     frames.Tokenize("c", "text", True, False),
     frames.Detokenize("c", (1, 2)),

@@ -20,9 +20,29 @@ from quantizer.errors import RequestError
         ("repeat_penalty", 0.0),
         ("presence_penalty", math.nan),
         ("seed", 2**64),
+        ("typical_p", 1.01),
+        ("top_n_sigma", math.inf),
+        ("xtc_probability", -0.1),
+        ("xtc_threshold", math.nan),
+        ("dynatemp_range", -1.0),
+        ("dynatemp_exponent", math.inf),
+        ("dry_multiplier", -1.0),
+        ("dry_base", 0.5),
+        ("dry_allowed_length", -1),
+        ("dry_penalty_last_n", -2),
+        ("dry_sequence_breakers", ("",)),
+        ("dry_sequence_breakers", ("x" * 41,)),
+        ("dry_sequence_breakers", ("\0",)),
+        ("dry_sequence_breakers", ("x",) * 17),
+        ("mirostat", 3),
+        ("mirostat_tau", -1.0),
+        ("mirostat_eta", 11.0),
+        ("logit_bias", ((1, math.nan),)),
+        ("logit_bias", ((1, math.inf),)),
+        ("logit_bias", ((1, 1.0),) * 1025),
     ],
 )
-def test_a_number_outside_its_range_is_refused_by_name(name: str, value: float) -> None:
+def test_a_value_outside_its_range_is_refused_by_name(name: str, value: object) -> None:
     with pytest.raises(RequestError, match=name):
         SamplingParams(**{name: value})
 

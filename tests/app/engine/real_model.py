@@ -1,0 +1,104 @@
+"""Answers requests with a real model file through the real engine; run as a child, for native code may end its process.
+
+Usage: python real_model.py MODEL.gguf < JSON {name: case}; prints JSON {name: {"tokens", "text", "error", ...}}.
+A case has "sampling" and may have "prompt", "max_tokens", "drafts" and "is_filtered_first".
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from app.engine import frames, llama
+from app.engine.backend import Sampler
+from app.engine.core import Engine
+from app.engine.frames import EngineConfig, Failed, Finished, Output
+from app.engine.request import Request, SamplingParams
+from app.engine.speculation import StepCost
+from app.engine.tuning import Setting
+
+
+class Recording(llama.LlamaBackend):
+    """Keeps every token that its samplers choose, in order."""
+
+    chosen: list[int]
+    is_filtered_first = False
+
+    def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> Sampler:
+        sampler = super().new_sampler(params, ignore_eos, history)
+        if self.is_filtered_first:
+            assert isinstance(sampler, llama.GrammarSampler)
+            sampler._is_filtered_first = True
+        return RecordingSampler(sampler, self.chosen)
+
+
+class FreeDrafts(StepCost):
+    """Whatever can be drafted pays."""
+
+    def observe(self, n_tokens: int, duration_s: float) -> None:
+        pass
+
+    def ratio(self, n_tokens: int) -> float:
+        return 1.0
+
+
+class RecordingSampler:
+    def __init__(self, sampler: Sampler, chosen: list[int]) -> None:
+        self._sampler = sampler
+        self._chosen = chosen
+        self.close = sampler.close
+
+    def sample(self, row: int) -> int:
+        self._chosen.append(self._sampler.sample(row))
+        return self._chosen[-1]
+
+
+def answer(backend: Recording, case: dict[str, Any]) -> dict[str, Any]:
+    events: list[Output | Finished | Failed] = []
+    backend.chosen, backend.is_filtered_first = [], case.get("is_filtered_first", False)
+    engine = Engine(backend, events.append, step_cost=FreeDrafts())
+    try:
+        sampling = frames._sampling(asdict(SamplingParams()) | case["sampling"])
+        request = Request(
+            request_id="a",
+            prompt=case.get("prompt", "The cat sat on the mat."),
+            sampling=sampling,
+            max_tokens=case.get("max_tokens", 24),
+            ignore_eos=not sampling.grammar,
+        )
+        engine.submit(request)
+        while not engine.is_idle:
+            engine.step()
+    finally:
+        engine.close()
+        for place in range(backend.facts.n_places):
+            backend.truncate(place, 0)
+    last = events[-1]
+    text = "".join(event.text for event in events if isinstance(event, Output))
+    if isinstance(last, Failed):
+        return {"tokens": backend.chosen, "text": text, "error": last.cause}
+    assert isinstance(last, Finished)
+    return {"tokens": backend.chosen, "text": text, "error": "", "n_accepted": last.usage.n_accepted_tokens}
+
+
+def main() -> None:
+    llama.LlamaBackend = Recording  # type: ignore[misc]
+    model = llama.LlamaModel(Path(sys.argv[1]), 0, False, lambda _fraction: True)
+    backend = model.context(EngineConfig(n_sequences=2), Setting(1, False, False))
+    assert isinstance(backend, Recording)
+    facts = backend.facts
+    answers = {}
+    for name, case in json.load(sys.stdin).items():
+        backend.facts = replace(facts, can_cut=case.get("drafts", True))
+        answers[name] = answer(backend, case)
+    print(json.dumps(answers))
+    backend.close()
+    model.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REAL_MODEL = Path(__file__).parent / "real_model.py"
+ONE_OF_TWO = 'root ::= ("ab" | "ba")*'  # a model of random weights hardly ever says so by itself
+ALMOST_SURE = {"grammar": 'root ::= ("abcdefgh" | "abcdefgz"){30}'}
+PARENTHESIS = ord("(")  # in this vocabulary a byte is its own id
+PENALTIES = {"temperature": 0.0, "frequency_penalty": 2.0, "presence_penalty": 1.0}
+LETTERS_ONLY = {**PENALTIES, "grammar": "root ::= [a-z ]{24}"}
+
+STAGES: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "default": {},
+    "typical": {"typical_p": 0.5},
+    "top-n-sigma": {"top_n_sigma": 1.0},
+    "xtc": {"xtc_probability": 1.0, "xtc_threshold": 0.0001, "min_p": 0.0},
+    "dynamic temperature": {"dynatemp_range": 0.7, "dynatemp_exponent": 2.0},
+    "mirostat 1": {"mirostat": 1},
+    "mirostat 2": {"mirostat": 2, "mirostat_tau": 1.0},
+    "biases": {"logit_bias": [[7, 5.0], [8, False]]},
+    "all at once": {
+        "typical_p": 0.9, "top_n_sigma": 3.0, "xtc_probability": 0.5, "dynatemp_range": 0.2, "dry_multiplier": 0.5,
+        "repeat_penalty": 1.1,
+    },
+}  # fmt: skip
+INSISTS = {"temperature": 0.0, "logit_bias": [[PARENTHESIS, 30.0]]}
+DRY = {**INSISTS, "dry_multiplier": 100.0, "dry_penalty_last_n": -1}
+CASES: dict[str, dict[str, Any]] = {
+    **{name: {"sampling": {"seed": 11, **sampling}} for name, sampling in STAGES.items()},
+    "default again": {"sampling": {"seed": 11}},
+    "forced by a bias": {"sampling": {"seed": 1, "logit_bias": [[40, 1000.0]]}, "max_tokens": 5},
+    "insisting": {"sampling": INSISTS, "max_tokens": 6},
+    "dry": {"sampling": DRY, "max_tokens": 6},
+    "dry, broken": {"sampling": {**DRY, "dry_sequence_breakers": ["("]}, "max_tokens": 6},
+    "dry after a prompt": {"sampling": DRY, "max_tokens": 1, "prompt": "((((("},
+    "bias outside": {"sampling": {"logit_bias": [[272, 1.0]]}},
+    "penalties, chain first": {"sampling": LETTERS_ONLY},
+    "penalties, grammar first": {"sampling": LETTERS_ONLY, "is_filtered_first": True},
+    "grammar with drafts": {"sampling": {"seed": 3, **ALMOST_SURE}, "max_tokens": 60},
+    "grammar without drafts": {"sampling": {"seed": 3, **ALMOST_SURE}, "max_tokens": 60, "drafts": False},
+    "grammar, mirostat": {"sampling": {"seed": 3, "mirostat": 2, "grammar": ONE_OF_TWO}},
+    "grammar that biases close": {
+        "sampling": {"grammar": 'root ::= "a" "b"', "logit_bias": [[ord("b"), False]]},
+    },
+    "grammar of a foreign letter": {"sampling": {"grammar": "root ::= \"é\" [α-ω]"}},
+}  # fmt: skip
+
+
+def _with_false_as_ban(case: dict[str, Any]) -> dict[str, Any]:
+    biases = case["sampling"].get("logit_bias", ())
+    banned = [[token, float("-inf") if bias is False else bias] for token, bias in biases]
+    return {**case, "sampling": {**case["sampling"], "logit_bias": banned}}
+
+
+@pytest.fixture(scope="module")
+def answers(tiny_model: Path) -> dict[str, dict[str, Any]]:
+    cases = json.dumps({name: _with_false_as_ban(case) for name, case in CASES.items()})
+    run = subprocess.run(
+        [sys.executable, str(REAL_MODEL), str(tiny_model)], input=cases, capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == 0, run.stderr
+    answered: dict[str, dict[str, Any]] = json.loads(run.stdout)
+    return answered
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_every_stage_is_built_and_samples(answers: dict[str, Any], name: str) -> None:
+    assert answers[name]["error"] == ""
+    assert len(answers[name]["tokens"]) == 24
+
+
+@pytest.mark.parametrize("name", sorted(set(STAGES) - {"greedy", "default"}))
+def test_every_stage_changes_what_is_chosen(answers: dict[str, Any], name: str) -> None:
+    assert answers[name]["tokens"] != answers["default"]["tokens"]
+
+
+def test_the_same_seed_gives_the_same_tokens(answers: dict[str, Any]) -> None:
+    assert answers["default again"]["tokens"] == answers["default"]["tokens"]
+
+
+def test_a_large_bias_forces_its_token_and_a_ban_keeps_it_away(answers: dict[str, Any]) -> None:
+    assert answers["forced by a bias"]["tokens"] == [40] * 5
+    assert 8 not in answers["biases"]["tokens"]
+
+
+def test_dry_ends_a_repetition_unless_it_is_broken(answers: dict[str, Any]) -> None:
+    assert answers["insisting"]["text"] == answers["dry, broken"]["text"] == "(" * 6
+    assert answers["dry"]["text"].startswith("((")
+    assert answers["dry"]["text"] != "(" * 6
+
+
+def test_what_the_prompt_repeats_counts_for_dry(answers: dict[str, Any]) -> None:
+    assert answers["dry after a prompt"]["tokens"] != [PARENTHESIS]
+
+
+def test_a_bias_of_a_token_outside_the_vocabulary_is_an_error(answers: dict[str, Any]) -> None:
+    assert answers["bias outside"]["error"] == "logit_bias names token 272; the vocabulary has 272."
+
+
+def test_choosing_before_filtering_leaves_the_penalties_as_filtering_first_does(answers: dict[str, Any]) -> None:
+    first, second = answers["penalties, chain first"], answers["penalties, grammar first"]
+    assert first["tokens"] == second["tokens"]
+    assert re.fullmatch("[a-z ]{24}", first["text"])
+    assert len(set(first["text"])) > 8
+
+
+def test_a_grammar_gives_the_same_tokens_with_and_without_drafts(answers: dict[str, Any]) -> None:
+    drafted, plain = answers["grammar with drafts"], answers["grammar without drafts"]
+    assert drafted["tokens"] == plain["tokens"]
+    assert drafted["n_accepted"] > plain["n_accepted"] == 0
+
+
+def test_a_grammar_is_kept_under_mirostat_too(answers: dict[str, Any]) -> None:
+    assert re.fullmatch("(ab|ba)+[ab]?", answers["grammar, mirostat"]["text"])
+
+
+def test_a_grammar_whose_only_token_is_banned_is_an_error_and_no_crash(answers: dict[str, Any]) -> None:
+    assert answers["grammar that biases close"]["error"] == "The grammar allows no token of this model here."
+
+
+def test_a_grammar_spans_characters_of_several_tokens(answers: dict[str, Any]) -> None:
+    text = answers["grammar of a foreign letter"]["text"]
+    assert text[0] == "é"
+    assert "α" <= text[1] <= "ω"
+    assert len(text) == 2
