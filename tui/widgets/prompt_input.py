@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
+from textual.events import Key
 from textual.message import Message
 from textual.widgets import TextArea
 
@@ -16,14 +17,13 @@ class PromptInput(TextArea):
     """A text field of one to eight rows that remembers what was sent."""
 
     KEYS: ClassVar[tuple[Binding, ...]] = (
-        Binding("enter", "submit", "Send", id="prompt-send", tooltip="Send the question", priority=True),
+        Binding("enter", "submit", "Send", id="prompt-send", tooltip="Send the question"),
         Binding(
             "ctrl+j,shift+enter",
             "newline",
             "New line",
             id="prompt-newline",
             tooltip="Start a new line (some terminals: Ctrl+J only)",
-            priority=True,
         ),
         Binding("up", "cursor_up", "Recall", id="prompt-recall", tooltip="On an empty line: an earlier question"),
     )
@@ -44,6 +44,14 @@ class PromptInput(TextArea):
         self.cursor_blink = False  # nothing moves on its own
         self._sent: list[str] = []
         self._n_back = 0
+
+    async def _on_key(self, event: Key) -> None:
+        """Send and start lines in the order of the keys: a priority binding would overtake letters that still wait."""
+        action = {"enter": self.action_submit, "ctrl+j": self.action_newline, "shift+enter": self.action_newline}
+        if event.key in action:
+            event.stop()
+            event.prevent_default()
+            action[event.key]()
 
     def put(self, text: str) -> None:
         """Replace what is typed and go to its end."""

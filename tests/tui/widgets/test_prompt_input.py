@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textual.events import Key
+
 from app.client_fake import ScriptedClient
 
 
@@ -13,6 +15,17 @@ async def test_ctrl_j_starts_a_new_line_and_enter_sends_both(sitting):
         await person.asks("three")
         await person.sees("Hello.")
     assert client.requests[0][0].content == "one\ntwo\nthree"
+
+
+async def test_enter_does_not_overtake_letters_that_come_in_one_burst(sitting):
+    client = ScriptedClient()
+    async with sitting(client) as person:
+        await person.sees("ready")
+        for character in "hello":
+            person.app.post_message(Key(character, character))
+        person.app.post_message(Key("enter", "\r"))
+        await person.sees("Hello.")
+    assert client.requests[0][0].content == "hello"
 
 
 async def test_blank_text_is_not_sent(sitting):
