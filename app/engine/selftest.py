@@ -14,6 +14,7 @@ from importlib import metadata, resources, util
 from pathlib import Path
 
 from app.engine.tuning import Setting
+from app.processes import python_module
 from offload.cpu import cpu_name, default_threads
 from quantizer.errors import EngineError, UserError
 
@@ -25,7 +26,7 @@ NOTICE = (
 )
 TIMEOUT_S = 120.0
 _CANNOT_RUN = 3  # the child's exit status when the test itself could not be made
-_CHILD = (sys.executable, "-m", "app.engine.selftest")
+_CHILD = tuple(python_module("app.engine.selftest"))
 
 
 @dataclass(frozen=True, slots=True)

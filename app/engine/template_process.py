@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Sequence
 from typing import Any
 
+from app.processes import apart_from_terminal, python_module
 from quantizer.errors import RequestError
 
 __all__ = ["TemplateProcess"]
@@ -81,11 +81,12 @@ class TemplateProcess:
 
     async def _start(self) -> asyncio.subprocess.Process:
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "app.engine.template"),
+            *python_module("app.engine.template"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             limit=_LINE_LIMIT_BYTES,
+            **apart_from_terminal(),
         )
         await self._exchange(self._process, _WARM_UP, START_TIMEOUT_S)
         return self._process
