@@ -14,6 +14,7 @@ from assets.guide.topics import CORPUS, expand
 
 __all__ = ["invented_word", "paragraph", "random_words", "sentence", "words"]
 
+INVENTED_SLOTS = ("noun", "verb", "adjective", "name", "place")
 ENDINGS = ("", "", "n", "r", "s", "l", "t", "ck", "ng", "x", "m", "th", "rd")
 
 
@@ -29,16 +30,17 @@ def invented_word(rng: random.Random) -> str:
     return "".join(rng.choice(words()["syllable"]) for _ in range(rng.randint(1, 4))) + rng.choice(ENDINGS)
 
 
-def sentence(rng: random.Random) -> str:
-    """Return one sentence."""
+def sentence(rng: random.Random, strangeness: float = 0.06) -> str:
+    """Return one sentence; strangeness is the share of invented words among its nouns, verbs and adjectives."""
     text = expand(rng.choice(words()["patterns"]), rng)
-    text = re.sub(r"\{(\w+)\}", lambda slot: _fill(slot[1], rng), text)
+    text = re.sub(r"\{(\w+)\}", lambda slot: _fill(slot[1], rng, strangeness), text)
     return text[0].upper() + text[1:]
 
 
 def paragraph(rng: random.Random, n_sentences: int) -> str:
     """Return sentences in a row, now and then with a line break between them."""
-    parts = [sentence(rng) for _ in range(n_sentences)]
+    strangeness = rng.choice((0.0, 0.06, 0.35))
+    parts = [sentence(rng, strangeness) for _ in range(n_sentences)]
     breaks = [rng.choices((" ", "\n", "\n\n"), (12, 1, 1))[0] for _ in parts[1:]]
     return "".join(part + gap for part, gap in zip(parts, [*breaks, ""], strict=True))
 
@@ -48,11 +50,12 @@ def random_words(rng: random.Random, n_words: int) -> str:
     return " ".join(_any_word(rng) for _ in range(n_words))
 
 
-def _fill(slot: str, rng: random.Random) -> str:
+def _fill(slot: str, rng: random.Random, strangeness: float = 0.0) -> str:
     if slot == "number":
         return str(rng.choice((rng.randint(2, 20), rng.randint(20, 999), rng.randint(1000, 99999))))
-    if rng.random() < 0.06 and slot in ("noun", "name", "place"):
-        return invented_word(rng) if slot == "noun" else invented_word(rng).capitalize()
+    if slot in INVENTED_SLOTS and rng.random() < strangeness:
+        word = invented_word(rng)
+        return word.capitalize() if slot in ("name", "place") else word
     return rng.choice(words()[slot])
 
 

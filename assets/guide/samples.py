@@ -62,7 +62,7 @@ class Sampler:
     def _chat(self, mix: Mix, length: int, rng: random.Random) -> Row:
         tokens: list[int] = []
         labels: list[int] = []
-        dialogue = Dialogue(rng, min(mix.n_words, length // 5))
+        dialogue = Dialogue(rng, min(mix.n_words, length // 4))
         for text, is_learned in converse(dialogue):
             piece = self._tokenizer.encode(text).ids
             if len(tokens) + len(piece) > length + 1 and len(tokens) > length // 2:

@@ -27,7 +27,7 @@ from assets.guide.muon import Muon
 from assets.guide.samples import IGNORED, Row, Sampler
 from assets.guide.vocabulary import FOLDER, load_tokenizer
 
-LENGTHS = (256, 1536)
+LENGTHS = (256, 512, 1536)
 N_WARMUP_STEPS = 20
 
 
@@ -39,8 +39,9 @@ class Plan:
     minutes: float
     seed: int
     n_batch_tokens: int = 4096
-    matrix_rate: float = 0.02
-    other_rate: float = 0.002
+    matrix_rate: float = 0.015
+    embedding_rate: float = 0.01
+    norm_rate: float = 0.002
 
     def progress(self, n_seen: int, elapsed_s: float) -> float:
         return n_seen / self.n_tokens if self.n_tokens else elapsed_s / (60 * self.minutes)
@@ -51,7 +52,7 @@ class Plan:
 
     def length(self, step: int, progress: float) -> int:
         """Return the row length of a step: short at first, long ones mixed in later."""
-        return 256 if progress < 0.35 else random.Random(f"{self.seed}/{step}").choices(LENGTHS, (5, 1))[0]
+        return LENGTHS[0] if progress < 0.3 else random.Random(f"{self.seed}/{step}").choices(LENGTHS, (1, 4, 1))[0]
 
 
 class Trainer:
@@ -67,8 +68,12 @@ class Trainer:
         self.hidden = torch.compile(self.model, dynamic=False)
         named = list(self.model.named_parameters())
         self.muon = Muon([weight for name, weight in named if weight.ndim == 2 and "embed" not in name])
-        others = [weight for name, weight in named if weight.ndim == 1 or "embed" in name]
-        self.adam = torch.optim.AdamW(others, lr=plan.other_rate, betas=(0.9, 0.95), weight_decay=0.0)
+        norms = [weight for _, weight in named if weight.ndim == 1]
+        groups = [
+            {"params": [self.model.embed_tokens.weight], "full_rate": plan.embedding_rate},
+            {"params": norms, "full_rate": plan.norm_rate},
+        ]
+        self.adam = torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.0)
         self.sampler = Sampler(tokenizer)
         self.step, self.n_seen, self.elapsed_s = 0, 0, 0.0
 
@@ -99,7 +104,7 @@ class Trainer:
         share = self.plan.rate_share(self.step, progress)
         self.muon.step(self.plan.matrix_rate * share)
         for group in self.adam.param_groups:
-            group["lr"] = self.plan.other_rate * share
+            group["lr"] = group["full_rate"] * share
         self.adam.step()
         self.model.zero_grad(set_to_none=True)
         self.step += 1
