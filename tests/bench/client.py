@@ -85,7 +85,7 @@ class Client:
                 if health.status_code in (200, 404) and models.status_code == 200:
                     self._model = self._model or str(models.json()["data"][0]["id"])
                     return self._model
-                state = f"status {health.status_code}, {models.status_code}"
+                state = f"{health.status_code} {health.text[:300]}, {models.status_code}"
             if time.monotonic() > deadline_s:
                 raise BenchError(f"The server is not ready after {timeout_s:g} s: {state}.")
             await asyncio.sleep(_POLL_S)

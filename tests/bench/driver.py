@@ -17,8 +17,7 @@ from client import BenchError, Client
 from measurement import Measurement, Results
 from memory import Memory, memory_of
 from prose import calibrated_prose
-from report import table
-from rich.console import Console
+from report import show, table
 from workloads import DEFAULT_WORK, WORKLOADS, Bench
 
 __all__ = ["measure"]
@@ -84,7 +83,7 @@ def main() -> None:
         sys.exit(str(error))
     if options.json:
         results.save(options.json)
-    Console().print(table(results.label, results.measurements))
+    show(table(results.label, results.measurements))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ from measurement import Measurement, Results
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["comparison", "table"]
+__all__ = ["comparison", "show", "table"]
+
+_WIDTH_COLUMNS = 120  # also where the output is no terminal
 
 
 def table(label: str, measurements: Iterable[Measurement]) -> Table:
@@ -49,15 +51,20 @@ def _figure(item: Measurement) -> str:
     return f"{item.value:.4g} {item.unit}"
 
 
+def show(made: Table) -> None:
+    """Print `made`."""
+    Console(width=_WIDTH_COLUMNS).print(made)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, nargs="+", metavar="RESULTS.json")
     paths = parser.parse_args().results
     results = [Results.load(path) for path in paths]
     if len(results) == 1:
-        Console().print(table(results[0].label, results[0].measurements))
+        show(table(results[0].label, results[0].measurements))
     for other in results[1:]:
-        Console().print(comparison(results[0], other))
+        show(comparison(results[0], other))
 
 
 if __name__ == "__main__":

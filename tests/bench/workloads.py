@@ -61,7 +61,8 @@ async def decode(bench: Bench) -> list[Measurement]:
             for _ in range(bench.n_runs)
         ]
         rates = tuple(answer.decode_rate for answer in answers)
-        found.append(Measurement("decode", f"depth {depth}", "tok/s", rates, _drafts(answers)))
+        note = f"{answers[-1].n_prompt} tokens before; {_drafts(answers)}"
+        found.append(Measurement("decode", f"depth {depth}", "tok/s", rates, note))
     return found
 
 
@@ -191,7 +192,7 @@ def _conversation_file(bench: Bench) -> Path:
 
 def _drafts(answers: list[Answer]) -> str:
     n_drafted = sum(answer.n_drafted for answer in answers)
-    return f"{sum(answer.n_accepted for answer in answers)} of {n_drafted} drafted" if n_drafted else ""
+    return f"{sum(answer.n_accepted for answer in answers)} of {n_drafted} drafted"
 
 
 def _cached(answers: list[Answer]) -> str:
