@@ -49,7 +49,7 @@ class Decoded:
 def raw_decode(backend: LlamaBackend, prompt: list[int], n_tokens: int) -> Decoded:
     """Decode with llama_decode and llama_sampler_sample alone, in an empty context."""
     context = backend._context
-    lib.llama_memory_clear(lib.llama_get_memory(context), False)
+    _clear(backend)
     chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
     lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_greedy())
     given = (lib.llama_token * len(prompt))(*prompt)
@@ -64,14 +64,14 @@ def raw_decode(backend: LlamaBackend, prompt: list[int], n_tokens: int) -> Decod
         tokens.append(newest[0])
     decode_s = time.perf_counter() - begun_s
     lib.llama_sampler_free(chain)
-    lib.llama_memory_clear(lib.llama_get_memory(context), False)
     text = b"".join(backend.piece(token) for token in tokens if not backend.is_end(token))
     return Decoded(text.decode("utf-8", "replace"), len(tokens), decode_s)
 
 
 def engine_decode(backend: LlamaBackend, prompt: list[int], n_tokens: int) -> Decoded:
-    """Decode with an Engine of its own, as a worker drives it."""
+    """Decode with an Engine of its own, as a worker drives it, in an empty context."""
     events: list[Event] = []
+    _clear(backend)
     engine = Engine(backend, events.append, step_cost=StepCost(dict(_NO_DRAFT_PAYS)))
     engine.submit(
         Request(request_id="bench", prompt=tuple(prompt), sampling=SamplingParams(temperature=0.0), max_tokens=n_tokens)
@@ -91,6 +91,10 @@ def engine_decode(backend: LlamaBackend, prompt: list[int], n_tokens: int) -> De
     text = "".join(event.text for event in events if isinstance(event, Output))
     has_end = finished.usage.n_output_tokens < n_tokens
     return Decoded(text, finished.usage.n_output_tokens + has_end, decode_s)
+
+
+def _clear(backend: LlamaBackend) -> None:
+    lib.llama_memory_clear(lib.llama_get_memory(backend._context), False)
 
 
 def main() -> None:
