@@ -56,6 +56,11 @@ class SuffixIndex:
         for token in tokens:
             self._append(token)
 
+    @property
+    def n_matched(self) -> int:
+        """The length of the longest suffix of the text that occurred before."""
+        return self._longest_repeated().length
+
     def propose(self, n_tokens: int) -> Draft:
         """Return at most `n_tokens` that may follow the text: after the longest repeated suffix, the most frequent way
         on, and of equally frequent ones the latest."""

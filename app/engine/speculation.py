@@ -7,15 +7,17 @@ nothing of where drafts come from.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from app.engine.draft import Draft
 
-__all__ = ["Acceptance", "StepCost", "draft_length"]
+__all__ = ["Acceptance", "StepCost", "can_pay", "draft_length"]
 
 # Time of a batch of n tokens over that of one. Measured with a 1.24B Q4_K_M on 2 AVX-512 cores, flash attention off.
 CPU_COST_RATIOS: dict[int, float] = {1: 1.0, 2: 1.65, 4: 1.95, 8: 3.4, 16: 4.15, 32: 7.0}
 _OBSERVATION_WEIGHT = 0.2
+_NEGLIGIBLE_CHANCE = 0.02  # of all draft tokens so far being taken
 _FORGETTING = 0.97  # of earlier drafts' weight with each new one
 
 # Before anything is known: how often a draft token is taken, by the length of the matched suffix up to 1, 3, 7 ...
@@ -29,6 +31,7 @@ class StepCost:
 
     ratios: dict[int, float] = field(default_factory=lambda: dict(CPU_COST_RATIOS))
     single_s: float | None = None
+    _known: dict[int, float] = field(default_factory=dict)  # what `ratio` worked out since it last learned
 
     def observe(self, n_tokens: int, duration_s: float) -> None:
         """Learn from a step of `n_tokens`. Steps before the first of one token teach nothing."""
@@ -40,9 +43,15 @@ class StepCost:
             # A step that was held up says little: no observation counts for more than three times what is known.
             seen = min(duration_s / self.single_s, 3 * known)
             self.ratios[n_tokens] = known + _OBSERVATION_WEIGHT * (seen - known)
+            self._known = {}
 
     def ratio(self, n_tokens: int) -> float:
         """Return the cost of a step of `n_tokens`, straight between known sizes and on from the last two."""
+        if n_tokens not in self._known:
+            self._known[n_tokens] = self._between_sizes(n_tokens)
+        return self._known[n_tokens]
+
+    def _between_sizes(self, n_tokens: int) -> float:
         sizes = sorted(self.ratios)
         right = min(max(bisect_left(sizes, n_tokens), 1), len(sizes) - 1)
         low, high = sizes[right - 1], sizes[right]
@@ -83,11 +92,23 @@ def draft_length(draft: Draft, acceptance: Acceptance, cost: StepCost, n_step: i
     The best length has the most expected tokens for its cost; 0 where no length beats going without.
     """
     rate = acceptance.rate(draft.n_matched)
+    return _best_length(rate, draft.chances, cost, n_step, n_answers)
+
+
+def can_pay(n_matched: int, n_most: int, acceptance: Acceptance, cost: StepCost, n_step: int, n_answers: int) -> bool:
+    """Return whether the surest draft after a match of this length would be worth its cost; looking it up may wait."""
+    chances = (1.0,) * n_most
+    return _best_length(acceptance.rate(n_matched), chances, cost, n_step, n_answers) > 0
+
+
+def _best_length(rate: float, chances: Sequence[float], cost: StepCost, n_step: int, n_answers: int) -> int:
     best_length, best_speed = 0, n_answers / cost.ratio(n_step)
     n_expected, chance_so_far = float(n_answers), 1.0
-    for length, chance in enumerate(draft.chances, start=1):
+    for length, chance in enumerate(chances, start=1):
         chance_so_far *= rate * chance
         n_expected += chance_so_far
+        if chance_so_far < _NEGLIGIBLE_CHANCE:
+            break
         speed = n_expected / cost.ratio(n_step + length)
         if speed > best_speed:
             best_length, best_speed = length, speed
