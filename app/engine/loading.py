@@ -5,9 +5,10 @@ Owns what a worker decides before the first request. Runs in the worker; everyth
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -29,7 +30,7 @@ class Loaded:
     backend: Backend
     step_cost: StepCost
     store: SequenceStore | None
-    keep_work: Callable[[Work], None]
+    keep_use: Callable[[Work, Mapping[int, float]], None]
     owned: ExitStack
 
 
@@ -52,7 +53,7 @@ def load_model(
     key = fingerprint(path, metadata.version("llama-cpp-python"))
     has_gpu = llama.n_gpu_devices() > 0
     tuned = tune_file(cache_dir)
-    setting, ratios = _setting(tuned, key, config, has_gpu=has_gpu, is_safe=verdict.is_safe)
+    setting, measured_ratios = _setting(tuned, key, config, has_gpu=has_gpu, is_safe=verdict.is_safe)
     with ExitStack() as owned:
         model = llama.LlamaModel(path, config.n_gpu_layers, setting.extra_buffers, on_progress)
         owned.callback(model.close)
@@ -60,8 +61,9 @@ def load_model(
         owned.callback(backend.close)
         store = SequenceStore(cache_dir / "prefix" / f"{key}-{backend.facts.layout}")
         owned.callback(store.close)
-        step_cost = StepCost(dict(ratios)) if ratios else StepCost()
-        return Loaded(backend, step_cost, store, lambda work: tuned.keep_work(key, work), owned.pop_all())
+        ratios = tuned.step_ratios(key) or measured_ratios
+        step_cost = StepCost(ratios) if ratios else StepCost()
+        return Loaded(backend, step_cost, store, partial(tuned.keep_use, key), owned.pop_all())
 
 
 def tune_file(cache_dir: Path) -> TuneFile:
@@ -77,14 +79,14 @@ def candidates(n_threads: int, *, extra_buffers_are_safe: bool) -> list[Setting]
 
 def _setting(
     tuned: TuneFile, key: str, config: EngineConfig, *, has_gpu: bool, is_safe: bool
-) -> tuple[Setting, tuple[tuple[int, float], ...]]:
+) -> tuple[Setting, dict[int, float]]:
     """Return the setting to load with and the measured costs of its steps, none where nothing was measured."""
     n_threads = config.n_threads or default_threads()
     known = [item for item in tuned.measured(key) if is_safe or not item.setting.extra_buffers]
     if not known:
-        return default_setting(n_threads, has_gpu=has_gpu, extra_buffers_are_safe=is_safe), ()
+        return default_setting(n_threads, has_gpu=has_gpu, extra_buffers_are_safe=is_safe), {}
     best = choose(known, tuned.work(key))
     setting = best.setting
     if config.n_threads:
         setting = Setting(config.n_threads, setting.flash_attention, setting.extra_buffers)
-    return setting, best.step_ratios
+    return setting, dict(best.step_ratios)

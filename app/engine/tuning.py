@@ -110,9 +110,13 @@ class TuneFile:
         """Replace what is known of `model`, whose file is called `name`."""
         self._update(model, {"name": name, "measured": [asdict(item) for item in measured]})
 
-    def keep_work(self, model: str, work: Work) -> None:
-        """Replace what `model` was used for."""
-        self._update(model, {"work": asdict(work)})
+    def step_ratios(self, model: str) -> dict[int, float]:
+        """Return what steps of `model` cost here when it was last used, empty before that."""
+        return {int(n_tokens): ratio for n_tokens, ratio in self._entry(model).get("step_ratios", {}).items()}
+
+    def keep_use(self, model: str, work: Work, step_ratios: Mapping[int, float]) -> None:
+        """Replace what `model` was used for, and what its steps were seen to cost."""
+        self._update(model, {"work": asdict(work), "step_ratios": dict(step_ratios)})
 
     def names(self) -> Mapping[str, str]:
         """Return model fingerprint → file name of all that was measured on this machine."""

@@ -91,7 +91,7 @@ class Worker:
                 self._engine.step()
             self._engine.close()
             if work := self._engine.counters.work():
-                loaded.keep_work(work)
+                loaded.keep_use(work, loaded.step_cost.ratios)
             self._save_all(self._engine)
 
     def _save_all(self, engine: Engine) -> None:
@@ -184,7 +184,7 @@ def _fake_loader(step_s: float, load_s: float) -> LoadModel:
         n_ctx = frame.config.n_ctx or 4096
         n_sequences = frame.config.n_sequences
         backend = FakeBackend(n_ctx=n_ctx, n_cells=2 * n_ctx, n_sequences=n_sequences, step_s=step_s)
-        return Loaded(backend, StepCost(), None, lambda _work: None, contextlib.ExitStack())
+        return Loaded(backend, StepCost(), None, lambda _work, _ratios: None, contextlib.ExitStack())
 
     return load
 

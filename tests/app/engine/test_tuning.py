@@ -49,9 +49,10 @@ def test_what_was_measured_is_found_again_by_machine_and_model(tmp_path: Path) -
     path = tmp_path / "cache" / "tune.json"
     here = TuneFile(path, "this machine")
     here.keep("model", "name.gguf", [FAST_PREFILL, FAST_DECODE])
-    here.keep_work("model", Work(1, 2, 3))
+    here.keep_use("model", Work(1, 2, 3), {1: 1.0, 16: 4.0})
     assert TuneFile(path, "this machine").measured("model") == (FAST_PREFILL, FAST_DECODE)
     assert TuneFile(path, "this machine").work("model") == Work(1, 2, 3)
+    assert TuneFile(path, "this machine").step_ratios("model") == {1: 1.0, 16: 4.0}
     assert here.names() == {"model": "name.gguf"}
     assert TuneFile(path, "another machine").measured("model") == ()
     assert TuneFile(path, "another machine").work("model") == DEFAULT_WORK
