@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from app.engine.request import SamplingParams
 
 __all__ = ["Backend", "Chunk", "DecodeStatus", "ModelFacts", "Sampler"]
@@ -79,6 +82,10 @@ class Backend(Protocol):
         """Return the bytes of `token`, none for a special one. A character may span tokens."""
         ...
 
+    def label(self, token: int) -> bytes:
+        """Return the bytes of `token`, the text of a special one too."""
+        ...
+
     def is_end(self, token: int) -> bool: ...
 
     def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> Sampler:
@@ -93,6 +100,10 @@ class Backend(Protocol):
 
         Row r of a later `Sampler.sample` is the r-th token of the batch. Raises EngineError when the batch is fatal.
         """
+        ...
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        """Return a copy of the logits of `row` as the model gave them, shape (n_vocab,)."""
         ...
 
     def share(self, source_id: int, target_id: int, begin: int, end: int) -> None:

@@ -14,7 +14,8 @@ from app.engine.backend import Backend, DecodeStatus
 from app.engine.cache import PrefixCache
 from app.engine.counters import Counters
 from app.engine.frames import Failed, Finished, Output
-from app.engine.request import FinishReason, Request
+from app.engine.logprobs import log_softmax, most_likely
+from app.engine.request import FinishReason, Request, TokenLogprob
 from app.engine.scheduler import StepBudget, plan
 from app.engine.sequence import NO_DRAFT, Sequence
 from app.engine.speculation import Acceptance, StepCost, draft_length
@@ -298,14 +299,17 @@ class Engine:
         n_accepted = 0
         while (reason := self._limit_reason(sequence)) is None:
             token = sequence.sampler.sample(row + n_accepted)
+            offset = sequence.text.n_decoded
             reason, more = self._take(sequence, token)
+            self._note_logprob(sequence, row + n_accepted, token, offset)
             text += more
             if reason is not None or n_accepted == n_draft or token != sequence.draft.tokens[n_accepted]:
                 break
             n_accepted += 1
         self._settle_draft(sequence, n_draft, n_accepted)
-        if text:
-            self._emit(Output(sequence.request.request_id, text, sequence.n_output))
+        logprobs = () if sequence.ledger is None else sequence.ledger.release(sequence.text.n_shown)
+        if text or logprobs:
+            self._emit(Output(sequence.request.request_id, text, sequence.n_output, logprobs))
         if reason is not None:
             self._finish(sequence, reason)
 
@@ -326,6 +330,16 @@ class Engine:
             return FinishReason.STOP, text
         reason = self._limit_reason(sequence)
         return reason, text + sequence.text.finish() if reason else text
+
+    def _note_logprob(self, sequence: Sequence, row: int, token: int, offset: int) -> None:
+        """Keep how likely `token` was where the request asks for it; its text begins at character `offset`."""
+        if sequence.ledger is None or self._backend.is_end(token):
+            return
+        logprobs = log_softmax(self._backend.logits(row))
+        top = most_likely(logprobs, sequence.n_logprobs)
+        rivals = tuple((self._backend.label(other), float(logprobs[other])) for other in top)
+        entry = TokenLogprob(self._backend.piece(token), float(logprobs[token]), rivals, offset)
+        sequence.ledger.add(entry, sequence.text.end)
 
     def _settle_draft(self, sequence: Sequence, n_draft: int, n_accepted: int) -> None:
         """Keep the accepted tokens in the cache, cut the others, and learn from both."""

@@ -15,7 +15,7 @@ class TextStream:
     """The text of one answer as it grows.
 
     Bytes that do not yet make a character wait; so does text that may turn out to be the begin of a stop string.
-    Bytes that can never be UTF-8 become U+FFFD.
+    Bytes that can never be UTF-8 become U+FFFD. `n_decoded` characters have come, `n_shown` of them were returned.
     """
 
     def __init__(self, stop: Sequence[str] = ()) -> None:
@@ -23,25 +23,39 @@ class TextStream:
         self._stop = tuple(stop)
         self._held = ""
         self.is_stopped = False
+        self.n_decoded = 0
+        self.n_shown = 0
+
+    @property
+    def end(self) -> int:
+        """Where the text of the last piece ends, in characters; a begun one counts."""
+        pending, _ = self._decoder.getstate()
+        return self.n_decoded + bool(pending)
 
     def push(self, piece: bytes) -> str:
         """Return the text that `piece` makes safe to show. Sets `is_stopped` when a stop string is complete."""
-        self._held += self._decoder.decode(piece)
+        self._decode(piece, is_final=False)
         return self._release(self._begun_stop())
 
     def finish(self) -> str:
         """Return what was held back, at the end of an answer that no stop string ended."""
-        self._held += self._decoder.decode(b"", final=True)
+        self._decode(b"", is_final=True)
         return self._release(0)
+
+    def _decode(self, piece: bytes, *, is_final: bool) -> None:
+        text = self._decoder.decode(piece, final=is_final)
+        self.n_decoded += len(text)
+        self._held += text
 
     def _release(self, n_held: int) -> str:
         found = [index for index in (self._held.find(text) for text in self._stop) if index >= 0]
         if found:
             self.is_stopped = True
             shown, self._held = self._held[: min(found)], ""
-            return shown
-        split = len(self._held) - n_held
-        shown, self._held = self._held[:split], self._held[split:]
+        else:
+            split = len(self._held) - n_held
+            shown, self._held = self._held[:split], self._held[split:]
+        self.n_shown += len(shown)
         return shown
 
     def _begun_stop(self) -> int:

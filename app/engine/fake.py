@@ -12,6 +12,9 @@ import random
 import threading
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from app.engine.backend import Chunk, DecodeStatus, ModelFacts
 from app.engine.request import SamplingParams
 from app.engine.sampler import check_biases
@@ -78,6 +81,9 @@ class FakeBackend:
     def piece(self, token: int) -> bytes:
         return bytes([token]) if token < END else b""
 
+    def label(self, token: int) -> bytes:
+        return self.piece(token) or b"<end>"
+
     def is_end(self, token: int) -> bool:
         return token == END
 
@@ -132,6 +138,14 @@ class FakeBackend:
             return False
         self._cells[sequence_id] = [_Cell(token) for token in tokens]
         return True
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        """Return numbers that the history decides, what greedy would choose above the others."""
+        chance = _chance("logits", self._rows[row])
+        logits = np.array([chance.uniform(-5.0, 0.0) for _ in range(self.facts.n_vocab)], np.float32)
+        for ignore_eos in (False, True):
+            logits[self.choose(row, "", ignore_eos)] = 1.0
+        return logits
 
     def interrupt(self) -> None:
         self._interrupted.set()

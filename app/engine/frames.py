@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
-from app.engine.request import FinishReason, Request, SamplingParams, Timings, Usage
+from app.engine.request import FinishReason, Request, SamplingParams, Timings, TokenLogprob, Usage
 
 __all__ = [
     "Abort",
@@ -117,11 +117,15 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """New text of an answer: always whole characters, never part of a stop string. `n_tokens` so far."""
+    """New text of an answer: always whole characters, never part of a stop string. `n_tokens` so far.
+
+    Where they were asked for, `logprobs` are those of the tokens whose text is complete with this one.
+    """
 
     request_id: str
     text: str
     n_tokens: int
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +196,15 @@ def _sampling(data: dict[str, Any]) -> SamplingParams:
     return SamplingParams(**data | lists)
 
 
+def _bytes(text: str) -> bytes:
+    return text.encode("latin-1")
+
+
+def _logprob(data: dict[str, Any]) -> TokenLogprob:
+    top = tuple((_bytes(piece), logprob) for piece, logprob in data["top"])
+    return TokenLogprob(_bytes(data["piece"]), data["logprob"], top, data["offset"])
+
+
 # Fields whose JSON form is not their value.
 _REBUILD: dict[str, Callable[[Any], Any]] = {
     "config": lambda data: EngineConfig(**data),
@@ -200,13 +213,24 @@ _REBUILD: dict[str, Callable[[Any], Any]] = {
     "reason": FinishReason,
     "usage": lambda data: Usage(**data),
     "timings": lambda data: Timings(**data),
+    "logprobs": lambda data: tuple(_logprob(item) for item in data),
 }
 
 
 def encode(frame: Frame) -> bytes:
     """Return `frame` as it goes over the pipe, its length first."""
-    body = json.dumps({"type": type(frame).__name__, **asdict(frame)}, separators=(",", ":")).encode()
+    data = {"type": type(frame).__name__} | _fields(frame)
+    body = json.dumps(data, separators=(",", ":"), default=_to_json).encode()
     return _LENGTH.pack(len(body)) + body
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """Return a dataclass's own fields; dataclasses.asdict would copy all below, once for each token."""
+    return {name: getattr(value, name) for name in value.__slots__}
+
+
+def _to_json(value: Any) -> Any:
+    return value.decode("latin-1") if isinstance(value, bytes) else _fields(value)
 
 
 def decode(body: bytes) -> Frame:

@@ -19,6 +19,7 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 import numpy as np
 from llama_cpp._ctypes_extensions import load_shared_library
+from numpy.typing import NDArray
 
 from app.engine.backend import Chunk, DecodeStatus, ModelFacts, Sampler
 from app.engine.frames import EngineConfig
@@ -165,11 +166,14 @@ class LlamaBackend:
             piece = self._pieces[token] = self._read_piece(token)
         return piece
 
-    def _read_piece(self, token: int) -> bytes:
+    def label(self, token: int) -> bytes:
+        return self._read_piece(token, with_special=True)
+
+    def _read_piece(self, token: int, *, with_special: bool = False) -> bytes:
         size = 64
         while True:
             buffer = ctypes.create_string_buffer(size)
-            n_bytes = lib.llama_token_to_piece(self._vocab, token, buffer, size, 0, False)
+            n_bytes = lib.llama_token_to_piece(self._vocab, token, buffer, size, 0, with_special)
             if n_bytes >= 0:
                 return buffer.raw[:n_bytes]
             size = -n_bytes
@@ -234,8 +238,7 @@ class LlamaBackend:
     def interrupt(self) -> None:
         self._interrupt.set()
 
-    def logits(self, row: int) -> np.ndarray:
-        """Return a copy of the logits of `row` of the last batch: float32, shape (n_vocab,)."""
+    def logits(self, row: int) -> NDArray[np.float32]:
         pointer = lib.llama_get_logits_ith(self._context, row)
         return np.ctypeslib.as_array(pointer, (self.facts.n_vocab,)).copy()
 

@@ -12,12 +12,13 @@ from enum import StrEnum
 
 from quantizer.errors import RequestError
 
-__all__ = ["FinishReason", "Request", "SamplingParams", "Timings", "Usage"]
+__all__ = ["FinishReason", "Request", "SamplingParams", "Timings", "TokenLogprob", "Usage"]
 
 MAX_GRAMMAR_BYTES = 64 * 1024
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARACTERS = 1024
 MAX_LOGIT_BIASES = 1024
+MAX_LOGPROBS = 20
 MAX_DRY_BREAKERS = 16
 MAX_DRY_BREAKER_BYTES = 40  # llama.cpp cuts longer ones
 
@@ -138,7 +139,8 @@ class Request:
 
     `prompt` is text (tokenized by the worker; with `parse_special` the text of special tokens becomes those tokens) or
     a tuple of token ids. `max_tokens` None means: until the model ends or the context is full. Stop strings end the
-    answer and are not part of it. A higher `priority` is served first.
+    answer and are not part of it. A higher `priority` is served first. With `n_logprobs` each token of the answer is
+    told with its probability and that many of the most likely ones; None asks for neither.
 
     Raises RequestError when a limit is exceeded.
     """
@@ -152,6 +154,7 @@ class Request:
     add_special: bool = True
     parse_special: bool = True
     priority: int = 0
+    n_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and not 0 <= self.max_tokens <= 2**31 - 1:
@@ -160,6 +163,22 @@ class Request:
             raise RequestError(f"{len(self.stop)} stop strings were given.", f"Give at most {MAX_STOP_STRINGS}.")
         if any(not 1 <= len(text) <= MAX_STOP_CHARACTERS for text in self.stop):
             raise RequestError("A stop string is empty or too long.", f"Use 1 to {MAX_STOP_CHARACTERS} characters.")
+        if self.n_logprobs is not None and not 0 <= self.n_logprobs <= MAX_LOGPROBS:
+            raise RequestError(f"{self.n_logprobs} logprobs a token were asked for.", f"Ask for 0 to {MAX_LOGPROBS}.")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token of the answer: its bytes, the natural logarithm of its probability, and the most likely ones there.
+
+    `piece` is empty for a token that is not text; `top` names such tokens by what they are called. `offset` is
+    where its text begins, in characters of the answer. Probabilities are the model's own, before samplers.
+    """
+
+    piece: bytes
+    logprob: float
+    top: tuple[tuple[bytes, float], ...]
+    offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

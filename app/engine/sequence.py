@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from app.engine.backend import Chunk, Sampler
 from app.engine.detokenize import TextStream
 from app.engine.draft import Draft, SuffixIndex
+from app.engine.logprobs import LogprobLedger
 from app.engine.request import FinishReason, Request, Timings, Usage
 from app.engine.scheduler import Demand
 from app.engine.speculation import Acceptance
@@ -35,6 +36,7 @@ class Sequence:
     acceptance: Acceptance
     arrived_s: float
     text: TextStream = field(init=False)
+    ledger: LogprobLedger | None = None
     index: SuffixIndex | None = None
     draft: Draft = NO_DRAFT
     sequence_id: int | None = None
@@ -48,6 +50,7 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.text = TextStream(self.request.stop)
+        self.ledger = None if self.request.n_logprobs is None else LogprobLedger()
 
     @property
     def place(self) -> int:
@@ -57,6 +60,10 @@ class Sequence:
     @property
     def n_output(self) -> int:
         return len(self.tokens) - self.n_prompt
+
+    @property
+    def n_logprobs(self) -> int:
+        return self.request.n_logprobs or 0
 
     @property
     def n_pending(self) -> int:

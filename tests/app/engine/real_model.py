@@ -69,6 +69,7 @@ def answer(backend: Recording, case: dict[str, Any]) -> dict[str, Any]:
             sampling=sampling,
             max_tokens=case.get("max_tokens", 24),
             ignore_eos=not sampling.grammar,
+            n_logprobs=case.get("n_logprobs"),
         )
         engine.submit(request)
         while not engine.is_idle:
@@ -82,7 +83,14 @@ def answer(backend: Recording, case: dict[str, Any]) -> dict[str, Any]:
     if isinstance(last, Failed):
         return {"tokens": backend.chosen, "text": text, "error": last.cause}
     assert isinstance(last, Finished)
-    return {"tokens": backend.chosen, "text": text, "error": "", "n_accepted": last.usage.n_accepted_tokens}
+    entries = [entry for event in events if isinstance(event, Output) for entry in event.logprobs]
+    return {
+        "tokens": backend.chosen,
+        "text": text,
+        "error": "",
+        "n_accepted": last.usage.n_accepted_tokens,
+        "logprobs": [(list(entry.piece), entry.logprob, [p for _, p in entry.top]) for entry in entries],
+    }
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from app.engine.backend import Chunk, DecodeStatus
 from app.engine.core import Engine
 from app.engine.fake import FakeBackend
 from app.engine.frames import Failed, Finished, Output
-from app.engine.request import FinishReason, Request, SamplingParams
+from app.engine.request import FinishReason, Request, SamplingParams, TokenLogprob
 from app.engine.store import SequenceStore
 from quantizer.errors import EngineError
 
@@ -24,6 +24,7 @@ class Record:
 
     def __init__(self) -> None:
         self.text: dict[str, str] = defaultdict(str)
+        self.logprobs: dict[str, list[TokenLogprob]] = defaultdict(list)
         self.finished: dict[str, Finished] = {}
         self.failed: dict[str, Failed] = {}
 
@@ -33,6 +34,10 @@ class Record:
         match event:
             case Output():
                 self.text[event.request_id] += event.text
+                self.logprobs[event.request_id] += event.logprobs
+                if event.logprobs:
+                    last = event.logprobs[-1]
+                    assert last.offset <= len(self.text[event.request_id]), "no entry comes before its text"
             case Finished():
                 self.finished[event.request_id] = event
             case Failed():
@@ -114,6 +119,50 @@ def test_a_stop_string_is_not_part_of_the_answer() -> None:
     cut, reason = answer_alone(request(n_tokens=60, ignore_eos=True, stop=(stop,)))
     assert reason is FinishReason.STOP
     assert cut == whole[: whole.index(stop)]
+
+
+def test_each_token_of_an_answer_comes_with_its_probability() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(), record)
+    engine.submit(request(n_tokens=100, ignore_eos=True, n_logprobs=3))
+    run(engine)
+    entries = record.logprobs["a"]
+    assert record.finished["a"].usage.n_accepted_tokens > 0, "drafted rows are told too"
+    assert b"".join(entry.piece for entry in entries).decode() == record.text["a"]
+    assert [entry.offset for entry in entries] == list(range(100))
+    for entry in entries:
+        assert len(entry.top) == 3
+        assert entry.logprob == max(logprob for _, logprob in entry.top)
+        assert entry.logprob < 0
+
+
+def test_probabilities_are_the_models_own_whatever_the_sampler_prefers() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(), record)
+    engine.submit(request(n_tokens=20, ignore_eos=True, n_logprobs=1, sampling=SamplingParams(seed=5)))
+    run(engine)
+    assert any(entry.logprob < entry.top[0][1] for entry in record.logprobs["a"])
+
+
+def test_what_a_stop_string_swallows_is_not_told_as_a_token_either() -> None:
+    whole, _ = answer_alone(request(n_tokens=60, ignore_eos=True))
+    stop = whole[30:36]
+    record = Record()
+    engine = Engine(FakeBackend(), record)
+    engine.submit(request(n_tokens=60, ignore_eos=True, stop=(stop,), n_logprobs=0))
+    run(engine)
+    told = b"".join(entry.piece for entry in record.logprobs["a"]).decode()
+    assert told == record.text["a"] == whole[: whole.index(stop)]
+
+
+def test_nobody_pays_for_probabilities_that_were_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(FakeBackend, "logits")
+    assert answer_alone(request())[0]
+    record = Record()
+    engine = Engine(FakeBackend(), record)
+    engine.submit(request())
+    run(engine)
+    assert record.logprobs == {"a": []}
 
 
 def test_a_prompt_longer_than_the_context_is_an_error_with_both_numbers() -> None:

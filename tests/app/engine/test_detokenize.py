@@ -36,6 +36,15 @@ def test_the_earliest_of_several_stop_strings_ends_the_answer() -> None:
     assert stream([b"one two three"], ("three", "two")) == (["one "], True)
 
 
+def test_characters_are_counted_as_they_come_and_as_they_are_shown() -> None:
+    text = TextStream(("</end>",))
+    counts = []
+    for piece in (b"a", b"\xe2\x82", b"\xac</", b"en"):
+        text.push(piece)
+        counts.append((text.n_decoded, text.end, text.n_shown))
+    assert counts == [(1, 1, 1), (1, 2, 1), (4, 4, 2), (6, 6, 2)]
+
+
 @given(st.text(max_size=60), st.lists(st.text(min_size=1, max_size=4), max_size=3), st.data())
 def test_what_is_shown_ends_before_the_first_stop_string(text: str, stop: list[str], data: st.DataObject) -> None:
     raw = text.encode("utf-8", "replace")

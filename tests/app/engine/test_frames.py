@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine import frames
-from app.engine.request import FinishReason, Request, SamplingParams, Timings, Usage
+from app.engine.request import FinishReason, Request, SamplingParams, Timings, TokenLogprob, Usage
 
 SAMPLES = [
     frames.Load("/models/é.gguf", frames.EngineConfig(n_ctx=4096)),
@@ -30,6 +30,7 @@ SAMPLES = [
     frames.Ready(1, 2, 3, 4, 5, 6, "llama", 0.1),
     frames.Notice("careful"),
     frames.Output("a", "text", 1),
+    frames.Output("a", "€", 2, (TokenLogprob(b"\xe2\x82", -0.5, ((bytes(range(256)), -9999.0),), 3),)),
     frames.Finished("a", FinishReason.LENGTH, Usage(n_prompt_tokens=1), Timings(queue_s=0.5)),
     frames.Failed("a", "RequestError", "cause", "remedy", {"n_ctx": 1}),
     frames.Tokenized("c", (1,)),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -36,6 +37,7 @@ DRY = {**INSISTS, "dry_multiplier": 100.0, "dry_penalty_last_n": -1}
 CASES: dict[str, dict[str, Any]] = {
     **{name: {"sampling": {"seed": 11, **sampling}} for name, sampling in STAGES.items()},
     "default again": {"sampling": {"seed": 11}},
+    "logprobs": {"sampling": {"temperature": 0.0, "repeat_penalty": 1.5}, "n_logprobs": 20},
     "forced by a bias": {"sampling": {"seed": 1, "logit_bias": [[40, 1000.0]]}, "max_tokens": 5},
     "insisting": {"sampling": INSISTS, "max_tokens": 6},
     "dry": {"sampling": DRY, "max_tokens": 6},
@@ -84,6 +86,17 @@ def test_every_stage_changes_what_is_chosen(answers: dict[str, Any], name: str) 
 
 def test_the_same_seed_gives_the_same_tokens(answers: dict[str, Any]) -> None:
     assert answers["default again"]["tokens"] == answers["default"]["tokens"]
+
+
+def test_logprobs_are_the_models_own_and_come_for_every_token(answers: dict[str, Any]) -> None:
+    answer = answers["logprobs"]
+    pieces = b"".join(bytes(piece) for piece, _, _ in answer["logprobs"])
+    assert len(answer["logprobs"]) == len(answer["tokens"])
+    assert pieces.decode("utf-8", "replace") == answer["text"]
+    for _, logprob, top in answer["logprobs"]:
+        assert top == sorted(top, reverse=True)
+        assert logprob <= top[0]
+        assert 0 < sum(map(math.exp, top)) < 1
 
 
 def test_a_large_bias_forces_its_token_and_a_ban_keeps_it_away(answers: dict[str, Any]) -> None:

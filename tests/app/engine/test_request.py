@@ -64,5 +64,11 @@ def test_max_tokens_is_a_count(n_tokens: int) -> None:
         Request(request_id="a", prompt="p", max_tokens=n_tokens)
 
 
+@pytest.mark.parametrize("n_logprobs", [-1, 21])
+def test_alternatives_are_bounded(n_logprobs: int) -> None:
+    with pytest.raises(RequestError, match="logprobs"):
+        Request(request_id="a", prompt="p", n_logprobs=n_logprobs)
+
+
 def test_time_to_first_token_includes_the_queue() -> None:
     assert Timings(queue_s=1.0, prefill_s=0.5, decode_s=9.0).time_to_first_token_s == 1.5
