@@ -7,7 +7,7 @@ how a request is scheduled.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from quantizer.errors import RequestError
@@ -165,6 +165,15 @@ class Request:
             raise RequestError("A stop string is empty or too long.", f"Use 1 to {MAX_STOP_CHARACTERS} characters.")
         if self.n_logprobs is not None and not 0 <= self.n_logprobs <= MAX_LOGPROBS:
             raise RequestError(f"{self.n_logprobs} logprobs a token were asked for.", f"Ask for 0 to {MAX_LOGPROBS}.")
+
+    def variants(self, n_answers: int) -> tuple[Request, ...]:
+        """Return `n_answers` requests that differ in id and seed only, so that they share the prompt's cells."""
+        return tuple(self._variant(index) for index in range(n_answers))
+
+    def _variant(self, index: int) -> Request:
+        seed = self.sampling.seed
+        sampling = self.sampling if seed is None else replace(self.sampling, seed=(seed + index) % 2**64)
+        return replace(self, request_id=f"{self.request_id}-{index}", sampling=sampling) if index else self
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,17 +102,22 @@ class Supervisor:
         return self.status.ready
 
     @asynccontextmanager
-    async def answer(self, request: Request) -> AsyncIterator[AsyncIterator[AnswerEvent]]:
-        """Run `request` and give its events, Finished last. Leaving early aborts it. Raises what made it fail."""
+    async def answer(self, *requests: Request) -> AsyncIterator[AsyncIterator[AnswerEvent]]:
+        """Run `requests` and give their events as they come, a Finished last of each.
+
+        Leaving early aborts them. Raises what made one of them fail.
+        """
         await self.ready()
         events: asyncio.Queue[AnswerEvent | UserError] = asyncio.Queue()
-        self._answers[request.request_id] = events
-        self._send(Submit(request))
+        for request in requests:
+            self._answers[request.request_id] = events
+            self._send(Submit(request))
         try:
-            yield _until_finished(events)
+            yield _until_finished(events, len(requests))
         finally:
-            if self._answers.pop(request.request_id, None) is not None:
-                self._send(Abort(request.request_id))
+            for request in requests:
+                if self._answers.pop(request.request_id, None) is not None:
+                    self._send(Abort(request.request_id))
 
     async def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> tuple[int, ...]:
         """Return the tokens of `text`; special tokens written in it count as such with `parse_special`."""
@@ -247,11 +252,12 @@ class Supervisor:
             result.set_result(value)
 
 
-async def _until_finished(events: asyncio.Queue[AnswerEvent | UserError]) -> AsyncGenerator[AnswerEvent, None]:
-    while True:
+async def _until_finished(
+    events: asyncio.Queue[AnswerEvent | UserError], n_answers: int
+) -> AsyncGenerator[AnswerEvent, None]:
+    while n_answers:
         event = await events.get()
         if isinstance(event, UserError):
             raise event.with_traceback(None)
+        n_answers -= isinstance(event, Finished)
         yield event
-        if isinstance(event, Finished):
-            return

@@ -14,7 +14,7 @@ from app.engine import request as engine_request
 from app.engine.frames import Finished, Output
 from app.library.resolve import ModelRef, UnknownModelError
 from app.service.api.access import models_of
-from app.service.api.openai_answers import AnswerShape, Kind
+from app.service.api.openai_answers import AnswerShape, Kind, WholeAnswer
 from app.service.api.openai_bodies import ChatBody, CompletionBody, GenerationBody
 from app.service.body import read_body
 from app.service.models import ServedModel
@@ -27,8 +27,8 @@ router = APIRouter(prefix="/v1")
 
 _DONE = b"data: [DONE]\n\n"
 
-# Makes the engine's request: it may have to render a template, which can fail and takes time.
-PrepareRequest = Callable[[], Awaitable[engine_request.Request]]
+# Makes the engine's requests, one an answer: a template may have to be rendered, which can fail and takes time.
+PrepareRequests = Callable[[], Awaitable[tuple[engine_request.Request, ...]]]
 
 
 @router.get("/models")
@@ -60,8 +60,8 @@ async def chat_completions(request: Request) -> Response:
     messages = body.template_messages()
     model = await models.named(body.model or "")
 
-    async def prepare() -> engine_request.Request:
-        return body.chat_request(await models.prompt(model, messages))
+    async def prepare() -> tuple[engine_request.Request, ...]:
+        return body.chat_requests(await models.prompt(model, messages))
 
     return await _respond(request, "chat", body, model, prepare)
 
@@ -70,17 +70,17 @@ async def chat_completions(request: Request) -> Response:
 async def completions(request: Request) -> Response:
     """The continuation of a text."""
     body = await read_body(request, CompletionBody)
-    wanted = body.completion_request()
+    wanted = body.completion_requests()
     model = await models_of(request).named(body.model or "")
 
-    async def prepare() -> engine_request.Request:
+    async def prepare() -> tuple[engine_request.Request, ...]:
         return wanted
 
     return await _respond(request, "text", body, model, prepare)
 
 
 async def _respond(
-    request: Request, kind: Kind, body: GenerationBody, model: ServedModel, prepare: PrepareRequest
+    request: Request, kind: Kind, body: GenerationBody, model: ServedModel, prepare: PrepareRequests
 ) -> Response:
     if body.stream:
         return EventStream(_chunks(kind, model, prepare, with_usage=body.wants_usage), openai_error)
@@ -88,35 +88,37 @@ async def _respond(
 
 
 async def _chunks(
-    kind: Kind, model: ServedModel, prepare: PrepareRequest, *, with_usage: bool
+    kind: Kind, model: ServedModel, prepare: PrepareRequests, *, with_usage: bool
 ) -> AsyncGenerator[bytes, None]:
     wanted = await prepare()
-    shape = AnswerShape(kind=kind, request_id=wanted.request_id, model_id=model.ref.id)
-    opening = shape.opening()
-    async with model.engine.answer(wanted) as events:
+    shape = AnswerShape.of(kind, wanted, model.ref.id)
+    indices = {item.request_id: index for index, item in enumerate(wanted)}
+    finished: list[Finished] = []
+    is_opened = False
+    async with model.engine.answer(*wanted) as events:
         async for part in events:
-            if opening is not None:
-                yield event(opening)
-                opening = None
+            if not is_opened:
+                is_opened = True
+                for opening in shape.openings():
+                    yield event(opening)
             if isinstance(part, Output):
-                yield event(shape.text(part.text))
-                continue
-            yield event(shape.ending(part))
-            if with_usage:
-                yield event(shape.usage(part))
+                yield event(shape.text(indices[part.request_id], part))
+            else:
+                finished.append(part)
+                yield event(shape.ending(indices[part.request_id], part))
+    if with_usage:
+        yield event(shape.usage(finished))
     yield _DONE
 
 
-async def _whole(kind: Kind, model: ServedModel, prepare: PrepareRequest) -> Response:
+async def _whole(kind: Kind, model: ServedModel, prepare: PrepareRequests) -> Response:
     wanted = await prepare()
-    shape = AnswerShape(kind=kind, request_id=wanted.request_id, model_id=model.ref.id)
-    parts: list[str] = []
-    async with model.engine.answer(wanted) as events:
+    shape = AnswerShape.of(kind, wanted, model.ref.id)
+    answers = {item.request_id: WholeAnswer() for item in wanted}
+    async with model.engine.answer(*wanted) as events:
         async for part in events:
-            if isinstance(part, Finished):
-                return JsonBytes(shape.whole("".join(parts), part))
-            parts.append(part.text)
-    raise AssertionError("an answer ends with Finished or with an error")
+            answers[part.request_id].add(part)
+    return JsonBytes(shape.whole(list(answers.values())))
 
 
 def _model_entry(ref: ModelRef, model: ServedModel | None) -> dict[str, Any]:

@@ -6,13 +6,15 @@ Owns the fields and their order. Knows nothing of HTTP.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from app.engine.frames import Finished
-from app.engine.request import FinishReason
+from app.engine.frames import Finished, Output
+from app.engine.request import FinishReason, Request, TokenLogprob, Usage
+from app.service.api.openai_logprobs import LOGPROB_SHAPES
 
-__all__ = ["AnswerShape", "Kind", "timings_of", "usage_of"]
+__all__ = ["AnswerShape", "Kind", "WholeAnswer", "timings_of", "usage_of"]
 
 Kind = Literal["chat", "text"]
 
@@ -22,43 +24,89 @@ _OBJECT: dict[Kind, str] = {"chat": "chat.completion", "text": "text_completion"
 _CHUNK_OBJECT: dict[Kind, str] = {"chat": "chat.completion.chunk", "text": "text_completion"}
 
 
+@dataclass(slots=True)
+class WholeAnswer:
+    """One answer as it comes together for a client that wants it in one piece."""
+
+    text: str = ""
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finished: Finished | None = None
+
+    def add(self, part: Output | Finished) -> None:
+        if isinstance(part, Finished):
+            self.finished = part
+        else:
+            self.text += part.text
+            self.logprobs += part.logprobs
+
+    @property
+    def end(self) -> Finished:
+        assert self.finished is not None, "an answer ends with Finished or with an error"
+        return self.finished
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerShape:
-    """One answer's identity, and the objects that are made of it."""
+    """The identity of what one call gets, and the objects that are made of its `n_answers` answers."""
 
     kind: Kind
     request_id: str
     model_id: str
+    n_answers: int
+    has_logprobs: bool
     created_s: int = field(default_factory=lambda: int(time.time()))
 
-    def opening(self) -> dict[str, Any] | None:
-        """Return the chunk before the first text, where the kind has one."""
-        return self._chunk({"delta": {"role": "assistant", "content": ""}}, None) if self.kind == "chat" else None
-
-    def text(self, text: str) -> dict[str, Any]:
-        """Return the chunk of new text."""
-        return self._chunk({"delta": {"content": text}} if self.kind == "chat" else {"text": text}, None)
-
-    def ending(self, finished: Finished) -> dict[str, Any]:
-        """Return the chunk that says why the answer ended and what it took."""
-        part: dict[str, Any] = {"delta": {}} if self.kind == "chat" else {"text": ""}
-        return {**self._chunk(part, _reason(finished)), "timings": timings_of(finished)}
-
-    def usage(self, finished: Finished) -> dict[str, Any]:
-        """Return the chunk after the ending, for clients that ask for it."""
-        return {**self._head(_CHUNK_OBJECT[self.kind]), "choices": [], "usage": usage_of(finished)}
-
-    def whole(self, text: str, finished: Finished) -> dict[str, Any]:
-        """Return the answer in one piece."""
-        part: dict[str, Any] = (
-            {"message": {"role": "assistant", "content": text}} if self.kind == "chat" else {"text": text}
+    @classmethod
+    def of(cls, kind: Kind, wanted: Sequence[Request], model_id: str) -> AnswerShape:
+        """Return the shape of the answers to `wanted`, the variants of one request."""
+        first = wanted[0]
+        has_logprobs = first.n_logprobs is not None
+        return cls(
+            kind=kind,
+            request_id=first.request_id,
+            model_id=model_id,
+            n_answers=len(wanted),
+            has_logprobs=has_logprobs,
         )
+
+    def openings(self) -> list[dict[str, Any]]:
+        """Return the chunks before the first text, where the kind has them."""
+        if self.kind == "text":
+            return []
+        delta = {"delta": {"role": "assistant", "content": ""}}
+        return [self._chunk(index, delta, None) for index in range(self.n_answers)]
+
+    def text(self, index: int, output: Output) -> dict[str, Any]:
+        """Return the chunk of new text of answer `index`."""
+        part: dict[str, Any] = {"delta": {"content": output.text}} if self.kind == "chat" else {"text": output.text}
+        if self.has_logprobs:
+            part["logprobs"] = LOGPROB_SHAPES[self.kind](output.logprobs)
+        return self._chunk(index, part, None)
+
+    def ending(self, index: int, finished: Finished) -> dict[str, Any]:
+        """Return the chunk that says why answer `index` ended and what it took."""
+        part: dict[str, Any] = {"delta": {}} if self.kind == "chat" else {"text": ""}
+        return {**self._chunk(index, part, _reason(finished)), "timings": timings_of(finished)}
+
+    def usage(self, finished: Sequence[Finished]) -> dict[str, Any]:
+        """Return the chunk after the endings, for clients that ask for it."""
+        return {**self._head(_CHUNK_OBJECT[self.kind]), "choices": [], "usage": usage_of(_together(finished))}
+
+    def whole(self, answers: Sequence[WholeAnswer]) -> dict[str, Any]:
+        """Return the answers in one piece."""
+        total = _together([answer.end for answer in answers])
         return {
             **self._head(_OBJECT[self.kind]),
-            "choices": [{"index": 0, **part, "logprobs": None, "finish_reason": _reason(finished)}],
-            "usage": usage_of(finished),
-            "timings": timings_of(finished),
+            "choices": [self._choice(index, answer) for index, answer in enumerate(answers)],
+            "usage": usage_of(total),
+            "timings": timings_of(total),
         }
+
+    def _choice(self, index: int, answer: WholeAnswer) -> dict[str, Any]:
+        message = {"message": {"role": "assistant", "content": answer.text}}
+        part: dict[str, Any] = message if self.kind == "chat" else {"text": answer.text}
+        logprobs = LOGPROB_SHAPES[self.kind](answer.logprobs) if self.has_logprobs else None
+        return {"index": index, **part, "logprobs": logprobs, "finish_reason": _reason(answer.end)}
 
     def _head(self, name: str) -> dict[str, Any]:
         return {
@@ -68,9 +116,24 @@ class AnswerShape:
             "model": self.model_id,
         }
 
-    def _chunk(self, part: dict[str, Any], finish_reason: str | None) -> dict[str, Any]:
-        choice = {"index": 0, **part, "finish_reason": finish_reason}
+    def _chunk(self, index: int, part: dict[str, Any], finish_reason: str | None) -> dict[str, Any]:
+        choice = {"index": index, **part, "finish_reason": finish_reason}
         return {**self._head(_CHUNK_OBJECT[self.kind]), "choices": [choice]}
+
+
+def _together(finished: Sequence[Finished]) -> Finished:
+    """Return what several answers to one prompt took: the prompt counts once, and they ran side by side."""
+    usages = [item.usage for item in finished]
+    first = min(finished, key=lambda item: item.usage.n_cached_tokens)  # it computed the prompt for the others
+    usage = Usage(
+        n_prompt_tokens=first.usage.n_prompt_tokens,
+        n_cached_tokens=first.usage.n_cached_tokens,
+        n_output_tokens=sum(usage.n_output_tokens for usage in usages),
+        n_drafted_tokens=sum(usage.n_drafted_tokens for usage in usages),
+        n_accepted_tokens=sum(usage.n_accepted_tokens for usage in usages),
+    )
+    decode_s = max(item.timings.decode_s for item in finished)
+    return replace(first, usage=usage, timings=replace(first.timings, decode_s=decode_s))
 
 
 def usage_of(finished: Finished) -> dict[str, Any]:

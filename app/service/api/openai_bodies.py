@@ -6,6 +6,7 @@ responses.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from math import inf
 from typing import Annotated, Any, Literal, TypeAlias
@@ -43,6 +44,8 @@ _SAMPLING_FIELDS = (
     "mirostat_eta",
     "grammar",
 )
+
+MAX_ANSWERS = 8
 
 Text: TypeAlias = Annotated[str, Field(strict=True)]
 TokenIds: TypeAlias = list[StrictInt]
@@ -122,9 +125,15 @@ class GenerationBody(_Body):
     def wants_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
-    def request(self, prompt: str | tuple[int, ...], *, add_special: bool) -> Request:
-        """Return the engine's request for `prompt`. Raises RequestError for values out of range or not served."""
+    def requests(self, prompt: str | tuple[int, ...], *, add_special: bool) -> tuple[Request, ...]:
+        """Return the engine's requests for `prompt`, one for each wanted answer.
+
+        Raises RequestError for values out of range or not served.
+        """
         self._refuse_unserved()
+        return self._request(prompt, add_special=add_special).variants(self._n_answers())
+
+    def _request(self, prompt: str | tuple[int, ...], *, add_special: bool) -> Request:
         return Request(
             request_id=uuid4().hex,
             prompt=prompt,
@@ -133,11 +142,20 @@ class GenerationBody(_Body):
             stop=self._stop_strings(),
             ignore_eos=bool(self.ignore_eos),
             add_special=add_special,
+            n_logprobs=self._n_logprobs(),
         )
 
+    def _n_answers(self) -> int:
+        n_answers = 1 if self.n is None else self.n
+        if not 1 <= n_answers <= MAX_ANSWERS:
+            raise RequestError(f"n is {n_answers}.", f"Ask for 1 to {MAX_ANSWERS} answers.")
+        return n_answers
+
+    @abstractmethod
+    def _n_logprobs(self) -> int | None:
+        """Return how many alternatives a token to tell; the two routes ask for them differently."""
+
     def _refuse_unserved(self) -> None:
-        if self.n not in (None, 1):
-            raise RequestError(f"n is {self.n}; one answer a request is what this service gives.", "Send it n times.")
         if self.response_format is not None and self.response_format.type != "text":
             kind = self.response_format.type[:40]
             raise RequestError(f"response_format {kind!r} is not served.", "Describe the output in `grammar` (GBNF).")
@@ -176,11 +194,19 @@ class ChatBody(GenerationBody):
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
 
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
     def template_messages(self) -> list[dict[str, Any]]:
         return [message.for_template() for message in self.messages]
 
-    def chat_request(self, prompt: Prompt) -> Request:
-        return self.request(prompt.text, add_special=prompt.add_special)
+    def chat_requests(self, prompt: Prompt) -> tuple[Request, ...]:
+        return self.requests(prompt.text, add_special=prompt.add_special)
+
+    def _n_logprobs(self) -> int | None:
+        if self.top_logprobs and not self.logprobs:
+            raise RequestError("top_logprobs is given without logprobs.", "Set logprobs to true.")
+        return self.top_logprobs or 0 if self.logprobs else None
 
 
 class CompletionBody(GenerationBody):
@@ -188,12 +214,16 @@ class CompletionBody(GenerationBody):
 
     prompt: Text | list[Text] | TokenIds | list[TokenIds]
     suffix: Text | None = None
+    logprobs: StrictBool | int | None = None
 
-    def completion_request(self) -> Request:
+    def completion_requests(self) -> tuple[Request, ...]:
         """Raises RequestError for several prompts, and for a suffix: the answer would not know of it."""
         if self.suffix:
             raise RequestError("A suffix is not served by /v1/completions.", "Leave it out.")
-        return self.request(self._prompt(), add_special=True)
+        return self.requests(self._prompt(), add_special=True)
+
+    def _n_logprobs(self) -> int | None:
+        return None if self.logprobs is None or self.logprobs is False else int(self.logprobs)
 
     def _prompt(self) -> str | tuple[int, ...]:
         prompt: Any = self.prompt

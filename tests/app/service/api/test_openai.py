@@ -68,6 +68,65 @@ def test_json_is_compact_and_no_content_type_is_needed(service: RunningService) 
     assert "\n" not in text
 
 
+def test_logprobs_come_with_their_text_streamed_and_whole(service: RunningService) -> None:
+    body = CHAT | {"logprobs": True, "top_logprobs": 2}
+    (choice,) = service.http.post("/v1/chat/completions", json=body).json()["choices"]
+    _, *texts, _ = _events(service.http.post("/v1/chat/completions", json=body | {"stream": True}).text)
+    streamed = [chunk["choices"][0] for chunk in texts]
+    entries = choice["logprobs"]["content"]
+    assert "".join(entry["token"] for entry in entries) == choice["message"]["content"]
+    assert bytes(entries[0]["bytes"]).decode() == entries[0]["token"]
+    assert [entry for part in streamed for entry in part["logprobs"]["content"]] == entries
+    for part in streamed:
+        assert "".join(entry["token"] for entry in part["logprobs"]["content"]) == part["delta"]["content"]
+    for entry in entries:
+        assert entry["logprob"] <= entry["top_logprobs"][0]["logprob"] < 0
+        assert len(entry["top_logprobs"]) == 2
+
+
+def test_a_completion_tells_logprobs_in_parallel_lists(service: RunningService) -> None:
+    body = {"prompt": "hello", "max_tokens": 5, "temperature": 0, "ignore_eos": True, "logprobs": 3}
+    (choice,) = service.http.post("/v1/completions", json=body).json()["choices"]
+    logprobs = choice["logprobs"]
+    assert "".join(logprobs["tokens"]) == choice["text"]
+    assert logprobs["text_offset"] == [0, 1, 2, 3, 4]
+    assert len(logprobs["token_logprobs"]) == len(logprobs["top_logprobs"]) == 5
+    assert all(1 <= len(rivals) <= 3 for rivals in logprobs["top_logprobs"])
+
+
+def test_several_answers_share_their_prompt_and_come_with_their_index(service: RunningService) -> None:
+    body = CHAT | {"messages": [{"role": "user", "content": "x" * 200}], "n": 3, "temperature": 1, "seed": 5}
+    alone = [service.http.post("/v1/chat/completions", json=body | {"n": 1, "seed": 5 + i}).json() for i in range(3)]
+    answer = service.http.post("/v1/chat/completions", json=body).json()
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
+    assert [choice["message"] for choice in answer["choices"]] == [one["choices"][0]["message"] for one in alone]
+    assert answer["usage"]["prompt_tokens"] == alone[0]["usage"]["prompt_tokens"]
+    assert answer["usage"]["completion_tokens"] == 18
+    assert answer["usage"]["total_tokens"] == answer["usage"]["prompt_tokens"] + 18
+
+
+def test_several_answers_stream_side_by_side(service: RunningService) -> None:
+    body = CHAT | {"n": 3, "temperature": 1, "seed": 5, "max_tokens": 30}
+    whole = service.http.post("/v1/chat/completions", json=body).json()
+    usage_too = body | {"stream": True, "stream_options": {"include_usage": True}}
+    *chunks, usage = _events(service.http.post("/v1/chat/completions", json=usage_too).text)
+    parts = [chunk["choices"][0] for chunk in chunks]
+    texts = ["".join(part["delta"].get("content", "") for part in parts if part["index"] == i) for i in range(3)]
+    assert texts == [choice["message"]["content"] for choice in whole["choices"]]
+    assert sum(part["finish_reason"] == "length" for part in parts) == 3
+    order = [part["index"] for part in parts if part["delta"].get("content")]
+    assert order != sorted(order), "the answers take turns"
+    assert usage["usage"]["completion_tokens"] == 90
+
+
+def test_a_client_that_goes_away_stops_all_of_several_answers(service: RunningService) -> None:
+    with service.http.stream("POST", "/v1/chat/completions", json=ENDLESS | {"n": 4}) as response:
+        lines = response.iter_lines()
+        next(lines)
+        assert service.model()["n_running"] == 4
+    assert service.wait_until(lambda model: model["n_running"] == 0) < 0.25
+
+
 @pytest.mark.parametrize("prompt", ["hello", ["hello"], [104, 101, 108, 108, 111], [[104, 101, 108, 108, 111]]])
 def test_a_completion_takes_text_and_token_ids(service: RunningService, prompt: object) -> None:
     body = {"prompt": prompt, "max_tokens": 5, "temperature": 0, "ignore_eos": True}
@@ -105,8 +164,11 @@ def test_fields_that_mean_nothing_here_are_ignored(service: RunningService) -> N
         ({"temperature": -1}, "temperature"),
         ({"temperature": 1e999}, "JSON"),
         ({"top_p": 1.5}, "top_p"),
-        ({"n": 2}, "n is 2"),
+        ({"n": 0}, "n is 0"),
+        ({"n": 9}, "n is 9"),
         ({"n": 10**9}, "n is"),
+        ({"logprobs": True, "top_logprobs": 21}, "logprobs"),
+        ({"top_logprobs": 3}, "top_logprobs"),
         ({"max_tokens": -2}, "max_tokens"),
         ({"max_tokens": "many"}, "max_tokens"),
         ({"stop": ["x"] * 65}, "stop"),

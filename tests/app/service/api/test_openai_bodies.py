@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import pytest
 
 from app.engine.request import SamplingParams
-from app.service.api.openai_bodies import CompletionBody
+from app.service.api.openai_bodies import ChatBody, CompletionBody
+from app.service.models import Prompt
 from quantizer.errors import RequestError
 
 LLAMA_SERVER_FIELDS = {
@@ -26,7 +28,8 @@ LLAMA_SERVER_FIELDS = {
 
 
 def _sampling(**fields: object) -> SamplingParams:
-    return CompletionBody.model_validate({"prompt": "x", **fields}).completion_request().sampling
+    (request,) = CompletionBody.model_validate({"prompt": "x", **fields}).completion_requests()
+    return request.sampling
 
 
 def test_the_fields_of_llama_server_reach_the_engine_under_their_names() -> None:
@@ -50,6 +53,41 @@ def test_repeat_last_n_and_breakers_reach_the_engine() -> None:
 )
 def test_biases_come_by_token_id_as_an_object_or_as_pairs(biases: object, pairs: tuple[object, ...]) -> None:
     assert _sampling(logit_bias=biases).logit_bias == pairs
+
+
+@pytest.mark.parametrize(
+    ("fields", "n_logprobs"),
+    [
+        ({}, None),
+        ({"logprobs": False}, None),
+        ({"logprobs": True}, 0),
+        ({"logprobs": True, "top_logprobs": 20}, 20),
+        ({"logprobs": False, "top_logprobs": 0}, None),
+    ],
+)
+def test_chat_asks_for_logprobs_with_two_fields(fields: dict[str, object], n_logprobs: int | None) -> None:
+    body = ChatBody.model_validate({"messages": [{"role": "user", "content": "x"}], **fields})
+    (request,) = body.chat_requests(Prompt("x", add_special=True))
+    assert request.n_logprobs == n_logprobs
+
+
+@pytest.mark.parametrize(("logprobs", "n_logprobs"), [(None, None), (False, None), (0, 0), (5, 5), (True, 1)])
+def test_completions_ask_for_logprobs_with_a_number(logprobs: object, n_logprobs: int | None) -> None:
+    body = CompletionBody.model_validate({"prompt": "x", "logprobs": logprobs})
+    (request,) = body.completion_requests()
+    assert request.n_logprobs == n_logprobs
+
+
+def test_several_answers_differ_in_id_and_seed_only() -> None:
+    first, second, third = CompletionBody.model_validate({"prompt": "x", "n": 3, "seed": 7}).completion_requests()
+    assert [item.sampling.seed for item in (first, second, third)] == [7, 8, 9]
+    assert len({item.request_id for item in (first, second, third)}) == 3
+    assert replace(second, request_id=first.request_id, sampling=first.sampling) == first
+
+
+def test_several_answers_without_a_seed_draw_one_each() -> None:
+    requests = CompletionBody.model_validate({"prompt": "x", "n": 8}).completion_requests()
+    assert {item.sampling.seed for item in requests} == {None}
 
 
 @pytest.mark.parametrize("biases", [{"5": True}, {"²": 1}, {"-1": 1}, {"99999999999": 1}])

@@ -44,6 +44,26 @@ def test_it_completes(client: openai.OpenAI) -> None:
     assert client.completions.create(model="tiny", prompt="hello", max_tokens=5).choices[0].text
 
 
+def test_it_reads_several_answers_and_their_logprobs(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="tiny",
+        messages=MESSAGES,
+        max_tokens=5,
+        n=2,
+        logprobs=True,
+        top_logprobs=2,
+        extra_body={"ignore_eos": True},
+    )
+    for choice in answer.choices:
+        assert choice.logprobs is not None
+        assert choice.logprobs.content is not None
+        assert "".join(entry.token for entry in choice.logprobs.content) == choice.message.content
+    text = client.completions.create(model="tiny", prompt="hello", max_tokens=5, logprobs=2).choices[0]
+    assert text.logprobs is not None
+    assert text.logprobs.tokens is not None
+    assert "".join(text.logprobs.tokens) == text.text
+
+
 def test_it_lists_models(client: openai.OpenAI) -> None:
     assert "tiny" in {model.id for model in client.models.list()}
 
