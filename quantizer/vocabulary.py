@@ -58,8 +58,15 @@ def _parallel_faults(header: Header, n_tokens: int) -> Iterator[str]:
             yield f"{key} has {ref.count} entries for {n_tokens} tokens"
 
 
+def _as_read(strings: list[bytes]) -> list[bytes]:
+    """Return the strings as llama.cpp reads them: up to a NUL, which may make two of them one."""
+    if not any(b"\0" in string for string in strings):
+        return strings
+    return [string.partition(b"\0")[0] for string in strings]
+
+
 def _token_faults(header: Header, n_tokens: int) -> Iterator[str]:
-    tokens = header.strings(_TOKENS)
+    tokens = _as_read(header.strings(_TOKENS))
     # an empty token gets this name in llama.cpp, which counts distinct names and aborts on a repeated one
     distinct = set(tokens)
     if b"" in distinct:
@@ -92,5 +99,5 @@ def _merge_faults(header: Header) -> Iterator[str]:
         yield "its merges are not a list of strings"
         return
     # the first space that parts a pair is looked for behind the first byte
-    if not all(b" " in merge[1:] for merge in header.strings(_MERGES)):
+    if not all(b" " in merge[1:] for merge in _as_read(header.strings(_MERGES))):
         yield "one of its merges is not a pair"

@@ -54,6 +54,12 @@ ADDITIONS: dict[str, Callable[[gguf.GGUFWriter], None]] = {
 }
 
 
+def test_tokens_that_are_one_up_to_a_nul_are_refused_as_llama_cpp_reads_no_further(tmp_path: Path) -> None:
+    tokens = [*byte_level_tokens()[:-1], "th\0is"]
+    with pytest.raises(ModelFileError, match="tokens are repeated"):
+        admit(tiny_llama(tmp_path / "m.gguf", replaced("tokenizer.ggml.tokens", tokens, lambda w: w.add_token_list)))
+
+
 @pytest.mark.parametrize("cause", FAULTS)
 def test_files_that_would_abort_llama_cpp_are_refused(tmp_path: Path, cause: str) -> None:
     with pytest.raises(ModelFileError) as caught:

@@ -1,0 +1,111 @@
+"""Damages a model file in many ways and takes each mutant through show, quantize and load, as a person would.
+
+    uv run python tests/bench/fuzz_model.py assets/guide/guide-Q8_0.gguf [--truncations 100] [--mutations 200]
+
+Each mutant must be refused with a typed error, or accepted and survive; a process of ours that dies, or an error of
+another kind, fails the run. Seeded, so a failure can be looked at again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from app.engine import frames
+from app.engine.frames import EngineConfig
+from app.processes import python_module
+from quantizer.card import card_of
+from quantizer.errors import EngineError, UserError
+from quantizer.gate import admit
+from quantizer.job import JobRequest
+from quantizer.runner import run_job
+
+HEADER_SHARE = 0.8  # of mutations that hit the header, where the structure is
+
+
+def mutants(data: bytes, n_truncations: int, n_mutations: int, n_header: int) -> list[tuple[str, bytes]]:
+    """Return (what was done, bytes) of every mutant."""
+    chance = random.Random(1)
+    cuts = [chance.randrange(len(data)) for _ in range(n_truncations)]
+    made = [(f"cut at {cut}", data[:cut]) for cut in cuts]
+    for _ in range(n_mutations):
+        at = chance.randrange(n_header if chance.random() < HEADER_SHARE else len(data))
+        kind = chance.choice(("flip", "byte", "word"))
+        mutant = bytearray(data)
+        if kind == "flip":
+            mutant[at] ^= 1 << chance.randrange(8)
+        elif kind == "byte":
+            mutant[at] = chance.randrange(256)
+        else:
+            mutant[at : at + 4] = chance.choice((b"\xff" * 4, bytes(4), b"\0\0\0\x80"))
+        made.append((f"{kind} at {at}", bytes(mutant[: len(data)])))
+    return made
+
+
+def outcome(path: Path) -> str:
+    """Return what became of a mutant. Anything but these outcomes escapes as an error."""
+    try:
+        card_of(admit(path))
+    except UserError:
+        return "refused"
+    return f"accepted, {_quantized(path)}, {_loaded(path)}"
+
+
+def _quantized(path: Path) -> str:
+    output = path.with_name("out.gguf")
+    request = JobRequest(str(path), "Q4_K_M", str(output), n_threads=2, is_overwriting=True)
+    try:
+        for _ in run_job(request):
+            pass
+    except UserError as error:
+        is_death = isinstance(error, EngineError) and error.cause.startswith("The quantizing process")
+        return f"quantize died: {error}" if is_death else "quantize refused"
+    return "quantized"
+
+
+def _loaded(path: Path) -> str:
+    with subprocess.Popen(
+        python_module("app.engine.worker"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as worker:
+        assert worker.stdin
+        assert worker.stdout
+        worker.stdin.write(frames.encode(frames.Load(str(path), EngineConfig(n_ctx=256))))
+        worker.stdin.flush()
+        while (frame := frames.read_frame(worker.stdout.read)) is not None:
+            if isinstance(frame, frames.Ready):
+                worker.stdin.close()
+                return "loaded"
+            if isinstance(frame, frames.Failed):
+                return "load refused"
+        return f"worker died with {worker.wait()}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--truncations", type=int, default=100)
+    parser.add_argument("--mutations", type=int, default=200)
+    arguments = parser.parse_args()
+    data = arguments.model.read_bytes()
+    n_header = admit(arguments.model).data_offset
+    tally: collections.Counter[str] = collections.Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "mutant.gguf")
+        for done, mutant in mutants(data, arguments.truncations, arguments.mutations, n_header):
+            path.write_bytes(mutant)
+            result = outcome(path)
+            tally[result] += 1
+            if "died" in result:
+                print(f"{done}: {result}", flush=True)
+    for result, count in tally.most_common():
+        print(f"{count:5}  {result}")
+    sys.exit(any("died" in result for result in tally))
+
+
+if __name__ == "__main__":
+    main()
