@@ -31,7 +31,7 @@ class Settings:
     model: str = "guide"
     ctx: int = 0  # tokens of context
     threads: int = 0
-    parallel: int = 4  # answers at once
+    parallel: int = 8  # answers at once
     origins: str = ""  # web pages that may use the service, such as http://localhost:3000, separated by commas
     engine: str = "llama"  # or "fake": random letters at 200 a second, for working on clients
     data_dir: Path = Path(platformdirs.user_data_dir("localllm", appauthor=False))

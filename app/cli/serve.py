@@ -19,7 +19,7 @@ __all__ = ["serve"]
 @click.option("-m", "--model", help="guide, a path to a GGUF, or a name in the library.  [default: guide]")
 @click.option("--ctx", type=click.IntRange(min=0), help="Tokens of context; 0 lets localllm choose.")
 @click.option("--threads", type=click.IntRange(min=0), help="CPU threads; 0 lets localllm choose.")
-@click.option("--parallel", type=click.IntRange(1, 256), help="Answers at once.  [default: 4]")
+@click.option("--parallel", type=click.IntRange(1, 256), help="Answers at once.  [default: 8]")
 @click.option("--api-key", help="Key that clients must send (better: LOCALLLM_API_KEY, which `ps` does not show).")
 @click.option("--owned", is_flag=True, hidden=True, help="End with stdin; say where it listens as JSON.")
 def serve(owned: bool, **flags: object) -> None:
