@@ -18,7 +18,7 @@ from app.engine.logprobs import log_softmax, most_likely
 from app.engine.request import FinishReason, Request, TokenLogprob
 from app.engine.scheduler import StepBudget, plan
 from app.engine.sequence import NO_DRAFT, Sequence
-from app.engine.speculation import Acceptance, StepCost, draft_length
+from app.engine.speculation import Acceptance, StepCost, can_pay, draft_length
 from app.engine.store import SequenceStore
 from quantizer.errors import ContextOverflowError, EngineError, RequestError, UserError
 
@@ -234,8 +234,11 @@ class Engine:
             n_most = min(MAX_DRAFT_TOKENS, sequence.limit - len(sequence.tokens) - 1)
             if not self._facts.can_cut or n_most < 1:
                 continue
-            draft = sequence.propose(n_most)
-            length = draft_length(draft, sequence.acceptance, self._cost, n_step, len(answering))
+            index, acceptance = sequence.suffixes(), sequence.acceptance
+            if not can_pay(index.n_matched, n_most, acceptance, self._cost, n_step, len(answering)):
+                continue
+            draft = index.propose(n_most)
+            length = draft_length(draft, acceptance, self._cost, n_step, len(answering))
             sequence.draft = draft.cut(length)
             n_step += length
 

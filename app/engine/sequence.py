@@ -90,11 +90,11 @@ class Sequence:
             self.place, self.n_computed, [*wanted, *self.draft.tokens[:n_draft]], n_draft + 1 if is_last else 0
         )
 
-    def propose(self, n_tokens: int) -> Draft:
-        """Return what may follow, from this conversation's own text."""
+    def suffixes(self) -> SuffixIndex:
+        """Return the index of this conversation's own text, made when it is first asked for."""
         if self.index is None:
             self.index = SuffixIndex(self.tokens)
-        return self.index.propose(n_tokens)
+        return self.index
 
     def append(self, token: int) -> None:
         self.tokens.append(token)
