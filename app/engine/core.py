@@ -235,11 +235,10 @@ class Engine:
             if not self._facts.can_cut or n_most < 1:
                 continue
             index, acceptance = sequence.suffixes(), sequence.acceptance
-            if not can_pay(index.n_matched, n_most, acceptance, self._cost, n_step, len(answering)):
-                continue
-            draft = index.propose(n_most)
-            length = draft_length(draft, acceptance, self._cost, n_step, len(answering))
-            sequence.draft = draft.cut(length)
+            is_worth_it = can_pay(index.n_matched, n_most, acceptance, self._cost, n_step, len(answering))
+            draft = index.propose(n_most if is_worth_it else 1)
+            length = draft_length(draft, acceptance, self._cost, n_step, len(answering)) if is_worth_it else 0
+            sequence.draft, sequence.guess = draft.cut(length), draft.cut(0 if length else 1)
             n_step += length
 
     # One batch
@@ -302,6 +301,7 @@ class Engine:
         n_accepted = 0
         while (reason := self._limit_reason(sequence)) is None:
             token = sequence.sampler.sample(row + n_accepted)
+            self._compare_guess(sequence, token)
             offset = sequence.text.n_decoded
             reason, more = self._take(sequence, token)
             self._note_logprob(sequence, row + n_accepted, token, offset)
@@ -344,6 +344,15 @@ class Engine:
         entry = TokenLogprob(self._backend.piece(token), float(logprobs[token]), rivals, offset)
         sequence.ledger.add(entry, sequence.text.end)
 
+    def _compare_guess(self, sequence: Sequence, token: int) -> None:
+        if sequence.guess.tokens:
+            self._learn(sequence, sequence.guess.n_matched, 1, int(sequence.guess.tokens[0] == token))
+            sequence.guess = NO_DRAFT
+
+    def _learn(self, sequence: Sequence, n_matched: int, n_drafted: int, n_accepted: int) -> None:
+        for acceptance in (sequence.acceptance, self._acceptance):
+            acceptance.observe(n_matched, n_drafted, n_accepted)
+
     def _settle_draft(self, sequence: Sequence, n_draft: int, n_accepted: int) -> None:
         """Keep the accepted tokens in the cache, cut the others, and learn from both."""
         if n_draft == 0:
@@ -356,6 +365,5 @@ class Engine:
         sequence.n_accepted += n_accepted
         self.counters.n_drafted_tokens += n_draft
         self.counters.n_accepted_tokens += n_accepted
-        for acceptance in (sequence.acceptance, self._acceptance):
-            acceptance.observe(sequence.draft.n_matched, n_draft, n_accepted)
+        self._learn(sequence, sequence.draft.n_matched, n_draft, n_accepted)
         sequence.draft = NO_DRAFT

@@ -24,7 +24,9 @@ NO_DRAFT = Draft((), (), 0)
 class Sequence:
     """`tokens` is prompt and answer; the first `n_computed` are in the cache under `sequence_id` (None: not seated).
 
-    `limit` is the most tokens that prompt and answer may have together. Times are in seconds on one monotonic clock.
+    `draft` is verified in the next step; `guess` is only compared with what comes, so that acceptance is learned for
+    nothing while no draft pays. `limit` is the most tokens that prompt and answer may have together. Times are in
+    seconds on one monotonic clock.
     """
 
     request: Request
@@ -39,6 +41,7 @@ class Sequence:
     ledger: LogprobLedger | None = None
     index: SuffixIndex | None = None
     draft: Draft = NO_DRAFT
+    guess: Draft = NO_DRAFT
     sequence_id: int | None = None
     n_computed: int = 0
     n_cached: int = 0

@@ -20,8 +20,8 @@ _OBSERVATION_WEIGHT = 0.2
 _NEGLIGIBLE_CHANCE = 0.02  # of all draft tokens so far being taken
 _FORGETTING = 0.97  # of earlier drafts' weight with each new one
 
-# Before anything is known: how often a draft token is taken, by the length of the matched suffix up to 1, 3, 7 ...
-_PRIOR_RATES = (0.25, 0.4, 0.6, 0.75, 0.85)
+# Before anything is known: how often a draft token is taken, by the length of the matched suffix up to 1, 3, 7, 15 ...
+_PRIOR_RATES = (0.05, 0.2, 0.5, 0.75, 0.9, 0.95)
 _PRIOR_WEIGHT = 4.0
 
 
@@ -66,16 +66,20 @@ def _bucket(n_matched: int) -> int:
 
 @dataclass(slots=True)
 class Acceptance:
-    """How often draft tokens were taken, by the length of the suffix that was matched; older drafts count less."""
+    """How often draft tokens were taken, by the length of the text they go on from; older ones count less.
+
+    The i-th token of a draft goes on from the matched suffix and the i tokens before it.
+    """
 
     taken: list[float] = field(default_factory=lambda: [rate * _PRIOR_WEIGHT for rate in _PRIOR_RATES])
     tried: list[float] = field(default_factory=lambda: [_PRIOR_WEIGHT] * len(_PRIOR_RATES))
 
     def observe(self, n_matched: int, n_drafted: int, n_accepted: int) -> None:
         """Learn that `n_accepted` of `n_drafted` tokens were taken; those behind a refused one were not tried."""
-        bucket = _bucket(n_matched)
-        self.taken[bucket] = self.taken[bucket] * _FORGETTING + n_accepted
-        self.tried[bucket] = self.tried[bucket] * _FORGETTING + min(n_accepted + 1, n_drafted)
+        for index in range(min(n_accepted + 1, n_drafted)):
+            bucket = _bucket(n_matched + index)
+            self.taken[bucket] = self.taken[bucket] * _FORGETTING + (index < n_accepted)
+            self.tried[bucket] = self.tried[bucket] * _FORGETTING + 1
 
     def rate(self, n_matched: int) -> float:
         """Return the share of tried tokens that were taken after matches of about this length."""
@@ -91,25 +95,25 @@ def draft_length(draft: Draft, acceptance: Acceptance, cost: StepCost, n_step: i
 
     The best length has the most expected tokens for its cost; 0 where no length beats going without.
     """
-    rate = acceptance.rate(draft.n_matched)
-    return _best_length(rate, draft.chances, cost, n_step, n_answers)
+    return _best_length(draft.n_matched, draft.chances, acceptance, cost, n_step, n_answers)
 
 
 def can_pay(n_matched: int, n_most: int, acceptance: Acceptance, cost: StepCost, n_step: int, n_answers: int) -> bool:
     """Return whether the surest draft after a match of this length would be worth its cost; looking it up may wait."""
-    chances = (1.0,) * n_most
-    return _best_length(acceptance.rate(n_matched), chances, cost, n_step, n_answers) > 0
+    return _best_length(n_matched, (1.0,) * n_most, acceptance, cost, n_step, n_answers) > 0
 
 
-def _best_length(rate: float, chances: Sequence[float], cost: StepCost, n_step: int, n_answers: int) -> int:
+def _best_length(
+    n_matched: int, chances: Sequence[float], acceptance: Acceptance, cost: StepCost, n_step: int, n_answers: int
+) -> int:
     best_length, best_speed = 0, n_answers / cost.ratio(n_step)
     n_expected, chance_so_far = float(n_answers), 1.0
-    for length, chance in enumerate(chances, start=1):
-        chance_so_far *= rate * chance
-        n_expected += chance_so_far
+    for index, chance in enumerate(chances):
+        chance_so_far *= acceptance.rate(n_matched + index) * chance
         if chance_so_far < _NEGLIGIBLE_CHANCE:
             break
-        speed = n_expected / cost.ratio(n_step + length)
+        n_expected += chance_so_far
+        speed = n_expected / cost.ratio(n_step + index + 1)
         if speed > best_speed:
-            best_length, best_speed = length, speed
+            best_length, best_speed = index + 1, speed
     return best_length

@@ -30,6 +30,14 @@ def test_a_draft_that_is_never_taken_is_given_up() -> None:
     assert draft_length(draft(16, n_matched=2), acceptance, StepCost(), 1, 1) == 0
 
 
+def test_a_draft_that_began_well_is_expected_to_go_on_well() -> None:
+    acceptance = Acceptance()
+    for _ in range(10):
+        acceptance.observe(n_matched=3, n_drafted=12, n_accepted=12)
+    assert acceptance.rate(14) > 0.75
+    assert acceptance.rate(1) == Acceptance().rate(1)
+
+
 def test_a_copy_on_a_cpu_is_drafted_long() -> None:
     acceptance = Acceptance()
     for _ in range(10):
