@@ -53,9 +53,13 @@ class GenerationOptions:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """New text of the running answer, as the model wrote it: not yet fit for a terminal."""
+    """New text of the running answer, as the model wrote it: not yet fit for a terminal.
+
+    `n_tokens` is how many tokens the answer has by now; a verified draft brings many at once.
+    """
 
     text: str
+    n_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +157,7 @@ class ServiceClient:
             "messages": [asdict(message) for message in messages],
             "stream": True,
             "stream_options": {"include_usage": True},
+            "timings_per_token": True,
             **given,
         }
         reason = "stop"
@@ -161,7 +166,7 @@ class ServiceClient:
         async for event in self._events("/v1/chat/completions", body):
             for choice in event["choices"]:
                 if text := choice["delta"].get("content"):
-                    yield TextDelta(text)
+                    yield TextDelta(text, event["timings"]["predicted_n"])
                 reason = choice["finish_reason"] or reason
             usage = event.get("usage") or usage
             timings = event.get("timings") or timings

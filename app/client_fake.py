@@ -88,7 +88,7 @@ class ScriptedClient:
             for index, delta in enumerate(reply.deltas):
                 if index == reply.pause_after:
                     await self._paused()
-                yield TextDelta(delta)
+                yield TextDelta(delta, n_tokens=index + 1)
             if reply.pause_after is not None and reply.pause_after >= len(reply.deltas):
                 await self._paused()
             is_whole = True

@@ -16,20 +16,20 @@ _SHORTEST_SPAN_S = 0.2
 
 
 class Meter:
-    """Counts deltas from the moment it is made. Times are in seconds."""
+    """Follows one answer from the moment it is made. Times are in seconds."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._started_s = clock()
         self._first_s: float | None = None
-        self._n_deltas_after_first = 0
+        self._n_at_first = 0
+        self._n_tokens = 0
 
-    def count(self, n_deltas: int) -> None:
-        """Take note that `n_deltas` have come just now."""
+    def count(self, n_tokens: int) -> None:
+        """Take note that the answer has `n_tokens` now."""
+        self._n_tokens = n_tokens
         if self._first_s is None:
-            self._first_s = self._clock()
-        else:
-            self._n_deltas_after_first += n_deltas
+            self._first_s, self._n_at_first = self._clock(), n_tokens
 
     @property
     def time_to_first_token_s(self) -> float | None:
@@ -37,6 +37,6 @@ class Meter:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """The rate since the first portion, taking a delta for a token; None until it means something."""
+        """The rate since the first portion; None until it means something."""
         span_s = 0.0 if self._first_s is None else self._clock() - self._first_s
-        return self._n_deltas_after_first / span_s if span_s >= _SHORTEST_SPAN_S else None
+        return (self._n_tokens - self._n_at_first) / span_s if span_s >= _SHORTEST_SPAN_S else None

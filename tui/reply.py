@@ -25,10 +25,10 @@ PACE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Text fit for a terminal, and of how many deltas (about as many tokens) it was made."""
+    """Text fit for a terminal, and how many tokens the answer has with it."""
 
     text: str
-    n_deltas: int
+    n_tokens: int
 
 
 async def reply(connection: Connection, turns: Sequence[tuple[Role, str]]) -> AsyncGenerator[Portion | Completed, None]:
@@ -74,6 +74,8 @@ async def _read(
 def _parts(events: Sequence[TextDelta | Completed | None]) -> list[Portion | Completed]:
     from app.client import Completed, TextDelta
 
-    deltas = [event.text for event in events if isinstance(event, TextDelta)]
-    portions: list[Portion | Completed] = [Portion(printable("".join(deltas)), len(deltas))] if deltas else []
-    return [*portions, *(event for event in events if isinstance(event, Completed))]
+    deltas = [event for event in events if isinstance(event, TextDelta)]
+    completed = [event for event in events if isinstance(event, Completed)]
+    if not deltas:
+        return [*completed]
+    return [Portion(printable("".join(delta.text for delta in deltas)), deltas[-1].n_tokens), *completed]

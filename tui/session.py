@@ -76,7 +76,7 @@ class ChatSession:
                     self._cost = part
                     return Ending.CUT if part.finish_reason == "length" else Ending.COMPLETE
                 text.append(part.text)
-                meter.count(part.n_deltas)
+                meter.count(part.n_tokens)
                 self._on_change()
                 await view.write(part.text)
         raise AssertionError("a reply ends with its cost or with an error")

@@ -83,12 +83,12 @@ async def _respond(
     request: Request, kind: Kind, body: GenerationBody, model: ServedModel, prepare: PrepareRequests
 ) -> Response:
     if body.stream:
-        return EventStream(_chunks(kind, model, prepare, with_usage=body.wants_usage), openai_error)
+        return EventStream(_chunks(kind, model, prepare, body), openai_error)
     return await while_connected(request, _whole(kind, model, prepare))
 
 
 async def _chunks(
-    kind: Kind, model: ServedModel, prepare: PrepareRequests, *, with_usage: bool
+    kind: Kind, model: ServedModel, prepare: PrepareRequests, body: GenerationBody
 ) -> AsyncGenerator[bytes, None]:
     wanted = await prepare()
     shape = AnswerShape.of(kind, wanted, model.ref.id)
@@ -102,11 +102,11 @@ async def _chunks(
                 for opening in shape.openings():
                     yield event(opening)
             if isinstance(part, Output):
-                yield event(shape.text(indices[part.request_id], part))
+                yield event(shape.text(indices[part.request_id], part, counts_tokens=bool(body.timings_per_token)))
             else:
                 finished.append(part)
                 yield event(shape.ending(indices[part.request_id], part))
-    if with_usage:
+    if body.wants_usage:
         yield event(shape.usage(finished))
     yield _DONE
 

@@ -76,12 +76,13 @@ class AnswerShape:
         delta = {"delta": {"role": "assistant", "content": ""}}
         return [self._chunk(index, delta, None) for index in range(self.n_answers)]
 
-    def text(self, index: int, output: Output) -> dict[str, Any]:
-        """Return the chunk of new text of answer `index`."""
+    def text(self, index: int, output: Output, *, counts_tokens: bool) -> dict[str, Any]:
+        """Return the chunk of new text of answer `index`; with `counts_tokens` also how many tokens it has by now."""
         part: dict[str, Any] = {"delta": {"content": output.text}} if self.kind == "chat" else {"text": output.text}
         if self.has_logprobs:
             part["logprobs"] = LOGPROB_SHAPES[self.kind](output.logprobs)
-        return self._chunk(index, part, None)
+        chunk = self._chunk(index, part, None)
+        return {**chunk, "timings": {"predicted_n": output.n_tokens}} if counts_tokens else chunk
 
     def ending(self, index: int, finished: Finished) -> dict[str, Any]:
         """Return the chunk that says why answer `index` ended and what it took."""

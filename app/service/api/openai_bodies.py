@@ -89,6 +89,7 @@ class GenerationBody(_Body):
     model: Text | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    timings_per_token: bool | None = None
     n: int | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None

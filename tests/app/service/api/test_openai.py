@@ -60,6 +60,14 @@ def test_the_streamed_chunks_make_the_same_answer(service: RunningService) -> No
     assert {chunk["id"] for chunk in (opening, *texts, ending, usage)} == {opening["id"]}
 
 
+def test_chunks_tell_how_many_tokens_have_come_when_asked(service: RunningService) -> None:
+    body = CHAT | {"stream": True, "timings_per_token": True}
+    _, *texts, _ = _events(service.http.post("/v1/chat/completions", json=body).text)
+    counts = [chunk["timings"]["predicted_n"] for chunk in texts]
+    assert counts == sorted(counts)
+    assert counts[-1] <= 6
+
+
 def test_json_is_compact_and_no_content_type_is_needed(service: RunningService) -> None:
     request = service.http.build_request("POST", "/v1/chat/completions", content=json.dumps(CHAT).encode())
     assert "content-type" not in request.headers
