@@ -1,0 +1,147 @@
+"""A context over a loaded model: tokens in, logits, samplers and saved states out.
+
+Owns the native context and its cache. Knows nothing of how a model is loaded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.backend import Chunk, DecodeStatus, ModelFacts, Sampler
+from app.engine.llama.batch import Batch, Interrupt
+from app.engine.llama.chains import ChainBuilder
+from app.engine.llama.native import lib, native_log
+from app.engine.llama.samplers import Candidates, GrammarSampler, LlamaSampler, new_grammar
+from app.engine.request import SamplingParams
+from app.engine.sampler import check_biases
+from quantizer.errors import EngineError, RequestError
+
+__all__ = ["LlamaBackend"]
+
+MAX_PROMPT_BYTES = 16 << 20
+
+
+class LlamaBackend:
+    """A context and its cache over a loaded model. Make one with `LlamaModel.context`."""
+
+    def __init__(self, model: int, context: int, facts: ModelFacts) -> None:
+        self.facts = facts
+        self._owned = ExitStack()
+        self._owned.callback(lib.llama_free, context)
+        self._context = context
+        self._vocab = lib.llama_model_get_vocab(model)
+        self._memory = lib.llama_get_memory(context)
+        self._batch = Batch(facts.n_batch)
+        self._pieces: dict[int, bytes] = {}
+        self._end_tokens: tuple[int, ...] | None = None
+        self._candidates: Candidates | None = None
+        self._chains = ChainBuilder(self._vocab, facts)
+        self._owned.callback(self._chains.close)
+        self._interrupt = Interrupt()
+        lib.llama_set_abort_callback(context, self._interrupt.callback, self._interrupt.data)
+
+    def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+        """Return the tokens of `text`. Raises RequestError for text that is not Unicode or above 16 MiB."""
+        try:
+            data = text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError("The text holds half a character (a lone surrogate).", "Send valid Unicode.") from error
+        if len(data) > MAX_PROMPT_BYTES:
+            raise RequestError(f"The text has {len(data)} bytes.", f"Send at most {MAX_PROMPT_BYTES}.")
+        size = len(data) + 8  # a token has at least a byte, but for the special ones at both ends
+        tokens = (lib.llama_token * size)()
+        n_tokens = lib.llama_tokenize(self._vocab, data, len(data), tokens, size, add_special, parse_special)
+        if n_tokens < 0:
+            raise EngineError("The text could not be tokenized.", "Send it in smaller parts.")
+        return list(tokens[:n_tokens])
+
+    def piece(self, token: int) -> bytes:
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._read_piece(token)
+        return piece
+
+    def label(self, token: int) -> bytes:
+        return self._read_piece(token, with_special=True)
+
+    def _read_piece(self, token: int, *, with_special: bool = False) -> bytes:
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            n_bytes = lib.llama_token_to_piece(self._vocab, token, buffer, size, 0, with_special)
+            if n_bytes >= 0:
+                return buffer.raw[:n_bytes]
+            size = -n_bytes
+
+    def is_end(self, token: int) -> bool:
+        return bool(lib.llama_vocab_is_eog(self._vocab, token))
+
+    def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> Sampler:
+        check_biases(params, self.facts.n_vocab)
+        grammar = new_grammar(self._vocab, params.grammar) if params.grammar else None
+        banned = self._ends() if ignore_eos and not grammar else ()  # a grammar itself says when an answer may end
+        chain = self._chains.build(params, banned, history)
+        if grammar is None:
+            return LlamaSampler(self._context, chain)
+        self._candidates = self._candidates or Candidates(self._context, self.facts.n_vocab)
+        return GrammarSampler(self._candidates, chain, grammar, is_filtered_first=params.mirostat > 0)
+
+    def _ends(self) -> tuple[int, ...]:
+        if self._end_tokens is None:
+            self._end_tokens = tuple(token for token in range(self.facts.n_vocab) if self.is_end(token))
+        return self._end_tokens
+
+    def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
+        status = lib.llama_decode(self._context, self._batch.fill(chunks))
+        self._interrupt.clear()
+        if status in (0, 1, 2):
+            return DecodeStatus(status)
+        raise EngineError(
+            f"llama.cpp failed to compute a batch (status {status}): {native_log().last_words()}",
+            "Load the model again.",
+        )
+
+    def share(self, source_id: int, target_id: int, begin: int, end: int) -> None:
+        if not self.facts.can_cut:
+            begin, end = -1, -1
+        lib.llama_memory_seq_rm(self._memory, target_id, begin, end)
+        lib.llama_memory_seq_cp(self._memory, source_id, target_id, begin, end)
+
+    def truncate(self, sequence_id: int, n_tokens: int) -> int:
+        if lib.llama_memory_seq_rm(self._memory, sequence_id, n_tokens, -1):
+            return n_tokens
+        lib.llama_memory_seq_rm(self._memory, sequence_id, -1, -1)
+        return 0
+
+    def state_bytes(self, sequence_id: int) -> int:
+        return int(lib.llama_state_seq_get_size(self._context, sequence_id))
+
+    def save(self, sequence_id: int) -> bytearray:
+        state = bytearray(self.state_bytes(sequence_id))
+        buffer = (ctypes.c_uint8 * len(state)).from_buffer(state)
+        n_bytes = lib.llama_state_seq_get_data(self._context, buffer, len(state), sequence_id)
+        assert n_bytes == len(state), "a state is as large as it was said to be"
+        return state
+
+    def restore(self, sequence_id: int, state: bytes | bytearray) -> bool:
+        data = bytes(state)  # no copy where it is bytes already
+        buffer = ctypes.cast(ctypes.c_char_p(data), ctypes.POINTER(ctypes.c_uint8))
+        if lib.llama_state_seq_set_data(self._context, buffer, len(data), sequence_id):
+            return True
+        lib.llama_memory_seq_rm(self._memory, sequence_id, -1, -1)
+        return False
+
+    def interrupt(self) -> None:
+        self._interrupt.set()
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        pointer = lib.llama_get_logits_ith(self._context, row)
+        return np.ctypeslib.as_array(pointer, (self.facts.n_vocab,)).copy()
+
+    def close(self) -> None:
+        self._owned.close()

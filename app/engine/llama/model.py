@@ -1,0 +1,108 @@
+"""Loaded weights, and the contexts made over them.
+
+Owns loading, and the sizes that a context gets when nobody chose them. Knows nothing of what is computed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from app.engine.backend import ModelFacts
+from app.engine.frames import EngineConfig
+from app.engine.llama.context import LlamaBackend
+from app.engine.llama.native import lib, native_log
+from app.engine.tuning import Setting
+from quantizer.errors import EngineError
+
+__all__ = ["LlamaModel"]
+
+DEFAULT_N_CTX = 8192
+DEFAULT_N_CELLS = 16384
+N_BATCH = 512
+N_PARKED = 32  # sequences kept beside the running ones for their prefixes; each costs only its cells
+
+
+class LlamaModel:
+    """Loaded weights; contexts of several settings may run over them."""
+
+    def __init__(
+        self, path: Path, n_gpu_layers: int, extra_buffers: bool, on_progress: Callable[[float], bool]
+    ) -> None:
+        """Load the model at `path`, which `quantizer` has let through.
+
+        `on_progress` gets fractions from 0 to 1 and returns False to cancel. Raises EngineError with llama.cpp's words.
+        """
+        log = native_log()
+        lib.llama_backend_init()
+        self._owned = ExitStack()
+        progress = lib.llama_progress_callback(lambda fraction, _data: on_progress(fraction))
+        params = lib.llama_model_default_params()
+        params.n_gpu_layers = n_gpu_layers
+        params.use_extra_bufts = extra_buffers
+        params.progress_callback = progress
+        self._model = lib.llama_model_load_from_file(os.fsencode(path), params)
+        if not self._model:
+            raise EngineError(f"llama.cpp cannot load {path.name}: {log.last_words()}", "See `localllm show`.")
+        self._owned.callback(lib.llama_model_free, self._model)
+        if not lib.llama_model_has_decoder(self._model) or not self._has_vocabulary():
+            self.close()
+            raise EngineError(f"{path.name} cannot generate text.", "Choose a chat or completion model.")
+
+    def context(self, config: EngineConfig, setting: Setting) -> LlamaBackend:
+        """Return a backend over these weights; close it before the model. Raises EngineError without the memory."""
+        facts = _facts(self._model, config, setting)
+        context = lib.llama_init_from_model(self._model, _context_params(facts, setting))
+        if not context:
+            raise EngineError(
+                f"llama.cpp cannot make a context of {facts.n_cells} tokens: {native_log().last_words()}",
+                "Use a smaller --ctx, or a smaller model.",
+            )
+        return LlamaBackend(self._model, context, facts)
+
+    def close(self) -> None:
+        self._owned.close()
+
+    def _has_vocabulary(self) -> bool:
+        return bool(lib.llama_vocab_type(lib.llama_model_get_vocab(self._model)))
+
+
+def _facts(model: int, config: EngineConfig, setting: Setting) -> ModelFacts:
+    n_ctx_train = lib.llama_model_n_ctx_train(model)
+    n_ctx = config.n_ctx or min(n_ctx_train, DEFAULT_N_CTX)
+    can_cut = not (
+        lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model) or lib.llama_model_n_swa(model) > 0
+    )
+    n_parked = N_PARKED if can_cut else config.n_sequences
+    description = ctypes.create_string_buffer(128)
+    lib.llama_model_desc(model, description, len(description))
+    return ModelFacts(
+        description=description.value.decode("utf-8", "replace"),
+        n_vocab=lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model)),
+        n_ctx=n_ctx,
+        n_ctx_train=n_ctx_train,
+        n_cells=max(n_ctx, min(n_ctx * config.n_sequences, DEFAULT_N_CELLS)),
+        n_sequences=config.n_sequences,
+        n_places=min(config.n_sequences + n_parked, lib.llama_max_parallel_sequences()),
+        can_cut=can_cut,
+        n_batch=config.n_batch or N_BATCH,
+        n_parameters=lib.llama_model_n_params(model),
+        model_bytes=lib.llama_model_size(model),
+        layout="flash" if setting.flash_attention else "plain",
+    )
+
+
+def _context_params(facts: ModelFacts, setting: Setting) -> lib.llama_context_params:
+    params = lib.llama_context_default_params()
+    params.n_ctx = facts.n_cells
+    params.n_batch = params.n_ubatch = facts.n_batch
+    params.n_seq_max = facts.n_places
+    params.n_threads = params.n_threads_batch = setting.n_threads
+    params.kv_unified = True  # one stream: any sequence may use any cell, and prefixes can be shared
+    params.no_perf = True
+    is_fused = setting.flash_attention
+    params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_AUTO if is_fused else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    return params

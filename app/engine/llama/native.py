@@ -1,0 +1,72 @@
+"""The native library itself: `lib`, what it logs, and what llama_cpp does not bind.
+
+The only module that imports llama_cpp. Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections import deque
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+from llama_cpp._ctypes_extensions import load_shared_library
+
+from quantizer.errors import EngineError
+
+__all__ = ["NativeLog", "NativeSampler", "lib", "n_gpu_devices", "native_log"]
+
+NativeSampler = Any  # a ctypes pointer to llama_sampler
+_N_KEPT_LOG_LINES = 50
+_GPU_KINDS = (1, 2)  # discrete and integrated, of ggml_backend_dev_type@0.3.36
+_WARN, _ERROR, _CONTINUED = 3, 4, 5  # ggml_log_level@0.3.36; llama_cpp._logger has another, wrong order
+
+
+class NativeLog:
+    """What llama.cpp says: the last warnings and errors are kept for error messages and passed to stderr."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=_N_KEPT_LOG_LINES)
+        self._level = 0
+        self._callback = lib.llama_log_callback(self._receive)  # must live as long as llama.cpp may call it
+        lib.llama_log_set(self._callback, ctypes.c_void_p())
+
+    def last_words(self, n_lines: int = 3) -> str:
+        """Return the last lines on one line of text, without control characters."""
+        words = " ".join(list(self._lines)[-n_lines:])
+        return "".join(character for character in words if character.isprintable())
+
+    def _receive(self, level: int, text: bytes, _data: object) -> None:
+        if level != _CONTINUED:
+            self._level = level
+        line = text.decode("utf-8", "replace").strip()
+        if self._level in (_WARN, _ERROR) and line:
+            self._lines.append(line)
+            print(line, file=sys.stderr, flush=True)
+
+
+@cache
+def native_log() -> NativeLog:
+    """Return the process's one log; llama.cpp knows only one receiver."""
+    return NativeLog()
+
+
+@cache
+def n_gpu_devices() -> int:
+    """Return how many GPUs this build can use. llama_supports_gpu_offload says yes to any build with RPC in it."""
+    count, get, kind = (_ggml_function(f"ggml_backend_dev_{name}") for name in ("count", "get", "type"))
+    count.restype, get.restype, get.argtypes = ctypes.c_size_t, ctypes.c_void_p, [ctypes.c_size_t]
+    kind.restype, kind.argtypes = ctypes.c_int, [ctypes.c_void_p]
+    return sum(kind(get(index)) in _GPU_KINDS for index in range(count()))
+
+
+def _ggml_function(name: str) -> Any:
+    """Return a function of ggml, which llama_cpp does not bind; not every system finds it through libllama."""
+    folder = Path(lib.__file__).parent / "lib"
+    for library in (lib._lib, *(load_shared_library(part, folder) for part in ("ggml", "ggml-base"))):  # noqa: SLF001
+        if hasattr(library, name):
+            return getattr(library, name)
+    raise EngineError(f"This build of llama.cpp has no {name}.", "Install llama-cpp-python again.")
