@@ -15,6 +15,7 @@ from uuid import uuid4
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
 from app.engine.request import Request, SamplingParams
+from app.service.api.openai_formats import ResponseFormat
 from app.service.models import Prompt
 from quantizer.errors import RequestError
 
@@ -79,10 +80,6 @@ class ChatMessage(_Body):
         return {"role": role, "content": self.content or ""}
 
 
-class ResponseFormat(_Body):
-    type: str = "text"
-
-
 class GenerationBody(_Body):
     """What chat and text completions have in common. None means: not given."""
 
@@ -131,7 +128,6 @@ class GenerationBody(_Body):
 
         Raises RequestError for values out of range or not served.
         """
-        self._refuse_unserved()
         return self._request(prompt, add_special=add_special).variants(self._n_answers())
 
     def _request(self, prompt: str | tuple[int, ...], *, add_special: bool) -> Request:
@@ -156,11 +152,6 @@ class GenerationBody(_Body):
     def _n_logprobs(self) -> int | None:
         """Return how many alternatives a token to tell; the two routes ask for them differently."""
 
-    def _refuse_unserved(self) -> None:
-        if self.response_format is not None and self.response_format.type != "text":
-            kind = self.response_format.type[:40]
-            raise RequestError(f"response_format {kind!r} is not served.", "Describe the output in `grammar` (GBNF).")
-
     def _sampling(self) -> SamplingParams:
         given = {name: value for name in _SAMPLING_FIELDS if (value := getattr(self, name)) is not None}
         # llama.cpp's ways to say "all of them" and "draw one"
@@ -172,6 +163,10 @@ class GenerationBody(_Body):
             given["penalty_last_n"] = self.repeat_last_n
         if self.dry_sequence_breakers is not None:
             given["dry_sequence_breakers"] = tuple(self.dry_sequence_breakers)
+        if format_grammar := self.response_format.grammar() if self.response_format else "":
+            if self.grammar:
+                raise RequestError("Both grammar and response_format are given.", "Give one of them.")
+            given["grammar"] = format_grammar
         return SamplingParams(**given, logit_bias=self._biases())
 
     def _biases(self) -> tuple[tuple[int, float], ...]:

@@ -13,16 +13,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from app.engine import frames, llama
+from app.engine import frames
 from app.engine.backend import Sampler
 from app.engine.core import Engine
 from app.engine.frames import EngineConfig, Failed, Finished, Output
+from app.engine.llama import LlamaBackend, LlamaModel, model, samplers
 from app.engine.request import Request, SamplingParams
 from app.engine.speculation import StepCost
 from app.engine.tuning import Setting
 
 
-class Recording(llama.LlamaBackend):
+class Recording(LlamaBackend):
     """Keeps every token that its samplers choose, in order."""
 
     chosen: list[int]
@@ -31,7 +32,7 @@ class Recording(llama.LlamaBackend):
     def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> Sampler:
         sampler = super().new_sampler(params, ignore_eos, history)
         if self.is_filtered_first:
-            assert isinstance(sampler, llama.GrammarSampler)
+            assert isinstance(sampler, samplers.GrammarSampler)
             sampler._is_filtered_first = True
         return RecordingSampler(sampler, self.chosen)
 
@@ -94,9 +95,9 @@ def answer(backend: Recording, case: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    llama.LlamaBackend = Recording  # type: ignore[misc]
-    model = llama.LlamaModel(Path(sys.argv[1]), 0, False, lambda _fraction: True)
-    backend = model.context(EngineConfig(n_sequences=2), Setting(1, False, False))
+    model.LlamaBackend = Recording  # type: ignore[misc]
+    loaded = LlamaModel(Path(sys.argv[1]), 0, False, lambda _fraction: True)
+    backend = loaded.context(EngineConfig(n_ctx=2048, n_sequences=2), Setting(1, False, False))
     assert isinstance(backend, Recording)
     facts = backend.facts
     answers = {}
@@ -105,7 +106,7 @@ def main() -> None:
         answers[name] = answer(backend, case)
     print(json.dumps(answers))
     backend.close()
-    model.close()
+    loaded.close()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from app.engine.json_grammar import any_object_grammar, schema_grammar
+
 REAL_MODEL = Path(__file__).parent / "real_model.py"
 ONE_OF_TWO = 'root ::= ("ab" | "ba")*'  # a model of random weights hardly ever says so by itself
 ALMOST_SURE = {"grammar": 'root ::= ("abcdefgh" | "abcdefgz"){30}'}
@@ -34,8 +36,50 @@ STAGES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 INSISTS = {"temperature": 0.0, "logit_bias": [[PARENTHESIS, 30.0]]}
 DRY = {**INSISTS, "dry_multiplier": 100.0, "dry_penalty_last_n": -1}
+RECORD = {
+    "type": "object",
+    "properties": {
+        "kind": {"enum": ["a", "é\n", None]},
+        "numbers": {"type": "array", "items": {"type": "integer"}, "maxItems": 2},
+        "note": {"type": "string", "maxLength": 4},
+    },
+    "required": ["kind", "numbers"],
+}
+CHAIN = {
+    "$ref": "#/$defs/link",
+    "$defs": {
+        "link": {
+            "type": "object",
+            "properties": {
+                "is_last": {"type": "boolean"},
+                "next": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/link"}]},
+            },
+            "required": ["is_last", "next"],
+        }
+    },
+}
+EVERY_CONSTRUCT = {
+    "properties": {
+        "a": {},
+        'q"\t': {"type": "array", "items": {"type": ["string", "null"], "minLength": 2}, "minItems": 2},
+        "é-]^": {"anyOf": [{"const": {"k": [1, "\u2028"]}}, {"type": "array", "maxItems": 0}]},
+    },
+    "required": ["a"],
+    "additionalProperties": {"type": "number"},
+}
+SEEDS = range(4)
+
+
+def _json_case(schema: dict[str, Any], seed: int) -> dict[str, Any]:
+    return {"sampling": {"seed": seed, "grammar": schema_grammar(schema)}, "max_tokens": 1500}
+
+
 CASES: dict[str, dict[str, Any]] = {
     **{name: {"sampling": {"seed": 11, **sampling}} for name, sampling in STAGES.items()},
+    **{f"record {seed}": _json_case(RECORD, seed) for seed in SEEDS},
+    **{f"chain {seed}": _json_case(CHAIN, seed) for seed in SEEDS},
+    "every construct": {**_json_case(EVERY_CONSTRUCT, 1), "max_tokens": 1},
+    "any object": {"sampling": {"grammar": any_object_grammar()}, "max_tokens": 1},
     "default again": {"sampling": {"seed": 11}},
     "logprobs": {"sampling": {"temperature": 0.0, "repeat_penalty": 1.5}, "n_logprobs": 20},
     "forced by a bias": {"sampling": {"seed": 1, "logit_bias": [[40, 1000.0]]}, "max_tokens": 5},
@@ -137,6 +181,30 @@ def test_a_grammar_is_kept_under_mirostat_too(answers: dict[str, Any]) -> None:
 
 def test_a_grammar_whose_only_token_is_banned_is_an_error_and_no_crash(answers: dict[str, Any]) -> None:
     assert answers["grammar that biases close"]["error"] == "The grammar allows no token of this model here."
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_model_under_a_schema_writes_json_that_satisfies_it(answers: dict[str, Any], seed: int) -> None:
+    record = json.loads(answers[f"record {seed}"]["text"])
+    assert record["kind"] in ("a", "é\n", None)
+    assert all(isinstance(number, int) for number in record["numbers"])
+    assert len(record["numbers"]) <= 2
+    assert len(record.get("note", "")) <= 4
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_model_under_a_recursive_schema_writes_json_that_satisfies_it(answers: dict[str, Any], seed: int) -> None:
+    link = json.loads(answers[f"chain {seed}"]["text"])
+    while link is not None:
+        assert set(link) == {"is_last", "next"}
+        assert isinstance(link["is_last"], bool)
+        link = link["next"]
+
+
+@pytest.mark.parametrize("name", ["every construct", "any object"])
+def test_what_the_grammars_of_json_are_made_of_is_understood(answers: dict[str, Any], name: str) -> None:
+    assert answers[name]["error"] == ""
+    assert answers[name]["text"] == "{"
 
 
 def test_a_grammar_spans_characters_of_several_tokens(answers: dict[str, Any]) -> None:

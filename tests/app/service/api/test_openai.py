@@ -193,7 +193,10 @@ def test_fields_that_mean_nothing_here_are_ignored(service: RunningService) -> N
         ({"messages": [{"role": "king", "content": "x"}]}, "role"),
         ({"messages": [{"role": "user", "content": "refuse me"}]}, "template"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "image_url"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "yaml"}}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "json_schema.schema"),
+        ({"response_format": {"type": "json_object"}, "grammar": 'root ::= "a"'}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"pattern": "a"}}}}, "pattern"),
         ({"model": 5}, "model"),
     ],
 )

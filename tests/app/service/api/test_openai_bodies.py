@@ -5,6 +5,7 @@ from math import inf
 
 import pytest
 
+from app.engine.json_grammar import any_object_grammar, schema_grammar
 from app.engine.request import SamplingParams
 from app.service.api.openai_bodies import ChatBody, CompletionBody
 from app.service.models import Prompt
@@ -88,6 +89,26 @@ def test_several_answers_differ_in_id_and_seed_only() -> None:
 def test_several_answers_without_a_seed_draw_one_each() -> None:
     requests = CompletionBody.model_validate({"prompt": "x", "n": 8}).completion_requests()
     assert {item.sampling.seed for item in requests} == {None}
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "null"}}}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "grammar"),
+    [
+        ({"type": "text"}, ""),
+        ({"type": "json_object"}, any_object_grammar()),
+        ({"type": "json_object", "schema": SCHEMA}, schema_grammar(SCHEMA)),
+        (
+            {"type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": SCHEMA}},
+            schema_grammar(SCHEMA),
+        ),
+        (None, ""),
+    ],
+)
+def test_a_response_format_becomes_a_grammar(wanted: object, grammar: str) -> None:
+    assert _sampling(response_format=wanted).grammar == grammar
 
 
 @pytest.mark.parametrize("biases", [{"5": True}, {"²": 1}, {"-1": 1}, {"99999999999": 1}])
