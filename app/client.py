@@ -158,6 +158,7 @@ class ServiceClient:
             "stream": True,
             "stream_options": {"include_usage": True},
             "timings_per_token": True,
+            "reasoning_format": "none",  # faces show thoughts as part of the answer
             **given,
         }
         reason = "stop"

@@ -14,6 +14,7 @@ from app.engine.frames import EngineConfig
 from app.library.resolve import ModelRef, available, named, resolve
 from app.processes import python_module
 from app.service.model_file import ModelFile, read_model_file
+from app.service.reasoning import NO_THINKING, Thinking, thinking_of
 from app.service.supervisor import Supervisor
 from app.settings import Settings
 from quantizer.errors import RequestError, UsageError
@@ -45,10 +46,14 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Text for the engine; `add_special` is False when the text begins with the model's first token already."""
+    """Text for the engine; `add_special` is False when the text begins with the model's first token already.
+
+    `thinking` is how the model marks what it thinks before it answers.
+    """
 
     text: str
     add_special: bool
+    thinking: Thinking = NO_THINKING
 
 
 def worker_command(settings: Settings) -> list[str]:
@@ -121,7 +126,8 @@ class ModelManager:
         text = await self._renderer.render(
             file.chat_template, messages, bos_token=file.bos_token, eos_token=file.eos_token, tools=None
         )
-        return Prompt(text, add_special=not (file.bos_token and text.startswith(file.bos_token)))
+        add_special = not (file.bos_token and text.startswith(file.bos_token))
+        return Prompt(text, add_special, thinking_of(file.chat_template, text))
 
     async def warm_up(self) -> None:
         """Start what chat will need, so that the first question does not wait for it."""

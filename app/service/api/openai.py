@@ -11,14 +11,15 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from app.engine import request as engine_request
-from app.engine.frames import Finished, Output
 from app.library.resolve import ModelRef, UnknownModelError
+from app.service.answer import Answer
 from app.service.api.access import models_of
-from app.service.api.openai_answers import AnswerShape, Kind, WholeAnswer
+from app.service.api.openai_answers import AnswerShape, Kind
 from app.service.api.openai_bodies import ChatBody, CompletionBody, GenerationBody
 from app.service.body import read_body
 from app.service.models import ServedModel
 from app.service.problems import openai_error
+from app.service.reasoning import NO_THINKING, Thinking
 from app.service.streaming import EventStream, JsonBytes, event, while_connected
 
 __all__ = ["router"]
@@ -28,7 +29,7 @@ router = APIRouter(prefix="/v1")
 _DONE = b"data: [DONE]\n\n"
 
 # Makes the engine's requests, one an answer: a template may have to be rendered, which can fail and takes time.
-PrepareRequests = Callable[[], Awaitable[tuple[engine_request.Request, ...]]]
+PrepareRequests = Callable[[], Awaitable[tuple[tuple[engine_request.Request, ...], Thinking]]]
 
 
 @router.get("/models")
@@ -60,8 +61,9 @@ async def chat_completions(request: Request) -> Response:
     messages = body.template_messages()
     model = await models.named(body.model or "")
 
-    async def prepare() -> tuple[engine_request.Request, ...]:
-        return body.chat_requests(await models.prompt(model, messages))
+    async def prepare() -> tuple[tuple[engine_request.Request, ...], Thinking]:
+        prompt = await models.prompt(model, messages)
+        return body.chat_requests(prompt), body.thinking(prompt)
 
     return await _respond(request, "chat", body, model, prepare)
 
@@ -73,8 +75,8 @@ async def completions(request: Request) -> Response:
     wanted = body.completion_requests()
     model = await models_of(request).named(body.model or "")
 
-    async def prepare() -> tuple[engine_request.Request, ...]:
-        return wanted
+    async def prepare() -> tuple[tuple[engine_request.Request, ...], Thinking]:
+        return wanted, NO_THINKING
 
     return await _respond(request, "text", body, model, prepare)
 
@@ -90,10 +92,9 @@ async def _respond(
 async def _chunks(
     kind: Kind, model: ServedModel, prepare: PrepareRequests, body: GenerationBody
 ) -> AsyncGenerator[bytes, None]:
-    wanted = await prepare()
+    wanted, thinking = await prepare()
     shape = AnswerShape.of(kind, wanted, model.ref.id)
-    indices = {item.request_id: index for index, item in enumerate(wanted)}
-    finished: list[Finished] = []
+    answers = {item.request_id: Answer(index, thinking) for index, item in enumerate(wanted)}
     is_opened = False
     async with model.engine.answer(*wanted) as events:
         async for part in events:
@@ -101,20 +102,20 @@ async def _chunks(
                 is_opened = True
                 for opening in shape.openings():
                     yield event(opening)
-            if isinstance(part, Output):
-                yield event(shape.text(indices[part.request_id], part, counts_tokens=bool(body.timings_per_token)))
-            else:
-                finished.append(part)
-                yield event(shape.ending(indices[part.request_id], part))
+            answer = answers[part.request_id]
+            if delta := answer.add(part):
+                yield event(shape.text(delta, counts_tokens=bool(body.timings_per_token)))
+            if answer.is_finished:
+                yield event(shape.ending(answer))
     if body.wants_usage:
-        yield event(shape.usage(finished))
+        yield event(shape.usage(list(answers.values())))
     yield _DONE
 
 
 async def _whole(kind: Kind, model: ServedModel, prepare: PrepareRequests) -> Response:
-    wanted = await prepare()
+    wanted, thinking = await prepare()
     shape = AnswerShape.of(kind, wanted, model.ref.id)
-    answers = {item.request_id: WholeAnswer() for item in wanted}
+    answers = {item.request_id: Answer(index, thinking) for index, item in enumerate(wanted)}
     async with model.engine.answer(*wanted) as events:
         async for part in events:
             answers[part.request_id].add(part)

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from app.engine.frames import Finished, Output
-from app.engine.request import FinishReason, Request, TokenLogprob, Usage
+from app.engine.frames import Finished
+from app.engine.request import FinishReason, Request, Usage
+from app.service.answer import Answer, Delta
 from app.service.api.openai_logprobs import LOGPROB_SHAPES
 
-__all__ = ["AnswerShape", "Kind", "WholeAnswer", "timings_of", "usage_of"]
+__all__ = ["AnswerShape", "Kind", "timings_of", "usage_of"]
 
 Kind = Literal["chat", "text"]
 
@@ -22,27 +23,6 @@ _FINISH_REASONS = {FinishReason.LENGTH: "length"}
 _ID_PREFIX: dict[Kind, str] = {"chat": "chatcmpl-", "text": "cmpl-"}
 _OBJECT: dict[Kind, str] = {"chat": "chat.completion", "text": "text_completion"}
 _CHUNK_OBJECT: dict[Kind, str] = {"chat": "chat.completion.chunk", "text": "text_completion"}
-
-
-@dataclass(slots=True)
-class WholeAnswer:
-    """One answer as it comes together for a client that wants it in one piece."""
-
-    text: str = ""
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    finished: Finished | None = None
-
-    def add(self, part: Output | Finished) -> None:
-        if isinstance(part, Finished):
-            self.finished = part
-        else:
-            self.text += part.text
-            self.logprobs += part.logprobs
-
-    @property
-    def end(self) -> Finished:
-        assert self.finished is not None, "an answer ends with Finished or with an error"
-        return self.finished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,38 +56,40 @@ class AnswerShape:
         delta = {"delta": {"role": "assistant", "content": ""}}
         return [self._chunk(index, delta, None) for index in range(self.n_answers)]
 
-    def text(self, index: int, output: Output, *, counts_tokens: bool) -> dict[str, Any]:
-        """Return the chunk of new text of answer `index`; with `counts_tokens` also how many tokens it has by now."""
-        part: dict[str, Any] = {"delta": {"content": output.text}} if self.kind == "chat" else {"text": output.text}
+    def text(self, delta: Delta, *, counts_tokens: bool) -> dict[str, Any]:
+        """Return the chunk of what is new in an answer; with `counts_tokens` also how many tokens it has by now."""
+        part: dict[str, Any] = {"delta": _delta(delta)} if self.kind == "chat" else {"text": delta.spoken.answer}
         if self.has_logprobs:
-            part["logprobs"] = LOGPROB_SHAPES[self.kind](output.logprobs)
-        chunk = self._chunk(index, part, None)
-        return {**chunk, "timings": {"predicted_n": output.n_tokens}} if counts_tokens else chunk
+            part["logprobs"] = LOGPROB_SHAPES[self.kind](delta.logprobs)
+        chunk = self._chunk(delta.index, part, None)
+        return {**chunk, "timings": {"predicted_n": delta.n_tokens}} if counts_tokens else chunk
 
-    def ending(self, index: int, finished: Finished) -> dict[str, Any]:
-        """Return the chunk that says why answer `index` ended and what it took."""
+    def ending(self, answer: Answer) -> dict[str, Any]:
+        """Return the chunk that says why `answer` ended and what it took."""
         part: dict[str, Any] = {"delta": {}} if self.kind == "chat" else {"text": ""}
-        return {**self._chunk(index, part, _reason(finished)), "timings": timings_of(finished)}
+        return {**self._chunk(answer.index, part, _reason(answer.end)), "timings": timings_of(answer.end)}
 
-    def usage(self, finished: Sequence[Finished]) -> dict[str, Any]:
+    def usage(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """Return the chunk after the endings, for clients that ask for it."""
-        return {**self._head(_CHUNK_OBJECT[self.kind]), "choices": [], "usage": usage_of(_together(finished))}
+        total = _together([answer.end for answer in answers])
+        return {**self._head(_CHUNK_OBJECT[self.kind]), "choices": [], "usage": usage_of(total)}
 
-    def whole(self, answers: Sequence[WholeAnswer]) -> dict[str, Any]:
+    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """Return the answers in one piece."""
         total = _together([answer.end for answer in answers])
         return {
             **self._head(_OBJECT[self.kind]),
-            "choices": [self._choice(index, answer) for index, answer in enumerate(answers)],
+            "choices": [self._choice(answer) for answer in answers],
             "usage": usage_of(total),
             "timings": timings_of(total),
         }
 
-    def _choice(self, index: int, answer: WholeAnswer) -> dict[str, Any]:
-        message = {"message": {"role": "assistant", "content": answer.text}}
+    def _choice(self, answer: Answer) -> dict[str, Any]:
+        thought = {"reasoning_content": answer.thought} if answer.thought else {}
+        message = {"message": {"role": "assistant", "content": answer.text, **thought}}
         part: dict[str, Any] = message if self.kind == "chat" else {"text": answer.text}
         logprobs = LOGPROB_SHAPES[self.kind](answer.logprobs) if self.has_logprobs else None
-        return {"index": index, **part, "logprobs": logprobs, "finish_reason": _reason(answer.end)}
+        return {"index": answer.index, **part, "logprobs": logprobs, "finish_reason": _reason(answer.end)}
 
     def _head(self, name: str) -> dict[str, Any]:
         return {
@@ -120,6 +102,13 @@ class AnswerShape:
     def _chunk(self, index: int, part: dict[str, Any], finish_reason: str | None) -> dict[str, Any]:
         choice = {"index": index, **part, "finish_reason": finish_reason}
         return {**self._head(_CHUNK_OBJECT[self.kind]), "choices": [choice]}
+
+
+def _delta(delta: Delta) -> dict[str, str]:
+    """Return thought and answer under their names; clients take even an empty thought for one."""
+    spoken = delta.spoken
+    thought = {"reasoning_content": spoken.thought} if spoken.thought else {}
+    return thought if thought and not spoken.answer else {**thought, "content": spoken.answer}
 
 
 def _together(finished: Sequence[Finished]) -> Finished:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 from app.engine.request import Request, SamplingParams
 from app.service.api.openai_formats import ResponseFormat
 from app.service.models import Prompt
+from app.service.reasoning import NO_THINKING, Thinking
 from quantizer.errors import RequestError
 
 __all__ = ["ChatBody", "CompletionBody", "GenerationBody"]
@@ -192,12 +193,17 @@ class ChatBody(GenerationBody):
 
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    reasoning_format: Literal["none", "auto", "deepseek"] | None = None
 
     def template_messages(self) -> list[dict[str, Any]]:
         return [message.for_template() for message in self.messages]
 
     def chat_requests(self, prompt: Prompt) -> tuple[Request, ...]:
         return self.requests(prompt.text, add_special=prompt.add_special)
+
+    def thinking(self, prompt: Prompt) -> Thinking:
+        """Return how to tell thoughts from the answer; reasoning_format "none" leaves them in it."""
+        return NO_THINKING if self.reasoning_format == "none" else prompt.thinking
 
     def _n_logprobs(self) -> int | None:
         if self.top_logprobs and not self.logprobs:

@@ -9,6 +9,7 @@ from app.engine.json_grammar import any_object_grammar, schema_grammar
 from app.engine.request import SamplingParams
 from app.service.api.openai_bodies import ChatBody, CompletionBody
 from app.service.models import Prompt
+from app.service.reasoning import NO_THINKING, Thinking
 from quantizer.errors import RequestError
 
 LLAMA_SERVER_FIELDS = {
@@ -109,6 +110,14 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "null"}}}
 )
 def test_a_response_format_becomes_a_grammar(wanted: object, grammar: str) -> None:
     assert _sampling(response_format=wanted).grammar == grammar
+
+
+@pytest.mark.parametrize(("wanted", "is_split"), [(None, True), ("auto", True), ("deepseek", True), ("none", False)])
+def test_thoughts_are_told_apart_unless_asked_otherwise(wanted: str | None, is_split: bool) -> None:
+    fields = {"messages": [{"role": "user", "content": "x"}], "reasoning_format": wanted}
+    tags = Thinking("<think>", "</think>")
+    thinking = ChatBody.model_validate(fields).thinking(Prompt("x", add_special=True, thinking=tags))
+    assert thinking == (tags if is_split else NO_THINKING)
 
 
 @pytest.mark.parametrize("biases", [{"5": True}, {"²": 1}, {"-1": 1}, {"99999999999": 1}])

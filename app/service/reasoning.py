@@ -1,0 +1,119 @@
+"""What a model thinks aloud before its answer, told apart from the answer while both still come.
+
+Owns the tags by model family and the hold-back that keeps a tag from being shown in part. Knows nothing of tokens or of
+how a dialect names the two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["NO_THINKING", "Spoken", "Thinking", "ThoughtSplitter", "thinking_of"]
+
+# How families begin and end a thought (source: the chat templates of DeepSeek R1, Qwen3 and GLM; of Seed-OSS; of
+# Magistral; of Granite 3).
+_FAMILIES = (
+    ("<think>", "</think>"),
+    ("<seed:think>", "</seed:think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<thinking>", "</thinking>"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """The tags around a thought, empty for a model that has none; `is_open` when the prompt ends within one."""
+
+    opening: str = ""
+    closing: str = ""
+    is_open: bool = False
+
+
+NO_THINKING = Thinking()
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """New text: of a thought, of the answer, or of both."""
+
+    thought: str = ""
+    answer: str = ""
+
+
+def thinking_of(chat_template: str, prompt: str) -> Thinking:
+    """Return how a model of `chat_template` marks its thoughts, when it goes on from `prompt`."""
+    for opening, closing in _FAMILIES:
+        if opening in chat_template or closing in chat_template:
+            return Thinking(opening, closing, is_open=prompt.rstrip().endswith(opening))
+    return NO_THINKING
+
+
+class ThoughtSplitter:
+    """Splits one answer as it grows. Only a thought at the begin is one: later tags are what the model writes about.
+
+    Blanks around a thought are dropped. All that is held back comes with `finish`.
+    """
+
+    def __init__(self, thinking: Thinking) -> None:
+        self._thinking = thinking
+        self._held = ""
+        self._step = self._think_first if thinking.is_open else self._begin if thinking.opening else self._answer
+
+    @property
+    def is_holding(self) -> bool:
+        return bool(self._held)
+
+    def push(self, text: str) -> Spoken:
+        """Return what `text` makes safe to show."""
+        self._held += text
+        return self._step()
+
+    def finish(self) -> Spoken:
+        """Return what was held back, at the end."""
+        held, self._held = self._held, ""
+        is_thought = self._step in (self._think, self._think_first)
+        return Spoken(thought=held.rstrip()) if is_thought else Spoken(answer=held)
+
+    def _begin(self) -> Spoken:
+        text = self._held.lstrip()
+        if text.startswith(self._thinking.opening):
+            self._held = text.removeprefix(self._thinking.opening)
+            self._step = self._think_first
+            return self._think_first()
+        if self._thinking.opening.startswith(text):
+            return Spoken()
+        self._step = self._answer
+        return self._answer()
+
+    def _think_first(self) -> Spoken:
+        self._held = self._held.lstrip()
+        if not self._held:
+            return Spoken()
+        self._step = self._think
+        return self._think()
+
+    def _think(self) -> Spoken:
+        thought, tag, rest = self._held.partition(self._thinking.closing)
+        if tag:
+            self._held, self._step = rest, self._answer_first
+            return Spoken(thought.rstrip(), self._answer_first().answer)
+        n_shown = len(self._held[: len(self._held) - self._n_begun_tag()].rstrip())
+        thought, self._held = self._held[:n_shown], self._held[n_shown:]
+        return Spoken(thought)
+
+    def _answer_first(self) -> Spoken:
+        self._held = self._held.lstrip()
+        if not self._held:
+            return Spoken()
+        self._step = self._answer
+        return self._answer()
+
+    def _answer(self) -> Spoken:
+        answer, self._held = self._held, ""
+        return Spoken(answer=answer)
+
+    def _n_begun_tag(self) -> int:
+        """Return how many of the last characters may be the begin of the closing tag."""
+        closing = self._thinking.closing
+        lengths = range(min(len(closing) - 1, len(self._held)), 0, -1)
+        return next((n for n in lengths if closing.startswith(self._held[-n:])), 0)
