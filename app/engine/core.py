@@ -13,18 +13,18 @@ from collections.abc import Callable
 from app.engine.backend import Backend, DecodeStatus
 from app.engine.cache import PrefixCache
 from app.engine.counters import Counters
+from app.engine.drafter import Drafter
 from app.engine.frames import Failed, Finished, Output
 from app.engine.logprobs import log_softmax, most_likely
 from app.engine.request import FinishReason, Request, TokenLogprob
 from app.engine.scheduler import StepBudget, plan
 from app.engine.sequence import NO_DRAFT, Sequence
-from app.engine.speculation import Acceptance, StepCost, can_pay, draft_length
+from app.engine.speculation import StepCost
 from app.engine.store import SequenceStore
 from quantizer.errors import ContextOverflowError, EngineError, RequestError, UserError
 
 __all__ = ["Engine", "failure"]
 
-MAX_DRAFT_TOKENS = 31
 WORTH_WAITING_TOKENS = 64  # of a shared begin that another request is computing just now
 
 Event = Output | Finished | Failed
@@ -59,8 +59,7 @@ class Engine:
         self._facts = backend.facts
         self._budget = StepBudget(self._facts.n_batch, max(1, self._facts.n_batch // 4))
         self._cache = PrefixCache(backend, store)
-        self._cost = step_cost or StepCost()
-        self._acceptance = Acceptance()
+        self._drafter = Drafter(step_cost or StepCost())
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
         self._n_arrived = 0
@@ -91,7 +90,8 @@ class Engine:
         """Move every request that can move by one batch."""
         self._apply_aborts()
         self._seat_waiting()
-        self._draft()
+        if self._facts.can_cut:  # a refused draft must be cut off
+            self._drafter.assign(self._running, self._budget)
         shares = plan([sequence.demand for sequence in self._running], self._budget)
         self._hold_back_last_tokens(shares)
         self._make_room(shares)
@@ -122,7 +122,7 @@ class Engine:
         limit = len(tokens) + (room if request.max_tokens is None else min(room, request.max_tokens))
         self._n_arrived += 1
         sampler = self._backend.new_sampler(request.sampling, request.ignore_eos, tokens)
-        acceptance = self._acceptance.copy()
+        acceptance = self._drafter.new_acceptance()
         return Sequence(request, self._n_arrived, tokens, len(tokens), limit, sampler, acceptance, self._clock())
 
     def _prompt_tokens(self, request: Request) -> list[int]:
@@ -223,24 +223,6 @@ class Engine:
             if sequence.n_pending > 1 and shares.get(sequence.arrival) == sequence.n_pending:
                 shares[sequence.arrival] -= 1
 
-    # Drafts
-
-    def _draft(self) -> None:
-        """Give each running answer the draft that pays, counting what the others already add to the step."""
-        answering = [sequence for sequence in self._running if sequence.is_answering]
-        n_step = sum(min(sequence.n_pending, self._budget.n_prefill_tokens) for sequence in self._running)
-        for sequence in answering:
-            sequence.draft = NO_DRAFT
-            n_most = min(MAX_DRAFT_TOKENS, sequence.limit - len(sequence.tokens) - 1)
-            if not self._facts.can_cut or n_most < 1:
-                continue
-            index, acceptance = sequence.suffixes(), sequence.acceptance
-            is_worth_it = can_pay(index.n_matched, n_most, acceptance, self._cost, n_step, len(answering))
-            draft = index.propose(n_most if is_worth_it else 1)
-            length = draft_length(draft, acceptance, self._cost, n_step, len(answering)) if is_worth_it else 0
-            sequence.draft, sequence.guess = draft.cut(length), draft.cut(0 if length else 1)
-            n_step += length
-
     # One batch
 
     def _compute(self, batch: Batch) -> None:
@@ -262,7 +244,7 @@ class Engine:
             self.counters.n_steps += 1
             self.counters.busy_s += duration_s
             if are_answers:
-                self._cost.observe(sum(n_tokens for _, n_tokens in batch), duration_s)
+                self._drafter.observe_step(sum(n_tokens for _, n_tokens in batch), duration_s)
         elif status is DecodeStatus.INTERRUPTED:
             for sequence, _ in batch:
                 sequence.n_computed = self._cache.cut(sequence.place, sequence.n_computed)
@@ -271,6 +253,7 @@ class Engine:
 
     def _fail_batch(self, batch: Batch, error: EngineError) -> None:
         for sequence, _ in batch:
+            self._cache.cut(sequence.place, sequence.n_computed)  # parts of the batch may be in it
             self._finish(sequence, FinishReason.ERROR, error)
 
     def _accept(self, batch: Batch) -> None:
@@ -288,6 +271,7 @@ class Engine:
                 try:
                     self._advance(sequence, row + n_known - 1, n_tokens - n_known)
                 except UserError as error:  # a grammar that allows no token ends its own request only
+                    self._cache.cut(sequence.place, sequence.n_computed)
                     self._finish(sequence, FinishReason.ERROR, error)
             row += n_tokens
 
@@ -301,7 +285,7 @@ class Engine:
         n_accepted = 0
         while (reason := self._limit_reason(sequence)) is None:
             token = sequence.sampler.sample(row + n_accepted)
-            self._compare_guess(sequence, token)
+            self._drafter.compare(sequence, token)
             offset = sequence.text.n_decoded
             reason, more = self._take(sequence, token)
             self._note_logprob(sequence, row + n_accepted, token, offset)
@@ -309,7 +293,8 @@ class Engine:
             if reason is not None or n_accepted == n_draft or token != sequence.draft.tokens[n_accepted]:
                 break
             n_accepted += 1
-        self._settle_draft(sequence, n_draft, n_accepted)
+        if n_draft:
+            self._settle_draft(sequence, n_draft, n_accepted)
         logprobs = () if sequence.ledger is None else sequence.ledger.release(sequence.text.n_shown)
         if text or logprobs:
             self._emit(Output(sequence.request.request_id, text, sequence.n_output, logprobs))
@@ -344,26 +329,12 @@ class Engine:
         entry = TokenLogprob(self._backend.piece(token), float(logprobs[token]), rivals, offset)
         sequence.ledger.add(entry, sequence.text.end)
 
-    def _compare_guess(self, sequence: Sequence, token: int) -> None:
-        if sequence.guess.tokens:
-            self._learn(sequence, sequence.guess.n_matched, 1, int(sequence.guess.tokens[0] == token))
-            sequence.guess = NO_DRAFT
-
-    def _learn(self, sequence: Sequence, n_matched: int, n_drafted: int, n_accepted: int) -> None:
-        for acceptance in (sequence.acceptance, self._acceptance):
-            acceptance.observe(n_matched, n_drafted, n_accepted)
-
     def _settle_draft(self, sequence: Sequence, n_draft: int, n_accepted: int) -> None:
         """Keep the accepted tokens in the cache, cut the others, and learn from both."""
-        if n_draft == 0:
-            return
         accepted = sequence.draft.tokens[:n_accepted]
         sequence.n_computed += n_accepted
         self._cache.cut(sequence.place, sequence.n_computed)
         self._cache.computed(sequence.place, accepted)
-        sequence.n_drafted += n_draft
-        sequence.n_accepted += n_accepted
         self.counters.n_drafted_tokens += n_draft
         self.counters.n_accepted_tokens += n_accepted
-        self._learn(sequence, sequence.draft.n_matched, n_draft, n_accepted)
-        sequence.draft = NO_DRAFT
+        self._drafter.settle(sequence, n_draft, n_accepted)

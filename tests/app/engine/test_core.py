@@ -13,8 +13,9 @@ from app.engine.core import Engine
 from app.engine.fake import FakeBackend
 from app.engine.frames import Failed, Finished, Output
 from app.engine.request import FinishReason, Request, SamplingParams, TokenLogprob
+from app.engine.speculation import StepCost
 from app.engine.store import SequenceStore
-from quantizer.errors import EngineError
+from quantizer.errors import EngineError, RequestError
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -344,6 +345,30 @@ def test_drafts_are_taken_where_the_text_repeats_itself() -> None:
     usage = record.finished["a"].usage
     assert 0 < usage.n_accepted_tokens <= usage.n_drafted_tokens
     assert record.text["a"] == answer_alone(wanted)[0]
+
+
+class RefusesAt(FakeBackend):
+    """Its samplers refuse the n-th token, as a grammar does that allows none; a draft is being verified then."""
+
+    n_taken = 0
+
+    def choose(self, row: int, salt: str, ignore_eos: bool) -> int:
+        self.n_taken += 1
+        if self.n_taken == 60:
+            raise RequestError("No token is allowed.")
+        return super().choose(row, salt, ignore_eos)
+
+
+def test_a_request_refused_while_its_draft_is_verified_leaves_a_clean_place() -> None:
+    record = Record()
+    engine = Engine(RefusesAt(), record, step_cost=StepCost({1: 1.0, 64: 1.01}))
+    engine.submit(request("a", n_tokens=200, ignore_eos=True))
+    run(engine)
+    assert record.failed["a"].cause == "No token is allowed."
+    again = request("b", prompt="a prompt" + record.text["a"], n_tokens=5, ignore_eos=True)
+    engine.submit(again)
+    run(engine)
+    assert record.text["b"] == answer_alone(again)[0]
 
 
 def test_what_was_evicted_comes_back_from_the_store(tmp_path: Path) -> None:
