@@ -12,6 +12,8 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 
+import psutil
+
 from app.engine import selftest
 from app.engine.backend import Backend
 from app.engine.frames import EngineConfig
@@ -21,6 +23,8 @@ from app.engine.tuning import Setting, TuneFile, Work, choose, default_setting
 from offload.cpu import cpu_name, default_threads
 
 __all__ = ["Loaded", "candidates", "load_model", "tune_file"]
+
+MEMORY_SHARE = 8  # an eighth of this machine's memory may hold sequences that left the KV cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,8 @@ def load_model(
         owned.callback(model.close)
         backend = model.context(config, setting)
         owned.callback(backend.close)
-        store = SequenceStore(cache_dir / "prefix" / f"{key}-{backend.facts.layout}")
+        max_memory_bytes = psutil.virtual_memory().total // MEMORY_SHARE
+        store = SequenceStore(cache_dir / "prefix" / f"{key}-{backend.facts.layout}", max_memory_bytes)
         owned.callback(store.close)
         ratios = tuned.step_ratios(key) or measured_ratios
         step_cost = StepCost(ratios) if ratios else StepCost()

@@ -194,7 +194,7 @@ def _write(folder: Path, name: str, tokens: Tokens, state: bytes | bytearray, ma
         return 0
     partial = folder / f"{name}.{os.getpid()}.part"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # these are conversations
         with partial.open("wb") as file:
             file.writelines((_MAGIC, _LENGTH.pack(len(header)), header, tokens.tobytes(), state))
         partial.replace(folder / name)

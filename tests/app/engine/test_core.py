@@ -381,6 +381,19 @@ def test_what_was_evicted_comes_back_from_the_store(tmp_path: Path) -> None:
     store.close()
 
 
+def test_idle_sequences_leave_the_cache_before_a_lone_one_and_come_back_with_their_turn(tmp_path: Path) -> None:
+    record, store = Record(), SequenceStore(tmp_path)
+    backend = FakeBackend()
+    engine = Engine(backend, record, store)
+    for name, prompt in (("a", "a" * 1500), ("b", "b" * 500), ("a2", "a" * 1500 + "!"), ("b2", "b" * 500 + "!")):
+        engine.submit(request(name, prompt=prompt, n_tokens=1))
+        run(engine)
+        assert backend.n_cells_used <= len(prompt) + 1024
+    assert record.finished["a2"].usage.n_cached_tokens == 1500
+    assert record.finished["b2"].usage.n_cached_tokens == 500
+    store.close()
+
+
 def test_a_conversation_goes_on_after_a_restart_without_computing_it_again(tmp_path: Path) -> None:
     for n_start, n_cached in ((0, 0), (1, 120)):
         record, store = Record(), SequenceStore(tmp_path)
