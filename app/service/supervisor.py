@@ -41,7 +41,7 @@ __all__ = ["AnswerEvent", "EngineStatus", "Supervisor"]
 AnswerEvent: TypeAlias = Output | Finished
 
 _GRACE_AFTER_DEATH_S = 0.3  # running answers wait for it, and they learn of the death within a second
-_GRACE_AT_STOP_S = 3.0
+_GRACE_AT_STOP_S = 6.0  # a worker saves what it computed for 3 s at most, and writes it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
