@@ -69,14 +69,14 @@ class Repl:
         click.echo(f"{self._model_id}: ask away; /? for help, Ctrl-D to leave.", err=True)
         with contextlib.suppress(_Leave):
             while True:
-                self._handle(self._read())
+                try:
+                    self._handle(self._read())
+                except KeyboardInterrupt:  # at the prompt, or when the answer had just ended: nothing is left to stop
+                    click.echo()
 
     def _read(self) -> str:
         try:
             return multiline(input(_PROMPT), lambda: input(_CONTINUATION))
-        except KeyboardInterrupt:
-            click.echo()
-            return ""
         except EOFError:
             click.echo()
             raise _Leave from None

@@ -52,7 +52,7 @@ def test_running_answer_reads_then_answers_with_an_estimate():
     now_s = 0.5
     meter.count(1)
     now_s = 1.5
-    meter.count(20)
+    meter.count(21)
     assert status_of(READY, meter, None).text() == (
         "guide · answering · ≈20.0 tok/s · first token 0.50 s · context 0/2048"
     )
