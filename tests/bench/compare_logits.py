@@ -1,12 +1,15 @@
 """Compare a converted GGUF with its checkpoint: the largest difference of logits, relative to their range.
 
-Run: `uv run --group train python tests/bench/compare_logits.py CHECKPOINT MODEL.gguf`. Exits 1 above 1e-3. transformers
-runs in float32 here, llama.cpp in a child process, so that a fault of one does not take the other along.
+    uv run --group train python tests/bench/compare_logits.py CHECKPOINT MODEL.gguf [--text FILE]
+
+Exits 1 above 1e-3. The tokens are the first of FILE, or random ids, which are the harder input. transformers runs in
+float32 here, llama.cpp in a child process, so that a fault of one does not take the other along.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
@@ -18,33 +21,39 @@ LIMIT = 1e-3
 N_TOKENS = 96
 
 
-def tokens_for(n_vocab: int) -> list[int]:
-    """Token ids that do not depend on a tokenizer, the same on both sides."""
-    return np.random.default_rng(5).integers(0, n_vocab, N_TOKENS).tolist()
+def tokens_for(checkpoint: Path, text: Path | None) -> list[int]:
+    """The first tokens of `text`, or random ids, which do not depend on a tokenizer."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    if text is None:
+        n_vocab = AutoConfig.from_pretrained(checkpoint).vocab_size
+        return np.random.default_rng(5).integers(0, n_vocab, N_TOKENS).tolist()
+    return list(AutoTokenizer.from_pretrained(checkpoint)(text.read_text(encoding="utf-8"))["input_ids"])[:N_TOKENS]
 
 
-def reference_logits(checkpoint: Path) -> np.ndarray:
+def reference_logits(checkpoint: Path, ids: list[int]) -> np.ndarray:
     """Logits of transformers in float32, shape [n_tokens, n_vocab]."""
     import torch
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     with torch.no_grad():
-        logits = model(torch.tensor([tokens_for(model.config.vocab_size)])).logits[0]
+        logits = model(torch.tensor([ids])).logits[0]
     values: np.ndarray = logits.numpy()
     return values
 
 
-def native_logits(gguf: Path) -> np.ndarray:
+def native_logits(gguf: Path, ids: list[int]) -> np.ndarray:
     """Logits of llama.cpp on the CPU with a float32 cache, from a child process."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "logits.npy"
-        subprocess.run([sys.executable, __file__, "--child", str(gguf), str(out)], check=True)
+        command = [sys.executable, __file__, "--child", json.dumps(ids), str(gguf), str(out)]
+        subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
         values: np.ndarray = np.load(out)
         return values
 
 
-def child(gguf: Path, out: Path) -> None:
+def child(gguf: Path, out: Path, ids: list[int]) -> None:
     """Decode the tokens once and save all logits."""
     import llama_cpp as native
 
@@ -58,7 +67,6 @@ def child(gguf: Path, out: Path) -> None:
     params.type_k = params.type_v = native.GGML_TYPE_F32
     params.flash_attn_type = 0
     context = native.llama_init_from_model(model, params)
-    ids = tokens_for(n_vocab)
     batch = native.llama_batch_init(len(ids), 0, 1)
     batch.n_tokens = len(ids)
     for i, token in enumerate(ids):
@@ -71,14 +79,16 @@ def child(gguf: Path, out: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--child", type=json.loads, help=argparse.SUPPRESS)
+    parser.add_argument("--text", type=Path)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("gguf", type=Path)
     arguments = parser.parse_args()
     if arguments.child:
-        child(arguments.checkpoint, arguments.gguf)
+        child(arguments.checkpoint, arguments.gguf, arguments.child)
         return 0
-    reference, native = reference_logits(arguments.checkpoint), native_logits(arguments.gguf)
+    ids = tokens_for(arguments.checkpoint, arguments.text)
+    reference, native = reference_logits(arguments.checkpoint, ids), native_logits(arguments.gguf, ids)
     difference = float(np.abs(reference - native).max() / (reference.max() - reference.min()))
     print(f"largest difference {difference:.2e} of the logit range (limit {LIMIT:.0e})")
     return int(difference > LIMIT)
