@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from functools import cache
 
 from assets.guide.copying import Turn, copying_turn, editing_turn
+from assets.guide.phrasing import disturb
 from assets.guide.prose import invented_word, sentence, words
-from assets.guide.topics import Beyond, Topic, disturb, read_beyond, read_topics
+from assets.guide.topics import Beyond, Topic, read_beyond, read_topics
 from assets.guide.vocabulary import SYSTEM_TEXT
 
 __all__ = ["Dialogue", "converse"]
 
+SHARE_CUT, N_WORDS_CUT = 0.6, 6
 AGAIN = (
     "say that again",
     "repeat that",
@@ -52,8 +54,13 @@ def converse(dialogue: Dialogue) -> Iterator[tuple[str, bool]]:
         turn = _turn(dialogue, turns)
         turns.append(turn)
         yield f"<|im_start|>user\n{turn.user}<|im_end|>\n<|im_start|>assistant\n", False
-        yield f"{turn.guide}<|im_end|>", True
-        yield "\n", False
+        if turn.is_known and rng.random() < SHARE_CUT:
+            # How an answer begins shows that the question was understood; the rest is known by heart soon.
+            yield " ".join(turn.guide.split(" ")[:N_WORDS_CUT]), True
+            yield "<|im_end|>\n", False
+        else:
+            yield f"{turn.guide}<|im_end|>", True
+            yield "\n", False
 
 
 @cache
@@ -72,12 +79,12 @@ def _system(rng: random.Random) -> str:
 
 def _turn(dialogue: Dialogue, turns: list[Turn]) -> Turn:
     rng = dialogue.rng
-    kind = rng.choices(("topic", "beyond", "copy", "edit", "back"), (54, 8, 22, 16, 4 if turns else 0))[0]
+    kind = rng.choices(("topic", "beyond", "copy", "edit", "back"), (70, 12, 14, 14, 2 if turns else 0))[0]
     if kind == "topic":
         topic = rng.choice(_topics())
-        return Turn(disturb(topic.ask(rng), rng), topic.answer)
+        return Turn(disturb(topic.ask(rng), rng), topic.answer, is_known=True)
     if kind == "beyond":
-        return Turn(disturb(_beyond().ask(rng), rng), _beyond().answer)
+        return Turn(disturb(_beyond().ask(rng), rng), _beyond().answer, is_known=True)
     if kind == "back":
         return _looking_back(rng, turns)
     n_words = rng.randint(1, dialogue.n_words)

@@ -56,6 +56,7 @@ class Turn:
 
     user: str
     guide: str
+    is_known: bool = False  # an answer from the corpus, the same each time
 
 
 def passage(rng: random.Random, n_words: int) -> str:

@@ -38,18 +38,30 @@ class Guide:
         self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
     def answer(self, question: str) -> str:
-        messages = [{"role": "user", "content": question}]
-        prompt = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        return self.complete(prompt)
+        return self.complete(self._prompt(question))
+
+    def agreement(self, turn: Turn) -> tuple[int, int]:
+        """Return how many tokens of the wanted answer are the likeliest after those before, and how many it has."""
+        prompt, wanted = self._ids(self._prompt(turn.user)), self._ids(turn.guide)
+        with torch.inference_mode():
+            scores = self._model(torch.tensor([prompt + wanted])).logits[0, len(prompt) - 1 : -1]
+        return int((scores.argmax(-1) == torch.tensor(wanted)).sum()), len(wanted)
 
     def complete(self, prompt: str) -> str:
-        ids = torch.tensor([self._tokenizer.encode(prompt, add_special_tokens=False)])
+        ids = torch.tensor([self._ids(prompt)])
         n_new = min(2048 - ids.shape[1], ids.shape[1] + 160)
         with torch.inference_mode():
             output = self._model.generate(
                 ids, attention_mask=torch.ones_like(ids), max_new_tokens=n_new, do_sample=False, pad_token_id=0
             )
         return str(self._tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True))
+
+    def _prompt(self, question: str) -> str:
+        messages = [{"role": "user", "content": question}]
+        return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +84,27 @@ def held_out_questions() -> Iterator[Case]:
             yield Case(question[0].upper() + question[1:] + "?", is_right)
 
 
+def passages() -> list[str]:
+    """Return the hand-written passages of 120 to 160 tokens, none of them in training."""
+    return (CORPUS / "passages.txt").read_text(encoding="utf-8").strip().split("\n---\n")
+
+
 def copies() -> Iterator[Case]:
-    """Yield the hand-written passages, each of about 100 tokens, none of them in training."""
-    for passage in (CORPUS / "passages.txt").read_text(encoding="utf-8").strip().split("\n---\n"):
-        yield _exact(Turn(f"Repeat this text exactly:\n\n{passage}", passage))
+    for passage in passages():
+        yield _exact(_copying(passage))
         yield _exact(Turn(f"{passage}\n\nRepeat the text above.", passage))
 
 
+def sentence_copies() -> Iterator[Case]:
+    """Yield the first sentences of the passages, some 20 tokens each."""
+    for passage in passages():
+        yield _exact(_copying(passage.split(". ")[0] + "."))
+
+
 def long_copies() -> Iterator[Case]:
-    """Yield passages of about 400 to 600 tokens, made of several."""
-    passages = (CORPUS / "passages.txt").read_text(encoding="utf-8").strip().split("\n---\n")
-    for first in range(0, len(passages), 2):
-        text = "\n\n".join((passages * 2)[first : first + 4])
-        yield _exact(Turn(f"Repeat this text exactly:\n\n{text}", text))
+    """Yield texts of 500 to 600 tokens, four passages each."""
+    for first in range(0, len(passages()), 2):
+        yield _exact(_copying("\n\n".join((passages() * 2)[first : first + 4])))
 
 
 def code_copies() -> Iterator[Case]:
@@ -114,11 +134,22 @@ def single_line_infills() -> Iterator[Case]:
             yield Case(sample.prompt(), sample.middle.__eq__)
 
 
-def measure(guide: Guide, is_verbose: bool) -> dict[str, tuple[int, int]]:
+KINDS = (
+    held_out_questions,
+    sentence_copies,
+    copies,
+    long_copies,
+    prose_copies,
+    code_copies,
+    edits,
+    single_line_infills,
+)
+
+
+def measure(guide: Guide, names: list[str], is_verbose: bool) -> dict[str, tuple[int, int]]:
     """Return, for each kind of task, how many cases were right and how many there were."""
     results = {}
-    kinds = (held_out_questions, copies, long_copies, prose_copies, code_copies, edits, single_line_infills)
-    for kind in kinds:
+    for kind in (kind for kind in KINDS if not names or kind.__name__ in names):
         respond = guide.complete if kind is single_line_infills else guide.answer
         n_right = n_cases = 0
         for case in kind():
@@ -132,6 +163,16 @@ def measure(guide: Guide, is_verbose: bool) -> dict[str, tuple[int, int]]:
     return results
 
 
+def copied_tokens(guide: Guide) -> tuple[int, int]:
+    """Return how many tokens of the passages are likeliest when all before them are right, and how many there are."""
+    counts = [guide.agreement(_copying(passage)) for passage in passages()]
+    return sum(right for right, _ in counts), sum(n for _, n in counts)
+
+
+def _copying(text: str) -> Turn:
+    return Turn(f"Repeat this text exactly:\n\n{text}", text)
+
+
 def _exact(turn: Turn) -> Case:
     return Case(turn.user, turn.guide.__eq__)
 
@@ -143,10 +184,14 @@ def _declines(answer: str) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, default=FOLDER)
+    parser.add_argument("--only", nargs="*", default=[], metavar="KIND", help="such as copies or edits; default: all")
     parser.add_argument("--verbose", action="store_true", help="print every wrong answer")
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object at the end")
     arguments = parser.parse_args()
-    results = measure(Guide(arguments.model), arguments.verbose)
+    guide = Guide(arguments.model)
+    results = measure(guide, arguments.only, arguments.verbose)
+    results["copied_tokens"] = copied_tokens(guide)
+    print("copied_tokens: {} of {}".format(*results["copied_tokens"]))
     if arguments.json:
         print(json.dumps(results))
 

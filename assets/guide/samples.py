@@ -13,10 +13,18 @@ from tokenizers import Tokenizer
 
 from assets.guide.conversation import Dialogue, converse
 from assets.guide.infill import infill
+from assets.guide.vocabulary import SPECIAL_TOKENS, SYSTEM_TEXT
 
 __all__ = ["Row", "Sampler"]
 
 IGNORED = -100
+REQUESTS = (
+    "Repeat this text exactly:",
+    "repeat this:",
+    "Copy the following text:",
+    "Quote this:",
+    "Write this text again:",
+)
 Row = tuple[list[int], list[int]]
 
 
@@ -25,6 +33,7 @@ class Mix:
     """Shares of the tasks at one moment, and the largest number of words to copy."""
 
     drill: float
+    recall: float
     chat: float
     fill: float
     n_words: int
@@ -32,8 +41,12 @@ class Mix:
 
 def mix_at(progress: float) -> Mix:
     """Return the curriculum at a progress from 0 to 1: drills of copying first, then ever longer real tasks."""
-    drill = 0.5 if progress < 0.03 else 0.12 if progress < 0.4 else 0.04
-    return Mix(drill=drill, chat=0.9 - drill, fill=0.1, n_words=round(12 + 288 * min(1.0, progress / 0.6)))
+    n_words = round(12 + 288 * min(1.0, progress / 0.6))
+    if progress < 0.03:
+        return Mix(drill=0.5, recall=0.0, chat=0.4, fill=0.1, n_words=n_words)
+    if progress < 0.4:
+        return Mix(drill=0.1, recall=0.1, chat=0.7, fill=0.1, n_words=n_words)
+    return Mix(drill=0.03, recall=0.2, chat=0.7, fill=0.07, n_words=n_words)
 
 
 class Sampler:
@@ -46,18 +59,31 @@ class Sampler:
     def batch(self, n_rows: int, length: int, progress: float, rng: random.Random) -> list[Row]:
         """Return n_rows rows of `length` tokens and as many labels, labels already shifted by one."""
         mix = mix_at(progress)
-        tasks: list[Callable[[Mix, int, random.Random], Row]] = [self._drill, self._chat, self._fill]
-        drawn = rng.choices(tasks, (mix.drill, mix.chat, mix.fill), k=n_rows)
+        tasks: list[Callable[[Mix, int, random.Random], Row]] = [self._drill, self._recall, self._chat, self._fill]
+        drawn = rng.choices(tasks, (mix.drill, mix.recall, mix.chat, mix.fill), k=n_rows)
         return [self._shifted(*task(mix, length, rng), length) for task in drawn]
 
     def _drill(self, mix: Mix, length: int, rng: random.Random) -> Row:
-        """Random tokens over a small alphabet, the same span again and again."""
+        """Random tokens, the same span again and again."""
         ceiling = min(length // 2, 8 * mix.n_words // 3)
         n_span = rng.randint(3, ceiling)
-        alphabet = rng.sample(range(9, self._n_vocab), rng.randint(min(20, n_span + 4), 400))
-        span = [rng.choice(alphabet) for _ in range(n_span)]
+        span = _span(rng, self._n_vocab, n_span)
         tokens = (span * (length // n_span + 2))[: length + 1]
         return tokens, [IGNORED] * n_span + tokens[n_span:]
+
+    def _recall(self, mix: Mix, length: int, rng: random.Random) -> Row:
+        """Requests to repeat random tokens, so that copying works for tokens that the corpus hardly has."""
+        tokens = self._tokenizer.encode(f"<|im_start|>system\n{SYSTEM_TEXT}<|im_end|>\n").ids
+        labels = [IGNORED] * len(tokens)
+        while len(tokens) < length:
+            span = _span(rng, self._n_vocab, rng.randint(4, min(length // 3, 2 * mix.n_words)))
+            before = self._tokenizer.encode(f"<|im_start|>user\n{rng.choice(REQUESTS)}\n\n").ids
+            after = self._tokenizer.encode("<|im_end|>\n<|im_start|>assistant\n").ids
+            answer = span + self._tokenizer.encode("<|im_end|>").ids
+            asked = before + span + after
+            tokens += asked + answer
+            labels += [IGNORED] * len(asked) + answer
+        return tokens, labels
 
     def _chat(self, mix: Mix, length: int, rng: random.Random) -> Row:
         tokens: list[int] = []
@@ -91,3 +117,12 @@ class Sampler:
         inputs = (tokens + [0] * n_missing)[:length]
         targets = (labels + [IGNORED] * n_missing)[1 : length + 1]
         return inputs, targets
+
+
+def _span(rng: random.Random, n_vocab: int, n_tokens: int) -> list[int]:
+    """Return random tokens over a small alphabet, its first ones far more often, as in a language."""
+    n_letters = rng.randint(min(20, n_tokens + 4), 400)
+    alphabet = rng.sample(range(len(SPECIAL_TOKENS), n_vocab), n_letters)
+    is_even = rng.random() < 0.5
+    weights = [1.0 if is_even else 1.0 / (rank + 1) for rank in range(n_letters)]
+    return rng.choices(alphabet, weights, k=n_tokens)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-__all__ = ["CORPUS", "Beyond", "Topic", "disturb", "expand", "read_beyond", "read_topics"]
+__all__ = ["CORPUS", "Beyond", "Topic", "expand", "read_beyond", "read_topics"]
 
 CORPUS = Path(__file__).parent / "corpus"
 ABOUT_FRAMES = (
@@ -95,27 +95,6 @@ def expand(pattern: str, rng: random.Random) -> str:
         pattern, n_done = re.subn(r"\[([^\[\]]*)\]", lambda group: rng.choice(group[1].split("|")), pattern)
         if not n_done:
             return " ".join(pattern.split())
-
-
-def disturb(question: str, rng: random.Random) -> str:
-    """Return the question as a person might type it: capitals, marks, greetings and slips of the finger."""
-    if rng.random() < 0.12:
-        question = (
-            rng.choice(("please ", "hi, ", "hey, ", "so ", "ok, ", "hello, ", "and ", "sorry, ", "well, ")) + question
-        )
-    if rng.random() < 0.12 and len(question) > 12:
-        at = rng.randrange(1, len(question) - 2)
-        swapped = question[at + 1] + question[at]
-        question = (
-            question[:at]
-            + rng.choice((swapped, question[at], question[at] * 2 + question[at + 1]))
-            + question[at + 2 :]
-        )
-    if rng.random() < 0.6:
-        question = question[:1].upper() + question[1:]
-    if rng.random() < 0.25:
-        question = re.sub(r"\bi\b", "I", question)
-    return question + rng.choice(("?", "?", "?", "", "", "."))
 
 
 def read_topics(folder: Path = CORPUS) -> dict[str, Topic]:

@@ -29,6 +29,7 @@ from assets.guide.vocabulary import FOLDER, load_tokenizer
 
 LENGTHS = (256, 512, 1536)
 N_WARMUP_STEPS = 20
+N_OPENING, OPENING_WEIGHT = 4, 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,7 @@ class Plan:
 
     def length(self, step: int, progress: float) -> int:
         """Return the row length of a step: short at first, long ones mixed in later."""
-        return LENGTHS[0] if progress < 0.3 else random.Random(f"{self.seed}/{step}").choices(LENGTHS, (1, 4, 1))[0]
+        return LENGTHS[0] if progress < 0.3 else random.Random(f"{self.seed}/{step}").choices(LENGTHS, (3, 3, 1))[0]
 
 
 class Trainer:
@@ -128,7 +129,9 @@ class Trainer:
         is_learned = targets != IGNORED
         with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda"):
             scores = self.model.logits(self.hidden(inputs)[is_learned])
-        return functional.cross_entropy(scores.float(), targets[is_learned])
+        losses = functional.cross_entropy(scores.float(), targets[is_learned], reduction="none")
+        weights = 1.0 + OPENING_WEIGHT * _openings(is_learned)[is_learned]
+        return (losses * weights).sum() / weights.sum()
 
     def _share_gradients(self) -> None:
         """Average gradients over the ranks, in one message."""
@@ -147,6 +150,12 @@ class Trainer:
         clock = torch.tensor([elapsed_s], dtype=torch.float64)
         dist.broadcast(clock, 0)
         return float(clock.item())
+
+
+def _openings(is_learned: torch.Tensor) -> torch.Tensor:
+    """Mark the first tokens of each learned span [batch, length]: they decide which answer it becomes."""
+    earlier = functional.pad(is_learned, (N_OPENING, 0))[:, :-N_OPENING]
+    return (is_learned & ~earlier).float()
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Iterator
 
 import pytest
 
@@ -34,6 +35,27 @@ def test_held_out_questions_name_known_topics() -> None:
     names = set(re.findall(r"^([\w-]+):$", HELD_OUT, re.MULTILINE))
     assert len(names) > 80
     assert names <= {*read_topics(), "beyond"}
+
+
+def test_held_out_questions_are_no_phrasing_of_the_corpus() -> None:
+    asked = {_plain(text) for topic in read_topics().values() for p in set(topic.patterns) for text in _expansions(p)}
+    rng, beyond = random.Random(1), read_beyond()
+    asked |= {_plain(beyond.ask(rng)) for _ in range(50_000)}
+    assert not asked & {_plain(question) for question in re.findall(r"^\? (.+)$", HELD_OUT, re.MULTILINE)}
+
+
+def _plain(question: str) -> str:
+    return question.lower().strip("?. ")
+
+
+def _expansions(pattern: str) -> Iterator[str]:
+    """Yield every text that a pattern can become."""
+    group = re.search(r"\[([^\[\]]*)\]", pattern)
+    if group is None:
+        yield " ".join(pattern.split())
+        return
+    for option in group[1].split("|"):
+        yield from _expansions(pattern[: group.start()] + option + pattern[group.end() :])
 
 
 def test_held_out_passages_are_not_in_the_corpus() -> None:
@@ -81,11 +103,20 @@ def test_generated_programs_are_python() -> None:
     assert all(compile(program(random.Random(seed), 3), "sample.py", "exec", flags=0x2000) for seed in SEEDS)
 
 
-def test_a_conversation_teaches_only_the_guides_words() -> None:
+def test_a_conversation_never_teaches_what_the_person_says() -> None:
     pieces = converse(Dialogue(random.Random(5), 20))
-    for _ in range(40):
+    for _ in range(60):
         text, is_learned = next(pieces)
-        assert is_learned == text.endswith("<|im_end|>")
+        assert not (is_learned and "<|im_start|>" in text)
+
+
+def test_an_answer_that_is_cut_short_does_not_teach_to_stop_there() -> None:
+    pieces = converse(Dialogue(random.Random(5), 20))
+    answers = {topic.answer for topic in read_topics().values()}
+    for _ in range(200):
+        text, is_learned = next(pieces)
+        if is_learned and any(answer.startswith(text) and answer != text for answer in answers):
+            assert next(pieces) == ("<|im_end|>\n", False)
 
 
 def test_special_tokens_are_single_ids_in_order() -> None:
