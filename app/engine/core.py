@@ -18,14 +18,13 @@ from app.engine.frames import Failed, Finished, Output
 from app.engine.logprobs import log_softmax, most_likely
 from app.engine.request import FinishReason, Request, TokenLogprob
 from app.engine.scheduler import StepBudget, plan
-from app.engine.sequence import NO_DRAFT, Sequence
+from app.engine.seating import Seating
+from app.engine.sequence import Sequence
 from app.engine.speculation import StepCost
 from app.engine.store import SequenceStore
 from quantizer.errors import ContextOverflowError, EngineError, RequestError, UserError
 
 __all__ = ["Engine", "failure"]
-
-WORTH_WAITING_TOKENS = 64  # of a shared begin that another request is computing just now
 
 Event = Output | Finished | Failed
 Batch = list[tuple[Sequence, int]]
@@ -60,8 +59,7 @@ class Engine:
         self._budget = StepBudget(self._facts.n_batch, max(1, self._facts.n_batch // 4))
         self._cache = PrefixCache(backend, store)
         self._drafter = Drafter(step_cost or StepCost())
-        self._waiting: list[Sequence] = []
-        self._running: list[Sequence] = []
+        self._seating = Seating(self._facts, self._cache, clock)
         self._n_arrived = 0
         self.counters = Counters()
         self._lock = threading.Lock()  # guards the two sets below, which `abort` touches from other threads
@@ -70,12 +68,12 @@ class Engine:
 
     @property
     def is_idle(self) -> bool:
-        return not (self._waiting or self._running)
+        return not (self._seating.running or self._seating.n_waiting)
 
     def submit(self, request: Request) -> None:
         """Queue `request`, or emit Failed when it cannot be served."""
         try:
-            self._waiting.append(self._sequence(request))
+            self._seating.add(self._sequence(request))
         except UserError as error:
             self._emit(failure(request.request_id, error))
 
@@ -89,14 +87,15 @@ class Engine:
     def step(self) -> None:
         """Move every request that can move by one batch."""
         self._apply_aborts()
-        self._seat_waiting()
+        self._seating.seat_waiting()
+        running = self._seating.running
         if self._facts.can_cut:  # a refused draft must be cut off
-            self._drafter.assign(self._running, self._budget)
-        shares = plan([sequence.demand for sequence in self._running], self._budget)
+            self._drafter.assign(running, self._budget)
+        shares = plan([sequence.demand for sequence in running], self._budget)
         self._hold_back_last_tokens(shares)
-        self._make_room(shares)
+        self._seating.make_room(shares)
         if shares:
-            by_key = {sequence.arrival: sequence for sequence in self._running}
+            by_key = {sequence.arrival: sequence for sequence in running}
             self._compute([(by_key[key], n_tokens) for key, n_tokens in shares.items()])
 
     def save_one(self) -> bool:
@@ -105,7 +104,7 @@ class Engine:
 
     def close(self) -> None:
         """End every request as aborted and free the samplers. The backend stays with its owner."""
-        for sequence in [*self._running, *self._waiting]:
+        for sequence in self._seating:
             self._finish(sequence, FinishReason.ABORTED)
 
     def check_integrity(self) -> None:
@@ -140,90 +139,30 @@ class Engine:
     def _apply_aborts(self) -> None:
         with self._lock:
             aborted, self._aborted = self._aborted, set()
-        for sequence in [*self._running, *self._waiting]:
+        for sequence in self._seating:
             if sequence.request.request_id in aborted:
                 self._finish(sequence, FinishReason.ABORTED)
 
     def _finish(self, sequence: Sequence, reason: FinishReason, error: UserError | None = None) -> None:
         sequence.finish_reason = reason
-        self._unseat(sequence)
-        (self._running if sequence in self._running else self._waiting).remove(sequence)
+        self._seating.remove(sequence)
         sequence.sampler.close()
+        self.counters.n_cached_tokens += sequence.n_cached
         request_id = sequence.request.request_id
         if error is not None:
             self._emit(failure(request_id, error))
         else:
             self._emit(Finished(request_id, reason, sequence.usage(), sequence.timings(self._clock())))
 
-    # Seats in the cache
-
-    def _seat_waiting(self) -> None:
-        """Seat waiting sequences, best rank first, while there are seats and cells for all their tokens.
-
-        One that begins like a prompt that is just being computed waits for it, and shares it then.
-        """
-        for sequence in sorted(self._waiting, key=lambda waiting: waiting.demand.rank):
-            if len(self._running) >= self._facts.n_sequences:
-                return
-            n_cached = self._cache.n_cached(sequence.tokens)
-            if self._is_being_computed(sequence, n_cached):
-                continue
-            promised = sum(running.n_pending for running in self._running)
-            if promised + len(sequence.tokens) + 1 > self._cache.n_cells_available():
-                return
-            self._seat(sequence)
-
-    def _is_being_computed(self, sequence: Sequence, n_cached: int) -> bool:
-        n_wanted = n_cached + WORTH_WAITING_TOKENS
-        return any(
-            running.n_pending > 1 and running.tokens[:n_wanted] == sequence.tokens[:n_wanted]
-            for running in self._running
-            if min(len(running.tokens), len(sequence.tokens)) > n_wanted
-        )
-
-    def _seat(self, sequence: Sequence) -> None:
-        seat = self._cache.seat(sequence.tokens)
-        sequence.sequence_id, sequence.n_computed = seat.sequence_id, seat.n_cached
-        if sequence.seated_s is None:
-            sequence.seated_s = self._clock()
-            sequence.n_cached = seat.n_cached
-            self.counters.n_cached_tokens += seat.n_cached
-        self._waiting.remove(sequence)
-        self._running.append(sequence)
-
-    def _unseat(self, sequence: Sequence) -> None:
-        if sequence.sequence_id is not None:
-            self._cache.release(sequence.sequence_id)
-            sequence.sequence_id = None
-            sequence.n_computed = 0
-            sequence.draft = NO_DRAFT
-
-    def _make_room(self, shares: dict[int, int]) -> None:
-        """Evict cold sequences, then put back the last-ranked running ones, until this step's cells are free."""
-        while not self._cache.make_room(sum(shares.values())):
-            if not self._put_back_last(shares):
-                return
-
-    def _put_back_last(self, shares: dict[int, int]) -> bool:
-        """Let the last-ranked sequence wait again; what it computed stays for it while no one needs the cells."""
-        if len(self._running) < 2:
-            return False
-        last = max(self._running, key=lambda running: running.demand.rank)
-        shares.pop(last.arrival, None)
-        self._unseat(last)
-        self._running.remove(last)
-        self._waiting.append(last)
-        return True
+    # One batch
 
     def _hold_back_last_tokens(self, shares: dict[int, int]) -> None:
         """Leave the last prompt token to a step of its own where that is the only place for a checkpoint."""
         if self._facts.can_cut:
             return
-        for sequence in self._running:
+        for sequence in self._seating.running:
             if sequence.n_pending > 1 and shares.get(sequence.arrival) == sequence.n_pending:
                 shares[sequence.arrival] -= 1
-
-    # One batch
 
     def _compute(self, batch: Batch) -> None:
         begun_s = self._clock()
@@ -248,7 +187,7 @@ class Engine:
         elif status is DecodeStatus.INTERRUPTED:
             for sequence, _ in batch:
                 sequence.n_computed = self._cache.cut(sequence.place, sequence.n_computed)
-        elif not (self._cache.evict_coldest() or self._put_back_last({})):
+        elif not (self._cache.evict_coldest() or self._seating.put_back_last()):
             self._fail_batch(batch, EngineError("The KV cache has no room for the next batch.", "Use a smaller --ctx."))
 
     def _fail_batch(self, batch: Batch, error: EngineError) -> None:
