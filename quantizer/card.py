@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from quantizer.file_types import file_type_name
 from quantizer.header import Header
 from quantizer.hyperparameters import per_layer
+from quantizer.kv_shape import kv_shape_of
 from quantizer.tensor_types import TENSOR_TYPES
 
 __all__ = ["ModelCard", "TypeShare", "card_of"]
@@ -57,6 +58,7 @@ class ModelCard:
 def card_of(header: Header) -> ModelCard:
     """Gather the facts of a header that passed the gate."""
     prefix = header.architecture
+    shape = kv_shape_of(header)
     tokens = "tokenizer.ggml.tokens"
     return ModelCard(
         name=header.text("general.name"),
@@ -71,7 +73,7 @@ def card_of(header: Header) -> ModelCard:
         n_heads=_largest(header, "attention.head_count"),
         n_kv_heads=_largest(header, "attention.head_count_kv") or _largest(header, "attention.head_count"),
         n_experts=header.integer(f"{prefix}.expert_count") or 0,
-        kv_bytes_per_token=_kv_bytes_per_token(header),
+        kv_bytes_per_token=(shape.k_elements + shape.v_elements) * _F16_BYTES,
         n_vocab=header.array_ref(tokens).count if tokens in header.fields else 0,
         tokenizer=header.text("tokenizer.ggml.pre") or header.text("tokenizer.ggml.model"),
         has_chat_template=bool(header.text("tokenizer.chat_template")),
@@ -92,25 +94,3 @@ def _types(header: Header) -> dict[str, TypeShare]:
 
 def _largest(header: Header, suffix: str) -> int:
     return int(max(per_layer(header, f"{header.architecture}.{suffix}"), default=0))
-
-
-def _kv_bytes_per_token(header: Header) -> int:
-    """Bytes of F16 cache that one token takes in all layers.
-
-    Multi-head latent attention keeps one compressed vector and its rotated part; others keep keys and values.
-    """
-    prefix = header.architecture
-    n_layers = header.integer(f"{prefix}.block_count") or 0
-    rank = header.integer(f"{prefix}.attention.kv_lora_rank")
-    if rank:
-        return n_layers * (rank + (header.integer(f"{prefix}.rope.dimension_count") or 0)) * _F16_BYTES
-    n_heads = _largest(header, "attention.head_count")
-    if not n_heads:
-        return 0
-    head = (header.integer(f"{prefix}.embedding_length") or 0) // n_heads
-    width = (header.integer(f"{prefix}.attention.key_length") or head) + (
-        header.integer(f"{prefix}.attention.value_length") or head
-    )
-    kv_heads = per_layer(header, f"{prefix}.attention.head_count_kv") or [n_heads]
-    n_kv_heads = sum(kv_heads) if len(kv_heads) > 1 else kv_heads[0] * n_layers
-    return int(n_kv_heads) * width * _F16_BYTES

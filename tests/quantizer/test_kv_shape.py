@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import pytest
+from gguf_files import Edit, tiny_llama
+
+from quantizer.header import read_header
+from quantizer.kv_shape import KvShape, kv_shape_of
+
+
+def latent(writer: gguf.GGUFWriter) -> None:
+    writer.add_kv_lora_rank(32)
+    writer.add_rope_dimension_count(8)
+
+
+# The tiny Llama has 2 layers of width 64 in 4 heads, 2 of them for keys and values.
+@pytest.mark.parametrize(
+    ("edit", "shape"),
+    [
+        (None, KvShape(k_elements=64, v_elements=64, k_head=16, v_head=16)),
+        (lambda writer: writer.add_key_length(24), KvShape(96, 64, 24, 16)),
+        (latent, KvShape(k_elements=2 * 40, v_elements=0, k_head=40, v_head=0)),
+    ],
+)
+def test_the_shape_of_the_cache_is_read_from_the_header(tmp_path: Path, edit: Edit | None, shape: KvShape) -> None:
+    assert kv_shape_of(read_header(tiny_llama(tmp_path / "tiny.gguf", edit))) == shape
+
+
+def test_layers_without_attention_keep_no_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "hybrid.gguf"
+    writer = gguf.GGUFWriter(path, "lfm2")
+    writer.add_block_count(3)
+    writer.add_embedding_length(64)
+    writer.add_head_count(4)
+    writer.add_head_count_kv([0, 2, 0])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert kv_shape_of(read_header(path)) == KvShape(k_elements=32, v_elements=32, k_head=16, v_head=16)
