@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from app.engine.backend import Backend, DecodeStatus
 from app.engine.cache import PrefixCache
-from app.engine.counters import Counters
+from app.engine.counters import Counters, Occupancy
 from app.engine.drafter import Drafter
 from app.engine.frames import Failed, Finished, Output
 from app.engine.logprobs import log_softmax, most_likely
@@ -69,6 +69,12 @@ class Engine:
     @property
     def is_idle(self) -> bool:
         return not (self._seating.running or self._seating.n_waiting)
+
+    @property
+    def occupancy(self) -> Occupancy:
+        """What is running, waiting and in the cache; any thread may ask."""
+        n_running, n_waiting = len(self._seating.running), self._seating.n_waiting
+        return Occupancy(n_running, n_waiting, self._cache.n_cells_used, self._facts.n_cells)
 
     def submit(self, request: Request) -> None:
         """Queue `request`, or emit Failed when it cannot be served."""
@@ -147,7 +153,7 @@ class Engine:
         sequence.finish_reason = reason
         self._seating.remove(sequence)
         sequence.sampler.close()
-        self.counters.n_cached_tokens += sequence.n_cached
+        self.counters.n_finished += 1
         request_id = sequence.request.request_id
         if error is not None:
             self._emit(failure(request_id, error))
@@ -232,6 +238,7 @@ class Engine:
             if reason is not None or n_accepted == n_draft or token != sequence.draft.tokens[n_accepted]:
                 break
             n_accepted += 1
+        self._count_output(sequence)
         if n_draft:
             self._settle_draft(sequence, n_draft, n_accepted)
         logprobs = () if sequence.ledger is None else sequence.ledger.release(sequence.text.n_shown)
@@ -239,6 +246,15 @@ class Engine:
             self._emit(Output(sequence.request.request_id, text, sequence.n_output, logprobs))
         if reason is not None:
             self._finish(sequence, reason)
+
+    def _count_output(self, sequence: Sequence) -> None:
+        now_s = self._clock()
+        if sequence.last_output_s is None:
+            self.counters.begin(sequence.usage(), sequence.timings(now_s))
+        else:
+            self.counters.inter_token_s.record(now_s - sequence.last_output_s)
+        sequence.last_output_s = now_s
+        sequence.n_passes += 1
 
     def _limit_reason(self, sequence: Sequence) -> FinishReason | None:
         return FinishReason.LENGTH if len(sequence.tokens) >= sequence.limit else None

@@ -1,32 +1,77 @@
-"""What an engine has done so far, in plain sums: the service makes rates and shares of them.
+"""What an engine has done so far and what it holds now: the service makes rates and shares of it.
 
 Owns the list of what is counted. Knows nothing of who asks.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from app.engine.histogram import Histogram
+from app.engine.request import Timings, Usage
 from app.engine.tuning import Work
 
-__all__ = ["Counters"]
+__all__ = ["Counters", "Occupancy"]
 
 
 @dataclass(slots=True)
 class Counters:
-    """Tokens, steps and seconds since the engine began. `depth_sum` adds up how deep each decoded token lay."""
+    """Sums since the engine began, and how the waits of those who asked were spread.
+
+    `depth_sum` adds up how deep each decoded token lay. Prompts count with their first token: `n_prompt_tokens`, of
+    which `n_cached_tokens` were not computed, the others in `prefill_s` seconds. `first_token_s` is the wait for it,
+    queue included, `inter_token_s` that from one output of an answer to the next; a draft that was taken is one output.
+    """
 
     n_steps: int = 0
     busy_s: float = 0.0
-    n_prefill_tokens: int = 0
+    n_finished: int = 0
+    n_prompt_tokens: int = 0
     n_cached_tokens: int = 0
+    n_prefill_tokens: int = 0
+    prefill_s: float = 0.0
     n_decode_tokens: int = 0
     n_drafted_tokens: int = 0
     n_accepted_tokens: int = 0
     depth_sum: int = 0
+    first_token_s: Histogram = field(default_factory=Histogram)
+    inter_token_s: Histogram = field(default_factory=Histogram)
 
     def work(self) -> Work | None:
         """Return what the engine was used for, None before it has answered anything."""
         if not self.n_decode_tokens:
             return None
         return Work(self.n_prefill_tokens, self.n_decode_tokens, self.depth_sum // self.n_decode_tokens)
+
+    def begin(self, usage: Usage, timings: Timings) -> None:
+        """Count an answer that has its first token just now."""
+        self.n_prompt_tokens += usage.n_prompt_tokens
+        self.n_cached_tokens += usage.n_cached_tokens
+        self.prefill_s += timings.prefill_s
+        self.first_token_s.record(timings.time_to_first_token_s)
+
+    @property
+    def cached_share(self) -> float:
+        """The share of prompt tokens that were not computed again."""
+        return self.n_cached_tokens / self.n_prompt_tokens if self.n_prompt_tokens else 0.0
+
+    @property
+    def prefill_rate(self) -> float:
+        """Tokens a second of the prompts that were computed, each by its own clock: those side by side share it."""
+        return (self.n_prompt_tokens - self.n_cached_tokens) / self.prefill_s if self.prefill_s else 0.0
+
+    @property
+    def decode_rate(self) -> float:
+        """Tokens a second that an answer got after its first."""
+        decode_s = self.inter_token_s.total
+        return (self.n_decode_tokens - self.first_token_s.n_samples) / decode_s if decode_s else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """What an engine holds at this moment: answers that run and that wait, and cells of the KV cache in use."""
+
+    n_running: int
+    n_waiting: int
+    n_cells_used: int
+    n_cells: int

@@ -22,6 +22,7 @@ class Drafter:
     def __init__(self, cost: StepCost) -> None:
         self._cost = cost
         self._acceptance = Acceptance()
+        self._n_step = 1  # tokens of the step that is planned, drafts left out
 
     def new_acceptance(self) -> Acceptance:
         """Return what a new request should expect; it learns for itself from there."""
@@ -30,7 +31,7 @@ class Drafter:
     def assign(self, running: Many[Sequence], budget: StepBudget) -> None:
         """Give each running answer the draft that pays, counting what the others already add to the step."""
         answering = [sequence for sequence in running if sequence.is_answering]
-        n_step = sum(min(sequence.n_pending, budget.n_prefill_tokens) for sequence in running)
+        self._n_step = n_step = sum(min(sequence.n_pending, budget.n_prefill_tokens) for sequence in running)
         for sequence in answering:
             n_most = min(MAX_DRAFT_TOKENS, sequence.limit - len(sequence.tokens) - 1)
             n_step += self._assign_one(sequence, n_most, n_step, len(answering)) if n_most > 0 else 0
@@ -45,6 +46,7 @@ class Drafter:
         """Count and learn from a draft of which `n_verified` tokens were tried and `n_accepted` taken; it is gone."""
         sequence.n_drafted += n_verified
         sequence.n_accepted += n_accepted
+        sequence.saved_s += self._cost.saved_s(self._n_step, n_verified, n_accepted)
         self._learn(sequence, sequence.draft.n_matched, n_verified, n_accepted)
         sequence.draft = NO_DRAFT
 

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
+from app.engine.counters import Counters, Occupancy
+from app.engine.histogram import Histogram
 from app.engine.request import FinishReason, Request, SamplingParams, Timings, TokenLogprob, Usage
 
 __all__ = [
@@ -25,6 +27,8 @@ __all__ = [
     "Load",
     "LoadProgress",
     "Notice",
+    "Observe",
+    "Observed",
     "Output",
     "Ready",
     "Submit",
@@ -84,6 +88,13 @@ class Tokenize:
 class Detokenize:
     call_id: str
     tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Observe:
+    """Tell what the engine has done and holds; answered at once, in mid-batch too, but not while loading."""
+
+    call_id: str
 
 
 # Worker to service
@@ -159,12 +170,20 @@ class Detokenized:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Observed:
+    call_id: str
+    counters: Counters
+    occupancy: Occupancy
+
+
 Frame = (
     Load
     | Submit
     | Abort
     | Tokenize
     | Detokenize
+    | Observe
     | LoadProgress
     | Ready
     | Notice
@@ -173,6 +192,7 @@ Frame = (
     | Failed
     | Tokenized
     | Detokenized
+    | Observed
 )
 
 _TYPES: dict[str, type[Any]] = {cls.__name__: cls for cls in Frame.__args__}
@@ -196,6 +216,10 @@ def _sampling(data: dict[str, Any]) -> SamplingParams:
     return SamplingParams(**data | lists)
 
 
+def _counters(data: dict[str, Any]) -> Counters:
+    return Counters(**{name: Histogram(**value) if isinstance(value, dict) else value for name, value in data.items()})
+
+
 def _bytes(text: str) -> bytes:
     return text.encode("latin-1")
 
@@ -214,6 +238,8 @@ _REBUILD: dict[str, Callable[[Any], Any]] = {
     "usage": lambda data: Usage(**data),
     "timings": lambda data: Timings(**data),
     "logprobs": lambda data: tuple(_logprob(item) for item in data),
+    "counters": _counters,
+    "occupancy": lambda data: Occupancy(**data),
 }
 
 

@@ -192,22 +192,30 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens of one answer. `n_cached_tokens` of the prompt were not computed again."""
+    """Tokens of one answer. `n_cached_tokens` of the prompt were not computed again.
+
+    `n_passes` through the model gave the answer; drafts that were taken make them fewer than its tokens.
+    """
 
     n_prompt_tokens: int = 0
     n_cached_tokens: int = 0
     n_output_tokens: int = 0
     n_drafted_tokens: int = 0
     n_accepted_tokens: int = 0
+    n_passes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Seconds of one answer: waiting for a place, prefill up to the first token, decode after it."""
+    """Seconds of one answer: waiting for a place, prefill up to the first token, decode after it.
+
+    `saved_s` is what its drafts saved of decode: an estimate, see `app.engine.speculation.StepCost.saved_s`.
+    """
 
     queue_s: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    saved_s: float = 0.0
 
     @property
     def time_to_first_token_s(self) -> float:

@@ -47,8 +47,11 @@ class Sequence:
     n_cached: int = 0
     n_drafted: int = 0
     n_accepted: int = 0
+    n_passes: int = 0
+    saved_s: float = 0.0
     seated_s: float | None = None
     first_token_s: float | None = None
+    last_output_s: float | None = None
     finish_reason: FinishReason | None = None
 
     def __post_init__(self) -> None:
@@ -111,6 +114,7 @@ class Sequence:
             n_output_tokens=self.n_output,
             n_drafted_tokens=self.n_drafted,
             n_accepted_tokens=self.n_accepted,
+            n_passes=self.n_passes,
         )
 
     def timings(self, now_s: float) -> Timings:
@@ -118,5 +122,8 @@ class Sequence:
         seated_s = now_s if self.seated_s is None else self.seated_s
         first_token_s = now_s if self.first_token_s is None else self.first_token_s
         return Timings(
-            queue_s=seated_s - self.arrived_s, prefill_s=first_token_s - seated_s, decode_s=now_s - first_token_s
+            queue_s=seated_s - self.arrived_s,
+            prefill_s=first_token_s - seated_s,
+            decode_s=now_s - first_token_s,
+            saved_s=self.saved_s,
         )

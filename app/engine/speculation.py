@@ -51,6 +51,17 @@ class StepCost:
             self._known[n_tokens] = self._between_sizes(n_tokens)
         return self._known[n_tokens]
 
+    def saved_s(self, n_step: int, n_drafted: int, n_accepted: int) -> float:
+        """Return the seconds that a draft saved in a step of `n_step` tokens without it, below 0 where it lost some.
+
+        Each token taken spares a step without drafts; the draft made its own step as much longer as steps of that size
+        were seen to be. 0 while no step of one token was seen.
+        """
+        if self.single_s is None:
+            return 0.0
+        plain = self.ratio(n_step)
+        return self.single_s * (n_accepted * plain - (self.ratio(n_step + n_drafted) - plain))
+
     def _between_sizes(self, n_tokens: int) -> float:
         sizes = sorted(self.ratios)
         right = min(max(bisect_left(sizes, n_tokens), 1), len(sizes) - 1)

@@ -65,13 +65,22 @@ class Worker:
         return not self.is_stopping
 
     def read_frames(self) -> None:
-        """Pass frames to the engine's thread until the service closes the pipe; an abort acts in mid-batch too."""
+        """Pass frames to the engine's thread until the service closes the pipe; some act in mid-batch too."""
         while (frame := frames.read_frame(self._read)) is not None:
-            if isinstance(frame, frames.Abort) and self._engine is not None:
-                self._engine.abort(frame.request_id)
-            self._inbox.put(frame)
+            if self._engine is None or not self._is_done_at_once(frame, self._engine):
+                self._inbox.put(frame)
         self.is_stopping = True
         self._inbox.put(None)
+
+    def _is_done_at_once(self, frame: Frame, engine: Engine) -> bool:
+        """Do what cannot wait for the step that runs; return whether nothing is left to the engine's thread."""
+        match frame:
+            case frames.Abort(request_id):
+                engine.abort(request_id)
+            case frames.Observe(call_id):
+                self.send(frames.Observed(call_id, engine.counters, engine.occupancy))
+                return True
+        return False
 
     def run_engine(self) -> None:
         """Load the model of the first frame and answer until the inbox ends. Runs on the engine's thread."""

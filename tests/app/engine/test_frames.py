@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine import frames
+from app.engine.counters import Counters, Occupancy
+from app.engine.histogram import Histogram
 from app.engine.request import FinishReason, Request, SamplingParams, Timings, TokenLogprob, Usage
 
 SAMPLES = [
@@ -26,6 +28,7 @@ SAMPLES = [
     frames.Abort("a"),
     frames.Tokenize("c", "text", True, False),
     frames.Detokenize("c", (1, 2)),
+    frames.Observe("c"),
     frames.LoadProgress(0.5),
     frames.Ready(1, 2, 3, 4, 5, 6, "llama", 0.1),
     frames.Notice("careful"),
@@ -35,6 +38,7 @@ SAMPLES = [
     frames.Failed("a", "RequestError", "cause", "remedy", {"n_ctx": 1}),
     frames.Tokenized("c", (1,)),
     frames.Detokenized("c", "text"),
+    frames.Observed("c", Counters(n_steps=1, first_token_s=Histogram(total=0.5)), Occupancy(1, 2, 3, 4)),
 ]
 
 

@@ -85,3 +85,10 @@ def test_rates_stay_between_nothing_and_all(n_matched: int, n_drafted: int, data
     for _ in range(5):
         acceptance.observe(n_matched, n_drafted, data.draw(st.integers(0, n_drafted)))
     assert 0 <= acceptance.rate(n_matched) <= 1
+
+
+def test_a_draft_saves_a_step_for_each_token_taken_less_what_verifying_it_added() -> None:
+    cost = StepCost({1: 1.0, 5: 2.0}, single_s=0.1)
+    assert cost.saved_s(1, 4, 4) == pytest.approx(0.1 * (4 - 1))
+    assert cost.saved_s(1, 4, 0) == pytest.approx(-0.1)
+    assert StepCost().saved_s(1, 4, 4) == 0.0

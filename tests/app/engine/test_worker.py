@@ -86,6 +86,18 @@ def test_an_abort_in_mid_batch_ends_it_before_the_batch_would() -> None:
         assert time.monotonic() - begun_s < 2.5
 
 
+def test_what_it_has_done_is_told_in_mid_batch() -> None:
+    with worker("--fake", "--fake-step-ms", "5000") as child:
+        child.until(frames.Ready)
+        child.send(request("a", 200))
+        time.sleep(0.2)
+        begun_s = time.monotonic()
+        child.send(frames.Observe("o"))
+        told = child.until(frames.Observed)[-1]
+        assert time.monotonic() - begun_s < 2.5
+    assert (told.call_id, told.occupancy.n_running, told.counters.n_steps) == ("o", 1, 0)
+
+
 def test_tokens_go_there_and_back() -> None:
     with worker("--fake") as child:
         child.until(frames.Ready)
