@@ -30,6 +30,7 @@ class Settings:
     api_key: str = ""
     model: str = "guide"
     ctx: int = 0  # tokens of context
+    kv_type: str = ""  # what the KV cache stores: TYPE or K_TYPE,V_TYPE, such as q8_0
     threads: int = 0
     parallel: int = 8  # answers at once
     origins: str = ""  # web pages that may use the service, such as http://localhost:3000, separated by commas

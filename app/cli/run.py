@@ -52,6 +52,7 @@ def _finite(_context: click.Context, _parameter: click.Parameter, value: float |
 )
 @click.option("--seed", type=int, help="The same seed and question give the same answer.")
 @click.option("--ctx", type=click.IntRange(min=0), help="Tokens of context; 0 lets localllm choose.")
+@click.option("--kv-type", help="What the KV cache stores, TYPE or K_TYPE,V_TYPE: f16, q8_0, q4_0 ...  [default: f16]")
 @click.option("--threads", type=click.IntRange(min=0), help="CPU threads; 0 lets localllm choose.")
 @click.option("--host", help="Where a service may run already.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), help="Its port.  [default: 11500]")

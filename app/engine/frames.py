@@ -49,6 +49,8 @@ class EngineConfig:
     """How a model is loaded. 0 means: choose for this model and machine."""
 
     n_ctx: int = 0
+    n_cells: int = 0
+    kv_type: str = ""  # TYPE or K_TYPE,V_TYPE
     n_threads: int = 0
     n_sequences: int = 4
     n_batch: int = 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -17,10 +17,12 @@ import psutil
 from app.engine import selftest
 from app.engine.backend import Backend
 from app.engine.frames import EngineConfig
+from app.engine.sizing import sized
 from app.engine.speculation import StepCost
 from app.engine.store import SequenceStore, fingerprint
-from app.engine.tuning import Setting, TuneFile, Work, choose, default_setting
+from app.engine.tuning import Setting, TuneFile, Work, choose, default_setting, with_kv_type
 from offload.cpu import cpu_name, default_threads
+from quantizer.header import read_header
 
 __all__ = ["Loaded", "candidates", "load_model", "tune_file"]
 
@@ -51,11 +53,14 @@ def load_model(
     """
     from app.engine import llama
 
+    has_gpu = llama.n_gpu_devices() > 0
     verdict = selftest.examine(cache_dir / "selftest.json")
     if verdict.is_new and not verdict.is_safe:
         on_notice(selftest.NOTICE)
+    config, notice = sized(config, read_header(path), is_on_host=not (has_gpu and config.n_gpu_layers))
+    if notice:
+        on_notice(notice)
     key = fingerprint(path, metadata.version("llama-cpp-python"))
-    has_gpu = llama.n_gpu_devices() > 0
     tuned = tune_file(cache_dir)
     setting, measured_ratios = _setting(tuned, key, config, has_gpu=has_gpu, is_safe=verdict.is_safe)
     with ExitStack() as owned:
@@ -87,11 +92,14 @@ def _setting(
 ) -> tuple[Setting, dict[int, float]]:
     """Return the setting to load with and the measured costs of its steps, none where nothing was measured."""
     n_threads = config.n_threads or default_threads()
-    known = [item for item in tuned.measured(key) if is_safe or not item.setting.extra_buffers]
+    known = [
+        item
+        for item in tuned.measured(key)
+        if item.setting.kv_type == config.kv_type and (is_safe or not item.setting.extra_buffers)
+    ]
     if not known:
-        return default_setting(n_threads, has_gpu=has_gpu, extra_buffers_are_safe=is_safe), {}
+        setting = default_setting(n_threads, has_gpu=has_gpu, extra_buffers_are_safe=is_safe)
+        return with_kv_type(setting, config.kv_type), {}
     best = choose(known, tuned.work(key))
-    setting = best.setting
-    if config.n_threads:
-        setting = Setting(config.n_threads, setting.flash_attention, setting.extra_buffers)
+    setting = replace(best.setting, n_threads=n_threads) if config.n_threads else best.setting
     return setting, dict(best.step_ratios)

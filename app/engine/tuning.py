@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from offload.kv_cache import parse_kv_types
 
 __all__ = [
     "DEFAULT_WORK",
@@ -22,16 +24,20 @@ __all__ = [
     "default_setting",
     "measured_of",
     "seconds",
+    "with_kv_type",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What decides speed: threads, fused (flash) attention, and repacked weights (extra buffer types)."""
+    """What decides speed: threads, fused (flash) attention, repacked weights (extra buffer types), the tokens that are
+    computed at once, and what the cache stores, which a person chooses and no measurement."""
 
     n_threads: int
     flash_attention: bool
     extra_buffers: bool
+    n_ubatch: int = 512
+    kv_type: str = "f16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,12 @@ def default_setting(n_threads: int, *, has_gpu: bool, extra_buffers_are_safe: bo
     on a GPU it is the faster way.
     """
     return Setting(n_threads, flash_attention=has_gpu, extra_buffers=extra_buffers_are_safe)
+
+
+def with_kv_type(setting: Setting, kv_type: str) -> Setting:
+    """Return `setting` with another cache, and with fused attention where that cache needs it."""
+    needs_flash = parse_kv_types(kv_type).needs_flash_attention
+    return replace(setting, kv_type=kv_type, flash_attention=setting.flash_attention or needs_flash)
 
 
 def seconds(measured: Measured, work: Work) -> float:

@@ -86,7 +86,10 @@ class ModelManager:
     def add(self, ref: ModelRef, file: ModelFile) -> ServedModel:
         """Give the model at `ref` an engine and begin to load it. The first one added is the default."""
         config = EngineConfig(
-            n_ctx=self._settings.ctx, n_threads=self._settings.threads, n_sequences=self._settings.parallel
+            n_ctx=self._settings.ctx,
+            kv_type=self._settings.kv_type,
+            n_threads=self._settings.threads,
+            n_sequences=self._settings.parallel,
         )
         ref = replace(ref, id=self._free_id(ref.id))
         model = ServedModel(ref, file, Supervisor(ref.path, config, self._command))

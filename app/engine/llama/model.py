@@ -1,6 +1,6 @@
 """Loaded weights, and the contexts made over them.
 
-Owns loading, and the sizes that a context gets when nobody chose them. Knows nothing of what is computed.
+Owns loading, and what a context is made of. Knows nothing of what is computed, or of how sizes are chosen.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from app.engine.frames import EngineConfig
 from app.engine.llama.context import LlamaBackend
 from app.engine.llama.native import lib, native_log
 from app.engine.tuning import Setting
+from offload.kv_cache import parse_kv_types
 from quantizer.errors import EngineError
 
 __all__ = ["LlamaModel"]
 
-DEFAULT_N_CTX = 8192
-DEFAULT_N_CELLS = 16384
 N_BATCH = 512
 N_PARKED = 32  # sequences kept beside the running ones for their prefixes; each costs only its cells
 
@@ -72,7 +71,7 @@ class LlamaModel:
 
 def _facts(model: int, config: EngineConfig, setting: Setting) -> ModelFacts:
     n_ctx_train = lib.llama_model_n_ctx_train(model)
-    n_ctx = config.n_ctx or min(n_ctx_train, DEFAULT_N_CTX)
+    n_ctx = config.n_ctx or n_ctx_train
     can_cut = not (
         lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model) or lib.llama_model_n_swa(model) > 0
     )
@@ -84,21 +83,28 @@ def _facts(model: int, config: EngineConfig, setting: Setting) -> ModelFacts:
         n_vocab=lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model)),
         n_ctx=n_ctx,
         n_ctx_train=n_ctx_train,
-        n_cells=max(n_ctx, min(n_ctx * config.n_sequences, DEFAULT_N_CELLS)),
+        n_cells=max(n_ctx, config.n_cells),
         n_sequences=config.n_sequences,
         n_places=min(config.n_sequences + n_parked, lib.llama_max_parallel_sequences()),
         can_cut=can_cut,
         n_batch=config.n_batch or N_BATCH,
         n_parameters=lib.llama_model_n_params(model),
         model_bytes=lib.llama_model_size(model),
-        layout="flash" if setting.flash_attention else "plain",
+        layout=_layout(setting),
     )
+
+
+def _layout(setting: Setting) -> str:
+    """Return what decides whether a saved state fits: values lie transposed without fused attention."""
+    return f"{'flash' if setting.flash_attention else 'plain'}-{setting.kv_type.replace(',', '-')}"
 
 
 def _context_params(facts: ModelFacts, setting: Setting) -> lib.llama_context_params:
     params = lib.llama_context_default_params()
     params.n_ctx = facts.n_cells
-    params.n_batch = params.n_ubatch = facts.n_batch
+    params.n_batch = facts.n_batch
+    params.n_ubatch = min(facts.n_batch, setting.n_ubatch)
+    params.type_k, params.type_v = parse_kv_types(setting.kv_type).ids
     params.n_seq_max = facts.n_places
     params.n_threads = params.n_threads_batch = setting.n_threads
     params.kv_unified = True  # one stream: any sequence may use any cell, and prefixes can be shared

@@ -17,6 +17,7 @@ from app.engine.tuning import (
     choose,
     default_setting,
     seconds,
+    with_kv_type,
 )
 
 PLAIN = Setting(2, flash_attention=False, extra_buffers=False)
@@ -43,6 +44,11 @@ def test_speed_between_measured_depths_is_straight_and_beyond_them_flat() -> Non
 def test_a_cpu_begins_without_fused_attention_and_a_gpu_with_it() -> None:
     assert not default_setting(2, has_gpu=False, extra_buffers_are_safe=True).flash_attention
     assert default_setting(2, has_gpu=True, extra_buffers_are_safe=True).flash_attention
+
+
+def test_a_cache_of_quantized_values_brings_fused_attention_with_it() -> None:
+    assert with_kv_type(PLAIN, "q8_0") == Setting(2, flash_attention=True, extra_buffers=False, kv_type="q8_0")
+    assert not with_kv_type(PLAIN, "q8_0,f16").flash_attention
 
 
 def test_what_was_measured_is_found_again_by_machine_and_model(tmp_path: Path) -> None:
