@@ -8,7 +8,16 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
-__all__ = ["TextStream"]
+__all__ = ["TextStream", "n_begun"]
+
+
+def n_begun(text: str, tags: Sequence[str]) -> int:
+    """Return how many of the last characters of `text` may be the begin of one of `tags`."""
+    longest = max((len(tag) for tag in tags), default=1) - 1
+    for n_characters in range(min(longest, len(text)), 0, -1):
+        if any(tag.startswith(text[-n_characters:]) for tag in tags):
+            return n_characters
+    return 0
 
 
 class TextStream:
@@ -35,34 +44,25 @@ class TextStream:
     def push(self, piece: bytes) -> str:
         """Return the text that `piece` makes safe to show. Sets `is_stopped` when a stop string is complete."""
         self._decode(piece, is_final=False)
-        return self._release(self._begun_stop())
+        return self._release(is_final=False)
 
     def finish(self) -> str:
         """Return what was held back, at the end of an answer that no stop string ended."""
         self._decode(b"", is_final=True)
-        return self._release(0)
+        return self._release(is_final=True)
 
     def _decode(self, piece: bytes, *, is_final: bool) -> None:
         text = self._decoder.decode(piece, final=is_final)
         self.n_decoded += len(text)
         self._held += text
 
-    def _release(self, n_held: int) -> str:
+    def _release(self, *, is_final: bool) -> str:
         found = [index for index in (self._held.find(text) for text in self._stop) if index >= 0]
         if found:
             self.is_stopped = True
             shown, self._held = self._held[: min(found)], ""
         else:
-            split = len(self._held) - n_held
+            split = len(self._held) - (0 if is_final else n_begun(self._held, self._stop))
             shown, self._held = self._held[:split], self._held[split:]
         self.n_shown += len(shown)
         return shown
-
-    def _begun_stop(self) -> int:
-        """Return how many of the last characters may be the begin of a stop string."""
-        longest = max((len(text) for text in self._stop), default=1) - 1
-        for n_characters in range(min(longest, len(self._held)), 0, -1):
-            tail = self._held[-n_characters:]
-            if any(text.startswith(tail) for text in self._stop):
-                return n_characters
-        return 0

@@ -14,13 +14,44 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2.ext import loopcontrols
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 __all__ = ["MAX_OUTPUT_CHARACTERS", "render"]
 
 MAX_OUTPUT_CHARACTERS = 4 << 20
 MAX_MEMORY_BYTES = 256 << 20
+
+
+class _Arguments(dict[str, Any]):
+    """The arguments of a call: an object for templates that look into it, JSON for those that print it as text."""
+
+    def __str__(self) -> str:
+        return _to_json(self)
+
+    def __add__(self, text: str) -> str:
+        return f"{self}{text}"
+
+    def __radd__(self, text: str) -> str:
+        return f"{text}{self}"
+
+
+class _NoContent(str):
+    """The content of a message that has none: no text where templates print it, `none` where they ask."""
+
+    __slots__ = ()
+
+
+class _Generation(Extension):
+    """{% generation %} marks what a model said, for training; its body is what counts here."""
+
+    tags = {"generation"}  # noqa: RUF012 (jinja2 declares it so)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 class TemplateFailure(jinja2.TemplateError):
@@ -34,6 +65,7 @@ def render(template: str, variables: Mapping[str, Any]) -> str:
     """
     parts: list[str] = []
     n_characters = 0
+    variables = {**variables, "messages": [_message(message) for message in variables.get("messages", ())]}
     for part in _environment().from_string(template).generate(**variables):
         n_characters += len(part)
         if n_characters > MAX_OUTPUT_CHARACTERS:
@@ -42,10 +74,28 @@ def render(template: str, variables: Mapping[str, Any]) -> str:
     return "".join(parts)
 
 
+def _message(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message with what templates take in more than one form."""
+    message = dict(given)
+    if message.get("content", "") is None:
+        message["content"] = _NoContent()
+    if "tool_calls" in message:
+        message["tool_calls"] = [_call(call) for call in message["tool_calls"]]
+    return message
+
+
+def _call(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = given["function"]
+    return {**given, "function": {**function, "arguments": _Arguments(function["arguments"])}}
+
+
 def _environment() -> ImmutableSandboxedEnvironment:
     """Return the dialect in which chat templates are written (source: transformers, utils/chat_template_utils.py)."""
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
+    )
     environment.filters["tojson"] = _to_json
+    environment.tests["none"] = lambda value: value is None or isinstance(value, _NoContent)
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda pattern: datetime.now().astimezone().strftime(pattern)
     return environment

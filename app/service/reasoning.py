@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.engine.detokenize import n_begun
+
 __all__ = ["NO_THINKING", "Spoken", "Thinking", "ThoughtSplitter", "thinking_of"]
 
 # How families begin and end a thought (source: the chat templates of DeepSeek R1, Qwen3 and GLM; of Seed-OSS; of
@@ -97,7 +99,7 @@ class ThoughtSplitter:
         if tag:
             self._held, self._step = rest, self._answer_first
             return Spoken(thought.rstrip(), self._answer_first().answer)
-        n_shown = len(self._held[: len(self._held) - self._n_begun_tag()].rstrip())
+        n_shown = len(self._held[: len(self._held) - n_begun(self._held, (self._thinking.closing,))].rstrip())
         thought, self._held = self._held[:n_shown], self._held[n_shown:]
         return Spoken(thought)
 
@@ -111,9 +113,3 @@ class ThoughtSplitter:
     def _answer(self) -> Spoken:
         answer, self._held = self._held, ""
         return Spoken(answer=answer)
-
-    def _n_begun_tag(self) -> int:
-        """Return how many of the last characters may be the begin of the closing tag."""
-        closing = self._thinking.closing
-        lengths = range(min(len(closing) - 1, len(self._held)), 0, -1)
-        return next((n for n in lengths if closing.startswith(self._held[-n:])), 0)

@@ -86,3 +86,38 @@ def test_the_sandbox_refuses_what_is_not_a_template(attack: str) -> None:
 
 def test_blocks_are_trimmed_as_chat_templates_expect() -> None:
     assert render("{% if true %}\n  {% set x = 1 %}\nyes\n{% endif %}\n", {}) == "yes\n"
+
+
+CALL = {"id": "1", "type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": "é"}}}
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["{{ c.arguments }}", "{{ c.arguments | tojson }}", "{{ '' + c.arguments }}", "{{ c.arguments + '' }}"],
+)
+def test_arguments_of_a_call_are_json_wherever_a_template_prints_them(expression: str) -> None:
+    template = f"{{% set c = messages[0].tool_calls[0].function %}}{expression}"
+    assert render(template, {"messages": [{"role": "assistant", "tool_calls": [CALL]}]}) == '{"a": 1, "b": "é"}'
+
+
+def test_arguments_of_a_call_are_an_object_where_a_template_looks_into_them() -> None:
+    template = "{% for k, v in messages[0].tool_calls[0].function.arguments | items %}{{ k }}={{ v }};{% endfor %}"
+    assert render(template, {"messages": [{"role": "assistant", "tool_calls": [CALL]}]}) == "a=1;b=é;"
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("{{ content is none }}", "True"),
+        ("<{{ content }}>", "<>"),
+        ("{{ '</think>' in content }}", "False"),
+        ("{{ 'a' + content }}", "a"),
+    ],
+)
+def test_absent_content_is_none_to_a_template_that_asks_and_no_text_to_others(expression: str, text: str) -> None:
+    template = f"{{% set content = messages[0].content %}}{expression}"
+    assert render(template, {"messages": [{"role": "assistant", "content": None}]}) == text
+
+
+def test_what_is_marked_for_training_is_part_of_the_prompt() -> None:
+    assert render("a{% generation %}{{ 'b' }}{% endgeneration %}c", {}) == "abc"
