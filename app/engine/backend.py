@@ -25,7 +25,7 @@ class ModelFacts:
 
     `n_sequences` answers may run at once; the cache keeps `n_places` sequences. With `can_cut` a sequence can be
     truncated and copied anywhere; without (recurrent, hybrid, sliding window) only as a whole. Saved states fit where
-    the `layout` is the same.
+    the `layout` is the same. Without `can_generate` the model (an encoder) only embeds or ranks whole texts.
     """
 
     description: str
@@ -40,6 +40,7 @@ class ModelFacts:
     n_parameters: int
     model_bytes: int
     layout: str = ""
+    can_generate: bool = True
 
 
 @dataclass(frozen=True, slots=True)

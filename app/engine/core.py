@@ -120,6 +120,8 @@ class Engine:
     # Requests in and out
 
     def _sequence(self, request: Request) -> Sequence:
+        if not self._facts.can_generate:
+            raise RequestError("This model only embeds or ranks texts; it cannot chat.", "Load a chat model.")
         tokens = self._prompt_tokens(request)
         if len(tokens) >= self._facts.n_ctx:
             raise ContextOverflowError(len(tokens), self._facts.n_ctx)

@@ -20,6 +20,8 @@ __all__ = [
     "Abort",
     "Detokenize",
     "Detokenized",
+    "Embed",
+    "Embedded",
     "EngineConfig",
     "Failed",
     "Finished",
@@ -30,6 +32,8 @@ __all__ = [
     "Observe",
     "Observed",
     "Output",
+    "Rank",
+    "Ranked",
     "Ready",
     "Submit",
     "Tokenize",
@@ -97,6 +101,23 @@ class Observe:
     """Tell what the engine has done and holds; answered at once, in mid-batch too, but not while loading."""
 
     call_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Embed:
+    """Turn each of `inputs`, texts or token ids, into a vector."""
+
+    call_id: str
+    inputs: tuple[str | tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """Score how well each of `documents` answers `query`."""
+
+    call_id: str
+    query: str
+    documents: tuple[str, ...]
 
 
 # Worker to service
@@ -179,12 +200,32 @@ class Observed:
     occupancy: Occupancy
 
 
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """A vector of length 1 for each input, as little-endian float32; `n_tokens` of all inputs."""
+
+    call_id: str
+    vectors: tuple[bytes, ...]
+    n_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A score for each document, the higher the better, as the model's head gives it."""
+
+    call_id: str
+    scores: tuple[float, ...]
+    n_tokens: int
+
+
 Frame = (
     Load
     | Submit
     | Abort
     | Tokenize
     | Detokenize
+    | Embed
+    | Rank
     | Observe
     | LoadProgress
     | Ready
@@ -194,6 +235,8 @@ Frame = (
     | Failed
     | Tokenized
     | Detokenized
+    | Embedded
+    | Ranked
     | Observed
 )
 
@@ -208,6 +251,7 @@ def _request(data: dict[str, Any]) -> Request:
             "prompt": prompt if isinstance(prompt, str) else tuple(prompt),
             "sampling": _sampling(data["sampling"]),
             "stop": tuple(data["stop"]),
+            "visible_tags": tuple(data["visible_tags"]),
         }
     )
 
@@ -236,6 +280,10 @@ _REBUILD: dict[str, Callable[[Any], Any]] = {
     "config": lambda data: EngineConfig(**data),
     "request": _request,
     "tokens": tuple,
+    "inputs": lambda data: tuple(item if isinstance(item, str) else tuple(item) for item in data),
+    "documents": tuple,
+    "vectors": lambda data: tuple(_bytes(item) for item in data),
+    "scores": tuple,
     "reason": FinishReason,
     "usage": lambda data: Usage(**data),
     "timings": lambda data: Timings(**data),

@@ -16,6 +16,7 @@ import psutil
 
 from app.engine import selftest
 from app.engine.backend import Backend
+from app.engine.embedding import Embedder, pooling_of
 from app.engine.frames import EngineConfig
 from app.engine.sizing import sized
 from app.engine.speculation import StepCost
@@ -31,9 +32,13 @@ MEMORY_SHARE = 8  # an eighth of this machine's memory may hold sequences that l
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A backend, what steps cost on it as far as known, and where what it did outlives it. `owned` frees it all."""
+    """A backend, what steps cost on it as far as known, and where what it did outlives it. `owned` frees it all.
+
+    An embedder is made when it is needed, and closed by whoever made it.
+    """
 
     backend: Backend
+    new_embedder: Callable[[], Embedder]
     step_cost: StepCost
     store: SequenceStore | None
     keep_use: Callable[[Work, Mapping[int, float]], None]
@@ -57,6 +62,7 @@ def load_model(
     verdict = selftest.examine(cache_dir / "selftest.json")
     if verdict.is_new and not verdict.is_safe:
         on_notice(selftest.NOTICE)
+    asked = config  # an embedder is sized for one text
     config, notice = sized(config, read_header(path), is_on_host=not (has_gpu and config.n_gpu_layers))
     if notice:
         on_notice(notice)
@@ -68,12 +74,15 @@ def load_model(
         owned.callback(model.close)
         backend = model.context(config, setting)
         owned.callback(backend.close)
+        if not backend.facts.can_generate:
+            on_notice(f"{path.name} makes embeddings or ranks documents; it cannot chat.")
         max_memory_bytes = psutil.virtual_memory().total // MEMORY_SHARE
         store = SequenceStore(cache_dir / "prefix" / f"{key}-{backend.facts.layout}", max_memory_bytes)
         owned.callback(store.close)
         ratios = tuned.step_ratios(key) or measured_ratios
         step_cost = StepCost(ratios) if ratios else StepCost()
-        return Loaded(backend, step_cost, store, partial(tuned.keep_use, key), owned.pop_all())
+        new_embedder = partial(model.embedder, asked, setting, pooling_of(read_header(path)))
+        return Loaded(backend, new_embedder, step_cost, store, partial(tuned.keep_use, key), owned.pop_all())
 
 
 def tune_file(cache_dir: Path) -> TuneFile:

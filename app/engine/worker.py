@@ -21,6 +21,7 @@ from typing import BinaryIO
 from app.engine import frames
 from app.engine.backend import Backend, ModelFacts
 from app.engine.core import Engine, failure
+from app.engine.embedding_queue import EmbeddingQueue
 from app.engine.frames import Frame
 from app.engine.loading import Loaded, load_model
 from app.engine.speculation import StepCost
@@ -95,9 +96,12 @@ class Worker:
             return
         with loaded.owned:
             self._engine = Engine(loaded.backend, self.send, loaded.store, loaded.step_cost)
+            embeddings = EmbeddingQueue(loaded.backend, loaded.new_embedder, self.send)
+            loaded.owned.callback(embeddings.close)
             self.send(_ready(loaded.backend.facts, time.monotonic() - started_s))
-            while self._handle_inbox(self._engine, loaded.backend):
+            while self._handle_inbox(self._engine, embeddings, loaded.backend):
                 self._engine.step()
+                embeddings.step()
             self._engine.close()
             if work := self._engine.counters.work():
                 loaded.keep_use(work, loaded.step_cost.ratios)
@@ -109,15 +113,15 @@ class Worker:
         while time.monotonic() < deadline_s and engine.save_one():
             pass
 
-    def _handle_inbox(self, engine: Engine, backend: Backend) -> bool:
+    def _handle_inbox(self, engine: Engine, embeddings: EmbeddingQueue, backend: Backend) -> bool:
         """Handle what has come, waiting while there is nothing to compute. Return False at the end."""
-        come = [self._wait_for_frame(engine)] if engine.is_idle else []
+        come = [self._wait_for_frame(engine)] if engine.is_idle and embeddings.is_idle else []
         while not self._inbox.empty():
             come.append(self._inbox.get())
         for frame in come:
             if frame is None:
                 return False
-            self._handle(frame, engine, backend)
+            self._handle(frame, engine, embeddings, backend)
         return True
 
     def _wait_for_frame(self, engine: Engine) -> Frame | None:
@@ -129,12 +133,15 @@ class Worker:
                 if not engine.save_one():
                     return self._inbox.get()
 
-    def _handle(self, frame: Frame, engine: Engine, backend: Backend) -> None:
+    def _handle(self, frame: Frame, engine: Engine, embeddings: EmbeddingQueue, backend: Backend) -> None:
         match frame:
             case frames.Submit(request):
                 engine.submit(request)
             case frames.Abort(request_id):
                 engine.abort(request_id)  # again: its request may have come after the first time
+                embeddings.abort(request_id)
+            case frames.Embed() | frames.Rank():
+                embeddings.submit(frame)
             case frames.Tokenize(call_id, text, add_special, parse_special):
                 self._answer(
                     call_id,
@@ -185,6 +192,7 @@ def load_llama(load: frames.Load, worker: Worker) -> Loaded:
 
 def _fake_loader(step_s: float, load_s: float) -> LoadModel:
     from app.engine.fake import FakeBackend
+    from app.engine.fake_embedder import FakeEmbedder
 
     def load(frame: frames.Load, worker: Worker) -> Loaded:
         for percent in range(0, 100, 10):
@@ -193,7 +201,7 @@ def _fake_loader(step_s: float, load_s: float) -> LoadModel:
         n_ctx = frame.config.n_ctx or 4096
         n_sequences = frame.config.n_sequences
         backend = FakeBackend(n_ctx=n_ctx, n_cells=2 * n_ctx, n_sequences=n_sequences, step_s=step_s)
-        return Loaded(backend, StepCost(), None, lambda _work, _ratios: None, contextlib.ExitStack())
+        return Loaded(backend, FakeEmbedder, StepCost(), None, lambda _work, _ratios: None, contextlib.ExitStack())
 
     return load
 

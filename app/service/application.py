@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
-from app.service.api import llamacpp, localllm, openai
+from app.service.api import embeddings, llamacpp, localllm, openai
 from app.service.guard import Guard, GuardPolicy
 from app.service.models import ModelManager
 from app.service.problems import BUG, ErrorBody, RefusedError, llamacpp_error, openai_error, status_of
@@ -23,12 +23,13 @@ from quantizer.errors import UserError
 __all__ = ["create_app"]
 
 # A surface is a router and the shape of its errors; the paths are those that begin so.
-_ROUTERS = (openai.router, llamacpp.router, localllm.router)
+_ROUTERS = (openai.router, embeddings.router, llamacpp.router, localllm.router)
 _ERROR_BODIES: tuple[tuple[str, ErrorBody], ...] = (
     ("/api/localllm/", localllm.error_body),
     ("/tokenize", llamacpp_error),
     ("/detokenize", llamacpp_error),
     ("/health", llamacpp_error),
+    ("/rerank", llamacpp_error),
 )
 _CODES = {404: "not_found", 405: "method_not_allowed"}
 

@@ -18,6 +18,8 @@ from app.engine.frames import (
     Abort,
     Detokenize,
     Detokenized,
+    Embed,
+    Embedded,
     EngineConfig,
     Failed,
     Finished,
@@ -26,6 +28,8 @@ from app.engine.frames import (
     LoadProgress,
     Notice,
     Output,
+    Rank,
+    Ranked,
     Ready,
     Submit,
     Tokenize,
@@ -129,6 +133,16 @@ class Supervisor:
         text: str = await self._call(Detokenize(uuid4().hex, tuple(tokens)))
         return text
 
+    async def embed(self, inputs: Sequence[str | tuple[int, ...]]) -> Embedded:
+        """Return the vectors of `inputs`, texts or token ids. Raises RequestError for a model that only ranks."""
+        embedded: Embedded = await self._call(Embed(uuid4().hex, tuple(inputs)))
+        return embedded
+
+    async def rank(self, query: str, documents: Sequence[str]) -> Ranked:
+        """Return how well `documents` answer `query`. Raises RequestError for a model that cannot rank."""
+        ranked: Ranked = await self._call(Rank(uuid4().hex, query, tuple(documents)))
+        return ranked
+
     async def stop(self) -> None:
         """End the worker; running answers fail."""
         if self._life is not None:
@@ -136,7 +150,7 @@ class Supervisor:
             await asyncio.wait({self._life})
         self._fail_running(EngineError("The model was unloaded.", "Send the request again."))
 
-    async def _call(self, frame: Tokenize | Detokenize) -> Any:
+    async def _call(self, frame: Tokenize | Detokenize | Embed | Rank) -> Any:
         await self.ready()
         result = self._calls[frame.call_id] = asyncio.get_running_loop().create_future()
         self._send(frame)
@@ -144,6 +158,8 @@ class Supervisor:
             return await result
         finally:
             self._calls.pop(frame.call_id, None)
+            if result.cancelled():
+                self._send(Abort(frame.call_id))
 
     def _send(self, frame: Frame) -> None:
         if self._worker is not None:
@@ -214,6 +230,8 @@ class Supervisor:
                 self._resolve(frame.call_id, frame.tokens)
             case Detokenized():
                 self._resolve(frame.call_id, frame.text)
+            case Embedded() | Ranked():
+                self._resolve(frame.call_id, frame)
             case LoadProgress():
                 self.status = replace(self.status, progress=frame.fraction)
             case Notice():

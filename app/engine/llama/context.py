@@ -17,13 +17,12 @@ from app.engine.llama.batch import Batch, Interrupt
 from app.engine.llama.chains import ChainBuilder
 from app.engine.llama.native import lib, native_log
 from app.engine.llama.samplers import Candidates, GrammarSampler, LlamaSampler, new_grammar
+from app.engine.llama.tokenizer import tokenize
 from app.engine.request import SamplingParams
 from app.engine.sampler import check_biases
-from quantizer.errors import EngineError, RequestError
+from quantizer.errors import EngineError
 
 __all__ = ["LlamaBackend"]
-
-MAX_PROMPT_BYTES = 16 << 20
 
 
 class LlamaBackend:
@@ -46,19 +45,7 @@ class LlamaBackend:
         lib.llama_set_abort_callback(context, self._interrupt.callback, self._interrupt.data)
 
     def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
-        """Return the tokens of `text`. Raises RequestError for text that is not Unicode or above 16 MiB."""
-        try:
-            data = text.encode()
-        except UnicodeEncodeError as error:
-            raise RequestError("The text holds half a character (a lone surrogate).", "Send valid Unicode.") from error
-        if len(data) > MAX_PROMPT_BYTES:
-            raise RequestError(f"The text has {len(data)} bytes.", f"Send at most {MAX_PROMPT_BYTES}.")
-        size = len(data) + 8  # a token has at least a byte, but for the special ones at both ends
-        tokens = (lib.llama_token * size)()
-        n_tokens = lib.llama_tokenize(self._vocab, data, len(data), tokens, size, add_special, parse_special)
-        if n_tokens < 0:
-            raise EngineError("The text could not be tokenized.", "Send it in smaller parts.")
-        return list(tokens[:n_tokens])
+        return tokenize(self._vocab, text, add_special, parse_special)
 
     def piece(self, token: int) -> bytes:
         piece = self._pieces.get(token)

@@ -9,11 +9,14 @@ import ctypes
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from app.engine.backend import ModelFacts
+from app.engine.embedding import Pooling
 from app.engine.frames import EngineConfig
 from app.engine.llama.context import LlamaBackend
+from app.engine.llama.embedder import LlamaEmbedder
 from app.engine.llama.native import lib, native_log
 from app.engine.tuning import Setting
 from offload.kv_cache import parse_kv_types
@@ -47,9 +50,9 @@ class LlamaModel:
         if not self._model:
             raise EngineError(f"llama.cpp cannot load {path.name}: {log.last_words()}", "See `localllm show`.")
         self._owned.callback(lib.llama_model_free, self._model)
-        if not lib.llama_model_has_decoder(self._model) or not self._has_vocabulary():
+        if not self._has_vocabulary():
             self.close()
-            raise EngineError(f"{path.name} cannot generate text.", "Choose a chat or completion model.")
+            raise EngineError(f"{path.name} has no vocabulary.", "Choose a chat, completion or embedding model.")
 
     def context(self, config: EngineConfig, setting: Setting) -> LlamaBackend:
         """Return a backend over these weights; close it before the model. Raises EngineError without the memory."""
@@ -60,7 +63,13 @@ class LlamaModel:
                 f"llama.cpp cannot make a context of {facts.n_cells} tokens: {native_log().last_words()}",
                 "Use a smaller --ctx, or a smaller model.",
             )
-        return LlamaBackend(self._model, context, facts)
+        # What has no cache (an encoder) sees whole texts at once and cannot go on from one.
+        can_generate = bool(lib.llama_get_memory(context))
+        return LlamaBackend(self._model, context, replace(facts, can_generate=can_generate))
+
+    def embedder(self, config: EngineConfig, setting: Setting, pooling: Pooling) -> LlamaEmbedder:
+        """Return an embedder over these weights; close it before the model. Raises EngineError without the memory."""
+        return LlamaEmbedder(self._model, config, setting, pooling)
 
     def close(self) -> None:
         self._owned.close()

@@ -29,6 +29,8 @@ SAMPLES = [
     frames.Tokenize("c", "text", True, False),
     frames.Detokenize("c", (1, 2)),
     frames.Observe("c"),
+    frames.Embed("c", ("é", (1, 2))),
+    frames.Rank("c", "query", ("a", "b")),
     frames.LoadProgress(0.5),
     frames.Ready(1, 2, 3, 4, 5, 6, "llama", 0.1),
     frames.Notice("careful"),
@@ -38,6 +40,8 @@ SAMPLES = [
     frames.Failed("a", "RequestError", "cause", "remedy", {"n_ctx": 1}),
     frames.Tokenized("c", (1,)),
     frames.Detokenized("c", "text"),
+    frames.Embedded("c", (bytes(range(256)), b""), 7),
+    frames.Ranked("c", (0.5, -1e-9), 7),
     frames.Observed("c", Counters(n_steps=1, first_token_s=Histogram(total=0.5)), Occupancy(1, 2, 3, 4)),
 ]
 

@@ -1,0 +1,150 @@
+"""A context that turns texts into vectors, beside the one that answers and over the same weights.
+
+Owns its native context and the size it gets. Knows nothing of calls, or of how long texts are put together.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import numpy as np
+
+from app.engine.backend import Chunk
+from app.engine.embedding import EmbedderFacts, Pooling, Vector
+from app.engine.frames import EngineConfig
+from app.engine.llama.batch import Batch
+from app.engine.llama.native import lib, native_log
+from app.engine.llama.tokenizer import tokenize
+from app.engine.tuning import Setting
+from quantizer.errors import EngineError
+
+__all__ = ["LlamaEmbedder"]
+
+DEFAULT_N_CTX = 2048
+MAX_BATCH = 512
+MIN_BATCH = 64
+MAX_LOGIT_BYTES = 128 << 20  # llama.cpp computes the logits of every token that it embeds
+N_SEQUENCES = 64
+_PLACE = re.compile(r"\{query\}|\{document\}")
+
+
+class LlamaEmbedder:
+    """An `Embedder` over loaded weights. Make one with `LlamaModel.embedder`, and close it before the model."""
+
+    def __init__(self, model: int, config: EngineConfig, setting: Setting, pooling: Pooling) -> None:
+        """Raises EngineError when there is no memory for the context."""
+        self._owned = ExitStack()
+        self._model = model
+        self._vocab = lib.llama_model_get_vocab(model)
+        self._context = self._open(_context_params(model, config, setting, pooling, can_split=True))
+        can_split = bool(lib.llama_get_memory(self._context)) and lib.llama_get_causal_attn(self._context)
+        if not can_split:
+            self._owned.close()
+            self._context = self._open(_context_params(model, config, setting, pooling, can_split=False))
+        n_batch = lib.llama_n_batch(self._context)
+        is_ranker = pooling is Pooling.RANK
+        self.facts = EmbedderFacts(
+            n_ctx=_n_ctx(model, config),
+            n_batch=n_batch,
+            n_sequences=_n_sequences(n_batch),
+            n_dimensions=lib.llama_model_n_cls_out(model) if is_ranker else lib.llama_model_n_embd_out(model),
+            pooling=pooling,
+            can_split=can_split,
+        )
+        self._batch = Batch(n_batch)
+
+    def pair(self, query: str, document: str) -> list[int]:
+        """Return the tokens of both: in the model's own words, else with its marks between them.
+
+        Source: format_prompt_rerank in llama.cpp tools/server/server-common.cpp as vendored in llama-cpp-python 0.3.36.
+        """
+        template = lib.llama_model_chat_template(self._model, b"rerank")
+        if template:
+            words = {"{query}": query, "{document}": document}
+            text = _PLACE.sub(lambda place: words[place.group()], template.decode("utf-8", "replace"))
+            return tokenize(self._vocab, text, add_special=False, parse_special=True)
+        begin, end, between = self._marks()
+        texts = (tokenize(self._vocab, text, add_special=False, parse_special=False) for text in (query, document))
+        query_tokens, document_tokens = texts
+        return [*begin, *query_tokens, *end, *between, *document_tokens, *end]
+
+    def compute(self, chunks: Sequence[Chunk]) -> Vector:
+        status = lib.llama_decode(self._context, self._batch.fill(chunks))
+        if status != 0:
+            lib.llama_memory_clear(lib.llama_get_memory(self._context), False)
+            cause = f"llama.cpp failed to compute embeddings (status {status}): {native_log().last_words()}"
+            raise EngineError(cause, "Load the model again.")
+        return np.stack([self._pooled(chunk.sequence_id) for chunk in chunks])
+
+    def forget(self, sequence_id: int) -> None:
+        lib.llama_memory_seq_rm(lib.llama_get_memory(self._context), sequence_id, -1, -1)
+
+    def close(self) -> None:
+        self._owned.close()
+
+    def _open(self, params: lib.llama_context_params) -> int:
+        context: int | None = lib.llama_init_from_model(self._model, params)
+        if not context:
+            cause = f"llama.cpp cannot make a context for embeddings: {native_log().last_words()}"
+            raise EngineError(cause, "Use a smaller --ctx, or a smaller model.")
+        self._owned.callback(lib.llama_free, context)
+        return context
+
+    def _marks(self) -> tuple[list[int], list[int], list[int]]:
+        """Return the tokens that this vocabulary puts before a query, after each text, and between both."""
+        vocab = self._vocab
+        bos, eos, sep = lib.llama_vocab_bos(vocab), lib.llama_vocab_eos(vocab), lib.llama_vocab_sep(vocab)
+        end = sep if eos < 0 else eos
+        return (
+            [bos] if lib.llama_vocab_get_add_bos(vocab) and bos >= 0 else [],
+            [end] if lib.llama_vocab_get_add_eos(vocab) and end >= 0 else [],
+            [sep] if lib.llama_vocab_get_add_sep(vocab) and sep >= 0 else [],
+        )
+
+    def _pooled(self, sequence_id: int) -> Vector:
+        pointer = lib.llama_get_embeddings_seq(self._context, sequence_id)
+        if not pointer:
+            raise EngineError("llama.cpp gave no embedding for a text.", "Choose another embedding model.")
+        return np.ctypeslib.as_array(pointer, (self.facts.n_dimensions,)).copy()
+
+
+def _n_ctx(model: int, config: EngineConfig) -> int:
+    """Return the longest text in tokens: never more than the model was trained on, for some end the process there."""
+    n_ctx_train: int = lib.llama_model_n_ctx_train(model)
+    return min(config.n_ctx or DEFAULT_N_CTX, n_ctx_train)
+
+
+def _n_batch(model: int) -> int:
+    n_vocab: int = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
+    return max(MIN_BATCH, min(MAX_BATCH, MAX_LOGIT_BYTES // (n_vocab * ctypes.sizeof(ctypes.c_float))))
+
+
+def _n_sequences(n_batch: int) -> int:
+    """Return how many texts share a batch; llama.cpp ends the process where places outnumber its outputs."""
+    return min(N_SEQUENCES, n_batch)
+
+
+def _context_params(
+    model: int, config: EngineConfig, setting: Setting, pooling: Pooling, *, can_split: bool
+) -> lib.llama_context_params:
+    """Return the parameters of a context that holds one text of full length besides a batch of others.
+
+    A text that cannot be split must fit one micro-batch.
+    """
+    n_ctx = _n_ctx(model, config)
+    n_batch = _n_batch(model) if can_split else n_ctx
+    params = lib.llama_context_default_params()
+    params.n_ctx = n_ctx + n_batch if can_split else n_ctx
+    params.n_batch = params.n_ubatch = n_batch
+    params.n_seq_max = _n_sequences(n_batch)
+    params.n_threads = params.n_threads_batch = setting.n_threads
+    params.kv_unified = True
+    params.embeddings = True
+    params.no_perf = True
+    params.pooling_type = int(pooling)
+    is_fused = setting.flash_attention
+    params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_AUTO if is_fused else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    return params

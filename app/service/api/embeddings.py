@@ -1,0 +1,116 @@
+"""Vectors and ranks: /v1/embeddings as OpenAI has it, /v1/rerank as Jina and llama-server have it.
+
+Owns these bodies and answers. Knows nothing of pooling or of how texts are computed.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict, Field, StrictInt
+
+from app.engine.frames import Embedded, Ranked
+from app.service.api.access import models_of
+from app.service.body import read_body
+from app.service.streaming import JsonBytes, while_connected
+from quantizer.errors import RequestError
+
+__all__ = ["EmbeddingsBody", "RerankBody", "router"]
+
+router = APIRouter()
+
+MAX_INPUTS = 2048  # OpenAI's limit
+_FLOAT32 = struct.Struct("<f")
+
+Text = Annotated[str, Field(strict=True)]
+TokenIds = Annotated[list[StrictInt], Field(min_length=1)]
+Inputs = Annotated[list[Text] | list[TokenIds], Field(min_length=1, max_length=MAX_INPUTS)]
+
+
+class EmbeddingsBody(BaseModel):
+    """One text, one list of token ids, or a list of either."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    input: Text | TokenIds | Inputs
+    model: Text = ""
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+
+    def inputs(self) -> list[str | tuple[int, ...]]:
+        given: Any = self.input
+        is_one = isinstance(given, str) or isinstance(given[0], int)
+        return [item if isinstance(item, str) else tuple(item) for item in ([given] if is_one else given)]
+
+
+class RerankBody(BaseModel):
+    """`documents` to be ordered by how well they answer `query`; the best `top_n` are told, all without it."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    query: Text
+    documents: Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS)]
+    model: Text = ""
+    top_n: Annotated[int, Field(ge=0)] | None = None
+    return_documents: bool = False
+
+
+@router.post("/v1/embeddings")
+async def embeddings(request: Request) -> Response:
+    """A vector of length 1 for each input."""
+    body = await read_body(request, EmbeddingsBody)
+    model = await models_of(request).named(body.model)
+
+    async def answer() -> Response:
+        return JsonBytes(_embeddings(await model.engine.embed(body.inputs()), body, model.ref.id))
+
+    return await while_connected(request, answer())
+
+
+@router.post("/v1/rerank")
+@router.post("/rerank")
+async def rerank(request: Request) -> Response:
+    """The documents' scores, the best first."""
+    body = await read_body(request, RerankBody)
+    model = await models_of(request).named(body.model)
+
+    async def answer() -> Response:
+        return JsonBytes(_ranking(await model.engine.rank(body.query, body.documents), body, model.ref.id))
+
+    return await while_connected(request, answer())
+
+
+def _embeddings(embedded: Embedded, body: EmbeddingsBody, model_id: str) -> dict[str, Any]:
+    n_dimensions = len(embedded.vectors[0]) // _FLOAT32.size
+    if body.dimensions not in (None, n_dimensions):
+        cause = f"This model's embeddings have {n_dimensions} dimensions, and {body.dimensions} were asked for."
+        raise RequestError(cause, "Leave `dimensions` out: the file does not say that shorter vectors are any good.")
+    encode = _as_base64 if body.encoding_format == "base64" else _as_floats
+    data = [
+        {"object": "embedding", "index": index, "embedding": encode(vector)}
+        for index, vector in enumerate(embedded.vectors)
+    ]
+    return {"object": "list", "data": data, "model": model_id, "usage": _usage(embedded.n_tokens)}
+
+
+def _ranking(ranked: Ranked, body: RerankBody, model_id: str) -> dict[str, Any]:
+    best = sorted(range(len(ranked.scores)), key=lambda index: -ranked.scores[index])[: body.top_n]
+    results: list[dict[str, Any]] = [{"index": index, "relevance_score": ranked.scores[index]} for index in best]
+    if body.return_documents:
+        results = [{**result, "document": {"text": body.documents[result["index"]]}} for result in results]
+    return {"model": model_id, "object": "list", "usage": _usage(ranked.n_tokens), "results": results}
+
+
+def _as_floats(vector: bytes) -> list[float]:
+    return [value for (value,) in _FLOAT32.iter_unpack(vector)]
+
+
+def _as_base64(vector: bytes) -> str:
+    return base64.b64encode(vector).decode()
+
+
+def _usage(n_tokens: int) -> dict[str, int]:
+    return {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
