@@ -130,7 +130,13 @@ class Engine:
         self._n_arrived += 1
         sampler = self._backend.new_sampler(request.sampling, request.ignore_eos, tokens)
         acceptance = self._drafter.new_acceptance()
-        return Sequence(request, self._n_arrived, tokens, len(tokens), limit, sampler, acceptance, self._clock())
+        tags = self._visible_tags(request)
+        return Sequence(request, self._n_arrived, tokens, len(tokens), limit, sampler, acceptance, self._clock(), tags)
+
+    def _visible_tags(self, request: Request) -> dict[int, bytes]:
+        """Return the tokens, one each, that are written like the request's visible tags."""
+        spelled = ((tag, self._backend.tokenize(tag, False, True)) for tag in request.visible_tags)
+        return {tokens[0]: tag.encode() for tag, tokens in spelled if len(tokens) == 1}
 
     def _prompt_tokens(self, request: Request) -> list[int]:
         prompt = request.prompt
@@ -270,11 +276,14 @@ class Engine:
         sequence.append(token)
         self.counters.n_decode_tokens += 1
         self.counters.depth_sum += len(sequence.tokens)
-        text = sequence.text.push(self._backend.piece(token))
+        text = sequence.text.push(self._piece(sequence, token))
         if sequence.text.is_stopped:
             return FinishReason.STOP, text
         reason = self._limit_reason(sequence)
         return reason, text + sequence.text.finish() if reason else text
+
+    def _piece(self, sequence: Sequence, token: int) -> bytes:
+        return self._backend.piece(token) or sequence.tags.get(token, b"")
 
     def _note_logprob(self, sequence: Sequence, row: int, token: int, offset: int) -> None:
         """Keep how likely `token` was where the request asks for it; its text begins at character `offset`."""
@@ -283,7 +292,7 @@ class Engine:
         logprobs = log_softmax(self._backend.logits(row))
         top = most_likely(logprobs, sequence.n_logprobs)
         rivals = tuple((self._backend.label(other), float(logprobs[other])) for other in top)
-        entry = TokenLogprob(self._backend.piece(token), float(logprobs[token]), rivals, offset)
+        entry = TokenLogprob(self._piece(sequence, token), float(logprobs[token]), rivals, offset)
         sequence.ledger.add(entry, sequence.text.end)
 
     def _settle_draft(self, sequence: Sequence, n_draft: int, n_accepted: int) -> None:

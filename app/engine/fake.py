@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import re
 import threading
 from collections.abc import Sequence
 
@@ -22,6 +23,7 @@ from app.engine.sampler import check_biases
 __all__ = ["END", "FakeBackend"]
 
 END = 256
+_WANTED = re.compile(rb"<say>(.+?)</say>", re.DOTALL)
 _LETTERS = b"etaoinshrdlu etaoinshrdlu etaoinshrdlu,.\n"
 
 
@@ -36,6 +38,8 @@ class _Cell:
 
 class FakeBackend:
     """A `Backend` whose answers are letters chosen by a hash. Each decode takes `step_s` seconds at least.
+
+    A prompt that holds <say>TEXT</say> is answered with the last such TEXT.
 
     One token in `end_every` ends the answer; of the others most depend on the last two tokens only, so that text
     repeats itself and drafts are taken, the rest on every token before.
@@ -87,9 +91,9 @@ class FakeBackend:
     def is_end(self, token: int) -> bool:
         return token == END
 
-    def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> FakeSampler:  # noqa: ARG002
+    def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> FakeSampler:
         check_biases(params, self.facts.n_vocab)
-        return FakeSampler(self, params, ignore_eos)
+        return FakeSampler(self, params, ignore_eos, history)
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
         n_tokens = sum(len(chunk.tokens) for chunk in chunks)
@@ -153,6 +157,10 @@ class FakeBackend:
     def close(self) -> None:
         self._cells = []
 
+    def n_before(self, row: int) -> int:
+        """Return how many tokens the sequence of `row` has up to there."""
+        return len(self._rows[row])
+
     def choose(self, row: int, salt: str, ignore_eos: bool) -> int:
         """Return the next token after the history of `row`, which must have been asked logits for."""
         history = self._rows[row]
@@ -168,14 +176,19 @@ def _chance(salt: str, tokens: list[int]) -> random.Random:
 
 
 class FakeSampler:
-    """Greedy, or salted by the seed: the same history and seed give the same token."""
+    """Greedy, or salted by the seed: the same history and seed give the same token, but where a text is to be said."""
 
-    def __init__(self, backend: FakeBackend, params: SamplingParams, ignore_eos: bool) -> None:
+    def __init__(self, backend: FakeBackend, params: SamplingParams, ignore_eos: bool, history: Sequence[int]) -> None:
         self._backend = backend
         self._salt = "" if params.is_greedy else str(params.seed)
         self._ignore_eos = ignore_eos
+        self._n_prompt = len(history)
+        wanted = _WANTED.findall(bytes(token for token in history if token < END))
+        self._said = [*wanted[-1], END] if wanted else []
 
     def sample(self, row: int) -> int:
+        if self._said:
+            return self._said[min(self._backend.n_before(row) - self._n_prompt, len(self._said) - 1)]
         return self._backend.choose(row, self._salt, self._ignore_eos)
 
     def close(self) -> None:

@@ -140,7 +140,8 @@ class Request:
     `prompt` is text (tokenized by the worker; with `parse_special` the text of special tokens becomes those tokens) or
     a tuple of token ids. `max_tokens` None means: until the model ends or the context is full. Stop strings end the
     answer and are not part of it. A higher `priority` is served first. With `n_logprobs` each token of the answer is
-    told with its probability and that many of the most likely ones; None asks for neither.
+    told with its probability and that many of the most likely ones; None asks for neither. Special tokens are no text,
+    but for those that read like one of `visible_tags`.
 
     Raises RequestError when a limit is exceeded.
     """
@@ -155,6 +156,7 @@ class Request:
     parse_special: bool = True
     priority: int = 0
     n_logprobs: int | None = None
+    visible_tags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and not 0 <= self.max_tokens <= 2**31 - 1:

@@ -5,6 +5,7 @@ The mutable state that `app.engine.core` moves forward. Knows nothing of other s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from app.engine.backend import Chunk, Sampler
@@ -25,8 +26,8 @@ class Sequence:
     """`tokens` is prompt and answer; the first `n_computed` are in the cache under `sequence_id` (None: not seated).
 
     `draft` is verified in the next step; `guess` is only compared with what comes, so that acceptance is learned for
-    nothing while no draft pays. `limit` is the most tokens that prompt and answer may have together. Times are in
-    seconds on one monotonic clock.
+    nothing while no draft pays. `limit` is the most tokens that prompt and answer may have together. `tags` are the
+    special tokens that count as text, with that text. Times are in seconds on one monotonic clock.
     """
 
     request: Request
@@ -37,6 +38,7 @@ class Sequence:
     sampler: Sampler
     acceptance: Acceptance
     arrived_s: float
+    tags: Mapping[int, bytes] = field(default_factory=dict)
     text: TextStream = field(init=False)
     ledger: LogprobLedger | None = None
     index: SuffixIndex | None = None

@@ -182,6 +182,28 @@ def test_a_prompt_without_valid_tokens_is_refused(prompt: str | tuple[int, ...])
     assert record.failed["a"].kind == "RequestError"
 
 
+class TaggedBackend(FakeBackend):
+    """Has one special token, <call>, which it says in place of the letter e."""
+
+    CALL = ord("e")
+
+    def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+        return [self.CALL] if text == "<call>" else super().tokenize(text, add_special, parse_special)
+
+    def piece(self, token: int) -> bytes:
+        return b"" if token == self.CALL else super().piece(token)
+
+
+@pytest.mark.parametrize(("tags", "text"), [((), "hr"), (("<call>", "<other>"), "h<call>r<call>")])
+def test_special_tokens_are_text_where_they_are_asked_for(tags: tuple[str, ...], text: str) -> None:
+    record = Record()
+    engine = Engine(TaggedBackend(), record)
+    engine.submit(replace(request(prompt="<say>here</say>"), visible_tags=tags, n_logprobs=0))
+    run(engine)
+    assert record.text["a"] == text
+    assert b"".join(entry.piece for entry in record.logprobs["a"]).decode() == text
+
+
 def test_an_abort_frees_the_cells_and_keeps_what_was_said() -> None:
     record = Record()
     engine = Engine(FakeBackend(end_every=10**9, n_ctx=64, n_cells=64), record)

@@ -17,7 +17,7 @@ SAMPLES = [
     frames.Submit(
         Request(request_id="a", prompt="text\x00\ud800", stop=("x",), sampling=SamplingParams(seed=2**64 - 1))
     ),
-    frames.Submit(Request(request_id="a", prompt=(1, 2), max_tokens=0)),
+    frames.Submit(Request(request_id="a", prompt=(1, 2), max_tokens=0, visible_tags=("<tool_call>",))),
     frames.Submit(
         Request(
             request_id="a",
