@@ -34,7 +34,9 @@ class StepCost:
     _known: dict[int, float] = field(default_factory=dict)  # what `ratio` worked out since it last learned
 
     def observe(self, n_tokens: int, duration_s: float) -> None:
-        """Learn from a step of `n_tokens`. Steps before the first of one token teach nothing."""
+        """Learn from a step of `n_tokens`. Steps before the first of one token teach nothing, nor do those of 0 s."""
+        if duration_s <= 0.0:  # too short for a coarse clock
+            return
         if n_tokens == 1:
             known = duration_s if self.single_s is None else self.single_s
             self.single_s = known + _OBSERVATION_WEIGHT * (duration_s - known)

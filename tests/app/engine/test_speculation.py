@@ -23,6 +23,14 @@ def test_when_each_token_costs_as_much_as_a_step_nothing_is_drafted() -> None:
     assert draft_length(draft(16), Acceptance(), StepCost(dict(DEAR)), 1, 1) == 0
 
 
+def test_a_step_too_short_for_the_clock_teaches_nothing() -> None:
+    cost = StepCost(dict(FREE))
+    cost.observe(1, 0.0)
+    cost.observe(64, 0.0)
+    cost.observe(64, 1.0)
+    assert cost.ratios == FREE
+
+
 def test_a_draft_that_is_never_taken_is_given_up() -> None:
     acceptance = Acceptance()
     for _ in range(20):
