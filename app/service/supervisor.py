@@ -27,6 +27,8 @@ from app.engine.frames import (
     Load,
     LoadProgress,
     Notice,
+    Observe,
+    Observed,
     Output,
     Rank,
     Ranked,
@@ -45,6 +47,7 @@ __all__ = ["AnswerEvent", "EngineStatus", "Supervisor"]
 AnswerEvent: TypeAlias = Output | Finished
 
 _GRACE_AFTER_DEATH_S = 0.3  # running answers wait for it, and they learn of the death within a second
+_OBSERVE_TIMEOUT_S = 1.0
 _GRACE_AT_STOP_S = 6.0  # a worker saves what it computed for 3 s at most, and writes it
 
 
@@ -133,6 +136,17 @@ class Supervisor:
         text: str = await self._call(Detokenize(uuid4().hex, tuple(tokens)))
         return text
 
+    async def observe(self) -> Observed | None:
+        """Return what the engine has done and holds; None when there is none just now."""
+        if self.status.state != "ready":
+            return None
+        try:
+            async with asyncio.timeout(_OBSERVE_TIMEOUT_S):
+                observed: Observed = await self._call(Observe(uuid4().hex))
+        except (EngineError, TimeoutError):  # it died meanwhile, or the system has stopped it
+            return None
+        return observed
+
     async def embed(self, inputs: Sequence[str | tuple[int, ...]]) -> Embedded:
         """Return the vectors of `inputs`, texts or token ids. Raises RequestError for a model that only ranks."""
         embedded: Embedded = await self._call(Embed(uuid4().hex, tuple(inputs)))
@@ -150,7 +164,7 @@ class Supervisor:
             await asyncio.wait({self._life})
         self._fail_running(EngineError("The model was unloaded.", "Send the request again."))
 
-    async def _call(self, frame: Tokenize | Detokenize | Embed | Rank) -> Any:
+    async def _call(self, frame: Tokenize | Detokenize | Embed | Rank | Observe) -> Any:
         await self.ready()
         result = self._calls[frame.call_id] = asyncio.get_running_loop().create_future()
         self._send(frame)
@@ -230,7 +244,7 @@ class Supervisor:
                 self._resolve(frame.call_id, frame.tokens)
             case Detokenized():
                 self._resolve(frame.call_id, frame.text)
-            case Embedded() | Ranked():
+            case Embedded() | Ranked() | Observed():
                 self._resolve(frame.call_id, frame)
             case LoadProgress():
                 self.status = replace(self.status, progress=frame.fraction)

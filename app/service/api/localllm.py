@@ -5,6 +5,8 @@ Here alone errors may name paths of this machine: the caller named them.
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -34,13 +36,13 @@ class LoadBody(BaseModel):
 
 @router.get("/status")
 async def status(request: Request) -> Response:
-    """The service's version and its models."""
+    """The service's version, its models and what their engines hold just now."""
     models = models_of(request)
     return JsonBytes(
         {
             "version": __version__,
             "default_model": models.default.ref.id,
-            "models": [_entry(model) for model in models.loaded],
+            "models": await asyncio.gather(*(_entry(model) for model in models.loaded)),
         }
     )
 
@@ -53,8 +55,8 @@ async def load(request: Request) -> Response:
     return JsonBytes({"id": model.ref.id})
 
 
-def _entry(model: ServedModel) -> dict[str, Any]:
-    engine = model.engine.status
+async def _entry(model: ServedModel) -> dict[str, Any]:
+    engine, observed = model.engine.status, await model.engine.observe()
     return {
         "id": model.ref.id,
         "state": engine.state,
@@ -64,4 +66,5 @@ def _entry(model: ServedModel) -> dict[str, Any]:
         "error": error_body(engine.error)["error"] if engine.error else None,
         "n_running": model.engine.n_running,
         "worker_pid": model.engine.worker_pid,
+        "occupancy": asdict(observed.occupancy) if observed else None,
     }

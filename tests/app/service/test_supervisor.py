@@ -69,6 +69,21 @@ async def test_an_answer_ends_with_what_it_took() -> None:
     assert len("".join(event.text for event in outputs if isinstance(event, Output))) == 4
 
 
+async def test_a_hang_up_frees_the_engine_and_it_can_be_seen_doing_so() -> None:
+    async with _open("--fake-step-ms", "5") as supervisor:
+        assert await supervisor.observe() is None, "it is still loading"
+        async with supervisor.answer(ENDLESS) as events:
+            await anext(events)
+            observed = await supervisor.observe()
+            assert observed is not None
+            assert observed.occupancy.n_running == 1
+            assert observed.occupancy.n_cells_used >= len("on and on")
+        async with asyncio.timeout(0.25):
+            while (observed := await supervisor.observe()) and observed.occupancy.n_running:
+                pass
+        assert supervisor.n_running == 0
+
+
 async def test_answers_at_once_are_the_answers_one_by_one() -> None:
     requests = [
         Request(request_id=str(seed), prompt=f"question {seed}", max_tokens=30, sampling=SamplingParams(seed=seed))
