@@ -70,8 +70,10 @@ class PrefixCache:
         if self._tidy(match.n_tokens):
             match = self._match(tokens)
         saved = self._saved_match(tokens, match.n_tokens)
-        if saved is not None and (seat := self._restore(saved, tokens)) is not None:
-            return seat
+        if saved is not None:
+            if (seat := self._restore(saved, tokens)) is not None:
+                return seat
+            match = self._match(tokens)  # making room for it may have evicted what matched
         source_id = match.sequence_id
         if source_id is None:
             sequence_id = self._new_id()
@@ -191,10 +193,10 @@ class PrefixCache:
     def _restore(self, match: SavedMatch, tokens: Sequence[int]) -> Seat | None:
         """Return a place with the saved sequence, cut to what `tokens` begin with; None where it cannot come back."""
         assert self._store is not None
-        if not self.make_room(match.n_saved):
+        if match.n_saved > self.n_cells_available():
             return None
         state = self._store.load(match)
-        if state is None:
+        if state is None or not self.make_room(match.n_saved):
             return None
         sequence_id = self._new_id()
         if not self._backend.restore(sequence_id, state):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -139,18 +140,31 @@ TestTreeAgainstNaive = TreeAgainstNaive.TestCase
 def test_integrity_holds_after_each_of_10000_random_operations() -> None:
     chance, tree = random.Random(3), PrefixTree()
     documents = [[chance.randrange(50) for _ in range(200)] for _ in range(5)]
+    done: Counter[str] = Counter()
     for _ in range(10_000):
         key = chance.randrange(12)
+        document = chance.choice(documents)
+        action = chance.choice(("extend", "extend", "go on", "truncate", "lock", "unlock", "evict"))
         if key not in tree:
-            document = chance.choice(documents)
+            action = "insert"
             tree.insert(key, document[: chance.randrange(120)])
-        elif (action := chance.random()) < 0.5:
+        elif action == "extend":
             tree.extend(key, [chance.randrange(50) for _ in range(chance.randrange(6))])
-        elif action < 0.8:
+        elif action == "go on":  # as another sequence may have done before
+            document = next((other for other in documents if other[:20] == tree.tokens(key)[:20]), document)
+            tree.extend(key, document[tree.length(key) :][: chance.randrange(30)])
+        elif action == "truncate":
             tree.truncate(key, chance.randrange(tree.length(key) + 1))
-        else:
-            tree.remove(key)
+        elif action == "lock":
+            tree.lock(key)
+        elif action == "unlock":
+            while tree.is_locked(key):
+                tree.unlock(key)
+        elif action == "evict" and (coldest := tree.coldest()) is not None:
+            tree.remove(coldest)
         tree.check_integrity()
+        done[action] += 1
+    assert min(done.values()) > 500, done
 
 
 @given(st.lists(st.lists(st.integers(0, 1), max_size=8), max_size=6))
