@@ -19,6 +19,7 @@ __all__ = ["Settings", "load_settings"]
 
 ENVIRONMENT_PREFIX = "LOCALLLM_"
 DEFAULT_PORT = 11500
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class Settings:
     model: str = "guide"
     ctx: int = 0  # tokens of context
     kv_type: str = ""  # what the KV cache stores: TYPE or K_TYPE,V_TYPE, such as q8_0
+    context_shift: bool = False  # answers that fill the context go on, and forget the oldest tokens
     threads: int = 0
     parallel: int = 8  # answers at once
     origins: str = ""  # web pages that may use the service, such as http://localhost:3000, separated by commas
@@ -96,7 +98,7 @@ def _typed(name: str, value: object, source: str) -> object:
         return value
     try:
         if isinstance(value, str):
-            return kind(value)
-    except ValueError:
+            return _BOOLEANS[value.lower()] if kind is bool else kind(value)
+    except (ValueError, KeyError):
         pass
     raise UsageError(f"{source} sets {name} to {value!r}.", f"It takes a value of type {kind.__name__}.")

@@ -19,6 +19,9 @@ __all__ = ["serve"]
 @click.option("-m", "--model", help="guide, a path to a GGUF, or a name in the library.  [default: guide]")
 @click.option("--ctx", type=click.IntRange(min=0), help="Tokens of context; 0 lets localllm choose.")
 @click.option("--kv-type", help="What the KV cache stores, TYPE or K_TYPE,V_TYPE: f16, q8_0, q4_0 ...  [default: f16]")
+@click.option(
+    "--context-shift", is_flag=True, default=None, help="Answers that fill the context go on; the oldest tokens go."
+)
 @click.option("--threads", type=click.IntRange(min=0), help="CPU threads; 0 lets localllm choose.")
 @click.option("--parallel", type=click.IntRange(1, 256), help="Answers at once.  [default: 8]")
 @click.option("--api-key", help="Key that clients must send (better: LOCALLLM_API_KEY, which `ps` does not show).")

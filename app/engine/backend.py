@@ -24,7 +24,8 @@ class ModelFacts:
     """What a loaded model is. `n_ctx` is the longest sequence in tokens, `n_cells` what all sequences share.
 
     `n_sequences` answers may run at once; the cache keeps `n_places` sequences. With `can_cut` a sequence can be
-    truncated and copied anywhere; without (recurrent, hybrid, sliding window) only as a whole. Saved states fit where
+    truncated and copied anywhere; without (recurrent, hybrid, sliding window) only as a whole. With `can_shift` its
+    tokens can move to other positions. Saved states fit where
     the `layout` is the same. Without `can_generate` the model (an encoder) only embeds or ranks whole texts.
     """
 
@@ -40,6 +41,7 @@ class ModelFacts:
     n_parameters: int
     model_bytes: int
     layout: str = ""
+    can_shift: bool = False
     can_generate: bool = True
 
 
@@ -118,6 +120,13 @@ class Backend(Protocol):
         """Forget the sequence from position `n_tokens` on and return how many tokens are left.
 
         Models whose state cannot be cut (recurrent, sliding window) forget all of it and return 0.
+        """
+        ...
+
+    def shift(self, sequence_id: int, n_keep: int, n_discard: int) -> None:
+        """Forget `n_discard` tokens behind the first `n_keep` and let those behind them move up.
+
+        Only with `facts.can_shift`, and only where no other sequence shares the cells that move.
         """
         ...
 

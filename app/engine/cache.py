@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.engine.backend import Backend
+from app.engine.context_shift import Shift
 from app.engine.prefix import Match, PrefixTree
 from app.engine.store import SavedMatch, SequenceStore
 
@@ -41,6 +42,8 @@ class PrefixCache:
         self._facts = backend.facts
         self._tree = PrefixTree()
         self._free_ids = list(range(self._facts.n_places))
+        self._n_pure: dict[int, int] = {}  # of a shifted sequence: tokens that were computed with all before them
+        self._n_shifts = 0
         self._high_water = 0  # cells ever used at once since the cache was last empty
 
     @property
@@ -107,6 +110,23 @@ class PrefixCache:
             self._tree.truncate(sequence_id, n_left)
         return n_left
 
+    def shift(self, sequence_id: int, shift: Shift) -> int:
+        """Forget the tokens of `shift`, in the backend too, and let the rest move up; return how many are left.
+
+        No other prompt may find what was computed with forgotten tokens: behind the head stands a token of no text.
+        """
+        tokens = self._tree.tokens(sequence_id)
+        begin = shift.n_keep + shift.n_discard
+        if len(tokens) <= begin or not self._own(sequence_id, begin):
+            return self.cut(sequence_id, min(self._tree.length(sequence_id), shift.n_keep))
+        self._backend.shift(sequence_id, shift.n_keep, shift.n_discard)
+        self._n_shifts += 1
+        self._n_pure[sequence_id] = min(shift.n_keep, self._n_pure.get(sequence_id, shift.n_keep))
+        self._tree.truncate(sequence_id, 0)
+        self.computed(sequence_id, tokens[: shift.n_keep])
+        self._tree.extend(sequence_id, [-self._n_shifts, *tokens[begin + 1 :]])
+        return self._tree.length(sequence_id)
+
     def checkpoint(self, sequence_id: int) -> None:
         """Keep the sequence as it is now beside itself: where it cannot be cut, this is how to come back to here."""
         n_tokens = self._tree.length(sequence_id)
@@ -118,6 +138,8 @@ class PrefixCache:
 
     def release(self, sequence_id: int) -> None:
         """Leave the sequence to whoever begins like it, or to eviction."""
+        if (n_pure := self._n_pure.pop(sequence_id, None)) is not None:
+            self.cut(sequence_id, min(n_pure, self._tree.length(sequence_id)))
         self._tree.unlock(sequence_id)
         if self._tree.length(sequence_id) == 0:
             self._drop(sequence_id)
@@ -215,6 +237,18 @@ class PrefixCache:
         if self._is_saved(sequence_id):
             return False
         return self._backend.state_bytes(sequence_id) <= self._store.max_state_bytes
+
+    def _own(self, sequence_id: int, begin: int) -> bool:
+        """Give the sequence cells of its own from `begin` on: a cell has one position for all who hold it.
+
+        Return False, the sequence being empty then, where there is no room for a copy.
+        """
+        n_tokens = self._tree.length(sequence_id)
+        if n_tokens - self._tree.own_cells(sequence_id) <= begin:
+            return True
+        state = self._backend.save(sequence_id)
+        self.cut(sequence_id, 0)
+        return self.make_room(n_tokens) and self._backend.restore(sequence_id, state)
 
     def _save(self, sequence_id: int) -> None:
         assert self._store is not None

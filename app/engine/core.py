@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from app.engine.backend import Backend, DecodeStatus
 from app.engine.cache import PrefixCache
@@ -50,6 +51,7 @@ class Engine:
         emit: Callable[[Event], None],
         store: SequenceStore | None = None,
         step_cost: StepCost | None = None,
+        shifts_context: bool = False,
         clock: Callable[[], float] = time.perf_counter,  # monotonic counts in 16 ms on Windows
     ) -> None:
         self._backend = backend
@@ -60,6 +62,7 @@ class Engine:
         self._cache = PrefixCache(backend, store)
         self._drafter = Drafter(step_cost or StepCost())
         self._seating = Seating(self._facts, self._cache, clock)
+        self._shifts_context = shifts_context
         self._n_arrived = 0
         self.counters = Counters()
         self._lock = threading.Lock()  # guards the two sets below, which `abort` touches from other threads
@@ -79,7 +82,7 @@ class Engine:
     def submit(self, request: Request) -> None:
         """Queue `request`, or emit Failed when it cannot be served."""
         try:
-            self._seating.add(self._sequence(request))
+            self._seating.add(self._sequence(self._with_shift(request)))
         except UserError as error:
             self._emit(failure(request.request_id, error))
 
@@ -93,7 +96,9 @@ class Engine:
     def step(self) -> None:
         """Move every request that can move by one batch."""
         self._apply_aborts()
+        self._end_late()
         self._seating.seat_waiting()
+        self._shift_full()
         running = self._seating.running
         if self._facts.can_cut:  # a refused draft must be cut off
             self._drafter.assign(running, self._budget)
@@ -149,6 +154,29 @@ class Engine:
         if not tokens:
             raise RequestError("The prompt is empty.", "Give at least one token of text.")
         return tokens
+
+    def _with_shift(self, request: Request) -> Request:
+        """Return `request` with its say on context shifts, the engine's where it has none."""
+        wants_shift = self._shifts_context if request.context_shift is None else request.context_shift
+        if wants_shift and not self._facts.can_shift:
+            raise RequestError("The context of this model cannot be shifted.", "Leave context_shift out.")
+        return replace(request, context_shift=wants_shift)
+
+    def _shift_full(self) -> None:
+        """Make room in the context of each answer that fills it and is to go on."""
+        for sequence in self._seating.running:
+            if sequence.is_full and sequence.may_shift:
+                shift = sequence.plan_shift(self._facts.n_ctx)
+                sequence.n_computed = self._cache.shift(sequence.place, shift)
+                sequence.drop(shift, self._facts.n_ctx)
+
+    def _end_late(self) -> None:
+        now_s = self._clock()
+        for sequence in self._seating:
+            if sequence.is_late(now_s):
+                if text := sequence.text.finish():
+                    self._emit(Output(sequence.request.request_id, text, sequence.n_output))
+                self._finish(sequence, FinishReason.LENGTH)
 
     def _apply_aborts(self) -> None:
         with self._lock:
@@ -265,7 +293,7 @@ class Engine:
         sequence.n_passes += 1
 
     def _limit_reason(self, sequence: Sequence) -> FinishReason | None:
-        return FinishReason.LENGTH if len(sequence.tokens) >= sequence.limit else None
+        return FinishReason.LENGTH if sequence.is_full and not sequence.may_shift else None
 
     def _take(self, sequence: Sequence, token: int) -> tuple[FinishReason | None, str]:
         """Append a sampled token; return why the answer ends with it, if so, and the text it makes safe to show."""
@@ -279,7 +307,8 @@ class Engine:
         text = sequence.text.push(self._piece(sequence, token))
         if sequence.text.is_stopped:
             return FinishReason.STOP, text
-        reason = self._limit_reason(sequence)
+        is_last_line = sequence.is_last_line(text, self._clock())
+        reason = FinishReason.LENGTH if is_last_line else self._limit_reason(sequence)
         return reason, text + sequence.text.finish() if reason else text
 
     def _piece(self, sequence: Sequence, token: int) -> bytes:

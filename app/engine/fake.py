@@ -66,6 +66,7 @@ class FakeBackend:
             n_places=n_places,
             can_cut=can_cut,
             n_batch=n_batch,
+            can_shift=can_cut,
             n_parameters=0,
             model_bytes=0,
         )
@@ -128,6 +129,13 @@ class FakeBackend:
         n_left = n_tokens if self.facts.can_cut or n_tokens >= len(cells) else 0
         del cells[n_left:]
         return len(cells)
+
+    def shift(self, sequence_id: int, n_keep: int, n_discard: int) -> None:
+        cells = self._cells[sequence_id]
+        others = {id(cell) for other, held in enumerate(self._cells) if other != sequence_id for cell in held}
+        assert self.facts.can_shift, "this model's tokens can move"
+        assert not any(id(cell) in others for cell in cells[n_keep + n_discard :]), "a cell has one position"
+        del cells[n_keep : n_keep + n_discard]
 
     def state_bytes(self, sequence_id: int) -> int:
         return len(self.save(sequence_id))

@@ -55,6 +55,7 @@ class EngineConfig:
     n_ctx: int = 0
     n_cells: int = 0
     kv_type: str = ""  # TYPE or K_TYPE,V_TYPE
+    context_shift: bool = False  # for requests that do not say
     n_threads: int = 0
     n_sequences: int = 4
     n_batch: int = 0

@@ -143,6 +143,10 @@ class Request:
     told with its probability and that many of the most likely ones; None asks for neither. Special tokens are no text,
     but for those that read like one of `visible_tags`.
 
+    With `context_shift` (None: as the engine was started) an answer that fills the context goes on: the oldest tokens
+    behind the first `n_keep` (-1: the prompt) go. An answer ends `max_time_s` after its request came, and with the
+    first line that ends `max_predict_s` after its first token; None sets no limit.
+
     Raises RequestError when a limit is exceeded.
     """
 
@@ -156,6 +160,10 @@ class Request:
     parse_special: bool = True
     priority: int = 0
     n_logprobs: int | None = None
+    context_shift: bool | None = None
+    n_keep: int = 0
+    max_time_s: float | None = None
+    max_predict_s: float | None = None
     visible_tags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -167,6 +175,11 @@ class Request:
             raise RequestError("A stop string is empty or too long.", f"Use 1 to {MAX_STOP_CHARACTERS} characters.")
         if self.n_logprobs is not None and not 0 <= self.n_logprobs <= MAX_LOGPROBS:
             raise RequestError(f"{self.n_logprobs} logprobs a token were asked for.", f"Ask for 0 to {MAX_LOGPROBS}.")
+        if not -1 <= self.n_keep <= 2**31 - 1:
+            raise RequestError(f"n_keep is {self.n_keep}.", "Give a count from 0, or -1 for the whole prompt.")
+        for name, limit_s in (("max_time", self.max_time_s), ("t_max_predict_ms", self.max_predict_s)):
+            if limit_s is not None and not 0 < limit_s < math.inf:
+                raise RequestError(f"{name} is not a time.", "Give a number above 0, or leave it out.")
 
     def variants(self, n_answers: int) -> tuple[Request, ...]:
         """Return `n_answers` requests that differ in id and seed only, so that they share the prompt's cells."""
@@ -197,6 +210,7 @@ class Usage:
     """Tokens of one answer. `n_cached_tokens` of the prompt were not computed again.
 
     `n_passes` through the model gave the answer; drafts that were taken make them fewer than its tokens.
+    `n_dropped_tokens` of prompt and answer went in context shifts: what came last was said without them.
     """
 
     n_prompt_tokens: int = 0
@@ -205,6 +219,7 @@ class Usage:
     n_drafted_tokens: int = 0
     n_accepted_tokens: int = 0
     n_passes: int = 0
+    n_dropped_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

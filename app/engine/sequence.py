@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from app.engine.backend import Chunk, Sampler
+from app.engine.context_shift import Shift, plan_shift
 from app.engine.detokenize import TextStream
 from app.engine.draft import Draft, SuffixIndex
 from app.engine.logprobs import LogprobLedger
@@ -51,6 +52,7 @@ class Sequence:
     n_accepted: int = 0
     n_passes: int = 0
     saved_s: float = 0.0
+    n_dropped: int = 0  # of `tokens`, in context shifts
     seated_s: float | None = None
     first_token_s: float | None = None
     last_output_s: float | None = None
@@ -67,7 +69,7 @@ class Sequence:
 
     @property
     def n_output(self) -> int:
-        return len(self.tokens) - self.n_prompt
+        return len(self.tokens) + self.n_dropped - self.n_prompt
 
     @property
     def n_logprobs(self) -> int:
@@ -109,6 +111,39 @@ class Sequence:
         if self.index is not None:
             self.index.extend((token,))
 
+    @property
+    def is_full(self) -> bool:
+        return len(self.tokens) >= self.limit
+
+    @property
+    def may_shift(self) -> bool:
+        """Whether an answer that fills the context is to go on."""
+        most = self.request.max_tokens
+        return bool(self.request.context_shift) and (most is None or self.n_output < most)
+
+    def plan_shift(self, n_ctx: int) -> Shift:
+        """Return what goes of a sequence that fills the context."""
+        n_keep = self.n_prompt if self.request.n_keep == -1 else self.request.n_keep
+        return plan_shift(len(self.tokens), n_keep, n_ctx)
+
+    def drop(self, shift: Shift, n_ctx: int) -> None:
+        """Forget the tokens of `shift`; what drafts were looked up in begins anew."""
+        del self.tokens[shift.n_keep : shift.n_keep + shift.n_discard]
+        self.n_dropped += shift.n_discard
+        self.index, self.draft, self.guess = None, NO_DRAFT, NO_DRAFT
+        most = self.request.max_tokens
+        self.limit = n_ctx if most is None else min(n_ctx, len(self.tokens) + most - self.n_output)
+
+    def is_late(self, now_s: float) -> bool:
+        """Whether the request has had all its time."""
+        limit_s = self.request.max_time_s
+        return limit_s is not None and now_s - self.arrived_s >= limit_s
+
+    def is_last_line(self, text: str, now_s: float) -> bool:
+        """Whether `text`, just said, ends a line after the time for the answer is over."""
+        limit_s, begun_s = self.request.max_predict_s, self.first_token_s
+        return limit_s is not None and begun_s is not None and "\n" in text and now_s - begun_s > limit_s
+
     def usage(self) -> Usage:
         return Usage(
             n_prompt_tokens=self.n_prompt,
@@ -117,6 +152,7 @@ class Sequence:
             n_drafted_tokens=self.n_drafted,
             n_accepted_tokens=self.n_accepted,
             n_passes=self.n_passes,
+            n_dropped_tokens=self.n_dropped,
         )
 
     def timings(self, now_s: float) -> Timings:

@@ -95,7 +95,9 @@ class Worker:
             self.send(failure("", error))
             return
         with loaded.owned:
-            self._engine = Engine(loaded.backend, self.send, loaded.store, loaded.step_cost)
+            self._engine = Engine(
+                loaded.backend, self.send, loaded.store, loaded.step_cost, shifts_context=load.config.context_shift
+            )
             embeddings = EmbeddingQueue(loaded.backend, loaded.new_embedder, self.send)
             loaded.owned.callback(embeddings.close)
             self.send(_ready(loaded.backend.facts, time.monotonic() - started_s))

@@ -88,6 +88,7 @@ class ModelManager:
         config = EngineConfig(
             n_ctx=self._settings.ctx,
             kv_type=self._settings.kv_type,
+            context_shift=self._settings.context_shift,
             n_threads=self._settings.threads,
             n_sequences=self._settings.parallel,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,8 @@ class LlamaBackend:
         self._context = context
         self._vocab = lib.llama_model_get_vocab(model)
         self._memory = lib.llama_get_memory(context)
+        can_shift = facts.can_cut and bool(self._memory) and lib.llama_memory_can_shift(self._memory)
+        self.facts = replace(facts, can_shift=can_shift)
         self._batch = Batch(facts.n_batch)
         self._pieces: dict[int, bytes] = {}
         self._end_tokens: tuple[int, ...] | None = None
@@ -104,6 +107,10 @@ class LlamaBackend:
             return n_tokens
         lib.llama_memory_seq_rm(self._memory, sequence_id, -1, -1)
         return 0
+
+    def shift(self, sequence_id: int, n_keep: int, n_discard: int) -> None:
+        lib.llama_memory_seq_rm(self._memory, sequence_id, n_keep, n_keep + n_discard)
+        lib.llama_memory_seq_add(self._memory, sequence_id, n_keep + n_discard, -1, -n_discard)
 
     def state_bytes(self, sequence_id: int) -> int:
         return int(lib.llama_state_seq_get_size(self._context, sequence_id))

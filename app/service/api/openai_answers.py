@@ -121,6 +121,7 @@ def _together(finished: Sequence[Finished]) -> Finished:
         n_output_tokens=sum(usage.n_output_tokens for usage in usages),
         n_drafted_tokens=sum(usage.n_drafted_tokens for usage in usages),
         n_accepted_tokens=sum(usage.n_accepted_tokens for usage in usages),
+        n_dropped_tokens=sum(usage.n_dropped_tokens for usage in usages),
     )
     decode_s = max(item.timings.decode_s for item in finished)
     return replace(first, usage=usage, timings=replace(first.timings, decode_s=decode_s))
@@ -149,6 +150,7 @@ def timings_of(finished: Finished) -> dict[str, Any]:
         "predicted_n": usage.n_output_tokens,
         "predicted_ms": timings.decode_s * 1000,
         "predicted_per_second": _rate(usage.n_output_tokens - 1, timings.decode_s),
+        "dropped_n": usage.n_dropped_tokens,
         "draft_n": usage.n_drafted_tokens,
         "draft_n_accepted": usage.n_accepted_tokens,
         "queue_ms": timings.queue_s * 1000,

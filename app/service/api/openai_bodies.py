@@ -118,6 +118,10 @@ class GenerationBody(_Body):
     logit_bias: dict[str, Bias] | list[tuple[StrictInt, Bias]] | None = None
     grammar: Text | None = None
     ignore_eos: bool | None = None
+    context_shift: bool | None = None
+    n_keep: int | None = None
+    max_time: float | None = None
+    t_max_predict_ms: int | None = None
     response_format: ResponseFormat | None = None
 
     @property
@@ -141,6 +145,10 @@ class GenerationBody(_Body):
             ignore_eos=bool(self.ignore_eos),
             add_special=add_special,
             n_logprobs=self._n_logprobs(),
+            context_shift=self.context_shift,
+            n_keep=self.n_keep or 0,
+            max_time_s=self.max_time,
+            max_predict_s=self._max_predict_s(),
         )
 
     def _n_answers(self) -> int:
@@ -179,6 +187,10 @@ class GenerationBody(_Body):
     def _limit(self) -> int | None:
         limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         return None if limit == -1 else limit
+
+    def _max_predict_s(self) -> float | None:
+        """Return llama-server's limit of time, to which 0 and -1 mean none."""
+        return None if self.t_max_predict_ms in (None, 0, -1) else self.t_max_predict_ms / 1000
 
     def _stop_strings(self) -> tuple[str, ...]:
         if self.stop is None:

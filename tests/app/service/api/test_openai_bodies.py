@@ -38,6 +38,25 @@ def test_the_fields_of_llama_server_reach_the_engine_under_their_names() -> None
     assert _sampling(**LLAMA_SERVER_FIELDS) == SamplingParams(**LLAMA_SERVER_FIELDS)
 
 
+def test_context_shift_and_limits_of_time_reach_the_engine() -> None:
+    fields = {"context_shift": True, "n_keep": -1, "max_time": 9.5, "t_max_predict_ms": 1500}
+    (request,) = CompletionBody(prompt="hello", **fields).completion_requests()
+    assert (request.context_shift, request.n_keep) == (True, -1)
+    assert (request.max_time_s, request.max_predict_s) == (9.5, 1.5)
+
+
+@pytest.mark.parametrize("limit_ms", [None, 0, -1])
+def test_llama_servers_ways_to_set_no_limit_of_time(limit_ms: int | None) -> None:
+    (request,) = CompletionBody(prompt="hello", t_max_predict_ms=limit_ms).completion_requests()
+    assert request.max_predict_s is None
+
+
+@pytest.mark.parametrize("fields", [{"max_time": 0}, {"max_time": "NaN"}, {"t_max_predict_ms": -5}, {"n_keep": -2}])
+def test_limits_that_are_none_are_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(RequestError):
+        CompletionBody(prompt="hello", **fields).completion_requests()
+
+
 def test_repeat_last_n_and_breakers_reach_the_engine() -> None:
     sampling = _sampling(repeat_last_n=-1, dry_sequence_breakers=["\n"])
     assert (sampling.penalty_last_n, sampling.dry_sequence_breakers) == (-1, ("\n",))
