@@ -1,6 +1,7 @@
 """Damages a model file in many ways and takes each mutant through show, quantize and load, as a person would.
 
     uv run python tests/bench/fuzz_model.py assets/guide/guide-Q8_0.gguf [--truncations 100] [--mutations 200]
+        [--first 0] [--count 300]
 
 Each mutant must be refused with a typed error, or accepted and survive; a process of ours that dies, or an error of
 another kind, fails the run. Seeded, so a failure can be looked at again.
@@ -14,6 +15,8 @@ import random
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from app.engine import frames
@@ -28,11 +31,12 @@ from quantizer.runner import run_job
 HEADER_SHARE = 0.8  # of mutations that hit the header, where the structure is
 
 
-def mutants(data: bytes, n_truncations: int, n_mutations: int, n_header: int) -> list[tuple[str, bytes]]:
-    """Return (what was done, bytes) of every mutant."""
+def mutants(data: bytes, n_truncations: int, n_mutations: int, n_header: int) -> Iterator[tuple[str, bytes]]:
+    """Yield (what was done, bytes) of every mutant."""
     chance = random.Random(1)
-    cuts = [chance.randrange(len(data)) for _ in range(n_truncations)]
-    made = [(f"cut at {cut}", data[:cut]) for cut in cuts]
+    for _ in range(n_truncations):
+        cut = chance.randrange(len(data))
+        yield f"cut at {cut}", data[:cut]
     for _ in range(n_mutations):
         at = chance.randrange(n_header if chance.random() < HEADER_SHARE else len(data))
         kind = chance.choice(("flip", "byte", "word"))
@@ -43,8 +47,7 @@ def mutants(data: bytes, n_truncations: int, n_mutations: int, n_header: int) ->
             mutant[at] = chance.randrange(256)
         else:
             mutant[at : at + 4] = chance.choice((b"\xff" * 4, bytes(4), b"\0\0\0\x80"))
-        made.append((f"{kind} at {at}", bytes(mutant[: len(data)])))
-    return made
+        yield f"{kind} at {at}", bytes(mutant[: len(data)])
 
 
 def outcome(path: Path) -> str:
@@ -90,13 +93,17 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--truncations", type=int, default=100)
     parser.add_argument("--mutations", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0, help="how many to pass over (0)")
+    parser.add_argument("--count", type=int, help="how many to try (all)")
     arguments = parser.parse_args()
     data = arguments.model.read_bytes()
     n_header = admit(arguments.model).data_offset
     tally: collections.Counter[str] = collections.Counter()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "mutant.gguf")
-        for done, mutant in mutants(data, arguments.truncations, arguments.mutations, n_header):
+        made = mutants(data, arguments.truncations, arguments.mutations, n_header)
+        end = None if arguments.count is None else arguments.first + arguments.count
+        for done, mutant in islice(made, arguments.first, end):
             path.write_bytes(mutant)
             result = outcome(path)
             tally[result] += 1

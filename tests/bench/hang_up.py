@@ -1,0 +1,154 @@
+"""Do clients that hang up leave anything behind? Hundreds of them, in waves, against a real service.
+
+Run: `uv run python tests/bench/hang_up.py MODEL.gguf [--clients 500]`. Most hang up in mid-stream, some while they
+still wait or their prompts are computed. After each wave the engine must hold nobody's cells within 250 ms; at the end
+files, threads, memory and cells must be what they were. Exits with 1 where one is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+
+from report import show
+from rich.table import Table
+from served import Footprint, Served, footprint, serve
+
+from app.bench.prose import Prose
+
+__all__ = ["examine", "hang_up_in_waves"]
+
+N_PARALLEL = 16
+N_CTX = 512
+FREE_WITHIN_MS = 250.0
+MAX_GROWTH_BYTES = 16 << 20
+_N_WARM_UP, _N_EARLY = 64, 100
+_GIVEN_UP_S = 10.0
+_SETTLE_S = 4.0  # idle, the worker begins to save after 2 s
+_HOST = "127.0.0.1"
+
+
+async def _one(port: int, prompt: str, patience_s: float | None, gone: asyncio.Barrier) -> None:
+    """Ask for a long answer, wait for its first text or for `patience_s`, and hang up together with all others."""
+    body = json.dumps({"prompt": prompt, "stream": True, "ignore_eos": True}).encode()
+    reader, writer = await asyncio.open_connection(_HOST, port)
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: {_HOST}:{port}\r\nContent-Length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    if patience_s is None:
+        while not (line := await reader.readline()).startswith(b"data:"):
+            assert line, "the service closed the connection"
+    else:
+        await asyncio.sleep(patience_s)
+    await gone.wait()
+    writer.transport.abort()
+
+
+async def _wave(served: Served, prompts: list[str], chance: random.Random, *, is_early: bool) -> float:
+    """Return how many ms the engine held anything for clients that had all gone."""
+    gone = asyncio.Barrier(len(prompts))
+    waits = [chance.uniform(0.0, 0.1) if is_early else None for _ in prompts]
+    await asyncio.gather(*(_one(served.port, *each, gone) for each in zip(prompts, waits, strict=True)))
+    begun_s = time.perf_counter()
+    while await asyncio.to_thread(served.n_in_engine):
+        if time.perf_counter() - begun_s > _GIVEN_UP_S:
+            break
+    return 1000 * (time.perf_counter() - begun_s)
+
+
+async def hang_up_in_waves(served: Served, n_clients: int, seed: int, *, is_early: bool = False) -> list[float]:
+    """Return what `_wave` does for as many waves as `n_clients` make, early ones larger than all seats."""
+    chance, prose = random.Random(seed), Prose(seed)
+    largest = 2 * N_PARALLEL if is_early else N_PARALLEL
+    freed_ms: list[float] = []
+    for size in _sizes(n_clients, largest, chance):
+        prompts = [prose.words(chance.randint(4, 40)) for _ in range(size)]
+        freed_ms.append(await _wave(served, prompts, chance, is_early=is_early))
+    return freed_ms
+
+
+def _sizes(n_clients: int, largest: int, chance: random.Random) -> Iterator[int]:
+    while n_clients:
+        size = min(n_clients, chance.randint(1, largest))
+        n_clients -= size
+        yield size
+
+
+def _n_answered_in_all_cells(served: Served) -> int:
+    """Return how many of N_PARALLEL answers that need all cells at once are given: a cell that was kept is missing."""
+    model = served.model()
+    n_each = min(model["occupancy"]["n_cells"] // N_PARALLEL, model["n_ctx"]) - 2
+    text = Prose(seed=2**31).words(N_PARALLEL * n_each)
+    tokens = served.http.post("/tokenize", json={"content": text}).json()["tokens"]
+    prompts = [tokens[n_each * number :][:n_each] for number in range(N_PARALLEL)]
+    with ThreadPoolExecutor(N_PARALLEL) as pool:
+        return sum(pool.map(lambda prompt: _is_answered(served, prompt), prompts))
+
+
+def _is_answered(served: Served, prompt: list[int]) -> bool:
+    body = {"prompt": prompt, "max_tokens": 1, "ignore_eos": True}
+    return served.http.post("/v1/completions", json=body).status_code == 200
+
+
+def _grown(name: str, before: Footprint, after: Footprint, saved_bytes: int) -> Iterator[tuple[str, str, bool]]:
+    """Yield what a process holds more than before, `saved_bytes` of computed prompts aside, and whether it may."""
+    n_bytes = after.rss_bytes - before.rss_bytes - saved_bytes
+    yield f"{name}: files and sockets", f"{before.n_handles} → {after.n_handles}", after.n_handles <= before.n_handles
+    yield f"{name}: threads", f"{before.n_threads} → {after.n_threads}", after.n_threads <= before.n_threads
+    saved = f" beside {saved_bytes / 2**20:.1f} MiB of saved prompts" if saved_bytes else ""
+    yield f"{name}: resident memory", f"{n_bytes / 2**20:+.1f} MiB{saved}", n_bytes <= MAX_GROWTH_BYTES
+
+
+def _freed(name: str, n_clients: int, freed_ms: list[float]) -> tuple[str, str, bool]:
+    worst = max(freed_ms)
+    figures = f"{n_clients} clients in {len(freed_ms)} waves: median {median(freed_ms):.0f} ms, worst {worst:.0f} ms"
+    return f"cells free after {name}", figures, worst <= FREE_WITHIN_MS
+
+
+def examine(served: Served, n_clients: int) -> list[tuple[str, str, bool]]:
+    """Return (what was looked at, what was seen, whether it may be so) of one run."""
+    asyncio.run(hang_up_in_waves(served, _N_WARM_UP, seed=0))
+    asyncio.run(hang_up_in_waves(served, _N_WARM_UP, seed=1, is_early=True))
+    time.sleep(_SETTLE_S)
+    processes = {"service": served.process, "worker": served.worker}
+    before, n_saved_before = {name: footprint(process) for name, process in processes.items()}, served.saved_bytes()
+    in_stream = asyncio.run(hang_up_in_waves(served, n_clients, seed=2))
+    early = asyncio.run(hang_up_in_waves(served, _N_EARLY, seed=3, is_early=True))
+    time.sleep(_SETTLE_S)
+    found = [_freed("hang-ups in mid-stream", n_clients, in_stream), _freed("early hang-ups", _N_EARLY, early)]
+    saved_bytes = {"service": 0, "worker": served.saved_bytes() - n_saved_before}
+    for name, process in processes.items():
+        found += _grown(name, before[name], footprint(process), saved_bytes[name])
+    n_kept, is_same = served.model()["n_running"], served.worker.pid == processes["worker"].pid
+    found.append(("answers that the service still waits for", str(n_kept), n_kept == 0))
+    n_answered = _n_answered_in_all_cells(served)
+    found.append(("answers that take all cells at once", f"{n_answered} of {N_PARALLEL}", n_answered == N_PARALLEL))
+    return [*found, ("the worker is the same process", str(is_same), is_same)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--clients", type=int, default=500)
+    parser.add_argument("--port", type=int, default=0, help="any free one, when not given")
+    parser.add_argument("--threads", type=int, default=1, help="of the engine (1)")
+    options = parser.parse_args()
+    flags = ("--ctx", str(N_CTX), "--parallel", str(N_PARALLEL), "--threads", str(options.threads))
+    with serve(options.model, options.port, *flags) as served:
+        found = examine(served, options.clients)
+    made = Table("what", "seen", "", box=None, pad_edge=False)
+    for what, seen, is_right in found:
+        made.add_row(what, seen, "" if is_right else "WRONG")
+    show(made)
+    sys.exit(not all(is_right for _, _, is_right in found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Random workloads for an engine: who comes when, going on from whom, for how long. Pure: a seed gives one workload.
+
+Owns what a person does with a chat, as chance has it: new prompts with shared begins, next turns, edits, regenerated
+answers, stops, restarts. Knows nothing of engines or of tokens' meaning.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from app.bench.prose import Prose
+
+__all__ = ["Arrival", "Workload", "random_workload"]
+
+N_ARRIVALS = 10
+_N_DOCUMENTS = 3
+_DOCUMENT_WORDS = (20, 160)
+_KEPT_SHARES = {"new": 0.0, "next turn": 1.0, "edit": 0.6, "again": 0.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A request that comes `delay_steps` after the one before.
+
+    Its prompt is the first `kept` share of all that request `parent` had by then, and `fresh` tokens; with `is_again`
+    it is the parent's prompt once more. It is stopped once it has `stop_after` tokens; `restarts` says that everything
+    but the store is gone before it comes.
+    """
+
+    delay_steps: int
+    parent: int | None
+    kept: float
+    is_again: bool
+    fresh: tuple[int, ...]
+    n_tokens: int
+    stop_after: int | None
+    priority: int
+    ignore_eos: bool
+    restarts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """`arrivals` in order, and the sizes of the engine that serves them; with `has_free_drafts` every draft pays."""
+
+    n_cells: int
+    n_batch: int
+    has_free_drafts: bool
+    arrivals: tuple[Arrival, ...]
+
+
+def random_workload(seed: int, n_ctx: int, tokenize: Callable[[str], Sequence[int]]) -> Workload:
+    """Return the workload of `seed` for sequences of at most `n_ctx` tokens; `tokenize` gives text its tokens."""
+    chance, prose = random.Random(seed), Prose(seed)
+    documents = [tuple(tokenize(prose.words(chance.randint(*_DOCUMENT_WORDS)))) for _ in range(_N_DOCUMENTS)]
+    arrivals = tuple(_arrival(index, chance, documents) for index in range(N_ARRIVALS))
+    return Workload(
+        n_cells=chance.choice((n_ctx, 2 * n_ctx, 4 * n_ctx)),
+        n_batch=chance.choice((16, 64, n_ctx)),
+        has_free_drafts=chance.random() < 0.5,
+        arrivals=arrivals,
+    )
+
+
+def _arrival(index: int, chance: random.Random, documents: Sequence[tuple[int, ...]]) -> Arrival:
+    kind = chance.choice(tuple(_KEPT_SHARES)) if index else "new"
+    document = chance.choice(documents)
+    begin = document[: chance.randint(1, len(document))] if kind == "new" else ()
+    return Arrival(
+        delay_steps=chance.choice((0, 0, 1, 4, 30)),
+        parent=chance.randrange(index) if kind != "new" else None,
+        kept=_KEPT_SHARES[kind],
+        is_again=kind == "again",
+        fresh=(*begin, *chance.sample(document, min(len(document), chance.randint(1, 12)))),
+        n_tokens=chance.randint(1, 40),
+        stop_after=chance.randrange(30) if chance.random() < 0.2 else None,
+        priority=chance.choice((0, 0, 0, 1)),
+        ignore_eos=chance.random() < 0.8,
+        restarts=chance.random() < 0.05,
+    )

@@ -1,0 +1,100 @@
+"""A real service in a process of its own, as a benchmark holds it: started, watched, ended.
+
+Owns the process and what can be seen of it and of its worker. Knows nothing of what they are asked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from app.processes import python_module
+
+__all__ = ["Footprint", "Served", "footprint", "serve"]
+
+_READY_TIMEOUT_S = 60.0
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What a process holds. `n_handles` are its open files and sockets (on Windows: handles)."""
+
+    n_handles: int
+    n_threads: int
+    rss_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A service that has its model loaded, on `port` of 127.0.0.1."""
+
+    port: int
+    http: httpx.Client
+    process: psutil.Process
+    cache_dir: Path
+
+    def model(self) -> dict[str, Any]:
+        """Return the status of the model."""
+        model: dict[str, Any] = self.http.get("/api/localllm/status").json()["models"][0]
+        return model
+
+    def n_in_engine(self) -> int:
+        """Return how many answers hold cells or wait for some, in the worker's own count."""
+        occupancy = self.model()["occupancy"]
+        return int(occupancy["n_running"] + occupancy["n_waiting"])
+
+    def saved_bytes(self) -> int:
+        """Return how much the worker has saved: it keeps that in its memory too, as far as it may."""
+        return sum(path.stat().st_size for path in self.cache_dir.glob("prefix/*/*"))
+
+    @property
+    def worker(self) -> psutil.Process:
+        return psutil.Process(self.model()["worker_pid"])
+
+
+def footprint(process: psutil.Process) -> Footprint:
+    """Return what `process` holds now."""
+    n_handles = process.num_handles() if sys.platform == "win32" else process.num_fds()
+    return Footprint(n_handles, process.num_threads(), process.memory_info().rss)
+
+
+@contextmanager
+def serve(model: Path, port: int, *flags: str) -> Iterator[Served]:
+    """Serve `model` with folders of its own, which go with it, and `flags` of `localllm serve`."""
+    with tempfile.TemporaryDirectory() as folder:
+        names = ("DATA_DIR", "CACHE_DIR", "CONFIG")
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("LOCALLLM_")}
+        own = {f"LOCALLLM_{name}": str(Path(folder, name.lower())) for name in names}
+        command = python_module("app.cli.main", "serve", "--owned", "--model", str(model), "--port", str(port), *flags)
+        with (
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=clean | own) as process,
+            httpx.Client(trust_env=False, timeout=_READY_TIMEOUT_S) as http,
+        ):
+            assert process.stdin is not None
+            assert process.stdout is not None
+            http.base_url = httpx.URL(json.loads(process.stdout.readline())["url"])
+            served = Served(http.base_url.port or 0, http, psutil.Process(process.pid), Path(own["LOCALLLM_CACHE_DIR"]))
+            _wait_ready(served)
+            yield served
+            process.stdin.close()
+
+
+def _wait_ready(served: Served) -> None:
+    deadline_s = time.monotonic() + _READY_TIMEOUT_S
+    while (model := served.model())["state"] != "ready":
+        if model["error"] or time.monotonic() > deadline_s:
+            sys.exit(f"The model is not ready: {model}")
+        time.sleep(_POLL_S)
