@@ -8,24 +8,23 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
 import httpx
 
-__all__ = ["Answer", "BenchError", "Client", "Message"]
+from quantizer.errors import ServiceError
+
+__all__ = ["Answer", "Client", "Message"]
 
 Message = dict[str, str]
 
 _TIMEOUT_S = 1200.0
 _POLL_S = 0.25
-
-
-class BenchError(Exception):
-    """The server refused, failed, or does not do what a measurement needs."""
+_MAX_QUOTED = 300  # characters of what a server says, in an error
 
 
 @dataclass(slots=True)
@@ -49,19 +48,28 @@ class Answer:
 
     @property
     def decode_rate(self) -> float:
-        """Tokens a second after the first one."""
+        """Tokens a second after the first one. Raises ServiceError for an answer that came in one piece."""
         if self.n_output < 2 or len(self.arrivals_s) < 2:
-            raise BenchError(f"The answer has {self.n_output} tokens in {len(self.arrivals_s)} pieces: too few.")
+            cause = f"The answer has {self.n_output} tokens in {len(self.arrivals_s)} pieces."
+            raise ServiceError(cause, "Take a server that streams and goes on past the end of the turn.")
         return (self.n_output - 1) / (self.arrivals_s[-1] - self.arrivals_s[0])
 
 
 class Client:
-    """An async context manager. Answers are read with `stream`, or as a whole with `chat` and `complete`."""
+    """An async context manager. Answers are read with `stream`, or as a whole with `chat` and `complete`.
 
-    def __init__(self, url: str, model: str = "", api_key: str = "") -> None:
+    Everything raises ServiceError when the server cannot be reached, refuses, or says what is not OpenAI's.
+    """
+
+    def __init__(
+        self, url: str, model: str = "", api_key: str = "", transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         limits = httpx.Limits(max_connections=64, max_keepalive_connections=64)
-        self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=_TIMEOUT_S, limits=limits)
+        self._http = httpx.AsyncClient(
+            base_url=url, headers=headers, timeout=_TIMEOUT_S, limits=limits, transport=transport, trust_env=False
+        )
+        self._url = url
         self._model = model
 
     async def __aenter__(self) -> Client:
@@ -73,7 +81,7 @@ class Client:
         await self._http.aclose()
 
     async def wait_ready(self, timeout_s: float) -> str:
-        """Wait until the server answers and return the name of its model. Raises BenchError."""
+        """Wait until the server answers and return the name of its model, the first one where none was given."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             try:
@@ -83,20 +91,26 @@ class Client:
                 state = str(error)
             else:
                 if health.status_code in (200, 404) and models.status_code == 200:
-                    self._model = self._model or str(models.json()["data"][0]["id"])
+                    with self._understanding():
+                        self._model = self._model or str(models.json()["data"][0]["id"])
                     return self._model
-                state = f"{health.status_code} {health.text[:300]}, {models.status_code}"
+                state = f"{health.status_code} {health.text[:_MAX_QUOTED]}, {models.status_code}"
             if time.monotonic() > deadline_s:
-                raise BenchError(f"The server is not ready after {timeout_s:g} s: {state}.")
+                cause = f"The server at {self._url} is not ready after {timeout_s:g} s: {state}."
+                raise ServiceError(cause, "Start it, and check the address.")
             await asyncio.sleep(_POLL_S)
 
     async def tokenize(self, text: str) -> list[int]:
-        """Return the token ids of `text`. Raises BenchError where the server has no /tokenize."""
+        """Return the token ids of `text`; only llama.cpp's servers and ours have /tokenize."""
         body = {"content": text, "add_special": False, "model": self._model}
-        response = await self._http.post("/tokenize", json=body)
+        try:
+            response = await self._http.post("/tokenize", json=body)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
         if response.status_code != 200:
-            raise BenchError(f"/tokenize: {response.status_code} {response.text[:300]}")
-        return [int(token) for token in response.json()["tokens"]]
+            raise _refusal("/tokenize", response.status_code, response.text)
+        with self._understanding():
+            return [int(token) for token in response.json()["tokens"]]
 
     async def chat(self, messages: Sequence[Message], n_tokens: int, **sampling: Any) -> Answer:
         """Return the whole next message, `n_tokens` long."""
@@ -109,7 +123,7 @@ class Client:
     async def stream(
         self, path: str, body: dict[str, Any], n_tokens: int, **sampling: Any
     ) -> AsyncGenerator[Answer, None]:
-        """Yield the growing answer after each event. Closing it early hangs up. Raises BenchError."""
+        """Yield the growing answer after each event. Closing it early hangs up."""
         fixed = {
             "model": self._model,
             "max_tokens": n_tokens,
@@ -117,17 +131,37 @@ class Client:
             "stream_options": {"include_usage": True},
         }
         answer = Answer(sent_s=time.perf_counter())
-        async with self._http.stream("POST", path, json={**body, **fixed, **sampling}) as response:
-            if response.status_code != 200:
-                raise BenchError(f"{path}: {response.status_code} {(await response.aread())[:300]!r}")
-            async for line in response.aiter_lines():
+        async with aclosing(self._lines(path, {**body, **fixed, **sampling})) as lines:
+            async for line in lines:
                 if line.startswith("data:") and line[5:].strip() != "[DONE]":
-                    _add(answer, json.loads(line[5:]))
+                    with self._understanding():
+                        _add(answer, json.loads(line[5:]))
                     yield answer
         answer.ended_s = time.perf_counter()
-        if not answer.n_output:
-            raise BenchError(f"{path}: the server reported no usage.")
+        if not answer.n_prompt:
+            raise ServiceError(f"{path}: the server reported no usage.", "Take a server that knows stream_options.")
         yield answer
+
+    async def _lines(self, path: str, body: dict[str, Any]) -> AsyncGenerator[str, None]:
+        try:
+            async with self._http.stream("POST", path, json=body) as response:
+                if response.status_code != 200:
+                    raise _refusal(path, response.status_code, (await response.aread()).decode("utf-8", "replace"))
+                async for line in response.aiter_lines():
+                    yield line
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+
+    @contextmanager
+    def _understanding(self) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            cause = f"The server at {self._url} says what OpenAI's API does not: {str(error)[:_MAX_QUOTED]}."
+            raise ServiceError(cause, "Give the address of an OpenAI-compatible server.") from error
+
+    def _unreachable(self, error: httpx.TransportError) -> ServiceError:
+        return ServiceError(f"The server at {self._url} went away: {error}.", "Look at its log, and start it again.")
 
 
 async def _whole(events: AsyncGenerator[Answer, None]) -> Answer:
@@ -140,18 +174,22 @@ async def _whole(events: AsyncGenerator[Answer, None]) -> Answer:
 def _add(answer: Answer, chunk: dict[str, Any]) -> None:
     """Add one event to `answer`."""
     if "error" in chunk:
-        raise BenchError(f"The server failed: {chunk['error']}")
+        raise ServiceError(f"The server failed: {str(chunk['error'])[:_MAX_QUOTED]}", "Look at its log.")
     text = "".join(_text(choice) for choice in chunk.get("choices") or ())
     if text:
         answer.arrivals_s.append(time.perf_counter())
         answer.text += text
     if usage := chunk.get("usage"):
-        answer.n_prompt, answer.n_output = usage["prompt_tokens"], usage["completion_tokens"]
-        answer.n_cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        answer.n_prompt, answer.n_output = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
+        answer.n_cached = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
     if timings := chunk.get("timings"):
-        answer.n_drafted, answer.n_accepted = timings.get("draft_n", 0), timings.get("draft_n_accepted", 0)
+        answer.n_drafted, answer.n_accepted = int(timings.get("draft_n", 0)), int(timings.get("draft_n_accepted", 0))
 
 
 def _text(choice: dict[str, Any]) -> str:
     delta = choice.get("delta") or {}
     return str(choice.get("text") or "") + str(delta.get("reasoning_content") or "") + str(delta.get("content") or "")
+
+
+def _refusal(path: str, status: int, text: str) -> ServiceError:
+    return ServiceError(f"{path} answers {status}: {text[:_MAX_QUOTED]}", "The server may not serve this.")

@@ -1,16 +1,14 @@
-"""A chat that goes on turn by turn, and that can be kept in a file across a restart of the server.
+"""A chat that goes on turn by turn.
 
 Owns the messages. Knows nothing of what is measured.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 
-from client import Answer, BenchError, Client, Message
-from prose import Prose
+from app.bench.client import Answer, Client, Message
+from app.bench.prose import Prose
 
 __all__ = ["Conversation"]
 
@@ -29,18 +27,6 @@ class Conversation:
     def fresh(cls, prose: Prose) -> Conversation:
         """Begin one with a system prompt of 600 tokens of its own."""
         return cls([{"role": "system", "content": prose.tokens(_SYSTEM_TOKENS)}])
-
-    @classmethod
-    def load(cls, path: Path) -> Conversation:
-        """Take up one that was saved. Raises BenchError when the file is no conversation."""
-        try:
-            messages = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise BenchError(f"{path} holds no conversation: {error}") from error
-        return cls([{"role": str(message["role"]), "content": str(message["content"])} for message in messages])
-
-    def save(self, path: Path) -> None:
-        path.write_text(json.dumps(self.messages), encoding="utf-8")
 
     def sibling(self) -> Conversation:
         """Begin another one with the same system prompt."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from client import Answer, BenchError, Client
-from prose import Prose
+from app.bench.client import Answer, Client
+from app.bench.prose import Prose
+from quantizer.errors import ServiceError
 
 __all__ = ["TASKS", "EditTask", "force"]
 
@@ -56,10 +57,11 @@ TASKS: dict[str, Callable[[Prose], EditTask]] = {"rename": rename, "copy": copy,
 
 
 async def force(client: Client, task: EditTask) -> Answer:
-    """Let the server write the first 256 tokens of the task's answer. Raises BenchError when it writes others."""
+    """Let the server write the first 256 tokens of the task's answer. Raises ServiceError when it writes others."""
     tokens = (await client.tokenize(task.answer))[:_N_TOKENS]
     grammar = "root ::= " + " ".join(f"<[{token}]>" for token in tokens)
     answer = await client.complete(task.prompt, len(tokens), temperature=0.0, grammar=grammar)
     if answer.n_output != len(tokens) or not task.answer.startswith(answer.text.rstrip("\N{REPLACEMENT CHARACTER}")):
-        raise BenchError(f"The server left the grammar: {answer.n_output} tokens, {answer.text[:80]!r} …")
+        cause = f"The server left the grammar: {answer.n_output} tokens, {answer.text[:80]!r} …"
+        raise ServiceError(cause, "Take one that knows grammars of token ids.")
     return answer

@@ -7,23 +7,28 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median, quantiles
+from typing import TypeAlias
 
-from client import BenchError
+from quantizer.errors import UsageError
 
-__all__ = ["Measurement", "Results", "percentile"]
+__all__ = ["Figure", "Measurement", "Results", "Unmeasured", "percentile"]
 
 _RATES = ("tok/s",)  # of all other units less is better
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """`samples` of one figure, one for each run; `note` says what else is worth knowing."""
+    """`samples` of one figure, one for each run; `note` says what else is worth knowing.
+
+    `tokens_per_pass` is above 1 where drafts were taken: they come of one pass over the weights.
+    """
 
     work: str
     case: str
     unit: str
     samples: tuple[float, ...]
     note: str = ""
+    tokens_per_pass: float = 1.0
 
     @property
     def value(self) -> float:
@@ -42,25 +47,46 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
+class Unmeasured:
+    """Work, or one case of it, that a server could not be measured by."""
+
+    work: str
+    case: str
+    reason: str
+
+
+Figure: TypeAlias = Measurement | Unmeasured
+
+
+@dataclass(frozen=True, slots=True)
 class Results:
-    """All that one run of the driver measured of one server, called `label`."""
+    """All that was measured of one server, called `label`, in one run."""
 
     label: str
     model: str
     measurements: tuple[Measurement, ...]
+    unmeasured: tuple[Unmeasured, ...] = ()
+
+    @classmethod
+    def of(cls, label: str, model: str, figures: Iterable[Figure]) -> Results:
+        """Sort `figures` into what was measured and what was not."""
+        found = list(figures)
+        measured = tuple(figure for figure in found if isinstance(figure, Measurement))
+        return cls(label, model, measured, tuple(figure for figure in found if isinstance(figure, Unmeasured)))
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> Results:
-        """Read what `save` wrote. Raises BenchError when it is not that."""
+        """Read what `save` wrote. Raises UsageError when it is not that."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             found = [Measurement(**item | {"samples": tuple(item["samples"])}) for item in data["measurements"]]
-            return cls(data["label"], data["model"], tuple(found))
+            missing = [Unmeasured(**item) for item in data.get("unmeasured", ())]
+            return cls(data["label"], data["model"], tuple(found), tuple(missing))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise BenchError(f"{path} holds no results: {error}") from error
+            raise UsageError(f"{path} holds no results: {error}", "Name a file that the driver wrote.") from error
 
 
 def percentile(samples: Iterable[float], percent: int) -> float:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from client import Client
-from lexicon import WORDS
+from app.bench.client import Client
+from app.bench.lexicon import WORDS
 
 __all__ = ["Prose", "calibrated_prose"]
 
@@ -35,11 +35,19 @@ class Prose:
         """Return text of about `n_tokens` tokens; a handful of tokens is a word or two."""
         return self.words(max(1, round(n_tokens / self.tokens_per_word)))
 
+    def beginning(self, text: str, n_tokens: int) -> str:
+        """Return the first words of `text` that make about `n_tokens`, none for 0."""
+        return "".join(f" {word}" for word in text.split()[: round(n_tokens / self.tokens_per_word)])
+
     def sentence(self, extra: Sequence[str] = ()) -> list[str]:
         """Return the words of one sentence, `extra` ones among them, each with the space before it."""
         drawn = [*self._random.choices(WORDS, k=self._random.randint(*_SENTENCE_WORDS)), *extra]
         self._random.shuffle(drawn)
         return [f" {word}" for word in drawn[:-1]] + [f" {drawn[-1]}."]
+
+    def tail(self) -> str:
+        """Return a sentence to end a prompt with, so that no two prompts are the same."""
+        return "".join(self.sentence())
 
     def choice(self) -> str:
         """Return one random word."""
@@ -53,6 +61,6 @@ class Prose:
 async def calibrated_prose(client: Client, seed: int) -> Prose:
     """Return prose that knows how many tokens its words have with the model that `client` talks to."""
     prose = Prose(seed)
-    answer = await client.complete(prose.words(_CALIBRATION_WORDS), 2, temperature=0.0)
+    answer = await client.complete(prose.words(_CALIBRATION_WORDS), 2, temperature=0.0, ignore_eos=True)
     prose.tokens_per_word = answer.n_prompt / _CALIBRATION_WORDS
     return prose

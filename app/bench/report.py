@@ -1,48 +1,81 @@
-"""Tables of what the driver measured: one server's figures, or two side by side.
+"""Tables of what was measured: one server's figures, or two side by side. Text from servers is made fit for a terminal.
 
-Run: `uv run python tests/bench/report.py A.json [B.json]`. With two files the last column says how many times better B
-is: faster, or smaller.
+Owns how figures are written. Knows nothing of where they go.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
-from measurement import Measurement, Results
-from rich.console import Console
 from rich.table import Table
 
-__all__ = ["comparison", "show", "table"]
+from app.bench.measurement import Figure, Measurement, Results
+from app.bench.roofline import Roofline
+from app.terminal import printable
 
-_WIDTH_COLUMNS = 120  # also where the output is no terminal
+__all__ = ["as_json", "comparison", "line", "reasons", "table"]
 
 
-def table(label: str, measurements: Iterable[Measurement]) -> Table:
+def table(results: Results) -> Table:
     """Return the medians of one server, with the lowest and highest sample."""
-    made = _columns(label, "lowest", "highest", "")
-    for item in measurements:
-        low, high = min(item.samples), max(item.samples)
-        made.add_row(item.work, item.case, _figure(item), f"{low:.4g}", f"{high:.4g}", item.note)
+    made = _columns(results.label, "lowest–highest", "")
+    for item in results.measurements:
+        made.add_row(item.work, item.case, _figure(item), _spread(item), item.note)
     return made
 
 
 def comparison(before: Results, after: Results) -> Table:
-    """Return the medians of two servers for all that both were measured by."""
-    made = _columns(before.label, after.label, "×", "")
+    """Return the medians of two servers for all that both were measured by, and how many times better `after` is."""
+    made = _columns(before.label, "lowest–highest", after.label, "lowest–highest", "×", "")
     others = {item.key: item for item in after.measurements}
     for item in before.measurements:
         if other := others.get(item.key):
             gain = f"{other.gain_over(item):.2f}"
-            made.add_row(item.work, item.case, _figure(item), _figure(other), gain, other.note)
+            made.add_row(
+                item.work, item.case, _figure(item), _spread(item), _figure(other), _spread(other), gain, other.note
+            )
     return made
+
+
+def line(figure: Figure) -> str:
+    """Return one figure on one line, as it is told while the work goes on."""
+    name = f"{figure.work} {figure.case}".rstrip()
+    said = _figure(figure) if isinstance(figure, Measurement) else f"not measured. {figure.reason}"
+    return printable(f"{name}: {said}").replace("\n", " ")
+
+
+def reasons(results: Results) -> list[str]:
+    """Return a line for all that could not be measured of a server."""
+    return [f"{printable(results.label)}: {line(item)}" for item in results.unmeasured]
+
+
+def as_json(measured: Sequence[Results], rooflines: Sequence[Roofline], seed: int) -> dict[str, Any]:
+    """Return everything as one JSON object: samples with their medians, and what was gained over the first server.
+
+    A `gain` above 1 is better: faster, or smaller.
+    """
+    return {
+        "seed": seed,
+        "results": [_results(results, measured[0]) for results in measured],
+        "rooflines": [asdict(roofline) | {"share": roofline.share} for roofline in rooflines],
+    }
+
+
+def _results(results: Results, first: Results) -> dict[str, Any]:
+    compared = {item.key: item for item in first.measurements} if results is not first else {}
+    rows = []
+    for item in results.measurements:
+        gain = {"gain": item.gain_over(compared[item.key])} if item.key in compared else {}
+        rows.append({**asdict(item), "median": item.value, **gain})
+    return {**asdict(results), "measurements": rows}
 
 
 def _columns(*names: str) -> Table:
     made = Table("work", "case", box=None, pad_edge=False)
     for name in names[:-1]:
-        made.add_column(name, justify="right", no_wrap=True)
+        made.add_column(printable(name), justify="right", no_wrap=True)
     made.add_column(names[-1])
     return made
 
@@ -51,21 +84,5 @@ def _figure(item: Measurement) -> str:
     return f"{item.value:.4g} {item.unit}"
 
 
-def show(made: Table) -> None:
-    """Print `made`."""
-    Console(width=_WIDTH_COLUMNS).print(made)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", type=Path, nargs="+", metavar="RESULTS.json")
-    paths = parser.parse_args().results
-    results = [Results.load(path) for path in paths]
-    if len(results) == 1:
-        show(table(results[0].label, results[0].measurements))
-    for other in results[1:]:
-        show(comparison(results[0], other))
-
-
-if __name__ == "__main__":
-    main()
+def _spread(item: Measurement) -> str:
+    return f"{min(item.samples):.4g}–{max(item.samples):.4g}" if len(item.samples) > 1 else ""

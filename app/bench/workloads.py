@@ -1,4 +1,4 @@
-"""The work that servers are compared by. Each workload takes a Bench and returns its measurements.
+"""The work that servers are compared by. Each workload takes a Bench and yields its figures one after the other.
 
 Owns what is asked and what is counted. Knows nothing of any particular server.
 """
@@ -7,79 +7,112 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from itertools import pairwise
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from client import Answer, BenchError, Client
-from conversation import Conversation
-from edit import TASKS, force
-from measurement import Measurement, percentile
-from prose import Prose
+from app.bench.client import Answer, Client
+from app.bench.conversation import Conversation
+from app.bench.edit import TASKS, force
+from app.bench.measurement import Figure, Measurement, Unmeasured
+from app.bench.prose import Prose
+from quantizer.errors import UserError
 
-__all__ = ["DEFAULT_WORK", "WORKLOADS", "Bench"]
+__all__ = ["WORKLOADS", "Bench", "Workload", "cached_note", "do"]
 
 _DEPTHS = (0, 512, 1800)
 _PREFILL_TOKENS = (512, 2000)
 _DECODED_TOKENS = 64
+_MARGIN_TOKENS = 48  # by which a prompt may be longer than it should be
 _TURNS = 5
 _OTHER_CHATS = 3
 _CLIENTS = (1, 4, 8)
 _CLIENT_WORDS, _CLIENT_TOKENS = 60, 32
-_INTRUDER_TOKENS = 2000
-_TOKENS_BEFORE, _TOKENS_AFTER = 16, 4  # of the running answer, around the arrival of the long prompt
-_RUNNING_TOKENS = 1500
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """One server under measurement. `conversation` is the file that keeps a chat across a restart."""
+    """One server under measurement. `n_ctx` is how many tokens its context holds, 0 where it does not say."""
 
     client: Client
     prose: Prose
     n_runs: int
-    conversation: Path | None = None
+    n_ctx: int = 0
 
     def sampling(self) -> dict[str, Any]:
         """Sampling as people use it; greedy output of random weights would fall into loops."""
         fixed = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "ignore_eos": True}
         return {**fixed, "seed": self.prose.seed()}
 
+    def refusal(self, work: str, case: str, n_tokens: int) -> Unmeasured | None:
+        """Return why a case that takes `n_tokens` of context cannot be measured, None where it can."""
+        if self.n_ctx and n_tokens + _MARGIN_TOKENS > self.n_ctx:
+            return Unmeasured(work, case, f"The context holds {self.n_ctx} tokens.")
+        return None
 
-Workload = Callable[[Bench], Awaitable[list[Measurement]]]
+
+Workload: TypeAlias = Callable[[Bench], AsyncGenerator[Figure, None]]
 
 
-async def decode(bench: Bench) -> list[Measurement]:
-    """Tokens a second of one answer after prompts of several lengths."""
-    found = []
+async def do(
+    works: Mapping[str, Workload], names: Sequence[str], bench: Bench, report: Callable[[Figure], None]
+) -> list[Figure]:
+    """Do the named ones of `works`, telling `report` each figure. One that fails counts as unmeasured from there on."""
+    found: list[Figure] = []
+
+    def keep(figure: Figure) -> None:
+        found.append(figure)
+        report(figure)
+
+    for name in names:
+        try:
+            async with aclosing(works[name](bench)) as figures:
+                async for figure in figures:
+                    keep(figure)
+        except UserError as error:
+            keep(Unmeasured(name, "", str(error)))
+    return found
+
+
+async def decode(bench: Bench) -> AsyncGenerator[Figure, None]:
+    """Tokens a second of one answer at several depths.
+
+    Deeper prompts begin like shallower ones and like those of other runs, so that a server which keeps what it computed
+    need not do it again; their last sentence is new.
+    """
+    document = bench.prose.tokens(max(_DEPTHS))
     for depth in _DEPTHS:
+        case = f"depth {depth}"
+        if refusal := bench.refusal("decode", case, depth + _DECODED_TOKENS):
+            yield refusal
+            continue
+        begin = bench.prose.beginning(document, depth)
         answers = [
-            await bench.client.complete(bench.prose.tokens(depth), _DECODED_TOKENS, **bench.sampling())
+            await bench.client.complete(begin + bench.prose.tail(), _DECODED_TOKENS, **bench.sampling())
             for _ in range(bench.n_runs)
         ]
         rates = tuple(answer.decode_rate for answer in answers)
         note = f"{answers[-1].n_prompt} tokens before; {_drafts(answers)}"
-        found.append(Measurement("decode", f"depth {depth}", "tok/s", rates, note))
-    return found
+        yield Measurement("decode", case, "tok/s", rates, note, _tokens_per_pass(answers))
 
 
-async def prefill(bench: Bench) -> list[Measurement]:
+async def prefill(bench: Bench) -> AsyncGenerator[Figure, None]:
     """Prompt tokens a second until the first token, of prompts that no cache knows."""
-    found = []
     for n_tokens in _PREFILL_TOKENS:
+        case = f"{n_tokens} tokens"
+        if refusal := bench.refusal("prefill", case, n_tokens):
+            yield refusal
+            continue
         answers = [
             await bench.client.complete(bench.prose.tokens(n_tokens), 2, **bench.sampling())
             for _ in range(bench.n_runs)
         ]
         rates = tuple(answer.n_prompt / answer.first_token_s for answer in answers)
-        found.append(Measurement("prefill", f"{n_tokens} tokens", "tok/s", rates, _cached(answers)))
-    return found
+        yield Measurement("prefill", case, "tok/s", rates, cached_note(answers))
 
 
-async def turns(bench: Bench) -> list[Measurement]:
+async def turns(bench: Bench) -> AsyncGenerator[Figure, None]:
     """Seconds to the first token: cold, next turn, back after three other chats, and with a shared system prompt."""
     answers: dict[str, list[Answer]] = {"cold": [], "next turn": [], "back after 3 chats": [], "shared system": []}
     for _ in range(bench.n_runs):
@@ -90,19 +123,15 @@ async def turns(bench: Bench) -> list[Measurement]:
             await Conversation.fresh(bench.prose).turn(bench.client, bench.prose)
         answers["back after 3 chats"].append(await chat.turn(bench.client, bench.prose))
         answers["shared system"].append(await chat.sibling().turn(bench.client, bench.prose))
-    return [
-        Measurement("first token", case, "s", tuple(answer.first_token_s for answer in given), _cached(given))
-        for case, given in answers.items()
-    ]
+    for case, given in answers.items():
+        yield Measurement("first token", case, "s", tuple(answer.first_token_s for answer in given), cached_note(given))
 
 
-async def clients(bench: Bench) -> list[Measurement]:
+async def clients(bench: Bench) -> AsyncGenerator[Figure, None]:
     """Tokens a second of several clients together, each with a prompt of its own."""
-    found = []
     for n_clients in _CLIENTS:
         rates = tuple([await _crowd_rate(bench, n_clients) for _ in range(bench.n_runs)])
-        found.append(Measurement("clients", f"{n_clients} together", "tok/s", rates))
-    return found
+        yield Measurement("clients", f"{n_clients} together", "tok/s", rates)
 
 
 async def _crowd_rate(bench: Bench, n_clients: int) -> float:
@@ -118,84 +147,26 @@ async def _crowd_rate(bench: Bench, n_clients: int) -> float:
     return sum(answer.n_output for answer in answers) / (time.perf_counter() - begun_s)
 
 
-async def intrusion(bench: Bench) -> list[Measurement]:
-    """Milliseconds between the pieces of a running answer while a 2,000-token prompt arrives, and its prefill."""
-    p50: list[float] = []
-    p95: list[float] = []
-    rates: list[float] = []
-    for _ in range(bench.n_runs):
-        gaps_s, intruder = await _intrude(bench)
-        p50.append(1000 * percentile(gaps_s, 50))
-        p95.append(1000 * percentile(gaps_s, 95))
-        rates.append(intruder.n_prompt / intruder.first_token_s)
-    return [
-        Measurement("intrusion", "gap p50", "ms", tuple(p50)),
-        Measurement("intrusion", "gap p95", "ms", tuple(p95)),
-        Measurement("intrusion", f"prefill {_INTRUDER_TOKENS}", "tok/s", tuple(rates)),
-    ]
-
-
-async def _intrude(bench: Bench) -> tuple[list[float], Answer]:
-    """Return the gaps that the prompt's prefill touched, in seconds, and the answer to that prompt."""
-    prompt, long_prompt = bench.prose.tokens(64), bench.prose.tokens(_INTRUDER_TOKENS)
-    long_answer: asyncio.Task[Answer] | None = None
-    n_wanted = _TOKENS_BEFORE
-    stream = bench.client.stream("/v1/completions", {"prompt": prompt}, _RUNNING_TOKENS, **bench.sampling())
-    async with aclosing(stream):
-        async for running in stream:
-            if len(running.arrivals_s) < n_wanted:
-                continue
-            if long_answer is None:
-                long_answer = asyncio.create_task(bench.client.complete(long_prompt, 2, **bench.sampling()))
-            if long_answer.done():
-                if n_wanted > _TOKENS_BEFORE:
-                    break
-                n_wanted = len(running.arrivals_s) + _TOKENS_AFTER
-    if long_answer is None or not long_answer.done():
-        raise BenchError(f"The answer ended before the prompt of {_INTRUDER_TOKENS} tokens was computed.")
-    intruder = await long_answer
-    begun_s, ended_s = intruder.sent_s, intruder.sent_s + intruder.first_token_s
-    gaps = [after - before for before, after in pairwise(running.arrivals_s) if after > begun_s and before < ended_s]
-    return gaps, intruder
-
-
-async def edit(bench: Bench) -> list[Measurement]:
+async def edit(bench: Bench) -> AsyncGenerator[Figure, None]:
     """Tokens a second of forced answers that repeat their prompt in part, in whole or not."""
-    found = []
     for name, make in TASKS.items():
         answers = [await force(bench.client, make(bench.prose)) for _ in range(bench.n_runs)]
         rates = tuple(answer.decode_rate for answer in answers)
-        found.append(Measurement("edit", name, "tok/s", rates, _drafts(answers)))
-    return found
+        yield Measurement("edit", name, "tok/s", rates, _drafts(answers), _tokens_per_pass(answers))
 
 
-async def leave(bench: Bench) -> list[Measurement]:
-    """Hold a conversation and keep its text for `back`, which is for after a restart of everything."""
-    chat = Conversation.fresh(bench.prose)
-    answers = [await chat.turn(bench.client, bench.prose) for _ in range(_TURNS)]
-    chat.save(_conversation_file(bench))
-    return [Measurement("restart", "before, cold", "s", (answers[0].first_token_s,))]
-
-
-async def back(bench: Bench) -> list[Measurement]:
-    """Seconds to the first token of the next turn of the conversation that `leave` kept."""
-    chat = Conversation.load(_conversation_file(bench))
-    answer = await chat.turn(bench.client, bench.prose)
-    return [Measurement("restart", "next turn", "s", (answer.first_token_s,), _cached([answer]))]
-
-
-def _conversation_file(bench: Bench) -> Path:
-    if bench.conversation is None:
-        raise BenchError("Name the file of the conversation with --conversation.")
-    return bench.conversation
-
-
-def _drafts(answers: list[Answer]) -> str:
+def _drafts(answers: Sequence[Answer]) -> str:
     n_drafted = sum(answer.n_drafted for answer in answers)
     return f"{sum(answer.n_accepted for answer in answers)} of {n_drafted} drafted"
 
 
-def _cached(answers: list[Answer]) -> str:
+def _tokens_per_pass(answers: Sequence[Answer]) -> float:
+    n_output = sum(answer.n_output for answer in answers)
+    return n_output / (n_output - sum(answer.n_accepted for answer in answers))
+
+
+def cached_note(answers: Sequence[Answer]) -> str:
+    """Return how much of their prompts a server had in its cache."""
     n_prompt = sum(answer.n_prompt for answer in answers)
     return f"{sum(answer.n_cached for answer in answers) / n_prompt:.0%} of {n_prompt // len(answers)} cached"
 
@@ -205,9 +176,5 @@ WORKLOADS: dict[str, Workload] = {
     "prefill": prefill,
     "turns": turns,
     "clients": clients,
-    "intrusion": intrusion,
     "edit": edit,
-    "leave": leave,
-    "back": back,
 }
-DEFAULT_WORK = ("decode", "prefill", "turns", "clients", "intrusion", "edit")

@@ -36,6 +36,7 @@ _VERBS = {
     "serve": _Verb("app.cli.serve:serve", "Answer editors and programs on this machine."),
     "quantize": _Verb("app.cli.quantize:quantize", "Make a smaller GGUF of a checkpoint or a GGUF."),
     "tune": _Verb("app.cli.tune:tune", "Measure how this machine runs a model fastest."),
+    "bench": _Verb("app.cli.bench:bench", "Measure how fast a model answers here, alone or beside another."),
     "show": _Verb("app.cli.show:show", "Tell what a model file is."),
 }
 

@@ -264,7 +264,7 @@ def _sampling(data: dict[str, Any]) -> SamplingParams:
 
 
 def _counters(data: dict[str, Any]) -> Counters:
-    return Counters(**{name: Histogram(**value) if isinstance(value, dict) else value for name, value in data.items()})
+    return Counters(**data | {name: Histogram(**value) for name, value in data.items() if isinstance(value, dict)})
 
 
 def _bytes(text: str) -> bytes:

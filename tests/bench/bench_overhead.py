@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import median
 
 import llama_cpp.llama_cpp as lib
-from prose import Prose
 
+from app.bench.prose import Prose
 from app.engine.core import Engine, Event
 from app.engine.frames import EngineConfig, Failed, Finished, Output
 from app.engine.llama import LlamaBackend, LlamaModel

@@ -1,7 +1,7 @@
 """Run the same work against any OpenAI-compatible server and print what it took.
 
 Run: `uv run python tests/bench/driver.py URL [--only WORK,...] [--pid PID] [--json OUT]`. Owns the command; the work
-itself is in workloads.py. It neither starts nor stops servers.
+itself is in app/bench and in the files beside this one. It neither starts nor stops servers.
 """
 
 from __future__ import annotations
@@ -13,32 +13,38 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from client import BenchError, Client
-from measurement import Measurement, Results
+from intrusion import intrusion
 from memory import Memory, memory_of
-from prose import calibrated_prose
-from report import show, table
-from workloads import DEFAULT_WORK, WORKLOADS, Bench
+from report import show
+from restart import restart_workloads
+
+from app.bench.client import Client
+from app.bench.measurement import Figure, Measurement, Results
+from app.bench.prose import calibrated_prose
+from app.bench.report import line, table
+from app.bench.workloads import WORKLOADS, Bench, Workload, do
+from quantizer.errors import UserError
 
 __all__ = ["measure"]
 
 _MEGABYTE = 1_000_000
+_DEFAULT_WORK: dict[str, Workload] = {**WORKLOADS, "intrusion": intrusion}
+_NAMES = (*_DEFAULT_WORK, *restart_workloads(None))
 
 
 async def measure(options: argparse.Namespace) -> Results:
-    """Do the work that `options` name and return what was measured. Raises BenchError."""
+    """Do the work that `options` name and return what was measured. Raises UserError."""
+    works = {**_DEFAULT_WORK, **restart_workloads(options.conversation)}
     async with Client(options.url, options.model, options.api_key) as client:
         model = await client.wait_ready(options.wait)
-        prose = await calibrated_prose(client, options.seed)
-        bench = Bench(client, prose, options.runs, options.conversation)
-        found: list[Measurement] = []
+        bench = Bench(client, await calibrated_prose(client, options.seed), options.runs)
+        figures: list[Figure] = []
         memory: list[Memory] = []
         for name in options.only:
-            print(f"{name} …", file=sys.stderr, flush=True)
-            found += await WORKLOADS[name](bench)
+            figures += await do(works, [name], bench, lambda figure: print(line(figure), file=sys.stderr, flush=True))
             if options.pid:
                 memory.append(memory_of(options.pid))
-        return Results(options.label or options.url, model, (*found, *_highest(memory)))
+    return Results.of(options.label or options.url, model, [*figures, *_highest(memory)])
 
 
 def _highest(memory: Sequence[Memory]) -> list[Measurement]:
@@ -54,15 +60,15 @@ def _highest(memory: Sequence[Memory]) -> list[Measurement]:
 
 def _work(names: str) -> list[str]:
     chosen = names.split(",")
-    if unknown := [name for name in chosen if name not in WORKLOADS]:
-        raise argparse.ArgumentTypeError(f"no work {', '.join(unknown)}; there is {', '.join(WORKLOADS)}")
+    if unknown := [name for name in chosen if name not in _NAMES]:
+        raise argparse.ArgumentTypeError(f"no work {', '.join(unknown)}; there is {', '.join(_NAMES)}")
     return chosen
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("url", help="where the server listens, such as http://127.0.0.1:8080")
-    parser.add_argument("--only", type=_work, default=list(DEFAULT_WORK), metavar="WORK,...", help=", ".join(WORKLOADS))
+    parser.add_argument("--only", type=_work, default=list(_DEFAULT_WORK), metavar="WORK,...", help=", ".join(_NAMES))
     parser.add_argument("--runs", type=int, default=3, help="runs of each, whose median counts (3)")
     parser.add_argument("--pid", type=int, default=0, help="the server's process, whose memory is then measured too")
     parser.add_argument("--label", default="", help="what to call this server in tables")
@@ -79,11 +85,13 @@ def main() -> None:
     options = _options()
     try:
         results = asyncio.run(measure(options))
-    except BenchError as error:
+    except UserError as error:
         sys.exit(str(error))
     if options.json:
         results.save(options.json)
-    show(table(results.label, results.measurements))
+    show(table(results), results)
+    if results.unmeasured:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from layers import Shape, metadata, tensors
-from lexicon import WORDS
 from shapes import SHAPES
 from vocabulary import CHATML_TEMPLATE, Vocabulary, make_vocabulary
 from weights import RandomTensor
 
+from app.bench.lexicon import WORDS
 from quantizer.file_types import FILE_TYPES, FileType, file_type_named
 from quantizer.layout import Entry, OutputTensor, encode_entry, encode_header
 from quantizer.mix import MixTensor, ModelShape, assign

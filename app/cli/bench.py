@@ -1,0 +1,162 @@
+"""`localllm bench`: how fast a model answers here, alone or beside another model or server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from app.terminal import printable
+from quantizer.errors import ServiceError, UsageError
+
+if TYPE_CHECKING:
+    from app.bench.measurement import Results
+    from app.bench.roofline import Roofline
+    from app.bench.target import OtherServer, Target
+    from app.settings import Settings
+
+__all__ = ["bench"]
+
+_WIDTH_COLUMNS = 140  # where the output is no terminal
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What was asked for on the command line. `seed` makes the text, the same for all that are compared."""
+
+    settings: Settings
+    works: tuple[str, ...]
+    n_runs: int
+    seed: int
+
+
+@click.command()
+@click.argument("model")
+@click.option("--against", metavar="OTHER", help="Another model, or the URL of any OpenAI-compatible server.")
+@click.option("--against-model", default="", metavar="NAME", help="What that server calls its model.  [default: first]")
+@click.option("--against-key", default="", metavar="KEY", help="The key that server wants.")
+@click.option("--only", metavar="WORK,...", help="Measure only this.  [default: decode,prefill,turns,clients,edit]")
+@click.option("--runs", type=click.IntRange(1, 100), default=3, show_default=True, help="Runs of each; medians count.")
+@click.option("--seed", type=click.IntRange(min=0), help="Of all text; drawn when not given.")
+@click.option("--ctx", type=click.IntRange(min=0), help="Tokens of context; 0 lets localllm choose.")
+@click.option("--threads", type=click.IntRange(min=0), help="CPU threads; 0 lets localllm choose.")
+@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object with every sample.")
+def bench(
+    model: str,
+    against: str | None,
+    against_model: str,
+    against_key: str,
+    only: str | None,
+    runs: int,
+    seed: int | None,
+    wants_json: bool,
+    **flags: object,
+) -> None:
+    """Measure how fast MODEL (guide, a path to a GGUF, or a name in the library) answers here.
+
+    decode: tok/s at several depths. prefill: tok/s of new prompts. turns: first token of a new chat, of the next turn,
+    of one that comes back, of a shared system prompt. clients: tok/s of 1, 4 and 8 together. edit: tok/s of forced
+    answers that repeat their prompt. A model gets a service of its own; OTHER is measured after it, with the same text.
+    """
+    from app.bench.target import OtherServer, address
+    from app.settings import load_settings
+
+    job = _Job(load_settings(flags), _works(only), runs, secrets.randbits(32) if seed is None else seed)
+    url = address(against or "")
+    other = OtherServer(url, against_model, against_key) if url else against
+    if not url and (against_model or against_key):
+        raise UsageError("--against-model and --against-key are for a server.", "Give its URL with --against.")
+    wanted: list[str | OtherServer] = [model] if other is None else [model, other]
+    read_bytes = [_read_bytes(item, job.settings) if isinstance(item, str) else None for item in wanted]
+    measured = asyncio.run(_measure_all(wanted, job))
+    _print(measured, _rooflines(measured, read_bytes, job.settings), job.seed, wants_json=wants_json)
+
+
+def _works(only: str | None) -> tuple[str, ...]:
+    from app.bench.workloads import WORKLOADS
+
+    chosen = tuple(WORKLOADS) if only is None else tuple(only.split(","))
+    if unknown := [name for name in chosen if name not in WORKLOADS]:
+        raise UsageError(f"There is no work {', '.join(unknown)}.", f"Known: {', '.join(WORKLOADS)}.")
+    return chosen
+
+
+def _read_bytes(model: str, settings: Settings) -> int:
+    """Return the bytes of weights that a token of `model` reads. Raises ModelFileError for what cannot be run."""
+    from app.library.resolve import resolve
+    from offload.reading import weight_bytes_per_token
+    from quantizer.gate import admit, shard_paths
+    from quantizer.header import read_header
+
+    header = admit(resolve(model, settings).path)
+    tensors = [tensor for path in shard_paths(header) for tensor in read_header(path).tensors]
+    return weight_bytes_per_token(header, tensors)
+
+
+async def _measure_all(wanted: list[str | OtherServer], job: _Job) -> list[Results]:
+    return [await _measure(item, job) for item in wanted]
+
+
+async def _measure(wanted: str | OtherServer, job: _Job) -> Results:
+    from app.bench.measurement import Results
+    from app.bench.prose import calibrated_prose
+    from app.bench.report import line
+    from app.bench.workloads import WORKLOADS, Bench, do
+
+    async with _opened(wanted, job.settings) as target:
+        _tell(f"{target.label} ({target.model}), {job.n_runs} runs of each, seed {job.seed}")
+        measuring = Bench(target.client, await calibrated_prose(target.client, job.seed), job.n_runs, target.n_ctx)
+        figures = await do(WORKLOADS, job.works, measuring, lambda figure: _tell(f"  {line(figure)}"))
+    results = Results.of(target.label, target.model, figures)
+    if not results.measurements:
+        raise ServiceError(f"Nothing could be measured of {target.label}.", results.unmeasured[0].reason)
+    return results
+
+
+def _opened(wanted: str | OtherServer, settings: Settings) -> AbstractAsyncContextManager[Target]:
+    from app.bench.target import open_model, open_server
+    from app.cli.answering import LoadingLine
+
+    return open_model(wanted, settings, LoadingLine().show) if isinstance(wanted, str) else open_server(wanted)
+
+
+def _rooflines(measured: list[Results], read_bytes: list[int | None], settings: Settings) -> list[Roofline]:
+    """Measure how fast memory is read, now that nothing else runs, and say where each model stands."""
+    from app.bench.roofline import roofline_of, shallowest_decode
+    from offload.bandwidth import measure_read_bandwidth
+    from offload.cpu import default_threads
+
+    found = [
+        (results.label, decode, n_bytes)
+        for results, n_bytes in zip(measured, read_bytes, strict=True)
+        if n_bytes is not None and (decode := shallowest_decode(results)) is not None
+    ]
+    if not found:
+        return []
+    _tell("memory bandwidth")
+    bandwidth = measure_read_bandwidth(settings.threads or default_threads())
+    return [roofline_of(label, decode, n_bytes, bandwidth) for label, decode, n_bytes in found]
+
+
+def _print(measured: list[Results], rooflines: list[Roofline], seed: int, *, wants_json: bool) -> None:
+    from rich.console import Console
+
+    from app.bench.report import as_json, comparison, reasons, table
+
+    if wants_json:
+        click.echo(json.dumps(as_json(measured, rooflines, seed)))
+        return
+    console = Console()
+    made = table(measured[0]) if len(measured) == 1 else comparison(*measured)
+    console.print(made, width=console.width if console.is_terminal else _WIDTH_COLUMNS)
+    for text in [*(reason for results in measured for reason in reasons(results)), *map(str, rooflines)]:
+        click.echo(printable(text))
+
+
+def _tell(text: str) -> None:
+    click.echo(printable(text), err=True)
