@@ -111,7 +111,7 @@ def _layout(setting: Setting) -> str:
 def _context_params(facts: ModelFacts, setting: Setting) -> lib.llama_context_params:
     params = lib.llama_context_default_params()
     params.n_ctx = facts.n_cells
-    params.n_batch = facts.n_batch
+    params.n_batch = max(facts.n_batch, facts.n_places)  # llama.cpp keeps a row of logits for each, or aborts
     params.n_ubatch = min(facts.n_batch, setting.n_ubatch)
     params.type_k, params.type_v = parse_kv_types(setting.kv_type).ids
     params.n_seq_max = facts.n_places

@@ -212,3 +212,26 @@ def test_a_grammar_spans_characters_of_several_tokens(answers: dict[str, Any]) -
     assert text[0] == "é"
     assert "α" <= text[1] <= "ω"
     assert len(text) == 2
+
+
+FOUR_AT_A_TIME = """
+import sys
+from pathlib import Path
+from app.engine.backend import Chunk
+from app.engine.frames import EngineConfig
+from app.engine.llama import LlamaModel
+from app.engine.tuning import Setting
+
+model = LlamaModel(Path(sys.argv[1]), 0, False, lambda _fraction: True)
+backend = model.context(EngineConfig(n_ctx=256, n_batch=4), Setting(1, False, False))
+assert backend.facts.n_places > 4
+print(backend.decode([Chunk(0, 0, [1, 2, 3, 4], 4)]).name)
+backend.close()
+model.close()
+"""
+
+
+def test_a_batch_may_be_smaller_than_the_number_of_places(tiny_model: Path) -> None:
+    command = [sys.executable, "-c", FOUR_AT_A_TIME, str(tiny_model)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stdout) == (0, "DONE\n"), run.stderr
