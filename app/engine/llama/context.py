@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.backend import Chunk, DecodeStatus, ModelFacts, Sampler
+from app.engine.first_characters import FirstCharacters
 from app.engine.llama.batch import Batch, Interrupt
 from app.engine.llama.chains import ChainBuilder
+from app.engine.llama.grammar import Grammar, GrammarSampler
 from app.engine.llama.native import lib, native_log
-from app.engine.llama.samplers import Candidates, GrammarSampler, LlamaSampler, new_grammar
+from app.engine.llama.samplers import Candidates, LlamaSampler
 from app.engine.llama.tokenizer import tokenize
 from app.engine.request import SamplingParams
 from app.engine.sampler import check_biases
@@ -40,8 +42,10 @@ class LlamaBackend:
         self.facts = replace(facts, can_shift=can_shift)
         self._batch = Batch(facts.n_batch)
         self._pieces: dict[int, bytes] = {}
+        self._piece_buffer = ctypes.create_string_buffer(256)
         self._end_tokens: tuple[int, ...] | None = None
         self._candidates: Candidates | None = None
+        self._characters: FirstCharacters | None = None
         self._chains = ChainBuilder(self._vocab, facts)
         self._owned.callback(self._chains.close)
         self._interrupt = Interrupt()
@@ -60,26 +64,30 @@ class LlamaBackend:
         return self._read_piece(token, with_special=True)
 
     def _read_piece(self, token: int, *, with_special: bool = False) -> bytes:
-        size = 64
         while True:
-            buffer = ctypes.create_string_buffer(size)
-            n_bytes = lib.llama_token_to_piece(self._vocab, token, buffer, size, 0, with_special)
+            buffer = self._piece_buffer
+            n_bytes = lib.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, with_special)
             if n_bytes >= 0:
-                return buffer.raw[:n_bytes]
-            size = -n_bytes
+                return ctypes.string_at(buffer, n_bytes)
+            self._piece_buffer = ctypes.create_string_buffer(-n_bytes)
 
     def is_end(self, token: int) -> bool:
         return bool(lib.llama_vocab_is_eog(self._vocab, token))
 
     def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> Sampler:
         check_biases(params, self.facts.n_vocab)
-        grammar = new_grammar(self._vocab, params.grammar) if params.grammar else None
+        grammar = Grammar(self._vocab, params.grammar, self._first_characters) if params.grammar else None
         banned = self._ends() if ignore_eos and not grammar else ()  # a grammar itself says when an answer may end
         chain = self._chains.build(params, banned, history)
         if grammar is None:
             return LlamaSampler(self._context, chain)
         self._candidates = self._candidates or Candidates(self._context, self.facts.n_vocab)
         return GrammarSampler(self._candidates, chain, grammar, is_filtered_first=params.mirostat > 0)
+
+    def _first_characters(self) -> FirstCharacters:
+        if self._characters is None:
+            self._characters = FirstCharacters(map(self.label, range(self.facts.n_vocab)), self._ends())
+        return self._characters
 
     def _ends(self) -> tuple[int, ...]:
         if self._end_tokens is None:

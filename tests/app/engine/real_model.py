@@ -17,7 +17,7 @@ from app.engine import frames
 from app.engine.backend import Sampler
 from app.engine.core import Engine
 from app.engine.frames import EngineConfig, Failed, Finished, Output
-from app.engine.llama import LlamaBackend, LlamaModel, model, samplers
+from app.engine.llama import LlamaBackend, LlamaModel, grammar, model
 from app.engine.request import Request, SamplingParams
 from app.engine.speculation import StepCost
 from app.engine.tuning import Setting
@@ -32,7 +32,7 @@ class Recording(LlamaBackend):
     def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> Sampler:
         sampler = super().new_sampler(params, ignore_eos, history)
         if self.is_filtered_first:
-            assert isinstance(sampler, samplers.GrammarSampler)
+            assert isinstance(sampler, grammar.GrammarSampler)
             sampler._is_filtered_first = True
         return RecordingSampler(sampler, self.chosen)
 

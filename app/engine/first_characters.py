@@ -1,0 +1,77 @@
+"""Tokens by the character that they begin with, so that a grammar need not be asked about each of them. Pure.
+
+A grammar that refuses a character refuses every token that begins with it. One token of that single character speaks
+for all of them, so some thousands of questions take the place of one per token. Knows nothing of grammars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["FirstCharacters"]
+
+# Bytes of a character by the upper half of its first byte; 0 where none begins (source: RFC 3629, section 3).
+_CHARACTER_BYTES = (1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 2, 2, 3, 4)
+
+Tokens = NDArray[np.int32]
+
+
+class FirstCharacters:
+    """The tokens of a vocabulary, grouped by first character. `pieces` are their bytes, in the order of their ids.
+
+    `all` are the ids. `probes` are the tokens to ask about: one of a single character for each group, then `alone`,
+    those that no other token can speak for: parts of characters, characters without a token of their own, and `ends`.
+    """
+
+    def __init__(self, pieces: Iterable[bytes], ends: Iterable[int]) -> None:
+        alone = set(ends)
+        members: dict[bytes, list[int]] = {}
+        speakers: dict[bytes, int] = {}
+        whole: list[bool] = []
+        for token, piece in enumerate(pieces):
+            whole.append(_is_whole(piece))
+            character = _first_character(piece)
+            if token in alone or not character:
+                alone.add(token)
+                continue
+            members.setdefault(character, []).append(token)
+            if piece == character:
+                speakers[character] = token
+        for character in members.keys() - speakers.keys():
+            alone.update(members.pop(character))
+        self._is_whole = np.array(whole, bool)
+        self._group = np.full(len(whole), len(members), np.int32)  # the last group is of those alone
+        for index, character in enumerate(members):
+            self._group[members[character]] = index
+        self._n_groups = len(members)
+        self.all: Tokens = np.arange(len(whole), dtype=np.int32)
+        self.alone: Tokens = np.array(sorted(alone), np.int32)
+        self.probes: Tokens = np.concatenate([np.array([speakers[key] for key in members], np.int32), self.alone])
+
+    def is_whole(self, token: int) -> bool:
+        """Return whether the bytes of `token` are whole characters."""
+        return bool(self._is_whole[token])
+
+    def possible(self, is_allowed: NDArray[np.bool_], named: Tokens) -> Tokens:
+        """Return `named` and the tokens whose probe is allowed, ascending; `is_allowed` has an entry for each probe."""
+        is_possible = np.append(is_allowed[: self._n_groups], False)[self._group]
+        is_possible[self.alone] = is_allowed[self._n_groups :]
+        is_possible[named] = True
+        return np.flatnonzero(is_possible).astype(np.int32)
+
+
+def _first_character(piece: bytes) -> bytes:
+    """Return the bytes of the first character, none where the piece begins with less than a character."""
+    n_bytes = _CHARACTER_BYTES[piece[0] >> 4] if piece else 0
+    return piece[:n_bytes] if len(piece) >= n_bytes else b""
+
+
+def _is_whole(piece: bytes) -> bool:
+    try:
+        piece.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
