@@ -35,6 +35,8 @@ class Settings:
     context_shift: bool = False  # answers that fill the context go on, and forget the oldest tokens
     threads: int = 0
     parallel: int = 8  # answers at once
+    lora: tuple[str, ...] = ()  # adapters of the default model, each FILE or FILE=NAME
+    control_vector: tuple[str, ...] = ()  # directions added in the default model, each FILE or FILE=SCALE
     origins: str = ""  # web pages that may use the service, such as http://localhost:3000, separated by commas
     engine: str = "llama"  # or "fake": random letters at 200 a second, for working on clients
     data_dir: Path = Path(platformdirs.user_data_dir("localllm", appauthor=False))
@@ -94,6 +96,8 @@ def _typed(name: str, value: object, source: str) -> object:
     if name not in known:
         raise UsageError(f"{source} sets {name!r}, which is no setting.", f"Known: {', '.join(sorted(known))}.")
     kind = Path if issubclass(known[name], Path) else known[name]
+    if kind is tuple:
+        return _texts(name, value, source)
     if isinstance(value, kind):
         return value
     try:
@@ -102,3 +106,11 @@ def _typed(name: str, value: object, source: str) -> object:
     except (ValueError, KeyError):
         pass
     raise UsageError(f"{source} sets {name} to {value!r}.", f"It takes a value of type {kind.__name__}.")
+
+
+def _texts(name: str, value: object, source: str) -> tuple[str, ...]:
+    """Return a list setting: a list of texts, or one text of several separated as paths are on this system."""
+    items = value.split(os.pathsep) if isinstance(value, str) else value
+    if isinstance(items, list | tuple) and all(isinstance(item, str) for item in items):
+        return tuple(item for item in items if item)
+    raise UsageError(f"{source} sets {name} to {value!r}.", "It takes a list of texts.")

@@ -19,6 +19,13 @@ __all__ = ["serve"]
 @click.option("-m", "--model", help="guide, a path to a GGUF, or a name in the library.  [default: guide]")
 @click.option("--ctx", type=click.IntRange(min=0), help="Tokens of context; 0 lets localllm choose.")
 @click.option("--kv-type", help="What the KV cache stores, TYPE or K_TYPE,V_TYPE: f16, q8_0, q4_0 ...  [default: f16]")
+@click.option("--lora", multiple=True, metavar="FILE[=NAME]", help="LoRA adapter to load with the model; repeatable.")
+@click.option(
+    "--control-vector",
+    multiple=True,
+    metavar="FILE[=SCALE]",
+    help="Direction to steer the whole model by; repeatable.",
+)
 @click.option(
     "--context-shift", is_flag=True, default=None, help="Answers that fill the context go on; the oldest tokens go."
 )
@@ -28,7 +35,7 @@ __all__ = ["serve"]
 @click.option("--owned", is_flag=True, hidden=True, help="End with stdin; say where it listens as JSON.")
 def serve(owned: bool, **flags: object) -> None:
     """Answer editors and programs on this machine: OpenAI's API and llama.cpp's, on http://127.0.0.1:11500."""
-    settings = load_settings(flags)
+    settings = load_settings({name: None if value == () else value for name, value in flags.items()})
     from app.service.problems import openai_error
     from app.service.server import serve as run_service
 

@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.adapters import Adapter, AdapterSet
 from app.engine.request import SamplingParams
 
 __all__ = ["Backend", "Chunk", "DecodeStatus", "ModelFacts", "Sampler"]
@@ -43,6 +44,7 @@ class ModelFacts:
     layout: str = ""
     can_shift: bool = False
     can_generate: bool = True
+    adapters: tuple[Adapter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,10 @@ class Backend(Protocol):
 
         Raises RequestError for a grammar that cannot be used and for a bias of a token that does not exist.
         """
+        ...
+
+    def use_adapters(self, adapters: AdapterSet) -> None:
+        """Let the decodes from now on compute under `adapters`, whose keys are those of `facts.adapters`."""
         ...
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:

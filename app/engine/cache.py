@@ -6,9 +6,12 @@ sequences stay for the prefixes they hold until their cells are needed. Knows no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+from app.engine.adapters import NO_ADAPTERS, AdapterSet
 from app.engine.backend import Backend
 from app.engine.context_shift import Shift
 from app.engine.prefix import Match, PrefixTree
@@ -33,7 +36,8 @@ class Seat:
 class PrefixCache:
     """The sequences of one backend. A seated sequence is locked; `release` leaves it to be reused or evicted.
 
-    With a `store`, what is evicted is saved there and comes back when a prompt begins like it.
+    With a `store`, what is evicted is saved there and comes back when a prompt begins like it. Only sequences of the
+    same adapter set share anything, for what is computed depends on it.
     """
 
     def __init__(self, backend: Backend, store: SequenceStore | None = None) -> None:
@@ -58,25 +62,25 @@ class PrefixCache:
         """Return how many cells are free or can be freed now."""
         return self._facts.n_cells - self._tree.locked_cells()
 
-    def n_cached(self, tokens: Sequence[int]) -> int:
+    def n_cached(self, tokens: Sequence[int], adapters: AdapterSet = NO_ADAPTERS) -> int:
         """Return how many of the first tokens a seat would have computed already."""
-        n_cached = self._match(tokens).n_tokens
-        saved = self._saved_match(tokens, n_cached)
+        n_cached = self._match(tokens, adapters).n_tokens
+        saved = self._saved_match(tokens, adapters, n_cached)
         return saved.n_tokens if saved else n_cached
 
-    def seat(self, tokens: Sequence[int]) -> Seat:
+    def seat(self, tokens: Sequence[int], adapters: AdapterSet = NO_ADAPTERS) -> Seat:
         """Return a locked place that begins like `tokens`, of which at least the last is left to compute.
 
         A sequence that goes on where a finished one ended takes its place; any other shares the cells it needs.
         """
-        match = self._match(tokens)
+        match = self._match(tokens, adapters)
         if self._tidy(match.n_tokens):
-            match = self._match(tokens)
-        saved = self._saved_match(tokens, match.n_tokens)
+            match = self._match(tokens, adapters)
+        saved = self._saved_match(tokens, adapters, match.n_tokens)
         if saved is not None:
-            if (seat := self._restore(saved, tokens)) is not None:
+            if (seat := self._restore(saved, tokens, adapters)) is not None:
                 return seat
-            match = self._match(tokens)  # making room for it may have evicted what matched
+            match = self._match(tokens, adapters)  # making room for it may have evicted what matched
         source_id = match.sequence_id
         if source_id is None:
             sequence_id = self._new_id()
@@ -88,7 +92,7 @@ class PrefixCache:
             sequence_id = self._new_id()
             self._tree.unlock(source_id)
             self._backend.share(source_id, sequence_id, 0, match.n_tokens)
-        self._tree.insert(sequence_id, tokens[: match.n_tokens])
+        self._tree.insert(sequence_id, tokens[: match.n_tokens], adapters)
         self._tree.lock(sequence_id)
         return Seat(sequence_id, match.n_tokens)
 
@@ -134,7 +138,7 @@ class PrefixCache:
             return
         copy_id = self._new_id()
         self._backend.share(sequence_id, copy_id, 0, n_tokens)
-        self._tree.insert(copy_id, self._tree.tokens(sequence_id))
+        self._tree.insert(copy_id, self._tree.tokens(sequence_id), self._tree.realm(sequence_id))
 
     def release(self, sequence_id: int) -> None:
         """Leave the sequence to whoever begins like it, or to eviction."""
@@ -176,13 +180,14 @@ class PrefixCache:
         assert len(held) + len(self._free_ids) == self._facts.n_places, "every place is free or held"
         assert self._tree.n_cells <= self._facts.n_cells, "the cells suffice"
 
-    def _match(self, tokens: Sequence[int]) -> Match:
+    def _match(self, tokens: Sequence[int], adapters: AdapterSet) -> Match:
         begin = tokens[:-1]  # without a token to compute there would be no logits
-        return self._tree.match(begin) if self._facts.can_cut else self._tree.match_whole(begin)
+        match = self._tree.match if self._facts.can_cut else self._tree.match_whole
+        return match(begin, adapters)
 
-    def _saved_match(self, tokens: Sequence[int], n_cached: int) -> SavedMatch | None:
+    def _saved_match(self, tokens: Sequence[int], adapters: AdapterSet, n_cached: int) -> SavedMatch | None:
         """Return what is saved where that spares more than it costs, against the `n_cached` tokens that are here."""
-        match = self._store.match(tokens[:-1]) if self._store is not None else None
+        match = self._store.match(tokens[:-1], _realm_name(adapters)) if self._store is not None else None
         if match is None or match.n_tokens < n_cached + MIN_SAVED_TOKENS:
             return None
         if MAX_RESTORED_SHARE * match.n_tokens < match.n_saved:
@@ -210,9 +215,10 @@ class PrefixCache:
         return is_short or self._is_worth_saving(sequence_id) or self._is_saved(sequence_id)
 
     def _is_saved(self, sequence_id: int) -> bool:
-        return self._store is not None and self._store.has(self._tree.tokens(sequence_id))
+        realm = _realm_name(self._tree.realm(sequence_id))
+        return self._store is not None and self._store.has(self._tree.tokens(sequence_id), realm)
 
-    def _restore(self, match: SavedMatch, tokens: Sequence[int]) -> Seat | None:
+    def _restore(self, match: SavedMatch, tokens: Sequence[int], adapters: AdapterSet) -> Seat | None:
         """Return a place with the saved sequence, cut to what `tokens` begin with; None where it cannot come back."""
         assert self._store is not None
         if match.n_saved > self.n_cells_available():
@@ -225,7 +231,7 @@ class PrefixCache:
             self._free_ids.append(sequence_id)
             return None
         self._backend.truncate(sequence_id, match.n_tokens)
-        self._tree.insert(sequence_id, ())
+        self._tree.insert(sequence_id, (), adapters)
         self._tree.lock(sequence_id)
         self.computed(sequence_id, tokens[: match.n_tokens])
         return Seat(sequence_id, match.n_tokens)
@@ -252,7 +258,8 @@ class PrefixCache:
 
     def _save(self, sequence_id: int) -> None:
         assert self._store is not None
-        self._store.save(self._tree.tokens(sequence_id), self._backend.save(sequence_id))
+        realm = _realm_name(self._tree.realm(sequence_id))
+        self._store.save(self._tree.tokens(sequence_id), self._backend.save(sequence_id), realm)
 
     def _new_id(self) -> int:
         if not self._free_ids:
@@ -266,3 +273,8 @@ class PrefixCache:
         self._tree.remove(sequence_id)
         self._backend.truncate(sequence_id, 0)
         self._free_ids.append(sequence_id)
+
+
+def _realm_name(adapters: Hashable) -> str:
+    """Return what the store calls an adapter set, the same over restarts; nothing for no adapters."""
+    return hashlib.blake2b(json.dumps(adapters).encode(), digest_size=12).hexdigest() if adapters else ""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from app.engine.adapters import adapter_set
 from app.engine.backend import Backend, DecodeStatus
 from app.engine.cache import PrefixCache
 from app.engine.counters import Counters, Occupancy
@@ -23,6 +24,7 @@ from app.engine.seating import Seating
 from app.engine.sequence import Sequence
 from app.engine.speculation import StepCost
 from app.engine.store import SequenceStore
+from app.engine.turns import Turns
 from quantizer.errors import ContextOverflowError, EngineError, RequestError, UserError
 
 __all__ = ["Engine", "failure"]
@@ -61,6 +63,7 @@ class Engine:
         self._budget = StepBudget(self._facts.n_batch, max(1, self._facts.n_batch // 4))
         self._cache = PrefixCache(backend, store)
         self._drafter = Drafter(step_cost or StepCost())
+        self._turns = Turns(clock)
         self._seating = Seating(self._facts, self._cache, clock)
         self._shifts_context = shifts_context
         self._n_arrived = 0
@@ -99,14 +102,15 @@ class Engine:
         self._end_late()
         self._seating.seat_waiting()
         self._shift_full()
-        running = self._seating.running
+        turn = self._turns.next(self._seating.running)
         if self._facts.can_cut:  # a refused draft must be cut off
-            self._drafter.assign(running, self._budget)
-        shares = plan([sequence.demand for sequence in running], self._budget)
+            self._drafter.assign(turn, self._budget)
+        shares = plan([sequence.demand for sequence in turn], self._budget)
         self._hold_back_last_tokens(shares)
         self._seating.make_room(shares)
         if shares:
-            by_key = {sequence.arrival: sequence for sequence in running}
+            self._backend.use_adapters(turn[0].adapters)
+            by_key = {sequence.arrival: sequence for sequence in turn}
             self._compute([(by_key[key], n_tokens) for key, n_tokens in shares.items()])
 
     def save_one(self) -> bool:
@@ -127,6 +131,7 @@ class Engine:
     def _sequence(self, request: Request) -> Sequence:
         if not self._facts.can_generate:
             raise RequestError("This model only embeds or ranks texts; it cannot chat.", "Load a chat model.")
+        adapters = adapter_set(self._facts.adapters, request.lora)
         tokens = self._prompt_tokens(request)
         if len(tokens) >= self._facts.n_ctx:
             raise ContextOverflowError(len(tokens), self._facts.n_ctx)
@@ -136,7 +141,18 @@ class Engine:
         sampler = self._backend.new_sampler(request.sampling, request.ignore_eos, tokens)
         acceptance = self._drafter.new_acceptance()
         tags = self._visible_tags(request)
-        return Sequence(request, self._n_arrived, tokens, len(tokens), limit, sampler, acceptance, self._clock(), tags)
+        return Sequence(
+            request,
+            self._n_arrived,
+            tokens,
+            len(tokens),
+            limit,
+            sampler,
+            acceptance,
+            self._clock(),
+            tags,
+            adapters,
+        )
 
     def _visible_tags(self, request: Request) -> dict[int, bytes]:
         """Return the tokens, one each, that are written like the request's visible tags."""

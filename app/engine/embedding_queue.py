@@ -19,6 +19,8 @@ from quantizer.errors import ContextOverflowError, EngineError, RequestError, Us
 
 __all__ = ["EmbeddingQueue"]
 
+MAX_VECTOR_BYTES = 8 << 20  # of one call; as JSON they are five times as much
+
 Event = Embedded | Ranked | Failed
 
 
@@ -75,7 +77,7 @@ class EmbeddingQueue:
     def submit(self, frame: Embed | Rank) -> None:
         """Queue `frame`, or emit Failed when it cannot be served."""
         try:
-            self._check_kind(frame)
+            self._check(frame)
         except UserError as error:
             self._emit(failure(frame.call_id, error))
             return
@@ -112,12 +114,17 @@ class EmbeddingQueue:
             self._free_ids = list(range(self._made.facts.n_sequences))
         return self._made
 
-    def _check_kind(self, frame: Embed | Rank) -> None:
-        is_ranker = self._embedder.facts.pooling is Pooling.RANK
+    def _check(self, frame: Embed | Rank) -> None:
+        facts = self._embedder.facts
+        is_ranker = facts.pooling is Pooling.RANK
         if isinstance(frame, Rank) and not is_ranker:
             raise RequestError("This model cannot rank: it has no head for that.", "Load a reranker model.")
         if isinstance(frame, Embed) and is_ranker:
             raise RequestError("This model ranks documents and makes no embeddings.", "Use /v1/rerank with it.")
+        n_most = MAX_VECTOR_BYTES // (4 * facts.n_dimensions)
+        if isinstance(frame, Embed) and len(frame.inputs) > n_most:
+            cause = f"{len(frame.inputs)} inputs were given; a vector has {facts.n_dimensions} numbers."
+            raise RequestError(cause, f"Send at most {n_most} at once.")
 
     # Filling a batch
 

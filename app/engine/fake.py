@@ -11,11 +11,13 @@ import json
 import random
 import re
 import threading
+import zlib
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.adapters import Adapter, AdapterSet
 from app.engine.backend import Chunk, DecodeStatus, ModelFacts
 from app.engine.request import SamplingParams
 from app.engine.sampler import check_biases
@@ -23,6 +25,7 @@ from app.engine.sampler import check_biases
 __all__ = ["END", "FakeBackend"]
 
 END = 256
+_STEERED = 1000  # what tells a cell's adapters is a multiple of it
 _WANTED = re.compile(rb"<say>(.+?)</say>", re.DOTALL)
 _LETTERS = b"etaoinshrdlu etaoinshrdlu etaoinshrdlu,.\n"
 
@@ -54,6 +57,7 @@ class FakeBackend:
         step_s: float = 0.0,
         end_every: int = 200,
         can_cut: bool = True,
+        adapters: Sequence[Adapter] = (),
     ) -> None:
         n_places = 2 * n_sequences
         self.facts = ModelFacts(
@@ -69,7 +73,9 @@ class FakeBackend:
             can_shift=can_cut,
             n_parameters=0,
             model_bytes=0,
+            adapters=tuple(adapters),
         )
+        self._steered = 0
         self._cells: list[list[_Cell]] = [[] for _ in range(n_places)]
         self._rows: dict[int, list[int]] = {}
         self._step_s = step_s
@@ -96,6 +102,10 @@ class FakeBackend:
         check_biases(params, self.facts.n_vocab)
         return FakeSampler(self, params, ignore_eos, history)
 
+    def use_adapters(self, adapters: AdapterSet) -> None:
+        """Let cells be different ones under every set, and with them all that follows."""
+        self._steered = _STEERED * zlib.crc32(repr(adapters).encode()) if adapters else 0
+
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
         n_tokens = sum(len(chunk.tokens) for chunk in chunks)
         assert 0 < n_tokens <= self.facts.n_batch, "the batch fits n_batch"
@@ -109,8 +119,9 @@ class FakeBackend:
         for chunk in chunks:
             cells = self._cells[chunk.sequence_id]
             assert chunk.position == len(cells), "a sequence is computed without gaps"
+            assert all(cell.token // _STEERED == self._steered // _STEERED for cell in cells), "under one adapter set"
             for index, token in enumerate(chunk.tokens):
-                cells.append(_Cell(token))
+                cells.append(_Cell(token + self._steered))
                 if index >= len(chunk.tokens) - chunk.n_logits:
                     self._rows[row] = [cell.token for cell in cells]
                 row += 1

@@ -60,6 +60,8 @@ class EngineConfig:
     n_sequences: int = 4
     n_batch: int = 0
     n_gpu_layers: int = -1  # all that the plan allows; 0 keeps every layer on the CPU
+    lora: tuple[tuple[str, str], ...] = ()  # (path, name) of each adapter, which the gate has let through
+    control_vectors: tuple[tuple[str, float], ...] = ()  # (path, scale); they add up
 
 
 # Service to worker
@@ -252,9 +254,15 @@ def _request(data: dict[str, Any]) -> Request:
             "prompt": prompt if isinstance(prompt, str) else tuple(prompt),
             "sampling": _sampling(data["sampling"]),
             "stop": tuple(data["stop"]),
+            "lora": None if data["lora"] is None else tuple((name, scale) for name, scale in data["lora"]),
             "visible_tags": tuple(data["visible_tags"]),
         }
     )
+
+
+def _config(data: dict[str, Any]) -> EngineConfig:
+    pairs = {name: tuple((path, other) for path, other in data[name]) for name in ("lora", "control_vectors")}
+    return EngineConfig(**data | pairs)
 
 
 def _sampling(data: dict[str, Any]) -> SamplingParams:
@@ -278,7 +286,7 @@ def _logprob(data: dict[str, Any]) -> TokenLogprob:
 
 # Fields whose JSON form is not their value.
 _REBUILD: dict[str, Callable[[Any], Any]] = {
-    "config": lambda data: EngineConfig(**data),
+    "config": _config,
     "request": _request,
     "tokens": tuple,
     "inputs": lambda data: tuple(item if isinstance(item, str) else tuple(item) for item in data),

@@ -12,9 +12,12 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import psutil
+from numpy.typing import NDArray
 
 from app.engine import selftest
+from app.engine.adapters import Adapter
 from app.engine.backend import Backend
 from app.engine.embedding import Embedder, pooling_of
 from app.engine.frames import EngineConfig
@@ -23,6 +26,8 @@ from app.engine.speculation import StepCost
 from app.engine.store import SequenceStore, fingerprint
 from app.engine.tuning import Setting, TuneFile, Work, choose, default_setting, with_kv_type
 from offload.cpu import cpu_name, default_threads
+from quantizer.control_vector import read_control_vector
+from quantizer.errors import UsageError
 from quantizer.header import read_header
 
 __all__ = ["Loaded", "candidates", "load_model", "tune_file"]
@@ -72,12 +77,14 @@ def load_model(
     with ExitStack() as owned:
         model = llama.LlamaModel(path, config.n_gpu_layers, setting.extra_buffers, on_progress)
         owned.callback(model.close)
+        model.steer(_adapters(config), _control_vector(config, path))
         backend = model.context(config, setting)
         owned.callback(backend.close)
         if not backend.facts.can_generate:
             on_notice(f"{path.name} makes embeddings or ranks documents; it cannot chat.")
         max_memory_bytes = psutil.virtual_memory().total // MEMORY_SHARE
-        store = SequenceStore(cache_dir / "prefix" / f"{key}-{backend.facts.layout}", max_memory_bytes)
+        weights = _fingerprint_with_vectors(key, config)
+        store = SequenceStore(cache_dir / "prefix" / f"{weights}-{backend.facts.layout}", max_memory_bytes)
         owned.callback(store.close)
         ratios = tuned.step_ratios(key) or measured_ratios
         step_cost = StepCost(ratios) if ratios else StepCost()
@@ -112,3 +119,24 @@ def _setting(
     best = choose(known, tuned.work(key))
     setting = replace(best.setting, n_threads=n_threads) if config.n_threads else best.setting
     return setting, dict(best.step_ratios)
+
+
+def _adapters(config: EngineConfig) -> dict[Adapter, Path]:
+    """Return the adapters to load. The same file under two names would be one to the cache, so each is there once."""
+    named = {Adapter(name, fingerprint(Path(path))): Path(path) for path, name in config.lora}
+    for what, values in (("name", {item.name for item in named}), ("file", {item.key for item in named})):
+        if len(values) != len(config.lora):
+            raise UsageError(f"Two adapters have the same {what}.", "Give each adapter once, as FILE=NAME.")
+    return named
+
+
+def _control_vector(config: EngineConfig, model: Path) -> NDArray[np.float32] | None:
+    """Return the sum of the control vectors, each times its scale; None without any."""
+    scaled = [np.float32(scale) * read_control_vector(Path(path), model) for path, scale in config.control_vectors]
+    return np.sum(scaled, axis=0, dtype=np.float32) if scaled else None
+
+
+def _fingerprint_with_vectors(key: str, config: EngineConfig) -> str:
+    """Return what names states computed with these weights: control vectors count like weights."""
+    parts = [fingerprint(Path(path), scale) for path, scale in config.control_vectors]
+    return "-".join([key, *parts])

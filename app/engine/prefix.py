@@ -1,13 +1,14 @@
 """Which cached sequence begins like a prompt: a radix tree over everything in the KV cache. Pure.
 
 Each sequence of the unified cache holds one path from the root; a stretch of tokens that several sequences share is
-one node, as it is one run of cells in the cache. So the tree's size in tokens is the cache's in cells. Knows nothing
-of models or of why a sequence is kept; its owner copies, cuts and frees in the cache what it says.
+one node, as it is one run of cells in the cache. So the tree's size in tokens is the cache's in cells. Sequences of
+different realms share nothing, whatever they begin with. Knows nothing of models or of why a sequence is kept; its
+owner copies, cuts and frees in the cache what it says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 __all__ = ["Match", "PrefixTree"]
@@ -33,8 +34,9 @@ class _Node:
 
 @dataclass(slots=True)
 class _Held:
-    """The path of a sequence: its last node, its length in tokens, when it was used last, and who needs it to stay."""
+    """The path of a sequence: its realm, last node and length in tokens, its last use, and who needs it to stay."""
 
+    realm: Hashable
     end: _Node
     n_tokens: int
     used: int
@@ -48,7 +50,7 @@ class PrefixTree:
     """
 
     def __init__(self) -> None:
-        self._root = _Node([], None)
+        self._roots: dict[Hashable, _Node] = {}
         self._held: dict[int, _Held] = {}
         self._clock = 0
         self.n_cells = 0
@@ -64,29 +66,36 @@ class PrefixTree:
         """Return the tokens of the sequence, in order."""
         return [token for node in reversed(list(_path(self._held[sequence_id].end))) for token in node.tokens]
 
-    def match(self, tokens: Sequence[int]) -> Match:
-        """Return the longest begin of `tokens` that a sequence holds, preferring the one used last."""
-        node, n_matched = self._descend(tokens)
-        if node is self._root or n_matched == 0:
+    def realm(self, sequence_id: int) -> Hashable:
+        """Return the realm that the sequence belongs to."""
+        return self._held[sequence_id].realm
+
+    def match(self, tokens: Sequence[int], realm: Hashable = ()) -> Match:
+        """Return the longest begin of `tokens` that a sequence of `realm` holds, preferring the one used last."""
+        node, n_matched = self._descend(tokens, realm)
+        if node is None or n_matched == 0:
             return Match(0, None)
         return Match(n_matched, max(node.holders, key=lambda sequence_id: self._held[sequence_id].used))
 
-    def match_whole(self, tokens: Sequence[int]) -> Match:
-        """Return the longest sequence that as a whole begins `tokens`: for models whose state cannot be cut."""
+    def match_whole(self, tokens: Sequence[int], realm: Hashable = ()) -> Match:
+        """Return the longest sequence of `realm` that as a whole begins `tokens`: for models that cannot be cut."""
         whole = [
             (held.n_tokens, held.used, sequence_id)
             for sequence_id, held in self._held.items()
-            if 0 < held.n_tokens <= len(tokens) and self.tokens(sequence_id) == list(tokens[: held.n_tokens])
+            if held.realm == realm
+            and 0 < held.n_tokens <= len(tokens)
+            and self.tokens(sequence_id) == list(tokens[: held.n_tokens])
         ]
         if not whole:
             return Match(0, None)
         n_tokens, _, sequence_id = max(whole)
         return Match(n_tokens, sequence_id)
 
-    def insert(self, sequence_id: int, tokens: Sequence[int]) -> None:
-        """Let a new sequence hold `tokens`; what others hold already is shared, as after a copy in the cache."""
+    def insert(self, sequence_id: int, tokens: Sequence[int], realm: Hashable = ()) -> None:
+        """Let a new sequence of `realm` hold `tokens`; what others there hold is shared, as after a copy."""
         assert sequence_id not in self._held, "a sequence is inserted once"
-        self._held[sequence_id] = _Held(self._root, 0, self._tick())
+        root = self._roots.setdefault(realm, _Node([], None))
+        self._held[sequence_id] = _Held(realm, root, 0, self._tick())
         self.extend(sequence_id, tokens)
 
     def extend(self, sequence_id: int, tokens: Sequence[int]) -> Match:
@@ -129,7 +138,9 @@ class PrefixTree:
         """Forget the sequence."""
         assert not self._held[sequence_id].n_locks, "a locked sequence stays"
         self.truncate(sequence_id, 0)
-        del self._held[sequence_id]
+        realm = self._held.pop(sequence_id).realm
+        if all(held.realm != realm for held in self._held.values()):
+            del self._roots[realm]
 
     def lock(self, sequence_id: int) -> None:
         """Keep the sequence from being evicted until `unlock`; locks add up."""
@@ -171,7 +182,8 @@ class PrefixTree:
         """Assert every invariant of the tree; for tests and idle moments."""
         n_cells = 0
         holders: dict[int, int] = dict.fromkeys(self._held, 0)
-        pending = [self._root]
+        assert set(self._roots) == {held.realm for held in self._held.values()}, "a realm has a sequence"
+        pending = list(self._roots.values())
         while pending:
             node = pending.pop()
             n_cells += len(node.tokens)
@@ -180,7 +192,7 @@ class PrefixTree:
                 assert child.tokens, "a node holds tokens"
                 assert child.tokens[0] == first, "a child is found by its first token"
                 assert child.holders, "a node has a holder"
-                assert node is self._root or child.holders <= node.holders, "whoever holds a node holds its parent"
+                assert node.parent is None or child.holders <= node.holders, "whoever holds a node holds its parent"
                 pending.append(child)
             for sequence_id in node.holders:
                 holders[sequence_id] += len(node.tokens)
@@ -193,10 +205,10 @@ class PrefixTree:
         self._clock += 1
         return self._clock
 
-    def _descend(self, tokens: Sequence[int]) -> tuple[_Node, int]:
+    def _descend(self, tokens: Sequence[int], realm: Hashable) -> tuple[_Node | None, int]:
         """Return the node where the longest match ends and the length of the match, which may end inside the node."""
-        node, n_matched = self._root, 0
-        while n_matched < len(tokens) and (child := node.children.get(tokens[n_matched])) is not None:
+        node, n_matched = self._roots.get(realm), 0
+        while node and n_matched < len(tokens) and (child := node.children.get(tokens[n_matched])) is not None:
             n_common = _common(child.tokens, tokens, n_matched)
             node, n_matched = child, n_matched + n_common
             if n_common < len(child.tokens):
@@ -206,7 +218,7 @@ class PrefixTree:
     def _grow(self, held: _Held, sequence_id: int, tokens: Sequence[int]) -> None:
         """Append new tokens at the end of the path, to its last node where no one else would notice."""
         end = held.end
-        if end is not self._root and end.holders == {sequence_id} and not end.children:
+        if end.parent is not None and end.holders == {sequence_id} and not end.children:
             end.tokens.extend(tokens)
         else:
             held.end = end.children[tokens[0]] = _Node(list(tokens), end, holders={sequence_id})

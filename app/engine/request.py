@@ -140,7 +140,8 @@ class Request:
     `prompt` is text (tokenized by the worker; with `parse_special` the text of special tokens becomes those tokens) or
     a tuple of token ids. `max_tokens` None means: until the model ends or the context is full. Stop strings end the
     answer and are not part of it. A higher `priority` is served first. With `n_logprobs` each token of the answer is
-    told with its probability and that many of the most likely ones; None asks for neither. Special tokens are no text,
+    told with its probability and that many of the most likely ones; None asks for neither. `lora` gives adapters, by
+    number or name, their scales, those it leaves out 0; None takes all at 1. Special tokens are no text,
     but for those that read like one of `visible_tags`.
 
     With `context_shift` (None: as the engine was started) an answer that fills the context goes on: the oldest tokens
@@ -164,6 +165,7 @@ class Request:
     n_keep: int = 0
     max_time_s: float | None = None
     max_predict_s: float | None = None
+    lora: tuple[tuple[int | str, float], ...] | None = None
     visible_tags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -52,7 +52,7 @@ class Seating:
         for sequence in sorted(self._waiting, key=lambda waiting: waiting.demand.rank):
             if len(self.running) >= self._facts.n_sequences:
                 return
-            n_cached = self._cache.n_cached(sequence.tokens)
+            n_cached = self._cache.n_cached(sequence.tokens, sequence.adapters)
             if self._is_being_computed(sequence, n_cached):
                 continue
             promised = sum(running.n_pending for running in self.running)
@@ -89,11 +89,11 @@ class Seating:
         return any(
             running.n_pending > 1 and running.tokens[:n_wanted] == sequence.tokens[:n_wanted]
             for running in self.running
-            if min(len(running.tokens), len(sequence.tokens)) > n_wanted
+            if running.adapters == sequence.adapters and min(len(running.tokens), len(sequence.tokens)) > n_wanted
         )
 
     def _seat(self, sequence: Sequence) -> None:
-        seat = self._cache.seat(sequence.tokens)
+        seat = self._cache.seat(sequence.tokens, sequence.adapters)
         sequence.sequence_id, sequence.n_computed = seat.sequence_id, seat.n_cached
         if sequence.seated_s is None:
             sequence.seated_s = self._clock()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from app.engine.adapters import NO_ADAPTERS, AdapterSet
 from app.engine.backend import Chunk, Sampler
 from app.engine.context_shift import Shift, plan_shift
 from app.engine.detokenize import TextStream
@@ -40,6 +41,7 @@ class Sequence:
     acceptance: Acceptance
     arrived_s: float
     tags: Mapping[int, bytes] = field(default_factory=dict)
+    adapters: AdapterSet = NO_ADAPTERS
     text: TextStream = field(init=False)
     ledger: LogprobLedger | None = None
     index: SuffixIndex | None = None

@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -45,8 +46,9 @@ class SavedMatch:
 
 @dataclass(slots=True)
 class _Entry:
-    """A saved sequence. `state` is None while it is on disk only; `file_bytes` is 0 while it is in memory only."""
+    """A saved sequence of a realm. `state` is None while on disk only; `file_bytes` is 0 while in memory only."""
 
+    realm: str
     tokens: Tokens
     state: bytes | bytearray | None
     file_bytes: int
@@ -68,7 +70,10 @@ def fingerprint(path: Path, *parts: object) -> str:
 
 
 class SequenceStore:
-    """Saved sequences of one model. Use it from one thread; a second one of its own writes the files."""
+    """Saved sequences of one model. Use it from one thread; a second one of its own writes the files.
+
+    A `realm` names what states depend on besides the tokens: those of one are never matched in another.
+    """
 
     def __init__(
         self, folder: Path, max_memory_bytes: int = MAX_MEMORY_BYTES, max_disk_bytes: int = MAX_DISK_BYTES
@@ -82,13 +87,14 @@ class SequenceStore:
         self._writer = threading.Thread(target=self._write_files, name="prefix-writer", daemon=True)
         self._writer.start()
 
-    def match(self, tokens: Sequence[int]) -> SavedMatch | None:
-        """Return the saved sequence that begins like `tokens` for longest, None when none does."""
+    def match(self, tokens: Sequence[int], realm: str = "") -> SavedMatch | None:
+        """Return the saved sequence of `realm` that begins like `tokens` for longest, None when none does."""
         wanted = np.asarray(tokens, np.int32)
         with self._lock:
             found = [
                 SavedMatch(name, _n_common(entry.tokens, wanted), len(entry.tokens))
                 for name, entry in self._entries.items()
+                if entry.realm == realm
             ]
         best = max(found, key=lambda match: (match.n_tokens, -match.n_saved), default=None)
         return best if best is not None and best.n_tokens else None
@@ -99,7 +105,7 @@ class SequenceStore:
             entry = self._entries.get(match.name)
         if entry is None:
             return None
-        state = entry.state if entry.state is not None else _read_state(self._folder / match.name, entry.tokens)
+        state = entry.state if entry.state is not None else _read_state(self._folder / match.name, entry)
         with self._lock:
             self._entries.pop(match.name, None)
             if state is not None:
@@ -108,15 +114,15 @@ class SequenceStore:
             _touch(self._folder / match.name)
         return state
 
-    def save(self, tokens: Sequence[int], state: bytes | bytearray) -> None:
-        """Keep a sequence. Those that it goes on from are contained in it and forgotten."""
+    def save(self, tokens: Sequence[int], state: bytes | bytearray, realm: str = "") -> None:
+        """Keep a sequence. Those of its realm that it goes on from are contained in it and forgotten."""
         wanted = np.asarray(tokens, np.int32)
-        name = hashlib.blake2b(wanted.tobytes(), digest_size=16).hexdigest()
+        name = hashlib.blake2b(realm.encode() + wanted.tobytes(), digest_size=16).hexdigest()
         with self._lock:
-            contained = [key for key, entry in self._entries.items() if _begins(entry.tokens, wanted)]
-            for key in contained:
+            of_realm = [(key, entry) for key, entry in self._entries.items() if entry.realm == realm]
+            for key in [key for key, entry in of_realm if _begins(entry.tokens, wanted)]:
                 self._forget(key)
-            self._entries[name] = _Entry(wanted, state, 0)
+            self._entries[name] = _Entry(realm, wanted, state, 0)
         self._to_write.put(name)
 
     @property
@@ -124,9 +130,9 @@ class SequenceStore:
         """The largest state that is worth keeping: half of the memory that all may take."""
         return self._max_memory_bytes // 2
 
-    def has(self, tokens: Sequence[int]) -> bool:
-        """Return whether a saved sequence begins with all of `tokens`."""
-        match = self.match(tokens)
+    def has(self, tokens: Sequence[int], realm: str = "") -> bool:
+        """Return whether a saved sequence of `realm` begins with all of `tokens`."""
+        match = self.match(tokens, realm)
         return match is not None and match.n_tokens == len(tokens)
 
     def close(self) -> None:
@@ -146,7 +152,7 @@ class SequenceStore:
             with self._lock:
                 entry = self._entries.get(name)
             if entry is not None and entry.state is not None and not entry.file_bytes:
-                n_bytes = _write(self._folder, name, entry.tokens, entry.state, self._max_disk_bytes)
+                n_bytes = _write(self._folder, name, entry, entry.state, self._max_disk_bytes)
                 with self._lock:
                     entry.file_bytes = n_bytes
                     if self._entries.get(name) is not entry:  # replaced while it was being written
@@ -180,15 +186,16 @@ def _begins(begin: Tokens, whole: Tokens) -> bool:
     return len(begin) <= len(whole) and _n_common(begin, whole) == len(begin)
 
 
-def _header(tokens: Tokens, state: bytes | bytearray) -> bytes:
-    checksum = zlib.crc32(state, zlib.crc32(tokens.tobytes()))
-    return json.dumps({"n_tokens": len(tokens), "state_bytes": len(state), "crc32": checksum}).encode()
+def _header(entry: _Entry, state: bytes | bytearray) -> bytes:
+    checksum = zlib.crc32(state, zlib.crc32(entry.tokens.tobytes()))
+    sizes = {"n_tokens": len(entry.tokens), "state_bytes": len(state), "crc32": checksum}
+    return json.dumps({"realm": entry.realm, **sizes}).encode()
 
 
-def _write(folder: Path, name: str, tokens: Tokens, state: bytes | bytearray, max_disk_bytes: int) -> int:
+def _write(folder: Path, name: str, entry: _Entry, state: bytes | bytearray, max_disk_bytes: int) -> int:
     """Write a sequence's file and return its size, 0 when it is too large or the disk refuses: then it stays in memory
     as long as there is room, for these files only save time."""
-    header = _header(tokens, state)
+    header, tokens = _header(entry, state), entry.tokens
     n_bytes = len(_MAGIC) + _LENGTH.size + len(header) + tokens.nbytes + len(state)
     if n_bytes > max_disk_bytes:
         return 0
@@ -211,9 +218,9 @@ def _read_folder(folder: Path) -> dict[str, _Entry]:
     if not folder.is_dir():
         return entries
     for path in sorted(folder.iterdir(), key=_used):
-        read = _read_tokens(path) if not path.name.endswith(".part") else None
-        if read is not None:
-            entries[path.name] = _Entry(read[0], None, read[1])
+        entry = _read_entry(path) if not path.name.endswith(".part") else None
+        if entry is not None:
+            entries[path.name] = entry
         elif not _is_being_written(path):
             path.unlink(missing_ok=True)
     return entries
@@ -233,8 +240,8 @@ def _is_being_written(path: Path) -> bool:
     return path.name.endswith(".part") and process.isdigit() and psutil.pid_exists(int(process))
 
 
-def _read_tokens(path: Path) -> tuple[Tokens, int] | None:
-    """Return the tokens of a file and its size, None when it is not a whole file of ours."""
+def _read_entry(path: Path) -> _Entry | None:
+    """Return the sequence in a file without its state, None when it is not a whole file of ours."""
     try:
         with path.open("rb") as file:
             parts = _read_begin(file.read(len(_MAGIC) + _LENGTH.size + _MAX_HEADER_BYTES))
@@ -245,12 +252,13 @@ def _read_tokens(path: Path) -> tuple[Tokens, int] | None:
             tokens = np.frombuffer(file.read(4 * header["n_tokens"]), np.int32)
             n_bytes = begin + 4 * header["n_tokens"] + header["state_bytes"]
             is_whole = len(tokens) == header["n_tokens"] and os.fstat(file.fileno()).st_size == n_bytes
+            entry = _Entry(str(header["realm"]), tokens, None, n_bytes)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return (tokens, n_bytes) if is_whole else None
+    return entry if is_whole else None
 
 
-def _read_begin(data: bytes) -> tuple[dict[str, int], int] | None:
+def _read_begin(data: bytes) -> tuple[dict[str, Any], int] | None:
     """Return the header and where the tokens begin."""
     begin = len(_MAGIC) + _LENGTH.size
     if len(data) < begin or not data.startswith(_MAGIC):
@@ -259,7 +267,7 @@ def _read_begin(data: bytes) -> tuple[dict[str, int], int] | None:
     return (json.loads(data[begin:end]), end) if end <= len(data) else None
 
 
-def _read_state(path: Path, tokens: Tokens) -> bytes | None:
+def _read_state(path: Path, entry: _Entry) -> bytes | None:
     """Return the state in a file, None when it is gone, damaged or another sequence's."""
     try:
         data = path.read_bytes()
@@ -271,7 +279,7 @@ def _read_state(path: Path, tokens: Tokens) -> bytes | None:
     header, begin = parts
     middle = begin + 4 * header["n_tokens"]
     state = data[middle:]
-    is_ours = data[begin:middle] == tokens.tobytes() and _header(tokens, state) == json.dumps(header).encode()
+    is_ours = data[begin:middle] == entry.tokens.tobytes() and _header(entry, state) == json.dumps(header).encode()
     return state if is_ours else None
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from app.engine import frames
+from app.engine.adapters import Adapter
 from app.engine.backend import Backend, ModelFacts
 from app.engine.core import Engine, failure
 from app.engine.embedding_queue import EmbeddingQueue
@@ -202,7 +203,8 @@ def _fake_loader(step_s: float, load_s: float) -> LoadModel:
             time.sleep(load_s / 10)
         n_ctx = frame.config.n_ctx or 4096
         n_sequences = frame.config.n_sequences
-        backend = FakeBackend(n_ctx=n_ctx, n_cells=2 * n_ctx, n_sequences=n_sequences, step_s=step_s)
+        adapters = [Adapter(name, path) for path, name in frame.config.lora]
+        backend = FakeBackend(n_ctx, 2 * n_ctx, n_sequences, step_s=step_s, adapters=adapters)
         return Loaded(backend, FakeEmbedder, StepCost(), None, lambda _work, _ratios: None, contextlib.ExitStack())
 
     return load

@@ -30,6 +30,7 @@ _ERROR_BODIES: tuple[tuple[str, ErrorBody], ...] = (
     ("/detokenize", llamacpp_error),
     ("/health", llamacpp_error),
     ("/rerank", llamacpp_error),
+    ("/lora-adapters", llamacpp_error),
 )
 _CODES = {404: "not_found", 405: "method_not_allowed"}
 

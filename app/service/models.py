@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from app.engine.frames import EngineConfig
 from app.library.resolve import ModelRef, available, named, resolve
 from app.processes import python_module
+from app.service.attachments import NOTHING_ATTACHED, Attachments
 from app.service.model_file import ModelFile, read_model_file
 from app.service.reasoning import NO_THINKING, Thinking, thinking_of
 from app.service.supervisor import Supervisor
@@ -37,11 +38,12 @@ class Renderer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model with its engine. `ref.id` is what clients call it."""
+    """A model with its engine. `ref.id` is what clients call it, `adapters` the names of those it may run under."""
 
     ref: ModelRef
     file: ModelFile
     engine: Supervisor
+    adapters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class ModelManager:
         """The model that answers requests which name none."""
         return next(iter(self._models.values()))
 
-    def add(self, ref: ModelRef, file: ModelFile) -> ServedModel:
+    def add(self, ref: ModelRef, file: ModelFile, attached: Attachments = NOTHING_ATTACHED) -> ServedModel:
         """Give the model at `ref` an engine and begin to load it. The first one added is the default."""
         config = EngineConfig(
             n_ctx=self._settings.ctx,
@@ -91,9 +93,12 @@ class ModelManager:
             context_shift=self._settings.context_shift,
             n_threads=self._settings.threads,
             n_sequences=self._settings.parallel,
+            lora=attached.lora,
+            control_vectors=attached.control_vectors,
         )
         ref = replace(ref, id=self._free_id(ref.id))
-        model = ServedModel(ref, file, Supervisor(ref.path, config, self._command))
+        names = tuple(name for _, name in attached.lora)
+        model = ServedModel(ref, file, Supervisor(ref.path, config, self._command), names)
         self._models[ref.id] = model
         model.engine.start()
         return model

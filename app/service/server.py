@@ -22,6 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from app.engine.template_process import TemplateProcess
 from app.library.resolve import resolve
+from app.service.attachments import read_attachments
 from app.service.guard import GuardPolicy, policy_of
 from app.service.model_file import read_model_file
 from app.service.models import ModelManager, worker_command
@@ -76,11 +77,12 @@ def serve(settings: Settings, *, is_owned: bool, announce: Callable[[str, str], 
     with listen(settings.host, settings.port, or_any=is_owned) as listener:
         ref = resolve(settings.model, settings)
         file = read_model_file(ref.path)
+        attached = read_attachments(settings, ref.path)
         url = replace(settings, port=listener.getsockname()[1]).url
 
         async def run() -> None:
             models = ModelManager(settings, command, TemplateProcess())
-            model_id = models.add(ref, file).ref.id
+            model_id = models.add(ref, file, attached).ref.id
             # FastAPI takes a second to import; the worker starts and loads meanwhile.
             app = await asyncio.to_thread(_application, models, policy)
             server = _Server(_config(app), lambda: announce(url, model_id))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -18,3 +19,20 @@ def test_a_switch_that_is_neither_on_nor_off_is_refused(tmp_path: Path) -> None:
     environment = {"LOCALLLM_CONFIG": str(tmp_path / "none.toml"), "LOCALLLM_CONTEXT_SHIFT": "perhaps"}
     with pytest.raises(UsageError, match="context_shift"):
         load_settings({}, environment)
+
+
+def test_a_list_comes_from_flags_from_the_file_and_from_the_environment_as_paths_do(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('lora = ["a.gguf=style", "b.gguf"]\n')
+    config = {"LOCALLLM_CONFIG": str(path)}
+    assert load_settings({}, config).lora == ("a.gguf=style", "b.gguf")
+    assert load_settings({"lora": ("c.gguf",)}, config).lora == ("c.gguf",)
+    separated = os.pathsep.join(("d.gguf", "e,f.gguf"))
+    assert load_settings({"lora": None}, {**config, "LOCALLLM_LORA": separated}).lora == ("d.gguf", "e,f.gguf")
+
+
+def test_a_list_of_something_else_is_refused_with_its_source(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text("lora = [1]\n")
+    with pytest.raises(UsageError, match=r"config\.toml"):
+        load_settings({}, {"LOCALLLM_CONFIG": str(path)})

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.adapters import AdapterSet
 from app.engine.backend import Chunk, DecodeStatus, ModelFacts, Sampler
 from app.engine.first_characters import FirstCharacters
 from app.engine.llama.batch import Batch, Interrupt
@@ -20,6 +21,7 @@ from app.engine.llama.chains import ChainBuilder
 from app.engine.llama.grammar import Grammar, GrammarSampler
 from app.engine.llama.native import lib, native_log
 from app.engine.llama.samplers import Candidates, LlamaSampler
+from app.engine.llama.steering import Steering
 from app.engine.llama.tokenizer import tokenize
 from app.engine.request import SamplingParams
 from app.engine.sampler import check_biases
@@ -31,8 +33,9 @@ __all__ = ["LlamaBackend"]
 class LlamaBackend:
     """A context and its cache over a loaded model. Make one with `LlamaModel.context`."""
 
-    def __init__(self, model: int, context: int, facts: ModelFacts) -> None:
+    def __init__(self, model: int, context: int, facts: ModelFacts, steering: Steering) -> None:
         self.facts = facts
+        self._steering = steering
         self._owned = ExitStack()
         self._owned.callback(lib.llama_free, context)
         self._context = context
@@ -93,6 +96,9 @@ class LlamaBackend:
         if self._end_tokens is None:
             self._end_tokens = tuple(token for token in range(self.facts.n_vocab) if self.is_end(token))
         return self._end_tokens
+
+    def use_adapters(self, adapters: AdapterSet) -> None:
+        self._steering.use(self._context, adapters)
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
         status = lib.llama_decode(self._context, self._batch.fill(chunks))

@@ -17,6 +17,7 @@ from app.engine.embedding import EmbedderFacts, Pooling, Vector
 from app.engine.frames import EngineConfig
 from app.engine.llama.batch import Batch
 from app.engine.llama.native import lib, native_log
+from app.engine.llama.steering import Steering
 from app.engine.llama.tokenizer import tokenize
 from app.engine.tuning import Setting
 from quantizer.errors import EngineError
@@ -34,7 +35,9 @@ _PLACE = re.compile(r"\{query\}|\{document\}")
 class LlamaEmbedder:
     """An `Embedder` over loaded weights. Make one with `LlamaModel.embedder`, and close it before the model."""
 
-    def __init__(self, model: int, config: EngineConfig, setting: Setting, pooling: Pooling) -> None:
+    def __init__(
+        self, model: int, config: EngineConfig, setting: Setting, pooling: Pooling, steering: Steering
+    ) -> None:
         """Raises EngineError when there is no memory for the context."""
         self._owned = ExitStack()
         self._model = model
@@ -55,6 +58,7 @@ class LlamaEmbedder:
             can_split=can_split,
         )
         self._batch = Batch(n_batch)
+        steering.open(self._context)
 
     def pair(self, query: str, document: str) -> list[int]:
         """Return the tokens of both: in the model's own words, else with its marks between them.

@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.adapters import Adapter
 from app.engine.backend import ModelFacts
 from app.engine.embedding import Pooling
 from app.engine.frames import EngineConfig
 from app.engine.llama.context import LlamaBackend
 from app.engine.llama.embedder import LlamaEmbedder
 from app.engine.llama.native import lib, native_log
+from app.engine.llama.steering import Steering, load_adapters
 from app.engine.tuning import Setting
 from offload.kv_cache import parse_kv_types
 from quantizer.errors import EngineError
@@ -50,6 +55,8 @@ class LlamaModel:
         if not self._model:
             raise EngineError(f"llama.cpp cannot load {path.name}: {log.last_words()}", "See `localllm show`.")
         self._owned.callback(lib.llama_model_free, self._model)
+        self._adapters: tuple[Adapter, ...] = ()
+        self._steering = Steering({}, None)
         if not self._has_vocabulary():
             self.close()
             raise EngineError(f"{path.name} has no vocabulary.", "Choose a chat, completion or embedding model.")
@@ -65,11 +72,22 @@ class LlamaModel:
             )
         # What has no cache (an encoder) sees whole texts at once and cannot go on from one.
         can_generate = bool(lib.llama_get_memory(context))
-        return LlamaBackend(self._model, context, replace(facts, can_generate=can_generate))
+        facts = replace(facts, can_generate=can_generate, adapters=self._adapters)
+        self._steering.open(context)
+        return LlamaBackend(self._model, context, facts, self._steering)
 
     def embedder(self, config: EngineConfig, setting: Setting, pooling: Pooling) -> LlamaEmbedder:
         """Return an embedder over these weights; close it before the model. Raises EngineError without the memory."""
-        return LlamaEmbedder(self._model, config, setting, pooling)
+        return LlamaEmbedder(self._model, config, setting, pooling, self._steering)
+
+    def steer(self, adapters: Mapping[Adapter, Path], control_vector: NDArray[np.float32] | None) -> None:
+        """Load what steers the contexts that are made from now on; `quantizer` has let it through.
+
+        The control vector has shape (n_layers - 1, n_embd). Raises EngineError with llama.cpp's words.
+        """
+        native = load_adapters(self._model, {adapter.key: path for adapter, path in adapters.items()})
+        self._adapters = tuple(adapters)
+        self._steering = Steering(native, control_vector)
 
     def close(self) -> None:
         self._owned.close()

@@ -1,4 +1,4 @@
-"""llama.cpp's dialect: /health, /tokenize, /detokenize."""
+"""llama.cpp's dialect: /health, /tokenize, /detokenize, /lora-adapters."""
 
 from __future__ import annotations
 
@@ -48,6 +48,13 @@ async def health(request: Request) -> Response:
     if status.state == "loading":
         return JsonBytes(_LOADING, 503)
     return JsonBytes(llamacpp_error(status.error or ServiceError("The model could not be loaded.")), 503)
+
+
+@router.get("/lora-adapters")
+async def lora_adapters(request: Request) -> Response:
+    """The adapters of the default model, and the scale that each has where a request names none."""
+    adapters = models_of(request).default.adapters
+    return JsonBytes([{"id": index, "name": name, "scale": 1.0} for index, name in enumerate(adapters)])
 
 
 @router.post("/tokenize")

@@ -64,6 +64,21 @@ class StreamOptions(_Body):
     include_usage: bool | None = None
 
 
+class AdapterScale(_Body):
+    """How strongly an adapter acts, which is named or numbered in the order of `--lora` (llama-server's way)."""
+
+    id: StrictInt | None = None
+    name: Text | None = None
+    scale: float
+
+    def pair(self) -> tuple[int | str, float]:
+        """Return it as requests have it. Raises RequestError unless it has either an id or a name."""
+        name = self.id if self.name is None else self.name
+        if name is None or (self.id is not None and self.name is not None):
+            raise RequestError("An entry of lora needs an id or a name.", 'Use {"id": 0, "scale": 0.5}.')
+        return name, self.scale
+
+
 class ContentPart(_Body):
     type: str
     text: Text = ""
@@ -118,6 +133,7 @@ class GenerationBody(_Body):
     logit_bias: dict[str, Bias] | list[tuple[StrictInt, Bias]] | None = None
     grammar: Text | None = None
     ignore_eos: bool | None = None
+    lora: list[AdapterScale] | None = None
     context_shift: bool | None = None
     n_keep: int | None = None
     max_time: float | None = None
@@ -145,6 +161,7 @@ class GenerationBody(_Body):
             ignore_eos=bool(self.ignore_eos),
             add_special=add_special,
             n_logprobs=self._n_logprobs(),
+            lora=None if self.lora is None else tuple(item.pair() for item in self.lora),
             context_shift=self.context_shift,
             n_keep=self.n_keep or 0,
             max_time_s=self.max_time,

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.engine import embedding_queue
 from app.engine.backend import Chunk
 from app.engine.embedding import Pooling, Vector
 from app.engine.embedding_queue import EmbeddingQueue
@@ -110,6 +111,16 @@ def test_one_bad_input_fails_its_call_with_the_numbers_and_no_other(
     assert isinstance(failed, Failed)
     assert (failed.kind, failed.details) == (kind, details)
     assert len(desk.vectors("good")) == 1
+
+
+def test_more_vectors_than_one_call_may_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding_queue, "MAX_VECTOR_BYTES", 3 * 8 * 4)
+    desk = Desk(FakeEmbedder())
+    desk.queue.submit(Embed("fits", ("x",) * 3))
+    desk.queue.submit(Embed("too many", ("x",) * 4))
+    desk.run()
+    assert len(desk.vectors("fits")) == 3
+    assert isinstance(desk.said["too many"], Failed)
 
 
 class Broken(FakeEmbedder):

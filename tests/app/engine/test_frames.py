@@ -17,7 +17,9 @@ SAMPLES = [
     frames.Submit(
         Request(request_id="a", prompt="text\x00\ud800", stop=("x",), sampling=SamplingParams(seed=2**64 - 1))
     ),
+    frames.Load("m", frames.EngineConfig(lora=(("/a.gguf", "a"),), control_vectors=(("/b.gguf", -0.5),))),
     frames.Submit(Request(request_id="a", prompt=(1, 2), max_tokens=0, visible_tags=("<tool_call>",))),
+    frames.Submit(Request(request_id="a", prompt="", lora=((0, 0.5), ("name", 1.0)))),
     frames.Submit(
         Request(
             request_id="a",

@@ -11,17 +11,17 @@ from app.engine.prefix import Match, PrefixTree
 
 
 class NaiveCache:
-    """What the tree must answer, by looking at every sequence."""
+    """What the tree must answer, by looking at every sequence. Odd and even ones belong to different realms."""
 
     def __init__(self) -> None:
         self.held: dict[int, list[int]] = {}
 
-    def n_matched(self, tokens: list[int]) -> int:
-        return max((common(held, tokens) for held in self.held.values()), default=0)
+    def n_matched(self, tokens: list[int], realm: int) -> int:
+        return max((common(held, tokens) for key, held in self.held.items() if key % 2 == realm), default=0)
 
     @property
     def n_cells(self) -> int:
-        return len({tuple(held[: n + 1]) for held in self.held.values() for n in range(len(held))})
+        return len({(key % 2, *held[: n + 1]) for key, held in self.held.items() for n in range(len(held))})
 
 
 def common(left: list[int], right: list[int]) -> int:
@@ -98,7 +98,10 @@ class TreeAgainstNaive(RuleBasedStateMachine):
 
     @rule(key=st.integers(0, 5), more=tokens)
     def insert_or_extend(self, key: int, more: list[int]) -> None:
-        (self.tree.extend if key in self.naive.held else self.tree.insert)(key, more)
+        if key in self.naive.held:
+            self.tree.extend(key, more)
+        else:
+            self.tree.insert(key, more, key % 2)
         self.naive.held[key] = self.naive.held.get(key, []) + more
 
     @precondition(lambda self: self.naive.held)
@@ -120,10 +123,10 @@ class TreeAgainstNaive(RuleBasedStateMachine):
         del self.naive.held[key]
         assert before - self.tree.n_cells == n_freed
 
-    @rule(tokens=tokens)
-    def match(self, tokens: list[int]) -> None:
-        found = self.tree.match(tokens)
-        assert found.n_tokens == self.naive.n_matched(tokens)
+    @rule(tokens=tokens, realm=st.integers(0, 1))
+    def match(self, tokens: list[int], realm: int) -> None:
+        found = self.tree.match(tokens, realm)
+        assert found.n_tokens == self.naive.n_matched(tokens, realm)
         if found.sequence_id is not None:
             assert common(self.naive.held[found.sequence_id], tokens) == found.n_tokens
 

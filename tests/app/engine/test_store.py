@@ -39,6 +39,18 @@ def test_the_longest_common_begin_wins_and_of_equals_the_shorter_sequence(tmp_pa
     store.close()
 
 
+def test_what_was_saved_in_one_realm_is_never_found_in_another_nor_replaced_from_it(tmp_path: Path) -> None:
+    store = saved(tmp_path, ([1, 2], b"plain"))
+    store.save([1, 2, 3], b"steered", "adapter")
+    store.close()
+    again = SequenceStore(tmp_path)
+    assert load(again, [1, 2, 3]) == b"plain"
+    assert not again.has([1, 2, 3])
+    assert again.has([1, 2, 3], "adapter")
+    assert again.match([1, 2], "other") is None
+    again.close()
+
+
 def test_a_longer_sequence_replaces_the_one_it_goes_on_from(tmp_path: Path) -> None:
     store = saved(tmp_path, ([1, 2], b"short"))
     store.save([1, 2, 3], b"long")

@@ -131,5 +131,5 @@ def test_a_file_that_is_no_model_fails_with_its_name(tmp_path: Path, monkeypatch
     path.write_text("no model")
     with worker(model=str(path)) as child:
         failed = child.until(frames.Failed)[-1]
-    assert failed.kind == "EngineError"
+    assert failed.kind == "ModelFileError"
     assert "not.gguf" in failed.cause

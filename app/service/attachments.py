@@ -1,0 +1,61 @@
+"""What the settings attach to the model that the service begins with: LoRA adapters and control vectors.
+
+Owns how they are written, FILE[=NAME] and FILE[=SCALE], and their way through the gate. Knows nothing of engines.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.settings import Settings
+from quantizer.adapter import admit_adapter
+from quantizer.control_vector import read_control_vector
+from quantizer.errors import UsageError
+
+__all__ = ["NOTHING_ATTACHED", "Attachments", "read_attachments"]
+
+MAX_SCALE = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Attachments:
+    """Files that have passed the gate: (path, name) of each adapter, (path, scale) of each control vector."""
+
+    lora: tuple[tuple[str, str], ...] = ()
+    control_vectors: tuple[tuple[str, float], ...] = ()
+
+
+NOTHING_ATTACHED = Attachments()
+
+
+def read_attachments(settings: Settings, model: Path) -> Attachments:
+    """Return what `settings` attach to the GGUF `model`, which has passed the gate.
+
+    Raises UsageError for a scale that is none, ModelFileError for a file that the gate does not let through.
+    """
+    lora = tuple((str(path), name or path.stem) for path, name in map(_split, settings.lora))
+    vectors = tuple((str(path), _scale(text)) for path, text in map(_split, settings.control_vector))
+    for file, _ in lora:
+        admit_adapter(Path(file), model)
+    for file, _ in vectors:
+        read_control_vector(Path(file), model)
+    return Attachments(lora, vectors)
+
+
+def _split(text: str) -> tuple[Path, str]:
+    """Return the absolute path and what stands behind its last `=`; a file may have one in its name."""
+    whole = Path(text).expanduser().absolute()
+    before, _, after = text.rpartition("=")
+    return (whole, "") if not before or whole.exists() else (Path(before).expanduser().absolute(), after)
+
+
+def _scale(text: str) -> float:
+    try:
+        scale = float(text or 1.0)
+    except ValueError:
+        scale = math.nan
+    if not abs(scale) <= MAX_SCALE:  # false for NaN too
+        raise UsageError(f"The scale {text!r} of a control vector is no number up to {MAX_SCALE:g}.", "Use FILE=0.8.")
+    return scale
