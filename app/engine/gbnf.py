@@ -13,7 +13,7 @@ from app.engine.request import MAX_GRAMMAR_BYTES
 from app.engine.sampler import MAX_GRAMMAR_RULES
 from quantizer.errors import RequestError
 
-__all__ = ["MAX_REPETITIONS", "PLAIN_VALUES", "RuleBook", "json_literal", "keys_other_than", "literal"]
+__all__ = ["MAX_REPETITIONS", "PLAIN_VALUES", "RuleBook", "json_literal", "keys_other_than", "literal", "text_through"]
 
 MAX_REPETITIONS = 1000  # llama.cpp makes a rule of each and takes 2000 at most
 
@@ -104,6 +104,26 @@ def keys_other_than(names: Iterable[str], rules: RuleBook) -> str:
             ways.append(f"{literal(character)} {nodes[-1][0]}")
         rules.write(node, " | ".join(ways))
     return f'"\\"" {root} "\\""'
+
+
+def text_through(tag: str, rules: RuleBook) -> str:
+    """Return a rule for any text up to the first `tag`, which is its end.
+
+    One rule for each count of characters of `tag` that the text ends with (source: Knuth, Morris and Pratt, 1977).
+    """
+    names = [rules.reserve() for _ in tag]
+    for n_seen, name in enumerate(names):
+        reached = {character: _n_overlap(tag, tag[:n_seen] + character) for character in tag}
+        onward = {character: n_now for character, n_now in reached.items() if n_now}
+        ways = [f"{literal(character)} {names[n_now]}" for character, n_now in onward.items() if n_now < len(tag)]
+        ways += [literal(character) for character, n_now in onward.items() if n_now == len(tag)]
+        rules.write(name, " | ".join((*ways, f"[^{''.join(map(_code, onward))}] {names[0]}")))
+    return names[0]
+
+
+def _n_overlap(tag: str, text: str) -> int:
+    """Return how many characters of `tag` the end of `text` is."""
+    return next(n for n in range(len(text), -1, -1) if text.endswith(tag[:n]))
 
 
 _NEEDS_ESCAPE = re.compile(r'["\\\x00-\x1F\x7F]')

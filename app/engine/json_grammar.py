@@ -30,7 +30,7 @@ from app.engine.json_schema import (
 )
 from quantizer.errors import RequestError
 
-__all__ = ["any_object_grammar", "schema_grammar"]
+__all__ = ["any_object_grammar", "schema_grammar", "schema_rule"]
 
 MAX_DEPTH = 32
 MAX_VISITS = 4000  # references can double the work with each level
@@ -47,8 +47,16 @@ def schema_grammar(schema: object) -> str:
     Raises RequestError for a keyword that is not served, for a schema that allows nothing, past 32 levels of nesting
     and where the grammar would be too large.
     """
-    converter = _Converter(schema)
-    return converter.rules.text(converter.visit(schema, _Place()))
+    rules = RuleBook()
+    return rules.text(schema_rule(schema, rules))
+
+
+def schema_rule(schema: object, rules: RuleBook, document: object = None) -> str:
+    """Return a rule of `rules`, or a text in its place, for the values of `schema`, whose references are to `document`.
+
+    Without a `document` that is the schema itself. Raises RequestError as `schema_grammar` does.
+    """
+    return _Converter(schema if document is None else document, rules).visit(schema, _Place())
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +77,8 @@ class _Place:
 
 
 class _Converter:
-    def __init__(self, document: object) -> None:
-        self.rules = RuleBook()
+    def __init__(self, document: object, rules: RuleBook) -> None:
+        self.rules = rules
         self._document = document
         self._of_reference: dict[str, str] = {}
         self._n_visits = 0

@@ -1,4 +1,4 @@
-"""One answer as it comes: its thought and text so far, the token probabilities, and how it ended.
+"""One answer as it comes: its thought, text and calls so far, the token probabilities, and how it ended.
 
 Owns what is told to a client when. Knows nothing of dialects or of HTTP.
 """
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from app.engine.frames import Finished, Output
 from app.engine.request import TokenLogprob
 from app.service.reasoning import Spoken, Thinking, ThoughtSplitter
+from app.service.tools.call_parts import CallPart, Told, merged
+from app.service.tools.calling import Calling
 
 __all__ = ["Answer", "Delta"]
 
@@ -22,17 +24,20 @@ class Delta:
     spoken: Spoken
     logprobs: tuple[TokenLogprob, ...]
     n_tokens: int
+    calls: tuple[CallPart, ...] = ()
 
 
 class Answer:
-    """Answer `index` to a call, whose thoughts are told apart as `thinking` says."""
+    """Answer `index` to a request: thoughts are told apart as `thinking` says, then calls of tools by `calling`."""
 
-    def __init__(self, index: int, thinking: Thinking) -> None:
+    def __init__(self, index: int, thinking: Thinking, calling: Calling | None = None) -> None:
         self.index = index
         self.thought = ""
         self.text = ""
+        self.calls: tuple[CallPart, ...] = ()
         self.logprobs: list[TokenLogprob] = []
-        self._splitter = ThoughtSplitter(thinking)
+        self._thoughts = ThoughtSplitter(thinking)
+        self._calls = calling.new_splitter() if calling else None
         self._untold: tuple[TokenLogprob, ...] = ()
         self._n_tokens = 0
         self._finished: Finished | None = None
@@ -50,18 +55,21 @@ class Answer:
         """Take the engine's next event; return what can be told now, None when that is nothing."""
         if isinstance(part, Finished):
             self._finished = part
-            return self._tell(self._splitter.finish())
+            return self._tell(self._thoughts.finish())
         self._n_tokens = part.n_tokens
         self._untold += part.logprobs
-        return self._tell(self._splitter.push(part.text))
+        return self._tell(self._thoughts.push(part.text))
 
     def _tell(self, spoken: Spoken) -> Delta | None:
         """Probabilities wait while text does: they would give it away."""
-        told: tuple[TokenLogprob, ...] = ()
-        if not self._splitter.is_holding:
-            told, self._untold = self._untold, ()
+        told = self._calls.push(spoken.answer, is_final=self.is_finished) if self._calls else Told(spoken.answer)
+        spoken = Spoken(spoken.thought, told.text)
+        logprobs: tuple[TokenLogprob, ...] = ()
+        if not (self._thoughts.is_holding or (self._calls and self._calls.is_holding)):
+            logprobs, self._untold = self._untold, ()
         self.thought += spoken.thought
         self.text += spoken.answer
-        self.logprobs += told
-        is_news = told or spoken != Spoken()
-        return Delta(self.index, spoken, told, self._n_tokens) if is_news else None
+        self.logprobs += logprobs
+        self.calls = merged((*self.calls, *told.calls))
+        is_news = logprobs or told.calls or spoken != Spoken()
+        return Delta(self.index, spoken, logprobs, self._n_tokens, told.calls) if is_news else None

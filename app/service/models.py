@@ -8,32 +8,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from app.engine.frames import EngineConfig
 from app.library.resolve import ModelRef, available, named, resolve
 from app.processes import python_module
 from app.service.attachments import NOTHING_ATTACHED, Attachments
 from app.service.model_file import ModelFile, read_model_file
-from app.service.reasoning import NO_THINKING, Thinking, thinking_of
+from app.service.prompt import Prompt, Renderer, make_prompt
 from app.service.supervisor import Supervisor
+from app.service.tools.offer import NO_TOOLS, Offer
 from app.settings import Settings
 from quantizer.errors import RequestError, UsageError
 
-__all__ = ["ModelManager", "Prompt", "Renderer", "ServedModel", "worker_command"]
+__all__ = ["ModelManager", "ServedModel", "worker_command"]
 
 # What can run a model: the arguments of its worker. The fake one needs no native code; its answers are random letters.
 _ENGINES: Mapping[str, tuple[str, ...]] = {"llama": (), "fake": ("--fake", "--fake-step-ms", "5")}
-
-
-class Renderer(Protocol):
-    """Fills a model's chat template; see `app.engine.template_process`."""
-
-    async def render(
-        self, template: str, messages: Sequence[dict[str, Any]], *, add_generation_prompt: bool = True, **variables: Any
-    ) -> str: ...
-
-    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +35,6 @@ class ServedModel:
     file: ModelFile
     engine: Supervisor
     adapters: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """Text for the engine; `add_special` is False when the text begins with the model's first token already.
-
-    `thinking` is how the model marks what it thinks before it answers.
-    """
-
-    text: str
-    add_special: bool
-    thinking: Thinking = NO_THINKING
 
 
 def worker_command(settings: Settings) -> list[str]:
@@ -127,16 +106,11 @@ class ModelManager:
         installed = await asyncio.to_thread(available, self._settings)
         return (*loaded, *(ref for ref in installed if ref.path not in {model.path for model in loaded}))
 
-    async def prompt(self, model: ServedModel, messages: Sequence[dict[str, Any]]) -> Prompt:
+    async def prompt(self, model: ServedModel, messages: Sequence[dict[str, Any]], offer: Offer = NO_TOOLS) -> Prompt:
         """Return `messages` in the form that `model` was trained on. Raises RequestError when it has none."""
-        file = model.file
-        if not file.chat_template:
+        if not model.file.chat_template:
             raise RequestError(f"{model.ref.id} has no chat template.", "Use /v1/completions with it.")
-        text = await self._renderer.render(
-            file.chat_template, messages, bos_token=file.bos_token, eos_token=file.eos_token, tools=None
-        )
-        add_special = not (file.bos_token and text.startswith(file.bos_token))
-        return Prompt(text, add_special, thinking_of(file.chat_template, text))
+        return await make_prompt(self._renderer, model.file, messages, offer)
 
     async def warm_up(self) -> None:
         """Start what chat will need, so that the first question does not wait for it."""

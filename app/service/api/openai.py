@@ -6,6 +6,7 @@ Owns these routes; bodies and answers have modules of their own. Knows nothing o
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -21,6 +22,7 @@ from app.service.models import ServedModel
 from app.service.problems import openai_error
 from app.service.reasoning import NO_THINKING, Thinking
 from app.service.streaming import EventStream, JsonBytes, event, while_connected
+from app.service.tools.calling import Calling
 
 __all__ = ["router"]
 
@@ -28,8 +30,25 @@ router = APIRouter(prefix="/v1")
 
 _DONE = b"data: [DONE]\n\n"
 
-# Makes the engine's requests, one an answer: a template may have to be rendered, which can fail and takes time.
-PrepareRequests = Callable[[], Awaitable[tuple[tuple[engine_request.Request, ...], Thinking]]]
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The engine's requests, one an answer, and how the answers are to be read."""
+
+    requests: tuple[engine_request.Request, ...]
+    thinking: Thinking = NO_THINKING
+    calling: Calling | None = None
+
+    def answers(self) -> dict[str, Answer]:
+        """Return the answers by request id, nothing in them yet."""
+        return {
+            request.request_id: Answer(index, self.thinking, self.calling)
+            for index, request in enumerate(self.requests)
+        }
+
+
+# A template may have to be rendered, which can fail and takes time.
+PrepareRequests = Callable[[], Awaitable[_Wanted]]
 
 
 @router.get("/models")
@@ -58,12 +77,12 @@ async def chat_completions(request: Request) -> Response:
     """The next message of a conversation."""
     body = await read_body(request, ChatBody)
     models = models_of(request)
-    messages = body.template_messages()
+    messages, offer = body.template_messages(), body.offer()
     model = await models.named(body.model or "")
 
-    async def prepare() -> tuple[tuple[engine_request.Request, ...], Thinking]:
-        prompt = await models.prompt(model, messages)
-        return body.chat_requests(prompt), body.thinking(prompt)
+    async def prepare() -> _Wanted:
+        prompt = await models.prompt(model, messages, offer)
+        return _Wanted(body.chat_requests(prompt), body.thinking(prompt), prompt.calling)
 
     return await _respond(request, "chat", body, model, prepare)
 
@@ -72,11 +91,11 @@ async def chat_completions(request: Request) -> Response:
 async def completions(request: Request) -> Response:
     """The continuation of a text."""
     body = await read_body(request, CompletionBody)
-    wanted = body.completion_requests()
+    wanted = _Wanted(body.completion_requests())
     model = await models_of(request).named(body.model or "")
 
-    async def prepare() -> tuple[tuple[engine_request.Request, ...], Thinking]:
-        return wanted, NO_THINKING
+    async def prepare() -> _Wanted:
+        return wanted
 
     return await _respond(request, "text", body, model, prepare)
 
@@ -92,11 +111,11 @@ async def _respond(
 async def _chunks(
     kind: Kind, model: ServedModel, prepare: PrepareRequests, body: GenerationBody
 ) -> AsyncGenerator[bytes, None]:
-    wanted, thinking = await prepare()
-    shape = AnswerShape.of(kind, wanted, model.ref.id)
-    answers = {item.request_id: Answer(index, thinking) for index, item in enumerate(wanted)}
+    wanted = await prepare()
+    shape = AnswerShape.of(kind, wanted.requests, model.ref.id)
+    answers = wanted.answers()
     is_opened = False
-    async with model.engine.answer(*wanted) as events:
+    async with model.engine.answer(*wanted.requests) as events:
         async for part in events:
             if not is_opened:
                 is_opened = True
@@ -113,10 +132,10 @@ async def _chunks(
 
 
 async def _whole(kind: Kind, model: ServedModel, prepare: PrepareRequests) -> Response:
-    wanted, thinking = await prepare()
-    shape = AnswerShape.of(kind, wanted, model.ref.id)
-    answers = {item.request_id: Answer(index, thinking) for index, item in enumerate(wanted)}
-    async with model.engine.answer(*wanted) as events:
+    wanted = await prepare()
+    shape = AnswerShape.of(kind, wanted.requests, model.ref.id)
+    answers = wanted.answers()
+    async with model.engine.answer(*wanted.requests) as events:
         async for part in events:
             answers[part.request_id].add(part)
     return JsonBytes(shape.whole(list(answers.values())))

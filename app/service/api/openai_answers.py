@@ -14,6 +14,7 @@ from app.engine.frames import Finished
 from app.engine.request import FinishReason, Request, Usage
 from app.service.answer import Answer, Delta
 from app.service.api.openai_logprobs import LOGPROB_SHAPES
+from app.service.tools.call_parts import CallPart
 
 __all__ = ["AnswerShape", "Kind", "timings_of", "usage_of"]
 
@@ -67,7 +68,7 @@ class AnswerShape:
     def ending(self, answer: Answer) -> dict[str, Any]:
         """Return the chunk that says why `answer` ended and what it took."""
         part: dict[str, Any] = {"delta": {}} if self.kind == "chat" else {"text": ""}
-        return {**self._chunk(answer.index, part, _reason(answer.end)), "timings": timings_of(answer.end)}
+        return {**self._chunk(answer.index, part, _reason(answer)), "timings": timings_of(answer.end)}
 
     def usage(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """Return the chunk after the endings, for clients that ask for it."""
@@ -86,10 +87,12 @@ class AnswerShape:
 
     def _choice(self, answer: Answer) -> dict[str, Any]:
         thought = {"reasoning_content": answer.thought} if answer.thought else {}
-        message = {"message": {"role": "assistant", "content": answer.text, **thought}}
+        calls = {"tool_calls": [_call(call) for call in answer.calls]} if answer.calls else {}
+        content = None if calls and not answer.text else answer.text
+        message = {"message": {"role": "assistant", "content": content, **thought, **calls}}
         part: dict[str, Any] = message if self.kind == "chat" else {"text": answer.text}
         logprobs = LOGPROB_SHAPES[self.kind](answer.logprobs) if self.has_logprobs else None
-        return {"index": answer.index, **part, "logprobs": logprobs, "finish_reason": _reason(answer.end)}
+        return {"index": answer.index, **part, "logprobs": logprobs, "finish_reason": _reason(answer)}
 
     def _head(self, name: str) -> dict[str, Any]:
         return {
@@ -104,11 +107,20 @@ class AnswerShape:
         return {**self._head(_CHUNK_OBJECT[self.kind]), "choices": [choice]}
 
 
-def _delta(delta: Delta) -> dict[str, str]:
-    """Return thought and answer under their names; clients take even an empty thought for one."""
+def _delta(delta: Delta) -> dict[str, Any]:
+    """Return thought, answer and calls under their names; clients take even an empty thought for one."""
     spoken = delta.spoken
-    thought = {"reasoning_content": spoken.thought} if spoken.thought else {}
-    return thought if thought and not spoken.answer else {**thought, "content": spoken.answer}
+    others: dict[str, Any] = {"reasoning_content": spoken.thought} if spoken.thought else {}
+    if delta.calls:
+        others["tool_calls"] = [{"index": call.index, **_call(call)} for call in delta.calls]
+    return others if others and not spoken.answer else {**others, "content": spoken.answer}
+
+
+def _call(call: CallPart) -> dict[str, Any]:
+    """Return a call, or what is new in one: only its first part says which it is."""
+    if not call.name:
+        return {"function": {"arguments": call.arguments}}
+    return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
 def _together(finished: Sequence[Finished]) -> Finished:
@@ -162,5 +174,5 @@ def _rate(n_tokens: int, seconds: float) -> float:
     return n_tokens / seconds if seconds > 0 and n_tokens > 0 else 0.0
 
 
-def _reason(finished: Finished) -> str:
-    return _FINISH_REASONS.get(finished.reason, "stop")
+def _reason(answer: Answer) -> str:
+    return _FINISH_REASONS.get(answer.end.reason, "tool_calls" if answer.calls else "stop")

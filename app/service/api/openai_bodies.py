@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 from typing import Annotated, Any, Literal, TypeAlias
 from uuid import uuid4
@@ -16,8 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
 from app.engine.request import Request, SamplingParams
 from app.service.api.openai_formats import ResponseFormat
-from app.service.models import Prompt
+from app.service.api.openai_tools import CallBody, ChoiceBody, ToolBody, offer_of
+from app.service.prompt import Prompt
 from app.service.reasoning import NO_THINKING, Thinking
+from app.service.tools.offer import Offer
 from quantizer.errors import RequestError
 
 __all__ = ["ChatBody", "CompletionBody", "GenerationBody"]
@@ -87,13 +90,25 @@ class ContentPart(_Body):
 class ChatMessage(_Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Text | list[ContentPart] | None = None
+    name: Text | None = None
+    tool_calls: list[CallBody] | None = None
+    tool_call_id: Text | None = None
 
-    def for_template(self) -> dict[str, str]:
+    def for_template(self) -> dict[str, Any]:
         """Return the message as chat templates know it. Raises RequestError for content that is not text."""
-        role = "system" if self.role == "developer" else self.role
+        message: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": self._text()}
+        if self.role == "assistant" and self.tool_calls:
+            calls = [call.for_template() for call in self.tool_calls]
+            return {**message, "content": message["content"] or None, "tool_calls": calls}
+        if self.role == "tool":
+            told = {"name": self.name, "tool_call_id": self.tool_call_id}
+            return {**message, **{name: value for name, value in told.items() if value is not None}}
+        return message
+
+    def _text(self) -> str:
         if isinstance(self.content, list):
-            return {"role": role, "content": "".join(_text_of(part) for part in self.content)}
-        return {"role": role, "content": self.content or ""}
+            return "".join(_text_of(part) for part in self.content)
+        return self.content or ""
 
 
 class GenerationBody(_Body):
@@ -223,12 +238,27 @@ class ChatBody(GenerationBody):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     reasoning_format: Literal["none", "auto", "deepseek"] | None = None
+    tools: list[ToolBody] | None = None
+    tool_choice: ChoiceBody | Text | None = None
+    parallel_tool_calls: bool | None = None
 
     def template_messages(self) -> list[dict[str, Any]]:
         return [message.for_template() for message in self.messages]
 
+    def offer(self) -> Offer:
+        """Return the tools that may be called. Raises RequestError where another grammar would forbid calls."""
+        offer = offer_of(self.tools or (), self.tool_choice, self.parallel_tool_calls)
+        if offer.tools and (self.grammar or (self.response_format and self.response_format.type != "text")):
+            raise RequestError(
+                "Both tools and a form of the answer are given.", "Set tool_choice to none, or leave one."
+            )
+        return offer
+
     def chat_requests(self, prompt: Prompt) -> tuple[Request, ...]:
-        return self.requests(prompt.text, add_special=prompt.add_special)
+        request = replace(self._request(prompt.text, add_special=prompt.add_special), visible_tags=prompt.visible_tags)
+        if prompt.calling and (grammar := prompt.calling.grammar(prompt.thinking)):
+            request = replace(request, sampling=replace(request.sampling, grammar=grammar))
+        return request.variants(self._n_answers())
 
     def thinking(self, prompt: Prompt) -> Thinking:
         """Return how to tell thoughts from the answer; reasoning_format "none" leaves them in it."""

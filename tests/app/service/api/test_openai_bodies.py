@@ -8,7 +8,7 @@ import pytest
 from app.engine.json_grammar import any_object_grammar, schema_grammar
 from app.engine.request import SamplingParams
 from app.service.api.openai_bodies import ChatBody, CompletionBody
-from app.service.models import Prompt
+from app.service.prompt import Prompt
 from app.service.reasoning import NO_THINKING, Thinking
 from quantizer.errors import RequestError
 

@@ -1,0 +1,98 @@
+"""OpenAI's `tools`, `tool_choice` and the calls of earlier messages -> an offer, and messages for templates.
+
+Owns these fields. Knows nothing of how a model writes a call.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.service.tools.offer import NO_TOOLS, Offer, Tool
+from quantizer.errors import RequestError
+
+__all__ = ["CallBody", "ChoiceBody", "ToolBody", "offer_of"]
+
+Text: TypeAlias = Annotated[str, Field(strict=True)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class _FunctionBody(_Part):
+    name: Text
+    description: Text | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class ToolBody(_Part):
+    """A tool that is offered; only functions are known."""
+
+    type: str = "function"
+    function: _FunctionBody | None = None
+
+    def tool(self) -> Tool:
+        if self.type != "function" or self.function is None:
+            raise RequestError(f"A tool has the type {self.type[:40]!r} or no function.", "Offer functions.")
+        return Tool(self.function.name, self.function.description or "", self.function.parameters or {})
+
+
+class _NamedFunction(_Part):
+    name: Text
+
+
+class ChoiceBody(_Part):
+    """A tool_choice that names the one function to call."""
+
+    type: str = "function"
+    function: _NamedFunction | None = None
+
+
+class _CalledFunction(_Part):
+    name: Text
+    arguments: Text | dict[str, Any] | None = None
+
+
+class CallBody(_Part):
+    """A call that an earlier answer made."""
+
+    id: Text = ""
+    function: _CalledFunction
+
+    def for_template(self) -> dict[str, Any]:
+        """Return the call with its arguments as an object. Raises RequestError where they are none."""
+        function = {"name": self.function.name, "arguments": _object(self.function.arguments or "{}")}
+        return {"id": self.id, "type": "function", "function": function}
+
+
+def offer_of(tools: Sequence[ToolBody], choice: str | ChoiceBody | None, is_parallel: bool | None) -> Offer:
+    """Return what a request offers; with the choice "none" that is nothing. Raises RequestError for other choices."""
+    if choice == "none":
+        return NO_TOOLS
+    only = ""
+    if isinstance(choice, ChoiceBody):
+        if choice.function is None:
+            raise RequestError(f"tool_choice of type {choice.type[:40]!r} is not served.", "Name a function.")
+        only = choice.function.name
+    elif choice not in (None, "auto", "required"):
+        raise RequestError(f"tool_choice is {choice[:40]!r}.", "Use auto, none, required or name a function.")
+    return Offer(
+        tools=tuple(tool.tool() for tool in tools),
+        must_call=bool(only) or choice == "required",
+        only=only,
+        is_parallel=is_parallel is not False,
+    )
+
+
+def _object(arguments: str | dict[str, Any]) -> dict[str, Any]:
+    try:
+        value = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise RequestError("The arguments of a call in the messages are not a JSON object.", "Send them whole.")
+    return value

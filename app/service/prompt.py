@@ -1,0 +1,82 @@
+"""Chat messages and an offer of tools -> the prompt of one model, and how its answer is to be read.
+
+Owns who tells the model of tools: its chat template where that knows them and calls come in a form known here, else a
+message in words. Knows nothing of engines or HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from app.service.model_file import ModelFile
+from app.service.reasoning import NO_THINKING, Thinking, thinking_of
+from app.service.tools.calling import Calling
+from app.service.tools.families import GENERIC, Family, family_of
+from app.service.tools.instructions import as_plain_messages, with_instructions
+from app.service.tools.offer import NO_TOOLS, Offer
+
+__all__ = ["Prompt", "Renderer", "make_prompt"]
+
+Messages = Sequence[dict[str, Any]]
+
+
+class Renderer(Protocol):
+    """Fills a model's chat template; see `app.engine.template_process`."""
+
+    async def render(
+        self, template: str, messages: Messages, *, add_generation_prompt: bool = True, **variables: Any
+    ) -> str: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Text for the engine; `add_special` is False when the text begins with the model's first token already.
+
+    `thinking` is how the model marks what it thinks before it answers, `calling` how it calls the tools it was offered.
+    """
+
+    text: str
+    add_special: bool
+    thinking: Thinking = NO_THINKING
+    calling: Calling | None = None
+
+    @property
+    def visible_tags(self) -> tuple[str, ...]:
+        """The tags that tell thoughts and calls apart, which may be special tokens."""
+        thinking = (self.thinking.opening, self.thinking.closing) if self.thinking.opening else ()
+        return (*thinking, *(self.calling.family.tags if self.calling else ()))
+
+
+async def make_prompt(renderer: Renderer, file: ModelFile, messages: Messages, offer: Offer = NO_TOOLS) -> Prompt:
+    """Return `messages` as the model of `file` was trained on them. Raises RequestError when its template refuses."""
+    family = family_of(file.chat_template)
+    if family is None:
+        family = GENERIC
+        messages = as_plain_messages(messages, family)
+        text = await _rendered(renderer, file, with_instructions(messages, family, offer), None)
+    else:
+        text = await _with_tools(renderer, file, messages, family, offer)
+    add_special = not (file.bos_token and text.startswith(file.bos_token))
+    calling = Calling(family, offer) if offer.tools else None
+    return Prompt(text, add_special, thinking_of(file.chat_template, text), calling)
+
+
+async def _with_tools(renderer: Renderer, file: ModelFile, messages: Messages, family: Family, offer: Offer) -> str:
+    """Return the prompt of a template that writes calls; some that do tell of no tools all the same."""
+    tools = [tool.for_template() for tool in offer.tools] or None
+    text = await _rendered(renderer, file, messages, tools)
+    if all(tool.name in text for tool in offer.tools):
+        return text
+    return await _rendered(renderer, file, with_instructions(messages, family, offer), None)
+
+
+async def _rendered(
+    renderer: Renderer, file: ModelFile, messages: Messages, tools: Sequence[Mapping[str, Any]] | None
+) -> str:
+    return await renderer.render(
+        file.chat_template, messages, bos_token=file.bos_token, eos_token=file.eos_token, tools=tools
+    )

@@ -1,0 +1,102 @@
+"""An offer of which one tool has to be called -> the grammar of the answer: a thought, if any, and then calls. Pure.
+
+Owns how calls are put together of a family's writing and the tools' schemas. Knows nothing of how a schema of JSON
+values becomes rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.engine.gbnf import RuleBook, literal, text_through
+from app.engine.json_grammar import schema_rule
+from app.engine.json_schema import constraints, names_in
+from app.service.reasoning import Thinking
+from app.service.tools.arguments import ParameterTags
+from app.service.tools.families import Family
+from app.service.tools.offer import Offer, Tool
+from quantizer.errors import RequestError
+
+__all__ = ["call_grammar"]
+
+MAX_CALLS = 16  # in one answer that has to be calls
+_BLANKS = r"[ \t\n]{0,8}"
+_LINE = "\n"
+
+
+def call_grammar(family: Family, offer: Offer, thinking: Thinking) -> str:
+    """Return the grammar whose answers are calls of the tools of `offer`, after a thought where the model has thoughts.
+
+    Raises RequestError for a schema that is not served, and where the grammar would be too large.
+    """
+    rules = RuleBook()
+    writing = family.writing
+    call = rules.add(" | ".join(_call(family, tool, rules) for tool in offer.callable_tools))
+    more = ""
+    if offer.is_parallel and writing.between is not None:
+        more = f"({_quoted(writing.between)}{call}){{0,{MAX_CALLS - 1}}}"
+    calls = f"{_quoted(writing.before_first)}{call} {more}{_quoted(writing.after_last)}"
+    return rules.text(f"{_thought(thinking, rules)}{_BLANKS} {calls}")
+
+
+def _thought(thinking: Thinking, rules: RuleBook) -> str:
+    if not thinking.closing:
+        return ""
+    rest = text_through(thinking.closing, rules)
+    return f"{rest} " if thinking.is_open else f"({_BLANKS} {literal(thinking.opening)} {rest})? "
+
+
+def _call(family: Family, tool: Tool, rules: RuleBook) -> str:
+    schema = dict(tool.parameters)
+    if schema.get("type", "object") != "object":
+        raise RequestError(f"The parameters of {tool.name} are not described as an object.", "Describe an object.")
+    writing = family.writing
+    if family.parameters:
+        arguments = _tagged(family.parameters, schema, rules)
+    else:
+        arguments = schema_rule({"type": "object", **schema}, rules)
+    begin = literal(f"{writing.before_name}{tool.name}{writing.before_arguments}")
+    return rules.add(f"{begin} {arguments} {_quoted(writing.after_arguments)}")
+
+
+def _tagged(tags: ParameterTags, schema: Mapping[str, Any], rules: RuleBook) -> str:
+    """Return a rule for parameters in the order of the schema, each in its tags, those not required left out or not."""
+    foreign = constraints(schema) - {"type", "properties", "required", "additionalProperties"}
+    properties = schema.get("properties", {})
+    required = names_in(schema, "required")
+    if foreign or not isinstance(properties, Mapping) or required.keys() - properties.keys():
+        cause = "Only plain properties of an object can be required of this model's calls."
+        raise RequestError(cause, "Describe each parameter in properties.")
+    parts = [
+        f"{_parameter(tags, name, value, schema, rules)}{'' if name in required else '?'}"
+        for name, value in properties.items()
+    ]
+    return rules.add(" ".join((*parts, literal(tags.end))))
+
+
+def _parameter(tags: ParameterTags, name: str, value: object, document: Mapping[str, Any], rules: RuleBook) -> str:
+    line = _LINE if tags.has_lines else ""
+    begin = literal(f"{tags.opening}{name}{tags.before_value[0]}{''.join(tags.before_value[1:])}{line}")
+    closing = f"{line}{tags.closing}"
+    if isinstance(value, Mapping) and value.get("type") == "string":
+        if constraints(value) == {"type"}:
+            return rules.add(f"{begin} {text_through(closing, rules)} {literal(_LINE)}")
+        told = _choices(value)
+    else:
+        told = schema_rule(value, rules, document)
+    return rules.add(f"{begin} {told} {literal(closing + _LINE)}")
+
+
+def _choices(schema: Mapping[str, Any]) -> str:
+    """Return the texts of an enum, written without quotes."""
+    values = schema.get("enum", [schema.get("const")])
+    texts = [value for value in values if isinstance(value, str)] if isinstance(values, list) else []
+    if constraints(schema) - {"type", "enum", "const"} or not texts:
+        cause = "A text parameter of this model's calls can only be required to be one of an enum."
+        raise RequestError(cause, "Describe it as a string or an enum.")
+    return "(" + " | ".join(literal(text) for text in texts) + ")"
+
+
+def _quoted(text: str) -> str:
+    return f"{literal(text)} " if text else ""

@@ -1,0 +1,71 @@
+"""Tools told in words, for models whose chat template knows of none.
+
+Owns those words, and how calls and results of earlier turns read as plain messages. No role is used that the client did
+not use, for templates refuse those they do not know. Knows nothing of templates.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.service.tools.families import Family
+from app.service.tools.offer import Offer
+
+__all__ = ["as_plain_messages", "with_instructions"]
+
+_INTRODUCTION = "You can call functions. These are described in JSON, one a line:"
+_FORM = "To call one, answer in exactly this form, with its name and its arguments as a JSON object:"
+_ELSE = "Call a function only where it helps; answer in plain words otherwise. The results come with the next message."
+
+Message = dict[str, Any]
+
+
+def with_instructions(messages: Sequence[Message], family: Family, offer: Offer) -> list[Message]:
+    """Return `messages` with the tools told in the system message, or before the first message where there is none."""
+    if not offer.tools:
+        return list(messages)
+    functions = [json.dumps(tool.for_template()["function"], ensure_ascii=False) for tool in offer.tools]
+    form = _written([("NAME", "{…}")], family)
+    text = "\n\n".join(["\n".join((_INTRODUCTION, *functions)), f"{_FORM}\n{form}", _ELSE])
+    first, *others = messages
+    parts = (first["content"] or "", text) if first["role"] == "system" else (text, first["content"] or "")
+    return [{**first, "content": "\n\n".join(filter(None, parts))}, *others]
+
+
+def as_plain_messages(messages: Sequence[Message], family: Family) -> list[Message]:
+    """Return `messages` with calls written as `family` writes them and results told by the user."""
+    plain: list[Message] = []
+    for message in messages:
+        if message["role"] == "tool":
+            _add_result(plain, message["content"] or "")
+        elif "tool_calls" in message:
+            calls = [_name_and_arguments(call["function"]) for call in message["tool_calls"]]
+            text = "\n".join(filter(None, (message["content"], _written(calls, family))))
+            plain.append({"role": message["role"], "content": text})
+        else:
+            plain.append(message)
+    return plain
+
+
+def _add_result(plain: list[Message], content: str) -> None:
+    """Add the result of a call; those of several calls are one message, since roles have to alternate."""
+    result = f"<tool_response>\n{content}\n</tool_response>"
+    if plain and plain[-1].get("role") == "user" and plain[-1]["content"].endswith("</tool_response>"):
+        plain[-1] = {"role": "user", "content": f"{plain[-1]['content']}\n{result}"}
+    else:
+        plain.append({"role": "user", "content": result})
+
+
+def _name_and_arguments(function: Mapping[str, Any]) -> tuple[str, str]:
+    return function["name"], json.dumps(function["arguments"], ensure_ascii=False)
+
+
+def _written(calls: Sequence[tuple[str, str]], family: Family) -> str:
+    writing = family.writing
+    one_by_one = [
+        f"{writing.before_name}{name}{writing.before_arguments}{arguments}{writing.after_arguments}"
+        for name, arguments in calls
+    ]
+    return f"{writing.before_first}{(writing.between or '').join(one_by_one)}{writing.after_last}"

@@ -1,0 +1,90 @@
+"""A call of each family of models as text, for tests of those who write and read calls."""
+
+from __future__ import annotations
+
+import json
+
+from app.service.tools.call_parts import Told, merged
+from app.service.tools.families import Family, family_of
+from app.service.tools.offer import Offer, Tool
+from app.service.tools.splitter import CallSplitter
+
+WEATHER = Tool(
+    "get_weather",
+    "Tells the weather.",
+    {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]},
+)
+OFFER = Offer(tools=(WEATHER, Tool("now")))
+
+# What stands in the chat templates of each family, and a call of get_weather({"city": "Åre", "days": 3}) of its models.
+FAMILIES = {
+    "hermes": ('<tool_call> "arguments"', '<tool_call>\n{"name": "get_weather", "arguments": @}\n</tool_call>'),
+    "qwen3-coder": (
+        "<tool_call> <function= <parameter=",
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nÅre\n</parameter>\n<parameter=days>\n3\n</parameter>\n"
+        "</function>\n</tool_call>",
+    ),
+    "seed-oss": (
+        "<seed:tool_call> <function= <parameter=",
+        "<seed:tool_call>\n<function=get_weather>\n<parameter=city>Åre</parameter>\n<parameter=days>3</parameter>\n"
+        "</function>\n</seed:tool_call>",
+    ),
+    "glm": (
+        "<tool_call> <arg_key>",
+        "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Åre</arg_value>\n<arg_key>days</arg_key>\n"
+        "<arg_value>3</arg_value>\n</tool_call>",
+    ),
+    "functionary-3.1": ("<function= </function>", "<function=get_weather>@</function>"),
+    "mistral": ("[TOOL_CALLS] [ARGS]", "[TOOL_CALLS]get_weather[CALL_ID]abcdefghi[ARGS]@"),
+    "mistral-list": ("[TOOL_CALLS]", '[TOOL_CALLS][{"name": "get_weather", "arguments": @, "id": "abcdefghi"}]'),
+    "deepseek-r1": (
+        "<｜tool▁call▁begin｜> ```json",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n@\n```<｜tool▁call▁end｜>"
+        "<｜tool▁calls▁end｜>",
+    ),
+    "deepseek-v3.1": (
+        "<｜tool▁call▁begin｜>",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>@<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    ),
+    "kimi-k2": (
+        "<|tool_calls_section_begin|>",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>@"
+        "<|tool_call_end|><|tool_calls_section_end|>",
+    ),
+    "command-r7b": (
+        "<|START_ACTION|>",
+        '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "get_weather", "parameters": @}\n]<|END_ACTION|>',
+    ),
+    "granite-3": ("<|tool_call|>", '<|tool_call|>[{"name": "get_weather", "arguments": @}]'),
+    "nemotron-nano": ("<TOOLCALL>", '<TOOLCALL>[{"name": "get_weather", "arguments": @}]</TOOLCALL>'),
+    "tool-calls-list": (
+        '<tool_calls> "arguments"',
+        '<tool_calls>\n{"name": "get_weather", "arguments": @}\n</tool_calls>',
+    ),
+    "llama-3": (
+        '<|start_header_id|> {"name": x, "parameters": y}',
+        '{"name": "get_weather", "parameters": @}',
+    ),
+}  # fmt: skip
+ARGUMENTS = {"city": "Åre", "days": 3}
+
+
+def family(name: str) -> Family:
+    found = family_of(FAMILIES[name][0])
+    assert found is not None
+    assert found.name == name
+    return found
+
+
+def call_text(name: str, arguments: object = ARGUMENTS) -> str:
+    return FAMILIES[name][1].replace("@", json.dumps(arguments, ensure_ascii=False))
+
+
+def split(family: Family, text: str, cuts: list[int], offer: Offer = OFFER) -> Told:
+    """Return all that is told of `text`, coming in pieces."""
+    splitter = CallSplitter(family, offer, lambda: "ID")
+    ends = sorted({min(cut, len(text)) for cut in cuts} | {len(text)})
+    told = [splitter.push(text[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
+    told.append(splitter.push("", is_final=True))
+    assert not splitter.is_holding
+    return Told("".join(part.text for part in told), merged(call for part in told for call in part.calls))

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from call_texts import FAMILIES, family, split
+from gbnf_texts import Grammar
+
+from app.engine.gbnf import RuleBook, text_through
+from app.engine.sampler import check_grammar
+from app.service.reasoning import NO_THINKING, Thinking, ThoughtSplitter
+from app.service.tools.call_grammar import call_grammar
+from app.service.tools.offer import Offer, Tool
+from quantizer.errors import RequestError
+
+WALK = Tool(
+    "walk",
+    "",
+    {
+        "type": "object",
+        "properties": {
+            "to": {"type": "string"},
+            "how": {"type": "string", "enum": ["slowly", "fast"]},
+            "steps": {"type": "integer"},
+            "with": {"type": "array", "items": {"$ref": "#/$defs/who"}, "maxItems": 2},
+        },
+        "required": ["to", "steps"],
+        "$defs": {"who": {"enum": ["Ann", "Bob"]}},
+    },
+)
+STOP = Tool("stop")
+OFFER = Offer(tools=(WALK, STOP), must_call=True)
+
+
+def check_call(name: str, arguments: dict[str, Any]) -> None:
+    if name == "walk":
+        assert {"to", "steps"} <= arguments.keys() <= {"to", "how", "steps", "with"}
+        assert isinstance(arguments["to"], str)
+        assert isinstance(arguments["steps"], int)
+        assert arguments.get("how", "fast") in ("slowly", "fast")
+        assert set(arguments.get("with", [])) <= {"Ann", "Bob"}
+    else:
+        assert name == "stop"
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_whatever_the_grammar_allows_is_read_as_calls_that_fit_their_schemas(name: str) -> None:
+    text = call_grammar(family(name), OFFER, NO_THINKING)
+    check_grammar(text)
+    grammar, chance = Grammar(text), random.Random(name)
+    seen = set()
+    for _ in range(40):
+        told = split(family(name), grammar.sample(chance), [10, 40, 41, 80], OFFER)
+        assert told.text.strip() == ""
+        for call in told.calls:
+            check_call(call.name, json.loads(call.arguments))
+        seen.add(len(told.calls))
+    assert 0 not in seen
+    assert max(seen) > 1 or family(name).writing.between is None
+
+
+def test_one_call_is_all_where_one_is_wanted_and_of_the_tool_that_is_named() -> None:
+    offer = Offer(tools=(WALK, STOP), must_call=True, only="stop", is_parallel=False)
+    grammar, chance = Grammar(call_grammar(family("hermes"), offer, NO_THINKING)), random.Random(1)
+    for _ in range(20):
+        told = split(family("hermes"), grammar.sample(chance), [], offer)
+        assert [call.name for call in told.calls] == ["stop"]
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_model_that_thinks_may_do_so_first(is_open: bool) -> None:
+    thinking = Thinking("<think>", "</think>", is_open)
+    grammar, chance = Grammar(call_grammar(family("hermes"), OFFER, thinking)), random.Random(2)
+    n_thoughts = 0
+    for _ in range(40):
+        text = grammar.sample(chance)
+        splitter = ThoughtSplitter(thinking)
+        said = splitter.push(text).answer + splitter.finish().answer
+        n_thoughts += "</think>" in text
+        assert split(family("hermes"), said, [], OFFER).calls
+    assert n_thoughts == 40 if is_open else 0 < n_thoughts < 40
+
+
+def test_a_text_up_to_a_tag_holds_it_once_at_its_end() -> None:
+    for tag in ("</a>", "\n</p>", "aab"):
+        rules = RuleBook()
+        grammar, chance = Grammar(rules.text(text_through(tag, rules))), random.Random(3)
+        for _ in range(200):
+            text = grammar.sample(chance)
+            assert text.index(tag) == len(text) - len(tag)
+
+
+@pytest.mark.parametrize(
+    ("name", "schema", "word"),
+    [
+        ("hermes", {"type": "string"}, "object"),
+        ("hermes", {"properties": {"a": {"type": "string", "pattern": "x"}}}, "pattern"),
+        ("glm", {"properties": {"a": {"type": "string", "minLength": 3}}}, "enum"),
+        ("glm", {"anyOf": [{"required": ["a"]}]}, "properties"),
+        ("glm", {"properties": {}, "required": ["a"]}, "properties"),
+    ],
+)
+def test_a_schema_that_cannot_be_kept_is_refused(name: str, schema: dict[str, Any], word: str) -> None:
+    with pytest.raises(RequestError, match=word):
+        call_grammar(family(name), Offer(tools=(Tool("a", "", schema),), must_call=True), NO_THINKING)
+
+
+@pytest.mark.parametrize(
+    ("offer", "word"),
+    [
+        (lambda: Tool("a b"), "called 'a b'"),
+        (lambda: Offer(tools=(STOP, STOP)), "Two tools"),
+        (lambda: Offer(tools=tuple(Tool(f"t{number}") for number in range(129))), "129"),
+        (lambda: Offer(tools=(STOP,), only="go", must_call=True), "'go'"),
+        (lambda: Offer(must_call=True), "no tools"),
+    ],
+)
+def test_an_offer_that_makes_no_sense_is_refused(offer: Any, word: str) -> None:
+    with pytest.raises(RequestError, match=word):
+        offer()
