@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -141,7 +142,11 @@ def _parsed(line: bytes) -> dict[str, Any]:
 
 def _variables(settings: Settings) -> dict[str, str]:
     """Return every setting as the child reads it; unlike arguments, they are not shown to other users by `ps`."""
-    return {f"{ENVIRONMENT_PREFIX}{name.upper()}": str(value) for name, value in asdict(settings).items()}
+    return {f"{ENVIRONMENT_PREFIX}{name.upper()}": _text(value) for name, value in asdict(settings).items()}
+
+
+def _text(value: object) -> str:
+    return os.pathsep.join(value) if isinstance(value, tuple) else str(value)
 
 
 def _open_log(cache_dir: Path) -> BinaryIO:
