@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from types import TracebackType
 from typing import Any, Literal
 
@@ -18,11 +18,14 @@ from quantizer.errors import ServiceError, UserError, rebuild
 
 __all__ = [
     "Completed",
+    "EngineCounters",
     "GenerationOptions",
     "Message",
     "ModelStatus",
+    "Occupancy",
     "ServiceClient",
     "ServiceStatus",
+    "Spread",
     "TextDelta",
     "error_of",
 ]
@@ -64,7 +67,10 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """The end of an answer and what it cost. Rates are tokens a second."""
+    """The end of an answer and what it cost. Rates are tokens a second.
+
+    `tokens_per_pass` is above 1 where draft tokens were taken; `saved_s` is what the service estimates that they saved.
+    """
 
     finish_reason: str
     n_prompt_tokens: int
@@ -73,11 +79,53 @@ class Completed:
     time_to_first_token_s: float
     prefill_tokens_per_s: float
     decode_tokens_per_s: float
+    n_drafted_tokens: int = 0
+    n_accepted_tokens: int = 0
+    tokens_per_pass: float = 1.0
+    saved_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How long somebody waited, in seconds: how often, the median and the 95th percentile; None before the first."""
+
+    n_samples: int
+    p50: float | None
+    p95: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCounters:
+    """What a model's engine has done since it started. Rates are tokens a second as each answer got them."""
+
+    n_finished: int
+    n_prompt_tokens: int
+    n_output_tokens: int
+    cached_share: float
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float
+    n_drafted_tokens: int
+    n_accepted_tokens: int
+    first_token_s: Spread
+    inter_token_s: Spread
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """What an engine holds at this moment: answers that run and that wait, and cells of its KV cache in use."""
+
+    n_running: int
+    n_waiting: int
+    n_cells_used: int
+    n_cells: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStatus:
-    """One model of the service. `progress` runs from 0 to 1 while it is loading; `error` is set when it failed."""
+    """One model of the service. `progress` runs from 0 to 1 while it is loading; `error` is set when it failed.
+
+    `occupancy` and `counters` are None while its engine cannot tell.
+    """
 
     id: str
     state: Literal["loading", "ready", "failed"]
@@ -85,6 +133,8 @@ class ModelStatus:
     n_ctx: int
     notices: tuple[str, ...]
     error: UserError | None
+    occupancy: Occupancy | None = None
+    counters: EngineCounters | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +260,10 @@ def _completed(reason: str, usage: dict[str, Any], timings: dict[str, Any]) -> C
         time_to_first_token_s=timings.get("time_to_first_token_ms", 0.0) / 1000,
         prefill_tokens_per_s=timings.get("prompt_per_second", 0.0),
         decode_tokens_per_s=timings.get("predicted_per_second", 0.0),
+        n_drafted_tokens=timings.get("draft_n", 0),
+        n_accepted_tokens=timings.get("draft_n_accepted", 0),
+        tokens_per_pass=timings.get("tokens_per_pass", 1.0),
+        saved_s=timings.get("draft_saved_ms", 0.0) / 1000,
     )
 
 
@@ -221,7 +275,18 @@ def _model_status(item: dict[str, Any]) -> ModelStatus:
         n_ctx=item["n_ctx"],
         notices=tuple(item["notices"]),
         error=error_of(item["error"]) if item["error"] else None,
+        occupancy=Occupancy(**item["occupancy"]) if item["occupancy"] else None,
+        counters=_counters(item["counters"]) if item["counters"] else None,
     )
+
+
+def _counters(data: dict[str, Any]) -> EngineCounters:
+    waits = {name: _spread(data[name]) for name in ("first_token_s", "inter_token_s")}
+    return EngineCounters(**{field.name: data[field.name] for field in fields(EngineCounters)} | waits)
+
+
+def _spread(data: dict[str, Any]) -> Spread:
+    return Spread(data["count"], data["p50"], data["p95"])
 
 
 def error_of(data: dict[str, Any]) -> UserError:

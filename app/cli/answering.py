@@ -54,13 +54,17 @@ def print_piece(text: str) -> None:
 
 
 def stats_line(completed: Completed) -> str:
-    """Return one line: waiting time, rates, tokens."""
+    """Return one line: waiting time, rates, tokens, and what drafts did where there were any."""
+    drafts = (
+        f" · drafts {completed.n_accepted_tokens} of {completed.n_drafted_tokens} taken,"
+        f" {completed.tokens_per_pass:.2f} tokens a pass, about {completed.saved_s:.2f} s saved"
+    )
     return (
         f"first token {completed.time_to_first_token_s:.2f} s"
         f" · prefill {completed.prefill_tokens_per_s:.1f} tok/s"
         f" · decode {completed.decode_tokens_per_s:.1f} tok/s"
         f" · {completed.n_prompt_tokens} tokens in ({completed.n_cached_tokens} cached),"
-        f" {completed.n_output_tokens} out · {completed.finish_reason}"
+        f" {completed.n_output_tokens} out{drafts if completed.n_drafted_tokens else ''} · {completed.finish_reason}"
     )
 
 
@@ -73,11 +77,15 @@ def as_json(model_id: str, text: str, completed: Completed) -> dict[str, Any]:
             "prompt_tokens": completed.n_prompt_tokens,
             "cached_tokens": completed.n_cached_tokens,
             "completion_tokens": completed.n_output_tokens,
+            "drafted_tokens": completed.n_drafted_tokens,
+            "accepted_tokens": completed.n_accepted_tokens,
         },
         "timings": {
             "time_to_first_token_ms": completed.time_to_first_token_s * 1000,
             "prompt_per_second": completed.prefill_tokens_per_s,
             "predicted_per_second": completed.decode_tokens_per_s,
+            "tokens_per_pass": completed.tokens_per_pass,
+            "draft_saved_ms": completed.saved_s * 1000,
         },
         "model": model_id,
     }

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from app import __version__
 from app.service.api.access import models_of
+from app.service.api.engine_counters import counters_of
 from app.service.body import read_body
 from app.service.models import ServedModel
 from app.service.problems import openai_error
@@ -36,7 +37,10 @@ class LoadBody(BaseModel):
 
 @router.get("/status")
 async def status(request: Request) -> Response:
-    """The service's version, its models and what their engines hold just now."""
+    """The service's version and its models, each with what its engine holds (`occupancy`) and did (`counters`).
+
+    Both are null while the engine loads, has died or does not answer for a second.
+    """
     models = models_of(request)
     return JsonBytes(
         {
@@ -67,4 +71,5 @@ async def _entry(model: ServedModel) -> dict[str, Any]:
         "n_running": model.engine.n_running,
         "worker_pid": model.engine.worker_pid,
         "occupancy": asdict(observed.occupancy) if observed else None,
+        "counters": counters_of(observed.counters) if observed else None,
     }

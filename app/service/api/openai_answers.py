@@ -133,10 +133,12 @@ def _together(finished: Sequence[Finished]) -> Finished:
         n_output_tokens=sum(usage.n_output_tokens for usage in usages),
         n_drafted_tokens=sum(usage.n_drafted_tokens for usage in usages),
         n_accepted_tokens=sum(usage.n_accepted_tokens for usage in usages),
+        n_passes=sum(usage.n_passes for usage in usages),
         n_dropped_tokens=sum(usage.n_dropped_tokens for usage in usages),
     )
     decode_s = max(item.timings.decode_s for item in finished)
-    return replace(first, usage=usage, timings=replace(first.timings, decode_s=decode_s))
+    saved_s = sum(item.timings.saved_s for item in finished)
+    return replace(first, usage=usage, timings=replace(first.timings, decode_s=decode_s, saved_s=saved_s))
 
 
 def usage_of(finished: Finished) -> dict[str, Any]:
@@ -151,7 +153,10 @@ def usage_of(finished: Finished) -> dict[str, Any]:
 
 
 def timings_of(finished: Finished) -> dict[str, Any]:
-    """Return `timings` with llama-server's names. The first token is prefill's, so decode's rate is over the others."""
+    """Return `timings` with llama-server's names, and more. Decode's rate leaves out the first token.
+
+    `draft_saved_ms` is an estimate: a step less for each draft token taken, less what verifying added.
+    """
     usage, timings = finished.usage, finished.timings
     n_computed = usage.n_prompt_tokens - usage.n_cached_tokens
     return {
@@ -165,6 +170,8 @@ def timings_of(finished: Finished) -> dict[str, Any]:
         "dropped_n": usage.n_dropped_tokens,
         "draft_n": usage.n_drafted_tokens,
         "draft_n_accepted": usage.n_accepted_tokens,
+        "draft_saved_ms": timings.saved_s * 1000,
+        "tokens_per_pass": usage.n_output_tokens / usage.n_passes if usage.n_passes else 0.0,
         "queue_ms": timings.queue_s * 1000,
         "time_to_first_token_ms": timings.time_to_first_token_s * 1000,
     }

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from running import RunningService
 
-from app.client import ServiceClient
+from app.client import Completed, GenerationOptions, Message, ServiceClient
 from quantizer.errors import ModelFileError
 
 
@@ -16,6 +16,26 @@ async def test_the_status_is_what_the_client_reads(service: RunningService) -> N
     model = status.model(status.default_model)
     assert model is not None
     assert (model.id, model.state, model.progress, model.n_ctx) == ("tiny", "ready", 1.0, 4096)
+
+
+async def test_the_status_tells_what_the_engine_has_done(service: RunningService) -> None:
+    async with ServiceClient(service.url) as client:
+        for _ in range(2):
+            options = GenerationOptions(temperature=0.0, max_tokens=8)
+            events = [event async for event in client.chat([Message("user", "count me in")], "tiny", options)]
+        model = (await client.status()).model("tiny")
+    assert model is not None
+    assert model.counters is not None
+    assert model.occupancy is not None
+    counters, completed = model.counters, events[-1]
+    assert isinstance(completed, Completed)
+    assert counters.n_finished >= 2
+    assert counters.first_token_s.n_samples >= 2
+    assert counters.inter_token_s.p50 is not None
+    assert 0.0 < counters.cached_share < 1.0
+    assert counters.prefill_tokens_per_s > 0
+    assert (model.occupancy.n_running, model.occupancy.n_waiting) == (0, 0)
+    assert completed.tokens_per_pass >= 1.0
 
 
 async def test_a_path_is_loaded_once_and_answers_under_its_id(
