@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["cpu_name", "default_threads"]
+__all__ = ["cpu_name", "default_threads", "usable_processors"]
 
 
 def cpu_name() -> str:
@@ -39,5 +39,10 @@ def _from_cpuinfo(path: Path) -> str:
 
 def default_threads() -> int:
     """Return the physical cores that this process may use: hyper-threads only wait for the same memory."""
-    usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    usable = usable_processors()
     return max(1, min(usable, psutil.cpu_count(logical=False) or usable))
+
+
+def usable_processors() -> int:
+    """Return the processors that this process may use, hyper-threads counted."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import click
 
-from app.engine.tuning import Measured, choose, measured_of
+from app.engine.tuning import DEFAULT_KV_TYPE, Measured, choose, measured_of
 from app.processes import python_module
 from app.terminal import printable
 from quantizer.errors import EngineError, UsageError
 
 __all__ = ["tune"]
+
+_VERIFIED = 16  # a step's size that every measurement has
 
 
 @click.command()
@@ -26,7 +28,8 @@ __all__ = ["tune"]
 def tune(model: str | None, show: bool, threads: int, wants_json: bool) -> None:
     """Measure MODEL (guide, a path to a GGUF, or a name in the library) under each setting of the engine.
 
-    The fastest one for what you use the model for is taken from the next load on.
+    The fastest one for what you use the model for is taken from the next load on. What smaller types of KV cache cost
+    is measured too, and never chosen: --kv-type of `serve` and `run` does that.
     """
     from app.library.resolve import resolve
     from app.service.model_file import read_model_file
@@ -98,7 +101,7 @@ def _show_known(cache_dir: Path, path: Path | None, *, wants_json: bool) -> None
 def _print(name: str, measured: Sequence[Measured], *, wants_json: bool) -> None:
     from app.engine.tuning import DEFAULT_WORK
 
-    best = choose(measured, DEFAULT_WORK)
+    best = choose(_of_default_cache(measured), DEFAULT_WORK)
     if wants_json:
         click.echo(json.dumps({"model": name, "best": asdict(best.setting), "measured": [asdict(m) for m in measured]}))
         return
@@ -106,16 +109,32 @@ def _print(name: str, measured: Sequence[Measured], *, wants_json: bool) -> None
     from rich.table import Table
 
     table = Table(title=printable(name))
-    for heading in ("attention", "repacked", "threads", "prefill", *(f"decode at {depth}" for depth, _ in best.decode)):
+    depths = [depth for depth, _ in best.decode]
+    headings = ("attention", "repacked", "threads", "batch", "cache", "prefill", *(f"at {depth}" for depth in depths))
+    for heading in (*headings, f"{_VERIFIED} tokens"):
         table.add_column(heading, justify="right")
     for item in measured:
-        row = (
-            "fused" if item.setting.flash_attention else "plain",
-            "yes" if item.setting.extra_buffers else "no",
-            str(item.setting.n_threads),
-            f"{item.prefill:.1f}",
-            *(f"{speed:.1f}" for _, speed in item.decode),
-        )
-        table.add_row(*row, style="bold" if item is best else None)
+        table.add_row(*_row(item), style="bold" if item is best else None)
     Console().print(table)
-    click.echo("Tokens a second; the bold row is fastest for 512 tokens of prompt and 256 of answer.")
+    click.echo("Tokens a second, decode by tokens in the cache; last, a step's time over that of one token.")
+    click.echo("The bold row is fastest for 512 tokens of prompt and 256 of answer.")
+
+
+def _of_default_cache(measured: Sequence[Measured]) -> list[Measured]:
+    """Return what keeps the cache as it is unless a person chooses: smaller types answer a little differently."""
+    return [item for item in measured if item.setting.kv_type == DEFAULT_KV_TYPE] or list(measured)
+
+
+def _row(item: Measured) -> tuple[str, ...]:
+    setting = item.setting
+    verify = dict(item.step_ratios).get(_VERIFIED)
+    return (
+        "fused" if setting.flash_attention else "plain",
+        "yes" if setting.extra_buffers else "no",
+        str(setting.n_threads),
+        str(setting.n_ubatch),
+        setting.kv_type,
+        f"{item.prefill:.1f}",
+        *(f"{speed:.1f}" for _, speed in item.decode),
+        f"{verify:.2f} ×" if verify else "",
+    )

@@ -30,7 +30,7 @@ from quantizer.control_vector import read_control_vector
 from quantizer.errors import UsageError
 from quantizer.header import read_header
 
-__all__ = ["Loaded", "candidates", "load_model", "tune_file"]
+__all__ = ["Loaded", "load_model", "tune_file"]
 
 MEMORY_SHARE = 8  # an eighth of this machine's memory may hold sequences that left the KV cache
 
@@ -97,12 +97,6 @@ def tune_file(cache_dir: Path) -> TuneFile:
     return TuneFile(cache_dir / "tune.json", f"llama-cpp-python {metadata.version('llama-cpp-python')} on {cpu_name()}")
 
 
-def candidates(n_threads: int, *, extra_buffers_are_safe: bool) -> list[Setting]:
-    """Return the settings worth measuring, those that share loaded weights one after the other."""
-    repacking = [False, True] if extra_buffers_are_safe else [False]
-    return [Setting(n_threads, flash, repacked) for repacked in repacking for flash in (False, True)]
-
-
 def _setting(
     tuned: TuneFile, key: str, config: EngineConfig, *, has_gpu: bool, is_safe: bool
 ) -> tuple[Setting, dict[int, float]]:
@@ -113,9 +107,10 @@ def _setting(
         for item in tuned.measured(key)
         if item.setting.kv_type == config.kv_type and (is_safe or not item.setting.extra_buffers)
     ]
-    if not known:
-        setting = default_setting(n_threads, has_gpu=has_gpu, extra_buffers_are_safe=is_safe)
-        return with_kv_type(setting, config.kv_type), {}
+    setting = default_setting(n_threads, has_gpu=has_gpu, extra_buffers_are_safe=is_safe)
+    setting = with_kv_type(setting, config.kv_type)
+    if not any(replace(item.setting, n_threads=n_threads) == setting for item in known):
+        return setting, {}  # nothing was measured, or not yet what others would have to beat
     best = choose(known, tuned.work(key))
     setting = replace(best.setting, n_threads=n_threads) if config.n_threads else best.setting
     return setting, dict(best.step_ratios)

@@ -1,66 +1,159 @@
 """The process that tunes a model: loads it under each candidate setting, measures, keeps what it found.
 
-    python -m app.engine.tune_process MODEL.gguf N_THREADS
+    python -m app.engine.tune_process MODEL.gguf N_THREADS [--idle]
 
 A line of JSON on stdout for each setting: {"index", "n_settings", "measured"}; and {"error": {"cause", "remedy"}} where
-it ends badly. Knows nothing of how this is shown.
+it ends badly. Each setting is kept as soon as it is measured, so the process may be ended at any time. With --idle it
+measures quickly and only what is not known yet, at the lowest priority, and ends with its stdin. Knows nothing of how
+this is shown.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from importlib import metadata
-from itertools import groupby
 from pathlib import Path
+
+import psutil
 
 from app.engine import selftest
 from app.engine.frames import EngineConfig
 from app.engine.llama import LlamaModel
-from app.engine.loading import candidates, tune_file
+from app.engine.loading import tune_file
 from app.engine.store import fingerprint
-from app.engine.tuner import DEPTHS, measure
-from app.engine.tuning import Measured
+from app.engine.tune_plan import QUICK, THOROUGH, Effort, first_settings, refinements
+from app.engine.tuner import measure
+from app.engine.tuning import DEFAULT_WORK, Measured, Setting, choose
 from app.settings import load_settings
-from offload.cpu import default_threads
-from quantizer.errors import UserError
+from offload.cpu import default_threads, usable_processors
+from offload.kv_cache import check_kv_types, parse_kv_types
+from quantizer.errors import UsageError, UserError
+from quantizer.header import read_header
+from quantizer.kv_shape import KvShape, kv_shape_of
 
 __all__ = ["main"]
 
-_CONFIG = EngineConfig(n_ctx=2 * max(DEPTHS))
+_CONFIG = EngineConfig(n_ctx=2 * max(THOROUGH.depths))
+_IDLE_NICE = 19
+_SPARE_SHARE = 3  # memory for weights twice, once repacked, and for all else
 
 
-def _measured(path: Path, n_threads: int, cache_dir: Path) -> Iterator[tuple[int, int, Measured]]:
-    """Yield (index, how many, speeds) of each setting worth measuring; the weights are loaded once per repacking."""
-    verdict = selftest.examine(cache_dir / "selftest.json")
-    settings = candidates(n_threads, extra_buffers_are_safe=verdict.is_safe)
-    index = 0
-    for extra_buffers, group in groupby(settings, key=lambda setting: setting.extra_buffers):
-        with closing(LlamaModel(path, -1, extra_buffers, on_progress=lambda _fraction: True)) as model:
-            for setting in group:
-                with closing(model.context(_CONFIG, setting)) as backend:
-                    yield index, len(settings), measure(backend, setting)
-                index += 1
+class _Loader:
+    """Holds the model loaded under one way of repacking at a time."""
+
+    def __init__(self, path: Path, effort: Effort) -> None:
+        self._path = path
+        self._effort = effort
+        self._owned = ExitStack()
+        self._model: LlamaModel | None = None
+        self._extra_buffers = False
+
+    def measure(self, setting: Setting) -> Measured:
+        with closing(self._loaded(setting.extra_buffers).context(_CONFIG, setting)) as backend:
+            return measure(backend, setting, self._effort)
+
+    def close(self) -> None:
+        self._owned.close()
+        self._model = None
+
+    def _loaded(self, extra_buffers: bool) -> LlamaModel:
+        if self._model is None or self._extra_buffers != extra_buffers:
+            self.close()
+            self._model = LlamaModel(self._path, -1, extra_buffers, on_progress=lambda _fraction: True)
+            self._owned.callback(self._model.close)
+            self._extra_buffers = extra_buffers
+        return self._model
 
 
-def _tune(path: Path, n_threads: int) -> None:
-    cache_dir = load_settings().cache_dir
+def _thorough(path: Path, n_threads: int, cache_dir: Path) -> Iterator[tuple[int, Measured]]:
+    """Yield (how many there will be, speeds) of each setting worth measuring, keeping each."""
+    known, key, shape = tune_file(cache_dir), _key(path), kv_shape_of(read_header(path))
+    first = _first(n_threads, cache_dir)
+    n_settings = len(first) + len(_possible(refinements(first[0], usable_processors()), shape))
     found: list[Measured] = []
-    for index, n_settings, measured in _measured(path, n_threads or default_threads(), cache_dir):
-        found.append(measured)
-        print(json.dumps({"index": index, "n_settings": n_settings, "measured": asdict(measured)}), flush=True)
-    tune_file(cache_dir).keep(fingerprint(path, metadata.version("llama-cpp-python")), path.name, found)
+    with closing(_Loader(path, THOROUGH)) as loader:
+        for setting in first:
+            found.append(loader.measure(setting))
+            yield n_settings, found[-1]
+        known.keep(key, path.name, found)
+        best = choose(found, DEFAULT_WORK).setting
+        for setting in _possible(refinements(best, usable_processors()), shape):
+            measured = loader.measure(setting)
+            known.add(key, path.name, measured)
+            yield n_settings, measured
+
+
+def _idle(path: Path, n_threads: int, cache_dir: Path) -> None:
+    """Measure quickly what nobody has measured yet, where there is memory for a second copy of the model."""
+    if psutil.virtual_memory().available < _SPARE_SHARE * path.stat().st_size:
+        return
+    known, key = tune_file(cache_dir), _key(path)
+    done = {measured.setting for measured in known.measured(key)}
+    with closing(_Loader(path, QUICK)) as loader:
+        for setting in _first(n_threads, cache_dir):
+            if setting not in done:
+                known.add(key, path.name, loader.measure(setting))
+
+
+def _first(n_threads: int, cache_dir: Path) -> list[Setting]:
+    return first_settings(n_threads, extra_buffers_are_safe=selftest.examine(cache_dir / "selftest.json").is_safe)
+
+
+def _possible(settings: list[Setting], shape: KvShape) -> list[Setting]:
+    """Return those of `settings` whose cache this model can have."""
+    return [setting for setting in settings if _can_have(setting.kv_type, shape)]
+
+
+def _can_have(kv_type: str, shape: KvShape) -> bool:
+    try:
+        check_kv_types(parse_kv_types(kv_type), shape)
+    except UsageError:
+        return False
+    return True
+
+
+def _key(path: Path) -> str:
+    return fingerprint(path, metadata.version("llama-cpp-python"))
+
+
+def _give_way() -> None:
+    """Take what processor time nobody wants, and end when whoever started this process is gone."""
+    if sys.platform == "win32":
+        psutil.Process().nice(psutil.IDLE_PRIORITY_CLASS)
+    else:
+        psutil.Process().nice(_IDLE_NICE)
+
+    def wait() -> None:
+        while os.read(0, 4096):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=wait, name="owner-watch", daemon=True).start()
+
+
+def _tell(line: dict[str, object]) -> None:
+    print(json.dumps(line), flush=True)
 
 
 def main() -> None:
     """Tune the model that the arguments name; exit status 1 when it cannot be done."""
+    path, n_threads = Path(sys.argv[1]), int(sys.argv[2]) or default_threads()
+    cache_dir = load_settings().cache_dir
     try:
-        _tune(Path(sys.argv[1]), int(sys.argv[2]))
+        if "--idle" in sys.argv[3:]:
+            _give_way()
+            _idle(path, n_threads, cache_dir)
+            return
+        for index, (n_settings, measured) in enumerate(_thorough(path, n_threads, cache_dir)):
+            _tell({"index": index, "n_settings": n_settings, "measured": asdict(measured)})
     except UserError as error:
-        print(json.dumps({"error": {"cause": error.cause, "remedy": error.remedy}}), flush=True)
+        _tell({"error": {"cause": error.cause, "remedy": error.remedy}})
         sys.exit(1)
 
 

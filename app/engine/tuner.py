@@ -11,30 +11,31 @@ from collections.abc import Callable
 
 from app.engine.backend import Backend, Chunk
 from app.engine.request import SamplingParams
+from app.engine.tune_plan import THOROUGH, Effort
 from app.engine.tuning import Measured, Setting
 
-__all__ = ["DEPTHS", "STEP_SIZES", "measure"]
+__all__ = ["measure"]
 
-DEPTHS = (0, 512, 1792)
-STEP_SIZES = (2, 4, 8, 16, 32)
-N_REPEATS = 3
+_RATIO_DEPTH = 512  # where what steps cost is compared, if it is one of the depths
 _SEED_TOKENS = 64  # one sequence of these, restored again and again, fills the cache
 
 Clock = Callable[[], float]
 
 
-def measure(backend: Backend, setting: Setting, clock: Clock = time.perf_counter) -> Measured:
+def measure(
+    backend: Backend, setting: Setting, effort: Effort = THOROUGH, clock: Clock = time.perf_counter
+) -> Measured:
     """Return the speeds of `backend`, which was made with `setting` and holds nothing. It is left filled."""
-    bench = _Bench(backend, clock)
+    bench = _Bench(backend, effort, clock)
     prefill = bench.prefill()
     decode = []
     ratios: list[tuple[int, float]] = [(1, 1.0)]
-    for depth in DEPTHS:
+    for depth in effort.depths:
         if bench.fill(depth):
             single_s = bench.step_s(1)
             decode.append((depth, 1 / single_s))
-            if depth == DEPTHS[1]:
-                ratios += [(n_tokens, bench.step_s(n_tokens) / single_s) for n_tokens in STEP_SIZES]
+            if depth == _RATIO_DEPTH:
+                ratios += [(n_tokens, bench.step_s(n_tokens) / single_s) for n_tokens in effort.step_sizes]
     bench.close()
     return Measured(setting, prefill, tuple(decode), tuple(ratios))
 
@@ -42,8 +43,9 @@ def measure(backend: Backend, setting: Setting, clock: Clock = time.perf_counter
 class _Bench:
     """A backend under test. Sequence 0 is measured, the others only take up cells."""
 
-    def __init__(self, backend: Backend, clock: Clock) -> None:
+    def __init__(self, backend: Backend, effort: Effort, clock: Clock) -> None:
         self._backend = backend
+        self._effort = effort
         self._clock = clock
         self._sampler = backend.new_sampler(SamplingParams(temperature=0.0), ignore_eos=False)
         self._tokens = [1 + index % max(1, backend.facts.n_vocab - 1) for index in range(backend.facts.n_batch)]
@@ -52,7 +54,9 @@ class _Bench:
 
     def prefill(self) -> float:
         """Return tokens a second of whole batches from an empty cache; sequence 0 is empty again then."""
-        n_tokens = min(len(self._tokens), self._backend.facts.n_ctx - 1)
+        n_tokens = min(len(self._tokens), self._effort.n_prefill, self._backend.facts.n_ctx - 1)
+        self._compute(0, min(n_tokens, _SEED_TOKENS))  # weights are read from disk by the first batch
+        self._backend.truncate(0, 0)
         return n_tokens / self._median_s(lambda: self._compute(0, n_tokens))
 
     def fill(self, depth: int) -> bool:
@@ -62,7 +66,7 @@ class _Bench:
         state in another sequence costs the same at the next step as a longer sequence, and takes no computing.
         """
         facts = self._backend.facts
-        if depth + _SEED_TOKENS + max(STEP_SIZES) > facts.n_cells:
+        if depth + _SEED_TOKENS + max(self._effort.step_sizes) > facts.n_cells:
             return False
         self._backend.truncate(0, 0)
         self._compute(0, _SEED_TOKENS)
@@ -82,14 +86,14 @@ class _Bench:
         self._sampler.close()
 
     def _median_s(self, run: Callable[[], None], n_kept: int = 0) -> float:
-        """Return the median time of `run`, forgetting what it computed; a first run warms up."""
+        """Return the median time of `run`, forgetting what it computed."""
         times = []
-        for _ in range(N_REPEATS + 1):
+        for _ in range(self._effort.n_repeats):
             begun = self._clock()
             run()
             times.append(self._clock() - begun)
             self._backend.truncate(0, n_kept)
-        return statistics.median(times[1:])
+        return statistics.median(times)
 
     def _compute(self, position: int, n_tokens: int, n_logits: int = 1) -> None:
         self._backend.decode([Chunk(0, position, self._tokens[:n_tokens], n_logits)])

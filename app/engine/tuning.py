@@ -15,6 +15,7 @@ from typing import Any
 from offload.kv_cache import parse_kv_types
 
 __all__ = [
+    "DEFAULT_KV_TYPE",
     "DEFAULT_WORK",
     "Measured",
     "Setting",
@@ -27,6 +28,8 @@ __all__ = [
     "with_kv_type",
 ]
 
+DEFAULT_KV_TYPE = "f16"
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -37,7 +40,7 @@ class Setting:
     flash_attention: bool
     extra_buffers: bool
     n_ubatch: int = 512
-    kv_type: str = "f16"
+    kv_type: str = DEFAULT_KV_TYPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,11 @@ class TuneFile:
     def keep(self, model: str, name: str, measured: Sequence[Measured]) -> None:
         """Replace what is known of `model`, whose file is called `name`."""
         self._update(model, {"name": name, "measured": [asdict(item) for item in measured]})
+
+    def add(self, model: str, name: str, measured: Measured) -> None:
+        """Keep one more setting of `model`, in place of what was known of that one."""
+        others = [item for item in self.measured(model) if item.setting != measured.setting]
+        self.keep(model, name, [*others, measured])
 
     def step_ratios(self, model: str) -> dict[int, float]:
         """Return what steps of `model` cost here when it was last used, empty before that."""

@@ -14,6 +14,7 @@ from app.engine.frames import EngineConfig
 from app.library.resolve import ModelRef, available, named, resolve
 from app.processes import python_module
 from app.service.attachments import NOTHING_ATTACHED, Attachments
+from app.service.idle_tuning import IdleTuning
 from app.service.model_file import ModelFile, read_model_file
 from app.service.prompt import Prompt, Renderer, make_prompt
 from app.service.supervisor import Supervisor
@@ -53,6 +54,7 @@ class ModelManager:
         self._renderer = renderer
         self._models: dict[str, ServedModel] = {}
         self._opening = asyncio.Lock()
+        self._tuning = IdleTuning(self._is_busy)
 
     @property
     def loaded(self) -> tuple[ServedModel, ...]:
@@ -77,9 +79,12 @@ class ModelManager:
         )
         ref = replace(ref, id=self._free_id(ref.id))
         names = tuple(name for _, name in attached.lora)
-        model = ServedModel(ref, file, Supervisor(ref.path, config, self._command), names)
+        model = ServedModel(ref, file, Supervisor(ref.path, config, self._command, on_work=self._tuning.disturb), names)
         self._models[ref.id] = model
         model.engine.start()
+        if self._settings.idle_tune and self._settings.engine == "llama":
+            threads = str(self._settings.threads)
+            self._tuning.add(python_module("app.engine.tune_process", str(ref.path), threads, "--idle"))
         return model
 
     async def load(self, name: str) -> ServedModel:
@@ -118,8 +123,12 @@ class ModelManager:
 
     async def close(self) -> None:
         """End every engine and the renderer."""
+        await self._tuning.close()
         await asyncio.gather(*(model.engine.stop() for model in self.loaded))
         await self._renderer.close()
+
+    def _is_busy(self) -> bool:
+        return any(model.engine.is_busy for model in self.loaded)
 
     def _known(self, name: str) -> ServedModel | None:
         return self._models.get(name) if name else self.default

@@ -7,7 +7,7 @@ of model names.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -70,11 +70,17 @@ class Supervisor:
     """
 
     def __init__(
-        self, model_path: Path, config: EngineConfig, command: Sequence[str], limit: CrashLimit | None = None
+        self,
+        model_path: Path,
+        config: EngineConfig,
+        command: Sequence[str],
+        limit: CrashLimit | None = None,
+        on_work: Callable[[], None] = lambda: None,
     ) -> None:
         self.status = EngineStatus()
         self._load = Load(str(model_path), config)
         self._command = tuple(command)
+        self._on_work = on_work
         self._limit = limit or CrashLimit()
         self._worker: WorkerProcess | None = None
         self._life: asyncio.Task[None] | None = None
@@ -86,6 +92,11 @@ class Supervisor:
     def n_running(self) -> int:
         """Number of answers under way."""
         return len(self._answers)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the engine loads, answers or is asked something."""
+        return self.status.state == "loading" or bool(self._answers or self._calls)
 
     @property
     def worker_pid(self) -> int | None:
@@ -176,6 +187,7 @@ class Supervisor:
                 self._send(Abort(frame.call_id))
 
     def _send(self, frame: Frame) -> None:
+        self._on_work()
         if self._worker is not None:
             self._worker.send(frame)
 

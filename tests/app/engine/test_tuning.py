@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.fake import FakeBackend
-from app.engine.tuner import DEPTHS, STEP_SIZES, measure
+from app.engine.tune_plan import QUICK, THOROUGH, first_settings, refinements
+from app.engine.tuner import measure
 from app.engine.tuning import (
     DEFAULT_WORK,
     Measured,
@@ -102,15 +103,47 @@ class TimedBackend(FakeBackend):
 
 def test_measuring_finds_what_the_backend_takes() -> None:
     clock = CountedTime()
-    found = measure(TimedBackend(clock, n_sequences=20), PLAIN, clock)
+    found = measure(TimedBackend(clock, n_sequences=20), PLAIN, THOROUGH, clock)
     assert found.prefill == pytest.approx(512 / 0.522)
-    assert [depth for depth, _ in found.decode] == list(DEPTHS)
+    assert tuple(depth for depth, _ in found.decode) == THOROUGH.depths
     assert all(speed == pytest.approx(1 / 0.011) for _, speed in found.decode)
-    assert [n_tokens for n_tokens, _ in found.step_ratios] == [1, *STEP_SIZES]
+    assert [n_tokens for n_tokens, _ in found.step_ratios] == [1, *THOROUGH.step_sizes]
     assert dict(found.step_ratios)[16] == pytest.approx(26 / 11)
 
 
 def test_depths_that_the_cache_cannot_hold_are_left_out() -> None:
     clock = CountedTime()
-    found = measure(TimedBackend(clock, n_sequences=20, n_cells=1000, n_ctx=1000), PLAIN, clock)
+    found = measure(TimedBackend(clock, n_sequences=20, n_cells=1000, n_ctx=1000), PLAIN, THOROUGH, clock)
     assert [depth for depth, _ in found.decode] == [0, 512]
+
+
+def test_a_quick_look_takes_less_than_half_of_a_thorough_one() -> None:
+    spent = {}
+    for effort in (QUICK, THOROUGH):
+        clock = CountedTime()
+        measure(TimedBackend(clock, n_sequences=20), PLAIN, effort, clock)
+        spent[effort] = clock.now_s
+    assert spent[QUICK] < 0.45 * spent[THOROUGH]
+
+
+def test_settings_that_share_loaded_weights_come_one_after_the_other() -> None:
+    repacked = [setting.extra_buffers for setting in first_settings(2, extra_buffers_are_safe=True)]
+    assert repacked == sorted(repacked)
+    assert not any(setting.extra_buffers for setting in first_settings(2, extra_buffers_are_safe=False))
+
+
+def test_a_refinement_changes_one_thing_and_what_that_needs() -> None:
+    found = refinements(Setting(4, flash_attention=True, extra_buffers=True), n_processors=8)
+    assert [setting.n_threads for setting in found if setting.n_threads != 4] == [2, 8]
+    assert {setting.n_ubatch for setting in found} == {128, 256, 512}
+    assert {setting.kv_type for setting in found} == {"f16", "q8_0", "q4_0"}
+    assert all(setting.extra_buffers for setting in found)
+
+
+def test_a_setting_measured_again_takes_the_place_of_what_was_known_of_it(tmp_path: Path) -> None:
+    here = TuneFile(tmp_path / "tune.json", "this machine")
+    here.add("model", "name.gguf", FAST_PREFILL)
+    here.add("model", "name.gguf", FAST_DECODE)
+    again = Measured(PLAIN, 1.0, FAST_DECODE.decode, FAST_DECODE.step_ratios)
+    here.add("model", "name.gguf", again)
+    assert here.measured("model") == (FAST_PREFILL, again)
