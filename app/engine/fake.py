@@ -202,8 +202,8 @@ class FakeSampler:
         self._salt = "" if params.is_greedy else str(params.seed)
         self._ignore_eos = ignore_eos
         self._n_prompt = len(history)
-        wanted = _WANTED.findall(bytes(token for token in history if token < END))
-        self._said = [*wanted[-1], END] if wanted else []
+        wanted: list[bytes] = _WANTED.findall(bytes(token for token in history if token < END))
+        self._said: list[int] = [*wanted[-1], END] if wanted else []
 
     def sample(self, row: int) -> int:
         if self._said:

@@ -14,13 +14,12 @@ import random
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 
 from report import show
 from rich.table import Table
-from served import Footprint, Served, footprint, serve
+from served import Footprint, Served, footprint, n_answered_in_all_cells, serve
 
 from app.bench.prose import Prose
 
@@ -81,22 +80,6 @@ def _sizes(n_clients: int, largest: int, chance: random.Random) -> Iterator[int]
         yield size
 
 
-def _n_answered_in_all_cells(served: Served) -> int:
-    """Return how many of N_PARALLEL answers that need all cells at once are given: a cell that was kept is missing."""
-    model = served.model()
-    n_each = min(model["occupancy"]["n_cells"] // N_PARALLEL, model["n_ctx"]) - 2
-    text = Prose(seed=2**31).words(N_PARALLEL * n_each)
-    tokens = served.http.post("/tokenize", json={"content": text}).json()["tokens"]
-    prompts = [tokens[n_each * number :][:n_each] for number in range(N_PARALLEL)]
-    with ThreadPoolExecutor(N_PARALLEL) as pool:
-        return sum(pool.map(lambda prompt: _is_answered(served, prompt), prompts))
-
-
-def _is_answered(served: Served, prompt: list[int]) -> bool:
-    body = {"prompt": prompt, "max_tokens": 1, "ignore_eos": True}
-    return served.http.post("/v1/completions", json=body).status_code == 200
-
-
 def _grown(name: str, before: Footprint, after: Footprint, saved_bytes: int) -> Iterator[tuple[str, str, bool]]:
     """Yield what a process holds more than before, `saved_bytes` of computed prompts aside, and whether it may."""
     n_bytes = after.rss_bytes - before.rss_bytes - saved_bytes
@@ -128,7 +111,7 @@ def examine(served: Served, n_clients: int) -> list[tuple[str, str, bool]]:
         found += _grown(name, before[name], footprint(process), saved_bytes[name])
     n_kept, is_same = served.model()["n_running"], served.worker.pid == processes["worker"].pid
     found.append(("answers that the service still waits for", str(n_kept), n_kept == 0))
-    n_answered = _n_answered_in_all_cells(served)
+    n_answered = n_answered_in_all_cells(served, N_PARALLEL)
     found.append(("answers that take all cells at once", f"{n_answered} of {N_PARALLEL}", n_answered == N_PARALLEL))
     return [*found, ("the worker is the same process", str(is_same), is_same)]
 

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +21,10 @@ from typing import Any
 import httpx
 import psutil
 
+from app.bench.prose import Prose
 from app.processes import python_module
 
-__all__ = ["Footprint", "Served", "footprint", "serve"]
+__all__ = ["Footprint", "Served", "footprint", "n_answered_in_all_cells", "serve"]
 
 _READY_TIMEOUT_S = 60.0
 _POLL_S = 0.05
@@ -69,6 +71,22 @@ def footprint(process: psutil.Process) -> Footprint:
     """Return what `process` holds now."""
     n_handles = process.num_handles() if sys.platform == "win32" else process.num_fds()
     return Footprint(n_handles, process.num_threads(), process.memory_info().rss)
+
+
+def n_answered_in_all_cells(served: Served, n_answers: int) -> int:
+    """Return how many of `n_answers` that together need every cell are given: a cell that was kept is missing."""
+    model = served.model()
+    n_each = min(model["occupancy"]["n_cells"] // n_answers, model["n_ctx"]) - 2
+    text = Prose(seed=2**31).words(n_answers * n_each)
+    tokens = served.http.post("/tokenize", json={"content": text}).json()["tokens"]
+    prompts = [tokens[n_each * number :][:n_each] for number in range(n_answers)]
+    with ThreadPoolExecutor(n_answers) as pool:
+        return sum(pool.map(lambda prompt: _is_answered(served, prompt), prompts))
+
+
+def _is_answered(served: Served, prompt: list[int]) -> bool:
+    body = {"prompt": prompt, "max_tokens": 1, "ignore_eos": True}
+    return served.http.post("/v1/completions", json=body).status_code == 200
 
 
 @contextmanager

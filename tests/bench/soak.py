@@ -22,7 +22,7 @@ import numpy as np
 from alone import Alone, AloneAnswer, Verdict, compare_text
 from report import show
 from rich.table import Table
-from served import Served, serve
+from served import Served, n_answered_in_all_cells, serve
 
 from app.bench.client import Client
 from app.bench.prose import Prose
@@ -36,7 +36,7 @@ N_CLIENTS = 8
 N_JOBS = 48
 MAX_SLOPE_MIB = 1.0  # a minute
 WARM_UP_SHARE = 0.25
-_N_CTX, _N_TOKENS, _N_SYSTEM_WORDS = 1024, 48, 80
+_N_CTX, _N_TOKENS, _N_SYSTEM_WORDS, _N_BEGIN_CHARACTERS = 512, 48, 80, 800
 _MIB = 2**20
 
 
@@ -76,7 +76,7 @@ def known_jobs(path: Path, seed: int) -> list[Job]:
     jobs: list[Job] = []
     for _ in range(N_JOBS):
         begin = chance.choice(("", system, chance.choice(jobs).prompt if jobs else system))
-        prompt = begin[-2000:] + prose.words(chance.randint(5, 40))
+        prompt = begin[-_N_BEGIN_CHARACTERS:] + prose.words(chance.randint(5, 40))
         known = alone.answer(alone.tokenize(prompt, add_special=True), _N_TOKENS, ignore_eos=True)
         jobs.append(Job(prompt, known, tuple(alone.piece(token) for token in known.tokens)))
     alone.close()
@@ -135,6 +135,7 @@ def main() -> None:
     options = parser.parse_args()
     jobs = known_jobs(options.model, options.seed)
     with serve(options.model, options.port, "--ctx", str(_N_CTX), "--threads", str(options.threads)) as served:
+        n_answered_in_all_cells(served, N_CLIENTS)  # touches all memory that the KV cache and its graphs ever need
         watch = asyncio.run(_soak(served, jobs, options.seconds, options.seed))
     show(table(watch))
     for line in watch.wrong:

@@ -69,7 +69,8 @@ def allowed_by(grammar: NativeSampler, tokens: NDArray[np.int32]) -> NDArray[np.
     data = np.zeros(len(tokens), _CANDIDATE)
     data["id"] = tokens
     lib.llama_sampler_apply(grammar, ctypes.byref(_token_array(data)))
-    return np.isfinite(data["logit"])
+    logits: NDArray[np.float32] = data["logit"]
+    return np.isfinite(logits)
 
 
 def _selected(chain: NativeSampler, data: NDArray[np.void]) -> tuple[int, float]:

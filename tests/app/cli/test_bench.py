@@ -60,6 +60,16 @@ def test_what_cannot_be_measured_is_said_before_anything_starts(
     assert words in capsys.readouterr().err
 
 
+def test_it_reaches_servers_over_http_alone() -> None:
+    code = """
+import sys
+import app.bench.report, app.bench.target, app.bench.workloads, app.cli.bench
+print(*(name for name in sys.modules if name.startswith(("app.engine", "app.service", "llama_cpp"))))
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.strip() == ""
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
 def test_ctrl_c_ends_it_and_leaves_nothing_behind(
     environment: Mapping[str, str], tiny_model: Path, tmp_path: Path

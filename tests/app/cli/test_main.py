@@ -32,7 +32,7 @@ finally:
 """
     done = _run("--help", code=code)
     assert done.returncode == 0
-    for verb in ("run", "serve", "quantize", "show"):
+    for verb in ("run", "serve", "quantize", "bench", "show"):
         assert f"\n  {verb} " in done.stdout
     assert HEAVY & set(done.stderr.split()) == set()
 
