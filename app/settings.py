@@ -35,6 +35,7 @@ class Settings:
     context_shift: bool = False  # answers that fill the context go on, and forget the oldest tokens
     threads: int = 0
     parallel: int = 8  # answers at once
+    draft: str = ""  # a small model with the same vocabulary that drafts for the default model
     lora: tuple[str, ...] = ()  # adapters of the default model, each FILE or FILE=NAME
     control_vector: tuple[str, ...] = ()  # directions added in the default model, each FILE or FILE=SCALE
     idle_tune: bool = True  # measure in quiet moments how a model that is new here runs fastest

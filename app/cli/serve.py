@@ -19,6 +19,7 @@ __all__ = ["serve"]
 @click.option("-m", "--model", help="guide, a path to a GGUF, or a name in the library.  [default: guide]")
 @click.option("--ctx", type=click.IntRange(min=0), help="Tokens of context; 0 lets localllm choose.")
 @click.option("--kv-type", help="What the KV cache stores, TYPE or K_TYPE,V_TYPE: f16, q8_0, q4_0 ...  [default: f16]")
+@click.option("--draft", metavar="MODEL", help="Small model of the same family that drafts for the model.")
 @click.option("--lora", multiple=True, metavar="FILE[=NAME]", help="LoRA adapter to load with the model; repeatable.")
 @click.option(
     "--control-vector",

@@ -14,7 +14,8 @@ from dataclasses import replace
 from app.engine.adapters import adapter_set
 from app.engine.backend import Backend, DecodeStatus
 from app.engine.cache import PrefixCache
-from app.engine.counters import Counters, Occupancy
+from app.engine.counters import Counters, DraftTally, Occupancy
+from app.engine.draft_model import DraftModel
 from app.engine.drafter import Drafter
 from app.engine.frames import Failed, Finished, Output
 from app.engine.logprobs import log_softmax, most_likely
@@ -53,6 +54,7 @@ class Engine:
         emit: Callable[[Event], None],
         store: SequenceStore | None = None,
         step_cost: StepCost | None = None,
+        draft_model: DraftModel | None = None,
         shifts_context: bool = False,
         clock: Callable[[], float] = time.perf_counter,  # monotonic counts in 16 ms on Windows
     ) -> None:
@@ -62,12 +64,12 @@ class Engine:
         self._facts = backend.facts
         self._budget = StepBudget(self._facts.n_batch, max(1, self._facts.n_batch // 4))
         self._cache = PrefixCache(backend, store)
-        self._drafter = Drafter(step_cost or StepCost())
+        self._drafter = Drafter(step_cost or StepCost(), [draft_model] if draft_model else [], clock)
         self._turns = Turns(clock)
         self._seating = Seating(self._facts, self._cache, clock)
         self._shifts_context = shifts_context
         self._n_arrived = 0
-        self.counters = Counters()
+        self.counters = Counters(drafts={name: DraftTally() for name in self._drafter.source_names})
         self._lock = threading.Lock()  # guards the two sets below, which `abort` touches from other threads
         self._aborted: set[str] = set()
         self._in_flight: set[str] = set()
@@ -184,6 +186,7 @@ class Engine:
             if sequence.is_full and sequence.may_shift:
                 shift = sequence.plan_shift(self._facts.n_ctx)
                 sequence.n_computed = self._cache.shift(sequence.place, shift)
+                self._drafter.release(sequence)
                 sequence.drop(shift, self._facts.n_ctx)
 
     def _end_late(self) -> None:
@@ -204,6 +207,7 @@ class Engine:
     def _finish(self, sequence: Sequence, reason: FinishReason, error: UserError | None = None) -> None:
         sequence.finish_reason = reason
         self._seating.remove(sequence)
+        self._drafter.release(sequence)
         sequence.sampler.close()
         self.counters.n_finished += 1
         request_id = sequence.request.request_id
@@ -275,8 +279,8 @@ class Engine:
     def _advance(self, sequence: Sequence, row: int, n_draft: int) -> None:
         """Sample from `row` and, while the draft is what is sampled, from the rows after it; say what that adds.
 
-        A draft that comes from looking things up is a point mass: keeping it just where it equals the sample leaves
-        the distribution of the output as it was.
+        A draft is a point mass wherever it comes from: keeping it just where it equals the sample leaves the
+        distribution of the output as it was.
         """
         text = ""
         n_accepted = 0
@@ -346,6 +350,5 @@ class Engine:
         sequence.n_computed += n_accepted
         self._cache.cut(sequence.place, sequence.n_computed)
         self._cache.computed(sequence.place, accepted)
-        self.counters.n_drafted_tokens += n_draft
-        self.counters.n_accepted_tokens += n_accepted
+        self.counters.drafts[sequence.draft.source].add(n_draft, n_accepted)
         self._drafter.settle(sequence, n_draft, n_accepted)

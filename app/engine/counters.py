@@ -11,7 +11,19 @@ from app.engine.histogram import Histogram
 from app.engine.request import Timings, Usage
 from app.engine.tuning import Work
 
-__all__ = ["Counters", "Occupancy"]
+__all__ = ["Counters", "DraftTally", "Occupancy"]
+
+
+@dataclass(slots=True)
+class DraftTally:
+    """Draft tokens of one source that were verified, and those of them that were taken."""
+
+    n_drafted: int = 0
+    n_accepted: int = 0
+
+    def add(self, n_drafted: int, n_accepted: int) -> None:
+        self.n_drafted += n_drafted
+        self.n_accepted += n_accepted
 
 
 @dataclass(slots=True)
@@ -21,6 +33,7 @@ class Counters:
     `depth_sum` adds up how deep each decoded token lay. Prompts count with their first token: `n_prompt_tokens`, of
     which `n_cached_tokens` were not computed, the others in `prefill_s` seconds. `first_token_s` is the wait for it,
     queue included, `inter_token_s` that from one output of an answer to the next; a draft that was taken is one output.
+    `drafts` is by source.
     """
 
     n_steps: int = 0
@@ -31,9 +44,8 @@ class Counters:
     n_prefill_tokens: int = 0
     prefill_s: float = 0.0
     n_decode_tokens: int = 0
-    n_drafted_tokens: int = 0
-    n_accepted_tokens: int = 0
     depth_sum: int = 0
+    drafts: dict[str, DraftTally] = field(default_factory=dict)
     first_token_s: Histogram = field(default_factory=Histogram)
     inter_token_s: Histogram = field(default_factory=Histogram)
 
@@ -49,6 +61,14 @@ class Counters:
         self.n_cached_tokens += usage.n_cached_tokens
         self.prefill_s += timings.prefill_s
         self.first_token_s.record(timings.time_to_first_token_s)
+
+    @property
+    def n_drafted_tokens(self) -> int:
+        return sum(tally.n_drafted for tally in self.drafts.values())
+
+    @property
+    def n_accepted_tokens(self) -> int:
+        return sum(tally.n_accepted for tally in self.drafts.values())
 
     @property
     def cached_share(self) -> float:

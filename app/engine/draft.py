@@ -1,6 +1,6 @@
 """What probably comes next, looked up in what was already said: prompt-lookup drafts. Pure.
 
-An online suffix automaton (Blumer et al. 1985) over prompt and answer finds the longest suffix of the text that
+An online suffix automaton (Blumer et al. 1985) over a text finds the longest suffix of the text that
 occurred before, and counts say how it went on, as in SuffixDecoding (arXiv 2411.04975). Knows nothing of what a draft
 costs or of how it is verified.
 """
@@ -10,25 +10,30 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Draft", "SuffixIndex"]
+__all__ = ["NO_DRAFT", "Draft", "SuffixIndex", "SuffixReader"]
 
 MAX_COUNTED_SUFFIXES = 32  # how many suffixes of the text, longest first, count a new occurrence
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Tokens that may follow. `chances[i]` is the share of occurrences that went on with `tokens[i]`.
+    """Tokens that may follow, and how likely `source` thinks each of them where those before it are right.
 
-    `n_matched` is the length in tokens of the suffix that occurred before.
+    Of a lookup, `chances[i]` is the share of occurrences that went on with `tokens[i]`, and `n_matched` the length in
+    tokens of the suffix that occurred before; a model has no matches.
     """
 
     tokens: tuple[int, ...]
     chances: tuple[float, ...]
     n_matched: int
+    source: str = ""
 
     def cut(self, n_tokens: int) -> Draft:
         """Return the first `n_tokens` of it."""
-        return Draft(self.tokens[:n_tokens], self.chances[:n_tokens], self.n_matched)
+        return Draft(self.tokens[:n_tokens], self.chances[:n_tokens], self.n_matched, self.source)
+
+
+NO_DRAFT = Draft((), (), 0)
 
 
 @dataclass(slots=True)
@@ -56,16 +61,34 @@ class SuffixIndex:
         for token in tokens:
             self._append(token)
 
+    def __len__(self) -> int:
+        return self._n_tokens
+
     @property
     def n_matched(self) -> int:
         """The length of the longest suffix of the text that occurred before."""
-        return self._longest_repeated().length
+        return self._states[self._longest_repeated()].length
 
     def propose(self, n_tokens: int) -> Draft:
         """Return at most `n_tokens` that may follow the text: after the longest repeated suffix, the most frequent way
         on, and of equally frequent ones the latest."""
-        state = self._longest_repeated()
-        n_matched = state.length
+        return self.go_on(self._longest_repeated(), self.n_matched, n_tokens)
+
+    def follow(self, place: int, n_matched: int, token: int) -> tuple[int, int]:
+        """Return where a text stands that stood at `place` and goes on with `token`, and how much of it matches there.
+
+        Place 0 is that of a text of which nothing matches.
+        """
+        states = self._states
+        while place and token not in states[place].following:
+            place = states[place].link
+            n_matched = min(n_matched, states[place].length)  # a state may have been split since
+        after = states[place].following.get(token)
+        return (0, 0) if after is None else (after, n_matched + 1)
+
+    def go_on(self, place: int, n_matched: int, n_tokens: int) -> Draft:
+        """Return at most `n_tokens` that may follow a text at `place`, of which `n_matched` tokens match."""
+        state = self._states[place]
         tokens: list[int] = []
         chances: list[float] = []
         while len(tokens) < n_tokens and (state := self._that_went_on(state)).length:
@@ -75,8 +98,8 @@ class SuffixIndex:
             state = after
         return Draft(tuple(tokens), tuple(chances), n_matched)
 
-    def _longest_repeated(self) -> _State:
-        return self._states[max(0, self._states[self._last].link)]
+    def _longest_repeated(self) -> int:
+        return max(0, self._states[self._last].link)
 
     def _that_went_on(self, state: _State) -> _State:
         """Return the longest suffix of `state` that something followed; the text's own end has nothing after it."""
@@ -127,3 +150,24 @@ class SuffixIndex:
             self._states[state].count += 1
             self._states[state].used = self._n_tokens
             state = self._states[state].link
+
+
+class SuffixReader:
+    """Another text's place in an index: behind the longest of its suffixes that the index has.
+
+    The index may grow meanwhile; a longer suffix is then found as the text goes on. O(1) amortised a token.
+    """
+
+    def __init__(self, index: SuffixIndex) -> None:
+        self._index = index
+        self._place = 0
+        self.n_matched = 0
+
+    def read(self, tokens: Iterable[int]) -> None:
+        """Go on with `tokens` of the text."""
+        for token in tokens:
+            self._place, self.n_matched = self._index.follow(self._place, self.n_matched, token)
+
+    def propose(self, n_tokens: int) -> Draft:
+        """Return at most `n_tokens` that followed that suffix, chosen as `SuffixIndex.propose` does."""
+        return self._index.go_on(self._place, self.n_matched, n_tokens)

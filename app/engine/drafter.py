@@ -1,67 +1,127 @@
 """Drafts for running answers: proposed where they pay, settled when they were verified, learned from either way.
 
-Owns what is known of costs and acceptance across requests. Knows nothing of the cache or of sampling.
+Owns what is known of costs and acceptance across requests, and asks the sources. Knows nothing of the cache or of
+sampling.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Many
+from dataclasses import dataclass
 
+from app.engine.draft import NO_DRAFT, Draft
+from app.engine.lookup import OtherTexts, OwnText
 from app.engine.scheduler import StepBudget
-from app.engine.sequence import NO_DRAFT, Sequence
-from app.engine.speculation import Acceptance, StepCost, can_pay, draft_length
+from app.engine.sequence import Sequence
+from app.engine.sources import DraftSource, Question
+from app.engine.speculation import Acceptance, StepCost, best_cut
 
 __all__ = ["Drafter"]
 
 MAX_DRAFT_TOKENS = 31
 
 
+@dataclass(slots=True)
+class _Offer:
+    """The best draft of an answer so far: with it the step gives `gain` times as many tokens a second as without."""
+
+    sequence: Sequence
+    n_most: int
+    draft: Draft = NO_DRAFT
+    gain: float = 1.0
+
+
 class Drafter:
-    """Gives sequences their drafts. A new request begins with the acceptance that all others have shown."""
+    """Gives sequences their drafts. A new request begins with the acceptance that all others have shown.
 
-    def __init__(self, cost: StepCost) -> None:
+    Sources are asked in order, what costs nothing first; a later one only where it may beat what is there.
+    """
+
+    def __init__(self, cost: StepCost, more_sources: Many[DraftSource], clock: Callable[[], float]) -> None:
         self._cost = cost
-        self._acceptance = Acceptance()
-        self._n_step = 1  # tokens of the step that is planned, drafts left out
+        self._clock = clock
+        self._sources: tuple[DraftSource, ...] = (OwnText(), OtherTexts(), *more_sources)
+        self._acceptance = {source.name: Acceptance(source.evidence) for source in self._sources}
+        self._n_plain = 1  # tokens of the step that is planned, drafts left out
+        self._n_step = 1  # and with the drafts chosen so far
 
-    def new_acceptance(self) -> Acceptance:
-        """Return what a new request should expect; it learns for itself from there."""
-        return self._acceptance.copy()
+    @property
+    def source_names(self) -> tuple[str, ...]:
+        return tuple(source.name for source in self._sources)
+
+    def new_acceptance(self) -> dict[str, Acceptance]:
+        """Return what a new request should expect of each source; it learns for itself from there."""
+        return {name: acceptance.copy() for name, acceptance in self._acceptance.items()}
 
     def assign(self, running: Many[Sequence], budget: StepBudget) -> None:
         """Give each running answer the draft that pays, counting what the others already add to the step."""
         answering = [sequence for sequence in running if sequence.is_answering]
-        self._n_step = n_step = sum(min(sequence.n_pending, budget.n_prefill_tokens) for sequence in running)
+        self._n_step = self._n_plain = sum(min(sequence.n_pending, budget.n_prefill_tokens) for sequence in running)
+        offers = []
         for sequence in answering:
+            sequence.draft, sequence.guesses = NO_DRAFT, ()
             n_most = min(MAX_DRAFT_TOKENS, sequence.limit - len(sequence.tokens) - 1)
-            n_step += self._assign_one(sequence, n_most, n_step, len(answering)) if n_most > 0 else 0
+            if n_most > 0:
+                offers.append(_Offer(sequence, n_most))
+        for source in self._sources:
+            self._consult(source, offers, len(answering))
 
     def compare(self, sequence: Sequence, token: int) -> None:
-        """Learn from the guess that was not worth verifying, now that `token` was sampled."""
-        if sequence.guess.tokens:
-            self._learn(sequence, sequence.guess.n_matched, 1, int(sequence.guess.tokens[0] == token))
-            sequence.guess = NO_DRAFT
+        """Learn from the guesses that were not worth verifying, now that `token` was sampled."""
+        for guess in sequence.guesses:
+            self._learn(sequence, guess, 1, int(guess.tokens[0] == token))
+        sequence.guesses = ()
 
     def settle(self, sequence: Sequence, n_verified: int, n_accepted: int) -> None:
         """Count and learn from a draft of which `n_verified` tokens were tried and `n_accepted` taken; it is gone."""
         sequence.n_drafted += n_verified
         sequence.n_accepted += n_accepted
-        sequence.saved_s += self._cost.saved_s(self._n_step, n_verified, n_accepted)
-        self._learn(sequence, sequence.draft.n_matched, n_verified, n_accepted)
+        sequence.saved_s += self._cost.saved_s(self._n_plain, n_verified, n_accepted)
+        self._learn(sequence, sequence.draft, n_verified, n_accepted)
         sequence.draft = NO_DRAFT
+
+    def release(self, sequence: Sequence) -> None:
+        """Let go of a sequence that has ended or is about to forget some of its text."""
+        sequence.guesses = ()
+        for source in self._sources:
+            source.release(sequence)
 
     def observe_step(self, n_tokens: int, duration_s: float) -> None:
         """Learn what a step of answers and their drafts cost."""
         self._cost.observe(n_tokens, duration_s)
 
-    def _assign_one(self, sequence: Sequence, n_most: int, n_step: int, n_answers: int) -> int:
-        index, acceptance = sequence.suffixes(), sequence.acceptance
-        is_worth_it = can_pay(index.n_matched, n_most, acceptance, self._cost, n_step, n_answers)
-        draft = index.propose(n_most if is_worth_it else 1)
-        length = draft_length(draft, acceptance, self._cost, n_step, n_answers) if is_worth_it else 0
-        sequence.draft, sequence.guess = draft.cut(length), draft.cut(0 if length else 1)
-        return length
+    def _consult(self, source: DraftSource, offers: Many[_Offer], n_answers: int) -> None:
+        asked = [(offer, n) for offer in offers if (n := self._n_asked(source, offer, n_answers))]
+        if not asked:
+            return
+        begun_s = self._clock()
+        drafts = source.propose([Question(offer.sequence, n) for offer, n in asked])
+        spent_s = (self._clock() - begun_s) / len(asked)
+        for (offer, _), draft in zip(asked, drafts, strict=True):
+            offer.sequence.saved_s -= spent_s
+            if draft.tokens:
+                self._consider(offer, draft, n_answers)
 
-    def _learn(self, sequence: Sequence, n_matched: int, n_drafted: int, n_accepted: int) -> None:
-        for acceptance in (sequence.acceptance, self._acceptance):
-            acceptance.observe(n_matched, n_drafted, n_accepted)
+    def _n_asked(self, source: DraftSource, offer: _Offer, n_answers: int) -> int:
+        """Return how many tokens to ask for: what may pay, or a guess to learn from."""
+        hope = source.hope(offer.sequence, offer.n_most, n_answers)
+        n_step = self._n_step - len(offer.draft.tokens)
+        cut = best_cut(hope.chances, self._cost, n_step, n_answers, hope.toll)
+        return cut.n_tokens if cut.gain > offer.gain else source.n_guessed(offer.sequence)
+
+    def _consider(self, offer: _Offer, draft: Draft, n_answers: int) -> None:
+        """Take as much of `draft` as pays if it beats the offer; of the draft that is not taken, keep a guess."""
+        n_step = self._n_step - len(offer.draft.tokens)
+        sequence = offer.sequence
+        cut = best_cut(sequence.acceptance[draft.source].chances(draft), self._cost, n_step, n_answers)
+        if cut.gain > offer.gain:
+            self._n_step = n_step + cut.n_tokens
+            sequence.draft = draft.cut(cut.n_tokens)
+            offer.draft, offer.gain, draft = sequence.draft, cut.gain, offer.draft
+        if draft.tokens:
+            sequence.guesses += (draft.cut(1),)
+
+    def _learn(self, sequence: Sequence, draft: Draft, n_drafted: int, n_accepted: int) -> None:
+        for acceptance in (sequence.acceptance[draft.source], self._acceptance[draft.source]):
+            acceptance.observe(draft, n_drafted, n_accepted)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from app.engine.counters import Counters, Occupancy
+from app.engine.counters import Counters, DraftTally, Occupancy
 from app.engine.histogram import Histogram
 from app.engine.request import FinishReason, Request, SamplingParams, Timings, TokenLogprob, Usage
 
@@ -50,7 +50,7 @@ _LENGTH = struct.Struct(">I")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """How a model is loaded. 0 means: choose for this model and machine."""
+    """How a model is loaded. 0 means: choose for this model and machine. `draft_path` is a draft model's, or empty."""
 
     n_ctx: int = 0
     n_cells: int = 0
@@ -60,6 +60,7 @@ class EngineConfig:
     n_sequences: int = 4
     n_batch: int = 0
     n_gpu_layers: int = -1  # all that the plan allows; 0 keeps every layer on the CPU
+    draft_path: str = ""
     lora: tuple[tuple[str, str], ...] = ()  # (path, name) of each adapter, which the gate has let through
     control_vectors: tuple[tuple[str, float], ...] = ()  # (path, scale); they add up
 
@@ -272,7 +273,9 @@ def _sampling(data: dict[str, Any]) -> SamplingParams:
 
 
 def _counters(data: dict[str, Any]) -> Counters:
-    return Counters(**data | {name: Histogram(**value) for name, value in data.items() if isinstance(value, dict)})
+    histograms = {name: Histogram(**data[name]) for name in ("first_token_s", "inter_token_s")}
+    drafts = {source: DraftTally(**tally) for source, tally in data["drafts"].items()}
+    return Counters(**data | histograms | {"drafts": drafts})
 
 
 def _bytes(text: str) -> bytes:

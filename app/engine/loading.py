@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from app.engine import selftest
 from app.engine.adapters import Adapter
 from app.engine.backend import Backend
+from app.engine.draft_loading import load_draft_model
+from app.engine.draft_model import DraftModel
 from app.engine.embedding import Embedder, pooling_of
 from app.engine.frames import EngineConfig
 from app.engine.sizing import sized
@@ -37,9 +39,9 @@ MEMORY_SHARE = 8  # an eighth of this machine's memory may hold sequences that l
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A backend, what steps cost on it as far as known, and where what it did outlives it. `owned` frees it all.
+    """A backend, what steps cost on it as far as known, what drafts for it, and where what it did outlives it.
 
-    An embedder is made when it is needed, and closed by whoever made it.
+    `owned` frees it all. An embedder is made when it is needed, and closed by whoever made it.
     """
 
     backend: Backend
@@ -48,6 +50,7 @@ class Loaded:
     store: SequenceStore | None
     keep_use: Callable[[Work, Mapping[int, float]], None]
     owned: ExitStack
+    draft_model: DraftModel | None = None
 
 
 def load_model(
@@ -59,7 +62,7 @@ def load_model(
 ) -> Loaded:
     """Load the model at `path` under the setting that was measured best here, or the default one.
 
-    Raises EngineError when llama.cpp cannot load it.
+    Raises EngineError when llama.cpp cannot load it, ModelFileError for a draft model that does not go with it.
     """
     from app.engine import llama
 
@@ -88,8 +91,10 @@ def load_model(
         owned.callback(store.close)
         ratios = tuned.step_ratios(key) or measured_ratios
         step_cost = StepCost(ratios) if ratios else StepCost()
+        draft_model = load_draft_model(config, setting, model, backend.facts, step_cost, owned)
         new_embedder = partial(model.embedder, asked, setting, pooling_of(read_header(path)))
-        return Loaded(backend, new_embedder, step_cost, store, partial(tuned.keep_use, key), owned.pop_all())
+        keep_use = partial(tuned.keep_use, key)
+        return Loaded(backend, new_embedder, step_cost, store, keep_use, owned.pop_all(), draft_model)
 
 
 def tune_file(cache_dir: Path) -> TuneFile:

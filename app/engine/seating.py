@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 
 from app.engine.backend import ModelFacts
 from app.engine.cache import PrefixCache
-from app.engine.sequence import NO_DRAFT, Sequence
+from app.engine.draft import NO_DRAFT
+from app.engine.sequence import Sequence
 
 __all__ = ["Seating"]
 

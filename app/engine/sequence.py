@@ -12,24 +12,23 @@ from app.engine.adapters import NO_ADAPTERS, AdapterSet
 from app.engine.backend import Chunk, Sampler
 from app.engine.context_shift import Shift, plan_shift
 from app.engine.detokenize import TextStream
-from app.engine.draft import Draft, SuffixIndex
+from app.engine.draft import NO_DRAFT, Draft, SuffixIndex
 from app.engine.logprobs import LogprobLedger
 from app.engine.request import FinishReason, Request, Timings, Usage
 from app.engine.scheduler import Demand
 from app.engine.speculation import Acceptance
 
-__all__ = ["NO_DRAFT", "Sequence"]
-
-NO_DRAFT = Draft((), (), 0)
+__all__ = ["Sequence"]
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
     """`tokens` is prompt and answer; the first `n_computed` are in the cache under `sequence_id` (None: not seated).
 
-    `draft` is verified in the next step; `guess` is only compared with what comes, so that acceptance is learned for
-    nothing while no draft pays. `limit` is the most tokens that prompt and answer may have together. `tags` are the
-    special tokens that count as text, with that text. Times are in seconds on one monotonic clock.
+    `draft` is verified in the next step; `guesses` are only compared with what comes, so that acceptance is learned
+    for nothing where a draft does not pay; `acceptance` is by source. `limit` is the most tokens that prompt and
+    answer may have together. `tags` are the special tokens that count as text, with that text. Times are in seconds on
+    one monotonic clock.
     """
 
     request: Request
@@ -38,7 +37,7 @@ class Sequence:
     n_prompt: int
     limit: int
     sampler: Sampler
-    acceptance: Acceptance
+    acceptance: dict[str, Acceptance]
     arrived_s: float
     tags: Mapping[int, bytes] = field(default_factory=dict)
     adapters: AdapterSet = NO_ADAPTERS
@@ -46,7 +45,7 @@ class Sequence:
     ledger: LogprobLedger | None = None
     index: SuffixIndex | None = None
     draft: Draft = NO_DRAFT
-    guess: Draft = NO_DRAFT
+    guesses: tuple[Draft, ...] = ()
     sequence_id: int | None = None
     n_computed: int = 0
     n_cached: int = 0
@@ -132,7 +131,7 @@ class Sequence:
         """Forget the tokens of `shift`; what drafts were looked up in begins anew."""
         del self.tokens[shift.n_keep : shift.n_keep + shift.n_discard]
         self.n_dropped += shift.n_discard
-        self.index, self.draft, self.guess = None, NO_DRAFT, NO_DRAFT
+        self.index, self.draft = None, NO_DRAFT
         most = self.request.max_tokens
         self.limit = n_ctx if most is None else min(n_ctx, len(self.tokens) + most - self.n_output)
 

@@ -1,28 +1,26 @@
 """How many draft tokens to verify: as many as give the most tokens a second, and none when none pays. Pure.
 
-Two estimates decide: what a batch of n tokens costs here compared with one, and how often drafts are taken. Knows
-nothing of where drafts come from.
+Three estimates decide: what a batch of n tokens costs here compared with one, what drafting itself costs, and how often
+drafts are taken. Knows nothing of where drafts come from.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from app.engine.draft import Draft
 
-__all__ = ["Acceptance", "StepCost", "can_pay", "draft_length"]
+__all__ = ["CONFIDENCE", "MATCH_LENGTH", "Acceptance", "Cut", "Evidence", "StepCost", "best_cut"]
 
 # Time of a batch of n tokens over that of one. Measured with a 1.24B Q4_K_M on 2 AVX-512 cores, flash attention off.
 CPU_COST_RATIOS: dict[int, float] = {1: 1.0, 2: 1.65, 4: 1.95, 8: 3.4, 16: 4.15, 32: 7.0}
 _OBSERVATION_WEIGHT = 0.2
 _NEGLIGIBLE_CHANCE = 0.02  # of all draft tokens so far being taken
 _FORGETTING = 0.97  # of earlier drafts' weight with each new one
-
-# Before anything is known: how often a draft token is taken, by the length of the matched suffix up to 1, 3, 7, 15 ...
-_PRIOR_RATES = (0.05, 0.2, 0.5, 0.75, 0.9, 0.95)
 _PRIOR_WEIGHT = 4.0
+_HOPE = 0.8  # the mean rate before any token was tried: a model that nobody asks is never learned about
 
 
 @dataclass(slots=True)
@@ -40,7 +38,7 @@ class StepCost:
         if n_tokens == 1:
             known = duration_s if self.single_s is None else self.single_s
             self.single_s = known + _OBSERVATION_WEIGHT * (duration_s - known)
-        elif self.single_s is not None:
+        elif self.single_s:  # 0.0 where the clock is coarser than a step
             known = self.ratio(n_tokens)
             # A step that was held up says little: no observation counts for more than three times what is known.
             seen = min(duration_s / self.single_s, 3 * known)
@@ -72,61 +70,94 @@ class StepCost:
         return max(self.ratios[low] + slope * (n_tokens - low), 0.1)
 
 
-def _bucket(n_matched: int) -> int:
-    """Return 0 for a match of 1 token, 1 for 2–3, 2 for 4–7, and so on up to the last bucket."""
-    return min(max(n_matched, 1).bit_length() - 1, len(_PRIOR_RATES) - 1)
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What speaks for a draft's tokens, in levels: `level(draft, index)` is that of a token.
 
-
-@dataclass(slots=True)
-class Acceptance:
-    """How often draft tokens were taken, by the length of the text they go on from; older ones count less.
-
-    The i-th token of a draft goes on from the matched suffix and the i tokens before it.
+    `prior_rates` are how often tokens of each level are taken before any was tried. With `weighs_chances` a draft's own
+    chances count on top of that.
     """
 
-    taken: list[float] = field(default_factory=lambda: [rate * _PRIOR_WEIGHT for rate in _PRIOR_RATES])
-    tried: list[float] = field(default_factory=lambda: [_PRIOR_WEIGHT] * len(_PRIOR_RATES))
+    level: Callable[[Draft, int], int]
+    prior_rates: tuple[float, ...]
+    weighs_chances: bool
 
-    def observe(self, n_matched: int, n_drafted: int, n_accepted: int) -> None:
+
+def _match_level(draft: Draft, index: int) -> int:
+    """Return 0 for a match of 1 token, 1 for 2–3, 2 for 4–7 …: the i-th token goes on from it and i tokens more."""
+    return min(max(draft.n_matched + index, 1).bit_length() - 1, len(MATCH_LENGTH.prior_rates) - 1)
+
+
+def _confidence_level(draft: Draft, index: int) -> int:
+    return min(int(draft.chances[index] * len(CONFIDENCE.prior_rates)), len(CONFIDENCE.prior_rates) - 1)
+
+
+# Of a lookup: how long the text is that occurred before. Of a model: how sure it is itself, from 0–1/6 to 5/6–1.
+MATCH_LENGTH = Evidence(_match_level, (0.05, 0.2, 0.5, 0.75, 0.9, 0.95), weighs_chances=True)
+CONFIDENCE = Evidence(_confidence_level, (0.2, 0.3, 0.5, 0.6, 0.75, 0.9), weighs_chances=False)
+
+
+class Acceptance:
+    """How often draft tokens were taken, by level of evidence; older ones count less."""
+
+    def __init__(self, evidence: Evidence = MATCH_LENGTH) -> None:
+        self._evidence = evidence
+        self._taken = [rate * _PRIOR_WEIGHT for rate in evidence.prior_rates]
+        self._tried = [_PRIOR_WEIGHT] * len(evidence.prior_rates)
+        self._n_taken, self._n_tried = _HOPE * _PRIOR_WEIGHT, _PRIOR_WEIGHT
+
+    def observe(self, draft: Draft, n_drafted: int, n_accepted: int) -> None:
         """Learn that `n_accepted` of `n_drafted` tokens were taken; those behind a refused one were not tried."""
         for index in range(min(n_accepted + 1, n_drafted)):
-            bucket = _bucket(n_matched + index)
-            self.taken[bucket] = self.taken[bucket] * _FORGETTING + (index < n_accepted)
-            self.tried[bucket] = self.tried[bucket] * _FORGETTING + 1
+            level, is_taken = self._evidence.level(draft, index), index < n_accepted
+            self._taken[level] = self._taken[level] * _FORGETTING + is_taken
+            self._tried[level] = self._tried[level] * _FORGETTING + 1
+            self._n_taken = self._n_taken * _FORGETTING + is_taken
+            self._n_tried = self._n_tried * _FORGETTING + 1
 
-    def rate(self, n_matched: int) -> float:
-        """Return the share of tried tokens that were taken after matches of about this length."""
-        bucket = _bucket(n_matched)
-        return self.taken[bucket] / self.tried[bucket]
+    @property
+    def mean_rate(self) -> float:
+        """The share of tried tokens that were taken, whatever spoke for them; hopeful before any was tried."""
+        return self._n_taken / self._n_tried
+
+    def chances(self, draft: Draft) -> Iterator[float]:
+        """Yield how likely each token of `draft` is to be taken where those before it were."""
+        level, weighs_chances = self._evidence.level, self._evidence.weighs_chances
+        for index, chance in enumerate(draft.chances):
+            bucket = level(draft, index)
+            rate = self._taken[bucket] / self._tried[bucket]
+            yield rate * chance if weighs_chances else rate
 
     def copy(self) -> Acceptance:
-        return Acceptance(list(self.taken), list(self.tried))
+        twin = Acceptance(self._evidence)
+        twin._taken, twin._tried = list(self._taken), list(self._tried)
+        twin._n_taken, twin._n_tried = self._n_taken, self._n_tried
+        return twin
 
 
-def draft_length(draft: Draft, acceptance: Acceptance, cost: StepCost, n_step: int, n_answers: int) -> int:
-    """Return how many tokens of `draft` to verify in a step of `n_step` tokens for `n_answers` answers without it.
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How many tokens of a draft to verify, and how many times as many tokens a second come of it as without."""
 
-    The best length has the most expected tokens for its cost; 0 where no length beats going without.
+    n_tokens: int
+    gain: float
+
+
+def best_cut(chances: Iterable[float], cost: StepCost, n_step: int, n_answers: int, toll: float = 0.0) -> Cut:
+    """Return the length with the most expected tokens for its cost, 0 where none beats going without.
+
+    `chances` are those of each token where the ones before it are taken. The step has `n_step` tokens for `n_answers`
+    answers without this draft. `toll` is what drafting a token costs, in units of a step of one token.
     """
-    return _best_length(draft.n_matched, draft.chances, acceptance, cost, n_step, n_answers)
-
-
-def can_pay(n_matched: int, n_most: int, acceptance: Acceptance, cost: StepCost, n_step: int, n_answers: int) -> bool:
-    """Return whether the surest draft after a match of this length would be worth its cost; looking it up may wait."""
-    return _best_length(n_matched, (1.0,) * n_most, acceptance, cost, n_step, n_answers) > 0
-
-
-def _best_length(
-    n_matched: int, chances: Sequence[float], acceptance: Acceptance, cost: StepCost, n_step: int, n_answers: int
-) -> int:
-    best_length, best_speed = 0, n_answers / cost.ratio(n_step)
+    without = n_answers / cost.ratio(n_step)
+    best_length, best_speed = 0, without
     n_expected, chance_so_far = float(n_answers), 1.0
-    for index, chance in enumerate(chances):
-        chance_so_far *= acceptance.rate(n_matched + index) * chance
+    for n_tokens, chance in enumerate(chances, start=1):
+        chance_so_far *= chance
         if chance_so_far < _NEGLIGIBLE_CHANCE:
             break
         n_expected += chance_so_far
-        speed = n_expected / cost.ratio(n_step + index + 1)
+        speed = n_expected / (cost.ratio(n_step + n_tokens) + toll * n_tokens)
         if speed > best_speed:
-            best_length, best_speed = index + 1, speed
-    return best_length
+            best_length, best_speed = n_tokens, speed
+    return Cut(best_length, best_speed / without)

@@ -97,7 +97,12 @@ class Worker:
             return
         with loaded.owned:
             self._engine = Engine(
-                loaded.backend, self.send, loaded.store, loaded.step_cost, shifts_context=load.config.context_shift
+                loaded.backend,
+                self.send,
+                loaded.store,
+                loaded.step_cost,
+                loaded.draft_model,
+                shifts_context=load.config.context_shift,
             )
             embeddings = EmbeddingQueue(loaded.backend, loaded.new_embedder, self.send)
             loaded.owned.callback(embeddings.close)

@@ -1,4 +1,4 @@
-"""What the settings attach to the model that the service begins with: LoRA adapters and control vectors.
+"""What the settings attach to the model that the service begins with: LoRA adapters, control vectors, a draft model.
 
 Owns how they are written, FILE[=NAME] and FILE[=SCALE], and their way through the gate. Knows nothing of engines.
 """
@@ -9,10 +9,12 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.library.resolve import resolve
 from app.settings import Settings
 from quantizer.adapter import admit_adapter
 from quantizer.control_vector import read_control_vector
 from quantizer.errors import UsageError
+from quantizer.gate import admit
 
 __all__ = ["NOTHING_ATTACHED", "Attachments", "read_attachments"]
 
@@ -21,10 +23,14 @@ MAX_SCALE = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Attachments:
-    """Files that have passed the gate: (path, name) of each adapter, (path, scale) of each control vector."""
+    """Files that have passed the gate: (path, name) of each adapter, (path, scale) of each control vector.
+
+    `draft_path` is that of the draft model, or empty.
+    """
 
     lora: tuple[tuple[str, str], ...] = ()
     control_vectors: tuple[tuple[str, float], ...] = ()
+    draft_path: str = ""
 
 
 NOTHING_ATTACHED = Attachments()
@@ -33,7 +39,8 @@ NOTHING_ATTACHED = Attachments()
 def read_attachments(settings: Settings, model: Path) -> Attachments:
     """Return what `settings` attach to the GGUF `model`, which has passed the gate.
 
-    Raises UsageError for a scale that is none, ModelFileError for a file that the gate does not let through.
+    Raises UsageError for a scale that is none, ModelFileError for a file that the gate does not let through, its kind
+    UnknownModelError for a draft model that is not here.
     """
     lora = tuple((str(path), name or path.stem) for path, name in map(_split, settings.lora))
     vectors = tuple((str(path), _scale(text)) for path, text in map(_split, settings.control_vector))
@@ -41,7 +48,15 @@ def read_attachments(settings: Settings, model: Path) -> Attachments:
         admit_adapter(Path(file), model)
     for file, _ in vectors:
         read_control_vector(Path(file), model)
-    return Attachments(lora, vectors)
+    return Attachments(lora, vectors, _draft_path(settings))
+
+
+def _draft_path(settings: Settings) -> str:
+    if not settings.draft:
+        return ""
+    path = resolve(settings.draft, settings).path
+    admit(path)
+    return str(path)
 
 
 def _split(text: str) -> tuple[Path, str]:

@@ -76,6 +76,7 @@ class ModelManager:
             n_sequences=self._settings.parallel,
             lora=attached.lora,
             control_vectors=attached.control_vectors,
+            draft_path=attached.draft_path,
         )
         ref = replace(ref, id=self._free_id(ref.id))
         names = tuple(name for _, name in attached.lora)

@@ -24,6 +24,7 @@ from app.engine.llama.embedder import LlamaEmbedder
 from app.engine.llama.native import lib, native_log
 from app.engine.llama.steering import Steering, load_adapters
 from app.engine.tuning import Setting
+from app.engine.vocabulary import Vocabulary
 from offload.kv_cache import parse_kv_types
 from quantizer.errors import EngineError
 
@@ -88,6 +89,16 @@ class LlamaModel:
         native = load_adapters(self._model, {adapter.key: path for adapter, path in adapters.items()})
         self._adapters = tuple(adapters)
         self._steering = Steering(native, control_vector)
+
+    def vocabulary(self) -> Vocabulary:
+        """Return the tokens as the file writes them, and which of them stand around a text."""
+        vocab = lib.llama_model_get_vocab(self._model)
+        return Vocabulary(
+            kind=lib.llama_vocab_type(vocab),
+            begin=lib.llama_vocab_bos(vocab) if lib.llama_vocab_get_add_bos(vocab) else None,
+            end=lib.llama_vocab_eos(vocab) if lib.llama_vocab_get_add_eos(vocab) else None,
+            texts=[lib.llama_vocab_get_text(vocab, token) for token in range(lib.llama_vocab_n_tokens(vocab))],
+        )
 
     def close(self) -> None:
         self._owned.close()

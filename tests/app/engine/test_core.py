@@ -4,12 +4,15 @@ from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from app.engine.backend import Chunk, DecodeStatus
 from app.engine.core import Engine
+from app.engine.draft_model import DraftModel
 from app.engine.fake import FakeBackend
 from app.engine.frames import Failed, Finished, Output
 from app.engine.request import FinishReason, Request, SamplingParams, TokenLogprob
@@ -383,7 +386,7 @@ class RefusesAt(FakeBackend):
 
 def test_a_request_refused_while_its_draft_is_verified_leaves_a_clean_place() -> None:
     record = Record()
-    engine = Engine(RefusesAt(), record, step_cost=StepCost({1: 1.0, 64: 1.01}))
+    engine = Engine(RefusesAt(), record, step_cost=free_steps())
     engine.submit(request("a", n_tokens=200, ignore_eos=True))
     run(engine)
     assert record.failed["a"].cause == "No token is allowed."
@@ -438,6 +441,65 @@ def test_saving_in_idle_moments_comes_to_an_end(tmp_path: Path) -> None:
     store.close()
 
 
+def free_steps() -> StepCost:
+    """A batch costs hardly more than a token, so whatever can be drafted pays."""
+    return StepCost({1: 1.0, 64: 1.01})
+
+
+class Guessing(FakeBackend):
+    """A draft model that is as sure as can be: right but for one token in `wrong_every`."""
+
+    wrong_every = 10**9
+    ignores_end = False
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        logits = np.zeros(self.facts.n_vocab, np.float32)
+        is_wrong = len(self._rows[row]) % self.wrong_every == 0
+        logits[ord("#") if is_wrong else self.choose(row, "", self.ignores_end)] = 20.0
+        return logits
+
+
+def draft_model(backend: FakeBackend, target: FakeBackend) -> DraftModel:
+    return DraftModel(backend, target.facts, StepCost(), clock=lambda: 0.0)
+
+
+def test_a_draft_model_that_is_right_takes_the_answer_a_draft_at_a_time() -> None:
+    record, backend, guessing = Record(), FakeBackend(), Guessing()
+    guessing.ignores_end = True
+    wanted = request("a", n_tokens=200, ignore_eos=True)
+    engine = Engine(backend, record, step_cost=free_steps(), draft_model=draft_model(guessing, backend))
+    engine.submit(wanted)
+    run(engine)
+    assert record.text["a"] == answer_alone(wanted)[0]
+    assert record.finished["a"].usage.n_passes < 60
+    drafted = engine.counters.drafts["draft model"]
+    assert 0.9 * drafted.n_drafted < drafted.n_accepted
+
+
+def test_a_draft_model_that_is_always_wrong_is_hardly_asked_again() -> None:
+    class Wrong(Guessing):
+        wrong_every = 1
+
+    record, backend = Record(), FakeBackend()
+    engine = Engine(backend, record, draft_model=draft_model(Wrong(), backend))
+    for name in "ab":
+        engine.submit(request(name, prompt=name, n_tokens=400, ignore_eos=True))
+        run(engine)
+    assert engine.counters.drafts["draft model"].n_drafted < 60
+
+
+def test_what_one_answer_said_is_drafted_for_the_next_that_begins_to_say_it() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(), record)
+    engine.submit(request("a", prompt="one", n_tokens=150, ignore_eos=True))
+    run(engine)
+    engine.submit(request("b", prompt="two", n_tokens=150, ignore_eos=True))
+    run(engine)
+    drafted = engine.counters.drafts["other texts"]
+    assert 0 < drafted.n_accepted <= drafted.n_drafted
+    assert record.text["b"] == answer_alone(request(prompt="two", n_tokens=150, ignore_eos=True))[0]
+
+
 arrivals = st.lists(
     st.tuples(
         st.integers(0, 12),  # steps before it arrives
@@ -452,19 +514,30 @@ arrivals = st.lists(
 
 
 @settings(deadline=None, max_examples=150)
-@given(arrivals, st.integers(1, 4), st.integers(1, 40), st.integers(100, 200), st.booleans())
+@given(
+    arrivals,
+    st.integers(1, 4),
+    st.integers(1, 40),
+    st.integers(100, 200),
+    st.booleans(),
+    st.sampled_from([None, 2, 10**9]),  # how often a draft model is wrong
+)
 def test_batched_reused_and_drafted_answers_equal_serial_ones_under_random_arrivals_and_aborts(
     rows: list[tuple[int, str, int, int | None, int, SamplingParams]],
     n_sequences: int,
     n_batch: int,
     n_cells: int,
     can_cut: bool,
+    wrong_every: int | None,
 ) -> None:
     record = Record()
     backend = FakeBackend(
         n_ctx=100, n_cells=n_cells, n_sequences=n_sequences, n_batch=max(n_batch, n_sequences), can_cut=can_cut
     )
-    engine = Engine(backend, record)
+    drafting = Guessing(n_ctx=90, n_cells=n_cells, n_sequences=n_sequences, n_batch=max(n_batch, n_sequences))
+    drafting.wrong_every = wrong_every or 1
+    drafter = draft_model(drafting, backend) if wrong_every else None
+    engine = Engine(backend, record, step_cost=free_steps(), draft_model=drafter)
     wanted: dict[str, Request] = {}
     aborts: list[tuple[int, str]] = []
     for index, (delay, prompt, n_tokens, abort_after, priority, sampling) in enumerate(rows):

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.draft import SuffixIndex
+from app.engine.draft import SuffixIndex, SuffixReader
 
 
 def longest_repeated_suffix(tokens: list[int]) -> int:
@@ -76,3 +76,29 @@ def test_an_index_grown_token_by_token_equals_one_made_at_once(tokens: list[int]
     grown = SuffixIndex(tokens[:cut])
     grown.extend(tokens[cut:])
     assert grown.propose(8) == SuffixIndex(tokens).propose(8)
+
+
+@given(st.lists(st.integers(0, 3), max_size=40), st.lists(st.integers(0, 3), max_size=30))
+def test_a_reader_stands_behind_the_longest_suffix_that_the_index_has(text: list[int], other: list[int]) -> None:
+    reader = SuffixReader(SuffixIndex(text))
+    reader.read(other)
+    ends = [other[len(other) - n :] for n in range(len(other), 0, -1)]
+    longest = next((end for end in ends if any(text[i : i + len(end)] == end for i in range(len(text)))), [])
+    assert reader.n_matched == len(longest)
+    proposed = reader.propose(1).tokens
+    assert proposed == () or any(text[i : i + len(proposed)] == list(proposed) for i in range(len(text)))
+
+
+@given(st.lists(st.lists(st.integers(0, 2), max_size=8), max_size=8), st.lists(st.integers(0, 2), max_size=8))
+def test_a_reader_of_an_index_that_grows_never_claims_more_than_is_there(
+    parts: list[list[int]], other: list[int]
+) -> None:
+    index, text, said = SuffixIndex(), [], []
+    reader = SuffixReader(index)
+    for part in parts:
+        index.extend(part)
+        text += part
+        said += other
+        reader.read(other)
+        matched = said[len(said) - reader.n_matched :]
+        assert matched == [] or any(text[i : i + len(matched)] == matched for i in range(len(text)))

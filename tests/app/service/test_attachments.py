@@ -35,6 +35,14 @@ def test_a_file_that_the_gate_refuses_stops_the_start(tiny_model: Path, setting:
         read_attachments(Settings(**{setting: (str(tiny_model),)}), tiny_model)  # type: ignore[arg-type]
 
 
+def test_a_draft_model_is_found_by_name_and_goes_through_the_gate(tmp_path: Path, tiny_model: Path) -> None:
+    assert read_attachments(Settings(draft=str(tiny_model)), tiny_model).draft_path == str(tiny_model)
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(tiny_model.read_bytes()[:200])
+    with pytest.raises(ModelFileError):
+        read_attachments(Settings(draft=str(broken)), tiny_model)
+
+
 @pytest.fixture(scope="module")
 def steered(start_service: Callable[..., RunningService], tmp_path_factory: pytest.TempPathFactory) -> RunningService:
     path = lora(tmp_path_factory.mktemp("lora") / "style.gguf")

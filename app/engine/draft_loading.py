@@ -1,0 +1,56 @@
+"""From a path to a draft model beside a loaded one: whether they go together, and the context it gets.
+
+Owns the refusals. Runs in the worker; everything native is imported when called.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.engine.backend import ModelFacts
+from app.engine.draft_model import DraftModel
+from app.engine.frames import EngineConfig
+from app.engine.speculation import StepCost
+from app.engine.tuning import Setting
+from app.engine.vocabulary import mismatch
+from quantizer.errors import ModelFileError
+
+if TYPE_CHECKING:
+    from app.engine.llama import LlamaModel
+
+__all__ = ["load_draft_model"]
+
+_REMEDY = "Choose a smaller model of the same family for --draft, or leave it out."
+
+
+def load_draft_model(
+    config: EngineConfig, setting: Setting, target: LlamaModel, facts: ModelFacts, step_cost: StepCost, owned: ExitStack
+) -> DraftModel | None:
+    """Load the draft model that `config` names, None where it names none, for a target with these `facts`.
+
+    `owned` frees it. Its context is as long as the target's. Raises ModelFileError where the two do not go together,
+    EngineError when llama.cpp cannot load it.
+    """
+    if not config.draft_path:
+        return None
+    from app.engine import llama
+
+    path = Path(config.draft_path)
+    if not facts.can_cut:
+        raise _refusal(path, "what the model computed cannot be taken back in part, as refused drafts must be")
+    model = llama.LlamaModel(path, config.n_gpu_layers, setting.extra_buffers, lambda _fraction: True)
+    owned.callback(model.close)
+    if difference := mismatch(target.vocabulary(), model.vocabulary()):
+        raise _refusal(path, difference)
+    backend = model.context(replace(config, n_ctx=facts.n_ctx), setting)
+    owned.callback(backend.close)
+    if not backend.facts.can_cut:
+        raise _refusal(path, "what it computed cannot be taken back in part, as refused drafts must be")
+    return DraftModel(backend, facts, step_cost)
+
+
+def _refusal(path: Path, reason: str) -> ModelFileError:
+    return ModelFileError(f"{path.name} cannot draft for this model: {reason}.", _REMEDY)
