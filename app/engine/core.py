@@ -9,24 +9,23 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
-from app.engine.adapters import adapter_set
+from app.engine.admission import Admission
 from app.engine.backend import Backend, DecodeStatus
 from app.engine.cache import PrefixCache
 from app.engine.counters import Counters, DraftTally, Occupancy
 from app.engine.draft_model import DraftModel
 from app.engine.drafter import Drafter
 from app.engine.frames import Failed, Finished, Output
-from app.engine.logprobs import log_softmax, most_likely
-from app.engine.request import FinishReason, Request, TokenLogprob
+from app.engine.request import FinishReason, Request
 from app.engine.scheduler import StepBudget, plan
 from app.engine.seating import Seating
 from app.engine.sequence import Sequence
 from app.engine.speculation import StepCost
 from app.engine.store import SequenceStore
 from app.engine.turns import Turns
-from quantizer.errors import ContextOverflowError, EngineError, RequestError, UserError
+from app.engine.verification import Verifier
+from quantizer.errors import ContextOverflowError, EngineError, UserError
 
 __all__ = ["Engine", "failure"]
 
@@ -67,9 +66,9 @@ class Engine:
         self._drafter = Drafter(step_cost or StepCost(), [draft_model] if draft_model else [], clock)
         self._turns = Turns(clock)
         self._seating = Seating(self._facts, self._cache, clock)
-        self._shifts_context = shifts_context
-        self._n_arrived = 0
+        self._admission = Admission(backend, self._drafter.new_acceptance, shifts_context, clock)
         self.counters = Counters(drafts={name: DraftTally() for name in self._drafter.source_names})
+        self._verifier = Verifier(backend, self.counters, self._drafter.compare, clock)
         self._lock = threading.Lock()  # guards the two sets below, which `abort` touches from other threads
         self._aborted: set[str] = set()
         self._in_flight: set[str] = set()
@@ -87,7 +86,7 @@ class Engine:
     def submit(self, request: Request) -> None:
         """Queue `request`, or emit Failed when it cannot be served."""
         try:
-            self._seating.add(self._sequence(self._with_shift(request)))
+            self._seating.add(self._admission.admit(request))
         except UserError as error:
             self._emit(failure(request.request_id, error))
 
@@ -129,56 +128,6 @@ class Engine:
         self._cache.check_integrity()
 
     # Requests in and out
-
-    def _sequence(self, request: Request) -> Sequence:
-        if not self._facts.can_generate:
-            raise RequestError("This model only embeds or ranks texts; it cannot chat.", "Load a chat model.")
-        adapters = adapter_set(self._facts.adapters, request.lora)
-        tokens = self._prompt_tokens(request)
-        if len(tokens) >= self._facts.n_ctx:
-            raise ContextOverflowError(len(tokens), self._facts.n_ctx)
-        room = self._facts.n_ctx - len(tokens)
-        limit = len(tokens) + (room if request.max_tokens is None else min(room, request.max_tokens))
-        self._n_arrived += 1
-        sampler = self._backend.new_sampler(request.sampling, request.ignore_eos, tokens)
-        acceptance = self._drafter.new_acceptance()
-        tags = self._visible_tags(request)
-        return Sequence(
-            request,
-            self._n_arrived,
-            tokens,
-            len(tokens),
-            limit,
-            sampler,
-            acceptance,
-            self._clock(),
-            tags,
-            adapters,
-        )
-
-    def _visible_tags(self, request: Request) -> dict[int, bytes]:
-        """Return the tokens, one each, that are written like the request's visible tags."""
-        spelled = ((tag, self._backend.tokenize(tag, False, True)) for tag in request.visible_tags)
-        return {tokens[0]: tag.encode() for tag, tokens in spelled if len(tokens) == 1}
-
-    def _prompt_tokens(self, request: Request) -> list[int]:
-        prompt = request.prompt
-        if isinstance(prompt, str):
-            tokens = self._backend.tokenize(prompt, request.add_special, request.parse_special)
-        else:
-            tokens = list(prompt)
-            if any(not 0 <= token < self._facts.n_vocab for token in tokens):
-                raise RequestError("A token id of the prompt is not in the vocabulary.", "Tokenize with this model.")
-        if not tokens:
-            raise RequestError("The prompt is empty.", "Give at least one token of text.")
-        return tokens
-
-    def _with_shift(self, request: Request) -> Request:
-        """Return `request` with its say on context shifts, the engine's where it has none."""
-        wants_shift = self._shifts_context if request.context_shift is None else request.context_shift
-        if wants_shift and not self._facts.can_shift:
-            raise RequestError("The context of this model cannot be shifted.", "Leave context_shift out.")
-        return replace(request, context_shift=wants_shift)
 
     def _shift_full(self) -> None:
         """Make room in the context of each answer that fills it and is to go on."""
@@ -277,72 +226,15 @@ class Engine:
             row += n_tokens
 
     def _advance(self, sequence: Sequence, row: int, n_draft: int) -> None:
-        """Sample from `row` and, while the draft is what is sampled, from the rows after it; say what that adds.
-
-        A draft is a point mass wherever it comes from: keeping it just where it equals the sample leaves the
-        distribution of the output as it was.
-        """
-        text = ""
-        n_accepted = 0
-        while (reason := self._limit_reason(sequence)) is None:
-            token = sequence.sampler.sample(row + n_accepted)
-            self._drafter.compare(sequence, token)
-            offset = sequence.text.n_decoded
-            reason, more = self._take(sequence, token)
-            self._note_logprob(sequence, row + n_accepted, token, offset)
-            text += more
-            if reason is not None or n_accepted == n_draft or token != sequence.draft.tokens[n_accepted]:
-                break
-            n_accepted += 1
-        self._count_output(sequence)
+        """Say what the logits of `row` and of the `n_draft` rows after it add to an answer."""
+        said = self._verifier.verify(sequence, row, n_draft)
         if n_draft:
-            self._settle_draft(sequence, n_draft, n_accepted)
+            self._settle_draft(sequence, n_draft, said.n_accepted)
         logprobs = () if sequence.ledger is None else sequence.ledger.release(sequence.text.n_shown)
-        if text or logprobs:
-            self._emit(Output(sequence.request.request_id, text, sequence.n_output, logprobs))
-        if reason is not None:
-            self._finish(sequence, reason)
-
-    def _count_output(self, sequence: Sequence) -> None:
-        now_s = self._clock()
-        if sequence.last_output_s is None:
-            self.counters.begin(sequence.usage(), sequence.timings(now_s))
-        else:
-            self.counters.inter_token_s.record(now_s - sequence.last_output_s)
-        sequence.last_output_s = now_s
-        sequence.n_passes += 1
-
-    def _limit_reason(self, sequence: Sequence) -> FinishReason | None:
-        return FinishReason.LENGTH if sequence.is_full and not sequence.may_shift else None
-
-    def _take(self, sequence: Sequence, token: int) -> tuple[FinishReason | None, str]:
-        """Append a sampled token; return why the answer ends with it, if so, and the text it makes safe to show."""
-        if sequence.first_token_s is None:
-            sequence.first_token_s = self._clock()
-        if self._backend.is_end(token):
-            return FinishReason.STOP, sequence.text.finish()
-        sequence.append(token)
-        self.counters.n_decode_tokens += 1
-        self.counters.depth_sum += len(sequence.tokens)
-        text = sequence.text.push(self._piece(sequence, token))
-        if sequence.text.is_stopped:
-            return FinishReason.STOP, text
-        is_last_line = sequence.is_last_line(text, self._clock())
-        reason = FinishReason.LENGTH if is_last_line else self._limit_reason(sequence)
-        return reason, text + sequence.text.finish() if reason else text
-
-    def _piece(self, sequence: Sequence, token: int) -> bytes:
-        return self._backend.piece(token) or sequence.tags.get(token, b"")
-
-    def _note_logprob(self, sequence: Sequence, row: int, token: int, offset: int) -> None:
-        """Keep how likely `token` was where the request asks for it; its text begins at character `offset`."""
-        if sequence.ledger is None or self._backend.is_end(token):
-            return
-        logprobs = log_softmax(self._backend.logits(row))
-        top = most_likely(logprobs, sequence.n_logprobs)
-        rivals = tuple((self._backend.label(other), float(logprobs[other])) for other in top)
-        entry = TokenLogprob(self._piece(sequence, token), float(logprobs[token]), rivals, offset)
-        sequence.ledger.add(entry, sequence.text.end)
+        if said.text or logprobs:
+            self._emit(Output(sequence.request.request_id, said.text, sequence.n_output, logprobs))
+        if said.reason is not None:
+            self._finish(sequence, said.reason)
 
     def _settle_draft(self, sequence: Sequence, n_draft: int, n_accepted: int) -> None:
         """Keep the accepted tokens in the cache, cut the others, and learn from both."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from app.engine import frames
+from app.engine import frames, wire
 from app.engine.adapters import Adapter
 from app.engine.backend import Backend, ModelFacts
 from app.engine.core import Engine, failure
@@ -56,7 +56,7 @@ class Worker:
 
     def send(self, frame: Frame) -> None:
         with self._write_lock:
-            self._write(frames.encode(frame))
+            self._write(wire.encode(frame))
 
     def report_progress(self, fraction: float) -> bool:
         """Tell the service how far loading is, ten times a second at most; False asks the loader to stop."""
@@ -68,7 +68,7 @@ class Worker:
 
     def read_frames(self) -> None:
         """Pass frames to the engine's thread until the service closes the pipe; some act in mid-batch too."""
-        while (frame := frames.read_frame(self._read)) is not None:
+        while (frame := wire.read_frame(self._read)) is not None:
             if self._engine is None or not self._is_done_at_once(frame, self._engine):
                 self._inbox.put(frame)
         self.is_stopping = True

@@ -14,7 +14,8 @@ from asyncio.subprocess import PIPE, Process
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 
-from app.engine.frames import Frame, decode, encode, frame_length
+from app.engine.frames import Frame
+from app.engine.wire import decode, encode, frame_length
 from app.processes import apart_from_terminal, child_environment
 from app.terminal import printable
 from quantizer.errors import EngineError

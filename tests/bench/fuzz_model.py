@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from app.engine import frames
+from app.engine import frames, wire
 from app.engine.frames import EngineConfig
 from app.processes import python_module
 from quantizer.card import card_of
@@ -77,9 +77,9 @@ def _loaded(path: Path) -> str:
     ) as worker:
         assert worker.stdin
         assert worker.stdout
-        worker.stdin.write(frames.encode(frames.Load(str(path), EngineConfig(n_ctx=256))))
+        worker.stdin.write(wire.encode(frames.Load(str(path), EngineConfig(n_ctx=256))))
         worker.stdin.flush()
-        while (frame := frames.read_frame(worker.stdout.read)) is not None:
+        while (frame := wire.read_frame(worker.stdout.read)) is not None:
             if isinstance(frame, frames.Ready):
                 worker.stdin.close()
                 return "loaded"

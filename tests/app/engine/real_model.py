@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from app.engine import frames
+from app.engine import wire
 from app.engine.backend import Sampler
 from app.engine.core import Engine
 from app.engine.frames import EngineConfig, Failed, Finished, Output
@@ -63,7 +63,7 @@ def answer(backend: Recording, case: dict[str, Any]) -> dict[str, Any]:
     backend.chosen, backend.is_filtered_first = [], case.get("is_filtered_first", False)
     engine = Engine(backend, events.append, step_cost=FreeDrafts())
     try:
-        sampling = frames._sampling(asdict(SamplingParams()) | case["sampling"])
+        sampling = wire._sampling(asdict(SamplingParams()) | case["sampling"])
         request = Request(
             request_id="a",
             prompt=case.get("prompt", "The cat sat on the mat."),

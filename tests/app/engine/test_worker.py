@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.engine import frames
+from app.engine import frames, wire
 from app.engine.frames import EngineConfig, Frame
 from app.engine.request import FinishReason, Request, SamplingParams
 
@@ -27,12 +27,12 @@ class Child:
 
     def send(self, *wanted: Frame) -> None:
         assert self.process.stdin
-        self.process.stdin.write(b"".join(frames.encode(frame) for frame in wanted))
+        self.process.stdin.write(b"".join(wire.encode(frame) for frame in wanted))
         self.process.stdin.flush()
 
     def receive(self) -> Frame | None:
         assert self.process.stdout
-        return frames.read_frame(self.process.stdout.read)
+        return wire.read_frame(self.process.stdout.read)
 
     def until(self, kind: type[Frame]) -> list[Frame]:
         seen: list[Frame] = []

@@ -182,7 +182,7 @@ async def test_a_load_that_fails_is_raised_and_tried_again_by_the_next_request(t
     marker = tmp_path / "marker"
     program = f"""
 import sys, pathlib
-from app.engine import frames, worker
+from app.engine import frames, wire, worker
 marker = pathlib.Path({str(marker)!r})
 if marker.exists():
     sys.argv = ["worker", "--fake"]
@@ -190,7 +190,7 @@ if marker.exists():
 else:
     marker.touch()
     failed = frames.Failed("", "EngineError", "Not enough memory.", "Close something.", {{}})
-    sys.stdout.buffer.write(frames.encode(failed))
+    sys.stdout.buffer.write(wire.encode(failed))
 """
     supervisor = Supervisor(Path("tiny.gguf"), EngineConfig(), [sys.executable, "-P", "-c", program])
     try:

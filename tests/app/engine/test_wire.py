@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine import frames
+from app.engine import frames, wire
 from app.engine.counters import Counters, Occupancy
 from app.engine.histogram import Histogram
 from app.engine.request import FinishReason, Request, SamplingParams, Timings, TokenLogprob, Usage
@@ -50,10 +50,10 @@ SAMPLES = [
 
 @pytest.mark.parametrize("frame", SAMPLES, ids=lambda frame: type(frame).__name__)
 def test_every_frame_survives_the_pipe(frame: frames.Frame) -> None:
-    stream = io.BytesIO(frames.encode(frame) * 2)
-    assert frames.read_frame(stream.read) == frame
-    assert frames.read_frame(stream.read) == frame
-    assert frames.read_frame(stream.read) is None
+    stream = io.BytesIO(wire.encode(frame) * 2)
+    assert wire.read_frame(stream.read) == frame
+    assert wire.read_frame(stream.read) == frame
+    assert wire.read_frame(stream.read) is None
 
 
 def test_every_kind_of_frame_is_sampled_above() -> None:
@@ -61,21 +61,21 @@ def test_every_kind_of_frame_is_sampled_above() -> None:
 
 
 def test_a_pipe_cut_inside_a_frame_ends_the_stream() -> None:
-    assert frames.read_frame(io.BytesIO(frames.encode(frames.Abort("a"))[:-1]).read) is None
+    assert wire.read_frame(io.BytesIO(wire.encode(frames.Abort("a"))[:-1]).read) is None
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"type":"Nonsense"}', b'{"type":"Abort"}', b'{"type":"Abort","x":1}'])
 def test_what_is_no_frame_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError, match="not a frame"):
-        frames.decode(body)
+        wire.decode(body)
 
 
 def test_a_length_past_the_limit_is_refused_before_anything_is_read() -> None:
     with pytest.raises(ValueError, match="a frame of"):
-        frames.read_frame(io.BytesIO(b"\xff\xff\xff\xff").read)
+        wire.read_frame(io.BytesIO(b"\xff\xff\xff\xff").read)
 
 
 @given(st.text(), st.integers(0, 10**6))
 def test_any_text_survives_the_pipe(text: str, n_tokens: int) -> None:
     frame = frames.Output("a", text, n_tokens)
-    assert frames.read_frame(io.BytesIO(frames.encode(frame)).read) == frame
+    assert wire.read_frame(io.BytesIO(wire.encode(frame)).read) == frame

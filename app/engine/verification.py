@@ -1,0 +1,105 @@
+"""From the logits of a computed step to what an answer says: samples, the part of the draft they confirm, the text.
+
+A draft is a point mass wherever it comes from: keeping it just where it equals the sample leaves the distribution of
+the output as it was. Owns where an answer ends. Knows nothing of the cache or of who is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.engine.backend import Backend
+from app.engine.counters import Counters
+from app.engine.logprobs import log_softmax, most_likely
+from app.engine.request import FinishReason, TokenLogprob
+from app.engine.sequence import Sequence
+
+__all__ = ["Said", "Verifier"]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one step adds to an answer: draft tokens taken, text that may be shown, why it ends with that, if so."""
+
+    n_accepted: int
+    text: str
+    reason: FinishReason | None
+
+
+class Verifier:
+    """Samples for sequences of one backend. `on_sample` hears of each token before it is known to the sequence."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        counters: Counters,
+        on_sample: Callable[[Sequence, int], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._backend = backend
+        self._counters = counters
+        self._on_sample = on_sample
+        self._clock = clock
+
+    def verify(self, sequence: Sequence, row: int, n_draft: int) -> Said:
+        """Sample from `row` and, while the draft is what is sampled, from the `n_draft` rows after it.
+
+        Raises RequestError where a grammar allows no token.
+        """
+        text = ""
+        n_accepted = 0
+        while (reason := _limit_reason(sequence)) is None:
+            token = sequence.sampler.sample(row + n_accepted)
+            self._on_sample(sequence, token)
+            offset = sequence.text.n_decoded
+            reason, more = self._take(sequence, token)
+            self._note_logprob(sequence, row + n_accepted, token, offset)
+            text += more
+            if reason is not None or n_accepted == n_draft or token != sequence.draft.tokens[n_accepted]:
+                break
+            n_accepted += 1
+        self._count_output(sequence)
+        return Said(n_accepted, text, reason)
+
+    def _take(self, sequence: Sequence, token: int) -> tuple[FinishReason | None, str]:
+        """Append a sampled token; return why the answer ends with it, if so, and the text it makes safe to show."""
+        if sequence.first_token_s is None:
+            sequence.first_token_s = self._clock()
+        if self._backend.is_end(token):
+            return FinishReason.STOP, sequence.text.finish()
+        sequence.append(token)
+        self._counters.n_decode_tokens += 1
+        self._counters.depth_sum += len(sequence.tokens)
+        text = sequence.text.push(self._piece(sequence, token))
+        if sequence.text.is_stopped:
+            return FinishReason.STOP, text
+        is_last_line = sequence.is_last_line(text, self._clock())
+        reason = FinishReason.LENGTH if is_last_line else _limit_reason(sequence)
+        return reason, text + sequence.text.finish() if reason else text
+
+    def _piece(self, sequence: Sequence, token: int) -> bytes:
+        return self._backend.piece(token) or sequence.tags.get(token, b"")
+
+    def _note_logprob(self, sequence: Sequence, row: int, token: int, offset: int) -> None:
+        """Keep how likely `token` was where the request asks for it; its text begins at character `offset`."""
+        if sequence.ledger is None or self._backend.is_end(token):
+            return
+        logprobs = log_softmax(self._backend.logits(row))
+        top = most_likely(logprobs, sequence.n_logprobs)
+        rivals = tuple((self._backend.label(other), float(logprobs[other])) for other in top)
+        entry = TokenLogprob(self._piece(sequence, token), float(logprobs[token]), rivals, offset)
+        sequence.ledger.add(entry, sequence.text.end)
+
+    def _count_output(self, sequence: Sequence) -> None:
+        now_s = self._clock()
+        if sequence.last_output_s is None:
+            self._counters.begin(sequence.usage(), sequence.timings(now_s))
+        else:
+            self._counters.inter_token_s.record(now_s - sequence.last_output_s)
+        sequence.last_output_s = now_s
+        sequence.n_passes += 1
+
+
+def _limit_reason(sequence: Sequence) -> FinishReason | None:
+    return FinishReason.LENGTH if sequence.is_full and not sequence.may_shift else None
