@@ -23,7 +23,7 @@ TOKEN, ONE_BACK, ONE_BACK_TOO, TWO_BACK = slice(1, 128), slice(128, 160), slice(
 N_CODE = 32
 N_NEAR = 9  # rotary pairs of high frequency, which tell neighbours apart
 FIRST_FAR = 16  # rotary pairs from here on hardly turn within a context: they can compare contents at a distance
-SHARPNESS = 1.15
+SHARPNESS, MATCH = 0.82, 1.1  # no more than it takes: sharp scores magnify what float16 rounds away
 CODE = 0.13
 CONFIDENCE = 4 * 0.02 / SPREAD  # the final norm's weight: with tied embeddings it sets how sure a copy is
 
@@ -82,8 +82,8 @@ def _match(attention: Attention, codes: Tensor) -> None:
     attention.k_proj.weight[: 2 * n_pairs] = 0
     attention.q_proj.weight[far, TOKEN] = 1.6 * codes[0]
     attention.q_proj.weight[far, ONE_BACK_TOO] = torch.eye(N_CODE)
-    attention.k_proj.weight[far, ONE_BACK] = 1.5 * torch.eye(N_CODE)
-    attention.k_proj.weight[far, TWO_BACK] = 1.5 * torch.eye(N_CODE)
+    attention.k_proj.weight[far, ONE_BACK] = MATCH * torch.eye(N_CODE)
+    attention.k_proj.weight[far, TWO_BACK] = MATCH * torch.eye(N_CODE)
 
 
 def _copy(attention: Attention) -> None:

@@ -79,7 +79,7 @@ def _system(rng: random.Random) -> str:
 
 def _turn(dialogue: Dialogue, turns: list[Turn]) -> Turn:
     rng = dialogue.rng
-    kind = rng.choices(("topic", "beyond", "copy", "edit", "back"), (70, 12, 14, 14, 2 if turns else 0))[0]
+    kind = rng.choices(("topic", "beyond", "copy", "edit", "back"), (45, 8, 12, 33, 2 if turns else 0))[0]
     if kind == "topic":
         topic = rng.choice(_topics())
         return Turn(disturb(topic.ask(rng), rng), topic.answer, is_known=True)

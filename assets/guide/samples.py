@@ -18,6 +18,7 @@ from assets.guide.vocabulary import SPECIAL_TOKENS, SYSTEM_TEXT
 __all__ = ["Row", "Sampler"]
 
 IGNORED = -100
+SHARE_FILE_LEARNED = 0.3
 REQUESTS = (
     "Repeat this text exactly:",
     "repeat this:",
@@ -46,7 +47,7 @@ def mix_at(progress: float) -> Mix:
         return Mix(drill=0.5, recall=0.0, chat=0.4, fill=0.1, n_words=n_words)
     if progress < 0.4:
         return Mix(drill=0.1, recall=0.1, chat=0.7, fill=0.1, n_words=n_words)
-    return Mix(drill=0.03, recall=0.2, chat=0.7, fill=0.07, n_words=n_words)
+    return Mix(drill=0.03, recall=0.1, chat=0.67, fill=0.2, n_words=n_words)
 
 
 class Sampler:
@@ -107,8 +108,9 @@ class Sampler:
             prompt = self._tokenizer.encode(sample.prompt()).ids
             middle = self._tokenizer.encode(sample.middle + "<|endoftext|>").ids
             tokens += prompt + middle
-            # The file itself is learned too: that is where the Python comes from.
-            labels += prompt + middle
+            # Now and then the file itself is learned too: that is where the Python comes from.
+            is_file_learned = rng.random() < SHARE_FILE_LEARNED
+            labels += (prompt if is_file_learned else [IGNORED] * len(prompt)) + middle
         return tokens, labels
 
     def _shifted(self, tokens: list[int], labels: list[int], length: int) -> Row:

@@ -30,6 +30,7 @@ from assets.guide.vocabulary import FOLDER, load_tokenizer
 LENGTHS = (256, 512, 1536)
 N_WARMUP_STEPS = 20
 N_OPENING, OPENING_WEIGHT = 4, 2.0
+COPYING_SCORES = tuple(f"layers.{layer}.self_attn.{which}_proj.weight" for layer in range(2) for which in "qk")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,7 @@ class Plan:
     n_tokens: float
     minutes: float
     seed: int
+    holds_scores: bool = False  # what the first two layers attend to stays as it is; see soften.py
     n_batch_tokens: int = 4096
     matrix_rate: float = 0.015
     embedding_rate: float = 0.01
@@ -75,6 +77,7 @@ class Trainer:
             {"params": norms, "full_rate": plan.norm_rate},
         ]
         self.adam = torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.0)
+        self.held = [weight for name, weight in named if plan.holds_scores and name.endswith(COPYING_SCORES)]
         self.sampler = Sampler(tokenizer)
         self.step, self.n_seen, self.elapsed_s = 0, 0, 0.0
 
@@ -103,10 +106,13 @@ class Trainer:
         self._share_gradients()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         share = self.plan.rate_share(self.step, progress)
+        held = [weight.detach().clone() for weight in self.held]
         self.muon.step(self.plan.matrix_rate * share)
         for group in self.adam.param_groups:
             group["lr"] = group["full_rate"] * share
         self.adam.step()
+        for weight, before in zip(self.held, held, strict=True):
+            weight.detach().copy_(before)
         self.model.zero_grad(set_to_none=True)
         self.step += 1
         self.n_seen += n_rows * length * self.n_ranks
@@ -163,13 +169,19 @@ def main() -> None:
     parser.add_argument("--tokens", type=float, default=0.0, help="tokens to see; 0: train for --minutes")
     parser.add_argument("--minutes", type=float, default=45.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--hold-scores", action="store_true", help="keep what the copying heads attend to")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--state", type=Path, help="file to save the state of training in, and to go on from")
     parser.add_argument("--out", type=Path, default=FOLDER)
     arguments = parser.parse_args()
     if "WORLD_SIZE" in os.environ:
         dist.init_process_group("gloo")
-    plan = Plan(n_tokens=arguments.tokens, minutes=arguments.minutes, seed=arguments.seed)
+    plan = Plan(
+        n_tokens=arguments.tokens,
+        minutes=arguments.minutes,
+        seed=arguments.seed,
+        holds_scores=arguments.hold_scores,
+    )
     trainer = Trainer(plan, arguments.device)
     if arguments.state and arguments.state.exists():
         trainer.load_state(arguments.state)
