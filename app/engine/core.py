@@ -9,18 +9,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from collections.abc import Sequence as Many
 
 from app.engine.admission import Admission
 from app.engine.backend import Backend, DecodeStatus
 from app.engine.cache import PrefixCache
 from app.engine.counters import Counters, DraftTally, Occupancy
-from app.engine.draft_model import DraftModel
 from app.engine.drafter import Drafter
 from app.engine.frames import Failed, Finished, Output
 from app.engine.request import FinishReason, Request
 from app.engine.scheduler import StepBudget, plan
 from app.engine.seating import Seating
 from app.engine.sequence import Sequence
+from app.engine.sources import DraftSource
 from app.engine.speculation import StepCost
 from app.engine.store import SequenceStore
 from app.engine.turns import Turns
@@ -53,7 +54,7 @@ class Engine:
         emit: Callable[[Event], None],
         store: SequenceStore | None = None,
         step_cost: StepCost | None = None,
-        draft_model: DraftModel | None = None,
+        draft_sources: Many[DraftSource] = (),
         shifts_context: bool = False,
         clock: Callable[[], float] = time.perf_counter,  # monotonic counts in 16 ms on Windows
     ) -> None:
@@ -63,7 +64,7 @@ class Engine:
         self._facts = backend.facts
         self._budget = StepBudget(self._facts.n_batch, max(1, self._facts.n_batch // 4))
         self._cache = PrefixCache(backend, store)
-        self._drafter = Drafter(step_cost or StepCost(), [draft_model] if draft_model else [], clock)
+        self._drafter = Drafter(step_cost or StepCost(), draft_sources, clock)
         self._turns = Turns(clock)
         self._seating = Seating(self._facts, self._cache, clock)
         self._admission = Admission(backend, self._drafter.new_acceptance, shifts_context, clock)

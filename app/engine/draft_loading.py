@@ -1,4 +1,4 @@
-"""From a path to a draft model beside a loaded one: whether they go together, and the context it gets.
+"""What computes drafts for a loaded model: its own prediction layer, and a draft model that goes with it.
 
 Owns the refusals. Runs in the worker; everything native is imported when called.
 """
@@ -13,17 +13,37 @@ from typing import TYPE_CHECKING
 from app.engine.backend import ModelFacts
 from app.engine.draft_model import DraftModel
 from app.engine.frames import EngineConfig
+from app.engine.prediction_head import HeadDrafts
+from app.engine.prediction_layer import PredictionLayer
 from app.engine.speculation import StepCost
 from app.engine.tuning import Setting
 from app.engine.vocabulary import mismatch
 from quantizer.errors import ModelFileError
 
 if TYPE_CHECKING:
-    from app.engine.llama import LlamaModel
+    from app.engine.llama import LlamaBackend, LlamaModel
 
-__all__ = ["load_draft_model"]
+__all__ = ["head_drafts", "head_notice", "load_draft_model"]
 
+_CANNOT_TAKE_BACK = "what the model computed cannot be taken back in part, as refused drafts must be"
 _REMEDY = "Choose a smaller model of the same family for --draft, or leave it out."
+
+
+def head_drafts(backend: LlamaBackend, layer: PredictionLayer | None, step_cost: StepCost) -> HeadDrafts | None:
+    """Return what drafts from the prediction layer of a loaded model, None where it runs without."""
+    from app.engine import llama
+
+    if layer is None or not isinstance(backend, llama.HeadedBackend):
+        return None
+    return HeadDrafts(backend.head, layer.n_bytes / max(1, backend.facts.model_bytes), step_cost)
+
+
+def head_notice(name: str, head: HeadDrafts | None, facts: ModelFacts) -> str:
+    """Return what a person is told of a model that has prediction layers."""
+    if head is not None:
+        return f"{name} drafts with its own multi-token-prediction layer."
+    reason = "this engine cannot run them" if facts.can_cut else _CANNOT_TAKE_BACK
+    return f"{name} has multi-token-prediction layers and answers without them: {reason}."
 
 
 def load_draft_model(
@@ -40,7 +60,7 @@ def load_draft_model(
 
     path = Path(config.draft_path)
     if not facts.can_cut:
-        raise _refusal(path, "what the model computed cannot be taken back in part, as refused drafts must be")
+        raise _refusal(path, _CANNOT_TAKE_BACK)
     model = llama.LlamaModel(path, config.n_gpu_layers, setting.extra_buffers, lambda _fraction: True)
     owned.callback(model.close)
     if difference := mismatch(target.vocabulary(), model.vocabulary()):

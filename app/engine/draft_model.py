@@ -12,11 +12,10 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from itertools import repeat
 
-import numpy as np
-
 from app.engine.backend import Backend, Chunk, DecodeStatus, ModelFacts
 from app.engine.cache import PrefixCache
 from app.engine.draft import Draft
+from app.engine.greedy_draft import GUESS_EVERY_TOKENS, DraftCost, GreedyDraft
 from app.engine.sequence import Sequence
 from app.engine.sources import Hope, Question
 from app.engine.speculation import CONFIDENCE, StepCost
@@ -24,7 +23,6 @@ from app.engine.speculation import CONFIDENCE, StepCost
 __all__ = ["DraftModel"]
 
 MAX_CATCH_UP_TOKENS = 128  # computed at once of what was said; more waits for the next step, as prompts do elsewhere
-GUESS_EVERY_TOKENS = 64  # how often a model that does not pay is asked for one token, to learn whether it does by now
 EXPECTED_ANSWER_TOKENS = 128  # over which the cost of catching up with a prompt is spread
 MAX_OBSERVED_TOKENS = 32  # larger steps catch up, and their sizes are too many to learn each
 
@@ -59,20 +57,10 @@ class _Line:
 
 
 @dataclass(slots=True)
-class _Job:
-    """A draft in the making, of at most `n_wanted` tokens; `chance` is that of all of them being taken."""
+class _Job(GreedyDraft):
+    """A draft in the making, and the line that it goes on."""
 
-    question: Question
-    line: _Line
-    tokens: list[int] = field(default_factory=list)
-    chances: list[float] = field(default_factory=list)
-    chance: float = 1.0
-
-    def is_worth_going_on(self, toll: float) -> bool:
-        return len(self.tokens) < self.question.n_tokens and self.chance > toll
-
-    def draft(self) -> Draft:
-        return Draft(tuple(self.tokens), tuple(self.chances), 0, DraftModel.name)
+    line: _Line = field(kw_only=True)
 
 
 class DraftModel:
@@ -94,9 +82,7 @@ class DraftModel:
         self._backend = backend
         self._facts = backend.facts
         self._n_vocab = min(target.n_vocab, self._facts.n_vocab)
-        self._share_of_bytes = self._facts.model_bytes / max(1, target.model_bytes)
-        self._target_cost = target_cost
-        self._cost = StepCost()
+        self._cost = DraftCost(self._facts.model_bytes / max(1, target.model_bytes), target_cost)
         self._clock = clock
         self._cache = PrefixCache(backend)
         self._lines: dict[Sequence, _Line] = {}
@@ -104,8 +90,8 @@ class DraftModel:
     def hope(self, sequence: Sequence, n_most: int, n_answers: int) -> Hope:
         line = self._line(sequence)
         n_left = min(sequence.limit - len(sequence.tokens), EXPECTED_ANSWER_TOKENS)
-        catch_up = self._relative_cost(line.n_missing) / n_left if line.n_missing > 2 else 0.0
-        return Hope(repeat(sequence.acceptance[self.name].mean_rate, n_most), self._toll(n_answers) + catch_up)
+        catch_up = self._cost.of_step(line.n_missing) / n_left if line.n_missing > 2 else 0.0
+        return Hope(repeat(sequence.acceptance[self.name].mean_rate, n_most), self._cost.toll(n_answers) + catch_up)
 
     def n_guessed(self, sequence: Sequence) -> int:
         line = self._line(sequence)
@@ -115,8 +101,8 @@ class DraftModel:
     def propose(self, questions: Many[Question]) -> list[Draft]:
         """Return a draft for each question, empty where this model has not caught up yet or has no room."""
         self._settle()
-        jobs = [_Job(question, self._line(question.sequence)) for question in questions]
-        toll = self._toll(len(jobs))
+        jobs = [_Job(question, self.name, line=self._line(question.sequence)) for question in questions]
+        toll = self._cost.toll(len(jobs))
         going = self._catch_up(self._with_room(jobs))
         while going := [job for job in going if job.is_worth_going_on(toll)]:
             if not self._go_on(going):
@@ -134,20 +120,6 @@ class DraftModel:
         self._cache.check_integrity()
         for line in self._lines.values():
             assert line.n_computed <= len(line.tokens), "only what is in doubt is not the answer's own"
-
-    # What it costs
-
-    def _toll(self, n_answers: int) -> float:
-        return self._relative_cost(n_answers) / max(1, n_answers)
-
-    def _relative_cost(self, n_tokens: int) -> float:
-        """Return the cost of a step here in units of the target's step of one token.
-
-        Until both were measured it is what is read for it: the share of bytes.
-        """
-        own_s, target_s = self._cost.single_s, self._target_cost.single_s
-        single = own_s / target_s if own_s and target_s else self._share_of_bytes
-        return single * self._cost.ratio(n_tokens)
 
     # Who is where
 
@@ -240,20 +212,10 @@ class DraftModel:
         for chunk in chunks:
             row += len(chunk.tokens)
             if chunk.n_logits:
-                self._take(next(answering), row - 1)
+                next(answering).take(self._backend.logits(row - 1)[: self._n_vocab])
         if row <= MAX_OBSERVED_TOKENS:
             self._cost.observe(row, self._clock() - begun_s)
         return True
-
-    def _take(self, job: _Job, row: int) -> None:
-        """Give `job` the likeliest token of `row`, with its probability."""
-        logits = self._backend.logits(row)[: self._n_vocab]
-        token = int(logits.argmax())
-        confidence = float(1.0 / np.exp(logits - logits[token]).sum())
-        job.tokens.append(token)
-        job.chances.append(confidence)
-        acceptance = job.question.sequence.acceptance[self.name]
-        job.chance *= next(acceptance.chances(Draft((token,), (confidence,), 0)))
 
     def _forget_doubtful(self) -> None:
         for line in self._lines.values():

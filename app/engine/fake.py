@@ -180,9 +180,19 @@ class FakeBackend:
         """Return how many tokens the sequence of `row` has up to there."""
         return len(self._rows[row])
 
+    def tokens(self, sequence_id: int) -> list[int]:
+        """Return what the sequence holds."""
+        return [cell.token for cell in self._cells[sequence_id]]
+
+    def likeliest(self, history: list[int], ignore_eos: bool) -> int:
+        """Return what greedy says after `history`."""
+        return self._choose(history, "", ignore_eos)
+
     def choose(self, row: int, salt: str, ignore_eos: bool) -> int:
         """Return the next token after the history of `row`, which must have been asked logits for."""
-        history = self._rows[row]
+        return self._choose(self._rows[row], salt, ignore_eos)
+
+    def _choose(self, history: list[int], salt: str, ignore_eos: bool) -> int:
         chance = _chance(salt, history)
         if not ignore_eos and chance.randrange(self._end_every) == 0:
             return END

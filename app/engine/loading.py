@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from app.engine import selftest
 from app.engine.adapters import Adapter
 from app.engine.backend import Backend
-from app.engine.draft_loading import load_draft_model
-from app.engine.draft_model import DraftModel
+from app.engine.draft_loading import head_drafts, head_notice, load_draft_model
 from app.engine.embedding import Embedder, pooling_of
 from app.engine.frames import EngineConfig
+from app.engine.prediction_layer import has_prediction_layers, prediction_layer
 from app.engine.sizing import sized
+from app.engine.sources import DraftSource
 from app.engine.speculation import StepCost
 from app.engine.store import SequenceStore, fingerprint
 from app.engine.tuning import Setting, TuneFile, Work, choose, default_setting, with_kv_type
@@ -50,7 +51,7 @@ class Loaded:
     store: SequenceStore | None
     keep_use: Callable[[Work, Mapping[int, float]], None]
     owned: ExitStack
-    draft_model: DraftModel | None = None
+    draft_sources: tuple[DraftSource, ...] = ()
 
 
 def load_model(
@@ -71,14 +72,18 @@ def load_model(
     if verdict.is_new and not verdict.is_safe:
         on_notice(selftest.NOTICE)
     asked = config  # an embedder is sized for one text
-    config, notice = sized(config, read_header(path), is_on_host=not (has_gpu and config.n_gpu_layers))
+    header = read_header(path)
+    config, notice = sized(config, header, is_on_host=not (has_gpu and config.n_gpu_layers))
     if notice:
         on_notice(notice)
     key = fingerprint(path, metadata.version("llama-cpp-python"))
     tuned = tune_file(cache_dir)
     setting, measured_ratios = _setting(tuned, key, config, has_gpu=has_gpu, is_safe=verdict.is_safe)
     with ExitStack() as owned:
-        model = llama.LlamaModel(path, config.n_gpu_layers, setting.extra_buffers, on_progress)
+        layer = prediction_layer(header)
+        model = llama.LlamaModel(
+            path, config.n_gpu_layers, setting.extra_buffers, on_progress, with_head=layer is not None
+        )
         owned.callback(model.close)
         model.steer(_adapters(config), _control_vector(config, path))
         backend = model.context(config, setting)
@@ -91,10 +96,14 @@ def load_model(
         owned.callback(store.close)
         ratios = tuned.step_ratios(key) or measured_ratios
         step_cost = StepCost(ratios) if ratios else StepCost()
+        head = head_drafts(backend, layer, step_cost)
+        if has_prediction_layers(header):
+            on_notice(head_notice(path.name, head, backend.facts))
         draft_model = load_draft_model(config, setting, model, backend.facts, step_cost, owned)
-        new_embedder = partial(model.embedder, asked, setting, pooling_of(read_header(path)))
+        draft_sources = tuple(source for source in (head, draft_model) if source is not None)
+        new_embedder = partial(model.embedder, asked, setting, pooling_of(header))
         keep_use = partial(tuned.keep_use, key)
-        return Loaded(backend, new_embedder, step_cost, store, keep_use, owned.pop_all(), draft_model)
+        return Loaded(backend, new_embedder, step_cost, store, keep_use, owned.pop_all(), draft_sources)
 
 
 def tune_file(cache_dir: Path) -> TuneFile:

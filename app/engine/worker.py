@@ -101,7 +101,7 @@ class Worker:
                 self.send,
                 loaded.store,
                 loaded.step_cost,
-                loaded.draft_model,
+                loaded.draft_sources,
                 shifts_context=load.config.context_shift,
             )
             embeddings = EmbeddingQueue(loaded.backend, loaded.new_embedder, self.send)

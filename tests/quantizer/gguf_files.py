@@ -26,9 +26,11 @@ def byte_level_tokens(n_tokens: int = N_TOKENS) -> list[str]:
     return [*(alphabet[byte] for byte in range(256)), "th", "he", *specials]
 
 
-def tiny_llama(path: Path, edit: Edit | None = None, tensors: dict[str, np.ndarray] | None = None) -> Path:
+def tiny_llama(
+    path: Path, edit: Edit | None = None, tensors: dict[str, np.ndarray] | None = None, architecture: str = "llama"
+) -> Path:
     """Write a loadable Llama of 272 tokens and two layers; `edit` may add or change metadata before it is written."""
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, architecture)
     _add_hyperparameters(writer)
     _add_vocabulary(writer)
     if edit is not None:

@@ -1,13 +1,14 @@
 """llama.cpp as a `Backend`. `native` is the only module of the house that imports llama_cpp.
 
-Every pointer has one owner, freed by `close`: LlamaModel, LlamaBackend (a context over it) and its samplers. One thread
-makes all calls but `interrupt`. Knows nothing of requests beyond their sampling parameters.
+Every pointer has one owner, freed by `close`: LlamaModel, LlamaBackend (a context over it), its head and its samplers.
+One thread makes all calls but `interrupt`. Knows nothing of requests beyond their sampling parameters.
 """
 
 from __future__ import annotations
 
 from app.engine.llama.context import LlamaBackend
+from app.engine.llama.headed import HeadedBackend
 from app.engine.llama.model import LlamaModel
 from app.engine.llama.native import n_gpu_devices
 
-__all__ = ["LlamaBackend", "LlamaModel", "n_gpu_devices"]
+__all__ = ["HeadedBackend", "LlamaBackend", "LlamaModel", "n_gpu_devices"]

@@ -8,8 +8,10 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.engine.backend import Chunk
 from app.engine.llama.native import lib
@@ -18,9 +20,13 @@ __all__ = ["Batch", "Interrupt"]
 
 
 class Batch:
-    """The arrays of a llama_batch for up to `n_tokens` tokens of one sequence each."""
+    """The arrays of a llama_batch for up to `n_tokens` tokens of one sequence each.
 
-    def __init__(self, n_tokens: int) -> None:
+    With `n_embd` each token brings its row of `states` along, shape (n_tokens, n_embd).
+    """
+
+    def __init__(self, n_tokens: int, n_embd: int = 0) -> None:
+        self.states: NDArray[np.float32] = np.zeros((n_tokens, n_embd), np.float32)
         self._token = np.zeros(n_tokens, np.int32)
         self._position = np.zeros(n_tokens, np.int32)
         self._sequence_id = np.zeros(n_tokens, np.int32)
@@ -29,13 +35,16 @@ class Batch:
         address, width = self._sequence_id.ctypes.data, self._sequence_id.itemsize
         self._sequence_id_at = np.arange(address, address + n_tokens * width, width, dtype=np.uintp)
         self._batch = lib.llama_batch()
-        for field, array in (
-            ("token", self._token),
-            ("pos", self._position),
-            ("n_seq_id", self._n_sequence_ids),
-            ("seq_id", self._sequence_id_at),
-            ("logits", self._logits),
-        ):
+        arrays: dict[str, NDArray[Any]] = {
+            "token": self._token,
+            "pos": self._position,
+            "n_seq_id": self._n_sequence_ids,
+            "seq_id": self._sequence_id_at,
+            "logits": self._logits,
+        }
+        if n_embd:
+            arrays["embd"] = self.states
+        for field, array in arrays.items():
             kind = dict(lib.llama_batch._fields_)[field]
             setattr(self._batch, field, ctypes.cast(ctypes.c_void_p(array.ctypes.data), kind))
 

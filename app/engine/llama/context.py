@@ -127,10 +127,13 @@ class LlamaBackend:
         lib.llama_memory_seq_add(self._memory, sequence_id, n_keep + n_discard, -1, -n_discard)
 
     def state_bytes(self, sequence_id: int) -> int:
+        return self._own_state_bytes(sequence_id)
+
+    def _own_state_bytes(self, sequence_id: int) -> int:
         return int(lib.llama_state_seq_get_size(self._context, sequence_id))
 
     def save(self, sequence_id: int) -> bytearray:
-        state = bytearray(self.state_bytes(sequence_id))
+        state = bytearray(self._own_state_bytes(sequence_id))
         buffer = (ctypes.c_uint8 * len(state)).from_buffer(state)
         n_bytes = lib.llama_state_seq_get_data(self._context, buffer, len(state), sequence_id)
         assert n_bytes == len(state), "a state is as large as it was said to be"

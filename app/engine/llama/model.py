@@ -21,6 +21,8 @@ from app.engine.embedding import Pooling
 from app.engine.frames import EngineConfig
 from app.engine.llama.context import LlamaBackend
 from app.engine.llama.embedder import LlamaEmbedder
+from app.engine.llama.head import DRAFT_CELLS, LlamaHead
+from app.engine.llama.headed import HeadedBackend
 from app.engine.llama.native import lib, native_log
 from app.engine.llama.steering import Steering, load_adapters
 from app.engine.tuning import Setting
@@ -38,9 +40,15 @@ class LlamaModel:
     """Loaded weights; contexts of several settings may run over them."""
 
     def __init__(
-        self, path: Path, n_gpu_layers: int, extra_buffers: bool, on_progress: Callable[[float], bool]
+        self,
+        path: Path,
+        n_gpu_layers: int,
+        extra_buffers: bool,
+        on_progress: Callable[[float], bool],
+        *,
+        with_head: bool = False,
     ) -> None:
-        """Load the model at `path`, which `quantizer` has let through.
+        """Load the model at `path`, which `quantizer` has let through, and its prediction layer only `with_head`.
 
         `on_progress` gets fractions from 0 to 1 and returns False to cancel. Raises EngineError with llama.cpp's words.
         """
@@ -52,6 +60,7 @@ class LlamaModel:
         params.n_gpu_layers = n_gpu_layers
         params.use_extra_bufts = extra_buffers
         params.progress_callback = progress
+        params.load_mtp = self._has_head = with_head
         self._model = lib.llama_model_load_from_file(os.fsencode(path), params)
         if not self._model:
             raise EngineError(f"llama.cpp cannot load {path.name}: {log.last_words()}", "See `localllm show`.")
@@ -63,19 +72,21 @@ class LlamaModel:
             raise EngineError(f"{path.name} has no vocabulary.", "Choose a chat, completion or embedding model.")
 
     def context(self, config: EngineConfig, setting: Setting) -> LlamaBackend:
-        """Return a backend over these weights; close it before the model. Raises EngineError without the memory."""
+        """Return a backend over these weights; close it before the model. Raises EngineError without the memory.
+
+        It has a head where one was loaded, and the cache can be cut.
+        """
         facts = _facts(self._model, config, setting)
-        context = lib.llama_init_from_model(self._model, _context_params(facts, setting))
-        if not context:
-            raise EngineError(
-                f"llama.cpp cannot make a context of {facts.n_cells} tokens: {native_log().last_words()}",
-                "Use a smaller --ctx, or a smaller model.",
-            )
-        # What has no cache (an encoder) sees whole texts at once and cannot go on from one.
-        can_generate = bool(lib.llama_get_memory(context))
-        facts = replace(facts, can_generate=can_generate, adapters=self._adapters)
-        self._steering.open(context)
-        return LlamaBackend(self._model, context, facts, self._steering)
+        with ExitStack() as owned:
+            context = self._new_context(_context_params(facts, setting), owned)
+            # What has no cache (an encoder) sees whole texts at once and cannot go on from one.
+            can_generate = bool(lib.llama_get_memory(context))
+            facts = replace(facts, can_generate=can_generate, adapters=self._adapters)
+            head = self._new_head(facts, setting, owned) if self._has_head and facts.can_cut else None
+            owned.pop_all()
+        if head is None:
+            return LlamaBackend(self._model, context, facts, self._steering)
+        return HeadedBackend(self._model, context, facts, self._steering, head)
 
     def embedder(self, config: EngineConfig, setting: Setting, pooling: Pooling) -> LlamaEmbedder:
         """Return an embedder over these weights; close it before the model. Raises EngineError without the memory."""
@@ -102,6 +113,24 @@ class LlamaModel:
 
     def close(self) -> None:
         self._owned.close()
+
+    def _new_context(self, params: lib.llama_context_params, owned: ExitStack) -> int:
+        context: int | None = lib.llama_init_from_model(self._model, params)
+        if not context:
+            raise EngineError(
+                f"llama.cpp cannot make a context of {params.n_ctx} tokens: {native_log().last_words()}",
+                "Use a smaller --ctx, or a smaller model.",
+            )
+        owned.callback(lib.llama_free, context)
+        self._steering.open(context)
+        return context
+
+    def _new_head(self, facts: ModelFacts, setting: Setting, owned: ExitStack) -> LlamaHead:
+        facts = replace(facts, n_cells=facts.n_cells + facts.n_sequences * DRAFT_CELLS)
+        params = _context_params(facts, setting)
+        params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP
+        params.n_outputs_max = facts.n_places  # a row of each answer, not of a whole batch; fewer than places abort
+        return LlamaHead(self._model, self._new_context(params, owned), facts, self._steering)
 
     def _has_vocabulary(self) -> bool:
         return bool(lib.llama_vocab_type(lib.llama_model_get_vocab(self._model)))

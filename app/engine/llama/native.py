@@ -17,7 +17,7 @@ from llama_cpp._ctypes_extensions import load_shared_library
 
 from quantizer.errors import EngineError
 
-__all__ = ["NativeLog", "NativeSampler", "lib", "n_gpu_devices", "native_log"]
+__all__ = ["NativeLog", "NativeSampler", "hidden_states", "lib", "n_gpu_devices", "native_log"]
 
 NativeSampler = Any  # a ctypes pointer to llama_sampler
 _N_KEPT_LOG_LINES = 50
@@ -61,6 +61,14 @@ def n_gpu_devices() -> int:
     count.restype, get.restype, get.argtypes = ctypes.c_size_t, ctypes.c_void_p, [ctypes.c_size_t]
     kind.restype, kind.argtypes = ctypes.c_int, [ctypes.c_void_p]
     return sum(kind(get(index)) in _GPU_KINDS for index in range(count()))
+
+
+@cache
+def hidden_states() -> Any:
+    """Return llama.cpp's functions of hidden states, which it exports without calling them stable."""
+    from llama_cpp import llama_cpp_ext
+
+    return llama_cpp_ext
 
 
 def _ggml_function(name: str) -> Any:

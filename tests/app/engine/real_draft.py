@@ -36,7 +36,7 @@ def answers(backend: LlamaBackend, draft_model: DraftModel | None, temperature: 
         texts[event.request_id] += getattr(event, "text", "")
 
     # A clock that stands still teaches no costs: each draft stays as cheap as it is said to be.
-    engine = Engine(backend, hear, None, free_steps(), draft_model, clock=lambda: 0.0)
+    engine = Engine(backend, hear, None, free_steps(), [draft_model] if draft_model else [], clock=lambda: 0.0)
     for seed, prompt in enumerate(PROMPTS):
         sampling = SamplingParams(temperature=temperature, seed=seed)
         engine.submit(Request(request_id=prompt, prompt=prompt, sampling=sampling, max_tokens=48, ignore_eos=True))

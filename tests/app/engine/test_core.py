@@ -14,8 +14,11 @@ from app.engine.backend import Chunk, DecodeStatus
 from app.engine.core import Engine
 from app.engine.draft_model import DraftModel
 from app.engine.fake import FakeBackend
+from app.engine.fake_head import FakeHead
 from app.engine.frames import Failed, Finished, Output
+from app.engine.prediction_head import HeadDrafts
 from app.engine.request import FinishReason, Request, SamplingParams, TokenLogprob
+from app.engine.sources import DraftSource
 from app.engine.speculation import StepCost
 from app.engine.store import SequenceStore
 from quantizer.errors import EngineError, RequestError
@@ -467,7 +470,7 @@ def test_a_draft_model_that_is_right_takes_the_answer_a_draft_at_a_time() -> Non
     record, backend, guessing = Record(), FakeBackend(), Guessing()
     guessing.ignores_end = True
     wanted = request("a", n_tokens=200, ignore_eos=True)
-    engine = Engine(backend, record, step_cost=free_steps(), draft_model=draft_model(guessing, backend))
+    engine = Engine(backend, record, step_cost=free_steps(), draft_sources=[draft_model(guessing, backend)])
     engine.submit(wanted)
     run(engine)
     assert record.text["a"] == answer_alone(wanted)[0]
@@ -481,11 +484,35 @@ def test_a_draft_model_that_is_always_wrong_is_hardly_asked_again() -> None:
         wrong_every = 1
 
     record, backend = Record(), FakeBackend()
-    engine = Engine(backend, record, draft_model=draft_model(Wrong(), backend))
+    engine = Engine(backend, record, draft_sources=[draft_model(Wrong(), backend)])
     for name in "ab":
         engine.submit(request(name, prompt=name, n_tokens=400, ignore_eos=True))
         run(engine)
     assert engine.counters.drafts["draft model"].n_drafted < 60
+
+
+def head_drafts(backend: FakeBackend, wrong_every: int = 10**9, *, ignore_eos: bool = True) -> HeadDrafts:
+    return HeadDrafts(FakeHead(backend, wrong_every, ignore_eos=ignore_eos), 0.01, StepCost(), clock=lambda: 0.0)
+
+
+def test_a_head_that_is_right_takes_the_answer_a_draft_at_a_time() -> None:
+    record, backend, wanted = Record(), FakeBackend(), request("a", n_tokens=200, ignore_eos=True)
+    engine = Engine(backend, record, step_cost=free_steps(), draft_sources=[head_drafts(backend)])
+    engine.submit(wanted)
+    run(engine)
+    assert record.text["a"] == answer_alone(wanted)[0]
+    assert record.finished["a"].usage.n_passes < 60
+    drafted = engine.counters.drafts["prediction head"]
+    assert 0.9 * drafted.n_drafted < drafted.n_accepted
+
+
+def test_a_head_that_is_always_wrong_is_hardly_asked_again() -> None:
+    record, backend = Record(), FakeBackend()
+    engine = Engine(backend, record, draft_sources=[head_drafts(backend, wrong_every=1)])
+    for name in "ab":
+        engine.submit(request(name, prompt=name, n_tokens=400, ignore_eos=True))
+        run(engine)
+    assert engine.counters.drafts["prediction head"].n_drafted < 60
 
 
 def test_what_one_answer_said_is_drafted_for_the_next_that_begins_to_say_it() -> None:
@@ -521,6 +548,7 @@ arrivals = st.lists(
     st.integers(100, 200),
     st.booleans(),
     st.sampled_from([None, 2, 10**9]),  # how often a draft model is wrong
+    st.sampled_from([None, 2, 10**9]),  # and a prediction head
 )
 def test_batched_reused_and_drafted_answers_equal_serial_ones_under_random_arrivals_and_aborts(
     rows: list[tuple[int, str, int, int | None, int, SamplingParams]],
@@ -529,6 +557,7 @@ def test_batched_reused_and_drafted_answers_equal_serial_ones_under_random_arriv
     n_cells: int,
     can_cut: bool,
     wrong_every: int | None,
+    head_wrong_every: int | None,
 ) -> None:
     record = Record()
     backend = FakeBackend(
@@ -536,8 +565,10 @@ def test_batched_reused_and_drafted_answers_equal_serial_ones_under_random_arriv
     )
     drafting = Guessing(n_ctx=90, n_cells=n_cells, n_sequences=n_sequences, n_batch=max(n_batch, n_sequences))
     drafting.wrong_every = wrong_every or 1
-    drafter = draft_model(drafting, backend) if wrong_every else None
-    engine = Engine(backend, record, step_cost=free_steps(), draft_model=drafter)
+    sources: list[DraftSource] = [draft_model(drafting, backend)] if wrong_every else []
+    if head_wrong_every:
+        sources.insert(0, head_drafts(backend, head_wrong_every, ignore_eos=False))
+    engine = Engine(backend, record, step_cost=free_steps(), draft_sources=sources)
     wanted: dict[str, Request] = {}
     aborts: list[tuple[int, str]] = []
     for index, (delay, prompt, n_tokens, abort_after, priority, sampling) in enumerate(rows):

@@ -32,9 +32,6 @@ class Drafting(FakeBackend):
         logits[self.choose(row, "", ignore_eos=True)] = 20.0
         return logits
 
-    def tokens(self, sequence_id: int) -> list[int]:
-        return [cell.token for cell in self._cells[sequence_id]]
-
 
 def drafting(backend: FakeBackend, target: FakeBackend | None = None) -> DraftModel:
     """A draft model that costs nothing, as far as its clock goes."""

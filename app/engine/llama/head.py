@@ -1,0 +1,89 @@
+"""A model's own multi-token-prediction layer: a context over the same weights that follows the model's.
+
+Owns its context and what it is fed: each token with the hidden state that the model had before it. Source of the
+pairing: common_speculative_impl_draft_mtp in llama.cpp common/speculative.cpp as vendored in llama-cpp-python 0.3.36.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.backend import Chunk, DecodeStatus, ModelFacts
+from app.engine.llama.batch import Batch
+from app.engine.llama.context import LlamaBackend
+from app.engine.llama.hidden import HiddenRows, Row
+from app.engine.llama.native import hidden_states, lib
+from app.engine.llama.steering import Steering
+
+__all__ = ["DRAFT_CELLS", "LlamaHead"]
+
+DRAFT_CELLS = 32  # of an answer, beside the cells of the model; where they do not suffice, drafts end
+
+
+class LlamaHead(LlamaBackend):
+    """A `PredictionHead`. Its sequences are the model's, by the same ids and positions.
+
+    Where it did not see a sequence's begin (it was restored without it, or there was no room) it goes on without: what
+    it says is a guess anyhow.
+    """
+
+    def __init__(self, model: int, context: int, facts: ModelFacts, steering: Steering) -> None:
+        super().__init__(model, context, facts, steering)
+        n_embd = lib.llama_model_n_embd_out(model)
+        self._shape = (n_embd,)
+        self._batch = Batch(facts.n_batch, n_embd)
+        self._told = HiddenRows()  # by the model
+        self._guessed = HiddenRows()  # by the head itself, behind what the model computed
+        hidden_states().llama_set_embeddings_nextn(context, True, True)
+
+    def follow(self, chunks: Sequence[Chunk], hidden: Row) -> None:
+        """Compute what the model has just computed, with its hidden states of all tokens, shape (n_tokens, n_embd)."""
+        self._guessed.clear()
+        end = 0
+        for chunk in chunks:
+            begin, end = end, end + len(chunk.tokens)
+            self._place(chunk, begin)
+            self._batch.states[begin + 1 : end] = hidden[begin : end - 1]
+            n_kept = max(1, chunk.n_logits)  # the next token may follow any that was verified
+            self._told.keep(chunk.sequence_id, chunk.position + end - begin - n_kept, hidden[end - n_kept : end])
+        if self.decode([replace(chunk, n_logits=0) for chunk in chunks]) is not DecodeStatus.DONE:
+            for chunk in chunks:
+                self.truncate(chunk.sequence_id, 0)
+
+    def predict(self, chunks: Sequence[Chunk]) -> list[NDArray[np.float32]]:
+        for row, chunk in enumerate(chunks):
+            self._place(chunk, row)
+        if self.decode(chunks) is not DecodeStatus.DONE:
+            return []
+        for row, chunk in enumerate(chunks):
+            pointer = hidden_states().llama_get_embeddings_nextn_ith(self._context, row)
+            self._guessed.keep(chunk.sequence_id, chunk.position, np.ctypeslib.as_array(pointer, (1, *self._shape)))
+        return [self.logits(row) for row in range(len(chunks))]
+
+    def share(self, source_id: int, target_id: int, begin: int, end: int) -> None:
+        super().share(source_id, target_id, begin, end)
+        if begin == 0:
+            self._told.share(source_id, target_id)
+
+    def shift(self, sequence_id: int, n_keep: int, n_discard: int) -> None:
+        super().shift(sequence_id, n_keep, n_discard)
+        self._told.forget(sequence_id)
+
+    def restore(self, sequence_id: int, state: bytes | bytearray) -> bool:
+        self._told.forget(sequence_id)
+        return super().restore(sequence_id, state)
+
+    def _place(self, chunk: Chunk, row: int) -> None:
+        """Make the sequence end where `chunk` begins, and put the hidden state before that into `row`.
+
+        What stands behind was drafted. A text's first token has no state before it, nor has one where it is not known.
+        """
+        end = lib.llama_memory_seq_pos_max(self._memory, chunk.sequence_id) + 1
+        if end != chunk.position:
+            self.truncate(chunk.sequence_id, chunk.position if end > chunk.position else 0)
+        known = (rows.before(chunk.sequence_id, chunk.position) for rows in (self._guessed, self._told))
+        self._batch.states[row] = next((state for state in known if state is not None), 0.0)
