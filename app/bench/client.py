@@ -65,7 +65,8 @@ class Client:
         self, url: str, model: str = "", api_key: str = "", transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        limits = httpx.Limits(max_connections=64, max_keepalive_connections=64)
+        # llama-server closes what was idle for five seconds, httpx keeps it as long: the next request may meet that.
+        limits = httpx.Limits(max_connections=64, max_keepalive_connections=0)
         self._http = httpx.AsyncClient(
             base_url=url, headers=headers, timeout=_TIMEOUT_S, limits=limits, transport=transport, trust_env=False
         )

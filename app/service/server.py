@@ -34,6 +34,7 @@ __all__ = ["listen", "serve"]
 FINISH_TIMEOUT_S = 60
 HEADER_TIMEOUT_S = 15.0
 _MAX_HEADER_BYTES = 64 << 10
+_KEEP_ALIVE_S = 75  # longer than clients keep a connection: whoever closes first must not be the one that is asked
 _BACKLOG = 128
 
 
@@ -153,6 +154,7 @@ def _config(app: ASGIApp) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
+        timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=FINISH_TIMEOUT_S,
     )
 
