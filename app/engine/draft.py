@@ -8,7 +8,7 @@ costs or of how it is verified.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["NO_DRAFT", "Draft", "SuffixIndex", "SuffixReader"]
 
@@ -38,11 +38,12 @@ NO_DRAFT = Draft((), (), 0)
 
 @dataclass(slots=True)
 class _State:
-    """All suffixes with the same set of end positions; the longest has `length` tokens."""
+    """All suffixes with the same set of end positions, the first of which is `end`; the longest has `length` tokens."""
 
     length: int
     link: int
     following: dict[int, int]
+    end: int = 0
     count: int = 1
     used: int = 0
 
@@ -68,6 +69,11 @@ class SuffixIndex:
     def n_matched(self) -> int:
         """The length of the longest suffix of the text that occurred before."""
         return self._states[self._longest_repeated()].length
+
+    @property
+    def n_before(self) -> int:
+        """How many tokens of the text end with that suffix where it occurred first."""
+        return self._states[self._longest_repeated()].end
 
     def propose(self, n_tokens: int) -> Draft:
         """Return at most `n_tokens` that may follow the text: after the longest repeated suffix, the most frequent way
@@ -116,7 +122,7 @@ class SuffixIndex:
         states = self._states
         self._n_tokens += 1
         new = len(states)
-        states.append(_State(self._n_tokens, 0, {}, used=self._n_tokens))
+        states.append(_State(self._n_tokens, 0, {}, self._n_tokens, used=self._n_tokens))
         state = self._last
         while state >= 0 and token not in states[state].following:
             states[state].following[token] = new
@@ -134,9 +140,7 @@ class SuffixIndex:
             return target
         original = states[target]
         clone = len(states)
-        states.append(
-            _State(states[state].length + 1, original.link, dict(original.following), original.count, original.used)
-        )
+        states.append(replace(original, length=states[state].length + 1, following=dict(original.following)))
         original.link = clone
         while state >= 0 and states[state].following.get(token) == target:
             states[state].following[token] = clone

@@ -11,6 +11,7 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
 from app.engine.draft import NO_DRAFT, Draft
+from app.engine.edits import EditedText
 from app.engine.lookup import OtherTexts, OwnText
 from app.engine.scheduler import StepBudget
 from app.engine.sequence import Sequence
@@ -19,7 +20,7 @@ from app.engine.speculation import Acceptance, StepCost, best_cut
 
 __all__ = ["Drafter"]
 
-MAX_DRAFT_TOKENS = 31
+MAX_DRAFT_TOKENS = 63  # of all answers together: nobody's next token waits for more
 
 
 @dataclass(slots=True)
@@ -41,7 +42,7 @@ class Drafter:
     def __init__(self, cost: StepCost, more_sources: Many[DraftSource], clock: Callable[[], float]) -> None:
         self._cost = cost
         self._clock = clock
-        self._sources: tuple[DraftSource, ...] = (OwnText(), OtherTexts(), *more_sources)
+        self._sources: tuple[DraftSource, ...] = (OwnText(), EditedText(), OtherTexts(), *more_sources)
         self._acceptance = {source.name: Acceptance(source.evidence) for source in self._sources}
         self._n_plain = 1  # tokens of the step that is planned, drafts left out
         self._n_step = 1  # and with the drafts chosen so far
@@ -61,7 +62,7 @@ class Drafter:
         offers = []
         for sequence in answering:
             sequence.draft, sequence.guesses = NO_DRAFT, ()
-            n_most = min(MAX_DRAFT_TOKENS, sequence.limit - len(sequence.tokens) - 1)
+            n_most = min(MAX_DRAFT_TOKENS // len(answering), sequence.limit - len(sequence.tokens) - 1)
             if n_most > 0:
                 offers.append(_Offer(sequence, n_most))
         for source in self._sources:

@@ -92,8 +92,10 @@ def _confidence_level(draft: Draft, index: int) -> int:
     return min(int(draft.chances[index] * len(CONFIDENCE.prior_rates)), len(CONFIDENCE.prior_rates) - 1)
 
 
-# Of a lookup: how long the text is that occurred before. Of a model: how sure it is itself, from 0–1/6 to 5/6–1.
-MATCH_LENGTH = Evidence(_match_level, (0.05, 0.2, 0.5, 0.75, 0.9, 0.95), weighs_chances=True)
+# Of a lookup: how long the text is that occurred before. Of a text that is followed through changes: how much of it
+# came as expected. Of a model: how sure it is itself, from 0–1/6 to 5/6–1.
+MATCH_LENGTH = Evidence(_match_level, (0.05, 0.3, 0.7, 0.9, 0.95, 0.98), weighs_chances=True)
+AGREEMENT = Evidence(_match_level, (0.5, 0.7, 0.8, 0.9, 0.95, 0.98), weighs_chances=False)
 CONFIDENCE = Evidence(_confidence_level, (0.2, 0.3, 0.5, 0.6, 0.75, 0.9), weighs_chances=False)
 
 
