@@ -1,0 +1,83 @@
+"""What drafts gain where steps cost what they are said to cost: the edit benchmark without a model, and without noise.
+
+Run: `uv run python tests/bench/draft_gain.py [--ratios 1:1,2:1.67,16:4.14,32:7.02]`. The answers of app/bench/edit.py
+are given to the engine's own drafter token by token; a step counts as many times a step of one token as the ratios say.
+The default ratios are those of 1.24B Q4_K_M on two AVX-512 cores at depth 512, weights repacked, attention not fused.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from statistics import mean
+
+from tokenizers import Tokenizer
+
+from app.bench.edit import TASKS, EditTask
+from app.bench.prose import Prose
+from app.engine.drafter import Drafter
+from app.engine.fake import FakeBackend
+from app.engine.request import Request, SamplingParams
+from app.engine.scheduler import StepBudget
+from app.engine.sequence import Sequence
+from app.engine.speculation import StepCost
+
+__all__ = ["gain"]
+
+RATIOS = "1:1,2:1.67,4:1.94,8:3.43,16:4.14,32:7.02"
+N_TOKENS = 256
+TOKENIZER = Path(__file__).parents[2] / "assets/guide/tokenizer.json"
+
+
+def gain(prompt: list[int], answer: list[int], ratios: dict[int, float]) -> tuple[float, int, int]:
+    """Return how many times faster than without drafts `answer` is said, and how many tokens were drafted and taken."""
+    cost = StepCost(dict(ratios))
+    drafter = Drafter(StepCost(dict(ratios)), [], lambda: 0.0)
+    sampling = SamplingParams(temperature=0.0)
+    sequence = Sequence(
+        request=Request(request_id="a", prompt="", sampling=sampling),
+        arrival=1,
+        tokens=[*prompt, answer[0]],
+        n_prompt=len(prompt),
+        limit=len(prompt) + len(answer),
+        sampler=FakeBackend().new_sampler(sampling, ignore_eos=True),
+        acceptance=drafter.new_acceptance(),
+        arrived_s=0.0,
+    )
+    spent = 1.0
+    while sequence.n_output < len(answer):
+        sequence.n_computed = len(sequence.tokens) - 1
+        drafter.assign([sequence], StepBudget(512, 128))
+        draft = sequence.draft.tokens
+        spent += cost.ratio(1 + len(draft))
+        said = answer[sequence.n_output :]
+        n_taken = next((i for i, (one, other) in enumerate(zip(draft, said, strict=False)) if one != other), len(draft))
+        for token in said[: n_taken + 1]:
+            drafter.compare(sequence, token)
+            sequence.append(token)
+        if draft:
+            drafter.settle(sequence, len(draft), n_taken)
+    return len(answer) / spent, sequence.n_drafted, sequence.n_accepted
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ratios", default=RATIOS, help="tokens of a step : its cost in steps of one token")
+    parser.add_argument("--count", type=int, default=8, help="texts of each task (8)")
+    options = parser.parse_args()
+    pairs = (item.split(":") for item in options.ratios.split(","))
+    ratios = {int(n_tokens): float(ratio) for n_tokens, ratio in pairs}
+    tokenizer = Tokenizer.from_file(str(TOKENIZER))
+
+    def of(task: EditTask) -> tuple[float, int, int]:
+        prompt, answer = (tokenizer.encode(text).ids for text in (task.prompt, task.answer))
+        return gain(prompt, answer[:N_TOKENS], ratios)
+
+    for name, make in TASKS.items():
+        found = [of(make(Prose(seed))) for seed in range(options.count)]
+        times, n_drafted, n_taken = (mean(values) for values in zip(*found, strict=True))
+        print(f"{name:7} {times:.2f} × plain, {n_taken:.0f} of {n_drafted:.0f} draft tokens taken")
+
+
+if __name__ == "__main__":
+    main()
