@@ -54,7 +54,7 @@ def print_piece(text: str) -> None:
 
 
 def stats_line(completed: Completed) -> str:
-    """Return one line: waiting time, rates, tokens, and what drafts did where there were any."""
+    """Return one line: waiting time, rates, tokens, and what drafts saved where they did."""
     drafts = (
         f" · drafts {completed.n_accepted_tokens} of {completed.n_drafted_tokens} taken,"
         f" {completed.tokens_per_pass:.2f} tokens a pass, about {completed.saved_s:.2f} s saved"
@@ -64,7 +64,7 @@ def stats_line(completed: Completed) -> str:
         f" · prefill {completed.prefill_tokens_per_s:.1f} tok/s"
         f" · decode {completed.decode_tokens_per_s:.1f} tok/s"
         f" · {completed.n_prompt_tokens} tokens in ({completed.n_cached_tokens} cached),"
-        f" {completed.n_output_tokens} out{drafts if completed.n_drafted_tokens else ''} · {completed.finish_reason}"
+        f" {completed.n_output_tokens} out{drafts if completed.n_accepted_tokens else ''} · {completed.finish_reason}"
     )
 
 
