@@ -12,7 +12,6 @@ from pathlib import Path
 from app.library.resolve import resolve
 from app.settings import Settings
 from quantizer.adapter import admit_adapter
-from quantizer.control_vector import read_control_vector
 from quantizer.errors import UsageError
 from quantizer.gate import admit
 
@@ -47,8 +46,14 @@ def read_attachments(settings: Settings, model: Path) -> Attachments:
     for file, _ in lora:
         admit_adapter(Path(file), model)
     for file, _ in vectors:
-        read_control_vector(Path(file), model)
+        _check_control_vector(Path(file), model)
     return Attachments(lora, vectors, _draft_path(settings))
+
+
+def _check_control_vector(path: Path, model: Path) -> None:
+    from quantizer.control_vector import read_control_vector  # with numpy, 0.3 s that a service without one saves
+
+    read_control_vector(path, model)
 
 
 def _draft_path(settings: Settings) -> str:

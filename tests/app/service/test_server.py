@@ -195,3 +195,9 @@ def test_listening_on_ipv6_loopback_works_where_it_exists() -> None:
         pytest.skip(str(error))
     with listener:
         assert listener.getsockname()[0] == "::1"
+
+
+def test_the_service_starts_without_numbers_or_native_code() -> None:
+    code = "import sys, app.service.application, app.service.server; print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert not {"numpy", "llama_cpp", "gguf"} & set(done.stdout.split())
