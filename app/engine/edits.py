@@ -30,6 +30,15 @@ class _Change:
     new: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Joint:
+    """Where an answer that had left at index `left_at`, when `place` was expected, joined again behind a new change."""
+
+    place: int
+    left_at: int
+    change: _Change
+
+
 @dataclass(slots=True)
 class _Trail:
     """Where an answer is in the earlier text that it follows. `tokens` is the whole text, which grows.
@@ -43,7 +52,7 @@ class _Trail:
     place: int
     n_agreed: int
     left_at: int | None = None
-    doubtful: tuple[_Trail, _Change] | None = None  # the trail as it was before it joined again, and over what
+    doubtful: _Joint | None = None  # the newest one, until enough agrees behind it
     changes: dict[int, list[_Change]] = field(default_factory=dict)  # by their first old token, the newest first
 
     @property
@@ -85,14 +94,13 @@ class _Trail:
         self.place += 1
         self.n_agreed += 1
         if self.doubtful is not None and self.n_agreed >= N_SURE_TOKENS:
-            self._learn(self.doubtful[1])
+            self._learn(self.doubtful.change)
             self.doubtful = None
         return True
 
     def _leave(self, index: int) -> None:
         if self.doubtful is not None:
-            before = self.doubtful[0]
-            self.place, self.left_at = before.place, before.left_at
+            self.place, self.left_at = self.doubtful.place, self.doubtful.left_at
         else:
             self.left_at = index
         self.n_agreed, self.doubtful = 0, None
@@ -103,10 +111,9 @@ class _Trail:
             return
         for place in range(self.place, min(self.place + MAX_CHANGE_TOKENS + 1, left_at)):
             if self.tokens[place] == self.tokens[index]:
-                before = _Trail(self.tokens, index, self.place, 0, left_at)
                 change = _Change(tuple(self.tokens[self.place : place]), tuple(self.tokens[left_at:index]))
                 is_known = change in self.changes.get(self.tokens[self.place], ())
-                self.doubtful = None if is_known else (before, change)
+                self.doubtful = None if is_known else _Joint(self.place, left_at, change)
                 self.place, self.left_at = place + 1, None
                 self.n_agreed = N_SURE_TOKENS if is_known else 1
                 return
