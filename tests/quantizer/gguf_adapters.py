@@ -6,7 +6,7 @@ from pathlib import Path
 
 import gguf
 import numpy as np
-from gguf_files import N_EMBD, N_LAYERS, Edit
+from gguf_files import N_EMBD, N_LAYERS, Edit, write_gguf
 
 __all__ = ["control_vector", "lora", "lora_weights"]
 
@@ -48,10 +48,5 @@ def control_vector(
 
 
 def _write(writer: gguf.GGUFWriter, path: Path, tensors: dict[str, np.ndarray]) -> Path:
-    for name, array in tensors.items():
-        writer.add_tensor(name, array)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_gguf(writer, tensors)
     return path

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+from gguf_files import write_gguf
 
 __all__ = ["tiny_bert"]
 
@@ -26,12 +27,7 @@ def tiny_bert(path: Path, pooling: gguf.PoolingType, has_rank_head: bool = False
     writer.add_causal_attention(False)
     writer.add_pooling_type(pooling)
     _add_vocabulary(writer)
-    for name, array in _weights(has_rank_head).items():
-        writer.add_tensor(name, array)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_gguf(writer, _weights(has_rank_head))
     return path
 
 

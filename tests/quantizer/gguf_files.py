@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import gguf
 import numpy as np
 
-__all__ = ["Edit", "Skeleton", "byte_level_tokens", "raw_gguf", "raw_string", "tiny_llama", "tiny_weights"]
+__all__ = [
+    "Edit",
+    "Skeleton",
+    "byte_level_tokens",
+    "raw_gguf",
+    "raw_string",
+    "tiny_llama",
+    "tiny_weights",
+    "write_gguf",
+]
 
 Edit = Callable[[gguf.GGUFWriter], None]
 
@@ -35,13 +44,18 @@ def tiny_llama(
     _add_vocabulary(writer)
     if edit is not None:
         edit(writer)
-    for name, array in (tiny_weights() if tensors is None else tensors).items():
+    write_gguf(writer, tiny_weights() if tensors is None else tensors)
+    return path
+
+
+def write_gguf(writer: gguf.GGUFWriter, tensors: Mapping[str, np.ndarray]) -> None:
+    """Write what `writer` was given, and `tensors`, to its file."""
+    for name, array in tensors.items():
         writer.add_tensor(name, array)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
 
 
 def _add_hyperparameters(writer: gguf.GGUFWriter) -> None:
@@ -125,12 +139,8 @@ class Skeleton:
         if self.n_experts:
             writer.add_expert_count(self.n_experts)
             writer.add_expert_used_count(2)
-        for name, shape in self._shapes().items():
-            writer.add_tensor(name, np.zeros(shape, np.float32 if len(shape) == 1 else np.float16))
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        types = {name: np.float32 if len(shape) == 1 else np.float16 for name, shape in self._shapes().items()}
+        write_gguf(writer, {name: np.zeros(shape, types[name]) for name, shape in self._shapes().items()})
         return path
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:

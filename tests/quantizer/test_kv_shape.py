@@ -4,7 +4,7 @@ from pathlib import Path
 
 import gguf
 import pytest
-from gguf_files import Edit, tiny_llama
+from gguf_files import Edit, tiny_llama, write_gguf
 
 from quantizer.header import read_header
 from quantizer.kv_shape import KvShape, kv_shape_of
@@ -35,8 +35,5 @@ def test_layers_without_attention_keep_no_tokens(tmp_path: Path) -> None:
     writer.add_embedding_length(64)
     writer.add_head_count(4)
     writer.add_head_count_kv([0, 2, 0])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_gguf(writer, {})
     assert kv_shape_of(read_header(path)) == KvShape(k_elements=32, v_elements=32, k_head=16, v_head=16)

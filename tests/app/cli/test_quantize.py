@@ -8,6 +8,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from gguf_files import write_gguf
 
 
 def localllm(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -28,12 +29,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     writer.add_head_count_kv(2)
     writer.add_license("mit")
     writer.add_chat_template("{{ messages }}")
-    for i in range(3):
-        writer.add_tensor(f"blk.{i}.attn_q.weight", np.ones((64, 64), np.float16))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_gguf(writer, {f"blk.{i}.attn_q.weight": np.ones((64, 64), np.float16) for i in range(3)})
     return path
 
 
