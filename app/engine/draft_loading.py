@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["head_drafts", "head_notice", "load_draft_model"]
 
-_CANNOT_TAKE_BACK = "what the model computed cannot be taken back in part, as refused drafts must be"
+_CANNOT_TAKE_BACK = "what it computed cannot be taken back in part, as refused drafts must be"
 _REMEDY = "Choose a smaller model of the same family for --draft, or leave it out."
 
 
@@ -60,7 +60,7 @@ def load_draft_model(
 
     path = Path(config.draft_path)
     if not facts.can_cut:
-        raise _refusal(path, _CANNOT_TAKE_BACK)
+        raise _refusal(path, f"of the model that it drafts for, {_CANNOT_TAKE_BACK}")
     model = llama.LlamaModel(path, config.n_gpu_layers, setting.extra_buffers, lambda _fraction: True)
     owned.callback(model.close)
     if difference := mismatch(target.vocabulary(), model.vocabulary()):
@@ -68,7 +68,7 @@ def load_draft_model(
     backend = model.context(replace(config, n_ctx=facts.n_ctx), setting)
     owned.callback(backend.close)
     if not backend.facts.can_cut:
-        raise _refusal(path, "what it computed cannot be taken back in part, as refused drafts must be")
+        raise _refusal(path, _CANNOT_TAKE_BACK)
     return DraftModel(backend, facts, step_cost)
 
 
