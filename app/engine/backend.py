@@ -26,8 +26,9 @@ class ModelFacts:
 
     `n_sequences` answers may run at once; the cache keeps `n_places` sequences. With `can_cut` a sequence can be
     truncated and copied anywhere; without (recurrent, hybrid, sliding window) only as a whole. With `can_shift` its
-    tokens can move to other positions. Saved states fit where
-    the `layout` is the same. Without `can_generate` the model (an encoder) only embeds or ranks whole texts.
+    tokens can move to other positions. Saved states fit where the `layout` is the same. A cache that `is_on_host` is
+    read no faster than states are saved and restored; that of a GPU is. Without `can_generate` the model (an encoder)
+    only embeds or ranks whole texts.
     """
 
     description: str
@@ -43,6 +44,7 @@ class ModelFacts:
     model_bytes: int
     layout: str = ""
     can_shift: bool = False
+    is_on_host: bool = True
     can_generate: bool = True
     adapters: tuple[Adapter, ...] = ()
 

@@ -20,9 +20,10 @@ from app.engine.store import SavedMatch, SequenceStore
 __all__ = ["PrefixCache", "Seat"]
 
 MIN_CHECKPOINT_TOKENS = 32
-MIN_SAVED_TOKENS = 64  # fewer are computed faster than they are saved and found
+MIN_SAVED_TOKENS = 32  # fewer are computed faster than they are saved and found
 MAX_RESTORED_SHARE = 32  # a saved sequence comes back for a begin that is at least this share of it
-MAX_IDLE_CELLS = 1024  # that may stay in use beside a lone sequence
+MAX_IDLE_CELLS = 128  # that finished sequences may keep beside the one that begins, or MAX_IDLE_SHARE of all
+MAX_IDLE_SHARE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class PrefixCache:
         A sequence that goes on where a finished one ended takes its place; any other shares the cells it needs.
         """
         match = self._match(tokens, adapters)
-        if self._tidy(match.n_tokens):
+        if self._tidy(match):
             match = self._match(tokens, adapters)
         saved = self._saved_match(tokens, adapters, match.n_tokens)
         if saved is not None:
@@ -194,19 +195,23 @@ class PrefixCache:
             return None
         return match if self._facts.can_cut or match.n_tokens == match.n_saved else None
 
-    def _tidy(self, n_cached: int) -> bool:
-        """Move idle sequences out to the store before a lone one is seated, where they would cost it too much.
+    def _tidy(self, match: Match) -> bool:
+        """Move finished sequences out to the store where they would cost the one that begins too much.
 
         Attention reads every cell up to the highest in use, whoever holds it: 11 µs a cell and step on two cores with a
-        1.24B model, against some 20 µs to save a cell and have it back. Return whether anything was moved.
+        1.24B model, against some 20 µs to save a cell and have it back. What matched goes too where nothing runs, and
+        comes back to the lowest cells. Return whether anything was moved.
         """
-        is_alone = self._tree.locked_cells() == 0
-        if self._store is None or not is_alone or self._high_water - n_cached <= MAX_IDLE_CELLS:
+        n_locked = self._tree.locked_cells()
+        n_read = self._tree.n_cells if n_locked else self._high_water
+        n_idle = n_read - n_locked - match.n_tokens
+        if self._store is None or not self._facts.is_on_host or n_idle <= max(MAX_IDLE_CELLS, n_read // MAX_IDLE_SHARE):
             return False
         for sequence_id in self._tree.unlocked():
-            if self._is_replaceable(sequence_id):
+            if not (n_locked and sequence_id == match.sequence_id) and self._is_replaceable(sequence_id):
                 self._drop(sequence_id)
-        self._high_water = self._tree.n_cells
+        if not n_locked:
+            self._high_water = self._tree.n_cells
         return True
 
     def _is_replaceable(self, sequence_id: int) -> bool:

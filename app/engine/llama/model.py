@@ -23,7 +23,7 @@ from app.engine.llama.context import LlamaBackend
 from app.engine.llama.embedder import LlamaEmbedder
 from app.engine.llama.head import DRAFT_CELLS, LlamaHead
 from app.engine.llama.headed import HeadedBackend
-from app.engine.llama.native import lib, native_log
+from app.engine.llama.native import lib, n_gpu_devices, native_log
 from app.engine.llama.steering import Steering, load_adapters
 from app.engine.tuning import Setting
 from app.engine.vocabulary import Vocabulary
@@ -158,6 +158,7 @@ def _facts(model: int, config: EngineConfig, setting: Setting) -> ModelFacts:
         n_parameters=lib.llama_model_n_params(model),
         model_bytes=lib.llama_model_size(model),
         layout=_layout(setting),
+        is_on_host=not (n_gpu_devices() and config.n_gpu_layers),
     )
 
 
