@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 __all__ = ["Demand", "StepBudget", "plan"]
 
+BLOCK_TOKENS = 16  # CPU kernels take so many at once; those left over cost up to 1.4 times as much as a block of them
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:
@@ -39,7 +41,8 @@ class StepBudget:
 def plan(demands: Sequence[Demand], budget: StepBudget) -> dict[int, int]:
     """Return key → number of tokens to compute in this step, in batch order; every count is at least 1.
 
-    Each answering sequence gets its next token before any gets its draft, and drafts come before prompts.
+    Each answering sequence gets its next token before any gets its draft, and drafts come before prompts. A prompt that
+    goes on in the next step leaves to it what is over whole blocks.
     """
     ordered = sorted(demands, key=lambda demand: demand.rank)
     answering = [demand for demand in ordered if demand.is_answering][: budget.n_tokens]
@@ -55,6 +58,8 @@ def plan(demands: Sequence[Demand], budget: StepBudget) -> dict[int, int]:
     for demand in prompts:
         if n_left == 0:
             break
-        share[demand.key] = min(demand.n_pending, n_left)
-        n_left -= share[demand.key]
+        n_share = min(demand.n_pending, n_left)
+        n_left -= n_share
+        n_over = (sum(share.values()) + n_share) % BLOCK_TOKENS
+        share[demand.key] = n_share - n_over if n_over < n_share < demand.n_pending else n_share
     return share

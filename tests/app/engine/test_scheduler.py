@@ -21,7 +21,13 @@ def test_a_lone_prompt_takes_the_whole_budget() -> None:
 
 
 def test_a_prompt_is_chunked_smaller_while_an_answer_streams() -> None:
-    assert plan([prompt(1, 2000), answer(2)], BUDGET) == {2: 1, 1: 128}
+    assert plan([prompt(1, 2000), answer(2)], BUDGET) == {2: 1, 1: 127}
+
+
+def test_a_prompt_that_goes_on_leaves_over_what_fills_no_block_and_one_that_ends_does_not() -> None:
+    assert sum(plan([prompt(1, 50), prompt(2, 2000), *map(answer, range(3, 10))], BUDGET).values()) == 128
+    assert plan([prompt(1, 100), answer(2)], BUDGET) == {2: 1, 1: 100}
+    assert plan([prompt(1, 10)], StepBudget(8, 2)) == {1: 8}
 
 
 def test_drafts_yield_to_the_next_token_of_every_answer() -> None:
