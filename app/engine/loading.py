@@ -94,8 +94,7 @@ def load_model(
         weights = _fingerprint_with_vectors(key, config)
         store = SequenceStore(cache_dir / "prefix" / f"{weights}-{backend.facts.layout}", max_memory_bytes)
         owned.callback(store.close)
-        ratios = tuned.step_ratios(key) or measured_ratios
-        step_cost = StepCost(ratios) if ratios else StepCost()
+        step_cost = StepCost.through(tuned.step_ratios(key) or measured_ratios)
         head = head_drafts(backend, layer, step_cost)
         if has_prediction_layers(header):
             on_notice(head_notice(path.name, head, backend.facts))

@@ -26,7 +26,7 @@ class Effort:
     step_sizes: tuple[int, ...]
 
 
-THOROUGH = Effort(n_repeats=3, n_prefill=512, depths=(0, 512, 1792), step_sizes=(2, 4, 8, 16, 32))
+THOROUGH = Effort(n_repeats=3, n_prefill=512, depths=(0, 512, 1792), step_sizes=(2, 4, 8, 15, 16, 17, 31, 32))
 QUICK = Effort(n_repeats=2, n_prefill=128, depths=(0, 512, 1792), step_sizes=(4, 16))  # 4 s a setting, 1B on 2 cores
 
 

@@ -84,6 +84,20 @@ def test_one_step_that_was_held_up_does_not_end_drafting() -> None:
     assert cost.ratio(8) <= before * 1.41
 
 
+def test_what_was_measured_bends_what_is_usual_between_and_beyond() -> None:
+    usual, found = StepCost(), StepCost.through({4: 2 * StepCost().ratio(4), 16: 3 * StepCost().ratio(16)})
+    assert found.ratio(4) == 2 * usual.ratio(4)
+    assert found.ratio(16) == 3 * usual.ratio(16)
+    assert 2 * usual.ratio(9) < found.ratio(9) < 3 * usual.ratio(9)
+    assert found.ratio(48) == pytest.approx(3 * usual.ratio(48))
+    assert StepCost.through({}).ratios == usual.ratios
+
+
+def test_rather_a_whole_block_is_verified_than_some_of_one() -> None:
+    for n_draft, n_tried in ((14, 11), (15, 15), (30, 15), (31, 31)):
+        assert best_cut([0.98] * n_draft, StepCost(), n_step=1, n_answers=1).n_tokens == n_tried
+
+
 def test_a_copy_of_the_acceptance_learns_alone() -> None:
     shared = Acceptance()
     own = shared.copy()
