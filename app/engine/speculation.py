@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from app.engine.draft import Draft
 
-__all__ = ["CONFIDENCE", "MATCH_LENGTH", "Acceptance", "Cut", "Evidence", "StepCost", "best_cut"]
+__all__ = ["CONFIDENCE", "CPU_COST_RATIOS", "MATCH_LENGTH", "Acceptance", "Cut", "Evidence", "StepCost", "best_cut"]
 
 # Time of a step of n tokens over that of one, all with logits. Measured with a 1.24B Q4_K_M on 2 AVX-512 cores at depth
 # 512, weights repacked, attention not fused. The kernels take 16 rows at once, then 4, and each row that is left over

@@ -1,8 +1,8 @@
 """What drafts gain where steps cost what they are said to cost: the edit benchmark without a model, and without noise.
 
 Run: `uv run python tests/bench/draft_gain.py [--ratios 1:1,2:1.67,16:4.14,32:7.02]`. The answers of app/bench/edit.py
-are given to the engine's own drafter token by token; a step counts as many times a step of one token as the ratios say.
-The default ratios are those of 1.24B Q4_K_M on two AVX-512 cores at depth 512, weights repacked, attention not fused.
+are given to the engine's own drafter token by token; a step counts as many times a step of one token as the ratios say,
+by default those that the engine starts with.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from app.engine.fake import FakeBackend
 from app.engine.request import Request, SamplingParams
 from app.engine.scheduler import StepBudget
 from app.engine.sequence import Sequence
-from app.engine.speculation import StepCost
+from app.engine.speculation import CPU_COST_RATIOS, StepCost
 
 __all__ = ["gain"]
 
-RATIOS = "1:1,2:1.67,4:1.94,8:3.43,16:4.14,32:7.02"
 N_TOKENS = 256
 TOKENIZER = Path(__file__).parents[2] / "assets/guide/tokenizer.json"
 
@@ -62,7 +61,8 @@ def gain(prompt: list[int], answer: list[int], ratios: dict[int, float]) -> tupl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ratios", default=RATIOS, help="tokens of a step : its cost in steps of one token")
+    usual = ",".join(f"{n_tokens}:{ratio}" for n_tokens, ratio in CPU_COST_RATIOS.items())
+    parser.add_argument("--ratios", default=usual, help="tokens of a step : its cost in steps of one token")
     parser.add_argument("--count", type=int, default=8, help="texts of each task (8)")
     options = parser.parse_args()
     pairs = (item.split(":") for item in options.ratios.split(","))
