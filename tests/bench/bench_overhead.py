@@ -1,8 +1,8 @@
 """What the engine costs over llama.cpp itself: the same greedy tokens from Engine and from a bare loop of C calls.
 
 Run: `uv run python tests/bench/bench_overhead.py MODEL.gguf`. Both use one loaded model and one context in this process
-by turns. No draft is ever verified: the engine looks for one and is told that none pays. Repacked weights end the
-process on some machines, so they are only used with --repack.
+by turns. No answer ends before its last token, and no draft is ever verified: the engine looks for one and is told that
+none pays. Repacked weights end the process on some machines, so they are only used with --repack.
 """
 
 from __future__ import annotations
@@ -51,6 +51,9 @@ def raw_decode(backend: LlamaBackend, prompt: list[int], n_tokens: int) -> Decod
     context = backend._context
     _clear(backend)
     chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
+    ends = [token for token in range(backend.facts.n_vocab) if backend.is_end(token)]
+    banned = (lib.llama_logit_bias * len(ends))(*(lib.llama_logit_bias(token, float("-inf")) for token in ends))
+    lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_logit_bias(backend.facts.n_vocab, len(ends), banned))
     lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_greedy())
     given = (lib.llama_token * len(prompt))(*prompt)
     lib.llama_decode(context, lib.llama_batch_get_one(given, len(prompt)))
@@ -58,13 +61,13 @@ def raw_decode(backend: LlamaBackend, prompt: list[int], n_tokens: int) -> Decod
     newest = (lib.llama_token * 1)(tokens[0])
     batch = lib.llama_batch_get_one(newest, 1)
     begun_s = time.perf_counter()
-    while len(tokens) < n_tokens and not backend.is_end(tokens[-1]):
+    while len(tokens) < n_tokens:
         lib.llama_decode(context, batch)
         newest[0] = lib.llama_sampler_sample(chain, context, -1)
         tokens.append(newest[0])
     decode_s = time.perf_counter() - begun_s
     lib.llama_sampler_free(chain)
-    text = b"".join(backend.piece(token) for token in tokens if not backend.is_end(token))
+    text = b"".join(map(backend.piece, tokens))
     return Decoded(text.decode("utf-8", "replace"), len(tokens), decode_s)
 
 
@@ -73,9 +76,8 @@ def engine_decode(backend: LlamaBackend, prompt: list[int], n_tokens: int) -> De
     events: list[Event] = []
     _clear(backend)
     engine = Engine(backend, events.append, step_cost=StepCost(dict(_NO_DRAFT_PAYS)))
-    engine.submit(
-        Request(request_id="bench", prompt=tuple(prompt), sampling=SamplingParams(temperature=0.0), max_tokens=n_tokens)
-    )
+    greedy = SamplingParams(temperature=0.0)
+    engine.submit(Request("bench", tuple(prompt), sampling=greedy, max_tokens=n_tokens, ignore_eos=True))
     begun_s = 0.0
     while not engine.is_idle:
         engine.step()
@@ -89,8 +91,7 @@ def engine_decode(backend: LlamaBackend, prompt: list[int], n_tokens: int) -> De
     (finished,) = (event for event in events if isinstance(event, Finished))
     assert finished.usage.n_drafted_tokens == 0, "the cost table rules drafts out"
     text = "".join(event.text for event in events if isinstance(event, Output))
-    has_end = finished.usage.n_output_tokens < n_tokens
-    return Decoded(text, finished.usage.n_output_tokens + has_end, decode_s)
+    return Decoded(text, finished.usage.n_output_tokens, decode_s)
 
 
 def _clear(backend: LlamaBackend) -> None:
