@@ -1,38 +1,27 @@
 """Computed sequences outside the KV cache: in host memory, and from there on disk for the next start.
 
-Owns the files under `<cache>/prefix/<model fingerprint>`: one sequence a file, written beside and renamed, so that a
-kill leaves none half; checked against the model, the tokens and a checksum when read; the least recently used go first.
-Several processes may share a folder: a file that another removed is only a miss. Knows nothing of what a state holds.
+Owns what is kept of the files under `<cache>/prefix/<model fingerprint>` and of their states in memory: the least
+recently used go first. Knows nothing of what a state holds, or of how a file is written.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
-import os
 import queue
-import struct
 import threading
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from app.engine.sequence_file import Label, Tokens, labels_in, read_state, touch, write_state
 
 __all__ = ["SavedMatch", "SequenceStore", "fingerprint"]
 
 MAX_MEMORY_BYTES = 1 << 30
 MAX_DISK_BYTES = 4 << 30
-_MAGIC = b"localllm-seq-1\n\0"
-_LENGTH = struct.Struct("<I")
-_MAX_HEADER_BYTES = 4096
 _N_SAMPLES, _SAMPLE_BYTES = 64, 4096
-
-Tokens = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +35,9 @@ class SavedMatch:
 
 @dataclass(slots=True)
 class _Entry:
-    """A saved sequence of a realm. `state` is None while on disk only; `file_bytes` is 0 while in memory only."""
+    """A saved sequence. `state` is None while on disk only; `file_bytes` is 0 while in memory only."""
 
-    realm: str
-    tokens: Tokens
+    label: Label
     state: bytes | bytearray | None
     file_bytes: int
 
@@ -82,7 +70,9 @@ class SequenceStore:
         self._max_memory_bytes = max_memory_bytes
         self._max_disk_bytes = max_disk_bytes
         self._lock = threading.Lock()  # guards _entries, which the writing thread touches too
-        self._entries: dict[str, _Entry] = _read_folder(folder)  # the least recently used first
+        self._entries = {  # the least recently used first
+            name: _Entry(label, None, n_bytes) for name, label, n_bytes in labels_in(folder)
+        }
         self._to_write: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write_files, name="prefix-writer", daemon=True)
         self._writer.start()
@@ -92,9 +82,9 @@ class SequenceStore:
         wanted = np.asarray(tokens, np.int32)
         with self._lock:
             found = [
-                SavedMatch(name, _n_common(entry.tokens, wanted), len(entry.tokens))
+                SavedMatch(name, _n_common(entry.label.tokens, wanted), len(entry.label.tokens))
                 for name, entry in self._entries.items()
-                if entry.realm == realm
+                if entry.label.realm == realm
             ]
         best = max(found, key=lambda match: (match.n_tokens, -match.n_saved), default=None)
         return best if best is not None and best.n_tokens else None
@@ -105,13 +95,13 @@ class SequenceStore:
             entry = self._entries.get(match.name)
         if entry is None:
             return None
-        state = entry.state if entry.state is not None else _read_state(self._folder / match.name, entry)
+        state = entry.state if entry.state is not None else read_state(self._folder / match.name, entry.label)
         with self._lock:
             self._entries.pop(match.name, None)
             if state is not None:
                 self._entries[match.name] = entry  # now the most recently used
         if entry.file_bytes:
-            _touch(self._folder / match.name)
+            touch(self._folder / match.name)
         return state
 
     def save(self, tokens: Sequence[int], state: bytes | bytearray, realm: str = "") -> None:
@@ -119,10 +109,10 @@ class SequenceStore:
         wanted = np.asarray(tokens, np.int32)
         name = hashlib.blake2b(realm.encode() + wanted.tobytes(), digest_size=16).hexdigest()
         with self._lock:
-            of_realm = [(key, entry) for key, entry in self._entries.items() if entry.realm == realm]
-            for key in [key for key, entry in of_realm if _begins(entry.tokens, wanted)]:
+            of_realm = [(key, entry) for key, entry in self._entries.items() if entry.label.realm == realm]
+            for key in [key for key, entry in of_realm if _begins(entry.label.tokens, wanted)]:
                 self._forget(key)
-            self._entries[name] = _Entry(realm, wanted, state, 0)
+            self._entries[name] = _Entry(Label(realm, wanted), state, 0)
         self._to_write.put(name)
 
     @property
@@ -152,7 +142,7 @@ class SequenceStore:
             with self._lock:
                 entry = self._entries.get(name)
             if entry is not None and entry.state is not None and not entry.file_bytes:
-                n_bytes = _write(self._folder, name, entry, entry.state, self._max_disk_bytes)
+                n_bytes = write_state(self._folder, name, entry.label, entry.state, self._max_disk_bytes)
                 with self._lock:
                     entry.file_bytes = n_bytes
                     if self._entries.get(name) is not entry:  # replaced while it was being written
@@ -184,107 +174,3 @@ def _n_common(left: Tokens, right: Tokens) -> int:
 
 def _begins(begin: Tokens, whole: Tokens) -> bool:
     return len(begin) <= len(whole) and _n_common(begin, whole) == len(begin)
-
-
-def _header(entry: _Entry, state: bytes | bytearray) -> bytes:
-    checksum = zlib.crc32(state, zlib.crc32(entry.tokens.tobytes()))
-    sizes = {"n_tokens": len(entry.tokens), "state_bytes": len(state), "crc32": checksum}
-    return json.dumps({"realm": entry.realm, **sizes}).encode()
-
-
-def _write(folder: Path, name: str, entry: _Entry, state: bytes | bytearray, max_disk_bytes: int) -> int:
-    """Write a sequence's file and return its size, 0 when it is too large or the disk refuses: then it stays in memory
-    as long as there is room, for these files only save time."""
-    header, tokens = _header(entry, state), entry.tokens
-    n_bytes = len(_MAGIC) + _LENGTH.size + len(header) + tokens.nbytes + len(state)
-    if n_bytes > max_disk_bytes:
-        return 0
-    partial = folder / f"{name}.{os.getpid()}.part"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # these are conversations
-        with partial.open("wb") as file:
-            file.writelines((_MAGIC, _LENGTH.pack(len(header)), header, tokens.tobytes(), state))
-        partial.replace(folder / name)
-    except OSError:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        return 0
-    return n_bytes
-
-
-def _read_folder(folder: Path) -> dict[str, _Entry]:
-    """Return the sequences on disk, least recently used first; remove what no one will finish or can read."""
-    entries: dict[str, _Entry] = {}
-    if not folder.is_dir():
-        return entries
-    for path in sorted(folder.iterdir(), key=_used):
-        entry = _read_entry(path) if not path.name.endswith(".part") else None
-        if entry is not None:
-            entries[path.name] = entry
-        elif not _is_being_written(path):
-            path.unlink(missing_ok=True)
-    return entries
-
-
-def _used(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:  # another process removed it
-        return 0.0
-
-
-def _is_being_written(path: Path) -> bool:
-    import psutil
-
-    process = path.name.removesuffix(".part").rpartition(".")[2]
-    return path.name.endswith(".part") and process.isdigit() and psutil.pid_exists(int(process))
-
-
-def _read_entry(path: Path) -> _Entry | None:
-    """Return the sequence in a file without its state, None when it is not a whole file of ours."""
-    try:
-        with path.open("rb") as file:
-            parts = _read_begin(file.read(len(_MAGIC) + _LENGTH.size + _MAX_HEADER_BYTES))
-            if parts is None:
-                return None
-            header, begin = parts
-            file.seek(begin)
-            tokens = np.frombuffer(file.read(4 * header["n_tokens"]), np.int32)
-            n_bytes = begin + 4 * header["n_tokens"] + header["state_bytes"]
-            is_whole = len(tokens) == header["n_tokens"] and os.fstat(file.fileno()).st_size == n_bytes
-            entry = _Entry(str(header["realm"]), tokens, None, n_bytes)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return entry if is_whole else None
-
-
-def _read_begin(data: bytes) -> tuple[dict[str, Any], int] | None:
-    """Return the header and where the tokens begin."""
-    begin = len(_MAGIC) + _LENGTH.size
-    if len(data) < begin or not data.startswith(_MAGIC):
-        return None
-    end = begin + _LENGTH.unpack_from(data, len(_MAGIC))[0]
-    return (json.loads(data[begin:end]), end) if end <= len(data) else None
-
-
-def _read_state(path: Path, entry: _Entry) -> bytes | None:
-    """Return the state in a file, None when it is gone, damaged or another sequence's."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    parts = _read_begin(data[: len(_MAGIC) + _LENGTH.size + _MAX_HEADER_BYTES])
-    if parts is None:
-        return None
-    header, begin = parts
-    middle = begin + 4 * header["n_tokens"]
-    state = data[middle:]
-    is_ours = data[begin:middle] == entry.tokens.tobytes() and _header(entry, state) == json.dumps(header).encode()
-    return state if is_ours else None
-
-
-def _touch(path: Path) -> None:
-    try:
-        os.utime(path)
-    except OSError:  # gone: the next load is a miss
-        return
