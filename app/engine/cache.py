@@ -6,22 +6,19 @@ sequences stay for the prefixes they hold until their cells are needed. Knows no
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.engine.adapters import NO_ADAPTERS, AdapterSet
 from app.engine.backend import Backend
 from app.engine.context_shift import Shift
+from app.engine.parking import Parking
 from app.engine.prefix import Match, PrefixTree
 from app.engine.store import SavedMatch, SequenceStore
 
 __all__ = ["PrefixCache", "Seat"]
 
 MIN_CHECKPOINT_TOKENS = 32
-MIN_SAVED_TOKENS = 32  # fewer are computed faster than they are saved and found
-MAX_RESTORED_SHARE = 32  # a saved sequence comes back for a begin that is at least this share of it
 MAX_IDLE_CELLS = 128  # that finished sequences may keep beside the one that begins, or MAX_IDLE_SHARE of all
 MAX_IDLE_SHARE = 8
 
@@ -43,9 +40,9 @@ class PrefixCache:
 
     def __init__(self, backend: Backend, store: SequenceStore | None = None) -> None:
         self._backend = backend
-        self._store = store
         self._facts = backend.facts
         self._tree = PrefixTree()
+        self._parking = None if store is None else Parking(backend, self._tree, store)
         self._free_ids = list(range(self._facts.n_places))
         self._n_pure: dict[int, int] = {}  # of a shifted sequence: tokens that were computed with all before them
         self._n_shifts = 0
@@ -160,11 +157,7 @@ class PrefixCache:
 
     def save_one(self) -> bool:
         """Save one finished sequence that is not saved yet. Return False when there is none, or no store."""
-        for sequence_id in self._tree.unlocked():
-            if self._is_worth_saving(sequence_id):
-                self._save(sequence_id)
-                return True
-        return False
+        return any(self._save(sequence_id) for sequence_id in self._tree.unlocked())  # the first that is worth it
 
     def evict_coldest(self) -> bool:
         """Evict one sequence, whatever is free. Return False when all are in use."""
@@ -187,13 +180,7 @@ class PrefixCache:
         return match(begin, adapters)
 
     def _saved_match(self, tokens: Sequence[int], adapters: AdapterSet, n_cached: int) -> SavedMatch | None:
-        """Return what is saved where that spares more than it costs, against the `n_cached` tokens that are here."""
-        match = self._store.match(tokens[:-1], _realm_name(adapters)) if self._store is not None else None
-        if match is None or match.n_tokens < n_cached + MIN_SAVED_TOKENS:
-            return None
-        if MAX_RESTORED_SHARE * match.n_tokens < match.n_saved:
-            return None
-        return match if self._facts.can_cut or match.n_tokens == match.n_saved else None
+        return None if self._parking is None else self._parking.match(tokens[:-1], adapters, n_cached)
 
     def _tidy(self, match: Match) -> bool:
         """Move finished sequences out to the store where they would cost the one that begins too much.
@@ -205,30 +192,25 @@ class PrefixCache:
         n_locked = self._tree.locked_cells()
         n_read = self._tree.n_cells if n_locked else self._high_water
         n_idle = n_read - n_locked - match.n_tokens
-        if self._store is None or not self._facts.is_on_host or n_idle <= max(MAX_IDLE_CELLS, n_read // MAX_IDLE_SHARE):
+        if (
+            self._parking is None
+            or not self._facts.is_on_host
+            or n_idle <= max(MAX_IDLE_CELLS, n_read // MAX_IDLE_SHARE)
+        ):
             return False
         for sequence_id in self._tree.unlocked():
-            if not (n_locked and sequence_id == match.sequence_id) and self._is_replaceable(sequence_id):
+            if not (n_locked and sequence_id == match.sequence_id) and self._parking.is_replaceable(sequence_id):
                 self._drop(sequence_id)
         if not n_locked:
             self._high_water = self._tree.n_cells
         return True
 
-    def _is_replaceable(self, sequence_id: int) -> bool:
-        """Whether dropping a sequence loses little: it is short, saved, or will be saved when it is dropped."""
-        is_short = self._tree.own_cells(sequence_id) < MIN_SAVED_TOKENS
-        return is_short or self._is_worth_saving(sequence_id) or self._is_saved(sequence_id)
-
-    def _is_saved(self, sequence_id: int) -> bool:
-        realm = _realm_name(self._tree.realm(sequence_id))
-        return self._store is not None and self._store.has(self._tree.tokens(sequence_id), realm)
-
     def _restore(self, match: SavedMatch, tokens: Sequence[int], adapters: AdapterSet) -> Seat | None:
         """Return a place with the saved sequence, cut to what `tokens` begin with; None where it cannot come back."""
-        assert self._store is not None
+        assert self._parking is not None
         if match.n_saved > self.n_cells_available():
             return None
-        state = self._store.load(match)
+        state = self._parking.load(match)
         if state is None or not self.make_room(match.n_saved):
             return None
         sequence_id = self._new_id()
@@ -240,14 +222,6 @@ class PrefixCache:
         self._tree.lock(sequence_id)
         self.computed(sequence_id, tokens[: match.n_tokens])
         return Seat(sequence_id, match.n_tokens)
-
-    def _is_worth_saving(self, sequence_id: int) -> bool:
-        """Whether a sequence holds enough that is nowhere else: not in another sequence, and not saved."""
-        if self._store is None or self._tree.own_cells(sequence_id) < MIN_SAVED_TOKENS:
-            return False
-        if self._is_saved(sequence_id):
-            return False
-        return self._backend.state_bytes(sequence_id) <= self._store.max_state_bytes
 
     def _own(self, sequence_id: int, begin: int) -> bool:
         """Give the sequence cells of its own from `begin` on: a cell has one position for all who hold it.
@@ -261,10 +235,12 @@ class PrefixCache:
         self.cut(sequence_id, 0)
         return self.make_room(n_tokens) and self._backend.restore(sequence_id, state)
 
-    def _save(self, sequence_id: int) -> None:
-        assert self._store is not None
-        realm = _realm_name(self._tree.realm(sequence_id))
-        self._store.save(self._tree.tokens(sequence_id), self._backend.save(sequence_id), realm)
+    def _save(self, sequence_id: int) -> bool:
+        """Save the sequence if it is worth it; return whether it was."""
+        if self._parking is None or not self._parking.is_worth_saving(sequence_id):
+            return False
+        self._parking.save(sequence_id)
+        return True
 
     def _new_id(self) -> int:
         if not self._free_ids:
@@ -273,13 +249,7 @@ class PrefixCache:
         return self._free_ids.pop()
 
     def _drop(self, sequence_id: int) -> None:
-        if self._is_worth_saving(sequence_id):
-            self._save(sequence_id)
+        self._save(sequence_id)
         self._tree.remove(sequence_id)
         self._backend.truncate(sequence_id, 0)
         self._free_ids.append(sequence_id)
-
-
-def _realm_name(adapters: Hashable) -> str:
-    """Return what the store calls an adapter set, the same over restarts; nothing for no adapters."""
-    return hashlib.blake2b(json.dumps(adapters).encode(), digest_size=12).hexdigest() if adapters else ""
