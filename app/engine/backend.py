@@ -124,6 +124,13 @@ class Backend(Protocol):
         """
         ...
 
+    def overlay(self, source_id: int, target_id: int) -> None:
+        """Let `target_id` attend to the cells of `source_id` too, beside its own of the same positions.
+
+        What it says from then on makes no sense, but costs what as much text would. Only models that can be cut.
+        """
+        ...
+
     def truncate(self, sequence_id: int, n_tokens: int) -> int:
         """Forget the sequence from position `n_tokens` on and return how many tokens are left.
 

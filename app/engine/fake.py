@@ -77,6 +77,7 @@ class FakeBackend:
         )
         self._steered = 0
         self._cells: list[list[_Cell]] = [[] for _ in range(n_places)]
+        self._n_overlaid = [0] * n_places
         self._rows: dict[int, list[int]] = {}
         self._step_s = step_s
         self._end_every = end_every
@@ -135,8 +136,18 @@ class FakeBackend:
         assert self.facts.can_cut or (begin == 0 and end == len(source)), "this model shares only whole sequences"
         target[begin:end] = source[begin:end]
 
+    def overlay(self, source_id: int, target_id: int) -> None:
+        assert self.facts.can_cut, "this model shares only whole sequences"
+        self._n_overlaid[target_id] += len(self._cells[source_id])
+
+    def n_attended(self, sequence_id: int) -> int:
+        """Return how many cells the sequence attends to."""
+        return len(self._cells[sequence_id]) + self._n_overlaid[sequence_id]
+
     def truncate(self, sequence_id: int, n_tokens: int) -> int:
         cells = self._cells[sequence_id]
+        if n_tokens == 0:
+            self._n_overlaid[sequence_id] = 0
         n_left = n_tokens if self.facts.can_cut or n_tokens >= len(cells) else 0
         del cells[n_left:]
         return len(cells)

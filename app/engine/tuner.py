@@ -41,7 +41,7 @@ def measure(
 
 
 class _Bench:
-    """A backend under test. Sequence 0 is measured, the others only take up cells."""
+    """A backend under test. Sequence 0 is measured, the others only make it deep."""
 
     def __init__(self, backend: Backend, effort: Effort, clock: Clock) -> None:
         self._backend = backend
@@ -60,10 +60,10 @@ class _Bench:
         return n_tokens / self._median_s(lambda: self._compute(0, n_tokens))
 
     def fill(self, depth: int) -> bool:
-        """Let at least `depth` cells be in use. Return False where there are not so many.
+        """Let sequence 0 attend to at least `depth` cells. Return False where there are not so many.
 
-        The cache is one stream for all sequences, so attention reads over the cells of all of them: a copy of a short
-        state in another sequence costs the same at the next step as a longer sequence, and takes no computing.
+        Copies of a short state, laid over it, cost the next step what a longer sequence would, and take no computing.
+        That they are in the same stream is not enough: fused attention passes over what others hold.
         """
         facts = self._backend.facts
         if depth + _SEED_TOKENS + max(self._effort.step_sizes) > facts.n_cells:
@@ -76,6 +76,9 @@ class _Bench:
                 return False
             self._next_id += 1
             self._n_filled += _SEED_TOKENS
+        if facts.can_cut:
+            for other_id in range(1, self._next_id):
+                self._backend.overlay(other_id, 0)
         return self._n_filled >= depth
 
     def step_s(self, n_tokens: int) -> float:

@@ -116,6 +116,9 @@ class LlamaBackend:
         lib.llama_memory_seq_rm(self._memory, target_id, begin, end)
         lib.llama_memory_seq_cp(self._memory, source_id, target_id, begin, end)
 
+    def overlay(self, source_id: int, target_id: int) -> None:
+        lib.llama_memory_seq_cp(self._memory, source_id, target_id, -1, -1)
+
     def truncate(self, sequence_id: int, n_tokens: int) -> int:
         if lib.llama_memory_seq_rm(self._memory, sequence_id, n_tokens, -1):
             return n_tokens

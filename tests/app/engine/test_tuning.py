@@ -82,7 +82,7 @@ def test_no_other_setting_is_faster_than_the_chosen_one(n_prefill: int, n_decode
 
 
 class CountedTime:
-    """A clock and a backend on which a batch of n tokens takes 10 + n ms at any depth."""
+    """A clock that its backend moves on."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -92,12 +92,16 @@ class CountedTime:
 
 
 class TimedBackend(FakeBackend):
-    def __init__(self, clock: CountedTime, **shape: int) -> None:
+    """A batch of n tokens takes 10 + n ms, and `cell_s` for each cell that it attends to."""
+
+    def __init__(self, clock: CountedTime, cell_s: float = 0.0, **shape: int) -> None:
         super().__init__(**shape)
         self._clock = clock
+        self._cell_s = cell_s
 
     def decode(self, chunks: list) -> object:
-        self._clock.now_s += 0.010 + 0.001 * sum(len(chunk.tokens) for chunk in chunks)
+        n_attended = sum(self.n_attended(chunk.sequence_id) for chunk in chunks)
+        self._clock.now_s += 0.010 + 0.001 * sum(len(chunk.tokens) for chunk in chunks) + self._cell_s * n_attended
         return super().decode(chunks)
 
 
@@ -109,6 +113,13 @@ def test_measuring_finds_what_the_backend_takes() -> None:
     assert all(speed == pytest.approx(1 / 0.011) for _, speed in found.decode)
     assert [n_tokens for n_tokens, _ in found.step_ratios] == [1, *THOROUGH.step_sizes]
     assert dict(found.step_ratios)[16] == pytest.approx(26 / 11)
+
+
+def test_depth_is_what_the_measured_sequence_attends_to_and_not_what_others_hold() -> None:
+    clock = CountedTime()
+    found = measure(TimedBackend(clock, cell_s=1e-5, n_sequences=20), PLAIN, THOROUGH, clock)
+    for depth, speed in found.decode:
+        assert 1 / speed == pytest.approx(0.011 + 1e-5 * (depth + 64))
 
 
 def test_depths_that_the_cache_cannot_hold_are_left_out() -> None:
