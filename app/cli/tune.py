@@ -108,7 +108,7 @@ def _print(name: str, measured: Sequence[Measured], *, wants_json: bool) -> None
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=printable(name))
+    table = Table(title=printable(name), box=None, pad_edge=False, collapse_padding=True)
     depths = [depth for depth, _ in best.decode]
     headings = ("attention", "repacked", "threads", "batch", "cache", "prefill", *(f"at {depth}" for depth in depths))
     for heading in (*headings, f"{_VERIFIED} tokens"):
@@ -136,5 +136,5 @@ def _row(item: Measured) -> tuple[str, ...]:
         setting.kv_type,
         f"{item.prefill:.1f}",
         *(f"{speed:.1f}" for _, speed in item.decode),
-        f"{verify:.2f} ×" if verify else "",
+        f"{verify:.2f}" if verify else "",
     )
