@@ -70,7 +70,7 @@ class FileTensor:
 
 @dataclass(frozen=True, slots=True)
 class RearrangedTensor:
-    """A tensor whose rows stand in another order than in its file; read whole, then cut."""
+    """Rows of a matrix in another order than in its file, or some of them; read whole, then cut."""
 
     origin: FileTensor
     name: str
@@ -84,7 +84,7 @@ class RearrangedTensor:
     def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
         """Yield rows in their new order."""
         n_rows = math.prod(self.origin.shape[1:])
-        whole = np.frombuffer(b"".join(self.origin.slabs(n_rows)), np.uint8).reshape(len(self.row_order), -1)
+        whole = np.frombuffer(b"".join(self.origin.slabs(n_rows)), np.uint8).reshape(n_rows, -1)
         for start in range(0, len(self.row_order), rows_per_slab):
             yield whole[self.row_order[start : start + rows_per_slab]].tobytes()
 

@@ -1,0 +1,72 @@
+"""The table of architectures that can be converted: data, so that a new one is a few lines.
+
+One file a family, of entries that say which HF classes they are for, llama.cpp's name, which config values become
+which metadata, how tensors are rearranged, which are generated, and which must be there. Names come from gguf's map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quantizer.architectures.architecture import Architecture
+from quantizer.architectures.cohere import COHERE
+from quantizer.architectures.gemma import GEMMA
+from quantizer.architectures.glm import GLM
+from quantizer.architectures.internlm import INTERNLM
+from quantizer.architectures.llama import LLAMA_LIKE
+from quantizer.architectures.olmo import OLMO
+from quantizer.architectures.phi import PHI
+from quantizer.architectures.qwen import QWEN
+from quantizer.architectures.shapes import resolved
+from quantizer.architectures.stablelm import STABLELM
+from quantizer.architectures.starcoder import STARCODER
+from quantizer.config import Config
+from quantizer.errors import CheckpointError
+
+__all__ = ["ARCHITECTURES", "Architecture", "needed_tensors", "recognise"]
+
+_ENTRIES = (*(*LLAMA_LIKE, *QWEN, *GEMMA, *PHI, *OLMO, *STARCODER, *COHERE, *STABLELM, *GLM, *INTERNLM),)
+# HF class -> its entry
+ARCHITECTURES: dict[str, Architecture] = {name: entry for entry in _ENTRIES for name in entry.hf_classes}
+
+
+def recognise(values: dict[str, Any]) -> tuple[Architecture, Config]:
+    """The entry for a parsed config.json, and the config of its language model with what the class leaves unsaid.
+
+    Raises CheckpointError naming a class without an entry, or a setting that llama.cpp would not follow.
+    """
+    classes = values.get("architectures")
+    name = classes[0] if isinstance(classes, list) and classes and isinstance(classes[0], str) else ""
+    if name not in ARCHITECTURES:
+        raise CheckpointError(
+            f"The architecture {name[:64] or 'of this checkpoint'} cannot be converted yet.",
+            f"Look for a GGUF of this model, or choose one of {', '.join(ARCHITECTURES)}.",
+        )
+    architecture = ARCHITECTURES[name]
+    language = Config(values).section("text_config").values
+    config = Config({**architecture.defaults, **_said(values), **_said(language)})
+    _check_assumptions(architecture, config)
+    return architecture, config
+
+
+def needed_tensors(architecture: Architecture, config: Config) -> dict[str, tuple[int, ...]]:
+    """Every tensor that a model of this config must have -> its shape in ggml order."""
+    layer = resolved(architecture.layer_tensors, config)
+    return resolved(architecture.model_tensors(config), config) | {
+        f"blk.{i}.{name}": shape for i in range(config.integer("num_hidden_layers")) for name, shape in layer.items()
+    }
+
+
+def _said(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _check_assumptions(architecture: Architecture, config: Config) -> None:
+    for key, expected in architecture.assumed.items():
+        value = config.values.get(key)
+        if value is not None and value != expected(config):
+            raise CheckpointError(
+                f"config.json says {key} = {str(value)[:64]}, which llama.cpp does not follow for this architecture.",
+                "Choose another model.",
+            )

@@ -1,0 +1,62 @@
+"""What an entry of the table of architectures says: everything that converting one HF class takes, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from quantizer.config import Config
+from quantizer.sources import GeneratedTensor
+from quantizer.transforms import RowOrder, ValueMap
+
+__all__ = ["Architecture", "Dimensions", "Hyperparameter", "Stack", "Value"]
+
+Value: TypeAlias = int | float | str | bool | Sequence[bool] | None
+# Tensor name -> its dimensions in ggml order, each a number or a name of `quantizer.architectures.shapes.DIMENSIONS`.
+Dimensions: TypeAlias = Mapping[str, tuple[str | int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Hyperparameter:
+    """One metadata row: `key` follows "<architecture>.", `read` takes it from the config (None: leave it out)."""
+
+    key: str
+    type_name: str
+    read: Callable[[Config], Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Tensors numbered after `container` that llama.cpp wants as one: `x<container>7.y` is slice 7 of `x<merged>y`."""
+
+    container: str
+    merged: str
+    count: Callable[[Config], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """Everything that converting some HF classes takes; `gguf_name` is llama.cpp's name for them.
+
+    The maps of transforms are keyed by gguf's MODEL_TENSOR names.
+    """
+
+    hf_classes: tuple[str, ...]
+    gguf_name: str
+    hyperparameters: tuple[Hyperparameter, ...]
+    # the tensors that must be there: of the whole model, and of each layer
+    model_tensors: Callable[[Config], Dimensions]
+    layer_tensors: Dimensions
+    row_orders: Mapping[str, RowOrder] = field(default_factory=dict)
+    value_maps: Mapping[str, ValueMap] = field(default_factory=dict)
+    # ending of a fused tensor's name -> endings of its parts, and which rows of the whole those are
+    splits: Mapping[str, Mapping[str, RowOrder]] = field(default_factory=dict)
+    stacks: tuple[Stack, ...] = ()
+    generate: Callable[[Config], list[GeneratedTensor]] = lambda _config: []
+    # endings of source tensors that the runtime computes itself
+    ignored: tuple[str, ...] = (".rotary_emb.inv_freq", ".attention.masked_bias", ".attention.bias")
+    # what the HF class takes a missing setting for
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    # what llama.cpp takes for granted: a checkpoint that says otherwise would run, and answer nonsense
+    assumed: Mapping[str, Callable[[Config], Any]] = field(default_factory=dict)

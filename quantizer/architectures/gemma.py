@@ -1,0 +1,116 @@
+"""Gemma 1 to 3: their norms multiply by one more than the weight, and embeddings are the output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.rows import DECODER, RMS_NORM, integer, number
+from quantizer.architectures.shapes import (
+    ATTENTION,
+    GATED_FEED_FORWARD,
+    HEAD_NORMS,
+    POST_NORMS,
+    PRE_NORMS,
+    decoder,
+    head_size,
+)
+from quantizer.config import Config
+from quantizer.transforms import plus_one
+
+__all__ = ["GEMMA"]
+
+_WINDOW = (Hyperparameter("attention.sliding_window", "u32", integer("sliding_window")),)
+_SOFTCAP = Hyperparameter("final_logit_softcapping", "f32", number("final_logit_softcapping"))
+_NORMS = ("ATTN_NORM", "ATTN_POST_NORM", "FFN_NORM", "FFN_PRE_NORM", "FFN_POST_NORM", "OUTPUT_NORM")
+_ACTIVATION = {"hidden_activation": lambda _config: "gelu_pytorch_tanh"}
+
+
+def _query_scale(n_layers_of_27b: int) -> dict[str, Callable[[Config], object]]:
+    """llama.cpp scales queries by the size of a head, and in the model of 27B by the hidden size over the heads."""
+
+    def expected(config: Config) -> int:
+        if config.integer("num_hidden_layers") == n_layers_of_27b:
+            return config.integer("hidden_size") // config.integer("num_attention_heads")
+        return head_size(config)
+
+    return {"query_pre_attn_scalar": expected}
+
+
+def _windows(every: int) -> dict[str, Callable[[Config], object]]:
+    """Which layers attend to a window: all but every so many."""
+    return {
+        "sliding_window_pattern": lambda _config: every,
+        "layer_types": lambda config: [
+            "sliding_attention" if (i + 1) % every else "full_attention"
+            for i in range(config.integer("num_hidden_layers"))
+        ],
+    }
+
+
+def _local_rope_base(config: Config) -> Value:
+    local = config.section("rope_parameters").section("sliding_attention")
+    return local.optional_number("rope_theta") or config.optional_number("rope_local_base_freq")
+
+
+GEMMA = (
+    Architecture(
+        hf_classes=("GemmaForCausalLM",),
+        gguf_name="gemma",
+        hyperparameters=DECODER + RMS_NORM,
+        model_tensors=decoder,
+        layer_tensors={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD},
+        value_maps=dict.fromkeys(_NORMS, plus_one),
+        defaults={"tie_word_embeddings": True},
+        assumed={**_ACTIVATION, "tie_word_embeddings": lambda _config: True},
+    ),
+    Architecture(
+        hf_classes=("Gemma2ForCausalLM",),
+        gguf_name="gemma2",
+        hyperparameters=(
+            *DECODER,
+            *RMS_NORM,
+            *_WINDOW,
+            _SOFTCAP,
+            Hyperparameter("attn_logit_softcapping", "f32", number("attn_logit_softcapping")),
+        ),
+        model_tensors=decoder,
+        layer_tensors={**PRE_NORMS, **POST_NORMS, **ATTENTION, **GATED_FEED_FORWARD},
+        value_maps=dict.fromkeys(_NORMS, plus_one),
+        defaults={"tie_word_embeddings": True, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+        assumed={**_ACTIVATION, **_query_scale(46), **_windows(2), "tie_word_embeddings": lambda _config: True},
+    ),
+    Architecture(
+        hf_classes=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
+        gguf_name="gemma3",
+        hyperparameters=(
+            *DECODER,
+            *RMS_NORM,
+            *_WINDOW,
+            _SOFTCAP,
+            Hyperparameter("rope.freq_base_swa", "f32", _local_rope_base),
+        ),
+        model_tensors=decoder,
+        layer_tensors={**PRE_NORMS, **POST_NORMS, **ATTENTION, **HEAD_NORMS, **GATED_FEED_FORWARD},
+        value_maps=dict.fromkeys((*_NORMS, "ATTN_Q_NORM", "ATTN_K_NORM"), plus_one),
+        # the smaller vision models say only what differs from these
+        defaults={
+            "tie_word_embeddings": True,
+            "vocab_size": 262_208,
+            "max_position_embeddings": 131_072,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "head_dim": 256,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 1_000_000.0,
+            "rope_local_base_freq": 10_000.0,
+        },
+        assumed={
+            **_ACTIVATION,
+            **_query_scale(62),
+            **_windows(6),
+            "tie_word_embeddings": lambda _config: True,
+            "use_bidirectional_attention": lambda _config: False,
+        },
+    ),
+)

@@ -1,0 +1,83 @@
+"""Llama and its relatives: rotated by neighbours in llama.cpp, by halves in transformers, so q and k are reordered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quantizer.architectures.architecture import Architecture, Hyperparameter, Stack
+from quantizer.architectures.rope import llama3_factors, rope_of
+from quantizer.architectures.rows import DECODER, EXPERTS, RMS_NORM, ROTATED, VOCABULARY, number
+from quantizer.architectures.shapes import (
+    ATTENTION,
+    DIMENSIONS,
+    EXPERT_FEED_FORWARD,
+    GATED_FEED_FORWARD,
+    PRE_NORMS,
+    decoder,
+)
+from quantizer.transforms import unpermute_keys, unpermute_queries
+
+__all__ = ["LLAMA_LIKE"]
+
+# Falcon 3 and many others are this class too
+_LLAMA = Architecture(
+    hf_classes=("LlamaForCausalLM", "MistralForCausalLM"),
+    gguf_name="llama",
+    hyperparameters=DECODER + RMS_NORM + VOCABULARY + ROTATED,
+    model_tensors=decoder,
+    layer_tensors={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD},
+    row_orders={"ATTN_Q": unpermute_queries, "ATTN_K": unpermute_keys},
+    generate=llama3_factors,
+    assumed={"hidden_act": lambda _config: "silu"},
+)
+
+LLAMA_LIKE = (
+    _LLAMA,
+    replace(
+        _LLAMA,
+        hf_classes=("MixtralForCausalLM",),
+        hyperparameters=_LLAMA.hyperparameters + EXPERTS,
+        layer_tensors={**PRE_NORMS, **ATTENTION, **EXPERT_FEED_FORWARD},
+        stacks=(Stack(".experts.", ".experts.", DIMENSIONS["n_expert"]),),
+    ),
+    replace(
+        _LLAMA,
+        hf_classes=("GraniteForCausalLM",),
+        gguf_name="granite",
+        hyperparameters=(
+            *_LLAMA.hyperparameters,
+            Hyperparameter("attention.scale", "f32", number("attention_multiplier")),
+            Hyperparameter("embedding_scale", "f32", number("embedding_multiplier")),
+            Hyperparameter("residual_scale", "f32", number("residual_multiplier")),
+            Hyperparameter("logit_scale", "f32", number("logits_scaling")),
+        ),
+    ),
+    replace(
+        _LLAMA,
+        hf_classes=("SmolLM3ForCausalLM",),
+        gguf_name="smollm3",
+        defaults={"tie_word_embeddings": True},
+        assumed={
+            "hidden_act": lambda _config: "silu",
+            "use_sliding_window": lambda _config: False,
+            # every fourth layer does without rotation
+            "no_rope_layers": lambda config: [
+                int((i + 1) % 4 != 0) for i in range(config.integer("num_hidden_layers"))
+            ],
+        },
+    ),
+    replace(
+        _LLAMA,
+        hf_classes=("Ministral3ForCausalLM",),
+        gguf_name="mistral3",
+        hyperparameters=(
+            *_LLAMA.hyperparameters,
+            Hyperparameter(
+                "rope.scaling.yarn_log_multiplier", "f32", lambda config: rope_of(config).number("mscale_all_dim")
+            ),
+            Hyperparameter(
+                "attention.temperature_scale", "f32", lambda config: rope_of(config).number("llama_4_scaling_beta")
+            ),
+        ),
+    ),
+)

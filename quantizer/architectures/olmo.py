@@ -1,0 +1,26 @@
+"""OLMo 2: it normalises what attention and feed-forward put out, and whole queries and keys."""
+
+from __future__ import annotations
+
+from quantizer.architectures.architecture import Architecture
+from quantizer.architectures.rows import DECODER, RMS_NORM
+from quantizer.architectures.shapes import ATTENTION, GATED_FEED_FORWARD, POST_NORMS, decoder
+
+__all__ = ["OLMO"]
+
+OLMO = (
+    Architecture(
+        hf_classes=("Olmo2ForCausalLM",),
+        gguf_name="olmo2",
+        hyperparameters=DECODER + RMS_NORM,
+        model_tensors=decoder,
+        layer_tensors={
+            "attn_q_norm.weight": ("n_query",),
+            "attn_k_norm.weight": ("n_kv",),
+            **POST_NORMS,
+            **ATTENTION,
+            **GATED_FEED_FORWARD,
+        },
+        assumed={"hidden_act": lambda _config: "silu"},
+    ),
+)

@@ -1,0 +1,49 @@
+"""Rows of metadata that many architectures share, in groups that are added up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quantizer.architectures.architecture import Hyperparameter, Value
+from quantizer.architectures.rope import ROPE
+from quantizer.architectures.shapes import head_size
+from quantizer.config import Config
+
+__all__ = ["DECODER", "EXPERTS", "LAYER_NORM", "RMS_NORM", "ROTATED", "VOCABULARY", "integer", "number"]
+
+
+def integer(*names: str) -> Callable[[Config], Value]:
+    """Reads the first of these settings that is there; one must be."""
+    return lambda config: config.integer(*names)
+
+
+def number(*names: str) -> Callable[[Config], Value]:
+    """Reads the first of these settings that is there; without any the row is left out."""
+    return lambda config: config.optional_number(*names)
+
+
+_SIZES = (
+    Hyperparameter("block_count", "u32", integer("num_hidden_layers")),
+    Hyperparameter("context_length", "u32", integer("max_position_embeddings")),
+    Hyperparameter("embedding_length", "u32", integer("hidden_size")),
+    Hyperparameter("feed_forward_length", "u32", integer("intermediate_size")),
+)
+_HEADS = (
+    Hyperparameter("attention.head_count", "u32", integer("num_attention_heads")),
+    Hyperparameter("attention.head_count_kv", "u32", integer("num_key_value_heads", "num_attention_heads")),
+    Hyperparameter("attention.key_length", "u32", head_size),
+    Hyperparameter("attention.value_length", "u32", head_size),
+)
+DECODER = _SIZES + _HEADS + ROPE
+RMS_NORM = (Hyperparameter("attention.layer_norm_rms_epsilon", "f32", lambda config: config.number("rms_norm_eps")),)
+LAYER_NORM = (
+    Hyperparameter(
+        "attention.layer_norm_epsilon", "f32", lambda config: config.number("layer_norm_eps", "norm_epsilon")
+    ),
+)
+VOCABULARY = (Hyperparameter("vocab_size", "u32", integer("vocab_size")),)
+ROTATED = (Hyperparameter("rope.dimension_count", "u32", head_size),)
+EXPERTS = (
+    Hyperparameter("expert_count", "u32", integer("num_local_experts", "num_experts")),
+    Hyperparameter("expert_used_count", "u32", integer("num_experts_per_tok")),
+)

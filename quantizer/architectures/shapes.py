@@ -1,0 +1,110 @@
+"""The tensors that a model must have, as tables of named dimensions, and what a config says those are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from quantizer.architectures.architecture import Dimensions
+from quantizer.config import Config
+from quantizer.errors import CheckpointError
+
+__all__ = [
+    *("ATTENTION", "DIMENSIONS", "EXPERT_FEED_FORWARD", "FUSED_ATTENTION", "FUSED_FEED_FORWARD", "GATED_FEED_FORWARD"),
+    *(
+        "HEAD_NORMS",
+        "POST_NORMS",
+        "PRE_NORMS",
+        "QKV_BIASES",
+        "biases",
+        "decoder",
+        "decoder_with_bias",
+        "head_size",
+        "resolved",
+    ),
+]
+
+
+def head_size(config: Config) -> int:
+    """Width of one attention head."""
+    explicit = config.optional_integer("head_dim")
+    if explicit is not None:
+        return explicit
+    n_heads = config.integer("num_attention_heads")
+    if n_heads == 0 or config.integer("hidden_size") % n_heads:
+        raise CheckpointError(f"config.json spreads its hidden size over {n_heads} heads.", "Check config.json.")
+    return config.integer("hidden_size") // n_heads
+
+
+def _n_query(config: Config) -> int:
+    return head_size(config) * config.integer("num_attention_heads")
+
+
+def _n_kv(config: Config) -> int:
+    return head_size(config) * config.integer("num_key_value_heads", "num_attention_heads")
+
+
+DIMENSIONS: Mapping[str, Callable[[Config], int]] = {
+    "n_embd": lambda config: config.integer("hidden_size"),
+    "n_vocab": lambda config: config.integer("vocab_size"),
+    "n_ff": lambda config: config.integer("intermediate_size"),
+    "2 n_ff": lambda config: 2 * config.integer("intermediate_size"),
+    "n_head": head_size,
+    "n_query": _n_query,
+    "n_kv": _n_kv,
+    "n_qkv": lambda config: _n_query(config) + 2 * _n_kv(config),
+    "n_expert": lambda config: config.integer("num_local_experts", "num_experts"),
+    # experts of another width than `intermediate_size` say so
+    "n_ff_expert": lambda config: config.integer("moe_intermediate_size", "intermediate_size"),
+    "n_ff_shared": lambda config: config.integer("shared_expert_intermediate_size"),
+}
+
+PRE_NORMS: Dimensions = {"attn_norm.weight": ("n_embd",), "ffn_norm.weight": ("n_embd",)}
+POST_NORMS: Dimensions = {"post_attention_norm.weight": ("n_embd",), "post_ffw_norm.weight": ("n_embd",)}
+ATTENTION: Dimensions = {
+    "attn_q.weight": ("n_embd", "n_query"),
+    "attn_k.weight": ("n_embd", "n_kv"),
+    "attn_v.weight": ("n_embd", "n_kv"),
+    "attn_output.weight": ("n_query", "n_embd"),
+}
+FUSED_ATTENTION: Dimensions = {"attn_qkv.weight": ("n_embd", "n_qkv"), "attn_output.weight": ("n_query", "n_embd")}
+HEAD_NORMS: Dimensions = {"attn_q_norm.weight": ("n_head",), "attn_k_norm.weight": ("n_head",)}
+GATED_FEED_FORWARD: Dimensions = {
+    "ffn_gate.weight": ("n_embd", "n_ff"),
+    "ffn_up.weight": ("n_embd", "n_ff"),
+    "ffn_down.weight": ("n_ff", "n_embd"),
+}
+FUSED_FEED_FORWARD: Dimensions = {"ffn_up.weight": ("n_embd", "2 n_ff"), "ffn_down.weight": ("n_ff", "n_embd")}
+EXPERT_FEED_FORWARD: Dimensions = {
+    "ffn_gate_inp.weight": ("n_embd", "n_expert"),
+    "ffn_gate_exps.weight": ("n_embd", "n_ff_expert", "n_expert"),
+    "ffn_up_exps.weight": ("n_embd", "n_ff_expert", "n_expert"),
+    "ffn_down_exps.weight": ("n_ff_expert", "n_embd", "n_expert"),
+}
+
+
+def biases(weights: Dimensions) -> Dimensions:
+    """The biases beside these weights, as long as those have rows; a norm's is as long as the norm."""
+    return {name.replace(".weight", ".bias"): extents[-1:] for name, extents in weights.items()}
+
+
+QKV_BIASES = biases({name: extents for name, extents in ATTENTION.items() if name != "attn_output.weight"})
+
+
+def decoder(config: Config) -> Dimensions:
+    """What lies outside the layers; transformers ties embeddings and output only when told to."""
+    tensors: Dimensions = {"token_embd.weight": ("n_embd", "n_vocab"), "output_norm.weight": ("n_embd",)}
+    is_tied = config.flag("tie_word_embeddings")
+    return tensors if is_tied else {**tensors, "output.weight": ("n_embd", "n_vocab")}
+
+
+def decoder_with_bias(config: Config) -> Dimensions:
+    """Like `decoder`, with a bias on the last norm."""
+    return {**decoder(config), "output_norm.bias": ("n_embd",)}
+
+
+def resolved(tensors: Dimensions, config: Config) -> dict[str, tuple[int, ...]]:
+    """Tensor name -> shape in ggml order."""
+    return {
+        name: tuple(extent if isinstance(extent, int) else DIMENSIONS[extent](config) for extent in extents)
+        for name, extents in tensors.items()
+    }

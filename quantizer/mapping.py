@@ -1,0 +1,155 @@
+"""From a checkpoint's tensors to llama.cpp's: every one placed once or ignored by name, in the shape it must have.
+
+Names come from gguf's own map, everything else from the architecture's entry. No weight is read here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from quantizer.architectures import Architecture, needed_tensors
+from quantizer.architectures.architecture import Stack
+from quantizer.composed import MappedTensor, StackedTensor
+from quantizer.config import Config
+from quantizer.errors import CheckpointError
+from quantizer.sources import FileTensor, RearrangedTensor, SourceTensor
+from quantizer.transforms import RowOrder
+
+__all__ = ["mapped"]
+
+_MAX_LAYERS = 512
+# of models that also see: their towers stay behind, their language model loses this part of its names
+_VISION = re.compile(r"(^|\.)(vision_tower|vision_model|visual|multi_modal_projector|mm_projector)\.")
+_LANGUAGE_MODEL = "language_model."
+
+_Origin: TypeAlias = FileTensor | RearrangedTensor | StackedTensor
+
+
+def mapped(tensors: Mapping[str, FileTensor], config: Config, architecture: Architecture) -> dict[str, SourceTensor]:
+    """llama.cpp's name -> tensor, in the order of the file.
+
+    Raises CheckpointError naming a tensor without a place, one that is missing, or one of another shape.
+    """
+    named = _without_ignored(tensors, config, architecture)
+    for stack in architecture.stacks:
+        named = _stacked(named, stack, config)
+    named = _split(named, config, architecture)
+    names = _name_map(architecture, config)
+    placed: dict[str, SourceTensor] = {}
+    for name, tensor in named.items():
+        kind, new_name = names.get_type_and_name(name, try_suffixes=(".weight", ".bias")) or (None, "")
+        if kind is None:
+            raise CheckpointError(f"The tensor {name[:128]!r} has no place in this architecture.", "Report the model.")
+        if new_name in placed:
+            raise CheckpointError(f"Two tensors of the checkpoint would become {new_name}.", "Download it again.")
+        placed[new_name] = _placed(tensor, new_name, kind.name, config, architecture)
+    placed |= {generated.name: generated for generated in architecture.generate(config)}
+    _check_shapes(placed, needed_tensors(architecture, config))
+    return dict(sorted(placed.items(), key=lambda item: _file_order(item[0])))
+
+
+def _without_ignored(
+    tensors: Mapping[str, FileTensor], config: Config, architecture: Architecture
+) -> dict[str, _Origin]:
+    """The tensors of the language model, by their names in a checkpoint that is nothing else."""
+    is_tied = config.flag("tie_word_embeddings") is True
+    kept: dict[str, _Origin] = {}
+    for source_name, tensor in tensors.items():
+        name = source_name.replace(_LANGUAGE_MODEL, "", 1)
+        is_unused = name.endswith(architecture.ignored) or (is_tied and name in ("lm_head.weight", "output.weight"))
+        if not is_unused and not _VISION.search(source_name):
+            kept[name] = tensor
+    return kept
+
+
+def _stacked(tensors: Mapping[str, _Origin], stack: Stack, config: Config) -> dict[str, _Origin]:
+    numbered = re.compile(rf"(.*){re.escape(stack.container)}(\d{{1,6}})\.(.*)")
+    parts: dict[str, dict[int, FileTensor]] = defaultdict(dict)
+    others: dict[str, _Origin] = {}
+    for name, tensor in tensors.items():
+        match = numbered.fullmatch(name)
+        if match and isinstance(tensor, FileTensor):
+            parts[f"{match[1]}{stack.merged}{match[3]}"][int(match[2])] = tensor
+        else:
+            others[name] = tensor
+    return others | {name: _stack(name, found, stack.count(config)) for name, found in parts.items()}
+
+
+def _stack(name: str, parts: Mapping[int, FileTensor], n_parts: int) -> StackedTensor:
+    odd = next(iter(sorted(set(range(n_parts)) ^ set(parts))), None)
+    if odd is not None:
+        what = "lacks" if odd < n_parts else "has, beyond what config.json says,"
+        raise CheckpointError(f"The checkpoint {what} number {odd} of {name}.", "Download the whole checkpoint.")
+    return StackedTensor(name, tuple(parts[i] for i in range(n_parts)))
+
+
+def _split(tensors: Mapping[str, _Origin], config: Config, architecture: Architecture) -> dict[str, _Origin]:
+    parts: dict[str, _Origin] = {}
+    for name, tensor in tensors.items():
+        ending = next((ending for ending in architecture.splits if name.endswith(ending)), None)
+        if ending is None or not isinstance(tensor, FileTensor):
+            parts[name] = tensor
+            continue
+        for part_ending, rows in architecture.splits[ending].items():
+            part_name = name.removesuffix(ending) + part_ending
+            parts[part_name] = _rearranged(tensor, part_name, rows, config)
+    return parts
+
+
+def _name_map(architecture: Architecture, config: Config) -> Any:
+    """gguf's map of tensor names. Its constructor writes into a table of its class, so it gets a copy."""
+    import gguf  # slow to import, needed for conversion only
+
+    n_layers = config.integer("num_hidden_layers")
+    if not 0 < n_layers <= _MAX_LAYERS:
+        raise CheckpointError(f"config.json says num_hidden_layers = {n_layers}.", "Check config.json.")
+    table = dict(gguf.TensorNameMap.block_mappings_cfg)
+    private = type("PrivateNameMap", (gguf.TensorNameMap,), {"block_mappings_cfg": table})
+    by_name = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
+    return private(by_name[architecture.gguf_name], n_layers)
+
+
+def _placed(tensor: _Origin, name: str, kind: str, config: Config, architecture: Architecture) -> SourceTensor:
+    row_order, values = architecture.row_orders.get(kind), architecture.value_maps.get(kind)
+    if row_order is not None and isinstance(tensor, FileTensor):
+        return _rearranged(tensor, name, row_order, config)
+    return replace(tensor, name=name) if values is None else MappedTensor(tensor, name, values)
+
+
+def _rearranged(tensor: FileTensor, name: str, row_order: RowOrder, config: Config) -> RearrangedTensor:
+    # a bias has one number where a matrix has a row
+    n_rows = tensor.shape[-1]
+    rows = tensor if len(tensor.shape) > 1 else replace(tensor, shape=(1, n_rows))
+    order = row_order(config, n_rows)
+    return RearrangedTensor(rows, name, (*tensor.shape[:-1], len(order)), order)
+
+
+def _file_order(name: str) -> tuple[int, int, str]:
+    """Embedding first, then layer by layer, then what follows the last layer."""
+    layer = re.match(r"blk\.(\d+)\.", name)
+    if layer:
+        return (1, int(layer[1]), name)
+    return (2 if name.startswith("output") else 0, 0, name)
+
+
+def _check_shapes(tensors: Mapping[str, SourceTensor], needed: Mapping[str, tuple[int, ...]]) -> None:
+    """Every tensor that the architecture needs is there, in the shape that the config implies."""
+    missing = [name for name in needed if name not in tensors]
+    if missing:
+        raise CheckpointError(
+            f"The checkpoint lacks {len(missing)} tensors, {missing[0]} among them.", "Download the whole checkpoint."
+        )
+    for name, shape in needed.items():
+        if tensors[name].shape != shape:
+            raise CheckpointError(
+                f"The tensor {name} is {_times(tensors[name].shape)}, where config.json implies {_times(shape)}.",
+                "Download the checkpoint again.",
+            )
+
+
+def _times(shape: tuple[int, ...]) -> str:
+    return " × ".join(map(str, reversed(shape)))
