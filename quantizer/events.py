@@ -8,12 +8,15 @@ from typing import ClassVar, TypeAlias
 
 from quantizer.errors import EngineError, UserError, rebuild
 
-__all__ = ["Done", "Event", "Failed", "Planned", "Progress", "Warned", "decode_event", "encode_event"]
+__all__ = ["Done", "Event", "Failed", "Planned", "Progress", "Resumed", "Warned", "decode_event", "encode_event"]
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What will be written: the file's size and how many tensors."""
+    """What will be written: the size of all files, which is the disk space it takes, and how many tensors.
+
+    `output` is the first of `n_files`.
+    """
 
     kind: ClassVar[str] = "planned"
     output: str
@@ -21,6 +24,16 @@ class Planned:
     n_bytes: int
     n_tensors: int
     n_parameters: int
+    n_files: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A killed run wrote the first `n_tensors`, `n_bytes` of the output; this one goes on from there."""
+
+    kind: ClassVar[str] = "resumed"
+    n_tensors: int
+    n_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +85,8 @@ class Failed:
         return rebuild(self.error_kind, self.cause, self.remedy, {})
 
 
-Event: TypeAlias = Planned | Progress | Warned | Done | Failed
-_KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in (Planned, Progress, Warned, Done, Failed)}
+Event: TypeAlias = Planned | Resumed | Progress | Warned | Done | Failed
+_KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in (Planned, Resumed, Progress, Warned, Done, Failed)}
 
 
 def encode_event(event: Event) -> bytes:

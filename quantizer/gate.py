@@ -13,14 +13,13 @@ from pathlib import Path
 from quantizer.errors import ModelFileError
 from quantizer.header import Header, read_header
 from quantizer.hyperparameters import hyperparameter_faults
+from quantizer.shards import MAX_SHARDS, shard_index, shard_path
 from quantizer.tensor_types import tensor_type_named
 from quantizer.vocabulary import vocabulary_faults
 from quantizer.wire import broken
 
 __all__ = ["admit", "check", "shard_paths"]
 
-_MAX_SHARDS = 1024
-_SHARD_NAME = re.compile(r"^(?P<stem>.*)-(?P<index>\d{5})-of-(?P<count>\d{5})\.gguf$")
 _WEIGHT_TYPES_REFUSED = {tensor_type_named(name).type_id for name in ("I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K")}
 # The integer tensors there are: an expert routing table, a draft model's map of tokens.
 _INTEGER_TENSORS = re.compile(r"(\.ffn_gate_tid2eid\.weight|^d2t(\.weight)?)$")
@@ -55,13 +54,15 @@ def shard_paths(header: Header) -> list[Path]:
     count = header.integer("split.count") or 1
     if count <= 1:
         return [header.path]
-    match = _SHARD_NAME.match(header.path.name)
-    if count > _MAX_SHARDS or match is None or int(match["count"]) != count:
+    named = shard_index(header.path.name)
+    if count > MAX_SHARDS or named is None or named[1] != count:
         raise broken(header.path.name, f"it claims {count} shards, which its name does not bear out")
+    paths = [shard_path(header.path, index, count) for index in range(count)]
     if header.integer("split.no") != 0:
-        first = f"{match['stem']}-00001-of-{count:05d}.gguf"
-        raise ModelFileError(f"{header.path.name} is a later part of a split model.", f"Name its first part, {first}.")
-    return [header.path.with_name(f"{match['stem']}-{i:05d}-of-{count:05d}.gguf") for i in range(1, count + 1)]
+        raise ModelFileError(
+            f"{header.path.name} is a later part of a split model.", f"Name its first part, {paths[0].name}."
+        )
+    return paths
 
 
 def _faults(header: Header) -> Iterator[str]:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from quantizer.errors import EngineError
 from quantizer.tensor_types import TensorType
 
-__all__ = ["dequantize", "library_path", "quantize", "requires_imatrix"]
+__all__ = ["dequantize", "is_sound", "library_path", "quantize", "requires_imatrix"]
 
 _LIBRARY_NAMES = {"win32": "ggml-base.dll", "darwin": "libggml-base.dylib"}
 
@@ -74,6 +74,11 @@ def dequantize(data: bytes, kind: TensorType, n_columns: int) -> npt.NDArray[np.
     out = np.empty((n_rows, n_columns), np.float32)
     traits.to_float(data, out.ctypes.data, out.size)
     return out
+
+
+def is_sound(data: bytes, kind: TensorType) -> bool:
+    """Whether the stored rows of `kind`, or the scales of their blocks, are all finite."""
+    return bool(_library().ggml_validate_row_data(kind.type_id, data, len(data)))
 
 
 def requires_imatrix(kind: TensorType) -> bool:

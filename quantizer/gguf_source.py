@@ -26,12 +26,14 @@ def open_gguf(path: Path) -> SourceModel:
     """
     header = admit(path)
     shards = shard_paths(header)
-    tensors = [tensor for shard in shards for tensor in _tensors(read_header(shard))]
+    by_shard = [_tensors(read_header(shard)) for shard in shards]
+    tensors = [tensor for shard in by_shard for tensor in shard]
     if not tensors:
         raise ModelFileError(f"{path.name} holds a vocabulary only, no weights.", "Name a model file.")
     if len({tensor.name for tensor in tensors}) != len(tensors):
         raise ModelFileError(f"Two shards of {path.name} hold the same tensor.", "Download them again.")
-    return SourceModel(path.stem, _entries(header), tensors, model_shape(header), {}, tuple(shards))
+    counts = tuple(map(len, by_shard))
+    return SourceModel(path.stem, _entries(header), tensors, model_shape(header), {}, tuple(shards), counts)
 
 
 def model_shape(header: Header) -> ModelShape:

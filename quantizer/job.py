@@ -1,7 +1,7 @@
 """The process that converts and quantizes: `python -m quantizer.job`, started by `quantizer.runner`.
 
 It reads one JSON request from stdin and writes events to stdout. The end of stdin means that nobody waits any more:
-then it removes its partial file and dies. Native code lives here, where a fault costs one job.
+then it dies at once, and what it wrote stays for the next run. Native code lives here, where a fault costs one job.
 """
 
 from __future__ import annotations
@@ -15,28 +15,50 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from quantizer.errors import UserError
-from quantizer.events import Done, Event, Failed, Planned, Progress, Warned, encode_event
+from quantizer.events import Done, Event, Failed, Planned, Warned, encode_event
 from quantizer.file_types import file_type_named
-from quantizer.output import partial_path
+from quantizer.overrides import Overrides, parse_override, weight_type_named
+
+if TYPE_CHECKING:
+    from quantizer.quantize import QuantizePlan
 
 __all__ = ["JobRequest", "main"]
 
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """What to do: quantize `source` to `file_type` in `output`."""
+    """What to do: quantize `source` to `file_type` in `output`, with the options of the command of the same names."""
 
     source: str
     file_type: str
     output: str
     n_threads: int
     is_overwriting: bool
+    allows_nan: bool = False
+    tensor_types: tuple[str, ...] = ()
+    output_type: str = ""
+    embedding_type: str = ""
+    max_shard_bytes: int = 0
+    keeps_split: bool = False
 
     def encode(self) -> bytes:
         """One line of JSON."""
         return json.dumps(asdict(self)).encode() + b"\n"
+
+    def plan(self) -> QuantizePlan:
+        """What will be written. Raises UserError as `quantizer.quantize.plan` does, UsageError for wrong options."""
+        from quantizer import quantize  # brings in numpy, which a face does without
+
+        overrides = Overrides(
+            tuple(parse_override(text) for text in self.tensor_types),
+            weight_type_named(self.output_type) if self.output_type else None,
+            weight_type_named(self.embedding_type) if self.embedding_type else None,
+        )
+        options = quantize.PlanOptions(overrides, self.max_shard_bytes, self.keeps_split)
+        return quantize.plan(Path(self.source), file_type_named(self.file_type), Path(self.output), options)
 
 
 def main() -> int:
@@ -45,7 +67,7 @@ def main() -> int:
     os.dup2(2, 1)  # what native code prints must not get between the events
     _limit_damage()
     request = JobRequest(**json.loads(sys.stdin.buffer.readline()))
-    _die_with_the_parent(Path(request.output))
+    _die_with_the_parent()
 
     def send(event: Event) -> None:
         events.write(encode_event(event))
@@ -59,15 +81,16 @@ def main() -> int:
 
 
 def _quantize(request: JobRequest, send: Callable[[Event], None]) -> None:
-    from quantizer import quantize  # after the request is in, so that a wrong one fails fast
+    from quantizer.quantize import execute
 
     started = time.monotonic()
-    plan = quantize.plan(Path(request.source), file_type_named(request.file_type), Path(request.output))
-    send(Planned(request.output, plan.file_type.name, plan.n_bytes, len(plan.tensors), plan.n_parameters))
+    plan = request.plan()
+    paths = [str(shard.path) for shard in plan.shards]
+    send(Planned(paths[0], plan.file_type.name, plan.n_bytes, len(plan.tensors), plan.n_parameters, len(paths)))
     for text in plan.warnings:
         send(Warned(text))
-    quantize.execute(plan, request.n_threads, request.is_overwriting, lambda done: send(Progress(**asdict(done))))
-    send(Done(request.output, plan.n_bytes, time.monotonic() - started))
+    execute(plan, request.n_threads, request.is_overwriting, send, request.allows_nan)
+    send(Done(paths[0], plan.n_bytes, time.monotonic() - started))
 
 
 def _limit_damage() -> None:
@@ -80,14 +103,11 @@ def _limit_damage() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _die_with_the_parent(output: Path) -> None:
+def _die_with_the_parent() -> None:
     def watch() -> None:
         while os.read(0, 1):  # nothing more is ever sent; not sys.stdin, whose lock would outlive the interpreter
             pass
-        try:
-            partial_path(output, os.getpid()).unlink(missing_ok=True)
-        finally:
-            os._exit(1)
+        os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
 

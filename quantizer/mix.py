@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from quantizer.categories import Category, allows_quantization, category_of, in_loading_order
 from quantizer.file_types import FileType
+from quantizer.overrides import Overrides
 from quantizer.tensor_types import TensorType, tensor_type_named
 
 __all__ = ["Assignment", "MixTensor", "ModelShape", "assign"]
@@ -54,10 +55,10 @@ class MixTensor:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The verdict on one tensor; `is_fallback` when its shape ruled out what the recipe wanted."""
+    """The verdict on one tensor; its shape ruled out what was `wanted` where that is not the target."""
 
     target: TensorType
-    is_fallback: bool = False
+    wanted: TensorType
     needs_imatrix: bool = False
 
 
@@ -165,17 +166,23 @@ _FALLBACK = {
     "Q6_K": "Q8_0",
 }
 _NEEDS_IMATRIX = {"IQ3_XXS", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ1_M", "IQ1_S"}
+_NO_OVERRIDES = Overrides()
 _EXEMPT_FROM_IMATRIX = {"token_embd.weight", "per_layer_token_embd.weight", "output.weight"}
 
 
 def assign(
-    tensors: Sequence[MixTensor], file_type: FileType, shape: ModelShape, has_imatrix: bool = False
+    tensors: Sequence[MixTensor],
+    file_type: FileType,
+    shape: ModelShape,
+    has_imatrix: bool = False,
+    overrides: Overrides = _NO_OVERRIDES,
 ) -> dict[str, Assignment]:
     """Decide the type of every tensor of a model.
 
-    Returns tensor name -> Assignment. Tensors that are never quantized keep the type they are stored in.
+    Returns tensor name -> Assignment. Tensors that are never quantized keep the type they are stored in. An override
+    leaves the other tensors what they would be without it; in llama.cpp it shifts the count of their kind.
     """
-    recipe = _Recipe(file_type, shape, has_imatrix, [tensor.name for tensor in tensors])
+    recipe = _Recipe(file_type, shape, has_imatrix, overrides, [tensor.name for tensor in tensors])
     ordered = sorted(tensors, key=lambda tensor: in_loading_order(tensor.name))
     return {tensor.name: recipe.assign(tensor) for tensor in ordered}
 
@@ -183,10 +190,13 @@ def assign(
 class _Recipe:
     """One pass over a model in loading order, counting the tensors of each kind as it goes."""
 
-    def __init__(self, file_type: FileType, shape: ModelShape, has_imatrix: bool, names: Sequence[str]) -> None:
+    def __init__(
+        self, file_type: FileType, shape: ModelShape, has_imatrix: bool, overrides: Overrides, names: Sequence[str]
+    ) -> None:
         self._file_type = file_type
         self._shape = shape
         self._has_imatrix = has_imatrix
+        self._overrides = overrides
         kinds = [category_of(name) for name in names]
         self._is_tied = Category.OUTPUT not in kinds
         self._n_values = kinds.count(Category.VALUE)
@@ -194,16 +204,21 @@ class _Recipe:
 
     def assign(self, tensor: MixTensor) -> Assignment:
         if not allows_quantization(tensor.name, tensor.shape, self._shape.architecture):
-            return Assignment(tensor.stored)
-        if not self._file_type.base.is_quantized:
-            return Assignment(self._file_type.base)
-        kind = category_of(tensor.name)
-        wanted = tensor_type_named(self._wanted(tensor, kind))
-        self._seen[kind] += 1
+            return Assignment(tensor.stored, tensor.stored)
+        usual = self._usual_type(tensor)
+        wanted = self._overrides.type_of(tensor.name, self._is_tied) or usual
         target = _fitting(wanted, tensor.shape[0])
-        return Assignment(target, target != wanted, self._needs_imatrix(tensor.name, target))
+        return Assignment(target, wanted, self._needs_imatrix(tensor.name, target))
 
-    def _wanted(self, tensor: MixTensor, kind: Category) -> str:
+    def _usual_type(self, tensor: MixTensor) -> TensorType:
+        if not self._file_type.base.is_quantized:
+            return self._file_type.base
+        kind = category_of(tensor.name)
+        name = self._usual_name(tensor, kind)
+        self._seen[kind] += 1
+        return tensor_type_named(name)
+
+    def _usual_name(self, tensor: MixTensor, kind: Category) -> str:
         name = self._file_type.name
         if any(part in tensor.name for part in _KEPT_IN_Q8.get(self._shape.architecture, ())):
             return "Q8_0"
@@ -294,9 +309,10 @@ class _Recipe:
         return _ATTENTION_OUTPUT.get(name)
 
     def _needs_imatrix(self, name: str, target: TensorType) -> bool:
-        if name in _EXEMPT_FROM_IMATRIX or self._has_imatrix:
+        if self._has_imatrix:
             return False
-        return target.name in _NEEDS_IMATRIX or (target.name == "Q2_K" and self._file_type.name == "Q2_K_S")
+        is_poor = target.name == "Q2_K" and self._file_type.name == "Q2_K_S" and name not in _EXEMPT_FROM_IMATRIX
+        return is_poor or target.name in _NEEDS_IMATRIX
 
 
 def _falcon_down(at: _Place) -> str:

@@ -14,20 +14,23 @@ from quantizer.tensor_types import TensorType
 
 __all__ = ["convert", "encode", "to_float32"]
 
+_HALF_MAGNITUDE, _HALF_INFINITY = np.uint16(0x7FFF), np.uint16(0x7C00)
+_BFLOAT_NAN = np.uint16(0x7FC0)
 
-def convert(data: bytes, stored: TensorType, target: TensorType, n_columns: int, name: str) -> bytes:
+
+def convert(data: bytes, stored: TensorType, target: TensorType, n_columns: int, name: str) -> tuple[bytes, int]:
     """Turn stored rows of `n_columns` into the bytes of another type; `name` is the tensor's, for errors.
 
-    Raises CheckpointError for weights that are not finite, or not finite any more in the target type.
+    Returns the bytes, and how many weights were NaN or infinite: those stay so in the plain types and become 0 in
+    quantized ones. Raises CheckpointError for weights that are beyond the range of the target type.
     """
     if stored == target:
-        return data
+        return data, _n_not_finite(data, stored, n_columns)
     rows = to_float32(data, stored, n_columns)
-    if not np.isfinite(rows).all():
-        raise CheckpointError(
-            f"The tensor {name} holds NaN or infinite weights.", "Get an undamaged copy of the model."
-        )
-    return encode(rows, target, name)
+    n_bad = _n_not_finite(data, stored, n_columns)
+    if n_bad and target.is_quantized:
+        rows = np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
+    return encode(rows, target, name), n_bad
 
 
 def to_float32(data: bytes, stored: TensorType, n_columns: int) -> npt.NDArray[np.float32]:
@@ -41,6 +44,12 @@ def to_float32(data: bytes, stored: TensorType, n_columns: int) -> npt.NDArray[n
             high = np.frombuffer(data, "<u2").astype(np.uint32) << np.uint32(16)
             return high.view(np.float32).reshape(-1, n_columns)
     return ggml.dequantize(data, stored, n_columns)
+
+
+def _n_not_finite(data: bytes, stored: TensorType, n_columns: int) -> int:
+    if ggml.is_sound(data, stored):
+        return 0
+    return int(np.count_nonzero(~np.isfinite(to_float32(data, stored, n_columns))))
 
 
 def encode(rows: npt.NDArray[np.float32], target: TensorType, name: str) -> bytes:
@@ -58,12 +67,15 @@ def encode(rows: npt.NDArray[np.float32], target: TensorType, name: str) -> byte
 def _half(rows: npt.NDArray[np.float32], name: str) -> bytes:
     with np.errstate(over="ignore"):
         halves = rows.astype("<f2")
-    if not np.isfinite(halves).all():
+    is_full = (halves.view("<u2") & _HALF_MAGNITUDE).max() >= _HALF_INFINITY
+    if is_full and np.isinf(halves).sum() > np.isinf(rows).sum():
         raise CheckpointError(f"The tensor {name} has weights beyond the range of F16.", "Choose BF16 instead.")
     return halves.tobytes()
 
 
 def _bfloat(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
-    """Round to the nearest bfloat16, ties to even; the input is finite."""
+    """Round to the nearest bfloat16, ties to even; a NaN stays one, without its payload."""
     bits = np.ascontiguousarray(rows).view(np.uint32)
-    return ((bits + (0x7FFF + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)).astype("<u2")
+    rounded = ((bits + (0x7FFF + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)).astype("<u2")
+    rounded[np.isnan(rows)] = _BFLOAT_NAN
+    return rounded

@@ -1,6 +1,7 @@
-"""The file being written: beside its final name until it is whole, and gone if it never becomes so.
+"""The files being written: beside their final names until all are whole, and resumed where a killed run stopped.
 
-Owns names of partial files, free space, syncing and the rename; knows nothing of what is written.
+Owns the names of partial files, free space, syncing and renaming. An output is a row of files, a file a row of blocks
+of known size; what the blocks are it does not know.
 """
 
 from __future__ import annotations
@@ -8,114 +9,258 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-import psutil
-
 from quantizer.errors import StorageError, UsageError
+from quantizer.journal import Journal, journal_path
 
-__all__ = ["PartialFile", "check_output", "partial_path", "remove_partials"]
+__all__ = ["OutputFile", "PartialOutput", "check_output", "discard_partial", "partial_path"]
 
 _SPARE_BYTES = 16 << 20
+_READ_BYTES = 4 << 20
 
 
-class PartialFile:
-    """A context manager that owns a partial file and gives it its final name when the block ends well.
+@dataclass(frozen=True, slots=True)
+class OutputFile:
+    """A file to write: its final name, and the bytes of each of its blocks."""
 
-    Raises StorageError when the disk is full, or anything else stands in the way of writing.
+    path: Path
+    block_bytes: tuple[int, ...]
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(self.block_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Where a block lies: in which file, from which byte."""
+
+    file: int
+    start: int
+    n_bytes: int
+
+
+class PartialOutput:
+    """A context manager that owns partial files and gives them their final names when the block ends well.
+
+    `output` names the whole; what a killed run with the same `fingerprint` left of it is taken over, unless
+    `is_overwriting`. When the block ends with an error nothing is left. Blocks come in order: `write` each, in pieces,
+    and `end_block`; the first `n_done` of them stand already. Raises StorageError when the disk is full, another run
+    writes the same output, or anything else stands in the way.
     """
 
-    def __init__(self, output: Path, is_overwriting: bool) -> None:
+    def __init__(self, output: Path, files: Sequence[OutputFile], fingerprint: str, is_overwriting: bool) -> None:
+        self.n_done = 0
         self.n_written = 0
         self._output = output
+        self._files = files
+        self._blocks = list(_blocks(files))
+        self._fingerprint = fingerprint
         self._is_overwriting = is_overwriting
-        self._path = partial_path(output, os.getpid())
-        self._file: BinaryIO | None = None
+        self._checksum = 0
+        self._part: BinaryIO | None = None
 
-    def __enter__(self) -> PartialFile:
-        remove_partials(self._output)
+    def __enter__(self) -> PartialOutput:
         try:
-            self._file = self._path.open("xb")
+            self._journal = Journal(self._output)
         except OSError as error:
             raise _not_written(self._output, error) from error
+        try:
+            self._take_over()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
         return self
 
     def write(self, data: bytes) -> None:
-        """Append `data`. Raises StorageError."""
-        assert self._file is not None
+        """Append `data` to the block that is being written. Raises StorageError."""
         try:
-            self._file.write(data)
+            _write_all(self._open_part(), data)
         except OSError as error:
             raise _not_written(self._output, error) from error
+        self._checksum = zlib.crc32(data, self._checksum)
         self.n_written += len(data)
+
+    def end_block(self) -> None:
+        """Note that the block is whole. Raises StorageError."""
+        block = self._blocks[self.n_done]
+        assert self.n_written == sum(item.n_bytes for item in self._blocks[: self.n_done]) + block.n_bytes
+        try:
+            if block.start + block.n_bytes == self._files[block.file].n_bytes:
+                self._close_part()  # synced before the journal says that the file is whole
+            self._journal.add(self._checksum)
+        except OSError as error:
+            raise _not_written(self._output, error) from error
+        self.n_done += 1
+        self._checksum = 0
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._file is not None
         try:
-            if kind is None:
-                self._publish(self._file)
+            try:
+                if kind is None:
+                    self._publish()
+            finally:
+                _close(self._part)
+                _remove_parts(self._output)
+                self._journal.remove()
         except OSError as failure:
             raise _not_written(self._output, failure) from failure
-        finally:
-            _close(self._file)
-            self._path.unlink(missing_ok=True)
 
-    def _publish(self, file: BinaryIO) -> None:
-        file.flush()
-        os.fsync(file.fileno())
-        file.close()
-        if self._output.exists() and not self._is_overwriting:
-            raise _in_the_way(self._output)
-        self._path.replace(self._output)
+    def _take_over(self) -> None:
+        """Find out which blocks stand, and forget the rest of what is there."""
+        try:
+            claimed = [] if self._is_overwriting else self._journal.checksums(self._fingerprint)
+            standing = claimed[: self._n_sound(claimed)]
+            self.n_done = len(standing)
+            self.n_written = sum(block.n_bytes for block in self._blocks[: self.n_done])
+            kept = {self._part_path(block.file) for block in self._blocks[: self.n_done]}
+            _remove_parts(self._output, kept)
+            self._journal.restart(self._fingerprint, standing)
+        except OSError as error:
+            raise _not_written(self._output, error) from error
+        self._check_space()
+
+    def _n_sound(self, checksums: Sequence[int]) -> int:
+        """How many blocks from the first on have the bytes that their checksums say."""
+        for index, (block, checksum) in enumerate(zip(self._blocks, checksums, strict=False)):
+            path = self._part_path(block.file)
+            path = path if path.exists() else self._files[block.file].path  # it got its final name before the kill
+            if _checksum_of(path, block) != checksum:
+                return index
+        return min(len(checksums), len(self._blocks))
+
+    def _check_space(self) -> None:
+        for index, file in enumerate(self._files):
+            is_ours = self._is_whole(index) and not self._part_path(index).exists()
+            if os.path.lexists(file.path) and not self._is_overwriting and not is_ours:
+                raise _in_the_way(file.path)
+        n_missing = sum(file.n_bytes for file in self._files) - self.n_written
+        free = shutil.disk_usage(self._output.parent).free
+        if free < n_missing + _SPARE_BYTES:
+            raise StorageError(
+                f"The output takes {n_missing / 1e9:.2f} GB and {self._output.parent} has {free / 1e9:.2f} GB free.",
+                "Free some space, choose a smaller type, or name another disk with -o.",
+            )
+
+    def _is_whole(self, file: int) -> bool:
+        return all(block.file != file for block in self._blocks[self.n_done :])
+
+    def _part_path(self, file: int) -> Path:
+        return partial_path(self._output, file)
+
+    def _open_part(self) -> BinaryIO:
+        if self._part is None:
+            block = self._blocks[self.n_done]
+            # "ab" makes it, "r+b" may cut off what came after the last whole block
+            path = self._part_path(block.file)
+            path.open("ab").close()
+            self._part = path.open("r+b", buffering=0)
+            self._part.truncate(block.start)
+            self._part.seek(block.start)
+        return self._part
+
+    def _close_part(self) -> None:
+        assert self._part is not None
+        os.fsync(self._part.fileno())
+        self._part.close()
+        self._part = None
+
+    def _publish(self) -> None:
+        """Rename, the first file last: without it the others are no model."""
+        assert self.n_done == len(self._blocks)
+        for index, file in reversed(list(enumerate(self._files))):
+            part = self._part_path(index)
+            if not part.exists():
+                continue
+            if os.path.lexists(file.path) and not self._is_overwriting:
+                raise _in_the_way(file.path)
+            part.replace(file.path)
         _sync_folder(self._output.parent)
 
 
-def check_output(output: Path, inputs: Sequence[Path], n_bytes: int, is_overwriting: bool) -> None:
-    """Say before the first byte what would go wrong at the last: the input as output, a file in the way, no space.
+def check_output(output: Path, paths: Sequence[Path], inputs: Sequence[Path]) -> None:
+    """Say before anything is made what is wrong with the output: it is the input, a folder, or in no folder.
 
-    Raises UsageError or StorageError.
+    `paths` are all files that the output has. Raises UsageError or StorageError.
     """
-    if output.exists() and any(output.samefile(path) for path in inputs):
-        raise UsageError(f"{output} is the input, or part of it.", "Name another output with -o.")
-    if output.exists() and not is_overwriting:
-        raise _in_the_way(output)
-    if output.is_dir():
-        raise UsageError(f"{output} is a folder.", "Name a file with -o.")
-    folder = output.parent
-    if not folder.is_dir():
-        raise StorageError(f"There is no folder {folder}.", "Create it, or name another output with -o.")
-    free = shutil.disk_usage(folder).free
-    if free < n_bytes + _SPARE_BYTES:
-        raise StorageError(
-            f"The output takes {n_bytes / 1e9:.2f} GB and {folder} has {free / 1e9:.2f} GB free.",
-            "Free some space, choose a smaller type, or name another disk with -o.",
-        )
+    for path in (output, *paths):
+        if path.exists() and any(path.samefile(source) for source in inputs):
+            raise UsageError(f"{path} is the input, or part of it.", "Name another output with -o.")
+        if path.is_dir():
+            raise UsageError(f"{path} is a folder.", "Name a file with -o.")
+    if not output.parent.is_dir():
+        raise StorageError(f"There is no folder {output.parent}.", "Create it, or name another output with -o.")
 
 
-def partial_path(output: Path, pid: int) -> Path:
-    """Where the process `pid` writes what will become `output`."""
-    return output.with_name(f".{output.name}.{pid}.partial")
+def discard_partial(output: Path) -> None:
+    """Remove what an interrupted run left of `output`; a run that still goes on keeps its own.
+
+    Raises StorageError when it cannot be removed.
+    """
+    if not journal_path(output).exists():
+        return
+    try:
+        journal = Journal(output)
+        _remove_parts(output)
+        journal.remove()
+    except OSError as error:
+        raise _not_written(output, error) from error
 
 
-def remove_partials(output: Path) -> None:
-    """Remove what killed runs left of `output`; a run that still goes on keeps its own."""
-    pattern = re.compile(rf"\.{re.escape(output.name)}\.(\d+)\.partial")
-    for path in output.parent.glob("*.partial"):
-        match = pattern.fullmatch(path.name)
-        if match and (int(match[1]) == os.getpid() or not psutil.pid_exists(int(match[1]))):
+def partial_path(output: Path, index: int) -> Path:
+    """Where the file `index` of `output` is written before it gets its name."""
+    return output.with_name(f".{output.name}.{index}.partial")
+
+
+def _blocks(files: Sequence[OutputFile]) -> Iterator[_Block]:
+    for index, file in enumerate(files):
+        start = 0
+        for n_bytes in file.block_bytes:
+            yield _Block(index, start, n_bytes)
+            start += n_bytes
+
+
+def _checksum_of(path: Path, block: _Block) -> int | None:
+    """The checksum of a block as it lies in a file, None when it is not all there."""
+    checksum, left = 0, block.n_bytes
+    try:
+        with path.open("rb", buffering=0) as file:
+            file.seek(block.start)
+            while left and (data := file.read(min(left, _READ_BYTES))):
+                checksum = zlib.crc32(data, checksum)
+                left -= len(data)
+    except FileNotFoundError:
+        return None
+    return None if left else checksum
+
+
+def _write_all(file: BinaryIO, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]
+
+
+def _remove_parts(output: Path, kept: set[Path] | frozenset[Path] = frozenset()) -> None:
+    pattern = re.compile(rf"\.{re.escape(output.name)}\.\d+\.partial")
+    for path in output.parent.iterdir():
+        if pattern.fullmatch(path.name) and path not in kept:
             path.unlink(missing_ok=True)
 
 
-def _close(file: BinaryIO) -> None:
+def _close(file: BinaryIO | None) -> None:
     try:
-        file.close()
+        if file is not None:
+            file.close()
     except OSError:
-        # the buffered rest did not fit either; the error that led here is already on its way
+        # what could not be written is no loss: the error that led here is already on its way
         return
 
 

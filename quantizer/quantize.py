@@ -1,101 +1,118 @@
 """Quantize: plan from headers alone what will be written, to the byte; then write it, one tensor at a time.
 
-The plan is a value that a dry run prints. The executor owns the output: it appears under its name only when whole and
-synced, the input is never touched, and memory holds a few slabs of rows.
+The plan is a value that a dry run prints. Writing takes over what a killed run of the same plan left, the output
+appears under its name only when whole and synced, the input is never touched, and memory holds a few slabs of rows.
 """
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import accumulate
 from pathlib import Path
 
 from quantizer.errors import CheckpointError, UsageError
+from quantizer.events import Event, Progress, Resumed, Warned
+from quantizer.fallbacks import fallback_warnings
 from quantizer.file_types import FileType
-from quantizer.layout import Entry, OutputTensor, encode_entry, encode_header, file_bytes, padding
-from quantizer.mix import MixTensor, assign
-from quantizer.output import PartialFile, check_output
+from quantizer.layout import Entry, OutputTensor, encode_entry, encode_header, padding
+from quantizer.mix import Assignment, MixTensor, assign
+from quantizer.output import OutputFile, PartialOutput, check_output
+from quantizer.overrides import Overrides
+from quantizer.pipeline import PlannedTensor, converted
+from quantizer.shards import shard_entries, shard_path, split_by_bytes
 from quantizer.sources import SourceModel, SourceTensor
 from quantizer.tensor_types import TensorType
 
-__all__ = ["PlannedTensor", "QuantizePlan", "TensorDone", "execute", "open_source", "plan"]
+__all__ = ["PlanOptions", "PlannedShard", "QuantizePlan", "execute", "open_source", "plan", "plan_model"]
 
 _QUANTIZATION_VERSION = 2  # GGML_QNT_VERSION
-_SLAB_ELEMENTS = 1 << 21  # 8 MiB of float32 for each slab in flight
+_NO_OVERRIDES = Overrides()
 _PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl"}
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedTensor:
-    """One tensor: where it comes from and what it becomes."""
+class PlanOptions:
+    """What a person may want beside the type; files of at most `max_shard_bytes`, 0 for one file."""
 
-    source: SourceTensor
-    output: OutputTensor
-    is_fallback: bool
+    overrides: Overrides = _NO_OVERRIDES
+    max_shard_bytes: int = 0
+    keeps_split: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedShard:
+    """One file of the output: `header` and then `tensors`."""
+
+    path: Path
+    header: bytes
+    tensors: tuple[PlannedTensor, ...]
+
+    @property
+    def file(self) -> OutputFile:
+        """The file as a row of blocks: each tensor with its padding, the first after the header."""
+        first, *others = (tensor.output.n_bytes + padding(tensor.output.n_bytes) for tensor in self.tensors)
+        return OutputFile(self.path, (len(self.header) + first, *others))
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizePlan:
-    """What will be written: `header` and then `tensors`; `n_bytes` is the size of the file."""
+    """What will be written: one file called `output`, or several that are named after it."""
 
-    source: Path
     output: Path
     file_type: FileType
-    header: bytes
-    tensors: tuple[PlannedTensor, ...]
+    shards: tuple[PlannedShard, ...]
     warnings: tuple[str, ...]
     missing_imatrix: tuple[str, ...]
     n_parameters: int
     inputs: tuple[Path, ...]
 
     @property
+    def tensors(self) -> tuple[PlannedTensor, ...]:
+        """The tensors of all files, in order."""
+        return tuple(tensor for shard in self.shards for tensor in shard.tensors)
+
+    @property
     def n_bytes(self) -> int:
-        """Size of the output in bytes, which is also the disk space that it takes meanwhile."""
-        return file_bytes(self.header, (tensor.output for tensor in self.tensors))
+        """Size of the output in bytes, which is also all the disk space that is taken meanwhile."""
+        return sum(shard.file.n_bytes for shard in self.shards)
 
     @property
     def bits_per_weight(self) -> float:
-        """Bits of the whole file for each weight."""
+        """Bits of all files for each weight."""
         return 8 * self.n_bytes / self.n_parameters
 
 
-@dataclass(frozen=True, slots=True)
-class TensorDone:
-    """Progress: `n_written` bytes of the output stand after the tensor at `index` was written."""
-
-    index: int
-    name: str
-    stored: str
-    target: str
-    n_written: int
+_NO_OPTIONS = PlanOptions()
 
 
-def plan(source: Path, file_type: FileType, output: Path) -> QuantizePlan:
+def plan(source: Path, file_type: FileType, output: Path, options: PlanOptions = _NO_OPTIONS) -> QuantizePlan:
     """Read the headers of `source` (a checkpoint folder or a GGUF) and decide what `output` will hold.
 
     Raises UserError naming what cannot be read, converted or quantized.
     """
-    model = open_source(source)
+    return plan_model(open_source(source), file_type, output, options)
+
+
+def plan_model(
+    model: SourceModel, file_type: FileType, output: Path, options: PlanOptions = _NO_OPTIONS
+) -> QuantizePlan:
+    """Decide what `output` will hold of a model that is open already. Raises UsageError for too many files."""
     mix = [MixTensor(tensor.name, tensor.shape, _unquantized(model, tensor)) for tensor in model.tensors]
-    verdicts = assign(mix, file_type, model.shape)
+    verdicts = assign(mix, file_type, model.shape, overrides=options.overrides)
     tensors = tuple(
-        PlannedTensor(
-            tensor,
-            OutputTensor(tensor.name, tensor.shape, verdicts[tensor.name].target),
-            verdicts[tensor.name].is_fallback,
-        )
+        PlannedTensor(tensor, OutputTensor(tensor.name, tensor.shape, verdicts[tensor.name].target))
         for tensor in model.tensors
     )
+    shards = tuple(_shards(output, _entries(model, file_type), tensors, _counts(model, file_type, tensors, options)))
     return QuantizePlan(
-        source,
         output,
         file_type,
-        encode_header(_entries(model, file_type), [tensor.output for tensor in tensors]),
-        tensors,
-        tuple(_warnings(tensors)),
+        shards,
+        tuple(_warnings(tensors, verdicts, shards, options)),
         tuple(name for name, verdict in verdicts.items() if verdict.needs_imatrix),
         model.n_parameters,
         model.inputs,
@@ -120,67 +137,97 @@ def open_source(source: Path) -> SourceModel:
     return open_gguf(source)
 
 
-def execute(plan: QuantizePlan, n_threads: int, is_overwriting: bool, report: Callable[[TensorDone], None]) -> None:
-    """Write the planned file; `report` is called after each tensor.
+def execute(
+    plan: QuantizePlan,
+    n_threads: int,
+    is_overwriting: bool,
+    report: Callable[[Event], None],
+    allows_nan: bool = False,
+) -> None:
+    """Write the planned files; `report` gets Progress after each tensor, Resumed first where a killed run got further.
 
-    Raises UsageError when an importance matrix is missing, StorageError when the disk stands in the way.
+    Raises UsageError when an importance matrix is missing, CheckpointError for weights that are not finite (unless
+    `allows_nan`, which reports them as Warned), StorageError when the disk stands in the way.
     """
     if plan.missing_imatrix:
         raise UsageError(
-            f"{plan.file_type.name} needs an importance matrix ({len(plan.missing_imatrix)} tensors would be garbage).",
+            f"{len(plan.missing_imatrix)} tensors would be garbage without an importance matrix,"
+            f" {plan.missing_imatrix[0]} among them.",
             "Choose a type of three bits or more, such as Q3_K_M.",
         )
-    check_output(plan.output, plan.inputs, plan.n_bytes, is_overwriting)
-    with PartialFile(plan.output, is_overwriting) as partial, ThreadPoolExecutor(n_threads) as pool:
-        partial.write(plan.header)
-        for done in _written(plan, partial, pool, n_threads + 1):
-            report(done)
+    files = [shard.file for shard in plan.shards]
+    check_output(plan.output, [file.path for file in files], plan.inputs)
+    with PartialOutput(plan.output, files, _fingerprint(plan), is_overwriting) as partial:
+        _write(plan, partial, n_threads, report, allows_nan)
 
 
-def _written(plan: QuantizePlan, partial: PartialFile, pool: ThreadPoolExecutor, n_ahead: int) -> Iterator[TensorDone]:
-    """Write slabs in order while the pool works up to `n_ahead` of them in advance."""
-    pending: deque[tuple[int, bool, Future[bytes]]] = deque()
-    jobs = _slabs(plan)
-    is_reading = True
-    while is_reading or pending:
-        while is_reading and len(pending) < n_ahead:
-            job = next(jobs, None)
-            is_reading = job is not None
-            if job is not None:
-                pending.append((job.index, job.is_last, pool.submit(_converted, plan.tensors[job.index], job.data)))
-        if pending:
-            index, is_last, future = pending.popleft()
-            partial.write(future.result())
-            if is_last:
-                yield _finished(plan.tensors[index], index, partial)
+def _write(
+    plan: QuantizePlan, partial: PartialOutput, n_threads: int, report: Callable[[Event], None], allows_nan: bool
+) -> None:
+    """Write the tensors that do not stand yet."""
+    index = partial.n_done
+    if index:
+        report(Resumed(index, partial.n_written))
+    headers = {shard.tensors[0].output.name: shard.header for shard in plan.shards}
+    n_bad = 0
+    with closing(converted(plan.tensors[index:], n_threads)) as slabs:
+        for slab in slabs:
+            tensor = slab.tensor
+            if slab.is_first:
+                n_bad = 0
+                partial.write(headers.get(tensor.output.name, b""))
+            partial.write(slab.data)
+            n_bad += slab.n_bad
+            if slab.is_last:
+                if n_bad:
+                    report(_not_finite(tensor.output, n_bad, allows_nan))
+                partial.write(bytes(padding(tensor.output.n_bytes)))
+                partial.end_block()
+                report(_progress(index, tensor, partial.n_written))
+                index += 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Slab:
-    index: int
-    is_last: bool
-    data: bytes
-
-
-def _slabs(plan: QuantizePlan) -> Iterator[_Slab]:
-    for index, tensor in enumerate(plan.tensors):
-        n_columns, n_rows = tensor.output.shape[0], math.prod(tensor.output.shape[1:])
-        rows_per_slab = max(1, _SLAB_ELEMENTS // n_columns)
-        n_slabs = -(-n_rows // rows_per_slab)
-        for i, data in enumerate(tensor.source.slabs(rows_per_slab)):
-            yield _Slab(index, i == n_slabs - 1, data)
-
-
-def _converted(tensor: PlannedTensor, data: bytes) -> bytes:
-    from quantizer.numbers import convert  # numpy and the native library, in the job's process only
-
+def _progress(index: int, tensor: PlannedTensor, n_written: int) -> Progress:
     output = tensor.output
-    return convert(data, tensor.source.stored, output.kind, output.shape[0], output.name)
+    return Progress(index, output.name, tensor.source.stored.name, output.kind.name, n_written)
 
 
-def _finished(tensor: PlannedTensor, index: int, partial: PartialFile) -> TensorDone:
-    partial.write(bytes(padding(tensor.output.n_bytes)))
-    return TensorDone(index, tensor.output.name, tensor.source.stored.name, tensor.output.kind.name, partial.n_written)
+def _not_finite(output: OutputTensor, n_bad: int, allows_nan: bool) -> Warned:
+    text = f"{n_bad:,} weights of the tensor {output.name} are NaN or infinite"
+    if not allows_nan:
+        raise CheckpointError(
+            f"{text}.", "Get an undamaged copy of the model, or pass --allow-nan to quantize it all the same."
+        )
+    return Warned(f"{text}; they count as 0." if output.kind.is_quantized else f"{text}, and stay so.")
+
+
+def _fingerprint(plan: QuantizePlan) -> str:
+    """What tells apart outputs that are not the same: bytes before the data, files read, the code that quantizes."""
+    inputs = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in plan.inputs]
+    headers = [(shard.path.name, hashlib.sha256(shard.header).hexdigest()) for shard in plan.shards]
+    said = repr((1, version("localllm"), version("llama-cpp-python"), inputs, headers))
+    return hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _counts(
+    model: SourceModel, file_type: FileType, tensors: Sequence[PlannedTensor], options: PlanOptions
+) -> Sequence[int]:
+    """How many tensors each file gets."""
+    if options.max_shard_bytes:
+        outputs = [tensor.output for tensor in tensors]
+        return split_by_bytes(_entries(model, file_type), outputs, options.max_shard_bytes)
+    return (options.keeps_split and model.shard_counts) or [len(tensors)]
+
+
+def _shards(
+    output: Path, entries: list[Entry], tensors: Sequence[PlannedTensor], counts: Sequence[int]
+) -> Iterator[PlannedShard]:
+    """Cut the tensors into files; the first has all the metadata, as llama.cpp wants it."""
+    for index, (stop, count) in enumerate(zip(accumulate(counts), counts, strict=True)):
+        part = tuple(tensors[stop - count : stop])
+        marks = shard_entries(index, len(counts), len(tensors))
+        header = encode_header([*(entries if index == 0 else ()), *marks], [tensor.output for tensor in part])
+        yield PlannedShard(shard_path(output, index, len(counts)), header, part)
 
 
 def _unquantized(model: SourceModel, tensor: SourceTensor) -> TensorType:
@@ -197,13 +244,21 @@ def _entries(model: SourceModel, file_type: FileType) -> list[Entry]:
     return [*(entry for entry in model.entries if entry.key not in changed), *ours]
 
 
-def _warnings(tensors: tuple[PlannedTensor, ...]) -> Iterator[str]:
+def _warnings(
+    tensors: Sequence[PlannedTensor],
+    verdicts: Mapping[str, Assignment],
+    shards: Sequence[PlannedShard],
+    options: PlanOptions,
+) -> Iterator[str]:
     n_again = sum(_is_requantized(tensor) for tensor in tensors)
     if n_again:
         yield f"{n_again} tensors are quantized already; quantizing them again loses more than from the original."
-    n_fallbacks = sum(tensor.is_fallback for tensor in tensors)
-    if n_fallbacks:
-        yield f"{n_fallbacks} of {len(tensors)} tensors have rows that do not fit the type and take a larger one."
+    yield from fallback_warnings(verdicts)
+    for option in options.overrides.unused(list(verdicts)):
+        yield f"{option} matches no tensor of this model."
+    for shard in shards:
+        if 0 < options.max_shard_bytes < shard.file.n_bytes:
+            yield f"{shard.path.name} takes {shard.file.n_bytes:,} bytes: one tensor alone is that large."
 
 
 def _is_requantized(tensor: PlannedTensor) -> bool:

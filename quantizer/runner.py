@@ -1,4 +1,4 @@
-"""The parent's side of a job: starts the process, hands out its events, and clears up however it ends.
+"""The parent's side of a job: starts the process, hands out its events, and clears up when it is cancelled.
 
 Owns the child process. It imports no native code and no numpy, so a face may use it.
 """
@@ -16,7 +16,7 @@ from typing import IO
 from quantizer.errors import EngineError
 from quantizer.events import Event, Failed, decode_event
 from quantizer.job import JobRequest
-from quantizer.output import partial_path
+from quantizer.output import discard_partial
 
 __all__ = ["run_job"]
 
@@ -27,8 +27,9 @@ _LAST_LINES = 8
 def run_job(request: JobRequest) -> Iterator[Event]:
     """Run a job in a child process and yield its events as they come; closing the iterator cancels it.
 
-    Raises the job's own UserError when it failed, EngineError with its last words when the process died. In either
-    case, and when the caller goes away, no partial file is left.
+    Raises the job's own UserError when it failed, EngineError with its last words when the process died. A job that
+    failed or was cancelled (Ctrl-C too) leaves nothing; one that was killed, with or without its parent, leaves what it
+    wrote under partial names, and the same request goes on from there.
     """
     with tempfile.TemporaryFile() as errors:
         command = [sys.executable, "-P", "-m", "quantizer.job"]
@@ -40,8 +41,12 @@ def run_job(request: JobRequest) -> Iterator[Event]:
             yield from _events(child.stdout)
             if child.wait() != 0:
                 raise _died(child.returncode, errors)
+        except (GeneratorExit, KeyboardInterrupt):
+            _end(child)
+            discard_partial(Path(request.output))
+            raise
         finally:
-            _end(child, request)
+            _end(child)
 
 
 def _ask(stdin: IO[bytes], request: JobRequest) -> None:
@@ -58,8 +63,8 @@ def _events(stdout: IO[bytes]) -> Iterator[Event]:
         yield event
 
 
-def _end(child: subprocess.Popen[bytes], request: JobRequest) -> None:
-    """Let the child go (the end of its stdin tells it to), then make sure, then sweep."""
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Let the child go (the end of its stdin tells it to), then make sure."""
     assert child.stdin is not None
     assert child.stdout is not None
     with suppress(BrokenPipeError):  # a dead child that never read its request
@@ -70,7 +75,6 @@ def _end(child: subprocess.Popen[bytes], request: JobRequest) -> None:
         child.kill()
         child.wait()
     child.stdout.close()
-    partial_path(Path(request.output), child.pid).unlink(missing_ok=True)
 
 
 def _died(status: int, errors: IO[bytes]) -> EngineError:
@@ -78,4 +82,4 @@ def _died(status: int, errors: IO[bytes]) -> EngineError:
     lines = errors.read().decode("utf-8", "replace").strip().splitlines()[-_LAST_LINES:]
     words = " / ".join(line.strip() for line in lines if line.strip()) or "it said nothing"
     how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-    return EngineError(f"The quantizing process {how}: {words}.", "Nothing was written. Report this.")
+    return EngineError(f"The quantizing process {how}: {words}.", "Run it again: it goes on where it stopped.")

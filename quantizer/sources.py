@@ -115,7 +115,8 @@ class SourceModel:
     """A model to quantize: its metadata, the tensors, and what the recipe needs to know of its shape.
 
     `unquantized` maps names to the type that a tensor takes when it is not quantized, where that is not the stored one.
-    `inputs` are the files that no output may replace.
+    `inputs` are the files that no output may replace; `shard_counts` says how many tensors each of them holds, where a
+    model is split.
     """
 
     name: str
@@ -124,6 +125,7 @@ class SourceModel:
     shape: ModelShape
     unquantized: dict[str, TensorType]
     inputs: tuple[Path, ...]
+    shard_counts: tuple[int, ...] = ()
 
     @property
     def n_parameters(self) -> int:

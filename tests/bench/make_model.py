@@ -16,57 +16,30 @@ from pathlib import Path
 from layers import Shape, metadata, tensors
 from shapes import SHAPES
 from vocabulary import CHATML_TEMPLATE, Vocabulary, make_vocabulary
-from weights import RandomTensor
 
 from app.bench.lexicon import WORDS
+from quantizer.events import Event, Progress
 from quantizer.file_types import FILE_TYPES, FileType, file_type_named
-from quantizer.layout import Entry, OutputTensor, encode_entry, encode_header
-from quantizer.mix import MixTensor, ModelShape, assign
-from quantizer.quantize import PlannedTensor, QuantizePlan, TensorDone, execute
+from quantizer.layout import Entry, encode_entry
+from quantizer.mix import ModelShape
+from quantizer.quantize import QuantizePlan, execute, plan_model
+from quantizer.sources import SourceModel
 
 __all__ = ["plan_random_model"]
-
-_QUANTIZATION_VERSION = 2
 
 
 def plan_random_model(name: str, file_type: FileType, output: Path, seed: int = 0) -> QuantizePlan:
     """Return the plan that writes the shape called `name`; `quantizer.quantize.execute` carries it out."""
     shape = SHAPES[name]
     sources = [replace(tensor, seed=seed) for tensor in tensors(shape)]
-    planned = _planned(sources, file_type, shape)
-    entries = [*_model_entries(name, shape, file_type), *_vocabulary_entries(shape)]
-    return QuantizePlan(
-        source=Path(name),
-        output=output,
-        file_type=file_type,
-        header=encode_header(entries, [tensor.output for tensor in planned]),
-        tensors=planned,
-        warnings=(),
-        missing_imatrix=(),
-        n_parameters=sum(_n_elements(tensor) for tensor in sources),
-        inputs=(),
-    )
-
-
-def _planned(sources: list[RandomTensor], file_type: FileType, shape: Shape) -> tuple[PlannedTensor, ...]:
-    mix = [MixTensor(tensor.name, tensor.shape, tensor.stored) for tensor in sources]
+    entries = (*_model_entries(name, shape), *_vocabulary_entries(shape))
     facts = ModelShape(shape.architecture, shape.n_layers, shape.n_heads, shape.n_kv_heads, shape.n_experts)
-    verdicts = assign(mix, file_type, facts)
-    return tuple(
-        PlannedTensor(
-            tensor,
-            OutputTensor(tensor.name, tensor.shape, verdicts[tensor.name].target),
-            verdicts[tensor.name].is_fallback,
-        )
-        for tensor in sources
-    )
+    return plan_model(SourceModel(name, entries, sources, facts, {}, ()), file_type, output)
 
 
-def _model_entries(name: str, shape: Shape, file_type: FileType) -> Iterator[Entry]:
+def _model_entries(name: str, shape: Shape) -> Iterator[Entry]:
     yield encode_entry("general.architecture", shape.architecture, "str")
     yield encode_entry("general.name", f"random {name}", "str")
-    yield encode_entry("general.file_type", file_type.ftype_id, "u32")
-    yield encode_entry("general.quantization_version", _QUANTIZATION_VERSION, "u32")
     for suffix, (value, type_name) in metadata(shape):
         yield encode_entry(f"{shape.architecture}.{suffix}", value, type_name)
 
@@ -85,12 +58,9 @@ def _vocabulary_entries(shape: Shape) -> Iterator[Entry]:
     yield encode_entry("tokenizer.chat_template", CHATML_TEMPLATE, "str")
 
 
-def _n_elements(tensor: RandomTensor) -> int:
-    return tensor.stored.tensor_bytes(tensor.shape) // tensor.stored.block_bytes
-
-
-def _show(done: TensorDone, n_bytes: int) -> None:
-    print(f"\r{done.n_written / n_bytes:4.0%}  {done.name} {done.target:8}\x1b[K", end="", flush=True)
+def _show(event: Event, n_bytes: int) -> None:
+    if isinstance(event, Progress):
+        print(f"\r{event.n_written / n_bytes:4.0%}  {event.name} {event.target:8}\x1b[K", end="", flush=True)
 
 
 def main() -> None:
@@ -102,7 +72,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     plan = plan_random_model(options.shape, file_type_named(options.type), options.out, options.seed)
-    execute(plan, options.threads, is_overwriting=True, report=lambda done: _show(done, plan.n_bytes))
+    execute(plan, options.threads, is_overwriting=True, report=lambda event: _show(event, plan.n_bytes))
     print(f"\r{options.out}: {plan.n_parameters / 1e9:.3f}B parameters, {plan.n_bytes / 1e9:.3f} GB\x1b[K")
 
 

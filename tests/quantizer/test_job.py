@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -15,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantizer.errors import EngineError, StorageError
-from quantizer.events import Done, Failed, Planned, Progress, Warned, decode_event, encode_event
+from quantizer.events import Done, Event, Failed, Planned, Progress, Resumed, Warned, decode_event, encode_event
 from quantizer.job import JobRequest
+from quantizer.journal import journal_path
 from quantizer.output import partial_path
 from quantizer.runner import run_job
 
@@ -63,12 +65,26 @@ def test_leaving_the_events_cancels_the_job_and_leaves_nothing(tmp_path: Path, s
 
 
 def running_job(output: Path) -> psutil.Process:
-    """The job that is writing `output`, once it has begun."""
+    """The job that is writing `output`, once it has written a tensor."""
     for _ in range(1000):
-        for partial in output.parent.glob("*.partial"):
-            return psutil.Process(int(partial.name.split(".")[-2]))
+        if partial_path(output, 0).exists() and len(journal_path(output).read_bytes().split()) > 1:
+            return next(job for job in psutil.process_iter() if is_job(job, output))
         time.sleep(0.02)
     raise AssertionError("no job began")
+
+
+def is_job(process: psutil.Process, output: Path) -> bool:
+    """Whether a process has the journal of `output` open."""
+    with suppress(psutil.Error):
+        return any(Path(file.path) == journal_path(output) for file in process.open_files())
+    return False
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+LEFTOVERS = [".m.gguf.0.partial", ".m.gguf.journal"]
 
 
 def test_a_job_that_is_killed_is_an_error_with_its_status(tmp_path: Path, slow_checkpoint: Path) -> None:
@@ -78,19 +94,27 @@ def test_a_job_that_is_killed_is_an_error_with_its_status(tmp_path: Path, slow_c
     running_job(output).kill()
     with pytest.raises(EngineError, match=r"killed by signal 9|ended with status"):
         list(events)
-    assert not list(tmp_path.iterdir())
+    assert names(tmp_path) == LEFTOVERS
 
 
-def test_a_job_whose_parent_dies_dies_too_and_leaves_nothing(tmp_path: Path, slow_checkpoint: Path) -> None:
+def test_a_job_whose_parent_is_killed_dies_too_and_the_next_goes_on(tmp_path: Path, slow_checkpoint: Path) -> None:
     output = tmp_path / "m.gguf"
-    fields = dataclasses.asdict(request(slow_checkpoint, output, "IQ4_XS"))
-    script = f"from quantizer import job, runner; list(runner.run_job(job.JobRequest(**{fields!r})))"
+    asked = request(slow_checkpoint, output, "IQ4_XS")
+    script = f"from quantizer import job, runner; list(runner.run_job(job.JobRequest(**{dataclasses.asdict(asked)!r})))"
     parent = subprocess.Popen([sys.executable, "-c", script])
     job = running_job(output)
     parent.kill()
     parent.wait()
     psutil.wait_procs([job], timeout=30)
-    assert not list(tmp_path.iterdir())
+    assert names(tmp_path) == LEFTOVERS
+    events = list(run_job(asked))
+    resumed = next(event for event in events if isinstance(event, Resumed))
+    assert sum(isinstance(event, Progress) for event in events) == planned_in(events).n_tensors - resumed.n_tensors
+    assert names(tmp_path) == ["m.gguf"]
+
+
+def planned_in(events: list[Event]) -> Planned:
+    return next(event for event in events if isinstance(event, Planned))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
@@ -105,15 +129,20 @@ def test_ctrl_c_ends_the_command_and_leaves_nothing(tmp_path: Path, slow_checkpo
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_killed_job_left_is_swept_by_the_next_one(tmp_path: Path, checkpoint: Path) -> None:
+def test_two_jobs_never_write_the_same_output(tmp_path: Path, slow_checkpoint: Path, checkpoint: Path) -> None:
     output = tmp_path / "m.gguf"
-    partial_path(output, 2**22 + 7).write_bytes(b"half")
-    list(run_job(request(checkpoint, output)))
-    assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
+    first = run_job(request(slow_checkpoint, output, "IQ4_XS"))
+    next(first)
+    running_job(output)
+    with pytest.raises(StorageError, match="Another run is writing"):
+        list(run_job(request(checkpoint, output)))
+    assert names(tmp_path) == LEFTOVERS
+    first.close()
 
 
 EVENTS = st.one_of(
-    st.builds(Planned, st.text(), st.text(), st.integers(0), st.integers(0), st.integers(0)),
+    st.builds(Planned, st.text(), st.text(), st.integers(0), st.integers(0), st.integers(0), st.integers(1)),
+    st.builds(Resumed, st.integers(0), st.integers(0)),
     st.builds(Progress, st.integers(0), st.text(), st.text(), st.text(), st.integers(0)),
     st.builds(Warned, st.text()),
     st.builds(Done, st.text(), st.integers(0), st.floats(0, 1e6)),
@@ -122,7 +151,7 @@ EVENTS = st.one_of(
 
 
 @given(EVENTS)
-def test_events_survive_the_pipe(event: Planned | Progress | Warned | Done | Failed) -> None:
+def test_events_survive_the_pipe(event: Event) -> None:
     line = encode_event(event)
     assert line.count(b"\n") == 1
     assert decode_event(line) == event

@@ -77,7 +77,7 @@ def test_an_importance_matrix_is_asked_for_where_llama_cpp_asks() -> None:
 def test_a_fallback_is_marked_as_one() -> None:
     tensors = [MixTensor("blk.0.ffn_up.weight", (96, 64), tensor_type_named("F16"))]
     verdict = assign(tensors, file_type_named("Q4_K_S"), ModelShape("llama", 1, 4, 4))["blk.0.ffn_up.weight"]
-    assert (verdict.target.name, verdict.is_fallback) == ("Q5_0", True)
+    assert (verdict.target.name, verdict.wanted.name) == ("Q5_0", "Q4_K")
 
 
 @pytest.mark.parametrize("name", ["blk.0.attn_norm.weight", "blk.0.ffn_gate_inp.weight", "blk.0.ssm_conv1d.weight"])

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections import namedtuple
@@ -14,11 +13,11 @@ from gguf_files import Skeleton, tiny_llama
 
 from quantizer import ggml
 from quantizer.errors import CheckpointError, EngineError, ModelFileError, StorageError, UsageError, UserError
+from quantizer.events import Event, Progress
 from quantizer.file_types import FILE_TYPES, file_type_named
 from quantizer.gate import admit
 from quantizer.header import read_header
-from quantizer.output import partial_path, remove_partials
-from quantizer.quantize import QuantizePlan, TensorDone, execute, plan
+from quantizer.quantize import QuantizePlan, execute, plan
 from quantizer.tensor_types import TENSOR_TYPES, tensor_type_named
 
 DiskUsage = namedtuple("DiskUsage", ("total", "used", "free"))
@@ -69,7 +68,7 @@ def test_quantized_weights_come_close_to_the_originals(tmp_path: Path, checkpoin
 
 def test_slabs_and_threads_change_no_byte(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(checkpoint, "Q4_K_M", tmp_path / "whole.gguf")
-    monkeypatch.setattr("quantizer.quantize._SLAB_ELEMENTS", 256 * 7)
+    monkeypatch.setattr("quantizer.pipeline._SLAB_ELEMENTS", 256 * 7)
     execute(plan(checkpoint, file_type_named("Q4_K_M"), tmp_path / "cut.gguf"), 3, False, lambda _done: None)
     assert (tmp_path / "cut.gguf").read_bytes() == (tmp_path / "whole.gguf").read_bytes()
 
@@ -84,14 +83,22 @@ def test_a_quantized_source_is_read_back_and_warned_about(tmp_path: Path, checkp
 def test_shapes_that_do_not_fit_are_counted_in_a_warning(tmp_path: Path) -> None:
     source = Skeleton(n_embd=96, n_ff=160, n_layers=1, n_heads=4, n_kv_heads=4).write(tmp_path / "s.gguf")
     planned = plan(source, file_type_named("Q4_K_M"), tmp_path / "m.gguf")
-    assert any("7 of 12 tensors" in text or "8 of 12 tensors" in text for text in planned.warnings)
+    assert planned.warnings == (
+        "6 of 12 tensors have rows that are no whole blocks of Q4_K and become Q5_0: token_embd.weight,"
+        " blk.*.attn_k.weight, blk.*.attn_output.weight, blk.*.attn_q.weight, blk.*.ffn_gate.weight,"
+        " blk.*.ffn_up.weight.",
+        "2 of 12 tensors have rows that are no whole blocks of Q6_K and become Q8_0: blk.*.attn_v.weight,"
+        " blk.*.ffn_down.weight.",
+    )
 
 
 def test_every_tensor_is_reported_with_the_bytes_that_stand(tmp_path: Path, checkpoint: Path) -> None:
-    reports: list[TensorDone] = []
+    reports: list[Event] = []
     planned = plan(checkpoint, file_type_named("F16"), tmp_path / "m.gguf")
     execute(planned, 2, False, reports.append)
-    assert [report.name for report in reports] == [tensor.output.name for tensor in planned.tensors]
+    done = [report.name for report in reports if isinstance(report, Progress)]
+    assert done == [tensor.output.name for tensor in planned.tensors]
+    assert isinstance(reports[-1], Progress)
     assert reports[-1].n_written == planned.n_bytes
 
 
@@ -145,18 +152,6 @@ def test_a_disk_that_fills_up_leaves_nothing_behind(tmp_path: Path, checkpoint: 
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not list(tmp_path.iterdir())
-
-
-def test_partials_of_dead_runs_are_swept_and_those_of_live_ones_kept(tmp_path: Path) -> None:
-    output = tmp_path / "m.gguf"
-    dead, alive = partial_path(output, 2**22 + 1), partial_path(output, os.getppid())
-    other = partial_path(tmp_path / "other.gguf", 2**22 + 1)
-    for path in (dead, alive, other):
-        path.touch()
-    remove_partials(output)
-    assert not dead.exists()
-    assert alive.exists()
-    assert other.exists()
 
 
 @pytest.mark.parametrize(("name", "cause"), [("m.bin", "runs whatever code"), ("m.safetensors", "one file of a")])

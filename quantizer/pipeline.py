@@ -1,0 +1,78 @@
+"""Tensors on their way: read in slabs, converted by a pool of threads some slabs ahead, handed out in order.
+
+Owns the order and how much is in memory at once; knows nothing of where the bytes go.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from quantizer.layout import OutputTensor
+from quantizer.sources import SourceTensor
+
+__all__ = ["ConvertedSlab", "PlannedTensor", "converted"]
+
+_SLAB_ELEMENTS = 1 << 21  # 8 MiB of float32 for each slab in flight
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTensor:
+    """One tensor: where it comes from and what it becomes."""
+
+    source: SourceTensor
+    output: OutputTensor
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertedSlab:
+    """Consecutive rows of `tensor` in their new type; `n_bad` of its weights were not finite."""
+
+    tensor: PlannedTensor
+    data: bytes
+    n_bad: int
+    is_first: bool
+    is_last: bool
+
+
+def converted(tensors: Sequence[PlannedTensor], n_threads: int) -> Generator[ConvertedSlab, None, None]:
+    """Yield the slabs of `tensors` in order, while `n_threads` work up to one slab each in advance.
+
+    Raises what reading and converting raise.
+    """
+    pending: deque[Future[ConvertedSlab]] = deque()
+    with ThreadPoolExecutor(n_threads) as pool:
+        for slab in _slabs(tensors):
+            pending.append(pool.submit(_convert, slab))
+            if len(pending) > n_threads:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+
+@dataclass(frozen=True, slots=True)
+class _Slab:
+    tensor: PlannedTensor
+    data: bytes
+    is_first: bool
+    is_last: bool
+
+
+def _slabs(tensors: Sequence[PlannedTensor]) -> Iterator[_Slab]:
+    for tensor in tensors:
+        n_columns, n_rows = tensor.output.shape[0], math.prod(tensor.output.shape[1:])
+        rows_per_slab = max(1, _SLAB_ELEMENTS // n_columns)
+        n_slabs = -(-n_rows // rows_per_slab)
+        for i, data in enumerate(tensor.source.slabs(rows_per_slab)):
+            yield _Slab(tensor, data, i == 0, i == n_slabs - 1)
+
+
+def _convert(slab: _Slab) -> ConvertedSlab:
+    from quantizer.numbers import convert  # numpy and the native library, in the job's process only
+
+    output = slab.tensor.output
+    data, n_bad = convert(slab.data, slab.tensor.source.stored, output.kind, output.shape[0], output.name)
+    return ConvertedSlab(slab.tensor, data, n_bad, slab.is_first, slab.is_last)
