@@ -5,19 +5,27 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from app.cli.byte_sizes import byte_size_option
+from app.cli.quantize_list import list_types
 from app.terminal import printable
 from quantizer.errors import StorageError
-from quantizer.file_types import DEFAULT_FILE_TYPE, FileType, file_type_named
+from quantizer.events import Done, Planned, Resumed, Warned
+from quantizer.file_types import DEFAULT_FILE_TYPE, file_type_named
+from quantizer.shards import unsplit_name
+
+if TYPE_CHECKING:
+    from quantizer.job import JobRequest
 
 __all__ = ["quantize"]
 
 _GUIDE = "guide"
+_SHARD_HELP = "Split into files of at most SIZE, such as 500M or 2GB, as llama.cpp does."
 _KEPT_IN_NAMES = "-_.+"
 
 
@@ -25,27 +33,42 @@ _KEPT_IN_NAMES = "-_.+"
 @click.argument("source", metavar="SRC")
 @click.argument("file_type", metavar="[TYPE]", default=DEFAULT_FILE_TYPE)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write.  [default: <name>-<TYPE>.gguf]")
+@click.option("--list", "wants_list", is_flag=True, help="Say what each type would make of SRC, and write nothing.")
+@click.option("--tensor", "tensor_types", metavar="REGEX=TYPE", multiple=True, help="The type of matching tensors.")
+@click.option("--output-type", metavar="TYPE", default="", help="The type of the output tensor.")
+@click.option("--embedding-type", metavar="TYPE", default="", help="The type of the token embedding.")
+@click.option("--max-shard-size", "max_shard_bytes", metavar="SIZE", callback=byte_size_option, help=_SHARD_HELP)
+@click.option("--keep-split", "keeps_split", is_flag=True, help="Write as many files as SRC has.")
 @click.option("--dry-run", is_flag=True, help="Say what would be written, to the byte, and write nothing.")
 @click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: all]")
-@click.option("--overwrite", is_flag=True, help="Replace the output when it exists.")
+@click.option("--overwrite", "is_overwriting", is_flag=True, help="Replace the output, and resume no killed run.")
+@click.option("--allow-nan", "allows_nan", is_flag=True, help="Take weights that are NaN or infinite: they become 0.")
 def quantize(
     source: str,
     file_type: str,
     output: Path | None,
+    wants_list: bool,
     dry_run: bool,
     wants_json: bool,
     threads: int | None,
-    overwrite: bool,
+    **options: Any,
 ) -> None:
-    """Quantize SRC (a checkpoint folder, a GGUF, or `guide`) to TYPE."""
-    chosen = file_type_named(file_type)
+    """Quantize SRC (a checkpoint folder, a GGUF, or `guide`) to TYPE.
+
+    A run that was killed goes on where it stopped when it is called again; Ctrl-C leaves nothing.
+    """
+    from quantizer.job import JobRequest
+
     path = _source_path(source)
+    n_threads = threads or os.cpu_count() or 1
+    if wants_list:
+        list_types(path, n_threads, wants_json=wants_json)
+        return
+    chosen = file_type_named(file_type)
     target = output or Path.cwd() / f"{_model_name(source, path)}-{chosen.name}.gguf"
-    if dry_run:
-        result = _planned(path, chosen, target)
-    else:
-        result = _written(path, chosen, target, threads or os.cpu_count() or 1, overwrite)
+    request = JobRequest(str(path), chosen.name, str(target), n_threads, **options)
+    result = _planned(request) if dry_run else _written(request)
     click.echo(json.dumps(result) if wants_json else _summary(result))
 
 
@@ -60,64 +83,70 @@ def _source_path(source: str) -> Path:
 
 def _model_name(source: str, path: Path) -> str:
     """The name an output goes by: the folder's or file's, with nothing a file system would mind."""
-    name = source if source == _GUIDE else path.stem if path.is_file() else path.resolve().name
+    file_stem = unsplit_name(path.name).removesuffix(".gguf")
+    name = source if source == _GUIDE else file_stem if path.is_file() else path.resolve().name
     return "".join(char for char in name if char.isalnum() or char in _KEPT_IN_NAMES) or "model"
 
 
-def _planned(source: Path, file_type: FileType, output: Path) -> dict[str, object]:
-    from quantizer.quantize import plan
-
-    planned = plan(source, file_type, output)
-    for text in planned.warnings:
+def _planned(request: JobRequest) -> dict[str, object]:
+    plan = request.plan()
+    for text in plan.warnings:
         _warn(text)
-    if planned.missing_imatrix:
-        _warn(f"{file_type.name} needs an importance matrix; without one it will be refused.")
-    return _result(output, file_type.name, planned.n_bytes, planned.n_parameters, len(planned.tensors), dry_run=True)
+    if plan.missing_imatrix:
+        _warn(f"{request.file_type} needs an importance matrix; without one it will be refused.")
+    paths = [str(shard.path) for shard in plan.shards]
+    planned = Planned(paths[0], request.file_type, plan.n_bytes, len(plan.tensors), plan.n_parameters, len(paths))
+    return {**_result(planned), "dry_run": True}
 
 
-def _written(source: Path, file_type: FileType, output: Path, n_threads: int, overwrite: bool) -> dict[str, object]:
+def _written(request: JobRequest) -> dict[str, object]:
     from app.cli.progress import JobProgress
-    from quantizer.events import Done, Event, Planned, Warned
-    from quantizer.job import JobRequest
     from quantizer.runner import run_job
 
-    request = JobRequest(str(source), file_type.name, str(output), n_threads, overwrite)
-    events: Iterator[Event] = run_job(request)
     result: dict[str, object] = {}
     with JobProgress() as progress:
-        for event in events:
+        for event in run_job(request):
             progress.show(event)
-            if isinstance(event, Planned):
-                result = _result(output, file_type.name, event.n_bytes, event.n_parameters, event.n_tensors)
-            elif isinstance(event, Warned):
-                _warn(event.text)
-            elif isinstance(event, Done):
-                result["elapsed_s"] = round(event.elapsed_s, 2)
+            match event:
+                case Planned():
+                    result = {**_result(event), "dry_run": False}
+                    _tell(f"Takes {event.n_bytes / 1e9:.3f} GB of disk, all of it beside {event.output}.")
+                case Resumed():
+                    result["resumed_tensors"] = event.n_tensors
+                    _tell(f"Goes on after {event.n_tensors} tensors that a killed run wrote.")
+                case Warned():
+                    _warn(event.text)
+                case Done():
+                    result["elapsed_s"] = round(event.elapsed_s, 2)
     return result
 
 
-def _result(
-    output: Path, file_type: str, n_bytes: int, n_parameters: int, n_tensors: int, dry_run: bool = False
-) -> dict[str, object]:
+def _result(planned: Planned) -> dict[str, object]:
     return {
-        "output": str(output),
-        "type": file_type,
-        "bytes": n_bytes,
-        "parameters": n_parameters,
-        "tensors": n_tensors,
-        "bits_per_weight": round(8 * n_bytes / n_parameters, 3),
-        "dry_run": dry_run,
+        "output": planned.output,
+        "files": planned.n_files,
+        "type": planned.file_type,
+        "bytes": planned.n_bytes,
+        "peak_disk_bytes": planned.n_bytes,
+        "parameters": planned.n_parameters,
+        "tensors": planned.n_tensors,
+        "bits_per_weight": round(8 * planned.n_bytes / planned.n_parameters, 3),
     }
 
 
 def _summary(result: dict[str, object]) -> str:
     verb = "would take" if result["dry_run"] else "takes"
+    files = f" in {result['files']} files" if result["files"] != 1 else ""
     time = f" Written in {result['elapsed_s']} s." if "elapsed_s" in result else ""
     return (
-        f"{printable(str(result['output']))} {verb} {result['bytes']:,} bytes "
+        f"{printable(str(result['output']))} {verb} {result['bytes']:,} bytes{files} "
         f"({result['type']}, {result['bits_per_weight']} bits per weight).{time}"
     )
 
 
 def _warn(text: str) -> None:
-    print(f"Warning: {printable(text)}", file=sys.stderr)
+    _tell(f"Warning: {text}")
+
+
+def _tell(text: str) -> None:
+    print(printable(text), file=sys.stderr)
