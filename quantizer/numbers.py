@@ -10,12 +10,17 @@ import numpy.typing as npt
 
 from quantizer import ggml
 from quantizer.errors import CheckpointError
-from quantizer.tensor_types import TensorType
+from quantizer.tensor_types import TensorType, tensor_type_named
 
 __all__ = ["convert", "encode", "to_float32"]
 
-_HALF_MAGNITUDE, _HALF_INFINITY = np.uint16(0x7FFF), np.uint16(0x7C00)
+# How bits are read, and those of infinity; those of a NaN are larger.
+_INFINITIES = {"F32": ("<u4", 0x7F800000), "F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80)}
 _BFLOAT_NAN = np.uint16(0x7FC0)
+_MAGNITUDE, _SIGN = np.uint16(0x7FFF), np.uint16(0x8000)
+# The bfloat16 that are normal halves, from the least on: their exponent counts from 112 more, their mantissa is shorter
+_LEAST_SHARED, _N_SHARED = np.uint16(113 << 7), np.uint16(30 << 7)
+_EXPONENT_SHIFT = np.uint16(112 << 7)
 
 
 def convert(data: bytes, stored: TensorType, target: TensorType, n_columns: int, name: str) -> tuple[bytes, int]:
@@ -24,10 +29,12 @@ def convert(data: bytes, stored: TensorType, target: TensorType, n_columns: int,
     Returns the bytes, and how many weights were NaN or infinite: those stay so in the plain types and become 0 in
     quantized ones. Raises CheckpointError for weights that are beyond the range of the target type.
     """
-    if stored == target:
-        return data, _n_not_finite(data, stored, n_columns)
-    rows = to_float32(data, stored, n_columns)
     n_bad = _n_not_finite(data, stored, n_columns)
+    if stored == target:
+        return data, n_bad
+    if (stored.name, target.name) == ("BF16", "F16"):
+        return _half_of_bfloat(data, name), n_bad
+    rows = to_float32(data, stored, n_columns)
     if n_bad and target.is_quantized:
         rows = np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
     return encode(rows, target, name), n_bad
@@ -47,7 +54,12 @@ def to_float32(data: bytes, stored: TensorType, n_columns: int) -> npt.NDArray[n
 
 
 def _n_not_finite(data: bytes, stored: TensorType, n_columns: int) -> int:
-    if ggml.is_sound(data, stored):
+    if stored.name in _INFINITIES:
+        form, infinity = _INFINITIES[stored.name]
+        bits = np.frombuffer(data, form)
+        if (bits & (np.iinfo(form).max // 2)).max() < infinity:
+            return 0
+    elif ggml.is_sound(data, stored):
         return 0
     return int(np.count_nonzero(~np.isfinite(to_float32(data, stored, n_columns))))
 
@@ -67,9 +79,20 @@ def encode(rows: npt.NDArray[np.float32], target: TensorType, name: str) -> byte
 def _half(rows: npt.NDArray[np.float32], name: str) -> bytes:
     with np.errstate(over="ignore"):
         halves = rows.astype("<f2")
-    is_full = (halves.view("<u2") & _HALF_MAGNITUDE).max() >= _HALF_INFINITY
+    is_full = (halves.view("<u2") & _MAGNITUDE).max() >= _INFINITIES["F16"][1]
     if is_full and np.isinf(halves).sum() > np.isinf(rows).sum():
         raise CheckpointError(f"The tensor {name} has weights beyond the range of F16.", "Choose BF16 instead.")
+    return halves.tobytes()
+
+
+def _half_of_bfloat(data: bytes, name: str) -> bytes:
+    """Bfloat16 as F16, by integer arithmetic: numpy's own conversion takes five times as long."""
+    bits = np.frombuffer(data, "<u2")
+    magnitude = bits & _MAGNITUDE
+    others = np.flatnonzero(magnitude - _LEAST_SHARED >= _N_SHARED)  # zeros, tiny and huge ones
+    halves = ((magnitude - _EXPONENT_SHIFT) << np.uint16(3)) | (bits & _SIGN)
+    rows = to_float32(bits[others].tobytes(), tensor_type_named("BF16"), n_columns=1)
+    halves[others] = np.frombuffer(_half(rows, name), "<u2") if len(others) else ()
     return halves.tobytes()
 
 

@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 from quantizer.errors import StorageError, UsageError
 from quantizer.journal import Journal, journal_path
+from quantizer.syncing import BackgroundSync
 
 __all__ = ["OutputFile", "PartialOutput", "check_output", "discard_partial", "partial_path"]
 
@@ -65,6 +66,7 @@ class PartialOutput:
         self._is_overwriting = is_overwriting
         self._checksum = 0
         self._part: BinaryIO | None = None
+        self._syncing = BackgroundSync()
 
     def __enter__(self) -> PartialOutput:
         try:
@@ -81,7 +83,9 @@ class PartialOutput:
     def write(self, data: bytes) -> None:
         """Append `data` to the block that is being written. Raises StorageError."""
         try:
-            _write_all(self._open_part(), data)
+            part = self._open_part()
+            _write_all(part, data)
+            self._syncing.wrote(part, len(data))
         except OSError as error:
             raise _not_written(self._output, error) from error
         self._checksum = zlib.crc32(data, self._checksum)
@@ -108,6 +112,7 @@ class PartialOutput:
                 if kind is None:
                     self._publish()
             finally:
+                self._syncing.close()
                 _close(self._part)
                 _remove_parts(self._output)
                 self._journal.remove()
@@ -169,6 +174,7 @@ class PartialOutput:
 
     def _close_part(self) -> None:
         assert self._part is not None
+        self._syncing.finish()
         os.fsync(self._part.fileno())
         self._part.close()
         self._part = None
