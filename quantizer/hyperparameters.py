@@ -58,8 +58,10 @@ def hyperparameter_faults(header: Header) -> Iterator[str]:
     """Every hyperparameter of this file that llama.cpp could not survive."""
     prefix = f"{header.architecture}."
     for suffix, (low, high) in _INTEGER_RANGES.items():
+        yield from _type_faults(header, prefix + suffix, (int, ArrayRef))
         yield from _range_faults(header, prefix + suffix, low, high)
     for suffix, bounds in _FLOAT_RANGES.items():
+        yield from _type_faults(header, prefix + suffix, (int, float, ArrayRef))
         yield from _range_faults(header, prefix + suffix, *bounds)
     scaling = header.text(prefix + "rope.scaling.type", "none")
     if scaling not in _ROPE_SCALING_TYPES:
@@ -78,6 +80,13 @@ def per_layer(header: Header, key: str) -> list[float]:
             return [math.inf]
         return [value for value in header.array(key) if not isinstance(value, str)]
     return [field.value]
+
+
+def _type_faults(header: Header, key: str, types: tuple[type, ...]) -> Iterator[str]:
+    """llama.cpp refuses these itself when it loads them; a quantizer that took them would plan with 0 instead."""
+    field = header.fields.get(key)
+    if field is not None and not isinstance(field.value, types):
+        yield f"{key} is {str(field.value)[:32]!r}, which is no number of its kind"
 
 
 def _range_faults(header: Header, key: str, low: float, high: float) -> Iterator[str]:

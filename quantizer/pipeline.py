@@ -16,7 +16,7 @@ from quantizer.sources import SourceTensor
 
 __all__ = ["ConvertedSlab", "PlannedTensor", "converted"]
 
-_SLAB_ELEMENTS = 1 << 21  # 8 MiB of float32 for each slab in flight
+_SLAB_ELEMENTS = 1 << 19  # 2 MiB of float32 for each slab in flight: more does not stay in caches
 
 
 @dataclass(frozen=True, slots=True)

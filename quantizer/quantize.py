@@ -27,7 +27,7 @@ from quantizer.shards import shard_entries, shard_path, split_by_bytes
 from quantizer.sources import SourceModel, SourceTensor
 from quantizer.tensor_types import TensorType
 
-__all__ = ["PlanOptions", "PlannedShard", "QuantizePlan", "execute", "open_source", "plan", "plan_model"]
+__all__ = ["PlanOptions", "PlannedShard", "QuantizePlan", "execute", "fingerprint", "open_source", "plan", "plan_model"]
 
 _QUANTIZATION_VERSION = 2  # GGML_QNT_VERSION
 _NO_OVERRIDES = Overrides()
@@ -157,7 +157,7 @@ def execute(
         )
     files = [shard.file for shard in plan.shards]
     check_output(plan.output, [file.path for file in files], plan.inputs)
-    with PartialOutput(plan.output, files, _fingerprint(plan), is_overwriting) as partial:
+    with PartialOutput(plan.output, files, fingerprint(plan), is_overwriting) as partial:
         _write(plan, partial, n_threads, report, allows_nan)
 
 
@@ -201,7 +201,7 @@ def _not_finite(output: OutputTensor, n_bad: int, allows_nan: bool) -> Warned:
     return Warned(f"{text}; they count as 0." if output.kind.is_quantized else f"{text}, and stay so.")
 
 
-def _fingerprint(plan: QuantizePlan) -> str:
+def fingerprint(plan: QuantizePlan) -> str:
     """What tells apart outputs that are not the same: bytes before the data, files read, the code that quantizes."""
     inputs = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in plan.inputs]
     headers = [(shard.path.name, hashlib.sha256(shard.header).hexdigest()) for shard in plan.shards]

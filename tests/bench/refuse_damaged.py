@@ -1,0 +1,84 @@
+"""Runs four hundred damaged models through whole jobs: each must be refused in a sentence, soon and in little memory.
+
+    uv run python tests/bench/refuse_damaged.py [--count 400]
+
+Fails the run when one is accepted, takes more than two seconds, or kills its process; and when a sound one is refused.
+Prints the most memory that a job took. Seeded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import shutil
+import sys
+import tempfile
+import time
+from itertools import islice
+from pathlib import Path
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "quantizer"))
+
+from damaged_models import Originals, damages
+
+from quantizer.errors import UserError
+from quantizer.job import JobRequest
+from quantizer.runner import run_job
+
+MAX_S = 2.0
+N_FAMILIES = 9
+
+
+def outcome(source: Path, output: Path) -> str:
+    """What became of quantizing `source`."""
+    begun_s = time.monotonic()
+    try:
+        for _ in run_job(JobRequest(str(source), "Q4_0", str(output), n_threads=1, is_overwriting=False)):
+            pass
+    except UserError as error:
+        elapsed_s = time.monotonic() - begun_s
+        if error.cause.startswith("The quantizing process"):
+            return f"died: {error}"
+        return "refused" if elapsed_s <= MAX_S else f"late: {elapsed_s:.1f} s for {error}"
+    return "accepted"
+
+
+def peak_bytes() -> int:
+    """The most memory that a finished child had resident; 0 on Windows, which does not say."""
+    if psutil.WINDOWS:
+        return 0
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * (1 if psutil.MACOS else 1024)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=400)
+    count = parser.parse_args().count
+    tally: collections.Counter[str] = collections.Counter()
+    is_faulty = False
+    with tempfile.TemporaryDirectory() as folder:
+        originals = Originals.make(Path(folder))
+        for source in (originals.gguf, originals.shards[0], originals.checkpoint):
+            is_faulty |= outcome(source, Path(folder, f"{source.stem}-control.gguf")) != "accepted"
+        print(f"controls {'refused' if is_faulty else 'accepted'}; {peak_bytes() / 1e6:.0f} MB", flush=True)
+        for damage in islice(damages(originals, -(-count // N_FAMILIES)), count):
+            place = Path(folder, "damaged")
+            place.mkdir()
+            result = outcome(damage.write(place), place / "out.gguf")
+            shutil.rmtree(place)
+            tally[f"{damage.family} {result.partition(':')[0]}"] += 1
+            if result != "refused":
+                is_faulty = True
+                print(f"{damage.family} {damage.what}: {result}", flush=True)
+    for result, n_models in sorted(tally.items()):
+        print(f"{n_models:5}  {result}")
+    print(f"the largest job took {peak_bytes() / 1e6:.0f} MB")
+    sys.exit(is_faulty)
+
+
+if __name__ == "__main__":
+    main()

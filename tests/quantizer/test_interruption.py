@@ -1,0 +1,119 @@
+"""A sample of `tests/bench/kill_quantize.py`, which does the same a hundred times."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+from checkpoints import TinyLlama
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
+
+from kill_quantize import Trial, cut_short, killed
+
+from quantizer.errors import StorageError
+from quantizer.events import Event, Progress, Resumed
+from quantizer.job import JobRequest
+from quantizer.journal import Journal, journal_path
+from quantizer.output import partial_path
+from quantizer.quantize import fingerprint
+from quantizer.runner import run_job
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return TinyLlama(n_layers=4, n_embd=512, n_ff=1024).write(tmp_path_factory.mktemp("checkpoint") / "tiny")
+
+
+@pytest.fixture(scope="module", params=[0, 500_000], ids=["one file", "shards"])
+def trial(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path, request: pytest.FixtureRequest) -> Trial:
+    output = tmp_path_factory.mktemp("output") / "m.gguf"
+    asked = JobRequest(str(checkpoint), "IQ4_XS", str(output), 1, is_overwriting=False, max_shard_bytes=request.param)
+    return Trial.of(asked)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.6, 0.7, 0.8, 0.9])
+def test_a_killed_run_leaves_no_half_file_and_the_next_goes_on(trial: Trial, share: float) -> None:
+    assert killed(trial, share * trial.elapsed_s) == ""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit on file sizes")
+@pytest.mark.parametrize("share", [0, 0.3, 0.999])
+def test_a_disk_that_ends_anywhere_leaves_nothing(trial: Trial, share: float) -> None:
+    assert cut_short(trial, int(share * max(map(len, trial.expected.values())))) == ""
+
+
+@pytest.fixture
+def interrupted(tmp_path: Path, checkpoint: Path) -> JobRequest:
+    """A request whose first run was cut off after some tensors."""
+    asked = JobRequest(str(checkpoint), "IQ4_XS", str(tmp_path / "m.gguf"), 1, is_overwriting=False)
+    whole = list(run_job(asked))
+    data = (tmp_path / "m.gguf").read_bytes()
+    (tmp_path / "m.gguf").unlink()
+    return _cut_off(asked, whole, data)
+
+
+def _cut_off(asked: JobRequest, whole: list[Event], data: bytes) -> JobRequest:
+    """Put beside the output what a run leaves that was killed before its last tensor, and a half tensor more."""
+    ends = [event.n_written for event in whole if isinstance(event, Progress)][:-1]
+    blocks = [data[start:stop] for start, stop in zip([0, *ends], ends, strict=False)]
+    partial_path(Path(asked.output), 0).write_bytes(data[: ends[-1] + 100])
+    journal = Journal(Path(asked.output))
+    journal.restart(fingerprint(asked.plan()), [zlib.crc32(block) for block in blocks])
+    journal.close()
+    return asked
+
+
+def n_resumed(events: list[Event]) -> int:
+    return sum(event.n_tensors for event in events if isinstance(event, Resumed))
+
+
+def test_only_what_was_missing_is_done(interrupted: JobRequest) -> None:
+    events = list(run_job(interrupted))
+    assert sum(isinstance(event, Progress) for event in events) == 1
+    assert n_resumed(events) == len(interrupted.plan().tensors) - 1
+
+
+def test_bytes_that_the_journal_does_not_bear_out_are_written_again(interrupted: JobRequest) -> None:
+    part = partial_path(Path(interrupted.output), 0)
+    data = bytearray(part.read_bytes())
+    data[-200_000] ^= 1
+    part.write_bytes(data)
+    assert 0 < n_resumed(list(run_job(interrupted))) < len(interrupted.plan().tensors) - 1
+    assert Path(interrupted.output).read_bytes()[: len(data)] != data
+
+
+@pytest.mark.parametrize(
+    "change", [{"file_type": "Q4_0"}, {"tensor_types": ("attn_v=Q8_0",)}, {"is_overwriting": True}]
+)
+def test_another_request_begins_anew(interrupted: JobRequest, change: dict[str, object]) -> None:
+    assert n_resumed(list(run_job(dataclasses.replace(interrupted, **change)))) == 0  # type: ignore[arg-type]
+
+
+def test_a_source_that_changed_begins_anew(tmp_path: Path) -> None:
+    source = TinyLlama().write(tmp_path / "model")
+    folder = tmp_path / "out"
+    folder.mkdir()
+    asked = JobRequest(str(source), "Q8_0", str(folder / "m.gguf"), 1, is_overwriting=False)
+    whole = list(run_job(asked))
+    data = (folder / "m.gguf").read_bytes()
+    (folder / "m.gguf").unlink()
+    _cut_off(asked, whole, data)
+    (source / "model.safetensors").touch()
+    assert n_resumed(list(run_job(asked))) == 0
+
+
+def test_a_journal_of_nonsense_is_no_journal(interrupted: JobRequest) -> None:
+    journal_path(Path(interrupted.output)).write_bytes(b"\xff\n\x00zzz")
+    assert n_resumed(list(run_job(interrupted))) == 0
+    assert [path.name for path in Path(interrupted.output).parent.iterdir()] == ["m.gguf"]
+
+
+def test_an_output_that_came_in_between_is_kept(interrupted: JobRequest) -> None:
+    Path(interrupted.output).write_bytes(b"precious")
+    with pytest.raises(StorageError, match="exists already"):
+        list(run_job(interrupted))
+    assert Path(interrupted.output).read_bytes() == b"precious"
