@@ -215,6 +215,11 @@ def discard_partial(output: Path) -> None:
         return
     try:
         journal = Journal(output)
+    except StorageError:
+        return  # another run holds it
+    except OSError as error:
+        raise _not_written(output, error) from error
+    try:
         _remove_parts(output)
         journal.remove()
     except OSError as error:

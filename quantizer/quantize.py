@@ -14,7 +14,7 @@ from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
 
-from quantizer.errors import CheckpointError, UsageError
+from quantizer.errors import CheckpointError, ModelFileError, UsageError
 from quantizer.events import Event, Progress, Resumed, Warned
 from quantizer.fallbacks import fallback_warnings
 from quantizer.file_types import FileType
@@ -203,10 +203,19 @@ def _not_finite(output: OutputTensor, n_bad: int, allows_nan: bool) -> Warned:
 
 def fingerprint(plan: QuantizePlan) -> str:
     """What tells apart outputs that are not the same: bytes before the data, files read, the code that quantizes."""
-    inputs = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in plan.inputs]
+    inputs = [_identity(path) for path in plan.inputs]
     headers = [(shard.path.name, hashlib.sha256(shard.header).hexdigest()) for shard in plan.shards]
     said = repr((1, version("localllm"), version("llama-cpp-python"), inputs, headers))
     return hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _identity(path: Path) -> tuple[str, int, int]:
+    """A file as it is now; reading all of it would take as long as quantizing. Raises ModelFileError."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise ModelFileError(f"{path} cannot be read: {error.strerror}.", "Keep the model where it is.") from error
+    return str(path.resolve()), status.st_size, status.st_mtime_ns
 
 
 def _counts(
