@@ -71,16 +71,17 @@ class Trial:
         return {path.name: path.read_bytes() for path in Path(self.request.output).parent.iterdir()}
 
 
-def killed(trial: Trial, after_s: float) -> str:
-    """Kill a run `after_s` seconds after its start, without warning; what is wrong then, or nothing."""
+def killed(trial: Trial, after_s: float, n_events: int = 0) -> str:
+    """Kill a run `after_s` seconds after it said `n_events` things; what is wrong then, or nothing."""
     with subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as job:
         assert job.stdin is not None
         assert job.stdout is not None
         job.stdin.write(trial.request.encode())
         job.stdin.flush()
+        lines = [job.stdout.readline() for _ in range(n_events)]
         time.sleep(after_s)
         job.kill()
-        lines = [line for line in job.stdout if line.endswith(b"\n")]
+        lines += [line for line in job.stdout if line.endswith(b"\n")]
     return trial.fault(sum(isinstance(decode_event(line), Progress) for line in lines))
 
 

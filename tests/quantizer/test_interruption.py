@@ -25,23 +25,23 @@ from quantizer.runner import run_job
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return TinyLlama(n_layers=4, n_embd=512, n_ff=1024).write(tmp_path_factory.mktemp("checkpoint") / "tiny")
+    return TinyLlama().write(tmp_path_factory.mktemp("checkpoint") / "tiny")
 
 
-@pytest.fixture(scope="module", params=[0, 500_000], ids=["one file", "shards"])
+@pytest.fixture(scope="module", params=[0, 300_000], ids=["one file", "shards"])
 def trial(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path, request: pytest.FixtureRequest) -> Trial:
     output = tmp_path_factory.mktemp("output") / "m.gguf"
     asked = JobRequest(str(checkpoint), "IQ4_XS", str(output), 1, is_overwriting=False, max_shard_bytes=request.param)
     return Trial.of(asked)
 
 
-@pytest.mark.parametrize("share", [0.3, 0.5, 0.6, 0.7, 0.8, 0.9])
-def test_a_killed_run_leaves_no_half_file_and_the_next_goes_on(trial: Trial, share: float) -> None:
-    assert killed(trial, share * trial.elapsed_s) == ""
+@pytest.mark.parametrize("n_events", [0, 2, 9, 20])
+def test_a_killed_run_leaves_no_half_file_and_the_next_goes_on(trial: Trial, n_events: int) -> None:
+    assert killed(trial, 0, n_events) == ""
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit on file sizes")
-@pytest.mark.parametrize("share", [0, 0.3, 0.999])
+@pytest.mark.parametrize("share", [0, 0.5])
 def test_a_disk_that_ends_anywhere_leaves_nothing(trial: Trial, share: float) -> None:
     assert cut_short(trial, int(share * max(map(len, trial.expected.values())))) == ""
 

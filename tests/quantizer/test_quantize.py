@@ -1,19 +1,21 @@
 from __future__ import annotations
 
+import errno
 import shutil
 import sys
 from collections import namedtuple
 from pathlib import Path
+from typing import NoReturn
 
 import gguf
 import numpy as np
 import pytest
 from checkpoints import TinyLlama
-from gguf_files import Skeleton, tiny_llama
+from gguf_files import Skeleton, tiny_llama, tiny_weights
 
 from quantizer import ggml
 from quantizer.errors import CheckpointError, EngineError, ModelFileError, StorageError, UsageError, UserError
-from quantizer.events import Event, Progress
+from quantizer.events import Event, Progress, Warned
 from quantizer.file_types import FILE_TYPES, file_type_named
 from quantizer.gate import admit
 from quantizer.header import read_header
@@ -178,8 +180,6 @@ def test_weights_beyond_half_precision_are_refused_in_f16_and_taken_in_bf16(tmp_
 
 
 def big_weights() -> dict[str, np.ndarray]:
-    from gguf_files import tiny_weights
-
     return tiny_weights() | {"blk.0.attn_q.weight": np.full((64, 64), 1e6, np.float32)}
 
 
@@ -217,3 +217,73 @@ def test_ggml_refuses_what_is_not_a_number() -> None:
 def test_ggml_says_which_types_need_a_matrix() -> None:
     assert ggml.requires_imatrix(tensor_type_named("IQ2_XXS"))
     assert not ggml.requires_imatrix(tensor_type_named("Q4_K"))
+
+
+def broken_weights() -> dict[str, np.ndarray]:
+    weights = tiny_weights()
+    values = weights["blk.0.ffn_up.weight"].astype(np.float32)
+    values[0, :3] = np.nan, np.inf, -np.inf
+    return weights | {"blk.0.ffn_up.weight": values}
+
+
+@pytest.mark.parametrize("name", ["F32", "F16", "BF16", "Q8_0"])
+def test_weights_that_are_not_finite_are_refused_by_tensor(tmp_path: Path, name: str) -> None:
+    source = tiny_llama(tmp_path / "m.gguf", tensors=broken_weights())
+    with pytest.raises(CheckpointError, match=r"3 weights of the tensor blk\.0\.ffn_up\.weight are NaN or infinite"):
+        written(source, name, tmp_path / "out.gguf")
+    assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
+
+
+def test_weights_that_are_not_finite_are_taken_and_told_of_when_allowed(tmp_path: Path) -> None:
+    source = tiny_llama(tmp_path / "m.gguf", tensors=broken_weights())
+    events: list[Event] = []
+    execute(plan(source, file_type_named("Q8_0"), tmp_path / "out.gguf"), 1, False, events.append, allows_nan=True)
+    assert [event.text for event in events if isinstance(event, Warned)] == [
+        "3 weights of the tensor blk.0.ffn_up.weight are NaN or infinite; they count as 0."
+    ]
+    assert admit(tmp_path / "out.gguf").file_bytes == (tmp_path / "out.gguf").stat().st_size
+
+
+def test_a_folder_that_cannot_be_written_to_is_a_typed_error(
+    tmp_path: Path, llama_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = plan(llama_gguf, file_type_named("Q8_0"), tmp_path / "m.gguf")
+
+    def refuse(*_arguments: object, **_options: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(StorageError, match="Permission denied"):
+        execute(planned, 1, False, lambda _event: None)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="makes links")
+def test_links_that_lead_in_circles_are_typed_errors(tmp_path: Path, llama_gguf: Path) -> None:
+    loop = tmp_path / "loop.gguf"
+    loop.symlink_to(loop)
+    with pytest.raises(ModelFileError, match="cannot be read"):
+        plan(loop, file_type_named("Q8_0"), tmp_path / "m.gguf")
+    with pytest.raises(StorageError, match="exists already"):
+        written(llama_gguf, "Q8_0", loop)
+    with pytest.raises(StorageError, match="There is no folder"):
+        written(llama_gguf, "Q8_0", loop / "m.gguf")
+    assert loop.is_symlink()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="makes links")
+def test_a_link_to_the_input_is_not_the_output_either(tmp_path: Path) -> None:
+    source = tiny_llama(tmp_path / "m.gguf")
+    (tmp_path / "link.gguf").symlink_to(source)
+    (tmp_path / "hard.gguf").hardlink_to(source)
+    for name in ("link.gguf", "hard.gguf"):
+        with pytest.raises(UsageError, match="is the input"):
+            written(source, "Q8_0", tmp_path / name, overwrite=True)
+
+
+def test_a_source_that_goes_away_meanwhile_is_a_typed_error(tmp_path: Path) -> None:
+    source = tiny_llama(tmp_path / "m.gguf")
+    planned = plan(source, file_type_named("Q8_0"), tmp_path / "out.gguf")
+    source.unlink()
+    with pytest.raises(ModelFileError, match="cannot be read"):
+        execute(planned, 1, False, lambda _event: None)
+    assert not list(tmp_path.iterdir())

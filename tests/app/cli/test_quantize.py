@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 from gguf_files import write_gguf
 
+from app.cli.byte_sizes import parse_byte_size
+from quantizer.file_types import FILE_TYPES
+
 
 def localllm(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from app.cli.main import main; main()", *arguments]
@@ -46,6 +49,48 @@ def test_a_dry_run_names_the_same_size_and_writes_nothing(tmp_path: Path, model:
     wet = localllm("quantize", str(model), "q8_0", "--json", cwd=tmp_path)
     assert json.loads(dry.stdout)["bytes"] == json.loads(wet.stdout)["bytes"]
     assert [path.name for path in tmp_path.iterdir()] == ["small-Q8_0.gguf"]
+
+
+def test_the_list_names_the_exact_size_of_every_type_and_what_it_costs(tmp_path: Path, model: Path) -> None:
+    result = localllm("quantize", str(model), "--list", "--json", cwd=tmp_path)
+    said = json.loads(result.stdout)
+    rows = {row["type"]: row for row in said["types"]}
+    assert list(rows) == list(FILE_TYPES)
+    written = localllm("quantize", str(model), "Q8_0", "--json", cwd=tmp_path)
+    assert rows["Q8_0"]["bytes"] == json.loads(written.stdout)["bytes"]
+    assert rows["Q8_0"]["perplexity_loss"] == 0.0026
+    assert rows["Q8_0"]["max_tokens_per_s"] > rows["F16"]["max_tokens_per_s"]
+    assert not rows["Q4_K_M"]["needs_imatrix"]
+
+
+def test_the_list_is_a_table_for_people(model: Path) -> None:
+    result = localllm("quantize", str(model), "--list")
+    assert result.returncode == 0
+    assert sum(line.split()[0] in FILE_TYPES for line in result.stdout.splitlines() if line.split()) == len(FILE_TYPES)
+    assert "measured now" in result.stdout
+
+
+def test_types_by_hand_and_shards_are_told_of(tmp_path: Path, model: Path) -> None:
+    output = tmp_path / "out.gguf"
+    options = ["--tensor", "blk.1=Q5_0", "--tensor", "nothing=Q8_0", "--max-shard-size", "5K"]
+    result = localllm("quantize", str(model), "Q8_0", "-o", str(output), *options)
+    assert result.returncode == 0
+    assert "--tensor nothing=Q8_0 matches no tensor" in result.stderr
+    assert "GB of disk" in result.stderr
+    assert "in 3 files" in result.stdout
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [f"out-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("size", ["", "0", "3X", "-5M", "1e9", "GB", "5MB5"])
+def test_a_size_that_is_none_is_wrong_use(model: Path, size: str) -> None:
+    assert localllm("quantize", str(model), "--max-shard-size", size).returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "n_bytes"), [("500", 500), ("500M", 500_000_000), ("4.2gb", 4_200_000_000), ("2GiB", 2 << 30)]
+)
+def test_sizes_are_read_as_people_write_them(text: str, n_bytes: int) -> None:
+    assert parse_byte_size(text) == n_bytes
 
 
 def test_an_unknown_type_is_wrong_use(model: Path) -> None:
