@@ -193,7 +193,7 @@ def _progress(index: int, tensor: PlannedTensor, n_written: int) -> Progress:
 
 
 def _not_finite(output: OutputTensor, n_bad: int, allows_nan: bool) -> Warned:
-    text = f"{n_bad:,} weights of the tensor {output.name} are NaN or infinite"
+    text = f"The tensor {output.name} holds NaN or infinite weights, {n_bad:,} of them"
     if not allows_nan:
         raise CheckpointError(
             f"{text}.", "Get an undamaged copy of the model, or pass --allow-nan to quantize it all the same."

@@ -229,7 +229,7 @@ def broken_weights() -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("name", ["F32", "F16", "BF16", "Q8_0"])
 def test_weights_that_are_not_finite_are_refused_by_tensor(tmp_path: Path, name: str) -> None:
     source = tiny_llama(tmp_path / "m.gguf", tensors=broken_weights())
-    with pytest.raises(CheckpointError, match=r"3 weights of the tensor blk\.0\.ffn_up\.weight are NaN or infinite"):
+    with pytest.raises(CheckpointError, match=r"blk\.0\.ffn_up\.weight holds NaN or infinite weights, 3 of them"):
         written(source, name, tmp_path / "out.gguf")
     assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
 
@@ -239,7 +239,7 @@ def test_weights_that_are_not_finite_are_taken_and_told_of_when_allowed(tmp_path
     events: list[Event] = []
     execute(plan(source, file_type_named("Q8_0"), tmp_path / "out.gguf"), 1, False, events.append, allows_nan=True)
     assert [event.text for event in events if isinstance(event, Warned)] == [
-        "3 weights of the tensor blk.0.ffn_up.weight are NaN or infinite; they count as 0."
+        "The tensor blk.0.ffn_up.weight holds NaN or infinite weights, 3 of them; they count as 0."
     ]
     assert admit(tmp_path / "out.gguf").file_bytes == (tmp_path / "out.gguf").stat().st_size
 
