@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 import zlib
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import pytest
@@ -19,7 +22,7 @@ from quantizer.events import Event, Progress, Resumed
 from quantizer.job import JobRequest
 from quantizer.journal import Journal, journal_path
 from quantizer.output import partial_path
-from quantizer.quantize import fingerprint
+from quantizer.quantize import QuantizePlan, fingerprint
 from quantizer.runner import run_job
 
 
@@ -48,23 +51,34 @@ def test_a_disk_that_ends_anywhere_leaves_nothing(trial: Trial, share: float) ->
 
 @pytest.fixture
 def interrupted(tmp_path: Path, checkpoint: Path) -> JobRequest:
-    """A request whose first run was cut off after some tensors."""
+    """A request whose first run was cut off in the last tensor."""
     asked = JobRequest(str(checkpoint), "IQ4_XS", str(tmp_path / "m.gguf"), 1, is_overwriting=False)
-    whole = list(run_job(asked))
-    data = (tmp_path / "m.gguf").read_bytes()
-    (tmp_path / "m.gguf").unlink()
-    return _cut_off(asked, whole, data)
-
-
-def _cut_off(asked: JobRequest, whole: list[Event], data: bytes) -> JobRequest:
-    """Put beside the output what a run leaves that was killed before its last tensor, and a half tensor more."""
-    ends = [event.n_written for event in whole if isinstance(event, Progress)][:-1]
-    blocks = [data[start:stop] for start, stop in zip([0, *ends], ends, strict=False)]
-    partial_path(Path(asked.output), 0).write_bytes(data[: ends[-1] + 100])
-    journal = Journal(Path(asked.output))
-    journal.restart(fingerprint(asked.plan()), [zlib.crc32(block) for block in blocks])
-    journal.close()
+    cut_off(asked)
     return asked
+
+
+def cut_off(asked: JobRequest) -> None:
+    """Run a request, then put in place of its output what a kill within the last tensor leaves."""
+    list(run_job(asked))
+    output = Path(asked.output)
+    claim(asked, list(checksums(asked.plan()))[:-1])
+    part = output.rename(partial_path(output, 0))
+    os.truncate(part, part.stat().st_size - 100)
+
+
+def checksums(plan: QuantizePlan) -> Iterator[int]:
+    """Those of the blocks of a plan's files, which stand."""
+    for shard in plan.shards:
+        data = shard.path.read_bytes()
+        ends = list(accumulate(shard.file.block_bytes))
+        yield from (zlib.crc32(data[start:stop]) for start, stop in pairwise([0, *ends]))
+
+
+def claim(asked: JobRequest, blocks: list[int]) -> None:
+    """Write a journal of these blocks."""
+    journal = Journal(Path(asked.output))
+    journal.restart(fingerprint(asked.plan()), blocks)
+    journal.close()
 
 
 def n_resumed(events: list[Event]) -> int:
@@ -98,12 +112,22 @@ def test_a_source_that_changed_begins_anew(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
     asked = JobRequest(str(source), "Q8_0", str(folder / "m.gguf"), 1, is_overwriting=False)
-    whole = list(run_job(asked))
-    data = (folder / "m.gguf").read_bytes()
-    (folder / "m.gguf").unlink()
-    _cut_off(asked, whole, data)
+    cut_off(asked)
     (source / "model.safetensors").touch()
     assert n_resumed(list(run_job(asked))) == 0
+
+
+def test_a_run_that_was_killed_while_it_renamed_is_brought_to_its_end(tmp_path: Path, checkpoint: Path) -> None:
+    output = tmp_path / "m.gguf"
+    asked = JobRequest(str(checkpoint), "Q8_0", str(output), 1, is_overwriting=False, max_shard_bytes=600_000)
+    list(run_job(asked))
+    first, *others = (shard.path for shard in asked.plan().shards)
+    claim(asked, list(checksums(asked.plan())))
+    expected = first.rename(partial_path(output, 0)).read_bytes()
+    events = list(run_job(asked))
+    assert n_resumed(events) == len(asked.plan().tensors)
+    assert first.read_bytes() == expected
+    assert sorted(tmp_path.iterdir()) == [first, *others]
 
 
 def test_a_journal_of_nonsense_is_no_journal(interrupted: JobRequest) -> None:
