@@ -1,7 +1,7 @@
 """The files being written: beside their final names until all are whole, and resumed where a killed run stopped.
 
-Owns the names of partial files, free space, syncing and renaming. An output is a row of files, a file a row of blocks
-of known size; what the blocks are it does not know.
+Owns the names of partial files, free space, syncing and renaming. What the blocks are that come in order it does not
+know.
 """
 
 from __future__ import annotations
@@ -10,41 +10,19 @@ import os
 import re
 import shutil
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
+from quantizer.blocks import OutputFile, blocks, checksum_of
 from quantizer.errors import StorageError, UsageError
 from quantizer.journal import Journal, journal_path
 from quantizer.syncing import BackgroundSync
 
-__all__ = ["OutputFile", "PartialOutput", "check_output", "discard_partial", "partial_path"]
+__all__ = ["PartialOutput", "check_output", "discard_partial", "partial_path"]
 
 _SPARE_BYTES = 16 << 20
-_READ_BYTES = 4 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class OutputFile:
-    """A file to write: its final name, and the bytes of each of its blocks."""
-
-    path: Path
-    block_bytes: tuple[int, ...]
-
-    @property
-    def n_bytes(self) -> int:
-        return sum(self.block_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Where a block lies: in which file, from which byte."""
-
-    file: int
-    start: int
-    n_bytes: int
 
 
 class PartialOutput:
@@ -61,7 +39,7 @@ class PartialOutput:
         self.n_written = 0
         self._output = output
         self._files = files
-        self._blocks = list(_blocks(files))
+        self._blocks = list(blocks(files))
         self._fingerprint = fingerprint
         self._is_overwriting = is_overwriting
         self._checksum = 0
@@ -138,7 +116,7 @@ class PartialOutput:
         for index, (block, checksum) in enumerate(zip(self._blocks, checksums, strict=False)):
             path = self._part_path(block.file)
             path = path if path.exists() else self._files[block.file].path  # it got its final name before the kill
-            if _checksum_of(path, block) != checksum:
+            if checksum_of(path, block) != checksum:
                 return index
         return min(len(checksums), len(self._blocks))
 
@@ -229,28 +207,6 @@ def discard_partial(output: Path) -> None:
 def partial_path(output: Path, index: int) -> Path:
     """Where the file `index` of `output` is written before it gets its name."""
     return output.with_name(f".{output.name}.{index}.partial")
-
-
-def _blocks(files: Sequence[OutputFile]) -> Iterator[_Block]:
-    for index, file in enumerate(files):
-        start = 0
-        for n_bytes in file.block_bytes:
-            yield _Block(index, start, n_bytes)
-            start += n_bytes
-
-
-def _checksum_of(path: Path, block: _Block) -> int | None:
-    """The checksum of a block as it lies in a file, None when it is not all there."""
-    checksum, left = 0, block.n_bytes
-    try:
-        with path.open("rb", buffering=0) as file:
-            file.seek(block.start)
-            while left and (data := file.read(min(left, _READ_BYTES))):
-                checksum = zlib.crc32(data, checksum)
-                left -= len(data)
-    except FileNotFoundError:
-        return None
-    return None if left else checksum
 
 
 def _write_all(file: BinaryIO, data: bytes) -> None:

@@ -14,13 +14,14 @@ from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
 
+from quantizer.blocks import OutputFile
 from quantizer.errors import CheckpointError, ModelFileError, UsageError
 from quantizer.events import Event, Progress, Resumed, Warned
 from quantizer.fallbacks import fallback_warnings
 from quantizer.file_types import FileType
 from quantizer.layout import Entry, OutputTensor, encode_entry, encode_header, padding
 from quantizer.mix import Assignment, MixTensor, assign
-from quantizer.output import OutputFile, PartialOutput, check_output
+from quantizer.output import PartialOutput, check_output
 from quantizer.overrides import Overrides
 from quantizer.pipeline import PlannedTensor, converted
 from quantizer.shards import shard_entries, shard_path, split_by_bytes

@@ -97,7 +97,7 @@ def test_a_job_that_is_killed_is_an_error_with_its_status(tmp_path: Path, slow_c
     assert names(tmp_path) == LEFTOVERS
 
 
-def test_a_job_whose_parent_is_killed_dies_too_and_the_next_goes_on(tmp_path: Path, slow_checkpoint: Path) -> None:
+def test_a_job_whose_parent_is_killed_dies_too_and_leaves_what_it_wrote(tmp_path: Path, slow_checkpoint: Path) -> None:
     output = tmp_path / "m.gguf"
     asked = request(slow_checkpoint, output, "IQ4_XS")
     script = f"from quantizer import job, runner; list(runner.run_job(job.JobRequest(**{dataclasses.asdict(asked)!r})))"
@@ -107,14 +107,6 @@ def test_a_job_whose_parent_is_killed_dies_too_and_the_next_goes_on(tmp_path: Pa
     parent.wait()
     psutil.wait_procs([job], timeout=30)
     assert names(tmp_path) == LEFTOVERS
-    events = list(run_job(asked))
-    resumed = next(event for event in events if isinstance(event, Resumed))
-    assert sum(isinstance(event, Progress) for event in events) == planned_in(events).n_tensors - resumed.n_tensors
-    assert names(tmp_path) == ["m.gguf"]
-
-
-def planned_in(events: list[Event]) -> Planned:
-    return next(event for event in events if isinstance(event, Planned))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
