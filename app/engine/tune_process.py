@@ -11,9 +11,7 @@ this is shown.
 from __future__ import annotations
 
 import json
-import os
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import asdict
@@ -23,6 +21,7 @@ from pathlib import Path
 import psutil
 
 from app.engine import selftest
+from app.engine.child import watch_stdin
 from app.engine.frames import EngineConfig
 from app.engine.llama import LlamaModel
 from app.engine.loading import tune_file
@@ -128,13 +127,7 @@ def _give_way() -> None:
         psutil.Process().nice(psutil.IDLE_PRIORITY_CLASS)
     else:
         psutil.Process().nice(_IDLE_NICE)
-
-    def wait() -> None:
-        while os.read(0, 4096):
-            pass
-        os._exit(1)
-
-    threading.Thread(target=wait, name="owner-watch", daemon=True).start()
+    watch_stdin()
 
 
 def _tell(line: dict[str, object]) -> None:

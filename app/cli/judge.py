@@ -1,0 +1,115 @@
+"""`localllm judge`: how well a model predicts a text, and what it lost against another file of the same model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from app.cli.texts import read_text, shipped
+from app.cli.windows import admitted, ctx_option, n_ctx_for, with_progress
+from app.processes import python_module
+from app.terminal import printable
+
+if TYPE_CHECKING:
+    from app.engine.judging import JudgeRequest, Size, Step, Verdict
+    from quantizer.judge import Estimate
+
+__all__ = ["judge"]
+
+
+@click.command()
+@click.argument("model")
+@click.option("--against", metavar="REFERENCE", help="The same model in a better type, such as F16.")
+@click.option("--text", type=click.Path(path_type=Path), help="A UTF-8 text.  [default: one that ships with localllm]")
+@ctx_option
+@click.option("--chunks", type=click.IntRange(min=0), default=0, help="Windows to score; 0 takes the whole text.")
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads; 0 takes the physical cores.")
+@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+def judge(
+    model: str, against: str | None, text: Path | None, ctx: int, chunks: int, threads: int, wants_json: bool
+) -> None:
+    """Judge MODEL (guide, a path to a GGUF, or a name in the library) by how well it predicts a text.
+
+    The second half of each window is scored. With --against both models read the text side by side, and the table says
+    how far MODEL's predictions stray. Figures are comparable for the same text, window and vocabulary only.
+    """
+    from app.engine.judging import JudgeRequest
+
+    path, header = admitted(model)
+    paths = [path] if against is None else [path, admitted(against)[0]]
+    content = read_text(text or shipped("evaluation.txt"))
+    models = tuple(str(path) for path in paths)
+    request = JudgeRequest(models, content, n_ctx_for(header, ctx), chunks, threads)
+    _print([path.name for path in paths], _judged(request), wants_json=wants_json)
+
+
+def _judged(request: JudgeRequest) -> Verdict:
+    """Let a child judge, and return its verdict. Leaving early ends the child."""
+    verdicts: list[Verdict] = []
+    for _ in with_progress("Judging", _steps(request, verdicts)):
+        pass
+    return verdicts[0]
+
+
+def _steps(request: JudgeRequest, verdicts: list[Verdict]) -> Iterator[Step]:
+    """Yield each window that is scored; the verdict, which comes last, is put into `verdicts`."""
+    from app.engine.child import lines_of
+    from app.engine.judging import Step, verdict_of
+
+    for line in lines_of(python_module("app.engine.judge_process"), asdict(request)):
+        if "verdict" in line:
+            verdicts.append(verdict_of(line["verdict"]))
+        else:
+            yield Step(**line["step"])
+
+
+def _print(names: list[str], verdict: Verdict, *, wants_json: bool) -> None:
+    if wants_json:
+        sizes = [asdict(size) | {"bits_per_weight": size.bits_per_weight} for size in verdict.sizes]
+        click.echo(json.dumps({"models": names, **asdict(verdict), "sizes": sizes}))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_edge=False)
+    table.add_column("")
+    for name in names:
+        table.add_column(Text(printable(name)), justify="right", no_wrap=True)
+    for label, *cells in _rows(verdict):
+        table.add_row(label, *cells)
+    Console().print(table)
+    click.echo(f"{verdict.judgement.n_tokens:,} tokens of {verdict.n_windows} windows; brackets span 95 %.")
+
+
+def _rows(verdict: Verdict) -> list[list[str]]:
+    """Return the lines of the table: label, the model's cell, the reference's where there is one."""
+    judgement, comparison = verdict.judgement, verdict.judgement.comparison
+    perplexities = [judgement.perplexity] + ([comparison.reference_perplexity] if comparison else [])
+    rows = [["perplexity", *(_estimate(perplexity) for perplexity in perplexities)]]
+    if comparison:
+        rows += [
+            ["perplexity ratio", _estimate(comparison.ratio)],
+            ["KL divergence, mean", _estimate(comparison.mean_kld)],
+            ["KL divergence, median", _estimate(comparison.median_kld)],
+            ["KL divergence, 99 %", _estimate(comparison.p99_kld)],
+            ["same likeliest token", _estimate(comparison.same_top)],
+        ]
+    return rows + [[label, *(show(size) for size in verdict.sizes)] for label, show in _SIZE_ROWS.items()]
+
+
+_SIZE_ROWS: dict[str, Callable[[Size], str]] = {
+    "size": lambda size: f"{size.n_bytes / 1e6:,.1f} MB",
+    "bits per weight": lambda size: f"{size.bits_per_weight:.2f}",
+    "reading, tok/s": lambda size: f"{size.prefill:.1f}",
+    "answering, tok/s": lambda size: f"{size.decode:.1f}",
+}
+
+
+def _estimate(estimate: Estimate) -> str:
+    return f"{estimate.value:#.5g} [{estimate.low:#.4g}, {estimate.high:#.4g}]"

@@ -1,0 +1,66 @@
+"""What is asked of the process that judges models, and what it says. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.engine.child import Line
+from quantizer.judge import Comparison, Estimate, Judgement
+
+__all__ = ["JudgeRequest", "Size", "Step", "Verdict", "verdict_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeRequest:
+    """`models` are paths that the gate has let through: one, or one and its reference.
+
+    They read `text` in windows of `n_ctx` tokens, the first `n_chunks` or all for 0.
+    """
+
+    models: tuple[str, ...]
+    text: str
+    n_ctx: int
+    n_chunks: int
+    n_threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The window at `index` is scored; the figures are those so far, `kld` only beside a reference."""
+
+    index: int
+    n_windows: int
+    perplexity: float
+    kld: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What a model takes, in bytes of weights, and how fast it was seen to run, in tokens a second."""
+
+    n_bytes: int
+    n_parameters: int
+    prefill: float
+    decode: float
+
+    @property
+    def bits_per_weight(self) -> float:
+        return 8 * self.n_bytes / self.n_parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The judgement of all windows, and the sizes of the models in the order of the request."""
+
+    n_windows: int
+    judgement: Judgement
+    sizes: tuple[Size, ...]
+
+
+def verdict_of(entry: Line) -> Verdict:
+    """Return what `dataclasses.asdict` made of a Verdict, after it went through JSON."""
+    told = entry["judgement"]
+    estimates = {name: Estimate(**value) for name, value in (told["comparison"] or {}).items()}
+    comparison = Comparison(**estimates) if estimates else None
+    judgement = Judgement(told["n_tokens"], Estimate(**told["perplexity"]), comparison)
+    return Verdict(entry["n_windows"], judgement, tuple(Size(**size) for size in entry["sizes"]))

@@ -1,0 +1,62 @@
+"""A model that only reads: loaded for one text at a time, without drafts, adapters or a store.
+
+Owns what such a model is loaded with. Everything native is imported when called.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.engine import selftest
+from app.engine.backend import Backend
+from app.engine.frames import EngineConfig
+from app.engine.tuning import Setting, default_setting
+from app.settings import load_settings
+from offload.cpu import default_threads
+from quantizer.card import card_of
+from quantizer.errors import UsageError
+from quantizer.header import read_header
+
+__all__ = ["Reader", "load_reader"]
+
+_MAX_BATCH, _MIN_BATCH = 512, 64
+_MIN_CELLS = 128  # speeds are measured on as many
+_MAX_LOGIT_BYTES = 128 << 20  # llama.cpp keeps the logits of a whole batch
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A backend, what it runs under, and the token that the vocabulary puts before a text, if it does."""
+
+    backend: Backend
+    setting: Setting
+    begin: int | None
+
+
+def load_reader(path: Path, n_ctx: int, n_threads: int, owned: ExitStack) -> Reader:
+    """Load the model at `path`, which the gate has let through; `owned` frees it. `n_threads` 0 takes the default.
+
+    Raises UsageError for a text longer than the model was trained on, EngineError when it cannot be loaded.
+    """
+    from app.engine import llama
+
+    is_safe = selftest.examine(load_settings().cache_dir / "selftest.json").is_safe
+    has_gpu = llama.n_gpu_devices() > 0
+    setting = default_setting(n_threads or default_threads(), has_gpu=has_gpu, extra_buffers_are_safe=is_safe)
+    model = llama.LlamaModel(path, -1, setting.extra_buffers, on_progress=lambda _fraction: True)
+    owned.callback(model.close)
+    config = EngineConfig(n_ctx=n_ctx, n_cells=_MIN_CELLS, n_sequences=1, n_batch=_n_batch(path))
+    backend = model.context(config, setting)
+    owned.callback(backend.close)
+    if n_ctx > backend.facts.n_ctx_train:
+        trained = backend.facts.n_ctx_train
+        raise UsageError(f"{path.name} was trained on {trained} tokens.", f"Give at most --ctx {trained}.")
+    return Reader(backend, setting, model.vocabulary().begin)
+
+
+def _n_batch(path: Path) -> int:
+    """Return how many tokens are computed at once, fewer where the vocabulary is large."""
+    n_vocab = card_of(read_header(path)).n_vocab
+    return max(_MIN_BATCH, min(_MAX_BATCH, _MAX_LOGIT_BYTES // (4 * max(1, n_vocab))))
