@@ -23,7 +23,7 @@ _MAX_BLOCK_ELEMENTS = 1 << 21  # 8 MiB of logits at a time
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Tokens to compute, and what follows each of the last of them in the text."""
+    """Tokens to compute; `targets` are those that are to be predicted, each by the tokens before it."""
 
     tokens: tuple[int, ...]
     targets: tuple[int, ...]
@@ -56,9 +56,10 @@ def predictions(backends: Sequence[Backend], window: Window) -> Iterator[Scored]
 
     Their cache holds the window then. Raises EngineError when one cannot compute it.
     """
-    n_silent = len(window.tokens) - len(window.targets)
+    tokens = window.tokens[:-1]  # the last is predicted and predicts nothing
+    n_silent = len(tokens) - len(window.targets)
     targets = np.array(window.targets, np.intp)
-    for begin, n_tokens in compute(backends, window.tokens, n_silent):
+    for begin, n_tokens in compute(backends, tokens, n_silent):
         first = max(0, n_silent - begin)
         n_rows = max(1, _MAX_BLOCK_ELEMENTS // backends[0].facts.n_vocab)
         for row in range(first, n_tokens, n_rows):
@@ -88,6 +89,5 @@ def compute(backends: Sequence[Backend], tokens: Sequence[int], n_silent: int) -
 
 
 def _window(tokens: Sequence[int], begin: int | None) -> Window:
-    """Return the window of `tokens`. The last of them is predicted and predicts nothing, so it is not computed."""
     first = tokens[0] if begin is None else begin
-    return Window((first, *tokens[1:-1]), tuple(tokens[len(tokens) // 2 + 1 :]))
+    return Window((first, *tokens[1:]), tuple(tokens[len(tokens) // 2 + 1 :]))

@@ -15,17 +15,17 @@ TEXT = list(range(2, 102))
 
 def test_a_window_scores_its_second_half_and_begins_as_the_vocabulary_wants() -> None:
     first, second = windows(TEXT, 40, begin=1)
-    assert first.tokens == (1, *TEXT[1:39])
+    assert first.tokens == (1, *TEXT[1:40])
     assert first.targets == tuple(TEXT[21:40])
-    assert second.tokens == (1, *TEXT[41:79])
-    assert windows(TEXT, 40, begin=None)[0].tokens == tuple(TEXT[:39])
+    assert second.tokens == (1, *TEXT[41:80])
+    assert windows(TEXT, 40, begin=None)[0].tokens == tuple(TEXT[:40])
 
 
 @given(st.integers(16, 100), st.integers(0, 8))
 def test_windows_are_whole_and_as_many_as_asked_for(n_ctx: int, n_windows: int) -> None:
     cut = windows(TEXT, n_ctx, None, n_windows)
     assert len(cut) == min(100 // n_ctx, n_windows or 100)
-    assert all(len(window.tokens) == n_ctx - 1 for window in cut)
+    assert all(len(window.tokens) == n_ctx for window in cut)
     assert all(len(window.targets) == n_ctx - 1 - n_ctx // 2 for window in cut)
 
 
@@ -40,9 +40,8 @@ def test_a_text_that_fills_no_window_is_refused() -> None:
 def test_batches_and_blocks_change_no_prediction(n_batch: int, other_n_batch: int, n_rows: int) -> None:
     window = windows(TEXT, 50, None)[1]
     whole = FakeBackend()
-    whole.decode([Chunk(0, 0, window.tokens, len(window.targets))])
-    first = len(window.tokens) - len(window.targets)
-    wanted = np.stack([whole.logits(row) for row in range(first, len(window.tokens))])
+    whole.decode([Chunk(0, 0, window.tokens, len(window.tokens))])
+    wanted = np.stack([whole.logits(row) for row in range(25, 49)])
     backends = [FakeBackend(n_batch=n_batch), FakeBackend(n_batch=other_n_batch)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("app.engine.evaluation._MAX_BLOCK_ELEMENTS", n_rows * whole.facts.n_vocab)
