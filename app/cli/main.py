@@ -35,6 +35,7 @@ _VERBS = {
     "run": _Verb("app.cli.run:run", "Ask a model, once or in a conversation."),
     "serve": _Verb("app.cli.serve:serve", "Answer editors and programs on this machine."),
     "quantize": _Verb("app.cli.quantize:quantize", "Make a smaller GGUF of a checkpoint or a GGUF."),
+    "imatrix": _Verb("app.cli.imatrix:imatrix", "Gather what quantization should be careful with."),
     "judge": _Verb("app.cli.judge:judge", "Measure what a quantized model lost."),
     "tune": _Verb("app.cli.tune:tune", "Measure how this machine runs a model fastest."),
     "bench": _Verb("app.cli.bench:bench", "Measure how fast a model answers here, alone or beside another."),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.engine import selftest
 from app.engine.backend import Backend
@@ -18,6 +19,9 @@ from offload.cpu import default_threads
 from quantizer.card import card_of
 from quantizer.errors import UsageError
 from quantizer.header import read_header
+
+if TYPE_CHECKING:
+    from app.engine.llama import ActivationWatch
 
 __all__ = ["Reader", "load_reader"]
 
@@ -35,8 +39,11 @@ class Reader:
     begin: int | None
 
 
-def load_reader(path: Path, n_ctx: int, n_threads: int, owned: ExitStack) -> Reader:
-    """Load the model at `path`, which the gate has let through; `owned` frees it. `n_threads` 0 takes the default.
+def load_reader(
+    path: Path, n_ctx: int, n_threads: int, owned: ExitStack, watch: ActivationWatch | None = None
+) -> Reader:
+    """Load the model at `path`, which the gate has let through; `owned` frees it. `n_threads` 0 takes the
+    default; `watch` sees what goes into the weights.
 
     Raises UsageError for a text longer than the model was trained on, EngineError when it cannot be loaded.
     """
@@ -48,7 +55,7 @@ def load_reader(path: Path, n_ctx: int, n_threads: int, owned: ExitStack) -> Rea
     model = llama.LlamaModel(path, -1, setting.extra_buffers, on_progress=lambda _fraction: True)
     owned.callback(model.close)
     config = EngineConfig(n_ctx=n_ctx, n_cells=_MIN_CELLS, n_sequences=1, n_batch=_n_batch(path))
-    backend = model.context(config, setting)
+    backend = model.context(config, setting, watch)
     owned.callback(backend.close)
     if n_ctx > backend.facts.n_ctx_train:
         trained = backend.facts.n_ctx_train

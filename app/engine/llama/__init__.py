@@ -6,9 +6,10 @@ One thread makes all calls but `interrupt`. Knows nothing of requests beyond the
 
 from __future__ import annotations
 
+from app.engine.llama.activations import ActivationWatch
 from app.engine.llama.context import LlamaBackend
 from app.engine.llama.headed import HeadedBackend
 from app.engine.llama.model import LlamaModel
 from app.engine.llama.native import n_gpu_devices
 
-__all__ = ["HeadedBackend", "LlamaBackend", "LlamaModel", "n_gpu_devices"]
+__all__ = ["ActivationWatch", "HeadedBackend", "LlamaBackend", "LlamaModel", "n_gpu_devices"]

@@ -19,6 +19,7 @@ from app.engine.adapters import Adapter
 from app.engine.backend import ModelFacts
 from app.engine.embedding import Pooling
 from app.engine.frames import EngineConfig
+from app.engine.llama.activations import ActivationWatch
 from app.engine.llama.context import LlamaBackend
 from app.engine.llama.embedder import LlamaEmbedder
 from app.engine.llama.head import DRAFT_CELLS, LlamaHead
@@ -71,14 +72,17 @@ class LlamaModel:
             self.close()
             raise EngineError(f"{path.name} has no vocabulary.", "Choose a chat, completion or embedding model.")
 
-    def context(self, config: EngineConfig, setting: Setting) -> LlamaBackend:
+    def context(self, config: EngineConfig, setting: Setting, watch: ActivationWatch | None = None) -> LlamaBackend:
         """Return a backend over these weights; close it before the model. Raises EngineError without the memory.
 
-        It has a head where one was loaded, and the cache can be cut.
+        It has a head where one was loaded, and the cache can be cut. `watch` sees all that it computes.
         """
         facts = _facts(self._model, config, setting)
         with ExitStack() as owned:
-            context = self._new_context(_context_params(facts, setting), owned)
+            params = _context_params(facts, setting)
+            if watch is not None:
+                params.cb_eval = watch.callback
+            context = self._new_context(params, owned)
             # What has no cache (an encoder) sees whole texts at once and cannot go on from one.
             can_generate = bool(lib.llama_get_memory(context))
             facts = replace(facts, can_generate=can_generate, adapters=self._adapters)

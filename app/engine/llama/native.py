@@ -17,7 +17,7 @@ from llama_cpp._ctypes_extensions import load_shared_library
 
 from quantizer.errors import EngineError
 
-__all__ = ["NativeLog", "NativeSampler", "hidden_states", "lib", "n_gpu_devices", "native_log"]
+__all__ = ["NativeLog", "NativeSampler", "ggml_function", "hidden_states", "lib", "n_gpu_devices", "native_log"]
 
 NativeSampler = Any  # a ctypes pointer to llama_sampler
 _N_KEPT_LOG_LINES = 50
@@ -57,7 +57,7 @@ def native_log() -> NativeLog:
 @cache
 def n_gpu_devices() -> int:
     """Return how many GPUs this build can use. llama_supports_gpu_offload says yes to any build with RPC in it."""
-    count, get, kind = (_ggml_function(f"ggml_backend_dev_{name}") for name in ("count", "get", "type"))
+    count, get, kind = (ggml_function(f"ggml_backend_dev_{name}") for name in ("count", "get", "type"))
     count.restype, get.restype, get.argtypes = ctypes.c_size_t, ctypes.c_void_p, [ctypes.c_size_t]
     kind.restype, kind.argtypes = ctypes.c_int, [ctypes.c_void_p]
     return sum(kind(get(index)) in _GPU_KINDS for index in range(count()))
@@ -71,7 +71,7 @@ def hidden_states() -> Any:
     return llama_cpp_ext
 
 
-def _ggml_function(name: str) -> Any:
+def ggml_function(name: str) -> Any:
     """Return a function of ggml, which llama_cpp does not bind; not every system finds it through libllama."""
     folder = Path(lib.__file__).parent / "lib"
     for library in (lib._lib, *(load_shared_library(part, folder) for part in ("ggml", "ggml-base"))):  # noqa: SLF001
