@@ -8,7 +8,7 @@ as vendored in llama-cpp-python 0.3.36.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,17 @@ from quantizer.header import Header, TensorInfo, read_header
 from quantizer.layout import Entry, OutputTensor, encode_entry, encode_header, padding
 from quantizer.tensor_types import tensor_type_named
 
-__all__ = ["Excitation", "Gathering", "ImportanceMatrix", "encode", "merge", "read_imatrix", "save_imatrix"]
+__all__ = [
+    "ColumnWeights",
+    "Excitation",
+    "Gathering",
+    "ImportanceMatrix",
+    "encode",
+    "imatrix_entries",
+    "merge",
+    "read_imatrix",
+    "save_imatrix",
+]
 
 Floats = NDArray[np.float64]
 _F32 = tensor_type_named("F32")
@@ -44,6 +54,21 @@ class Excitation:
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnWeights:
+    """How much an error in each column of a tensor matters: `values`, shape (n_matrices, n_columns), of which each row
+    goes with `n_rows` rows of the tensor."""
+
+    values: NDArray[np.float32]
+    n_rows: int
+
+    def parts(self, start: int, stop: int) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+        """Cut the tensor's rows [start, stop) where another matrix begins: (rows counted from `start`, weights)."""
+        for matrix in range(start // self.n_rows, -(-stop // self.n_rows)):
+            first, last = max(start, matrix * self.n_rows), min(stop, (matrix + 1) * self.n_rows)
+            yield slice(first - start, last - start), self.values[matrix]
+
+
+@dataclass(frozen=True, slots=True)
 class ImportanceMatrix:
     """Excitations by the name of the weight, gathered on `datasets` in chunks of `chunk_size` tokens."""
 
@@ -57,8 +82,8 @@ class ImportanceMatrix:
         most = max((int(entry.counts.max()) for entry in self.entries.values()), default=0)
         return most // self.chunk_size if self.chunk_size else 0
 
-    def weights(self, name: str, shape: Sequence[int]) -> NDArray[np.float32] | None:
-        """Return the weights of the columns of a tensor of `shape` (ggml order), shape (n_matrices, n_columns).
+    def weights(self, name: str, shape: Sequence[int]) -> ColumnWeights | None:
+        """Return the weights of the columns of a tensor of `shape` (ggml order).
 
         None where the matrix does not know the tensor. Raises UsageError where it knows one of another shape.
         """
@@ -71,7 +96,7 @@ class ImportanceMatrix:
                 f"The importance matrix has {entry.sums.size} columns for {name}, which has {n_columns * n_matrices}.",
                 "Gather one on this model.",
             )
-        return entry.means().reshape(n_matrices, n_columns)
+        return ColumnWeights(entry.means().reshape(n_matrices, n_columns), shape[1])
 
 
 class Gathering:
@@ -164,6 +189,16 @@ def read_imatrix(path: Path) -> ImportanceMatrix:
     has_datasets = "imatrix.datasets" in header.fields
     datasets = tuple(str(name) for name in header.array("imatrix.datasets")) if has_datasets else ()
     return ImportanceMatrix(entries, datasets, header.integer("imatrix.chunk_size") or 0)
+
+
+def imatrix_entries(path: Path, matrix: ImportanceMatrix) -> list[Entry]:
+    """Return what llama-quantize notes in a model of the matrix it was quantized with."""
+    return [
+        encode_entry("quantize.imatrix.file", path.name, "str"),
+        encode_entry("quantize.imatrix.dataset", ", ".join(matrix.datasets), "str"),
+        encode_entry("quantize.imatrix.entries_count", len(matrix.entries), "u32"),
+        encode_entry("quantize.imatrix.chunks_count", matrix.n_chunks, "u32"),
+    ]
 
 
 def _read(header: Header, name: str, tensors: Mapping[str, TensorInfo]) -> Excitation:

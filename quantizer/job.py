@@ -43,6 +43,7 @@ class JobRequest:
     embedding_type: str = ""
     max_shard_bytes: int = 0
     keeps_split: bool = False
+    imatrix: str = ""
 
     def encode(self) -> bytes:
         """One line of JSON."""
@@ -57,7 +58,8 @@ class JobRequest:
             weight_type_named(self.output_type) if self.output_type else None,
             weight_type_named(self.embedding_type) if self.embedding_type else None,
         )
-        options = quantize.PlanOptions(overrides, self.max_shard_bytes, self.keeps_split)
+        imatrix = Path(self.imatrix) if self.imatrix else None
+        options = quantize.PlanOptions(overrides, self.max_shard_bytes, self.keeps_split, imatrix)
         return quantize.plan(Path(self.source), file_type_named(self.file_type), Path(self.output), options)
 
 

@@ -309,8 +309,6 @@ class _Recipe:
         return _ATTENTION_OUTPUT.get(name)
 
     def _needs_imatrix(self, name: str, target: TensorType) -> bool:
-        if self._has_imatrix:
-            return False
         is_poor = target.name == "Q2_K" and self._file_type.name == "Q2_K_S" and name not in _EXEMPT_FROM_IMATRIX
         return is_poor or target.name in _NEEDS_IMATRIX
 

@@ -5,6 +5,8 @@ The plain types are numpy's business; quantized ones go through `quantizer.ggml`
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -23,8 +25,20 @@ _LEAST_SHARED, _N_SHARED = np.uint16(113 << 7), np.uint16(30 << 7)
 _EXPONENT_SHIFT = np.uint16(112 << 7)
 
 
-def convert(data: bytes, stored: TensorType, target: TensorType, n_columns: int, name: str) -> tuple[bytes, int]:
+RowWeights = Iterable[tuple[slice, npt.NDArray[np.float32]]]
+
+
+def convert(
+    data: bytes,
+    stored: TensorType,
+    target: TensorType,
+    n_columns: int,
+    name: str,
+    weights: RowWeights | None = None,
+) -> tuple[bytes, int]:
     """Turn stored rows of `n_columns` into the bytes of another type; `name` is the tensor's, for errors.
+
+    `weights` are those of an importance matrix: for each part of the rows, what an error in each column costs.
 
     Returns the bytes, and how many weights were NaN or infinite: those stay so in the plain types and become 0 in
     quantized ones. Raises CheckpointError for weights that are beyond the range of the target type.
@@ -37,7 +51,7 @@ def convert(data: bytes, stored: TensorType, target: TensorType, n_columns: int,
     rows = to_float32(data, stored, n_columns)
     if n_bad and target.is_quantized:
         rows = np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
-    return encode(rows, target, name), n_bad
+    return encode(rows, target, name, weights), n_bad
 
 
 def to_float32(data: bytes, stored: TensorType, n_columns: int) -> npt.NDArray[np.float32]:
@@ -64,8 +78,11 @@ def _n_not_finite(data: bytes, stored: TensorType, n_columns: int) -> int:
     return int(np.count_nonzero(~np.isfinite(to_float32(data, stored, n_columns))))
 
 
-def encode(rows: npt.NDArray[np.float32], target: TensorType, name: str) -> bytes:
-    """Float32 rows of shape [n_rows, n_columns] in the bytes of `target`. Raises CheckpointError on overflow."""
+def encode(rows: npt.NDArray[np.float32], target: TensorType, name: str, weights: RowWeights | None = None) -> bytes:
+    """Float32 rows of shape [n_rows, n_columns] in the bytes of `target`; `weights` as in `convert`.
+
+    Raises CheckpointError on overflow.
+    """
     match target.name:
         case "F32":
             return rows.tobytes()
@@ -73,7 +90,9 @@ def encode(rows: npt.NDArray[np.float32], target: TensorType, name: str) -> byte
             return _half(rows, name)
         case "BF16":
             return _bfloat(rows).tobytes()
-    return ggml.quantize(rows, target)
+    if weights is None:
+        return ggml.quantize(rows, target)
+    return b"".join(ggml.quantize(rows[part], target, of_columns) for part, of_columns in weights)
 
 
 def _half(rows: npt.NDArray[np.float32], name: str) -> bytes:

@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+from quantizer.imatrix import ColumnWeights
 from quantizer.layout import OutputTensor
 from quantizer.sources import SourceTensor
 
@@ -21,10 +22,11 @@ _SLAB_ELEMENTS = 1 << 19  # 2 MiB of float32 for each slab in flight: more does 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTensor:
-    """One tensor: where it comes from and what it becomes."""
+    """One tensor: where it comes from, what it becomes, and which of its columns matter most."""
 
     source: SourceTensor
     output: OutputTensor
+    weights: ColumnWeights | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ def converted(tensors: Sequence[PlannedTensor], n_threads: int) -> Generator[Con
 class _Slab:
     tensor: PlannedTensor
     data: bytes
-    is_first: bool
+    first_row: int
     is_last: bool
 
 
@@ -67,12 +69,14 @@ def _slabs(tensors: Sequence[PlannedTensor]) -> Iterator[_Slab]:
         rows_per_slab = max(1, _SLAB_ELEMENTS // n_columns)
         n_slabs = -(-n_rows // rows_per_slab)
         for i, data in enumerate(tensor.source.slabs(rows_per_slab)):
-            yield _Slab(tensor, data, i == 0, i == n_slabs - 1)
+            yield _Slab(tensor, data, i * rows_per_slab, i == n_slabs - 1)
 
 
 def _convert(slab: _Slab) -> ConvertedSlab:
     from quantizer.numbers import convert  # numpy and the native library, in the job's process only
 
-    output = slab.tensor.output
-    data, n_bad = convert(slab.data, slab.tensor.source.stored, output.kind, output.shape[0], output.name)
-    return ConvertedSlab(slab.tensor, data, n_bad, slab.is_first, slab.is_last)
+    output, stored, weights = slab.tensor.output, slab.tensor.source.stored, slab.tensor.weights
+    n_rows = len(slab.data) // stored.row_bytes(output.shape[0])
+    parts = None if weights is None else weights.parts(slab.first_row, slab.first_row + n_rows)
+    data, n_bad = convert(slab.data, stored, output.kind, output.shape[0], output.name, parts)
+    return ConvertedSlab(slab.tensor, data, n_bad, slab.first_row == 0, slab.is_last)

@@ -19,6 +19,7 @@ from quantizer.errors import CheckpointError, ModelFileError, UsageError
 from quantizer.events import Event, Progress, Resumed, Warned
 from quantizer.fallbacks import fallback_warnings
 from quantizer.file_types import FileType
+from quantizer.imatrix import ImportanceMatrix, imatrix_entries, read_imatrix
 from quantizer.layout import Entry, OutputTensor, encode_entry, encode_header, padding
 from quantizer.mix import Assignment, MixTensor, assign
 from quantizer.output import PartialOutput, check_output
@@ -37,11 +38,15 @@ _PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl"}
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """What a person may want beside the type; files of at most `max_shard_bytes`, 0 for one file."""
+    """What a person may want beside the type; files of at most `max_shard_bytes`, 0 for one file.
+
+    `imatrix` is the file of an importance matrix of the same model.
+    """
 
     overrides: Overrides = _NO_OVERRIDES
     max_shard_bytes: int = 0
     keeps_split: bool = False
+    imatrix: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,22 +106,24 @@ def plan(source: Path, file_type: FileType, output: Path, options: PlanOptions =
 def plan_model(
     model: SourceModel, file_type: FileType, output: Path, options: PlanOptions = _NO_OPTIONS
 ) -> QuantizePlan:
-    """Decide what `output` will hold of a model that is open already. Raises UsageError for too many files."""
+    """Decide what `output` will hold of a model that is open already.
+
+    Raises UsageError for too many files, ModelFileError for what is no importance matrix.
+    """
+    matrix = read_imatrix(options.imatrix) if options.imatrix else None
     mix = [MixTensor(tensor.name, tensor.shape, _unquantized(model, tensor)) for tensor in model.tensors]
-    verdicts = assign(mix, file_type, model.shape, overrides=options.overrides)
-    tensors = tuple(
-        PlannedTensor(tensor, OutputTensor(tensor.name, tensor.shape, verdicts[tensor.name].target))
-        for tensor in model.tensors
-    )
-    shards = tuple(_shards(output, _entries(model, file_type), tensors, _counts(model, file_type, tensors, options)))
+    verdicts = assign(mix, file_type, model.shape, matrix is not None, options.overrides)
+    tensors = tuple(_planned(tensor, verdicts[tensor.name].target, matrix) for tensor in model.tensors)
+    entries = _entries(model, file_type, imatrix_entries(options.imatrix, matrix) if options.imatrix and matrix else [])
+    shards = tuple(_shards(output, entries, tensors, _counts(model, entries, tensors, options)))
     return QuantizePlan(
         output,
         file_type,
         shards,
         tuple(_warnings(tensors, verdicts, shards, options)),
-        tuple(name for name, verdict in verdicts.items() if verdict.needs_imatrix),
+        tuple(tensor.output.name for tensor in tensors if _lacks_weights(tensor, verdicts)),
         model.n_parameters,
-        model.inputs,
+        (*model.inputs, *([options.imatrix] if options.imatrix else [])),
     )
 
 
@@ -154,7 +161,7 @@ def execute(
         raise UsageError(
             f"{len(plan.missing_imatrix)} tensors would be garbage without an importance matrix,"
             f" {plan.missing_imatrix[0]} among them.",
-            "Choose a type of three bits or more, such as Q3_K_M.",
+            "Pass --imatrix auto, or choose a type of three bits or more, such as Q3_K_M.",
         )
     files = [shard.file for shard in plan.shards]
     check_output(plan.output, [file.path for file in files], plan.inputs)
@@ -219,13 +226,22 @@ def _identity(path: Path) -> tuple[str, int, int]:
     return str(path.resolve()), status.st_size, status.st_mtime_ns
 
 
+def _planned(tensor: SourceTensor, target: TensorType, matrix: ImportanceMatrix | None) -> PlannedTensor:
+    weights = matrix.weights(tensor.name, tensor.shape) if matrix and target.is_quantized else None
+    return PlannedTensor(tensor, OutputTensor(tensor.name, tensor.shape, target), weights)
+
+
+def _lacks_weights(tensor: PlannedTensor, verdicts: Mapping[str, Assignment]) -> bool:
+    return verdicts[tensor.output.name].needs_imatrix and tensor.weights is None
+
+
 def _counts(
-    model: SourceModel, file_type: FileType, tensors: Sequence[PlannedTensor], options: PlanOptions
+    model: SourceModel, entries: list[Entry], tensors: Sequence[PlannedTensor], options: PlanOptions
 ) -> Sequence[int]:
     """How many tensors each file gets."""
     if options.max_shard_bytes:
         outputs = [tensor.output for tensor in tensors]
-        return split_by_bytes(_entries(model, file_type), outputs, options.max_shard_bytes)
+        return split_by_bytes(entries, outputs, options.max_shard_bytes)
     return (options.keeps_split and model.shard_counts) or [len(tensors)]
 
 
@@ -244,11 +260,12 @@ def _unquantized(model: SourceModel, tensor: SourceTensor) -> TensorType:
     return model.unquantized.get(tensor.name, tensor.stored)
 
 
-def _entries(model: SourceModel, file_type: FileType) -> list[Entry]:
-    """The source's metadata with the two entries that quantizing changes."""
+def _entries(model: SourceModel, file_type: FileType, notes: Sequence[Entry]) -> list[Entry]:
+    """The source's metadata with the two entries that quantizing changes, and notes of how it was done."""
     ours = (
         encode_entry("general.file_type", file_type.ftype_id, "u32"),
         encode_entry("general.quantization_version", _QUANTIZATION_VERSION, "u32"),
+        *notes,
     )
     changed = {entry.key for entry in ours}
     return [*(entry for entry in model.entries if entry.key not in changed), *ours]

@@ -16,9 +16,9 @@ from quantizer.errors import UsageError
 if TYPE_CHECKING:
     from quantizer.imatrix import ImportanceMatrix
 
-__all__ = ["gather_on", "imatrix"]
+__all__ = ["CALIBRATION", "gather_on", "imatrix"]
 
-_SHIPPED = "calibration.txt"
+CALIBRATION = shipped("calibration.txt")
 
 
 @click.command()
@@ -74,7 +74,7 @@ def gather_on(
     from quantizer.gate import admit
 
     n_ctx = n_ctx_for(admit(path), ctx)
-    source = text or shipped(_SHIPPED)
+    source = text or CALIBRATION
     request = ImatrixRequest(str(path), read_text(source), source.name, n_ctx, chunks, threads, parses_special)
     return gathered(request, lambda steps: with_progress("Gathering", steps))
 

@@ -14,7 +14,7 @@ import click
 from app.cli.byte_sizes import byte_size_option
 from app.cli.quantize_list import list_types
 from app.terminal import printable
-from quantizer.errors import StorageError
+from quantizer.errors import StorageError, UsageError
 from quantizer.events import Done, Planned, Resumed, Warned
 from quantizer.file_types import DEFAULT_FILE_TYPE, file_type_named
 from quantizer.shards import unsplit_name
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["quantize"]
 
 _GUIDE = "guide"
+_AUTO = "auto"
 _SHARD_HELP = "Split into files of at most SIZE, such as 500M or 2GB, as llama.cpp does."
+_IMATRIX_HELP = "What to be careful with, from `localllm imatrix`; auto gathers it first."
 _KEPT_IN_NAMES = "-_.+"
 
 
@@ -37,6 +39,7 @@ _KEPT_IN_NAMES = "-_.+"
 @click.option("--tensor", "tensor_types", metavar="REGEX=TYPE", multiple=True, help="The type of matching tensors.")
 @click.option("--output-type", metavar="TYPE", default="", help="The type of the output tensor.")
 @click.option("--embedding-type", metavar="TYPE", default="", help="The type of the token embedding.")
+@click.option("--imatrix", metavar="FILE|auto", default="", help=_IMATRIX_HELP)
 @click.option("--max-shard-size", "max_shard_bytes", metavar="SIZE", callback=byte_size_option, help=_SHARD_HELP)
 @click.option("--keep-split", "keeps_split", is_flag=True, help="Write as many files as SRC has.")
 @click.option("--dry-run", is_flag=True, help="Say what would be written, to the byte, and write nothing.")
@@ -49,6 +52,7 @@ def quantize(
     file_type: str,
     output: Path | None,
     wants_list: bool,
+    imatrix: str,
     dry_run: bool,
     wants_json: bool,
     threads: int | None,
@@ -67,7 +71,8 @@ def quantize(
         return
     chosen = file_type_named(file_type)
     target = output or Path.cwd() / f"{_model_name(source, path)}-{chosen.name}.gguf"
-    request = JobRequest(str(path), chosen.name, str(target), n_threads, **options)
+    matrix = _imatrix(imatrix, path, threads or 0, is_gathering=not dry_run)
+    request = JobRequest(str(path), chosen.name, str(target), n_threads, imatrix=matrix, **options)
     result = _planned(request) if dry_run else _written(request)
     click.echo(json.dumps(result) if wants_json else _summary(result))
 
@@ -79,6 +84,17 @@ def _source_path(source: str) -> Path:
     if not path.exists():
         raise StorageError(f"There is no {printable(source)}.", "Name a checkpoint folder or a .gguf file.")
     return path
+
+
+def _imatrix(name: str, source: Path, n_threads: int, *, is_gathering: bool) -> str:
+    """The path of the importance matrix that `name` stands for, empty where none is wanted."""
+    if name != _AUTO:
+        return name
+    if not is_gathering:
+        raise UsageError("A dry run gathers no importance matrix.", "Gather one with `localllm imatrix`, and name it.")
+    from app.cli.auto_imatrix import automatic_imatrix
+
+    return str(automatic_imatrix(source, n_threads))
 
 
 def _model_name(source: str, path: Path) -> str:

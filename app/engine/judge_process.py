@@ -32,9 +32,6 @@ def judge(request: JudgeRequest) -> Iterator[Line]:
     with ExitStack() as owned:
         models = [load_reader(Path(path), request.n_ctx, request.n_threads, owned) for path in request.models]
         backends = [model.backend for model in models]
-        for backend in backends:
-            if not backend.facts.can_generate:
-                raise UsageError("An embedding model predicts no text.", "Judge a chat or completion model.")
         todo = windows(_tokens(backends, request.text), request.n_ctx, models[0].begin, request.n_chunks)
         tally = Tally()
         for index, window in enumerate(todo):

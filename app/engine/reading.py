@@ -45,7 +45,8 @@ def load_reader(
     """Load the model at `path`, which the gate has let through; `owned` frees it. `n_threads` 0 takes the
     default; `watch` sees what goes into the weights.
 
-    Raises UsageError for a text longer than the model was trained on, EngineError when it cannot be loaded.
+    Raises UsageError for windows longer than the model was trained on and for an embedding model, EngineError when it
+    cannot be loaded.
     """
     from app.engine import llama
 
@@ -57,6 +58,8 @@ def load_reader(
     config = EngineConfig(n_ctx=n_ctx, n_cells=_MIN_CELLS, n_sequences=1, n_batch=_n_batch(path))
     backend = model.context(config, setting, watch)
     owned.callback(backend.close)
+    if not backend.facts.can_generate:
+        raise UsageError(f"{path.name} makes embeddings; it predicts no text.", "Name a chat or completion model.")
     if n_ctx > backend.facts.n_ctx_train:
         trained = backend.facts.n_ctx_train
         raise UsageError(f"{path.name} was trained on {trained} tokens.", f"Give at most --ctx {trained}.")

@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantizer.errors import EngineError, ModelFileError, StorageError, UsageError
-from quantizer.imatrix import Excitation, Gathering, ImportanceMatrix, encode, merge, read_imatrix, save_imatrix
+from quantizer.imatrix import (
+    ColumnWeights,
+    Excitation,
+    Gathering,
+    ImportanceMatrix,
+    encode,
+    merge,
+    read_imatrix,
+    save_imatrix,
+)
 
 RNG = np.random.default_rng(3)
 
@@ -91,10 +100,21 @@ def test_an_expert_that_nobody_asked_weighs_all_columns_alike() -> None:
     matrix = ImportanceMatrix({"w": Excitation(np.array([[4.0, 8.0], [0, 0]]), np.array([4, 0]))}, (), 1)
     weights = matrix.weights("w", (2, 7, 2))
     assert weights is not None
-    assert weights.tolist() == [[1, 2], [1, 1]]
+    assert weights.values.tolist() == [[1, 2], [1, 1]]
     assert matrix.weights("other", (2, 7)) is None
     with pytest.raises(UsageError, match="Gather one on this model"):
         matrix.weights("w", (3, 7, 2))
+
+
+@given(st.integers(0, 20), st.integers(0, 20), st.integers(1, 7))
+def test_rows_are_cut_where_another_expert_begins(start: int, n_rows: int, rows_per_matrix: int) -> None:
+    weights = ColumnWeights(np.arange(50, dtype=np.float32)[:, None], rows_per_matrix)
+    found = [
+        int(of_columns[0])
+        for part, of_columns in weights.parts(start, start + n_rows)
+        for _ in range(part.stop - part.start)
+    ]
+    assert found == [row // rows_per_matrix for row in range(start, start + n_rows)]
 
 
 def test_a_model_that_computes_no_numbers_gives_no_matrix() -> None:

@@ -70,8 +70,6 @@ def test_an_importance_matrix_is_asked_for_where_llama_cpp_asks() -> None:
         "blk.0.attn_q.weight": True,
         "output.weight": False,
     }
-    with_matrix = assign(tensors, file_type_named("IQ2_XXS"), ModelShape("llama", 1, 4, 4), has_imatrix=True)
-    assert not any(verdict.needs_imatrix for verdict in with_matrix.values())
 
 
 def test_a_fallback_is_marked_as_one() -> None:

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from checkpoints import TinyLlama
 
 from app.processes import python_module
+from quantizer.header import read_header
 from quantizer.imatrix import read_imatrix
 
 
@@ -55,3 +57,35 @@ def test_a_model_is_no_matrix(tmp_path: Path, environment: Mapping[str, str], ti
     assert done.returncode == 1
     assert "no importance matrix" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return TinyLlama(extra_config={"max_position_embeddings": 128}).write(tmp_path_factory.mktemp("model") / "tiny")
+
+
+def test_a_checkpoint_gets_its_matrix_by_itself_once(
+    tmp_path: Path, environment: Mapping[str, str], checkpoint: Path
+) -> None:
+    own = {**environment, "LOCALLLM_CACHE_DIR": str(tmp_path / "cache")}
+
+    def quantize(name: str) -> subprocess.CompletedProcess[str]:
+        call = ("quantize", str(checkpoint), name, "--imatrix", "auto", "-o", str(tmp_path / f"{name}.gguf"))
+        command = python_module("app.cli.main", *call)
+        return subprocess.run(command, capture_output=True, text=True, env=own, check=False)
+
+    first, second = quantize("IQ2_XXS"), quantize("Q4_K_M")
+    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+    (kept,) = (tmp_path / "cache" / "imatrix").iterdir()
+    assert read_imatrix(kept).datasets == ("calibration.txt",)
+    for name in ("IQ2_XXS", "Q4_K_M"):
+        assert read_header(tmp_path / f"{name}.gguf").text("quantize.imatrix.file") == kept.name
+    assert "to run the checkpoint" in first.stderr
+    assert "to run the checkpoint" not in second.stderr
+
+
+def test_a_dry_run_gathers_nothing(environment: Mapping[str, str], checkpoint: Path) -> None:
+    command = python_module("app.cli.main", "quantize", str(checkpoint), "--imatrix", "auto", "--dry-run")
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 2
+    assert "dry run gathers no" in done.stderr
