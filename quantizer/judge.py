@@ -71,7 +71,7 @@ class Tally:
     @property
     def perplexity(self) -> float:
         """The perplexity of the model so far."""
-        return math.exp(self._loss_sum / self._n_tokens)
+        return _exp(self._loss_sum / self._n_tokens)
 
     @property
     def mean_kld(self) -> float | None:
@@ -154,11 +154,12 @@ def share_of(hits: NDArray[np.bool_]) -> Estimate:
 
 def _exponential(mean: Estimate) -> Estimate:
     """Return e to the power of a mean: of losses that is a perplexity, of their differences a ratio of two."""
-    value = math.exp(mean.value)
-    return Estimate(value, value * mean.error, math.exp(mean.low), _exp_or_infinity(mean.high))
+    value = _exp(mean.value)
+    return Estimate(value, value * mean.error, _exp(mean.low), _exp(mean.high))
 
 
-def _exp_or_infinity(power: float) -> float:
+def _exp(power: float) -> float:
+    """Return e to a power, infinity where floats end: broken models lose that much."""
     try:
         return math.exp(power)
     except OverflowError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,11 +62,12 @@ def _steps(request: JudgeRequest, verdicts: list[Verdict]) -> Iterator[Step]:
     from app.engine.child import lines_of
     from app.engine.judging import Step, verdict_of
 
-    for line in lines_of(python_module("app.engine.judge_process"), asdict(request)):
-        if "verdict" in line:
-            verdicts.append(verdict_of(line["verdict"]))
-        else:
-            yield Step(**line["step"])
+    with closing(lines_of(python_module("app.engine.judge_process"), asdict(request))) as lines:
+        for line in lines:
+            if "verdict" in line:
+                verdicts.append(verdict_of(line["verdict"]))
+            else:
+                yield Step(**line["step"])
 
 
 def _print(names: list[str], verdict: Verdict, *, wants_json: bool) -> None:

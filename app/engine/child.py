@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
@@ -26,7 +26,7 @@ Line = dict[str, Any]
 _N_LAST_LINES = 3
 
 
-def lines_of(command: Sequence[str], request: Mapping[str, object]) -> Iterator[Line]:
+def lines_of(command: Sequence[str], request: Mapping[str, object]) -> Generator[Line, None, None]:
     """Start `command`, hand it `request` and yield what it says. Leaving early ends it.
 
     Raises the UserError that the child ended with, EngineError with its last words where it died of something else.

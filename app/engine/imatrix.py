@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,6 +59,7 @@ def gathered(
     with tempfile.TemporaryDirectory(prefix="localllm-imatrix-") as folder:
         output = Path(folder) / "imatrix.gguf"
         asked = asdict(replace(request, output=str(output)))
-        for _ in watched(ImatrixStep(**line) for line in lines_of(python_module("app.engine.imatrix_process"), asked)):
-            pass
+        with closing(lines_of(python_module("app.engine.imatrix_process"), asked)) as lines:
+            for _ in watched(ImatrixStep(**line) for line in lines):
+                pass
         return read_imatrix(output)
