@@ -31,7 +31,10 @@ def gather(request: ImatrixRequest) -> Iterator[Line]:
         todo = windows(tokens, request.n_ctx, model.begin, request.n_chunks)
         for index, window in enumerate(todo):
             # llama.cpp computes the end of the last layer for tokens with logits only, so each gets them.
-            for _ in compute([model.backend], window.tokens, n_silent=0):
+            try:
+                for _ in compute([model.backend], window.tokens, n_silent=0):
+                    pass
+            finally:
                 watch.check()
             yield asdict(ImatrixStep(index, len(todo)))
     save_imatrix(gathering.matrix(request.dataset, request.n_ctx), Path(request.output))

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import gguf
@@ -9,8 +11,9 @@ import numpy as np
 import pytest
 from gguf_files import N_EMBD, N_FF, N_LAYERS, tiny_llama, tiny_weights
 
+from app.engine.child import lines_of
 from app.engine.imatrix import ImatrixRequest, ImatrixStep, gathered
-from quantizer.errors import UsageError
+from quantizer.errors import EngineError, UsageError
 from quantizer.imatrix import ImportanceMatrix
 
 TEXT = "The other hen heard that the weather in the north gathers there. " * 8
@@ -87,6 +90,22 @@ def test_each_token_asks_its_experts(expert_model: Path) -> None:
         assert entry.counts.sum() == 3 * N_CTX * N_ASKED
     gate, up = (matrix.entries[f"blk.0.ffn_{part}_exps.weight"] for part in ("gate", "up"))
     assert np.array_equal(gate.sums, up.sums)
+
+
+def test_what_goes_wrong_while_watching_is_not_lost_in_native_code(tiny_model: Path) -> None:
+    program = """
+import sys
+from app.engine.child import serve
+from quantizer.errors import EngineError
+from quantizer.imatrix import Gathering
+def add(*_arguments): raise EngineError("Too much was seen.")
+Gathering.add = add
+from app.engine.imatrix_process import _work
+sys.exit(serve(_work))
+"""
+    request = ImatrixRequest(str(tiny_model), TEXT, "text", N_CTX, 1, n_threads=1, output="nowhere")
+    with pytest.raises(EngineError, match="Too much was seen"):
+        list(lines_of([sys.executable, "-c", program], asdict(request)))
 
 
 def test_what_the_child_refuses_is_raised_here(tiny_model: Path) -> None:
