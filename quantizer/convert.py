@@ -19,12 +19,9 @@ from quantizer.mapping import mapped
 from quantizer.mix import ModelShape
 from quantizer.sources import SourceModel, SourceTensor
 from quantizer.tensor_types import tensor_type_named
-from quantizer.tokenizers import Vocabulary, read_vocabulary
+from quantizer.tokenizers import Vocabulary, read_vocabulary, vocabulary_entries
 
 __all__ = ["open_checkpoint"]
-
-# where llama.cpp's key is not the role's short name
-_ROLE_KEYS = {"unk": "unknown", "pad": "padding"}
 
 
 def open_checkpoint(folder: Path) -> SourceModel:
@@ -75,19 +72,4 @@ def _entries(
         value = row.read(config)
         if value is not None:
             yield encode_entry(f"{architecture.gguf_name}.{row.key}", value, row.type_name)
-    yield from _vocabulary_entries(vocabulary)
-
-
-def _vocabulary_entries(vocabulary: Vocabulary) -> Iterable[Entry]:
-    prefix = "tokenizer.ggml"
-    yield encode_entry(f"{prefix}.model", "gpt2", "str")
-    yield encode_entry(f"{prefix}.pre", vocabulary.pre_tokenizer, "str")
-    yield encode_entry(f"{prefix}.tokens", vocabulary.tokens, "str[]")
-    yield encode_entry(f"{prefix}.token_type", vocabulary.types, "i32[]")
-    yield encode_entry(f"{prefix}.merges", vocabulary.merges, "str[]")
-    for role, token_id in vocabulary.special_ids.items():
-        yield encode_entry(f"{prefix}.{_ROLE_KEYS.get(role, role)}_token_id", token_id, "u32")
-    yield encode_entry(f"{prefix}.add_bos_token", vocabulary.add_bos, "bool")
-    yield encode_entry(f"{prefix}.add_eos_token", vocabulary.add_eos, "bool")
-    if vocabulary.chat_template is not None:
-        yield encode_entry("tokenizer.chat_template", vocabulary.chat_template, "str")
+    yield from vocabulary_entries(vocabulary)

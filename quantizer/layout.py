@@ -17,7 +17,7 @@ __all__ = ["ALIGNMENT", "Entry", "OutputTensor", "encode_entry", "encode_header"
 
 ALIGNMENT = 32
 _VERSION = 3
-_TYPE_IDS = {"u16": 2, "u32": 4, "i32": 5, "f32": 6, "bool": BOOL, "str": STRING}
+_TYPE_IDS = {"u8": 0, "u16": 2, "u32": 4, "i32": 5, "f32": 6, "bool": BOOL, "str": STRING}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,84 @@
+"""The vocabulary of a checkpoint as llama.cpp wants it: `read_vocabulary(folder, config)`.
+
+A tokenizer is read by its kind (`byte_level`, `sentence_bpe`, `unigram`, `wordpiece`) and completed here by what all
+kinds have: added tokens, special ids, what is put around a text, chat templates.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from quantizer.config import Config
+from quantizer.errors import CheckpointError
+from quantizer.tokenizers import sentence_bpe, unigram
+from quantizer.tokenizers.added_tokens import read_added_tokens
+from quantizer.tokenizers.byte_level import read_byte_level
+from quantizer.tokenizers.chat_templates import read_chat_templates
+from quantizer.tokenizers.entries import vocabulary_entries
+from quantizer.tokenizers.folder import TokenizerFolder
+from quantizer.tokenizers.frame import read_frame
+from quantizer.tokenizers.piece_model import Algorithm, read_piece_model
+from quantizer.tokenizers.special_ids import read_additions, read_special_ids
+from quantizer.tokenizers.vocabulary import Alphabet, Token, TokenType, Vocabulary, bounded_size, token_list
+from quantizer.tokenizers.wordpiece import read_word_list, read_wordpiece
+
+__all__ = ["Token", "TokenType", "Vocabulary", "read_vocabulary", "vocabulary_entries"]
+
+_READERS = {"BPE": read_byte_level, "Unigram": unigram.read_unigram, "WordPiece": read_wordpiece}
+
+
+def read_vocabulary(folder: Path, config: Config) -> Vocabulary:
+    """Read the tokenizer in `folder`; `config` is the model's, whose vocab_size says how many tokens there are.
+
+    Raises CheckpointError for kinds that llama.cpp has not, and for anything inconsistent.
+    """
+    files = TokenizerFolder.read(folder)
+    alphabet = _read_alphabet(files)
+    added = [(token.id, token.text, token.type) for token in read_added_tokens(files)]
+    tokens = token_list(alphabet.tokens, added, bounded_size(config.integer("vocab_size")))
+    ids = {token.text: i for i, token in enumerate(tokens) if token.type is not TokenType.UNUSED}
+    frame = read_frame(files.tokenizer.get("post_processor"))
+    special_ids = read_special_ids(files, config, alphabet.special_ids, frame, ids)
+    return Vocabulary(
+        alphabet=alphabet,
+        tokens=tuple(tokens),
+        special_ids=special_ids,
+        additions=read_additions(files, frame, special_ids, ids),
+        chat_templates=read_chat_templates(files),
+        n_token_types=config.optional_integer("type_vocab_size"),
+    )
+
+
+def _read_alphabet(files: TokenizerFolder) -> Alphabet:
+    """By tokenizer.json where there is one; by what the older tokenizers leave where there is not."""
+    if files.tokenizer:
+        kind = str(files.model.get("type", "BPE"))
+        if kind not in _READERS:
+            raise CheckpointError(
+                f"llama.cpp has no tokenizer of the kind {kind[:32]}.", "Look for a GGUF of this model."
+            )
+        reader = sentence_bpe.read_sentence_bpe if _falls_back_to_bytes(files, kind) else _READERS[kind]
+        return reader(files)
+    pieces, words = files.file("tokenizer.model", "spiece.model"), files.file("vocab.txt")
+    if pieces is not None:
+        return _of_pieces(pieces)
+    if words is not None:
+        return read_word_list(files, words)
+    raise CheckpointError(
+        f"There is no tokenizer.json, tokenizer.model or vocab.txt in {files.path}.", "Download the whole checkpoint."
+    )
+
+
+def _falls_back_to_bytes(files: TokenizerFolder, kind: str) -> bool:
+    return kind == "BPE" and bool(files.model.get("byte_fallback"))
+
+
+def _of_pieces(path: Path) -> Alphabet:
+    model = read_piece_model(path)
+    if model.algorithm is Algorithm.BPE:
+        return sentence_bpe.alphabet_of_pieces(model, path.name)
+    if model.algorithm is Algorithm.UNIGRAM:
+        return unigram.alphabet_of_pieces(model, path.name)
+    raise CheckpointError(
+        f"{path.name} cuts text into {model.algorithm.name.lower()}s, which llama.cpp does not.", "Look for a GGUF."
+    )

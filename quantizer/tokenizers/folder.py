@@ -1,0 +1,80 @@
+"""The tokenizer's files in a checkpoint folder, parsed as far as their outer shape.
+
+Knows which files there are; what they mean is for the files of the kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quantizer.checkpoint import read_json
+from quantizer.config import Config
+from quantizer.errors import CheckpointError
+
+__all__ = ["TokenizerFolder", "as_object", "read_bytes", "read_text", "unsound"]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFolder:
+    """`tokenizer` is tokenizer.json, empty when there is none; the others are empty likewise."""
+
+    path: Path
+    tokenizer: Mapping[str, Any]
+    settings: Config
+    generation: Config
+
+    @classmethod
+    def read(cls, path: Path) -> TokenizerFolder:
+        """Parse what is there. Raises CheckpointError for a file that is not an object of JSON."""
+        return cls(
+            path,
+            _optional_object(path / "tokenizer.json"),
+            Config(_optional_object(path / "tokenizer_config.json")),
+            Config(_optional_object(path / "generation_config.json")),
+        )
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """The model in tokenizer.json."""
+        return as_object(self.tokenizer.get("model"), "the model in tokenizer.json")
+
+    def file(self, *names: str) -> Path | None:
+        """The first of several files that is there."""
+        return next((self.path / name for name in names if (self.path / name).is_file()), None)
+
+
+def read_bytes(path: Path, max_bytes: int) -> bytes:
+    """The whole of a file. Raises CheckpointError when it is larger than `max_bytes` or cannot be read."""
+    try:
+        if path.stat().st_size > max_bytes:
+            raise CheckpointError(f"{path.name} is absurdly large.", "Download the checkpoint again.")
+        return path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}.", "Check its permissions.") from error
+
+
+def read_text(path: Path, max_bytes: int) -> str:
+    """Like `read_bytes`, of a file in UTF-8."""
+    try:
+        return read_bytes(path, max_bytes).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise unsound(path.name) from error
+
+
+def as_object(value: object, noun: str) -> dict[str, Any]:
+    """`value` itself. Raises CheckpointError when it is not an object."""
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{noun} is not an object.", "Download the checkpoint again.")
+    return value
+
+
+def unsound(noun: str) -> CheckpointError:
+    """The error for data that cannot be what it claims to be."""
+    return CheckpointError(f"{noun} is not sound.", "Download the checkpoint again.")
+
+
+def _optional_object(path: Path) -> dict[str, Any]:
+    return as_object(read_json(path), path.name) if path.exists() else {}

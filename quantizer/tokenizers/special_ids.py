@@ -1,0 +1,130 @@
+"""Which tokens have a role: begin, end, padding, fill in the middle, and whatever else ends an answer.
+
+Sources in order: the tokenizer's settings, config.json, generation_config.json, the kind's own file, the frame around a
+text, names that published tokenizers give to a role.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from quantizer.config import Config
+from quantizer.tokenizers.folder import TokenizerFolder
+from quantizer.tokenizers.frame import Frame
+
+__all__ = ["read_additions", "read_special_ids"]
+
+_CONFIGURED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+# Names by role, the first that is in the vocabulary counts (source: src/llama-vocab.cpp in llama-cpp-python 0.3.36,
+# which looks for them in no order).
+_ROLE_NAMES = {
+    "eot": ("<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<EOT>", "_<EOT>", "[EOT]", "<end_of_utterance>"),
+    "eom": ("<|eom_id|>",),
+    "fim_pre": (
+        *("<|fim_prefix|>", "<fim_prefix>", "<fim-prefix>", "<PRE>", "▁<PRE>", "<｜fim▁begin｜>"),
+        *("<|code_prefix|>", "<|prefix|>"),
+    ),
+    "fim_suf": (
+        *("<|fim_suffix|>", "<fim_suffix>", "<fim-suffix>", "<SUF>", "▁<SUF>", "<｜fim▁hole｜>"),
+        *("<|code_suffix|>", "<|suffix|>"),
+    ),
+    "fim_mid": (
+        *("<|fim_middle|>", "<fim_middle>", "<fim-middle>", "<MID>", "▁<MID>", "<｜fim▁end｜>"),
+        *("<|code_middle|>", "<|middle|>"),
+    ),
+    "fim_pad": ("<|fim_pad|>", "<fim_pad>", "<fim-pad>", "<PAD>"),
+    "fim_rep": ("<|repo_name|>", "<|fim_repo|>", "<fim-repo>", "<reponame>", "<REPO>"),
+    "fim_sep": ("<|file_sep|>", "<file_sep>"),
+}
+# Names that end an answer in llama.cpp whatever the metadata says (same source).
+_KNOWN_ENDS = frozenset(_ROLE_NAMES["eot"] + _ROLE_NAMES["eom"]) | {
+    *("<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<|endoftext|>", "</s>", "[EOS]", "<|end_of_text|>"),
+    *("<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~["),
+}
+_SPARE_ENDS = ("eot", "eom")
+
+
+def read_special_ids(
+    folder: TokenizerFolder, config: Config, named: Mapping[str, int], frame: Frame, ids: Mapping[str, int]
+) -> dict[str, int]:
+    """Ids by role; `named` is what the kind's own file says, `ids` every token's id.
+
+    Of further tokens that end an answer, llama.cpp can be told two besides those it knows by name.
+    """
+    found = {role: _configured(role, folder, config, ids) for role in _CONFIGURED}
+    found = {role: named.get(role) if token_id is None else token_id for role, token_id in found.items()}
+    _complete_by_frame(found, frame, ids)
+    for role, names in _ROLE_NAMES.items():
+        if found.get(role) is None:
+            found[role] = next((ids[name] for name in names if name in ids), None)
+    for role, token_id in zip(_free_ends(found), _unnamed_ends(folder, config, found, ids), strict=False):
+        found[role] = token_id
+    return {role: token_id for role, token_id in found.items() if token_id is not None}
+
+
+def read_additions(
+    folder: TokenizerFolder, frame: Frame, special_ids: Mapping[str, int], ids: Mapping[str, int]
+) -> dict[str, bool]:
+    """Whether begin, end and separator are put around a text: said outright, or by the frame.
+
+    Without a tokenizer.json or a setting nothing is said: the runtime's habit for a kind is that of its tokenizers.
+    """
+    ends = {"bos": ids.get(frame.before[0]) if frame.before else None, "eos": _last_id(frame, ids)}
+    added: dict[str, bool] = {}
+    for role, token_id in ends.items():
+        setting = folder.settings.flag(f"add_{role}_token")
+        if setting is not None or folder.tokenizer:
+            is_added = token_id == special_ids.get(role) if setting is None else setting
+            added[role] = is_added and role in special_ids
+    if frame.between:
+        # between two texts the runtime puts the end of the first, then the separator
+        is_separator = ids.get(frame.between[-1]) in (special_ids.get("sep"), special_ids.get("eos"))
+        added["sep"] = is_separator and len(frame.between) > len(frame.after)
+    return added
+
+
+def _configured(role: str, folder: TokenizerFolder, config: Config, ids: Mapping[str, int]) -> int | None:
+    entry = folder.settings.values.get(f"{role}_token")
+    token = entry.get("content") if isinstance(entry, dict) else entry
+    if isinstance(token, str) and token in ids:
+        return ids[token]
+    known = set(ids.values())
+    listed = (i for source in (config, folder.generation) for i in _listed(source, role))
+    return next((i for i in listed if i in known), None)
+
+
+def _listed(config: Config, role: str) -> list[int]:
+    """Ids of a role, which a config gives as a number or as a list of them."""
+    value = config.values.get(f"{role}_token_id")
+    return [i for i in (value if isinstance(value, list) else [value]) if type(i) is int]
+
+
+def _complete_by_frame(found: dict[str, int | None], frame: Frame, ids: Mapping[str, int]) -> None:
+    """Begin and end that have no name of their own are those of the frame, or BERT's."""
+    only = ids.get(frame.before[0]) if len(frame.before) == 1 else None
+    for role, fallbacks in {"bos": (found["cls"], only), "eos": (found["sep"], _last_id(frame, ids))}.items():
+        if found[role] is None:
+            found[role] = next((i for i in fallbacks if i is not None), None)
+    last = _last_id(frame, ids)
+    # a tokenizer that ends texts with another token than answers end with: both are needed
+    if last is not None and last != found["eos"]:
+        found["eot"], found["eos"] = found["eos"], last
+
+
+def _last_id(frame: Frame, ids: Mapping[str, int]) -> int | None:
+    return ids.get(frame.after[-1]) if frame.after else None
+
+
+def _free_ends(found: Mapping[str, int | None]) -> list[str]:
+    return [role for role in _SPARE_ENDS if found.get(role) is None]
+
+
+def _unnamed_ends(
+    folder: TokenizerFolder, config: Config, found: Mapping[str, int | None], ids: Mapping[str, int]
+) -> Iterator[int]:
+    """Ids that end an answer, which llama.cpp would not know by their names."""
+    names = {token_id: name for name, token_id in ids.items()}
+    roles = {found.get(role) for role in ("eos", *_SPARE_ENDS)}
+    for token_id in dict.fromkeys([*_listed(config, "eos"), *_listed(folder.generation, "eos")]):
+        if token_id in names and token_id not in roles and names[token_id] not in _KNOWN_ENDS:
+            yield token_id

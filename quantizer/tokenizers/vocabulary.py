@@ -1,0 +1,114 @@
+"""What llama.cpp needs to know of a tokenizer: tokens, how text becomes tokens, and what the special ones are for.
+
+Values only: where they are read is the other files' business, how they are written is `entries.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from quantizer.errors import CheckpointError
+
+__all__ = ["MAX_TOKENS", "Alphabet", "Token", "TokenType", "Vocabulary", "bounded_size", "token_list"]
+
+MAX_TOKENS = 2_000_000
+# where they stand in published vocabularies: below whatever a text is made of
+_ADDED_SCORE, _PADDING_SCORE = -1_000.0, -10_000.0
+
+
+class TokenType(IntEnum):
+    """llama.cpp's kinds of token (include/llama.h), which are SentencePiece's too."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One entry of a vocabulary; `score` decides between ways to split a text, where the kind has scores."""
+
+    text: str
+    type: TokenType = TokenType.NORMAL
+    score: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Alphabet:
+    """What one kind of tokenizer says by itself: tokens by id, before special ones are added, and how text is cut.
+
+    `model` and `pre_tokenizer` are llama.cpp's names; `flags` are its keys, such as `add_space_prefix`.
+    `special_ids` holds what the kind itself names, by the role's short name.
+    """
+
+    model: str
+    tokens: Mapping[int, Token]
+    pre_tokenizer: str = "default"
+    merges: tuple[str, ...] = ()
+    flags: Mapping[str, bool] = field(default_factory=dict)
+    charsmap: bytes = b""
+    special_ids: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def has_scores(self) -> bool:
+        """Whether this kind splits by scores."""
+        return self.model in ("llama", "t5")
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """A whole vocabulary: `tokens` by id, as many as the embedding has rows.
+
+    `special_ids` by role, such as `bos` or `fim_pre`; `additions` says by role what is put around a text, and is silent
+    where the runtime's own habit is right; `chat_templates` by name, `default` among them.
+    """
+
+    alphabet: Alphabet
+    tokens: tuple[Token, ...]
+    special_ids: Mapping[str, int]
+    additions: Mapping[str, bool]
+    chat_templates: Mapping[str, str]
+    n_token_types: int | None = None
+
+
+def bounded_size(vocab_size: int) -> int:
+    """`vocab_size` itself. Raises CheckpointError when no vocabulary is that large."""
+    if not 0 < vocab_size <= MAX_TOKENS:
+        raise CheckpointError(f"config.json says vocab_size = {vocab_size}.", "Check config.json.")
+    return vocab_size
+
+
+def token_list(alphabet: Mapping[int, Token], added: Iterable[tuple[int, str, TokenType]], n_rows: int) -> list[Token]:
+    """Tokens by id: added ones over those of the alphabet, and padding where the embedding has rows without a token.
+
+    An added token beyond the embedding is left out, for the model cannot know it. Raises CheckpointError when the
+    alphabet itself does not fit, or two tokens read the same.
+    """
+    if alphabet and max(alphabet) >= n_rows:
+        raise CheckpointError(
+            f"The tokenizer's {len(alphabet)} tokens do not fit the model's {n_rows}.", "Download the checkpoint again."
+        )
+    tokens = [Token(f"[PAD{i}]", TokenType.UNUSED, _PADDING_SCORE) for i in range(n_rows)]
+    for token_id, token in alphabet.items():
+        tokens[token_id] = token
+    for token_id, text, kind in added:
+        if token_id < n_rows:
+            stays_unknown = tokens[token_id].type is TokenType.UNKNOWN
+            tokens[token_id] = Token(text, TokenType.UNKNOWN if stays_unknown else kind, _ADDED_SCORE)
+    _check_distinct(tokens)
+    return tokens
+
+
+def _check_distinct(tokens: Sequence[Token]) -> None:
+    """llama.cpp aborts on two tokens that it reads as one; it names an empty one by its id, and reads up to a NUL."""
+    seen: set[str] = set()
+    for token in tokens:
+        text = token.text.partition("\0")[0]
+        if text and text in seen:
+            raise CheckpointError(f"Two tokens of the vocabulary read {text[:64]!r}.", "Download the checkpoint again.")
+        seen.add(text)
