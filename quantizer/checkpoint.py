@@ -27,7 +27,10 @@ _SINGLE = "model.safetensors"
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library itself
 _MAX_JSON_BYTES = 256 << 20
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-_DTYPES = {"F32": "F32", "F16": "F16", "BF16": "BF16"}
+# the types of weights and, ggml's number -1, those that only parts of quantized weights are stored in
+_DTYPES = {name: tensor_type_named(name) for name in ("F32", "F16", "BF16", "I8", "I32", "I64")} | {
+    name: TensorType(-1, name, 1, 1, is_quantized=True) for name in ("U8", "F8_E4M3", "F8_E5M2", "F8_E8M0")
+}
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,200}\.safetensors")
 
 
@@ -148,10 +151,10 @@ def _tensor(path: Path, source: LocalFile, data_start: int, name: str, row: obje
 
 
 def _stored(path: Path, name: str, dtype: object) -> TensorType:
-    if dtype in _DTYPES:
-        return tensor_type_named(_DTYPES[str(dtype)])
+    if isinstance(dtype, str) and dtype in _DTYPES:
+        return _DTYPES[dtype]
     raise CheckpointError(
-        f"The tensor {name!r} in {path.name} is stored as {str(dtype)[:32]}, which is not supported yet.",
+        f"The tensor {name!r} in {path.name} is stored as {str(dtype)[:32]}, which is not supported.",
         "Get the F32, F16 or BF16 version of this model.",
     )
 

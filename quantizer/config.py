@@ -62,6 +62,16 @@ class Config:
         value = self.values.get(name)
         return value if isinstance(value, bool) else None
 
+    def sizes(self, name: str) -> tuple[int, ...] | None:
+        """A list of whole numbers above zero, or None when it is missing or null."""
+        values = self.values.get(name)
+        if values is None:
+            return None
+        is_list = isinstance(values, list) and values
+        if not is_list or not all(type(n) is int and 0 < n <= _MAX_INTEGER for n in values):
+            raise CheckpointError(f"config.json says {name} = {values!r}.", "It should be a list of sizes.")
+        return tuple(values)
+
     def section(self, *names: str) -> Config:
         """A nested object, empty when it is missing or null."""
         value = self._first(names)

@@ -17,6 +17,7 @@ from quantizer.errors import CheckpointError
 from quantizer.layout import Entry, encode_entry
 from quantizer.mapping import mapped
 from quantizer.mix import ModelShape
+from quantizer.packed.methods import unpacked
 from quantizer.sources import SourceModel, SourceTensor
 from quantizer.tensor_types import tensor_type_named
 from quantizer.tokenizers import Vocabulary, read_vocabulary, vocabulary_entries
@@ -29,7 +30,7 @@ def open_checkpoint(folder: Path) -> SourceModel:
 
     Raises CheckpointError naming whatever cannot be converted.
     """
-    checkpoint = read_checkpoint(folder)
+    checkpoint = unpacked(read_checkpoint(folder))
     architecture, config = recognise(checkpoint.config)
     vocabulary = read_vocabulary(folder, config)
     tensors = mapped(checkpoint.tensors, config, architecture)

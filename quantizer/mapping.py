@@ -16,6 +16,7 @@ from quantizer.architectures.architecture import Stack
 from quantizer.composed import MappedTensor, StackedTensor
 from quantizer.config import Config
 from quantizer.errors import CheckpointError
+from quantizer.packed.methods import check_stored
 from quantizer.sources import FileTensor, RearrangedTensor, SourceTensor
 from quantizer.transforms import RowOrder
 
@@ -62,6 +63,7 @@ def _without_ignored(
         name = source_name.replace(_LANGUAGE_MODEL, "", 1)
         is_unused = name.endswith(architecture.ignored) or (is_tied and name in ("lm_head.weight", "output.weight"))
         if not is_unused and not _VISION.search(source_name):
+            check_stored(tensor)
             kept[name] = tensor
     return kept
 

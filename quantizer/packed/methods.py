@@ -1,0 +1,64 @@
+"""The table of formats, and the step from what a checkpoint stores to the weights that it means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TypeAlias
+
+from quantizer.checkpoint import Checkpoint
+from quantizer.config import Config
+from quantizer.errors import CheckpointError
+from quantizer.packed import awq, bitsandbytes, compressed_tensors, gptq, mxfp4, scaled
+from quantizer.packed.parts import FLOATS, Parts, malformed, unsupported
+from quantizer.sources import FileTensor
+
+__all__ = ["check_stored", "unpacked"]
+
+Method: TypeAlias = Callable[[Config, Parts], Iterator[FileTensor]]
+
+# quant_method of config.json -> what takes the parts and yields the weights
+METHODS: dict[str, Method] = {
+    "awq": awq.unpack,
+    "bitsandbytes": bitsandbytes.unpack,
+    "compressed-tensors": compressed_tensors.unpack,
+    "fbgemm_fp8": scaled.unpack_fp8,
+    "fp8": scaled.unpack_fp8,
+    "gptq": gptq.unpack,
+    "modelopt": scaled.unpack_fp8,
+    "mxfp4": mxfp4.unpack,
+}
+# scales of activations and of the KV cache: they change no weight
+_UNUSED = ("activation_scale", ".input_scale", ".output_scale", ".k_scale", ".v_scale", ".input_scale_ub")
+_WEIGHTS = (*FLOATS, "MXFP4")
+
+
+def unpacked(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint with plain weights in place of packed ones; it is returned as it is when none are.
+
+    Raises CheckpointError naming a format that is not known, or a part that is missing or wrong.
+    """
+    config = Config(checkpoint.config)
+    section = config.section("quantization_config", "compression_config")
+    if not section.values:
+        section = config.section("text_config").section("quantization_config")
+    if not section.values:
+        return checkpoint
+    name = section.text("quant_method") or "none"
+    if name not in METHODS:
+        raise unsupported(f"quantization {name[:64]!r}")
+    parts = Parts(checkpoint.tensors)
+    parts.drop(_UNUSED)
+    weights: dict[str, FileTensor] = {}
+    for weight in METHODS[name](section, parts):
+        if weight.name in weights or weight.name in parts.left:
+            raise malformed(f"The tensor {weight.name!r} is stored twice")
+        weights[weight.name] = weight
+    return replace(checkpoint, tensors=parts.left | weights)
+
+
+def check_stored(tensor: FileTensor) -> None:
+    """Raises CheckpointError when the tensor is no plain weight: packed, and not said to be."""
+    if tensor.stored.name not in _WEIGHTS:
+        cause = f"The tensor {tensor.name!r} is stored as {tensor.stored.name}, and config.json does not say why."
+        raise CheckpointError(cause, "Get the F32, F16 or BF16 version of this model.")
