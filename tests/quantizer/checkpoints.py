@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from gguf_files import byte_level_tokens
 
-__all__ = ["TinyLlama", "write_safetensors"]
+__all__ = ["TinyLlama", "write_safetensors", "write_tensors"]
 
 LLAMA_3_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -112,10 +112,15 @@ def exact(values: np.ndarray, dtype: str) -> np.ndarray:
 
 def write_safetensors(path: Path, weights: dict[str, np.ndarray], dtype: str) -> None:
     """Write float32 arrays as a safetensors file in `dtype`."""
+    write_tensors(path, {name: (dtype, array) for name, array in weights.items()})
+
+
+def write_tensors(path: Path, tensors: dict[str, tuple[str, np.ndarray]]) -> None:
+    """Write arrays as a safetensors file, each in its own dtype."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     blobs = []
     offset = 0
-    for name, array in weights.items():
+    for name, (dtype, array) in tensors.items():
         blob = stored(array, dtype)
         header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [offset, offset + len(blob)]}
         blobs.append(blob)
@@ -125,10 +130,11 @@ def write_safetensors(path: Path, weights: dict[str, np.ndarray], dtype: str) ->
 
 
 def stored(array: np.ndarray, dtype: str) -> bytes:
-    """The bytes of `array` in a safetensors dtype."""
+    """The bytes of `array` in a safetensors dtype, as they are where it holds no plain floats."""
     if dtype == "BF16":
         return (array.astype("<f4").view(np.uint32) >> np.uint32(16)).astype("<u2").tobytes()
-    return array.astype("<f2" if dtype == "F16" else "<f4").tobytes()
+    plain = {"F16": "<f2", "F32": "<f4"}.get(dtype)
+    return (array.astype(plain) if plain else array).tobytes()
 
 
 def tokenizer() -> dict[str, Any]:

@@ -57,7 +57,7 @@ MALFORMED: dict[str, bytes] = {
     "no proper shape or": safetensors({"w": row(shape="all")}),
     "no proper shape or offsets": safetensors({"w": row(data_offsets=[32, 0, 1])}),
     "two tensors overlap": safetensors({"v": row(), "w": row(data_offsets=[16, 48])}),
-    "stored as I8": safetensors({"w": row(dtype="I8")}),
+    "stored as U16": safetensors({"w": row(dtype="U16")}),
     "no proper name": safetensors({"w\x1b[2J": row()}),
     "sound JSON": safetensors(b'{"w":' + b"[" * 100_000),
     "is not sound JSON": safetensors(b'{"w": 1, "w": 2}'),

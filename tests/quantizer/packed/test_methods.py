@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import TinyLlama, write_tensors
+from packers import FORMATS, Packed, awq, compressed, fp8, gptq, int8_rows, nf4, read
+
+from quantizer.convert import open_checkpoint
+from quantizer.errors import CheckpointError
+from quantizer.file_types import file_type_named
+from quantizer.quantize import execute, plan
+
+Stored = dict[str, tuple[str, np.ndarray]]
+TINY = TinyLlama(n_layers=1, n_embd=64, n_ff=96, dtype="F32")
+
+
+def write_tiny(folder: Path, tensors: Stored, config: dict[str, Any] | None = None) -> Path:
+    """A tiny Llama with these tensors in place of its weights."""
+    TINY.write(folder)
+    write_tensors(folder / "model.safetensors", tensors)
+    values = TINY.config() | ({"quantization_config": config} if config else {})
+    (folder / "config.json").write_text(json.dumps(values))
+    return folder
+
+
+def converted(folder: Path, file_type: str) -> bytes:
+    output = folder.with_name("model.gguf")
+    execute(plan(folder, file_type_named(file_type), output), 2, True, lambda _done: None)
+    return output.read_bytes()
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("file_type", ["F32", "F16"])
+def test_a_packed_model_converts_as_the_plain_one_that_it_stands_for(tmp_path: Path, form: str, file_type: str) -> None:
+    rng = np.random.default_rng(5)
+    packed_tensors: Stored = {}
+    plain_tensors: Stored = {}
+    config: dict[str, Any] = {}
+    for name, weight in TINY.weights().items():
+        plain_tensors[name] = packed_tensors[name] = ("F32", weight)
+        if name.endswith("_proj.weight"):
+            packed = FORMATS[form](rng, name.removesuffix(".weight"), weight.shape)
+            del packed_tensors[name]
+            packed_tensors |= packed.tensors
+            plain_tensors[name], config = ("F32", packed.weight), packed.config
+    # the same folder name, as the name of the model comes from it
+    ours = converted(write_tiny(tmp_path / "packed" / "model", packed_tensors, config), file_type)
+    assert ours == converted(write_tiny(tmp_path / "plain" / "model", plain_tensors), file_type)
+
+
+def changed(packed: Packed, **changes: Any) -> Packed:
+    return Packed(packed.tensors, packed.weight, packed.config | changes)
+
+
+def without(packed: Packed, ending: str) -> Packed:
+    kept = {name: tensor for name, tensor in packed.tensors.items() if not name.endswith(ending)}
+    return Packed(kept, packed.weight, packed.config)
+
+
+def edited(packed: Packed, ending: str, edit: Callable[[np.ndarray], np.ndarray], dtype: str | None = None) -> Packed:
+    """The same with one part changed."""
+    tensors = {
+        name: (dtype or stored, edit(array)) if name.endswith(ending) else (stored, array)
+        for name, (stored, array) in packed.tensors.items()
+    }
+    return Packed(tensors, packed.weight, packed.config)
+
+
+def filled(value: float) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda array: np.full_like(array, value)
+
+
+def state(**changes: Any) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda array: np.frombuffer(json.dumps(json.loads(array.tobytes()) | changes).encode(), np.uint8)
+
+
+def groups(**changes: Any) -> dict[str, Any]:
+    """The groups of an int4 checkpoint and one more that differs."""
+    settings = compressed(RNG, "w", (32, 64)).config["config_groups"]["group_0"]["weights"]
+    return {"group_0": {"weights": settings}, "group_1": {"weights": settings | changes}}
+
+
+RNG = np.random.default_rng(7)
+GPTQ, AWQ, INT4 = gptq(RNG, "w", (32, 64)), awq(RNG, "w", (32, 64)), compressed(RNG, "w", (32, 64), is_symmetric=False)
+FP8, NF4, INT8 = fp8(RNG, "w", (32, 64), (16, 16)), nf4(RNG, "w", (32, 64)), int8_rows(RNG, "w", (32, 64))
+
+BROKEN: dict[str, Packed] = {
+    "quantization 'quip' is not supported": changed(GPTQ, quant_method="quip"),
+    "quantization 'none' is not supported": changed(GPTQ, quant_method=None),
+    "GPTQ of 5 bits": changed(GPTQ, bits=5),
+    "does not say bits": changed(GPTQ, bits=None),
+    "GPTQ format 'marlin'": changed(GPTQ, checkpoint_format="marlin"),
+    "'w.scales' is missing": without(GPTQ, ".scales"),
+    "'w.qzeros' is missing": without(GPTQ, ".qzeros"),
+    "'w.scales' is not one number for each group": changed(GPTQ, group_size=16),
+    "says group_size = 'all'": changed(GPTQ, group_size="all"),
+    "'w.qzeros' is 2 × 3, not 2 × 4": edited(GPTQ, ".qzeros", lambda array: array[:, :3]),
+    "'w.qzeros' is stored as F16, not as I32": edited(GPTQ, ".qzeros", lambda array: array, "F16"),
+    "'w.qweight' is 256, not a matrix": edited(GPTQ, ".qweight", np.ravel),
+    "'w.g_idx' is 63, not 64": edited(GPTQ, ".g_idx", lambda array: array[1:]),
+    "'w.g_idx' names groups beyond the 2": edited(GPTQ, ".g_idx", filled(2)),
+    "names groups beyond the 2": edited(GPTQ, ".g_idx", filled(-1)),
+    "w.weight holds NaN": edited(GPTQ, ".scales", filled(np.nan)),
+    "w.weight holds NaN or infinite": edited(AWQ, ".scales", filled(np.inf)),
+    "AWQ layout 'gemv'": changed(AWQ, version="GEMV"),
+    "of 8 bits is not supported": changed(AWQ, bits=8),
+    "no groups of 0": changed(AWQ, group_size=0),
+    "'w.qzeros' is 2 × 4, not 4 × 4": changed(AWQ, group_size=16),
+    "format 'marlin-24' of compressed-tensors": changed(INT4, format="marlin-24"),
+    "layers quantized in several ways": changed(INT4, config_groups=groups(num_bits=8)),
+    "in several ways, or in none": changed(INT4, config_groups={}),
+    "strategy 'tensor_group'": changed(INT4, config_groups={"group_0": {"weights": {"strategy": "tensor_group"}}}),
+    "sparsity of compressed-tensors": changed(INT4, sparsity_config={"format": "sparse-24-bitmask"}),
+    "weight of 4 bits of type 'float'": changed(
+        INT4, config_groups={"group_0": {"weights": {"strategy": "channel", "num_bits": 4, "type": "float"}}}
+    ),
+    "'w.weight_packed' does not hold 33 × 64 numbers": edited(INT4, "_shape", lambda _: np.array([33, 64])),
+    "'w.weight_packed' does not hold 32 × -64 numbers": edited(INT4, "_shape", lambda _: np.array([32, -64])),
+    "'w.weight_packed' does not hold 32 × 4": edited(INT4, "_shape", lambda _: np.array([32, 1 << 62])),
+    "'w.weight_zero_point' is missing": without(INT4, "_zero_point"),
+    "'w.weight_zero_point' is 4 × 1, not 4 × 2": edited(INT4, "_zero_point", lambda array: array[:, :1]),
+    "'w.weight_scale' is not one number for each block": edited(INT4, "_scale", lambda array: array[:, :1]),
+    "'w.weight' is stored as U8": edited(INT8, ".weight", lambda array: array, "U8"),
+    "says weight_block_size = [0, 16]": changed(FP8, weight_block_size=[0, 16]),
+    "'w.weight_scale_inv' is not one number for each": changed(FP8, weight_block_size=[16, 16, 16]),
+    "'w.weight_scale_inv' is not one number": changed(FP8, weight_block_size=[16, 8]),
+    "'w.weight' is stored as I8, not as F8_E4M3": edited(FP8, ".weight", lambda array: array, "I8"),
+    "w.weight holds NaN or": edited(FP8, ".weight", filled(0x7F)),
+    "'w.weight.absmax' is missing": without(NF4, ".absmax"),
+    "'w.weight.quant_map' is 15, not 16": edited(NF4, ".quant_map", lambda array: array[1:]),
+    "'w.weight' is 1024 × 1, not 1056 × 1": edited(NF4, "__nf4", state(shape=[33, 64])),
+    "describes no matrix": edited(NF4, "__nf4", state(blocksize=0)),
+    "says shape = [-32, -64]": edited(NF4, "__nf4", state(shape=[-32, -64])),
+    "says nested_offset = inf": edited(NF4, "__nf4", state(nested_offset=float("inf"))),
+    "is not sound JSON": edited(NF4, "__nf4", lambda array: array[1:]),
+    "is not an object": edited(NF4, "__nf4", lambda _: np.frombuffer(b"[1]", np.uint8)),
+    "is absurdly large": edited(NF4, "__nf4", lambda _: np.zeros(1 << 17, np.uint8)),
+}
+
+
+@pytest.mark.parametrize("cause", BROKEN)
+def test_what_does_not_fit_together_is_refused_with_its_cause(cause: str) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        read(BROKEN[cause].config, BROKEN[cause].tensors)
+    assert cause in caught.value.cause
+
+
+def test_a_weight_that_is_there_both_packed_and_plain_is_refused() -> None:
+    with pytest.raises(CheckpointError, match=r"w\.weight' is stored twice"):
+        read(AWQ.config, AWQ.tensors | {"w.weight": ("F32", np.ones((32, 64)))})
+
+
+def test_parts_of_packed_weights_without_a_word_in_the_config_are_refused(tmp_path: Path) -> None:
+    tensors: Stored = {name: ("F32", weight) for name, weight in TINY.weights().items()}
+    tensors["model.norm.weight"] = ("F8_E4M3", np.ones(64, np.uint8))
+    with pytest.raises(CheckpointError, match=r"norm\.weight' is stored as F8_E4M3, and config\.json does not say"):
+        open_checkpoint(write_tiny(tmp_path / "model", tensors))
+
+
+def test_planning_a_packed_model_reads_no_weights(tmp_path: Path) -> None:
+    """Hostile parts are found when they are read, not before: a plan costs headers only."""
+    tensors: Stored = {name: ("F32", weight) for name, weight in TINY.weights().items()}
+    name = "model.layers.0.self_attn.q_proj"
+    del tensors[f"{name}.weight"]
+    packed = edited(gptq(RNG, name, (64, 64)), ".scales", filled(np.nan))
+    folder = write_tiny(tmp_path / "model", tensors | packed.tensors, packed.config)
+    assert open_checkpoint(folder).tensors
+    with pytest.raises(CheckpointError, match=r"holds NaN"):
+        converted(folder, "F32")
+    assert not (tmp_path / "model.gguf").exists()
+
+
+def test_the_settings_may_lie_with_those_of_the_text_model(tmp_path: Path) -> None:
+    folder = TINY.write(tmp_path / "model")
+    values = TINY.config() | {"text_config": {"quantization_config": {"quant_method": "quip"}}}
+    (folder / "config.json").write_text(json.dumps(values))
+    with pytest.raises(CheckpointError, match="quip"):
+        open_checkpoint(folder)
