@@ -100,7 +100,7 @@ BROKEN: dict[str, Packed] = {
     "'w.scales' is not one number for each group": changed(GPTQ, group_size=16),
     "says group_size = 'all'": changed(GPTQ, group_size="all"),
     "'w.qzeros' is 2 × 3, not 2 × 4": edited(GPTQ, ".qzeros", lambda array: array[:, :3]),
-    "'w.qzeros' is stored as F16, not as I32": edited(GPTQ, ".qzeros", lambda array: array, "F16"),
+    "'w.qzeros' is stored as F16, not as I32": edited(GPTQ, ".qzeros", filled(1), "F16"),
     "'w.qweight' is 256, not a matrix": edited(GPTQ, ".qweight", np.ravel),
     "'w.g_idx' is 63, not 64": edited(GPTQ, ".g_idx", lambda array: array[1:]),
     "'w.g_idx' names groups beyond the 2": edited(GPTQ, ".g_idx", filled(2)),
