@@ -64,12 +64,13 @@ def stored_rows(tensor: FileTensor, n_inner: int = 1) -> Rows:
 
 
 def _finite(name: str, open_rows: Callable[[], Rows]) -> Callable[[], Rows]:
+    quiet = np.errstate(over="ignore", invalid="ignore")
+
     def opened() -> Rows:
-        rows = open_rows()
+        rows = quiet(open_rows)()
 
         def checked(start: int, stop: int) -> npt.NDArray[Any]:
-            with np.errstate(over="ignore", invalid="ignore"):
-                values = rows(start, stop)
+            values = quiet(rows)(start, stop)
             if not np.isfinite(values).all():
                 raise malformed(f"The tensor {name} holds NaN or infinite weights")
             return values
