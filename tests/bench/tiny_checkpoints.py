@@ -1,0 +1,112 @@
+"""Write a tiny checkpoint of each architecture as transformers saves it, to compare conversions with.
+
+    uv run --group train python tests/bench/tiny_checkpoints.py FOLDER [NAME ...]
+
+Weights are seeded and random, norms and biases included, so that nothing is right by being one or zero. All of them get
+the byte-level tokenizer of the tests; what they prove is the mapping of tensors and settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "quantizer"))
+
+from checkpoints import tokenizer, tokenizer_config
+
+N_VOCAB = 272
+_PLAIN: dict[str, Any] = {
+    "vocab_size": N_VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "bos_token_id": 258,
+    "eos_token_id": 260,
+    "pad_token_id": 258,
+}
+_LLAMA_3 = {
+    "rope_type": "llama3",
+    "rope_theta": 5e5,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+_YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
+_SCALED = {"attention_multiplier": 0.2, "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "logits_scaling": 2.0}
+_LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0 + i / 8 for i in range(8)],
+    "long_factor": [2.0 + i for i in range(8)],
+    "original_max_position_embeddings": 192,
+}
+_TEMPERED = _YARN | {"mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1}
+_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+_GEMMA = {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 40}
+
+# name -> transformers' config class, and what it is told beyond `_PLAIN`
+CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", {"rope_parameters": _LLAMA_3}),
+    "llama-yarn": ("LlamaConfig", {"rope_parameters": _YARN}),
+    "mistral": ("MistralConfig", {"head_dim": 32, "sliding_window": None}),
+    "mixtral": ("MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}),
+    "granite": ("GraniteConfig", _SCALED),
+    "smollm3": ("SmolLM3Config", {}),
+    "ministral3": ("Ministral3Config", {"head_dim": 32, "rope_parameters": _TEMPERED, "sliding_window": None}),
+    "qwen2": ("Qwen2Config", {}),
+    "qwen2-yarn": ("Qwen2Config", {"rope_parameters": _YARN, "tie_word_embeddings": True}),
+    "qwen3": ("Qwen3Config", {"head_dim": 32}),
+    "qwen2moe": ("Qwen2MoeConfig", _EXPERTS | {"shared_expert_intermediate_size": 80}),
+    "qwen3moe": ("Qwen3MoeConfig", _EXPERTS | {"head_dim": 32, "norm_topk_prob": True}),
+    "gemma": ("GemmaConfig", {"head_dim": 32}),
+    "gemma2": ("Gemma2Config", _GEMMA),
+    "gemma3": ("Gemma3TextConfig", _GEMMA | {"num_hidden_layers": 7}),
+    "phi": ("Phi3Config", {"sliding_window": None}),
+    "phi-long": ("Phi3Config", {"sliding_window": None, "rope_parameters": _LONG}),
+    "phi-partial": ("Phi3Config", {"partial_rotary_factor": 0.75, "sliding_window": None, "tie_word_embeddings": True}),
+    "olmo2": ("Olmo2Config", {}),
+    "starcoder2": ("Starcoder2Config", {"sliding_window": None}),
+    "command-r": ("CohereConfig", {"logit_scale": 0.25}),
+    "stablelm": ("StableLmConfig", {"use_qkv_bias": True}),
+    "stablelm-parallel": ("StableLmConfig", {"use_parallel_residual": True, "qk_layernorm": True}),
+    "glm4": ("Glm4Config", {"head_dim": 32, "attention_bias": True}),
+}
+
+
+def write(name: str, folder: Path) -> None:
+    """Write the checkpoint called `name` into `folder`."""
+    config_name, changes = CHECKPOINTS[name]
+    config = getattr(transformers, config_name)(**(_PLAIN | changes))
+    torch.manual_seed(7)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    for parameter in model.parameters():
+        spread = 0.3 if parameter.ndim == 1 else 0.08
+        parameter.data += torch.randn_like(parameter) * spread
+    model.save_pretrained(folder)
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer()))
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="*", choices=[*CHECKPOINTS, []], default=[])
+    arguments = parser.parse_args()
+    for name in arguments.names or CHECKPOINTS:
+        write(name, arguments.folder / name)
+        print(name)
+
+
+if __name__ == "__main__":
+    main()
