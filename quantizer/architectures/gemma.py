@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
-from quantizer.architectures.rows import DECODER, RMS_NORM, integer, number
+from quantizer.architectures.rows import DECODER, RMS_NORM, number
 from quantizer.architectures.shapes import (
     ATTENTION,
     GATED_FEED_FORWARD,
@@ -15,12 +15,12 @@ from quantizer.architectures.shapes import (
     decoder,
     head_size,
 )
+from quantizer.architectures.windows import WINDOW, windows_but_every
 from quantizer.config import Config
 from quantizer.transforms import plus_one
 
 __all__ = ["GEMMA"]
 
-_WINDOW = (Hyperparameter("attention.sliding_window", "u32", integer("sliding_window")),)
 _SOFTCAP = Hyperparameter("final_logit_softcapping", "f32", number("final_logit_softcapping"))
 _NORMS = ("ATTN_NORM", "ATTN_POST_NORM", "FFN_NORM", "FFN_PRE_NORM", "FFN_POST_NORM", "OUTPUT_NORM")
 _ACTIVATION = {"hidden_activation": lambda _config: "gelu_pytorch_tanh"}
@@ -38,14 +38,7 @@ def _query_scale(n_layers_of_27b: int) -> dict[str, Callable[[Config], object]]:
 
 
 def _windows(every: int) -> dict[str, Callable[[Config], object]]:
-    """Which layers attend to a window: all but every so many."""
-    return {
-        "sliding_window_pattern": lambda _config: every,
-        "layer_types": lambda config: [
-            "sliding_attention" if (i + 1) % every else "full_attention"
-            for i in range(config.integer("num_hidden_layers"))
-        ],
-    }
+    return {"sliding_window_pattern": lambda _config: every, "layer_types": windows_but_every(every)}
 
 
 def _local_rope_base(config: Config) -> Value:
@@ -70,7 +63,7 @@ GEMMA = (
         hyperparameters=(
             *DECODER,
             *RMS_NORM,
-            *_WINDOW,
+            *WINDOW,
             _SOFTCAP,
             Hyperparameter("attn_logit_softcapping", "f32", number("attn_logit_softcapping")),
         ),
@@ -86,7 +79,7 @@ GEMMA = (
         hyperparameters=(
             *DECODER,
             *RMS_NORM,
-            *_WINDOW,
+            *WINDOW,
             _SOFTCAP,
             Hyperparameter("rope.freq_base_swa", "f32", _local_rope_base),
         ),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from quantizer.architectures.architecture import Architecture, Hyperparameter, Stack
+from quantizer.architectures.architecture import Architecture, Hyperparameter, Stack, Value
 from quantizer.architectures.rope import llama3_factors, rope_of
 from quantizer.architectures.rows import DECODER, EXPERTS, RMS_NORM, ROTATED, VOCABULARY, number
 from quantizer.architectures.shapes import (
@@ -15,13 +16,19 @@ from quantizer.architectures.shapes import (
     PRE_NORMS,
     decoder,
 )
+from quantizer.config import Config
 from quantizer.transforms import unpermute_keys, unpermute_queries
 
 __all__ = ["LLAMA_LIKE"]
 
+
+def _rope_number(name: str) -> Callable[[Config], Value]:
+    return lambda config: rope_of(config).optional_number(name)
+
+
 # Falcon 3 and many others are this class too
 _LLAMA = Architecture(
-    hf_classes=("LlamaForCausalLM", "MistralForCausalLM"),
+    hf_classes=("LlamaForCausalLM", "MistralForCausalLM", "InternLM3ForCausalLM"),
     gguf_name="llama",
     hyperparameters=DECODER + RMS_NORM + VOCABULARY + ROTATED,
     model_tensors=decoder,
@@ -61,23 +68,18 @@ LLAMA_LIKE = (
             "hidden_act": lambda _config: "silu",
             "use_sliding_window": lambda _config: False,
             # every fourth layer does without rotation
-            "no_rope_layers": lambda config: [
-                int((i + 1) % 4 != 0) for i in range(config.integer("num_hidden_layers"))
-            ],
+            "no_rope_layers": lambda config: [int(i % 4 != 3) for i in range(config.integer("num_hidden_layers"))],
         },
     ),
     replace(
         _LLAMA,
-        hf_classes=("Ministral3ForCausalLM",),
+        hf_classes=("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"),
         gguf_name="mistral3",
         hyperparameters=(
             *_LLAMA.hyperparameters,
-            Hyperparameter(
-                "rope.scaling.yarn_log_multiplier", "f32", lambda config: rope_of(config).number("mscale_all_dim")
-            ),
-            Hyperparameter(
-                "attention.temperature_scale", "f32", lambda config: rope_of(config).number("llama_4_scaling_beta")
-            ),
+            # Ministral's own; Mistral Small does without
+            Hyperparameter("rope.scaling.yarn_log_multiplier", "f32", _rope_number("mscale_all_dim")),
+            Hyperparameter("attention.temperature_scale", "f32", _rope_number("llama_4_scaling_beta")),
         ),
     ),
 )

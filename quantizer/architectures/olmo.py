@@ -1,4 +1,4 @@
-"""OLMo 2: it normalises what attention and feed-forward put out, and whole queries and keys."""
+"""OLMo 2 and 3: they normalise what attention and feed-forward give, and whole queries and keys."""
 
 from __future__ import annotations
 

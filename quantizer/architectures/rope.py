@@ -13,7 +13,8 @@ from quantizer.sources import GeneratedTensor
 
 __all__ = ["ROPE", "llama3_factors", "long_factors", "partly_rotated", "rope_of"]
 
-_KINDS = ("default", "linear", "yarn", "llama3")
+# a dynamic scaling changes nothing within the context that the model was trained on, which is what is written
+_KINDS = ("default", "linear", "yarn", "llama3", "dynamic")
 
 
 def rope_of(config: Config) -> Config:

@@ -52,6 +52,10 @@ _LONG = {
     "original_max_position_embeddings": 192,
 }
 _TEMPERED = _YARN | {"mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1}
+_WINDOWED = {
+    "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
 _EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
 _GEMMA = {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 40}
 
@@ -59,6 +63,7 @@ _GEMMA = {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 40}
 CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", {"rope_parameters": _LLAMA_3}),
     "llama-yarn": ("LlamaConfig", {"rope_parameters": _YARN}),
+    "llama-dynamic": ("LlamaConfig", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}),
     "mistral": ("MistralConfig", {"head_dim": 32, "sliding_window": None}),
     "mixtral": ("MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}),
     "granite": ("GraniteConfig", _SCALED),
@@ -72,15 +77,27 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma": ("GemmaConfig", {"head_dim": 32}),
     "gemma2": ("Gemma2Config", _GEMMA),
     "gemma3": ("Gemma3TextConfig", _GEMMA | {"num_hidden_layers": 7}),
+    "gemma3-linear": ("Gemma3TextConfig", _GEMMA | {"num_hidden_layers": 7, "rope_parameters": _WINDOWED}),
+    "gemma3-seeing": ("Gemma3TextConfig", _GEMMA),
+    "mistral3-seeing": ("MistralConfig", {"head_dim": 32, "sliding_window": None}),
     "phi": ("Phi3Config", {"sliding_window": None}),
     "phi-long": ("Phi3Config", {"sliding_window": None, "rope_parameters": _LONG}),
     "phi-partial": ("Phi3Config", {"partial_rotary_factor": 0.75, "sliding_window": None, "tie_word_embeddings": True}),
     "olmo2": ("Olmo2Config", {}),
+    "olmo3": ("Olmo3Config", {"sliding_window": 40}),
     "starcoder2": ("Starcoder2Config", {"sliding_window": None}),
     "command-r": ("CohereConfig", {"logit_scale": 0.25}),
+    "cohere2": ("Cohere2Config", {"sliding_window": 40, "logit_scale": 0.25}),
     "stablelm": ("StableLmConfig", {"use_qkv_bias": True}),
     "stablelm-parallel": ("StableLmConfig", {"use_parallel_residual": True, "qk_layernorm": True}),
     "glm4": ("Glm4Config", {"head_dim": 32, "attention_bias": True}),
+}
+# those that are the language model of one that also sees
+SEEING = {"gemma3-seeing": "Gemma3Config", "mistral3-seeing": "Mistral3Config"}
+_VISION = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2} | {
+    "image_size": 56,
+    "patch_size": 14,
+    "head_dim": 16,
 }
 
 
@@ -89,7 +106,11 @@ def write(name: str, folder: Path) -> None:
     config_name, changes = CHECKPOINTS[name]
     config = getattr(transformers, config_name)(**(_PLAIN | changes))
     torch.manual_seed(7)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    kind = transformers.AutoModelForCausalLM
+    if name in SEEING:
+        config = getattr(transformers, SEEING[name])(text_config=config, vision_config=_VISION)
+        kind = transformers.AutoModelForImageTextToText
+    model = kind.from_config(config, dtype=torch.float32)
     for parameter in model.parameters():
         spread = 0.3 if parameter.ndim == 1 else 0.08
         parameter.data += torch.randn_like(parameter) * spread

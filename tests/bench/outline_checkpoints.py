@@ -1,0 +1,65 @@
+"""Write down what checkpoints look like, without their weights: the fixture of the tests of architectures.
+
+    uv run python tests/bench/outline_checkpoints.py FOLDER tests/quantizer/outlines.json
+
+FOLDER is one that `tiny_checkpoints.py` wrote. An outline holds the config, cut to one layer, the names and shapes of
+what is then left, and the metadata that conversion makes of it: run this only after the logits were compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from quantizer.architectures import recognise
+
+# what says nothing of the model, or is said for every layer
+_DROPPED = re.compile(
+    r".*(dropout|init|router_|use_cache|output_|chunk_size|transformers_version|_token_id|_token_index).*"
+    r"|layer_types|no_rope_layers|dtype|mlp_bias|vision_config"
+)
+
+
+def outline(folder: Path) -> dict[str, Any]:
+    """The outline of one checkpoint."""
+    config = _one_layer(json.loads((folder / "config.json").read_text()))
+    architecture, settings = recognise(config)
+    rows = {row.key: row.read(settings) for row in architecture.hyperparameters}
+    return {
+        "config": config,
+        "tensors": _tensors(folder / "model.safetensors"),
+        "metadata": {key: value for key, value in rows.items() if value is not None},
+    }
+
+
+def _one_layer(config: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in config.items() if not _DROPPED.fullmatch(key) and value is not None}
+    kept |= {key: _one_layer(value) for key, value in kept.items() if key == "text_config"}
+    return kept | {"num_hidden_layers": 1} if "hidden_size" in kept else kept
+
+
+def _tensors(path: Path) -> dict[str, list[int]]:
+    with path.open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return {
+        name: entry["shape"]
+        for name, entry in header.items()
+        if name != "__metadata__" and not re.search(r"\.layers\.[1-9]", name)
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("output", type=Path)
+    arguments = parser.parse_args()
+    outlines = {path.name: outline(path) for path in sorted(arguments.folder.iterdir())}
+    lines = (f"{json.dumps(name)}: {json.dumps(value)}" for name, value in outlines.items())
+    arguments.output.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()

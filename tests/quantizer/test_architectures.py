@@ -1,0 +1,149 @@
+"""Every entry of the table against the outline of a checkpoint of transformers whose logits were compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quantizer.architectures import ARCHITECTURES, needed_tensors, recognise
+from quantizer.config import Config
+from quantizer.errors import CheckpointError
+from quantizer.layout import encode_entry
+from quantizer.mapping import mapped
+from quantizer.source import LocalFile
+from quantizer.sources import FileTensor, SourceTensor
+from quantizer.tensor_types import tensor_type_named
+
+OUTLINES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "outlines.json").read_text())
+
+
+def headers(outline: dict[str, Any]) -> dict[str, FileTensor]:
+    """The outline's tensors as a checkpoint's headers give them; there are no weights to read."""
+    nothing, stored = LocalFile(Path("nothing"), 0), tensor_type_named("F32")
+    return {
+        name: FileTensor(name, tuple(shape)[::-1], stored, nothing, 0) for name, shape in outline["tensors"].items()
+    }
+
+
+def converted(outline: dict[str, Any]) -> dict[str, SourceTensor]:
+    architecture, config = recognise(outline["config"])
+    return mapped(headers(outline), config, architecture)
+
+
+def changed(name: str, **settings: Any) -> dict[str, Any]:
+    return OUTLINES[name]["config"] | settings
+
+
+def test_every_class_of_the_table_has_an_outline() -> None:
+    assert {outline["config"]["architectures"][0] for outline in OUTLINES.values()} == set(ARCHITECTURES)
+
+
+@pytest.mark.parametrize("name", OUTLINES)
+def test_settings_become_the_metadata_that_was_proven(name: str) -> None:
+    architecture, config = recognise(OUTLINES[name]["config"])
+    rows = {row.key: row.read(config) for row in architecture.hyperparameters}
+    assert {key: value for key, value in rows.items() if value is not None} == OUTLINES[name]["metadata"]
+
+
+@pytest.mark.parametrize("name", OUTLINES)
+def test_every_value_can_be_written_as_the_type_of_its_row(name: str) -> None:
+    architecture, config = recognise(OUTLINES[name]["config"])
+    values = [(row.type_name, row.read(config)) for row in architecture.hyperparameters]
+    assert all(encode_entry("key", value, kind).payload for kind, value in values if value is not None)
+
+
+@pytest.mark.parametrize("name", OUTLINES)
+def test_every_tensor_finds_its_place_and_none_is_missing(name: str) -> None:
+    architecture, config = recognise(OUTLINES[name]["config"])
+    tensors = converted(OUTLINES[name])
+    assert set(needed_tensors(architecture, config)) <= set(tensors)
+    assert all(tensor.name == new_name for new_name, tensor in tensors.items())
+
+
+@pytest.mark.parametrize("name", OUTLINES)
+def test_any_tensor_that_a_layer_lacks_is_noticed(name: str) -> None:
+    outline = OUTLINES[name]
+    norm = next(tensor for tensor in outline["tensors"] if tensor.endswith("norm.weight") and ".layers.0." in tensor)
+    rest = {tensor: shape for tensor, shape in outline["tensors"].items() if tensor != norm}
+    with pytest.raises(CheckpointError, match=r"lacks 1 tensors, blk\.0\.|lacks number 0 of"):
+        converted(outline | {"tensors": rest})
+
+
+def test_a_missing_expert_is_named() -> None:
+    outline = OUTLINES["qwen3moe"]
+    rest = {name: shape for name, shape in outline["tensors"].items() if ".experts.2.up_proj" not in name}
+    with pytest.raises(CheckpointError, match=r"lacks number 2 of model\.layers\.0\.mlp\.experts\.up_proj"):
+        converted(outline | {"tensors": rest})
+
+
+def test_an_expert_too_many_is_named() -> None:
+    outline = OUTLINES["mixtral"]
+    with pytest.raises(CheckpointError, match=r"beyond what config\.json says, number 3"):
+        converted(outline | {"config": changed("mixtral", num_local_experts=3)})
+
+
+def test_experts_of_different_shapes_are_named() -> None:
+    outline = OUTLINES["mixtral"]
+    odd = outline["tensors"] | {"model.layers.0.block_sparse_moe.experts.1.w2.weight": [64, 95]}
+    with pytest.raises(CheckpointError, match=r"experts\.1\.w2\.weight and .*experts\.0\.w2\.weight are not alike"):
+        converted(outline | {"tensors": odd})
+
+
+def test_the_towers_of_a_model_that_sees_stay_behind() -> None:
+    tensors = converted(OUTLINES["gemma3-seeing"])
+    assert any("vision" in name for name in OUTLINES["gemma3-seeing"]["tensors"])
+    assert set(tensors) == set(converted(OUTLINES["gemma3"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "value"),
+    [
+        ("llama", "hidden_act", "relu"),
+        ("qwen3", "use_sliding_window", True),
+        ("qwen3moe", "norm_topk_prob", False),
+        ("qwen2moe", "mlp_only_layers", [0]),
+        ("smollm3", "no_rope_layers", [0]),
+        ("gemma2", "query_pre_attn_scalar", 144),
+        ("gemma3", "layer_types", ["full_attention"]),
+        ("command-r", "use_qk_norm", True),
+    ],
+)
+def test_a_setting_that_llama_cpp_would_not_follow_is_refused(name: str, setting: str, value: object) -> None:
+    with pytest.raises(CheckpointError, match=f"{setting} = .*does not follow"):
+        recognise(changed(name, **{setting: value}))
+
+
+def test_a_seeing_gemma_that_says_little_gets_what_its_class_takes_for_granted() -> None:
+    text = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024}
+    architecture, config = recognise({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text})
+    rows = {row.key: row.read(config) for row in architecture.hyperparameters}
+    assert (rows["attention.head_count"], rows["attention.head_count_kv"], rows["attention.key_length"]) == (8, 4, 256)
+    assert (rows["rope.freq_base"], rows["rope.freq_base_swa"]) == (1_000_000.0, 10_000.0)
+    assert needed_tensors(architecture, config)["token_embd.weight"] == (2560, 262_208)
+
+
+def test_longrope_factors_of_another_number_are_refused() -> None:
+    rope = OUTLINES["phi-long"]["config"]["rope_parameters"]
+    architecture, config = recognise(changed("phi-long", rope_parameters=rope | {"short_factor": [1.0, 2.0]}))
+    with pytest.raises(CheckpointError, match=r"short_factor in config\.json is not 8 numbers"):
+        architecture.generate(config)
+
+
+def test_settings_of_older_checkpoints_read_the_same() -> None:
+    """Before transformers 5 the rope's base stood outside, and the window's base beside it."""
+    old = {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    architecture, config = recognise(changed("gemma3-linear", rope_parameters=None, **old))
+    rows = {row.key: row.read(config) for row in architecture.hyperparameters if "rope." in row.key}
+    golden = OUTLINES["gemma3-linear"]["metadata"]
+    assert {key: value for key, value in rows.items() if value is not None} == {
+        key: value for key, value in golden.items() if "rope." in key
+    }
+
+
+def test_the_language_model_of_a_nested_config_counts() -> None:
+    _, config = recognise(OUTLINES["mistral3-seeing"]["config"])
+    assert isinstance(config, Config)
+    assert config.integer("hidden_size") == OUTLINES["mistral3-seeing"]["config"]["text_config"]["hidden_size"]

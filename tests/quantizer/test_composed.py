@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quantizer.composed import MappedTensor, StackedTensor
+from quantizer.config import Config
+from quantizer.errors import CheckpointError
+from quantizer.sources import FileTensor, RearrangedTensor
+from quantizer.tensor_types import tensor_type_named
+from quantizer.transforms import grouped_keys, grouped_queries, grouped_values, plus_one, unpermute_queries
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A source of bytes that lies in memory."""
+
+    data: bytes
+
+    @property
+    def n_bytes(self) -> int:
+        return len(self.data)
+
+    def read(self, start: int, stop: int) -> bytes:
+        return self.data[start:stop]
+
+
+def tensor(values: np.ndarray, name: str = "t", kind: str = "F32") -> FileTensor:
+    data = values.astype("<f4" if kind == "F32" else "<f2").tobytes()
+    return FileTensor(name, values.shape[::-1], tensor_type_named(kind), Memory(data), 0)
+
+
+@given(n_parts=st.integers(1, 4), n_rows=st.integers(1, 5), rows_per_slab=st.integers(1, 12))
+def test_a_stack_holds_its_parts_in_order_however_it_is_cut(n_parts: int, n_rows: int, rows_per_slab: int) -> None:
+    whole = np.arange(n_parts * n_rows * 3, dtype=np.float32).reshape(n_parts, n_rows, 3)
+    stack = StackedTensor("s", tuple(tensor(part) for part in whole))
+    slabs = list(stack.slabs(rows_per_slab))
+    assert stack.shape == (3, n_rows, n_parts)
+    assert b"".join(slabs) == whole.tobytes()
+    assert all(len(slab) == rows_per_slab * 12 for slab in slabs[:-1])
+    assert len(slabs) == -(-n_parts * n_rows // rows_per_slab)
+
+
+def test_parts_of_different_types_do_not_stack() -> None:
+    with pytest.raises(CheckpointError, match="b and a are not alike"):
+        StackedTensor("s", (tensor(np.ones((2, 3)), "a"), tensor(np.ones((2, 3)), "b", "F16")))
+
+
+def test_a_norm_of_half_precision_gains_its_one_in_single_precision() -> None:
+    norm = MappedTensor(tensor(np.array([0.001, -1.0, 2.0]), kind="F16"), "n", plus_one)
+    values = np.frombuffer(b"".join(norm.slabs(1)), "<f4")
+    assert norm.stored.name == "F32"
+    assert np.array_equal(values, np.array([0.001, -1.0, 2.0]).astype(np.float16).astype(np.float32) + np.float32(1))
+
+
+def test_a_fused_matrix_splits_into_the_heads_that_were_fused() -> None:
+    config = Config({"num_attention_heads": 4, "num_key_value_heads": 2})
+    query, key, value = (np.arange(n * 5, dtype=np.float32).reshape(n, 5) + 1000 * n for n in (16, 8, 8))
+    groups = [
+        part for g in range(2) for part in (query[g * 8 : g * 8 + 8], key[g * 4 : g * 4 + 4], -value[g * 4 : g * 4 + 4])
+    ]
+    fused = tensor(np.concatenate(groups))
+    n_rows = fused.shape[1]
+
+    def taken(order: np.ndarray) -> np.ndarray:
+        part = RearrangedTensor(fused, "part", (5, len(order)), order)
+        return np.frombuffer(b"".join(part.slabs(3)), "<f4").reshape(-1, 5)
+
+    assert np.array_equal(taken(grouped_queries(config, n_rows)), query[unpermute_queries(config, 16)])
+    assert np.array_equal(np.sort(taken(grouped_keys(config, n_rows)), axis=0), key)
+    assert np.array_equal(taken(grouped_values(config, n_rows)), -value)
+
+
+def test_a_fused_matrix_of_other_heads_is_refused() -> None:
+    config = Config({"num_attention_heads": 4, "num_key_value_heads": 3})
+    with pytest.raises(CheckpointError, match="do not split into 10"):
+        grouped_values(config, 40)
