@@ -50,9 +50,9 @@ def open_checkpoint(folder: Path) -> SourceModel:
 
 
 def _shape(config: Config, architecture: Architecture) -> ModelShape:
-    n_heads = config.integer("num_attention_heads")
-    n_kv_heads = config.integer("num_key_value_heads", "num_attention_heads")
-    if not n_heads or not n_kv_heads or n_heads % n_kv_heads:
+    n_heads = config.optional_integer("num_attention_heads") or 0
+    n_kv_heads = config.optional_integer("num_key_value_heads") or n_heads
+    if n_heads and n_heads % n_kv_heads:
         raise CheckpointError(f"{n_heads} attention heads cannot share {n_kv_heads}.", "Check config.json.")
     n_experts = config.optional_integer("num_local_experts", "num_experts") or 0
     return ModelShape(architecture.gguf_name, config.integer("num_hidden_layers"), n_heads, n_kv_heads, n_experts)

@@ -116,6 +116,8 @@ def _name_map(architecture: Architecture, config: Config) -> Any:
 
 
 def _placed(tensor: _Origin, name: str, kind: str, config: Config, architecture: Architecture) -> SourceTensor:
+    if kind in architecture.squeezed and isinstance(tensor, FileTensor):
+        tensor = replace(tensor, shape=tuple(extent for extent in tensor.shape if extent > 1))
     row_order, values = architecture.row_orders.get(kind), architecture.value_maps.get(kind)
     if row_order is not None and isinstance(tensor, FileTensor):
         return _rearranged(tensor, name, row_order, config)

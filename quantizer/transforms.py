@@ -12,7 +12,8 @@ from quantizer.config import Config
 from quantizer.errors import CheckpointError
 
 __all__ = [
-    *("RowOrder", "ValueMap", "grouped_keys", "grouped_queries", "grouped_values", "plus_one"),
+    *("RowOrder", "ValueMap", "grouped_keys", "grouped_queries", "grouped_values", "negative_exponential"),
+    "plus_one",
     *("unpermute_keys", "unpermute_queries", "unpermuted"),
 ]
 
@@ -25,6 +26,11 @@ ValueMap: TypeAlias = Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32
 def plus_one(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Norms that are stored as their distance from one."""
     return values + np.float32(1)
+
+
+def negative_exponential(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Decay rates that are stored as logarithms."""
+    return -np.exp(values)
 
 
 def unpermute_queries(config: Config, n_rows: int) -> npt.NDArray[np.intp]:

@@ -15,6 +15,7 @@ from quantizer.architectures.gemma import GEMMA
 from quantizer.architectures.glm import GLM
 from quantizer.architectures.internlm import INTERNLM
 from quantizer.architectures.llama import LLAMA_LIKE
+from quantizer.architectures.mamba import MAMBA
 from quantizer.architectures.olmo import OLMO
 from quantizer.architectures.phi import PHI
 from quantizer.architectures.qwen import QWEN
@@ -26,7 +27,7 @@ from quantizer.errors import CheckpointError
 
 __all__ = ["ARCHITECTURES", "Architecture", "needed_tensors", "recognise"]
 
-_ENTRIES = (*(*LLAMA_LIKE, *QWEN, *GEMMA, *PHI, *OLMO, *STARCODER, *COHERE, *STABLELM, *GLM, *INTERNLM),)
+_ENTRIES = (*LLAMA_LIKE, *QWEN, *GEMMA, *PHI, *OLMO, *STARCODER, *COHERE, *STABLELM, *GLM, *INTERNLM, *MAMBA)
 # HF class -> its entry
 ARCHITECTURES: dict[str, Architecture] = {name: entry for entry in _ENTRIES for name in entry.hf_classes}
 
@@ -44,8 +45,7 @@ def recognise(values: dict[str, Any]) -> tuple[Architecture, Config]:
             f"Look for a GGUF of this model, or choose one of {', '.join(ARCHITECTURES)}.",
         )
     architecture = ARCHITECTURES[name]
-    language = Config(values).section("text_config").values
-    config = Config({**architecture.defaults, **_said(values), **_said(language)})
+    config = Config({**architecture.defaults, **_language_settings(values)})
     _check_assumptions(architecture, config)
     return architecture, config
 
@@ -56,6 +56,13 @@ def needed_tensors(architecture: Architecture, config: Config) -> dict[str, tupl
     return resolved(architecture.model_tensors(config), config) | {
         f"blk.{i}.{name}": shape for i in range(config.integer("num_hidden_layers")) for name, shape in layer.items()
     }
+
+
+def _language_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the language model where it is one of several parts; whether it is tied, the whole decides."""
+    whole, part = _said(values), _said(Config(values).section("text_config").values)
+    ties = {key: value for key, value in whole.items() if key == "tie_word_embeddings"}
+    return whole | part | ties
 
 
 def _said(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -50,6 +50,8 @@ class Architecture:
     layer_tensors: Dimensions
     row_orders: Mapping[str, RowOrder] = field(default_factory=dict)
     value_maps: Mapping[str, ValueMap] = field(default_factory=dict)
+    # those that lose their dimensions of one
+    squeezed: tuple[str, ...] = ()
     # ending of a fused tensor's name -> endings of its parts, and which rows of the whole those are
     splits: Mapping[str, Mapping[str, RowOrder]] = field(default_factory=dict)
     stacks: tuple[Stack, ...] = ()

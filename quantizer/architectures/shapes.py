@@ -55,6 +55,10 @@ DIMENSIONS: Mapping[str, Callable[[Config], int]] = {
     "n_expert": lambda config: config.integer("num_local_experts", "num_experts"),
     # experts of another width than `intermediate_size` say so
     "n_ff_expert": lambda config: config.integer("moe_intermediate_size", "intermediate_size"),
+    "n_conv": lambda config: config.integer("conv_kernel"),
+    "n_state": lambda config: config.integer("state_size"),
+    "n_step": lambda config: config.integer("time_step_rank"),
+    "n_step_and_states": lambda config: config.integer("time_step_rank") + 2 * config.integer("state_size"),
     "n_ff_shared": lambda config: config.integer("shared_expert_intermediate_size"),
 }
 

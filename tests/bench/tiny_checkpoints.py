@@ -88,6 +88,7 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "starcoder2": ("Starcoder2Config", {"sliding_window": None}),
     "command-r": ("CohereConfig", {"logit_scale": 0.25}),
     "cohere2": ("Cohere2Config", {"sliding_window": 40, "logit_scale": 0.25}),
+    "mamba": ("MambaConfig", {"state_size": 8, "time_step_rank": 6, "expand": 2}),
     "stablelm": ("StableLmConfig", {"use_qkv_bias": True}),
     "stablelm-parallel": ("StableLmConfig", {"use_parallel_residual": True, "qk_layernorm": True}),
     "glm4": ("Glm4Config", {"head_dim": 32, "attention_bias": True}),

@@ -123,7 +123,7 @@ def test_the_name_table_of_gguf_is_left_as_it_was(tmp_path: Path) -> None:
 
 
 BAD_CONFIGS: dict[str, dict[str, Any]] = {
-    "MambaForCausalLM cannot be converted": {"architectures": ["MambaForCausalLM"]},
+    "RwkvForCausalLM cannot be converted": {"architectures": ["RwkvForCausalLM"]},
     "of this checkpoint cannot be converted": {"architectures": None},
     "num_hidden_layers = 1000000": {"num_hidden_layers": 1_000_000},
     "lacks 9 tensors, blk.2": {"num_hidden_layers": 3},
