@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from quantizer.architectures import Architecture, needed_tensors
 from quantizer.architectures.architecture import Stack
@@ -23,11 +23,11 @@ from quantizer.transforms import RowOrder
 __all__ = ["mapped"]
 
 _MAX_LAYERS = 512
-# of models that also see: their towers stay behind, their language model loses this part of its names
-_VISION = re.compile(r"(^|\.)(vision_tower|vision_model|visual|multi_modal_projector|mm_projector)\.")
+# what the language model of one that also sees has in its names
 _LANGUAGE_MODEL = "language_model."
 
 _Origin: TypeAlias = FileTensor | RearrangedTensor | StackedTensor
+_Tensor = TypeVar("_Tensor")
 
 
 def mapped(tensors: Mapping[str, FileTensor], config: Config, architecture: Architecture) -> dict[str, SourceTensor]:
@@ -45,12 +45,17 @@ def mapped(tensors: Mapping[str, FileTensor], config: Config, architecture: Arch
         kind, new_name = names.get_type_and_name(name, try_suffixes=(".weight", ".bias")) or (None, "")
         if kind is None:
             raise CheckpointError(f"The tensor {name[:128]!r} has no place in this architecture.", "Report the model.")
-        if new_name in placed:
-            raise CheckpointError(f"Two tensors of the checkpoint would become {new_name}.", "Download it again.")
-        placed[new_name] = _placed(tensor, new_name, kind.name, config, architecture)
-    placed |= {generated.name: generated for generated in architecture.generate(config)}
+        _put(placed, new_name, _placed(tensor, new_name, kind.name, config, architecture))
+    for generated in architecture.generate(config):
+        _put(placed, generated.name, generated)
     _check_shapes(placed, needed_tensors(architecture, config))
     return dict(sorted(placed.items(), key=lambda item: _file_order(item[0])))
+
+
+def _put(tensors: dict[str, _Tensor], name: str, tensor: _Tensor) -> None:
+    if name in tensors:
+        raise CheckpointError(f"Two tensors of the checkpoint would become {name}.", "Download it again.")
+    tensors[name] = tensor
 
 
 def _without_ignored(
@@ -60,32 +65,36 @@ def _without_ignored(
     is_tied = config.flag("tie_word_embeddings") is True
     kept: dict[str, _Origin] = {}
     for source_name, tensor in tensors.items():
-        name = source_name.replace(_LANGUAGE_MODEL, "", 1)
-        is_unused = name.endswith(architecture.ignored) or (is_tied and name in ("lm_head.weight", "output.weight"))
-        if not is_unused and not _VISION.search(source_name):
+        name = source_name.replace(_LANGUAGE_MODEL, "", 1) if architecture.towers else source_name
+        is_tower = name.removeprefix("model.").startswith(architecture.towers)
+        is_computed = name.endswith(architecture.ignored) or (is_tied and name == "lm_head.weight")
+        if not is_tower and not is_computed:
             check_stored(tensor)
-            kept[name] = tensor
+            _put(kept, name, tensor)
     return kept
 
 
 def _stacked(tensors: Mapping[str, _Origin], stack: Stack, config: Config) -> dict[str, _Origin]:
-    numbered = re.compile(rf"(.*){re.escape(stack.container)}(\d{{1,6}})\.(.*)")
+    numbered = re.compile(rf"(.*){re.escape(stack.container)}(0|[1-9]\d{{0,5}})\.(.*)")
     parts: dict[str, dict[int, FileTensor]] = defaultdict(dict)
-    others: dict[str, _Origin] = {}
+    whole: dict[str, _Origin] = {}
     for name, tensor in tensors.items():
         match = numbered.fullmatch(name)
         if match and isinstance(tensor, FileTensor):
             parts[f"{match[1]}{stack.merged}{match[3]}"][int(match[2])] = tensor
         else:
-            others[name] = tensor
-    return others | {name: _stack(name, found, stack.count(config)) for name, found in parts.items()}
+            whole[name] = tensor
+    for name, found in parts.items():
+        _put(whole, name, _stack(name, found, stack.count(config)))
+    return whole
 
 
 def _stack(name: str, parts: Mapping[int, FileTensor], n_parts: int) -> StackedTensor:
-    odd = next(iter(sorted(set(range(n_parts)) ^ set(parts))), None)
-    if odd is not None:
-        what = "lacks" if odd < n_parts else "has, beyond what config.json says,"
-        raise CheckpointError(f"The checkpoint {what} number {odd} of {name}.", "Download the whole checkpoint.")
+    missing = next((i for i in range(n_parts) if i not in parts), None)
+    if missing is not None:
+        raise CheckpointError(f"The checkpoint lacks number {missing} of {name}.", "Download the whole checkpoint.")
+    if len(parts) > n_parts:
+        raise CheckpointError(f"Of {name} there are {len(parts)}, in config.json {n_parts}.", "Check config.json.")
     return StackedTensor(name, tuple(parts[i] for i in range(n_parts)))
 
 
@@ -94,11 +103,11 @@ def _split(tensors: Mapping[str, _Origin], config: Config, architecture: Archite
     for name, tensor in tensors.items():
         ending = next((ending for ending in architecture.splits if name.endswith(ending)), None)
         if ending is None or not isinstance(tensor, FileTensor):
-            parts[name] = tensor
+            _put(parts, name, tensor)
             continue
         for part_ending, rows in architecture.splits[ending].items():
             part_name = name.removesuffix(ending) + part_ending
-            parts[part_name] = _rearranged(tensor, part_name, rows, config)
+            _put(parts, part_name, _rearranged(tensor, part_name, rows, config))
     return parts
 
 

@@ -58,6 +58,8 @@ class Architecture:
     generate: Callable[[Config], list[GeneratedTensor]] = lambda _config: []
     # endings of source tensors that the runtime computes itself
     ignored: tuple[str, ...] = (".rotary_emb.inv_freq", ".attention.masked_bias", ".attention.bias")
+    # of a model that also sees: what stays behind, and is no part of the language model
+    towers: tuple[str, ...] = ()
     # what the HF class takes a missing setting for
     defaults: Mapping[str, Any] = field(default_factory=dict)
     # what llama.cpp takes for granted: a checkpoint that says otherwise would run, and answer nonsense

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quantizer.architectures.architecture import Architecture, Hyperparameter
-from quantizer.architectures.rope import partly_rotated
+from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.rope import kind_of, partly_rotated
 from quantizer.architectures.rows import DECODER, LAYER_NORM, VOCABULARY, integer
 from quantizer.architectures.shapes import ATTENTION, GATED_FEED_FORWARD, decoder
 from quantizer.architectures.windows import WINDOW, windows_but_every
+from quantizer.config import Config
 
 __all__ = ["COHERE"]
 
 _N_LAYERS_WITH_HEAD_NORMS = 64
+
+
+def _no_scaling(config: Config) -> Value:
+    kind_of(config, ("default",))
+    return "none"
+
 
 _COMMAND_R = Architecture(
     hf_classes=("CohereForCausalLM",),
@@ -22,7 +29,7 @@ _COMMAND_R = Architecture(
         # the first checkpoints understate the other
         Hyperparameter("context_length", "u32", integer("model_max_length", "max_position_embeddings")),
         *LAYER_NORM,
-        Hyperparameter("rope.scaling.type", "str", lambda _config: "none"),
+        Hyperparameter("rope.scaling.type", "str", _no_scaling),
         Hyperparameter("logit_scale", "f32", lambda config: config.number("logit_scale")),
     ),
     model_tensors=decoder,

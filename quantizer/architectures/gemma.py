@@ -75,6 +75,7 @@ GEMMA = (
     ),
     Architecture(
         hf_classes=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
+        towers=("vision_tower.", "multi_modal_projector."),
         gguf_name="gemma3",
         hyperparameters=(
             *DECODER,

@@ -74,6 +74,7 @@ LLAMA_LIKE = (
     replace(
         _LLAMA,
         hf_classes=("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"),
+        towers=("vision_tower.", "multi_modal_projector."),
         gguf_name="mistral3",
         hyperparameters=(
             *_LLAMA.hyperparameters,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
-from quantizer.architectures.rope import long_factors, partly_rotated, rope_of
+from quantizer.architectures.rope import kind_of, long_factors, partly_rotated, rope_of
 from quantizer.architectures.rows import DECODER, RMS_NORM
 from quantizer.architectures.shapes import FUSED_ATTENTION, FUSED_FEED_FORWARD, PRE_NORMS, decoder
 from quantizer.config import Config
@@ -16,6 +16,7 @@ _ROTATED = partly_rotated(1.0)
 
 
 def _original_context(config: Config) -> int:
+    kind_of(config, ("default", "longrope", "su"))
     original = rope_of(config).optional_integer("original_max_position_embeddings")
     return original or config.integer("original_max_position_embeddings", "max_position_embeddings")
 
@@ -24,8 +25,8 @@ def _attention_factor(config: Config) -> Value:
     """How much longrope sharpens attention. Source: LongRoPE, the scaling published with Phi 3 (128k)."""
     if rope_of(config).values.get("long_factor") is None:
         return None
-    original = _original_context(config)
-    scale = config.integer("max_position_embeddings") / max(original, 2)
+    original = max(2, _original_context(config))
+    scale = config.integer("max_position_embeddings") / original
     return math.sqrt(1 + math.log(scale) / math.log(original)) if scale > 1 else 1.0
 
 

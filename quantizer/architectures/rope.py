@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from quantizer.architectures.architecture import Hyperparameter, Value
 from quantizer.architectures.shapes import head_size
@@ -11,7 +11,7 @@ from quantizer.config import Config
 from quantizer.errors import CheckpointError
 from quantizer.sources import GeneratedTensor
 
-__all__ = ["ROPE", "llama3_factors", "long_factors", "partly_rotated", "rope_of"]
+__all__ = ["ROPE", "kind_of", "llama3_factors", "long_factors", "partly_rotated", "rope_of"]
 
 # a dynamic scaling changes nothing within the context that the model was trained on, which is what is written
 _KINDS = ("default", "linear", "yarn", "llama3", "dynamic")
@@ -26,9 +26,10 @@ def rope_of(config: Config) -> Config:
     return settings.section("full_attention") if "full_attention" in settings.values else settings
 
 
-def _kind(config: Config) -> str:
+def kind_of(config: Config, known: Collection[str] = _KINDS) -> str:
+    """The name of the scaling, "default" for none. Raises CheckpointError when it is not one of the `known`."""
     kind = rope_of(config).text("rope_type") or rope_of(config).text("type") or "default"
-    if kind not in _KINDS:
+    if kind not in known:
         raise CheckpointError(f"The rope scaling {kind[:32]!r} is not supported.", "Choose another model.")
     return kind
 
@@ -38,7 +39,7 @@ def _base(config: Config) -> float:
 
 
 def _scaling_type(config: Config) -> str | None:
-    kind = _kind(config)
+    kind = kind_of(config)
     return kind if kind in ("linear", "yarn") else None
 
 
@@ -47,11 +48,11 @@ def _scaling(*names: str) -> Callable[[Config], Value]:
 
 
 def _yarn(*names: str) -> Callable[[Config], Value]:
-    return lambda config: rope_of(config).optional_number(*names) if _kind(config) == "yarn" else None
+    return lambda config: rope_of(config).optional_number(*names) if kind_of(config) == "yarn" else None
 
 
 def _original_context(config: Config) -> Value:
-    return rope_of(config).integer("original_max_position_embeddings") if _kind(config) == "yarn" else None
+    return rope_of(config).integer("original_max_position_embeddings") if kind_of(config) == "yarn" else None
 
 
 ROPE = (
@@ -82,7 +83,7 @@ def llama3_factors(config: Config) -> list[GeneratedTensor]:
 
     Source: the rope scaling published with Llama 3.1.
     """
-    if _kind(config) != "llama3":
+    if kind_of(config) != "llama3":
         return []
     rope = rope_of(config)
     factor = rope.optional_number("factor") or 8.0

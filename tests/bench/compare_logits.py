@@ -26,7 +26,7 @@ def tokens_for(checkpoint: Path, text: Path | None) -> list[int]:
     from transformers import AutoConfig, AutoTokenizer
 
     if text is None:
-        n_vocab = AutoConfig.from_pretrained(checkpoint).vocab_size
+        n_vocab = AutoConfig.from_pretrained(checkpoint).get_text_config().vocab_size
         return np.random.default_rng(5).integers(0, n_vocab, N_TOKENS).tolist()
     return list(AutoTokenizer.from_pretrained(checkpoint)(text.read_text(encoding="utf-8"))["input_ids"])[:N_TOKENS]
 

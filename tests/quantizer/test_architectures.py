@@ -81,8 +81,20 @@ def test_a_missing_expert_is_named() -> None:
 
 def test_an_expert_too_many_is_named() -> None:
     outline = OUTLINES["mixtral"]
-    with pytest.raises(CheckpointError, match=r"beyond what config\.json says, number 3"):
+    with pytest.raises(CheckpointError, match=r"Of .*experts.* there are 4, in config\.json 3"):
         converted(outline | {"config": changed("mixtral", num_local_experts=3)})
+
+
+def test_absurdly_many_experts_are_refused_at_once() -> None:
+    with pytest.raises(CheckpointError, match="lacks number 4 of"):
+        converted(OUTLINES["mixtral"] | {"config": changed("mixtral", num_local_experts=(1 << 31) - 1)})
+
+
+def test_two_tensors_for_one_place_are_noticed() -> None:
+    outline = OUTLINES["gemma3-seeing"]
+    twice = outline["tensors"] | {"model.norm.weight": [64]}
+    with pytest.raises(CheckpointError, match=r"would become model\.norm\.weight"):
+        converted(outline | {"tensors": twice})
 
 
 def test_experts_of_different_shapes_are_named() -> None:
@@ -130,6 +142,14 @@ def test_longrope_factors_of_another_number_are_refused() -> None:
     architecture, config = recognise(changed("phi-long", rope_parameters=rope | {"short_factor": [1.0, 2.0]}))
     with pytest.raises(CheckpointError, match=r"short_factor in config\.json is not 8 numbers"):
         architecture.generate(config)
+
+
+@pytest.mark.parametrize("name", ["phi", "command-r"])
+def test_a_rope_scaling_that_a_graph_does_not_know_is_refused(name: str) -> None:
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    architecture, config = recognise(changed(name, rope_parameters=rope))
+    with pytest.raises(CheckpointError, match="rope scaling 'yarn' is not supported"):
+        [row.read(config) for row in architecture.hyperparameters]
 
 
 def test_settings_of_older_checkpoints_read_the_same() -> None:
