@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
+from quantizer.config import Config
 from quantizer.errors import CheckpointError
 from quantizer.numbers import to_float32
-from quantizer.sources import FileTensor, SourceTensor
+from quantizer.sources import FileTensor, RearrangedTensor, SourceTensor
 from quantizer.tensor_types import TensorType, tensor_type_named
-from quantizer.transforms import ValueMap
+from quantizer.transforms import RowOrder, ValueMap
 
-__all__ = ["MappedTensor", "StackedTensor"]
+__all__ = ["Cut", "MappedTensor", "StackedTensor", "TransposedTensor", "rearranged", "rows_in"]
+
+# A fused tensor, the name of a part and the config -> that part.
+Cut: TypeAlias = Callable[[FileTensor, str, Config], "FileTensor | RearrangedTensor | StackedTensor"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +26,7 @@ class StackedTensor:
     """Tensors of one shape and type, one after another along a new last dimension."""
 
     name: str
-    parts: tuple[FileTensor, ...]
+    parts: tuple[SourceTensor, ...]
 
     def __post_init__(self) -> None:
         first = self.parts[0]
@@ -41,6 +46,33 @@ class StackedTensor:
         """The rows of all parts; a slab may hold the end of one and the start of the next."""
         pieces = (piece for part in self.parts for piece in part.slabs(rows_per_slab))
         return _recut(pieces, self.stored.row_bytes(self.shape[0]) * rows_per_slab)
+
+
+@dataclass(frozen=True, slots=True)
+class TransposedTensor:
+    """A matrix of plain numbers whose columns are the origin's rows; read whole."""
+
+    origin: SourceTensor
+
+    @property
+    def name(self) -> str:
+        return self.origin.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.origin.shape[::-1]
+
+    @property
+    def stored(self) -> TensorType:
+        return self.origin.stored
+
+    def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
+        """Yield the origin's columns as rows."""
+        n_columns, n_rows = self.origin.shape
+        data = b"".join(self.origin.slabs(n_rows))
+        columns = np.frombuffer(data, f"<u{self.stored.row_bytes(1)}").reshape(n_rows, n_columns).T
+        for start in range(0, n_columns, rows_per_slab):
+            yield columns[start : start + rows_per_slab].tobytes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +96,19 @@ class MappedTensor:
         for data in self.origin.slabs(rows_per_slab):
             rows = to_float32(data, self.origin.stored, self.shape[0])
             yield np.asarray(self.values(rows), "<f4").tobytes()
+
+
+def rearranged(tensor: FileTensor, name: str, row_order: RowOrder, config: Config) -> RearrangedTensor:
+    """Some rows of a tensor, or all of them, in another order; a bias has one number where a matrix has a row."""
+    n_rows = tensor.shape[-1]
+    rows = tensor if len(tensor.shape) > 1 else replace(tensor, shape=(1, n_rows))
+    order = row_order(config, n_rows)
+    return RearrangedTensor(rows, name, (*tensor.shape[:-1], len(order)), order)
+
+
+def rows_in(row_order: RowOrder) -> Cut:
+    """The part that consists of these rows."""
+    return lambda tensor, name, config: rearranged(tensor, name, row_order, config)
 
 
 def _recut(pieces: Iterable[bytes], n_bytes: int) -> Iterator[bytes]:

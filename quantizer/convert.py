@@ -54,7 +54,7 @@ def _shape(config: Config, architecture: Architecture) -> ModelShape:
     n_kv_heads = config.optional_integer("num_key_value_heads") or n_heads
     if n_heads and n_heads % n_kv_heads:
         raise CheckpointError(f"{n_heads} attention heads cannot share {n_kv_heads}.", "Check config.json.")
-    n_experts = config.optional_integer("num_local_experts", "num_experts") or 0
+    n_experts = config.optional_integer("num_local_experts", "num_experts", "n_routed_experts") or 0
     return ModelShape(architecture.gguf_name, config.integer("num_hidden_layers"), n_heads, n_kv_heads, n_experts)
 
 

@@ -13,16 +13,14 @@ from typing import Any, TypeAlias, TypeVar
 
 from quantizer.architectures import Architecture, needed_tensors
 from quantizer.architectures.architecture import Stack
-from quantizer.composed import MappedTensor, StackedTensor
+from quantizer.composed import MappedTensor, StackedTensor, rearranged
 from quantizer.config import Config
 from quantizer.errors import CheckpointError
 from quantizer.packed.methods import check_stored
 from quantizer.sources import FileTensor, RearrangedTensor, SourceTensor
-from quantizer.transforms import RowOrder
 
 __all__ = ["mapped"]
 
-_MAX_LAYERS = 512
 # what the language model of one that also sees has in its names
 _LANGUAGE_MODEL = "language_model."
 
@@ -68,10 +66,17 @@ def _without_ignored(
         name = source_name.replace(_LANGUAGE_MODEL, "", 1) if architecture.towers else source_name
         is_tower = name.removeprefix("model.").startswith(architecture.towers)
         is_computed = name.endswith(architecture.ignored) or (is_tied and name == "lm_head.weight")
-        if not is_tower and not is_computed:
+        is_later = architecture.leaves_later_layers and _layer(name) >= config.integer("num_hidden_layers")
+        if not (is_tower or is_computed or is_later):
             check_stored(tensor)
             _put(kept, name, tensor)
     return kept
+
+
+def _layer(name: str) -> int:
+    """The number of the layer that a source tensor belongs to, -1 for none."""
+    match = re.match(r"model\.layers\.(\d{1,6})\.", name)
+    return int(match[1]) if match else -1
 
 
 def _stacked(tensors: Mapping[str, _Origin], stack: Stack, config: Config) -> dict[str, _Origin]:
@@ -105,9 +110,9 @@ def _split(tensors: Mapping[str, _Origin], config: Config, architecture: Archite
         if ending is None or not isinstance(tensor, FileTensor):
             _put(parts, name, tensor)
             continue
-        for part_ending, rows in architecture.splits[ending].items():
+        for part_ending, cut in architecture.splits[ending].items():
             part_name = name.removesuffix(ending) + part_ending
-            _put(parts, part_name, _rearranged(tensor, part_name, rows, config))
+            _put(parts, part_name, cut(tensor, part_name, config))
     return parts
 
 
@@ -115,13 +120,10 @@ def _name_map(architecture: Architecture, config: Config) -> Any:
     """gguf's map of tensor names. Its constructor writes into a table of its class, so it gets a copy."""
     import gguf  # slow to import, needed for conversion only
 
-    n_layers = config.integer("num_hidden_layers")
-    if not 0 < n_layers <= _MAX_LAYERS:
-        raise CheckpointError(f"config.json says num_hidden_layers = {n_layers}.", "Check config.json.")
     table = dict(gguf.TensorNameMap.block_mappings_cfg)
     private = type("PrivateNameMap", (gguf.TensorNameMap,), {"block_mappings_cfg": table})
     by_name = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
-    return private(by_name[architecture.gguf_name], n_layers)
+    return private(by_name[architecture.gguf_name], config.integer("num_hidden_layers"))
 
 
 def _placed(tensor: _Origin, name: str, kind: str, config: Config, architecture: Architecture) -> SourceTensor:
@@ -129,16 +131,8 @@ def _placed(tensor: _Origin, name: str, kind: str, config: Config, architecture:
         tensor = replace(tensor, shape=tuple(extent for extent in tensor.shape if extent > 1))
     row_order, values = architecture.row_orders.get(kind), architecture.value_maps.get(kind)
     if row_order is not None and isinstance(tensor, FileTensor):
-        return _rearranged(tensor, name, row_order, config)
+        return rearranged(tensor, name, row_order, config)
     return replace(tensor, name=name) if values is None else MappedTensor(tensor, name, values)
-
-
-def _rearranged(tensor: FileTensor, name: str, row_order: RowOrder, config: Config) -> RearrangedTensor:
-    # a bias has one number where a matrix has a row
-    n_rows = tensor.shape[-1]
-    rows = tensor if len(tensor.shape) > 1 else replace(tensor, shape=(1, n_rows))
-    order = row_order(config, n_rows)
-    return RearrangedTensor(rows, name, (*tensor.shape[:-1], len(order)), order)
 
 
 def _file_order(name: str) -> tuple[int, int, str]:

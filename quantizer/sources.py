@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -59,6 +59,11 @@ class FileTensor:
     stored: TensorType
     source: ByteSource
     start: int
+
+    def rows(self, start: int, stop: int) -> FileTensor:
+        """The rows [start, stop) of a matrix as a tensor of their own."""
+        skipped = start * self.stored.row_bytes(self.shape[0])
+        return replace(self, shape=(self.shape[0], stop - start), start=self.start + skipped)
 
     def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
         """Read as many rows at a time as asked for."""

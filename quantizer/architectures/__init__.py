@@ -11,6 +11,7 @@ from typing import Any
 
 from quantizer.architectures.architecture import Architecture
 from quantizer.architectures.cohere import COHERE
+from quantizer.architectures.deepseek import DEEPSEEK
 from quantizer.architectures.gemma import GEMMA
 from quantizer.architectures.glm import GLM
 from quantizer.architectures.internlm import INTERNLM
@@ -27,7 +28,8 @@ from quantizer.errors import CheckpointError
 
 __all__ = ["ARCHITECTURES", "Architecture", "needed_tensors", "recognise"]
 
-_ENTRIES = (*LLAMA_LIKE, *QWEN, *GEMMA, *PHI, *OLMO, *STARCODER, *COHERE, *STABLELM, *GLM, *INTERNLM, *MAMBA)
+_MAX_LAYERS = 512
+_ENTRIES = (*LLAMA_LIKE, *QWEN, *GEMMA, *PHI, *OLMO, *STARCODER, *COHERE, *STABLELM, *GLM, *INTERNLM, *DEEPSEEK, *MAMBA)
 # HF class -> its entry
 ARCHITECTURES: dict[str, Architecture] = {name: entry for entry in _ENTRIES for name in entry.hf_classes}
 
@@ -46,15 +48,21 @@ def recognise(values: dict[str, Any]) -> tuple[Architecture, Config]:
         )
     architecture = ARCHITECTURES[name]
     config = Config({**architecture.defaults, **_language_settings(values)})
+    n_layers = config.integer("num_hidden_layers")
+    if not 0 < n_layers <= _MAX_LAYERS:
+        raise CheckpointError(f"config.json says num_hidden_layers = {n_layers}.", "Check config.json.")
     _check_assumptions(architecture, config)
     return architecture, config
 
 
 def needed_tensors(architecture: Architecture, config: Config) -> dict[str, tuple[int, ...]]:
     """Every tensor that a model of this config must have -> its shape in ggml order."""
-    layer = resolved(architecture.layer_tensors, config)
+    n_layers, n_leading = config.integer("num_hidden_layers"), architecture.n_leading(config)
+    leading, later = (resolved(of, config) for of in (architecture.leading_tensors, architecture.layer_tensors))
     return resolved(architecture.model_tensors(config), config) | {
-        f"blk.{i}.{name}": shape for i in range(config.integer("num_hidden_layers")) for name, shape in layer.items()
+        f"blk.{i}.{name}": shape
+        for i in range(n_layers)
+        for name, shape in (leading if i < n_leading else later).items()
     }
 
 

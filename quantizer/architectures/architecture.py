@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from quantizer.composed import Cut
 from quantizer.config import Config
 from quantizer.sources import GeneratedTensor
 from quantizer.transforms import RowOrder, ValueMap
@@ -48,18 +49,23 @@ class Architecture:
     # the tensors that must be there: of the whole model, and of each layer
     model_tensors: Callable[[Config], Dimensions]
     layer_tensors: Dimensions
+    # where the first layers are others
+    leading_tensors: Dimensions = field(default_factory=dict)
+    n_leading: Callable[[Config], int] = lambda _config: 0
     row_orders: Mapping[str, RowOrder] = field(default_factory=dict)
     value_maps: Mapping[str, ValueMap] = field(default_factory=dict)
     # those that lose their dimensions of one
     squeezed: tuple[str, ...] = ()
-    # ending of a fused tensor's name -> endings of its parts, and which rows of the whole those are
-    splits: Mapping[str, Mapping[str, RowOrder]] = field(default_factory=dict)
+    # ending of a fused tensor's name -> endings of its parts, and how those are cut out of it
+    splits: Mapping[str, Mapping[str, Cut]] = field(default_factory=dict)
     stacks: tuple[Stack, ...] = ()
     generate: Callable[[Config], list[GeneratedTensor]] = lambda _config: []
     # endings of source tensors that the runtime computes itself
     ignored: tuple[str, ...] = (".rotary_emb.inv_freq", ".attention.masked_bias", ".attention.bias")
     # of a model that also sees: what stays behind, and is no part of the language model
     towers: tuple[str, ...] = ()
+    # whether layers beyond the last, which guess several tokens ahead, may be there and stay behind
+    leaves_later_layers: bool = False
     # what the HF class takes a missing setting for
     defaults: Mapping[str, Any] = field(default_factory=dict)
     # what llama.cpp takes for granted: a checkpoint that says otherwise would run, and answer nonsense

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.architecture import Architecture, Hyperparameter
 from quantizer.architectures.rows import DECODER, RMS_NORM, number
 from quantizer.architectures.shapes import (
     ATTENTION,
@@ -15,7 +15,7 @@ from quantizer.architectures.shapes import (
     decoder,
     head_size,
 )
-from quantizer.architectures.windows import WINDOW, windows_but_every
+from quantizer.architectures.windows import WINDOW, WINDOW_ROPE, windows_but_every
 from quantizer.config import Config
 from quantizer.transforms import plus_one
 
@@ -39,11 +39,6 @@ def _query_scale(n_layers_of_27b: int) -> dict[str, Callable[[Config], object]]:
 
 def _windows(every: int) -> dict[str, Callable[[Config], object]]:
     return {"sliding_window_pattern": lambda _config: every, "layer_types": windows_but_every(every)}
-
-
-def _local_rope_base(config: Config) -> Value:
-    local = config.section("rope_parameters").section("sliding_attention")
-    return local.optional_number("rope_theta") or config.optional_number("rope_local_base_freq")
 
 
 GEMMA = (
@@ -82,7 +77,7 @@ GEMMA = (
             *RMS_NORM,
             *WINDOW,
             _SOFTCAP,
-            Hyperparameter("rope.freq_base_swa", "f32", _local_rope_base),
+            *WINDOW_ROPE,
         ),
         model_tensors=decoder,
         layer_tensors={**PRE_NORMS, **POST_NORMS, **ATTENTION, **HEAD_NORMS, **GATED_FEED_FORWARD},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from quantizer.architectures.architecture import Architecture
 from quantizer.architectures.rows import DECODER, RMS_NORM
 from quantizer.architectures.shapes import ATTENTION, GATED_FEED_FORWARD, PRE_NORMS, decoder
+from quantizer.composed import rows_in
 from quantizer.transforms import grouped_keys, grouped_queries, grouped_values
 
 __all__ = ["INTERNLM"]
@@ -18,9 +19,9 @@ INTERNLM = (
         layer_tensors={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD},
         splits={
             ".attention.wqkv.weight": {
-                ".attention.wq.weight": grouped_queries,
-                ".attention.wk.weight": grouped_keys,
-                ".attention.wv.weight": grouped_values,
+                ".attention.wq.weight": rows_in(grouped_queries),
+                ".attention.wk.weight": rows_in(grouped_keys),
+                ".attention.wv.weight": rows_in(grouped_values),
             }
         },
         assumed={"hidden_act": lambda _config: "silu", "bias": lambda _config: False},

@@ -48,6 +48,10 @@ MAMBA = (
         value_maps={"SSM_A": negative_exponential},
         squeezed=("SSM_CONV1D",),
         defaults={"tie_word_embeddings": True},
-        assumed={"hidden_act": lambda _config: "silu", "use_bias": lambda _config: False},
+        assumed={
+            "hidden_act": lambda _config: "silu",
+            "use_bias": lambda _config: False,
+            "intermediate_size": lambda config: 2 * config.integer("hidden_size"),
+        },
     ),
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from quantizer.architectures.architecture import Architecture
 from quantizer.architectures.rows import DECODER, RMS_NORM
 from quantizer.architectures.shapes import ATTENTION, GATED_FEED_FORWARD, POST_NORMS, decoder
-from quantizer.architectures.windows import WINDOW, WINDOW_PATTERN
+from quantizer.architectures.windows import WINDOW, WINDOW_PATTERN, WINDOW_ROPE
 
 __all__ = ["OLMO"]
 
@@ -29,5 +29,9 @@ _OLMO_2 = Architecture(
 OLMO = (
     _OLMO_2,
     # the same to llama.cpp, with windows
-    replace(_OLMO_2, hf_classes=("Olmo3ForCausalLM",), hyperparameters=DECODER + RMS_NORM + WINDOW + WINDOW_PATTERN),
+    replace(
+        _OLMO_2,
+        hf_classes=("Olmo3ForCausalLM",),
+        hyperparameters=DECODER + RMS_NORM + WINDOW + WINDOW_PATTERN + WINDOW_ROPE,
+    ),
 )

@@ -9,7 +9,7 @@ from quantizer.architectures.rope import ROPE
 from quantizer.architectures.shapes import head_size
 from quantizer.config import Config
 
-__all__ = ["DECODER", "EXPERTS", "LAYER_NORM", "RMS_NORM", "ROTATED", "VOCABULARY", "integer", "number"]
+__all__ = ["DECODER", "EXPERTS", "LAYER_NORM", "RMS_NORM", "ROTATED", "SIZES", "VOCABULARY", "integer", "number"]
 
 
 def integer(*names: str) -> Callable[[Config], Value]:
@@ -22,7 +22,7 @@ def number(*names: str) -> Callable[[Config], Value]:
     return lambda config: config.optional_number(*names)
 
 
-_SIZES = (
+SIZES = (
     Hyperparameter("block_count", "u32", integer("num_hidden_layers")),
     Hyperparameter("context_length", "u32", integer("max_position_embeddings")),
     Hyperparameter("embedding_length", "u32", integer("hidden_size")),
@@ -34,7 +34,7 @@ _HEADS = (
     Hyperparameter("attention.key_length", "u32", head_size),
     Hyperparameter("attention.value_length", "u32", head_size),
 )
-DECODER = _SIZES + _HEADS + ROPE
+DECODER = SIZES + _HEADS + ROPE
 RMS_NORM = (Hyperparameter("attention.layer_norm_rms_epsilon", "f32", lambda config: config.number("rms_norm_eps")),)
 LAYER_NORM = (
     Hyperparameter(
@@ -44,6 +44,6 @@ LAYER_NORM = (
 VOCABULARY = (Hyperparameter("vocab_size", "u32", integer("vocab_size")),)
 ROTATED = (Hyperparameter("rope.dimension_count", "u32", head_size),)
 EXPERTS = (
-    Hyperparameter("expert_count", "u32", integer("num_local_experts", "num_experts")),
+    Hyperparameter("expert_count", "u32", integer("num_local_experts", "num_experts", "n_routed_experts")),
     Hyperparameter("expert_used_count", "u32", integer("num_experts_per_tok")),
 )

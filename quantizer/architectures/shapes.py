@@ -52,9 +52,21 @@ DIMENSIONS: Mapping[str, Callable[[Config], int]] = {
     "n_query": _n_query,
     "n_kv": _n_kv,
     "n_qkv": lambda config: _n_query(config) + 2 * _n_kv(config),
-    "n_expert": lambda config: config.integer("num_local_experts", "num_experts"),
+    "n_expert": lambda config: config.integer("num_local_experts", "num_experts", "n_routed_experts"),
     # experts of another width than `intermediate_size` say so
     "n_ff_expert": lambda config: config.integer("moe_intermediate_size", "intermediate_size"),
+    "n_ff_shared_experts": lambda config: config.integer("n_shared_experts") * config.integer("moe_intermediate_size"),
+    "n_heads": lambda config: config.integer("num_attention_heads"),
+    "n_nope": lambda config: config.integer("qk_nope_head_dim"),
+    "n_value": lambda config: config.integer("v_head_dim"),
+    "n_values": lambda config: config.integer("v_head_dim") * config.integer("num_attention_heads"),
+    "n_q_rank": lambda config: config.integer("q_lora_rank"),
+    "n_kv_rank": lambda config: config.integer("kv_lora_rank"),
+    "n_kv_rank_and_rope": lambda config: config.integer("kv_lora_rank") + config.integer("qk_rope_head_dim"),
+    "n_mla_query": lambda config: (
+        (config.integer("qk_nope_head_dim") + config.integer("qk_rope_head_dim"))
+        * config.integer("num_attention_heads")
+    ),
     "n_conv": lambda config: config.integer("conv_kernel"),
     "n_state": lambda config: config.integer("state_size"),
     "n_step": lambda config: config.integer("time_step_rank"),

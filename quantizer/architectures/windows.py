@@ -8,7 +8,7 @@ from quantizer.architectures.architecture import Hyperparameter, Value
 from quantizer.architectures.rows import integer
 from quantizer.config import Config
 
-__all__ = ["WINDOW", "WINDOW_PATTERN", "windows_but_every"]
+__all__ = ["WINDOW", "WINDOW_PATTERN", "WINDOW_ROPE", "windows_but_every"]
 
 WINDOW = (Hyperparameter("attention.sliding_window", "u32", integer("sliding_window")),)
 
@@ -23,9 +23,15 @@ def windows_but_every(n: int) -> Callable[[Config], list[str]]:
     return kinds
 
 
+def _rope_base(config: Config) -> Value:
+    windowed = config.section("rope_parameters").section("sliding_attention")
+    return windowed.optional_number("rope_theta") or config.optional_number("rope_local_base_freq")
+
+
 def _pattern(config: Config) -> Value:
     kinds = config.values.get("layer_types") or windows_but_every(4)(config)
     return [kind == "sliding_attention" for kind in kinds]
 
 
 WINDOW_PATTERN = (Hyperparameter("attention.sliding_window_pattern", "bool[]", _pattern),)
+WINDOW_ROPE = (Hyperparameter("rope.freq_base_swa", "f32", _rope_base),)

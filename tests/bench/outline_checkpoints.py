@@ -2,8 +2,8 @@
 
     uv run python tests/bench/outline_checkpoints.py FOLDER tests/quantizer/outlines.json
 
-FOLDER is one that `tiny_checkpoints.py` wrote. An outline holds the config, cut to one layer, the names and shapes of
-what is then left, and the metadata that conversion makes of it: run this only after the logits were compared.
+FOLDER is one that `tiny_checkpoints.py` wrote. An outline holds the config, cut to one layer of each kind, the names and
+shapes of what is then left, and the metadata that conversion makes of it: run this only after the logits were compared.
 """
 
 from __future__ import annotations
@@ -25,30 +25,29 @@ _DROPPED = re.compile(
 
 def outline(folder: Path) -> dict[str, Any]:
     """The outline of one checkpoint."""
-    config = _one_layer(json.loads((folder / "config.json").read_text()))
+    config = _shortened(json.loads((folder / "config.json").read_text()))
     architecture, settings = recognise(config)
     rows = {row.key: row.read(settings) for row in architecture.hyperparameters}
     return {
         "config": config,
-        "tensors": _tensors(folder / "model.safetensors"),
+        "tensors": _tensors(folder / "model.safetensors", settings.integer("num_hidden_layers")),
         "metadata": {key: value for key, value in rows.items() if value is not None},
     }
 
 
-def _one_layer(config: dict[str, Any]) -> dict[str, Any]:
+def _shortened(config: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in config.items() if not _DROPPED.fullmatch(key) and value is not None}
-    kept |= {key: _one_layer(value) for key, value in kept.items() if key == "text_config"}
-    return kept | {"num_hidden_layers": 1} if "hidden_size" in kept else kept
+    kept |= {key: _shortened(value) for key, value in kept.items() if key == "text_config"}
+    n_layers = 1 + kept.get("first_k_dense_replace", 0)
+    return kept | {"num_hidden_layers": n_layers} if "hidden_size" in kept else kept
 
 
-def _tensors(path: Path) -> dict[str, list[int]]:
+def _tensors(path: Path, n_layers: int) -> dict[str, list[int]]:
     with path.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    return {
-        name: entry["shape"]
-        for name, entry in header.items()
-        if name != "__metadata__" and not re.search(r"\.layers\.[1-9]", name)
-    }
+    header.pop("__metadata__")
+    layers = {name: re.search(r"\.layers\.(\d+)", name) for name in header}
+    return {name: header[name]["shape"] for name, layer in layers.items() if not layer or int(layer[1]) < n_layers}
 
 
 def main() -> None:

@@ -57,6 +57,15 @@ _WINDOWED = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
 }
 _EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+_LATENT = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "n_shared_experts": 1} | {
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "first_k_dense_replace": 1,
+    "num_key_value_heads": 4,
+}
+_TALL = {"rope_parameters": _YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}}
 _GEMMA = {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 40}
 
 # name -> transformers' config class, and what it is told beyond `_PLAIN`
@@ -88,7 +97,10 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "starcoder2": ("Starcoder2Config", {"sliding_window": None}),
     "command-r": ("CohereConfig", {"logit_scale": 0.25}),
     "cohere2": ("Cohere2Config", {"sliding_window": 40, "logit_scale": 0.25}),
-    "mamba": ("MambaConfig", {"state_size": 8, "time_step_rank": 6, "expand": 2}),
+    "deepseek3": ("DeepseekV3Config", _LATENT | {"q_lora_rank": 24, "n_group": 2, "topk_group": 1}),
+    "deepseek3-yarn": ("DeepseekV3Config", _LATENT | {"q_lora_rank": 24, "n_group": 1, "topk_group": 1} | _TALL),
+    "deepseek2-lite": ("DeepseekV2Config", _LATENT | {"q_lora_rank": None, "num_hidden_layers": 27}),
+    "mamba": ("MambaConfig", {"state_size": 8, "time_step_rank": 6, "intermediate_size": 128}),
     "stablelm": ("StableLmConfig", {"use_qkv_bias": True}),
     "stablelm-parallel": ("StableLmConfig", {"use_parallel_residual": True, "qk_layernorm": True}),
     "glm4": ("Glm4Config", {"head_dim": 32, "attention_bias": True}),

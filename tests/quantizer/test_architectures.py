@@ -110,6 +110,18 @@ def test_the_towers_of_a_model_that_sees_stay_behind() -> None:
     assert set(tensors) == set(converted(OUTLINES["gemma3"]))
 
 
+def test_layers_that_guess_ahead_stay_behind() -> None:
+    outline = OUTLINES["deepseek3"]
+    later = {"model.layers.7.eh_proj.weight": [64, 128]}
+    assert set(converted(outline | {"tensors": outline["tensors"] | later})) == set(converted(outline))
+
+
+def test_a_fused_tensor_of_other_heads_is_refused() -> None:
+    outline = OUTLINES["deepseek3"]
+    with pytest.raises(CheckpointError, match=r"kv_b_proj.* does not split into 3 attention heads"):
+        converted(outline | {"config": changed("deepseek3", num_attention_heads=3)})
+
+
 @pytest.mark.parametrize(
     ("name", "setting", "value"),
     [

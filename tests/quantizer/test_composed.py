@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantizer.composed import MappedTensor, StackedTensor
+from quantizer.composed import MappedTensor, StackedTensor, TransposedTensor
 from quantizer.config import Config
 from quantizer.errors import CheckpointError
 from quantizer.sources import FileTensor, RearrangedTensor
@@ -43,6 +43,16 @@ def test_a_stack_holds_its_parts_in_order_however_it_is_cut(n_parts: int, n_rows
     assert b"".join(slabs) == whole.tobytes()
     assert all(len(slab) == rows_per_slab * 12 for slab in slabs[:-1])
     assert len(slabs) == -(-n_parts * n_rows // rows_per_slab)
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16"])
+def test_rows_of_a_matrix_transpose_into_columns_however_they_are_cut(kind: str) -> None:
+    whole = np.arange(28, dtype=np.float32).reshape(7, 4)
+    turned = TransposedTensor(tensor(whole, kind=kind).rows(2, 7))
+    expected = whole[2:7].T.astype("<f4" if kind == "F32" else "<f2").tobytes()
+    assert turned.shape == (5, 4)
+    assert b"".join(turned.slabs(3)) == expected
+    assert len(list(turned.slabs(3))) == 2
 
 
 def test_parts_of_different_types_do_not_stack() -> None:
