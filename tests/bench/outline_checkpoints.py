@@ -3,7 +3,7 @@
     uv run python tests/bench/outline_checkpoints.py FOLDER tests/quantizer/outlines.json
 
 FOLDER is one that `tiny_checkpoints.py` wrote. An outline holds the config, cut to one layer of each kind, the names
-and shapes of what is then left, and the metadata that conversion makes of it: run this only after the logits were compared.
+and shapes of what is then left, and the metadata that conversion makes of it: run this after the logits were compared.
 """
 
 from __future__ import annotations
