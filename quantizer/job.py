@@ -23,7 +23,7 @@ from quantizer.file_types import file_type_named
 from quantizer.overrides import Overrides, parse_override, weight_type_named
 
 if TYPE_CHECKING:
-    from quantizer.quantize import QuantizePlan
+    from quantizer.plan import QuantizePlan
 
 __all__ = ["JobRequest", "main"]
 
@@ -50,8 +50,8 @@ class JobRequest:
         return json.dumps(asdict(self)).encode() + b"\n"
 
     def plan(self) -> QuantizePlan:
-        """What will be written. Raises UserError as `quantizer.quantize.plan` does, UsageError for wrong options."""
-        from quantizer import quantize  # brings in numpy, which a face does without
+        """What will be written. Raises UserError as `quantizer.plan.plan` does, UsageError for wrong options."""
+        from quantizer import plan  # brings in numpy, which a face does without
 
         overrides = Overrides(
             tuple(parse_override(text) for text in self.tensor_types),
@@ -59,8 +59,8 @@ class JobRequest:
             weight_type_named(self.embedding_type) if self.embedding_type else None,
         )
         imatrix = Path(self.imatrix) if self.imatrix else None
-        options = quantize.PlanOptions(overrides, self.max_shard_bytes, self.keeps_split, imatrix)
-        return quantize.plan(Path(self.source), file_type_named(self.file_type), Path(self.output), options)
+        options = plan.PlanOptions(overrides, self.max_shard_bytes, self.keeps_split, imatrix)
+        return plan.plan(Path(self.source), file_type_named(self.file_type), Path(self.output), options)
 
 
 def main() -> int:

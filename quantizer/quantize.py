@@ -1,148 +1,25 @@
-"""Quantize: plan from headers alone what will be written, to the byte; then write it, one tensor at a time.
+"""Quantize: write what was planned, one tensor at a time.
 
-The plan is a value that a dry run prints. Writing takes over what a killed run of the same plan left, the output
-appears under its name only when whole and synced, the input is never touched, and memory holds a few slabs of rows.
+Takes over what a killed run of the same plan left; the output appears under its name only when whole and synced, the
+input is never touched, and memory holds a few slabs of rows. Knows nothing of how a plan is made.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from importlib.metadata import version
-from itertools import accumulate
 from pathlib import Path
 
-from quantizer.blocks import OutputFile
 from quantizer.errors import CheckpointError, ModelFileError, UsageError
 from quantizer.events import Event, Progress, Resumed, Warned
-from quantizer.fallbacks import fallback_warnings
-from quantizer.file_types import FileType
-from quantizer.imatrix import ImportanceMatrix, imatrix_entries, read_imatrix
-from quantizer.layout import Entry, OutputTensor, encode_entry, encode_header, padding
-from quantizer.mix import Assignment, MixTensor, assign
+from quantizer.layout import OutputTensor, padding
 from quantizer.output import PartialOutput, check_output
-from quantizer.overrides import Overrides
 from quantizer.pipeline import PlannedTensor, converted
-from quantizer.shards import shard_entries, shard_path, split_by_bytes
-from quantizer.sources import SourceModel, SourceTensor
-from quantizer.tensor_types import TensorType
+from quantizer.plan import QuantizePlan
 
-__all__ = ["PlanOptions", "PlannedShard", "QuantizePlan", "execute", "fingerprint", "open_source", "plan", "plan_model"]
-
-_QUANTIZATION_VERSION = 2  # GGML_QNT_VERSION
-_NO_OVERRIDES = Overrides()
-_PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl"}
-
-
-@dataclass(frozen=True, slots=True)
-class PlanOptions:
-    """What a person may want beside the type; files of at most `max_shard_bytes`, 0 for one file.
-
-    `imatrix` is the file of an importance matrix of the same model.
-    """
-
-    overrides: Overrides = _NO_OVERRIDES
-    max_shard_bytes: int = 0
-    keeps_split: bool = False
-    imatrix: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedShard:
-    """One file of the output: `header` and then `tensors`."""
-
-    path: Path
-    header: bytes
-    tensors: tuple[PlannedTensor, ...]
-
-    @property
-    def file(self) -> OutputFile:
-        """The file as a row of blocks: each tensor with its padding, the first after the header."""
-        first, *others = (tensor.output.n_bytes + padding(tensor.output.n_bytes) for tensor in self.tensors)
-        return OutputFile(self.path, (len(self.header) + first, *others))
-
-
-@dataclass(frozen=True, slots=True)
-class QuantizePlan:
-    """What will be written: one file called `output`, or several that are named after it."""
-
-    output: Path
-    file_type: FileType
-    shards: tuple[PlannedShard, ...]
-    warnings: tuple[str, ...]
-    missing_imatrix: tuple[str, ...]
-    n_parameters: int
-    inputs: tuple[Path, ...]
-
-    @property
-    def tensors(self) -> tuple[PlannedTensor, ...]:
-        """The tensors of all files, in order."""
-        return tuple(tensor for shard in self.shards for tensor in shard.tensors)
-
-    @property
-    def n_bytes(self) -> int:
-        """Size of the output in bytes, which is also all the disk space that is taken meanwhile."""
-        return sum(shard.file.n_bytes for shard in self.shards)
-
-    @property
-    def bits_per_weight(self) -> float:
-        """Bits of all files for each weight."""
-        return 8 * self.n_bytes / self.n_parameters
-
-
-_NO_OPTIONS = PlanOptions()
-
-
-def plan(source: Path, file_type: FileType, output: Path, options: PlanOptions = _NO_OPTIONS) -> QuantizePlan:
-    """Read the headers of `source` (a checkpoint folder or a GGUF) and decide what `output` will hold.
-
-    Raises UserError naming what cannot be read, converted or quantized.
-    """
-    return plan_model(open_source(source), file_type, output, options)
-
-
-def plan_model(
-    model: SourceModel, file_type: FileType, output: Path, options: PlanOptions = _NO_OPTIONS
-) -> QuantizePlan:
-    """Decide what `output` will hold of a model that is open already.
-
-    Raises UsageError for too many files, ModelFileError for what is no importance matrix.
-    """
-    matrix = read_imatrix(options.imatrix) if options.imatrix else None
-    mix = [MixTensor(tensor.name, tensor.shape, _unquantized(model, tensor)) for tensor in model.tensors]
-    verdicts = assign(mix, file_type, model.shape, matrix is not None, options.overrides)
-    tensors = tuple(_planned(tensor, verdicts[tensor.name].target, matrix) for tensor in model.tensors)
-    entries = _entries(model, file_type, imatrix_entries(options.imatrix, matrix) if options.imatrix and matrix else [])
-    shards = tuple(_shards(output, entries, tensors, _counts(model, entries, tensors, options)))
-    return QuantizePlan(
-        output,
-        file_type,
-        shards,
-        tuple(_warnings(tensors, verdicts, shards, options)),
-        tuple(tensor.output.name for tensor in tensors if _lacks_weights(tensor, verdicts)),
-        model.n_parameters,
-        (*model.inputs, *([options.imatrix] if options.imatrix else [])),
-    )
-
-
-def open_source(source: Path) -> SourceModel:
-    """A checkpoint folder or a GGUF file as a model. Raises UserError."""
-    if source.is_dir():
-        from quantizer.convert import open_checkpoint  # brings in gguf, which a GGUF source does without
-
-        return open_checkpoint(source)
-    if source.suffix.lower() in _PICKLES:
-        raise CheckpointError(
-            f"{source.name} is a PyTorch pickle; loading one runs whatever code it contains.",
-            "Get the safetensors version of this model and name its folder.",
-        )
-    if source.suffix.lower() == ".safetensors":
-        raise CheckpointError(f"{source.name} is one file of a checkpoint.", "Name the folder it lies in.")
-    from quantizer.gguf_source import open_gguf
-
-    return open_gguf(source)
+__all__ = ["execute", "fingerprint"]
 
 
 def execute(
@@ -224,69 +101,3 @@ def _identity(path: Path) -> tuple[str, int, int]:
     except OSError as error:
         raise ModelFileError(f"{path} cannot be read: {error.strerror}.", "Keep the model where it is.") from error
     return str(path.resolve()), status.st_size, status.st_mtime_ns
-
-
-def _planned(tensor: SourceTensor, target: TensorType, matrix: ImportanceMatrix | None) -> PlannedTensor:
-    weights = matrix.weights(tensor.name, tensor.shape) if matrix and target.is_quantized else None
-    return PlannedTensor(tensor, OutputTensor(tensor.name, tensor.shape, target), weights)
-
-
-def _lacks_weights(tensor: PlannedTensor, verdicts: Mapping[str, Assignment]) -> bool:
-    return verdicts[tensor.output.name].needs_imatrix and tensor.weights is None
-
-
-def _counts(
-    model: SourceModel, entries: list[Entry], tensors: Sequence[PlannedTensor], options: PlanOptions
-) -> Sequence[int]:
-    """How many tensors each file gets."""
-    if options.max_shard_bytes:
-        outputs = [tensor.output for tensor in tensors]
-        return split_by_bytes(entries, outputs, options.max_shard_bytes)
-    return (options.keeps_split and model.shard_counts) or [len(tensors)]
-
-
-def _shards(
-    output: Path, entries: list[Entry], tensors: Sequence[PlannedTensor], counts: Sequence[int]
-) -> Iterator[PlannedShard]:
-    """Cut the tensors into files; the first has all the metadata, as llama.cpp wants it."""
-    for index, (stop, count) in enumerate(zip(accumulate(counts), counts, strict=True)):
-        part = tuple(tensors[stop - count : stop])
-        marks = shard_entries(index, len(counts), len(tensors))
-        header = encode_header([*(entries if index == 0 else ()), *marks], [tensor.output for tensor in part])
-        yield PlannedShard(shard_path(output, index, len(counts)), header, part)
-
-
-def _unquantized(model: SourceModel, tensor: SourceTensor) -> TensorType:
-    return model.unquantized.get(tensor.name, tensor.stored)
-
-
-def _entries(model: SourceModel, file_type: FileType, notes: Sequence[Entry]) -> list[Entry]:
-    """The source's metadata with the two entries that quantizing changes, and notes of how it was done."""
-    ours = (
-        encode_entry("general.file_type", file_type.ftype_id, "u32"),
-        encode_entry("general.quantization_version", _QUANTIZATION_VERSION, "u32"),
-        *notes,
-    )
-    changed = {entry.key for entry in ours}
-    return [*(entry for entry in model.entries if entry.key not in changed), *ours]
-
-
-def _warnings(
-    tensors: Sequence[PlannedTensor],
-    verdicts: Mapping[str, Assignment],
-    shards: Sequence[PlannedShard],
-    options: PlanOptions,
-) -> Iterator[str]:
-    n_again = sum(_is_requantized(tensor) for tensor in tensors)
-    if n_again:
-        yield f"{n_again} tensors are quantized already; quantizing them again loses more than from the original."
-    yield from fallback_warnings(verdicts)
-    for option in options.overrides.unused(list(verdicts)):
-        yield f"{option} matches no tensor of this model."
-    for shard in shards:
-        if 0 < options.max_shard_bytes < shard.file.n_bytes:
-            yield f"{shard.path.name} takes {shard.file.n_bytes:,} bytes: one tensor alone is that large."
-
-
-def _is_requantized(tensor: PlannedTensor) -> bool:
-    return tensor.source.stored.is_quantized and tensor.source.stored != tensor.output.kind

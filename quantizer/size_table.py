@@ -8,7 +8,7 @@ from pathlib import Path
 
 from quantizer.file_types import FILE_TYPES, FileType
 from quantizer.header import Header, parse_header
-from quantizer.quantize import QuantizePlan, open_source, plan_model
+from quantizer.plan import QuantizePlan, open_source, plan_model
 
 __all__ = ["SizeRow", "planned_header", "size_table"]
 

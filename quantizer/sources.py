@@ -1,6 +1,6 @@
 """Tensors that can be read row by row, wherever they come from, and the model they make up.
 
-A SourceModel is what both a GGUF and a converted checkpoint look like to `quantizer.quantize`. Weights are read, not
+A SourceModel is what both a GGUF and a converted checkpoint look like to `quantizer.plan`. Weights are read, not
 mapped: a file that shrinks while mapped would kill the process.
 """
 

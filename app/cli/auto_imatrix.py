@@ -45,7 +45,7 @@ def automatic_imatrix(source: Path, n_threads: int) -> Path:
 def _key(source: Path) -> str:
     """Return a name for the weights of `source` and the text that they read."""
     from app.engine.store import fingerprint
-    from quantizer.quantize import open_source
+    from quantizer.plan import open_source
 
     first, *others = open_source(source).inputs
     text = hashlib.sha256(CALIBRATION.read_bytes()).hexdigest()

@@ -22,7 +22,8 @@ from quantizer.events import Event, Progress
 from quantizer.file_types import FILE_TYPES, FileType, file_type_named
 from quantizer.layout import Entry, encode_entry
 from quantizer.mix import ModelShape
-from quantizer.quantize import QuantizePlan, execute, plan_model
+from quantizer.plan import QuantizePlan, plan_model
+from quantizer.quantize import execute
 from quantizer.sources import SourceModel
 
 __all__ = ["plan_random_model"]

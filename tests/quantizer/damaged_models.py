@@ -16,7 +16,8 @@ from gguf_files import tiny_llama
 from quantizer.file_types import file_type_named
 from quantizer.header import ArrayRef, Header, read_header
 from quantizer.layout import Entry, OutputTensor, encode_entry, encode_header
-from quantizer.quantize import PlanOptions, execute, plan
+from quantizer.plan import PlanOptions, plan
+from quantizer.quantize import execute
 from quantizer.tensor_types import tensor_type
 
 __all__ = ["Damage", "Originals", "damages"]

@@ -13,7 +13,8 @@ from quantizer.convert import open_checkpoint
 from quantizer.errors import CheckpointError, UserError
 from quantizer.file_types import file_type_named
 from quantizer.header import Header, read_header
-from quantizer.quantize import execute, plan
+from quantizer.plan import plan
+from quantizer.quantize import execute
 
 LLAMA_3 = {
     "rope_type": "llama3",

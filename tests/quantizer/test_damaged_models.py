@@ -9,7 +9,7 @@ from damaged_models import Damage, Originals, damages
 
 from quantizer.errors import UserError
 from quantizer.file_types import file_type_named
-from quantizer.quantize import plan
+from quantizer.plan import plan
 
 N_EACH = 12
 

@@ -22,7 +22,8 @@ from quantizer.events import Event, Progress, Resumed
 from quantizer.job import JobRequest
 from quantizer.journal import Journal, journal_path
 from quantizer.output import partial_path
-from quantizer.quantize import QuantizePlan, fingerprint
+from quantizer.plan import QuantizePlan
+from quantizer.quantize import fingerprint
 from quantizer.runner import run_job
 
 

@@ -19,7 +19,8 @@ from quantizer.events import Event, Progress, Warned
 from quantizer.file_types import FILE_TYPES, file_type_named
 from quantizer.gate import admit
 from quantizer.header import read_header
-from quantizer.quantize import QuantizePlan, execute, plan
+from quantizer.plan import QuantizePlan, plan
+from quantizer.quantize import execute
 from quantizer.tensor_types import TENSOR_TYPES, tensor_type_named
 
 DiskUsage = namedtuple("DiskUsage", ("total", "used", "free"))

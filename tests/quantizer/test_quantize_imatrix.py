@@ -13,7 +13,8 @@ from quantizer.errors import UsageError
 from quantizer.file_types import file_type_named
 from quantizer.header import read_header
 from quantizer.imatrix import Excitation, ImportanceMatrix, read_imatrix, save_imatrix
-from quantizer.quantize import PlanOptions, execute, plan
+from quantizer.plan import PlanOptions, plan
+from quantizer.quantize import execute
 
 UP = "blk.0.ffn_up.weight"
 NEEDY = ("IQ2_XXS", "Q2_K_S")  # of those that need a matrix; tables for the others take seconds each to build

@@ -12,7 +12,8 @@ from quantizer.errors import UsageError
 from quantizer.file_types import file_type_named
 from quantizer.gate import admit, shard_paths
 from quantizer.header import read_header
-from quantizer.quantize import PlanOptions, QuantizePlan, execute, plan
+from quantizer.plan import PlanOptions, QuantizePlan, plan
+from quantizer.quantize import execute
 from quantizer.shards import shard_index, shard_path, unsplit_name
 
 ORACLE = Path(__file__).parent / "llama_oracle.py"

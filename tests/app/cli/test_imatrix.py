@@ -61,7 +61,9 @@ def test_a_model_is_no_matrix(tmp_path: Path, environment: Mapping[str, str], ti
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return TinyLlama(n_layers=1, extra_config={"max_position_embeddings": 512}).write(tmp_path_factory.mktemp("model") / "tiny")
+    return TinyLlama(n_layers=1, extra_config={"max_position_embeddings": 512}).write(
+        tmp_path_factory.mktemp("model") / "tiny"
+    )
 
 
 def test_a_checkpoint_gets_its_matrix_by_itself_once(

@@ -13,7 +13,8 @@ from packers import FORMATS, Packed, awq, compressed, fp8, gptq, int8_rows, nf4,
 from quantizer.convert import open_checkpoint
 from quantizer.errors import CheckpointError
 from quantizer.file_types import file_type_named
-from quantizer.quantize import execute, plan
+from quantizer.plan import plan
+from quantizer.quantize import execute
 
 Stored = dict[str, tuple[str, np.ndarray]]
 TINY = TinyLlama(n_layers=1, n_embd=64, n_ff=96, dtype="F32")
