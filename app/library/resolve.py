@@ -16,7 +16,7 @@ from pathlib import Path
 from app.settings import Settings
 from quantizer.errors import ModelFileError
 
-__all__ = ["GUIDE", "ModelRef", "UnknownModelError", "available", "named", "portable", "resolve"]
+__all__ = ["GUIDE", "ModelRef", "UnknownModelError", "absolute", "available", "named", "portable", "resolve"]
 
 GUIDE = "guide"
 _GUIDE_FILE = "guide-Q8_0.gguf"
@@ -85,7 +85,15 @@ def named(name: str, here: Sequence[ModelRef]) -> ModelRef:
 def portable(name: str) -> str:
     """Return `name` so that a process with another working folder understands it: paths become absolute."""
     is_file_here = Path(name).suffix.lower() in _FILE_SUFFIXES and _exists(Path(name))
-    return str(Path(name).expanduser().absolute()) if _is_path(name) or is_file_here else name
+    return str(absolute(name)) if _is_path(name) or is_file_here else name
+
+
+def absolute(path: str) -> Path:
+    """Return `path` from the root of the file system; a `~` of nobody's is a name like any other."""
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError:  # no such user, or one without a home
+        return Path(path).absolute()
 
 
 # How a name may fit, the most exact way first; the name is in lower case.

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.library.resolve import resolve
+from app.library.resolve import absolute, resolve
 from app.settings import Settings
 from quantizer.adapter import admit_adapter
 from quantizer.errors import UsageError
@@ -66,9 +66,9 @@ def _draft_path(settings: Settings) -> str:
 
 def _split(text: str) -> tuple[Path, str]:
     """Return the absolute path and what stands behind its last `=`; a file may have one in its name."""
-    whole = Path(text).expanduser().absolute()
+    whole = absolute(text)
     before, _, after = text.rpartition("=")
-    return (whole, "") if not before or whole.exists() else (Path(before).expanduser().absolute(), after)
+    return (whole, "") if not before or whole.exists() else (absolute(before), after)
 
 
 def _scale(text: str) -> float:

@@ -4,10 +4,10 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.library.resolve import ModelRef, UnknownModelError, available, named, portable, resolve
+from app.library.resolve import ModelRef, UnknownModelError, absolute, available, named, portable, resolve
 from app.settings import Settings
 from quantizer.errors import ModelFileError
 
@@ -92,7 +92,12 @@ def test_a_name_never_reaches_a_path_outside_the_library(settings: Settings, tmp
         named(str(outside), available(settings))
 
 
+def test_the_home_of_nobody_is_a_name_like_any_other() -> None:
+    assert absolute("~nobody-of-this-name/m.gguf") == Path("~nobody-of-this-name/m.gguf").absolute()
+
+
 @given(st.text(max_size=400))
+@example("~\\")
 def test_any_name_is_resolved_or_refused_with_a_typed_error(name: str) -> None:
     nowhere = Settings(data_dir=Path("/nonexistent"), cache_dir=Path("/nonexistent"))
     with contextlib.suppress(ModelFileError):
