@@ -77,7 +77,9 @@ def engine_decode(backend: LlamaBackend, prompt: list[int], n_tokens: int) -> De
     _clear(backend)
     engine = Engine(backend, events.append, step_cost=StepCost(dict(_NO_DRAFT_PAYS)))
     greedy = SamplingParams(temperature=0.0)
-    engine.submit(Request("bench", tuple(prompt), sampling=greedy, max_tokens=n_tokens, ignore_eos=True))
+    engine.submit(
+        Request(request_id="bench", prompt=tuple(prompt), sampling=greedy, max_tokens=n_tokens, ignore_eos=True)
+    )
     begun_s = 0.0
     while not engine.is_idle:
         engine.step()
