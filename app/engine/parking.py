@@ -50,14 +50,14 @@ class Parking:
 
     def is_worth_saving(self, sequence_id: int) -> bool:
         """Return whether a sequence holds enough that is nowhere else: not in another sequence, and not saved."""
-        if self._is_short(sequence_id) or self._is_saved(sequence_id):
-            return False
-        return self._backend.state_bytes(sequence_id) <= self._store.max_state_bytes
+        return not self._is_short(sequence_id) and self._fits(sequence_id) and not self._is_saved(sequence_id)
 
     def is_replaceable(self, sequence_id: int) -> bool:
         """Return whether a sequence may go at little loss: it is short, saved, or can be saved now."""
-        is_safe = self._is_short(sequence_id) or self._is_saved(sequence_id)
-        return is_safe or self.is_worth_saving(sequence_id)
+        return self._is_short(sequence_id) or self._fits(sequence_id) or self._is_saved(sequence_id)
+
+    def _fits(self, sequence_id: int) -> bool:
+        return self._backend.state_bytes(sequence_id) <= self._store.max_state_bytes
 
     def _is_short(self, sequence_id: int) -> bool:
         return self._tree.own_cells(sequence_id) < MIN_SAVED_TOKENS
