@@ -18,10 +18,11 @@ from quantizer.events import Event, Failed, decode_event
 from quantizer.job import JobRequest
 from quantizer.output import discard_partial
 
-__all__ = ["run_job"]
+__all__ = ["death_of", "run_job"]
 
 _GRACE_S = 5.0
 _LAST_LINES = 8
+_REMEDY = "Run it again: it goes on where it stopped."
 
 
 def run_job(request: JobRequest) -> Iterator[Event]:
@@ -40,7 +41,7 @@ def run_job(request: JobRequest) -> Iterator[Event]:
             _ask(child.stdin, request)
             yield from _events(child.stdout)
             if child.wait() != 0:
-                raise _died(child.returncode, errors)
+                raise death_of("quantizing process", child.returncode, errors, _REMEDY)
         except (GeneratorExit, KeyboardInterrupt):
             _end(child)
             discard_partial(Path(request.output))
@@ -77,9 +78,10 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     child.stdout.close()
 
 
-def _died(status: int, errors: IO[bytes]) -> EngineError:
+def death_of(process: str, status: int, errors: IO[bytes], remedy: str, n_lines: int = _LAST_LINES) -> EngineError:
+    """Return what to say of a child called `process` that ended with `status`: its last words are in `errors`."""
     errors.seek(0)
-    lines = errors.read().decode("utf-8", "replace").strip().splitlines()[-_LAST_LINES:]
-    words = " / ".join(line.strip() for line in lines if line.strip()) or "it said nothing"
+    lines = [line.strip() for line in errors.read().decode("utf-8", "replace").splitlines()]
+    words = " / ".join([line for line in lines if line][-n_lines:]) or "it said nothing"
     how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-    return EngineError(f"The quantizing process {how}: {words}.", "Run it again: it goes on where it stopped.")
+    return EngineError(f"The {process} {how}: {words}.", remedy)

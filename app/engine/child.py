@@ -15,15 +15,17 @@ import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import IO, Any
+from typing import Any
 
 from app.processes import child_environment
-from quantizer.errors import EngineError, UserError, rebuild
+from quantizer.errors import UserError, rebuild
+from quantizer.runner import death_of
 
 __all__ = ["Line", "lines_of", "serve", "watch_stdin"]
 
 Line = dict[str, Any]
 _N_LAST_LINES = 3
+_PROCESS = "process that runs the model"
 
 
 def lines_of(command: Sequence[str], request: Mapping[str, object]) -> Generator[Line, None, None]:
@@ -50,7 +52,9 @@ def lines_of(command: Sequence[str], request: Mapping[str, object]) -> Generator
             for line in child.stdout:
                 yield _checked(json.loads(line))
             if child.wait() != 0:
-                raise _died(child.returncode, errors)
+                raise death_of(
+                    "process that runs the model", child.returncode, errors, "Try another model.", _N_LAST_LINES
+                )
         finally:
             child.kill()
             with suppress(BrokenPipeError):
@@ -94,11 +98,3 @@ def _checked(line: Line) -> Line:
         told = line["error"]
         raise rebuild(told["kind"], told["cause"], told["remedy"], {})
     return line
-
-
-def _died(status: int, errors: IO[bytes]) -> EngineError:
-    errors.seek(0)
-    lines = errors.read().decode("utf-8", "replace").split("\n")
-    words = " / ".join([line.strip() for line in lines if line.strip()][-_N_LAST_LINES:])
-    how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-    return EngineError(f"The process that runs the model {how}: {words or 'it said nothing'}.", "Try another model.")
