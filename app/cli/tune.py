@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +12,7 @@ import click
 from app.engine.tuning import DEFAULT_KV_TYPE, Measured, choose, measured_of
 from app.processes import python_module
 from app.terminal import printable
-from quantizer.errors import EngineError, UsageError
+from quantizer.errors import UsageError
 
 __all__ = ["tune"]
 
@@ -47,28 +46,12 @@ def tune(model: str | None, show: bool, threads: int, wants_json: bool) -> None:
 
 
 def _measure(path: Path, n_threads: int) -> Iterator[tuple[int, int, Measured]]:
-    """Yield (index, how many, speeds) as the child measures them. Leaving early ends the child.
+    """Yield (index, how many, speeds) as the child measures them. Leaving early ends the child. Raises UserError."""
+    from app.engine.child import lines_of
 
-    Raises EngineError with the child's cause, or with how it died.
-    """
-    command = python_module("app.engine.tune_process", str(path), str(n_threads))
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
-        assert child.stdout is not None
-        try:
-            for line in child.stdout:
-                yield _said(line)
-        except BaseException:
-            child.kill()
-            raise
-    if child.returncode != 0:
-        raise EngineError(f"The measuring process ended with status {child.returncode}.", "Try a smaller model.")
-
-
-def _said(line: bytes) -> tuple[int, int, Measured]:
-    said = json.loads(line)
-    if "error" in said:
-        raise EngineError(**said["error"])
-    return said["index"], said["n_settings"], measured_of(said["measured"])
+    request = {"path": str(path), "n_threads": n_threads}
+    for said in lines_of(python_module("app.engine.tune_process"), request):
+        yield said["index"], said["n_settings"], measured_of(said["measured"])
 
 
 def _with_progress(steps: Iterator[tuple[int, int, Measured]]) -> Iterator[Measured]:

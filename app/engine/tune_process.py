@@ -1,16 +1,15 @@
 """The process that tunes a model: loads it under each candidate setting, measures, keeps what it found.
 
-    python -m app.engine.tune_process MODEL.gguf N_THREADS [--idle]
+    python -m app.engine.tune_process                         {"path", "n_threads"} on stdin
+    python -m app.engine.tune_process MODEL.gguf N_THREADS --idle
 
-A line of JSON on stdout for each setting: {"index", "n_settings", "measured"}; and {"error": {"cause", "remedy"}} where
-it ends badly. Each setting is kept as soon as it is measured, so the process may be ended at any time. With --idle it
-measures quickly and only what is not known yet, at the lowest priority, and ends with its stdin. Knows nothing of how
-this is shown.
+Asked on stdin it says {"index", "n_settings", "measured"} for each setting. Each is kept as soon as it is measured, so
+the process may be ended at any time. With --idle it measures quickly and only what is not known yet, at the lowest
+priority, and ends with its stdin. Knows nothing of how this is shown.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -21,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from app.engine import selftest
-from app.engine.child import watch_stdin
+from app.engine.child import Line, serve, watch_stdin
 from app.engine.frames import EngineConfig
 from app.engine.llama import LlamaModel
 from app.engine.loading import tune_file
@@ -130,25 +129,26 @@ def _give_way() -> None:
     watch_stdin()
 
 
-def _tell(line: dict[str, object]) -> None:
-    print(json.dumps(line), flush=True)
+def _work(request: Line) -> Iterator[Line]:
+    path, n_threads = Path(request["path"]), request["n_threads"] or default_threads()
+    for index, (n_settings, measured) in enumerate(_thorough(path, n_threads, load_settings().cache_dir)):
+        yield {"index": index, "n_settings": n_settings, "measured": asdict(measured)}
 
 
-def main() -> None:
-    """Tune the model that the arguments name; exit status 1 when it cannot be done."""
-    path, n_threads = Path(sys.argv[1]), int(sys.argv[2]) or default_threads()
-    cache_dir = load_settings().cache_dir
+def main() -> int:
+    """Tune the model of a request on stdin, or with `--idle` the one that the arguments name.
+
+    The exit status is 1 when it cannot be done.
+    """
+    if "--idle" not in sys.argv:
+        return serve(_work)
+    _give_way()
     try:
-        if "--idle" in sys.argv[3:]:
-            _give_way()
-            _idle(path, n_threads, cache_dir)
-            return
-        for index, (n_settings, measured) in enumerate(_thorough(path, n_threads, cache_dir)):
-            _tell({"index": index, "n_settings": n_settings, "measured": asdict(measured)})
-    except UserError as error:
-        _tell({"error": {"cause": error.cause, "remedy": error.remedy}})
-        sys.exit(1)
+        _idle(Path(sys.argv[1]), int(sys.argv[2]) or default_threads(), load_settings().cache_dir)
+    except UserError:
+        return 1  # nobody listens: `localllm tune` says why
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
