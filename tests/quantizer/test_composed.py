@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_source import Memory
 
 from quantizer.composed import MappedTensor, StackedTensor, TransposedTensor
 from quantizer.config import Config
@@ -13,20 +12,6 @@ from quantizer.errors import CheckpointError
 from quantizer.sources import FileTensor, RearrangedTensor
 from quantizer.tensor_types import tensor_type_named
 from quantizer.transforms import grouped_keys, grouped_queries, grouped_values, plus_one, unpermute_queries
-
-
-@dataclass(frozen=True)
-class Memory:
-    """A source of bytes that lies in memory."""
-
-    data: bytes
-
-    @property
-    def n_bytes(self) -> int:
-        return len(self.data)
-
-    def read(self, start: int, stop: int) -> bytes:
-        return self.data[start:stop]
 
 
 def tensor(values: np.ndarray, name: str = "t", kind: str = "F32") -> FileTensor:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import random
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 
 import gguf
@@ -11,23 +10,10 @@ import pytest
 from gguf_files import raw_gguf, raw_string, tiny_llama
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_source import Memory
 
 from quantizer.errors import ModelFileError
 from quantizer.header import ArrayRef, Header, parse_header, read_header
-
-
-@dataclass(frozen=True)
-class Memory:
-    """A ByteSource over bytes."""
-
-    data: bytes
-
-    @property
-    def n_bytes(self) -> int:
-        return len(self.data)
-
-    def read(self, start: int, stop: int) -> bytes:
-        return self.data[start:stop]
 
 
 def parse(data: bytes) -> Header:
