@@ -6,6 +6,7 @@ Owns where it is kept, and the conversion that a checkpoint needs before it can 
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -57,8 +58,9 @@ def _convert(source: Path, output: Path, n_threads: int) -> None:
     from quantizer.job import JobRequest
     from quantizer.runner import run_job
 
+    request = JobRequest(str(source), _RUNNABLE, str(output), n_threads or os.cpu_count() or 1, is_overwriting=False)
     with JobProgress() as progress:
-        for event in run_job(JobRequest(str(source), _RUNNABLE, str(output), n_threads or 1, is_overwriting=False)):
+        for event in run_job(request):
             progress.show(event)
             if isinstance(event, Planned):
                 size = f"{event.n_bytes / 1e9:.3f} GB"
