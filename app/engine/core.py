@@ -22,7 +22,7 @@ from app.engine.scheduler import StepBudget, plan
 from app.engine.seating import Seating
 from app.engine.sequence import Sequence
 from app.engine.sources import DraftSource
-from app.engine.speculation import StepCost
+from app.engine.step_cost import StepCost
 from app.engine.store import SequenceStore
 from app.engine.turns import Turns
 from app.engine.verification import Verifier

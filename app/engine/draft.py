@@ -8,7 +8,7 @@ costs or of how it is verified.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 __all__ = ["NO_DRAFT", "Draft", "SuffixIndex", "SuffixReader"]
 
@@ -31,6 +31,10 @@ class Draft:
     def cut(self, n_tokens: int) -> Draft:
         """Return the first `n_tokens` of it."""
         return Draft(self.tokens[:n_tokens], self.chances[:n_tokens], self.n_matched, self.source)
+
+    def named(self, source: str) -> Draft:
+        """Return it as one of `source`."""
+        return Draft(self.tokens, self.chances, self.n_matched, source)
 
 
 NO_DRAFT = Draft((), (), 0)
@@ -140,7 +144,8 @@ class SuffixIndex:
             return target
         original = states[target]
         clone = len(states)
-        states.append(replace(original, length=states[state].length + 1, following=dict(original.following)))
+        length, following = states[state].length + 1, dict(original.following)
+        states.append(_State(length, original.link, following, original.end, original.count, original.used))
         original.link = clone
         while state >= 0 and states[state].following.get(token) == target:
             states[state].following[token] = clone

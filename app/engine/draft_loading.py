@@ -15,7 +15,7 @@ from app.engine.draft_model import DraftModel
 from app.engine.frames import EngineConfig
 from app.engine.prediction_head import HeadDrafts
 from app.engine.prediction_layer import PredictionLayer
-from app.engine.speculation import StepCost
+from app.engine.step_cost import StepCost
 from app.engine.tuning import Setting
 from app.engine.vocabulary import mismatch
 from quantizer.errors import ModelFileError

@@ -17,8 +17,9 @@ from app.engine.cache import PrefixCache
 from app.engine.draft import Draft
 from app.engine.greedy_draft import GUESS_EVERY_TOKENS, DraftCost, GreedyDraft
 from app.engine.sequence import Sequence
-from app.engine.sources import Hope, Question
-from app.engine.speculation import CONFIDENCE, StepCost
+from app.engine.sources import Question
+from app.engine.speculation import CONFIDENCE, Hope
+from app.engine.step_cost import StepCost
 
 __all__ = ["DraftModel"]
 
@@ -91,7 +92,8 @@ class DraftModel:
         line = self._line(sequence)
         n_left = min(sequence.limit - len(sequence.tokens), EXPECTED_ANSWER_TOKENS)
         catch_up = self._cost.of_step(line.n_missing) / n_left if line.n_missing > 2 else 0.0
-        return Hope(repeat(sequence.acceptance[self.name].mean_rate, n_most), self._cost.toll(n_answers) + catch_up)
+        rate = sequence.acceptance[self.name].mean_rate
+        return Hope(repeat(rate, n_most), rate, self._cost.toll(n_answers) + catch_up)
 
     def n_guessed(self, sequence: Sequence) -> int:
         line = self._line(sequence)

@@ -16,11 +16,10 @@ from app.engine.lookup import OtherTexts, OwnText
 from app.engine.scheduler import StepBudget
 from app.engine.sequence import Sequence
 from app.engine.sources import DraftSource, Question
-from app.engine.speculation import Acceptance, StepCost, best_cut
+from app.engine.speculation import Acceptance, best_cut
+from app.engine.step_cost import MAX_DRAFT_TOKENS, StepCost
 
 __all__ = ["Drafter"]
-
-MAX_DRAFT_TOKENS = 63  # of all answers together: nobody's next token waits for more
 
 
 @dataclass(slots=True)
@@ -108,6 +107,8 @@ class Drafter:
         """Return how many tokens to ask for: what may pay, or a guess to learn from."""
         hope = source.hope(offer.sequence, offer.n_most, n_answers)
         n_step = self._n_step - len(offer.draft.tokens)
+        if hope.most <= self._cost.least_rate(n_step, n_answers):
+            return source.n_guessed(offer.sequence)
         cut = best_cut(hope.chances, self._cost, n_step, n_answers, hope.toll)
         return cut.n_tokens if cut.gain > offer.gain else source.n_guessed(offer.sequence)
 

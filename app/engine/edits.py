@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from app.engine.draft import NO_DRAFT, Draft
 from app.engine.sequence import Sequence
-from app.engine.sources import Hope, Question
-from app.engine.speculation import AGREEMENT
+from app.engine.sources import Question
+from app.engine.speculation import AGREEMENT, NO_HOPE, Hope
 
 __all__ = ["EditedText"]
 
@@ -146,9 +146,8 @@ class EditedText:
     def hope(self, sequence: Sequence, n_most: int, n_answers: int) -> Hope:  # noqa: ARG002
         trail = self._trail(sequence)
         if trail is None or not trail.ahead(1):
-            return Hope(())
-        surest = Draft((), (1.0,) * n_most, trail.n_agreed)
-        return Hope(sequence.acceptance[self.name].chances(surest))
+            return NO_HOPE
+        return sequence.acceptance[self.name].surest(trail.n_agreed, n_most)
 
     def n_guessed(self, sequence: Sequence) -> int:
         return 1 if sequence in self._trails else 0

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from app.engine.draft import Draft
 from app.engine.sources import Question
-from app.engine.speculation import StepCost
+from app.engine.step_cost import StepCost
 
 __all__ = ["GUESS_EVERY_TOKENS", "DraftCost", "GreedyDraft"]
 

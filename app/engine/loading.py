@@ -25,7 +25,7 @@ from app.engine.frames import EngineConfig
 from app.engine.prediction_layer import has_prediction_layers, prediction_layer
 from app.engine.sizing import sized
 from app.engine.sources import DraftSource
-from app.engine.speculation import StepCost
+from app.engine.step_cost import StepCost
 from app.engine.store import SequenceStore, fingerprint
 from app.engine.tuning import Setting, TuneFile, Work, choose, default_setting, with_kv_type
 from offload.cpu import cpu_name, default_threads

@@ -6,22 +6,16 @@ Owns the index of finished texts, which never leaves the process. Knows nothing 
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
-from dataclasses import replace
 
 from app.engine.draft import Draft, SuffixIndex, SuffixReader
 from app.engine.sequence import Sequence
-from app.engine.sources import Hope, Question
-from app.engine.speculation import MATCH_LENGTH
+from app.engine.sources import Question
+from app.engine.speculation import MATCH_LENGTH, NO_HOPE, Hope
 
 __all__ = ["OtherTexts", "OwnText"]
 
 N_CONTEXT_TOKENS = 64  # of a text that are read to find its place in another; a longer match counts no more
 MAX_OTHER_TOKENS = 32_768  # of finished texts; each takes about 0.5 kB
-
-
-def _lookup_hope(sequence: Sequence, source: str, n_matched: int, n_most: int) -> Hope:
-    """Return what the surest draft after a match of this length would be; looking it up may wait."""
-    return Hope(sequence.acceptance[source].chances(Draft((), (1.0,) * n_most, n_matched)))
 
 
 class OwnText:
@@ -31,15 +25,13 @@ class OwnText:
     evidence = MATCH_LENGTH
 
     def hope(self, sequence: Sequence, n_most: int, n_answers: int) -> Hope:  # noqa: ARG002
-        return _lookup_hope(sequence, self.name, sequence.suffixes().n_matched, n_most)
+        return sequence.acceptance[self.name].surest(sequence.suffixes().n_matched, n_most)
 
     def n_guessed(self, sequence: Sequence) -> int:  # noqa: ARG002
         return 1
 
     def propose(self, questions: Many[Question]) -> list[Draft]:
-        return [
-            replace(question.sequence.suffixes().propose(question.n_tokens), source=self.name) for question in questions
-        ]
+        return [question.sequence.suffixes().propose(question.n_tokens).named(self.name) for question in questions]
 
     def release(self, sequence: Sequence) -> None:
         """Nothing is held: the sequence owns its index."""
@@ -73,15 +65,15 @@ class OtherTexts:
 
     def hope(self, sequence: Sequence, n_most: int, n_answers: int) -> Hope:  # noqa: ARG002
         if not self._indexes:
-            return Hope(())
-        return _lookup_hope(sequence, self.name, self._reading(sequence).best().n_matched, n_most)
+            return NO_HOPE
+        return sequence.acceptance[self.name].surest(self._reading(sequence).best().n_matched, n_most)
 
     def n_guessed(self, sequence: Sequence) -> int:  # noqa: ARG002
         return 1 if self._indexes else 0
 
     def propose(self, questions: Many[Question]) -> list[Draft]:
         return [
-            replace(self._reading(question.sequence).best().propose(question.n_tokens), source=self.name)
+            self._reading(question.sequence).best().propose(question.n_tokens).named(self.name)
             for question in questions
         ]
 

@@ -19,8 +19,9 @@ from app.engine.backend import Chunk
 from app.engine.draft import Draft
 from app.engine.greedy_draft import GUESS_EVERY_TOKENS, DraftCost, GreedyDraft
 from app.engine.sequence import Sequence
-from app.engine.sources import Hope, Question
-from app.engine.speculation import CONFIDENCE, StepCost
+from app.engine.sources import Question
+from app.engine.speculation import CONFIDENCE, Hope
+from app.engine.step_cost import StepCost
 
 __all__ = ["HeadDrafts", "PredictionHead"]
 
@@ -59,7 +60,8 @@ class HeadDrafts:
         self._asked_at: dict[Sequence, int] = {}  # how many tokens it had
 
     def hope(self, sequence: Sequence, n_most: int, n_answers: int) -> Hope:
-        return Hope(repeat(sequence.acceptance[self.name].mean_rate, n_most), self._cost.toll(n_answers))
+        rate = sequence.acceptance[self.name].mean_rate
+        return Hope(repeat(rate, n_most), rate, self._cost.toll(n_answers))
 
     def n_guessed(self, sequence: Sequence) -> int:
         asked_at = self._asked_at.setdefault(sequence, len(sequence.tokens))

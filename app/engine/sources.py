@@ -6,27 +6,15 @@ distribution of the output as it was, at any temperature. Knows nothing of how d
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import Protocol
 
 from app.engine.draft import Draft
 from app.engine.sequence import Sequence
-from app.engine.speculation import Evidence
+from app.engine.speculation import Evidence, Hope
 
-__all__ = ["DraftSource", "Hope", "Question"]
-
-
-@dataclass(frozen=True, slots=True)
-class Hope:
-    """What may be expected of a draft before it is asked for: the chance of each token, and what drafting it costs.
-
-    `toll` is per token, in units of a step of one token.
-    """
-
-    chances: Iterable[float]
-    toll: float = 0.0
+__all__ = ["DraftSource", "Question"]
 
 
 @dataclass(frozen=True, slots=True)

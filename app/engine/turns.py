@@ -29,9 +29,9 @@ class Turns:
 
     def next(self, running: Many[Sequence]) -> list[Sequence]:
         """Return the sequences of one set, in their order; of sets that never had a turn the best-ranked one's."""
-        sets = [sequence.adapters for sequence in sorted(running, key=lambda sequence: sequence.demand.rank)]
-        if self._current not in sets or (len(set(sets)) > 1 and self._clock() - self._began_s >= TURN_S):
-            self._change(sets)
+        sets = {sequence.adapters for sequence in running}
+        if self._current not in sets or (len(sets) > 1 and self._clock() - self._began_s >= TURN_S):
+            self._change([sequence.adapters for sequence in sorted(running, key=lambda sequence: sequence.demand.rank)])
         return [sequence for sequence in running if sequence.adapters == self._current]
 
     def _change(self, sets: list[AdapterSet]) -> None:

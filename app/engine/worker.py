@@ -25,7 +25,7 @@ from app.engine.core import Engine, failure
 from app.engine.embedding_queue import EmbeddingQueue
 from app.engine.frames import Frame
 from app.engine.loading import Loaded, load_model
-from app.engine.speculation import StepCost
+from app.engine.step_cost import StepCost
 from app.settings import load_settings
 from quantizer.errors import RequestError, UserError
 

@@ -20,7 +20,7 @@ from app.engine.fake import FakeBackend
 from app.engine.request import Request, SamplingParams
 from app.engine.scheduler import StepBudget
 from app.engine.sequence import Sequence
-from app.engine.speculation import CPU_COST_RATIOS, StepCost
+from app.engine.step_cost import CPU_COST_RATIOS, StepCost
 
 __all__ = ["gain"]
 

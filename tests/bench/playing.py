@@ -18,7 +18,7 @@ from app.engine.core import Engine, Event
 from app.engine.frames import EngineConfig, Failed, Finished, Output
 from app.engine.llama import LlamaBackend, LlamaModel
 from app.engine.request import Request, SamplingParams
-from app.engine.speculation import StepCost
+from app.engine.step_cost import StepCost
 from app.engine.store import SequenceStore
 from app.engine.tuning import Setting
 

@@ -26,7 +26,7 @@ from app.engine.core import Engine
 from app.engine.frames import EngineConfig
 from app.engine.llama import LlamaBackend, LlamaModel
 from app.engine.request import Request, SamplingParams
-from app.engine.speculation import StepCost
+from app.engine.step_cost import StepCost
 from app.engine.tuning import Setting
 from quantizer.gate import admit
 

@@ -36,6 +36,7 @@ class LlamaBackend:
     def __init__(self, model: int, context: int, facts: ModelFacts, steering: Steering) -> None:
         self.facts = facts
         self._steering = steering
+        self._adapters: AdapterSet | None = None  # what it computes under is not known yet
         self._owned = ExitStack()
         self._owned.callback(lib.llama_free, context)
         self._context = context
@@ -98,7 +99,9 @@ class LlamaBackend:
         return self._end_tokens
 
     def use_adapters(self, adapters: AdapterSet) -> None:
-        self._steering.use(self._context, adapters)
+        if adapters != self._adapters:
+            self._steering.use(self._context, adapters)
+            self._adapters = adapters
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
         status = lib.llama_decode(self._context, self._batch.fill(chunks))

@@ -59,7 +59,7 @@ class Steering:
             raise EngineError(cause, "Load the model without it.")
 
     def use(self, context: int, adapters: AdapterSet) -> None:
-        """Let the context compute under `adapters` from now on; it costs nothing where it does already."""
+        """Let the context compute under `adapters` from now on."""
         n_adapters = len(adapters)
         pointers = (lib.llama_adapter_lora_p_ctypes * n_adapters)(*(self._adapters[key] for key, _ in adapters))
         scales = (ctypes.c_float * n_adapters)(*(scale for _, scale in adapters))

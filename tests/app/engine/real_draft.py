@@ -18,7 +18,7 @@ from app.engine.draft_model import DraftModel
 from app.engine.frames import EngineConfig
 from app.engine.llama import LlamaBackend, LlamaModel
 from app.engine.request import Request, SamplingParams
-from app.engine.speculation import StepCost
+from app.engine.step_cost import StepCost
 from app.engine.tuning import Setting
 
 PROMPTS = ("What is a GGUF file?", "How do I quantize a model?", "Tell me about threads.")

@@ -23,7 +23,7 @@ from app.engine.llama import HeadedBackend, LlamaModel
 from app.engine.prediction_layer import prediction_layer
 from app.engine.request import Request, SamplingParams
 from app.engine.sources import DraftSource
-from app.engine.speculation import StepCost
+from app.engine.step_cost import StepCost
 from app.engine.tuning import Setting
 from quantizer.header import read_header
 

@@ -19,7 +19,7 @@ from app.engine.core import Engine
 from app.engine.frames import EngineConfig, Failed, Finished, Output
 from app.engine.llama import LlamaBackend, LlamaModel, grammar, model
 from app.engine.request import Request, SamplingParams
-from app.engine.speculation import StepCost
+from app.engine.step_cost import StepCost
 from app.engine.tuning import Setting
 
 

@@ -8,7 +8,7 @@ import pytest
 from app.engine.core import Engine
 from app.engine.fake import FakeBackend
 from app.engine.request import Request, SamplingParams
-from app.engine.speculation import StepCost
+from app.engine.step_cost import StepCost
 from app.engine.store import SequenceStore
 
 GREEDY = SamplingParams(temperature=0.0)

@@ -19,7 +19,7 @@ from app.engine.frames import Failed, Finished, Output
 from app.engine.prediction_head import HeadDrafts
 from app.engine.request import FinishReason, Request, SamplingParams, TokenLogprob
 from app.engine.sources import DraftSource
-from app.engine.speculation import StepCost
+from app.engine.step_cost import StepCost
 from app.engine.store import SequenceStore
 from quantizer.errors import EngineError, RequestError
 

@@ -8,7 +8,7 @@ from app.engine.core import Engine, Event
 from app.engine.counters import Counters
 from app.engine.fake import FakeBackend
 from app.engine.request import Request, SamplingParams
-from app.engine.speculation import StepCost
+from app.engine.step_cost import StepCost
 
 LETTERS = b"abcd"
 # After each letter the next has these weights: text that repeats itself, so that drafts are made, and often refused.

@@ -16,7 +16,7 @@ from app.engine.draft_loading import load_draft_model
 from app.engine.fake import FakeBackend
 from app.engine.frames import EngineConfig
 from app.engine.llama import LlamaModel
-from app.engine.speculation import StepCost
+from app.engine.step_cost import StepCost
 from app.engine.tuning import Setting
 from quantizer.errors import ModelFileError
 

@@ -13,7 +13,8 @@ from app.engine.fake import FakeBackend
 from app.engine.request import Request, SamplingParams
 from app.engine.sequence import Sequence
 from app.engine.sources import Question
-from app.engine.speculation import CONFIDENCE, Acceptance, StepCost
+from app.engine.speculation import CONFIDENCE, Acceptance
+from app.engine.step_cost import StepCost
 
 GREEDY = SamplingParams(temperature=0.0)
 
