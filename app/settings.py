@@ -39,6 +39,7 @@ class Settings:
     lora: tuple[str, ...] = ()  # adapters of the default model, each FILE or FILE=NAME
     control_vector: tuple[str, ...] = ()  # directions added in the default model, each FILE or FILE=SCALE
     idle_tune: bool = True  # measure in quiet moments how a model that is new here runs fastest
+    anticipate: bool = True  # compute in quiet moments what the next turn of a chat is sure to begin with
     origins: str = ""  # web pages that may use the service, such as http://localhost:3000, separated by commas
     engine: str = "llama"  # or "fake": random letters at 200 a second, for working on clients
     data_dir: Path = Path(platformdirs.user_data_dir("localllm", appauthor=False))

@@ -26,6 +26,7 @@ _PREFILL_TOKENS = (512, 2000)
 _DECODED_TOKENS = 64
 _MARGIN_TOKENS = 48  # by which a prompt may be longer than it should be
 _TURNS = 5
+_READING_S = 1.0  # between an answer and the next message: nobody answers in no time
 _OTHER_CHATS = 3
 _CLIENTS = (1, 4, 8)
 _CLIENT_WORDS, _CLIENT_TOKENS = 60, 32
@@ -118,13 +119,18 @@ async def turns(bench: Bench) -> AsyncGenerator[Figure, None]:
     for _ in range(bench.n_runs):
         chat = Conversation.fresh(bench.prose)
         answers["cold"].append(await chat.turn(bench.client, bench.prose))
-        answers["next turn"] += [await chat.turn(bench.client, bench.prose) for _ in range(_TURNS - 1)]
+        answers["next turn"] += [await _read_and_reply(chat, bench) for _ in range(_TURNS - 1)]
         for _ in range(_OTHER_CHATS):
             await Conversation.fresh(bench.prose).turn(bench.client, bench.prose)
         answers["back after 3 chats"].append(await chat.turn(bench.client, bench.prose))
         answers["shared system"].append(await chat.sibling().turn(bench.client, bench.prose))
     for case, given in answers.items():
         yield Measurement("first token", case, "s", tuple(answer.first_token_s for answer in given), cached_note(given))
+
+
+async def _read_and_reply(chat: Conversation, bench: Bench) -> Answer:
+    await asyncio.sleep(_READING_S)
+    return await chat.turn(bench.client, bench.prose)
 
 
 async def clients(bench: Bench) -> AsyncGenerator[Figure, None]:

@@ -92,6 +92,8 @@ class Verifier:
         sequence.ledger.add(entry, sequence.text.end)
 
     def _count_output(self, sequence: Sequence) -> None:
+        if sequence.first_token_s is None:  # only its prompt was asked for
+            return
         now_s = self._clock()
         if sequence.last_output_s is None:
             self._counters.begin(sequence.usage(), sequence.timings(now_s))

@@ -6,18 +6,21 @@ Owns which models are loaded and which one answers when a request names none. Kn
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from app.engine.frames import EngineConfig
+from app.engine.request import Request
 from app.library.resolve import ModelRef, available, named, resolve
 from app.processes import python_module
+from app.service.anticipation import Anticipation
 from app.service.attachments import NOTHING_ATTACHED, Attachments
 from app.service.idle_tuning import IdleTuning
 from app.service.model_file import ModelFile, read_model_file
 from app.service.prompt import Prompt, Renderer, make_prompt
-from app.service.supervisor import Supervisor
+from app.service.supervisor import AnswerEvent, Supervisor
 from app.service.tools.offer import NO_TOOLS, Offer
 from app.settings import Settings
 from quantizer.errors import RequestError, UsageError
@@ -35,7 +38,13 @@ class ServedModel:
     ref: ModelRef
     file: ModelFile
     engine: Supervisor
+    anticipation: Anticipation
     adapters: tuple[str, ...] = ()
+
+    def answer(self, *requests: Request) -> AbstractAsyncContextManager[AsyncIterator[AnswerEvent]]:
+        """Run `requests` before anything that nobody has asked for; see `Supervisor.answer`."""
+        self.anticipation.give_way()
+        return self.engine.answer(*requests)
 
 
 def worker_command(settings: Settings) -> list[str]:
@@ -80,7 +89,8 @@ class ModelManager:
         )
         ref = replace(ref, id=self._free_id(ref.id))
         names = tuple(name for _, name in attached.lora)
-        model = ServedModel(ref, file, Supervisor(ref.path, config, self._command, on_work=self._tuning.disturb), names)
+        engine = Supervisor(ref.path, config, self._command, on_work=self._tuning.disturb)
+        model = ServedModel(ref, file, engine, Anticipation(engine), names)
         self._models[ref.id] = model
         model.engine.start()
         if self._settings.idle_tune and self._settings.engine == "llama":
@@ -118,6 +128,15 @@ class ModelManager:
             raise RequestError(f"{model.ref.id} has no chat template.", "Use /v1/completions with it.")
         return await make_prompt(self._renderer, model.file, messages, offer)
 
+    def anticipate(self, model: ServedModel, request: Request, said: Sequence[dict[str, Any]], offer: Offer) -> None:
+        """Let `model` compute ahead what follows `said`, which ends with its answer to `request`, where that is set."""
+
+        async def prompt_after(text: str) -> Prompt:
+            return await self.prompt(model, [*said, {"role": "user", "content": text}], offer)
+
+        if self._settings.anticipate:
+            model.anticipation.begin(request, prompt_after)
+
     async def warm_up(self) -> None:
         """Start what chat will need, so that the first question does not wait for it."""
         await self._renderer.render("", [])
@@ -125,6 +144,8 @@ class ModelManager:
     async def close(self) -> None:
         """End every engine and the renderer."""
         await self._tuning.close()
+        for model in self.loaded:
+            model.anticipation.give_way()
         await asyncio.gather(*(model.engine.stop() for model in self.loaded))
         await self._renderer.close()
 

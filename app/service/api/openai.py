@@ -5,7 +5,7 @@ Owns these routes; bodies and answers have modules of their own. Knows nothing o
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,11 +33,12 @@ _DONE = b"data: [DONE]\n\n"
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The engine's requests, one an answer, and how the answers are to be read."""
+    """The engine's requests, one an answer, how the answers are to be read, and what is done with the only one."""
 
     requests: tuple[engine_request.Request, ...]
     thinking: Thinking = NO_THINKING
     calling: Calling | None = None
+    when_said: Callable[[Answer], None] | None = None
 
     def answers(self) -> dict[str, Answer]:
         """Return the answers by request id, nothing in them yet."""
@@ -45,6 +46,12 @@ class _Wanted:
             request.request_id: Answer(index, self.thinking, self.calling)
             for index, request in enumerate(self.requests)
         }
+
+    def end(self, answers: Mapping[str, Answer]) -> None:
+        """Go on from a conversation's next message; where there are several it is not known which one that is."""
+        only, *others = answers.values()
+        if self.when_said and not others:
+            self.when_said(only)
 
 
 # A template may have to be rendered, which can fail and takes time.
@@ -82,7 +89,14 @@ async def chat_completions(request: Request) -> Response:
 
     async def prepare() -> _Wanted:
         prompt = await models.prompt(model, messages, offer)
-        return _Wanted(body.chat_requests(prompt), body.thinking(prompt), prompt.calling)
+        requests = body.chat_requests(prompt)
+
+        def anticipate(answer: Answer) -> None:
+            if not answer.calls:  # else a tool answers, not the user
+                said = [*messages, {"role": "assistant", "content": answer.text}]
+                models.anticipate(model, requests[0], said, offer)
+
+        return _Wanted(requests, body.thinking(prompt), prompt.calling, anticipate)
 
     return await _respond(request, "chat", body, model, prepare)
 
@@ -115,7 +129,7 @@ async def _chunks(
     shape = AnswerShape.of(kind, wanted.requests, model.ref.id)
     answers = wanted.answers()
     is_opened = False
-    async with model.engine.answer(*wanted.requests) as events:
+    async with model.answer(*wanted.requests) as events:
         async for part in events:
             if not is_opened:
                 is_opened = True
@@ -126,6 +140,7 @@ async def _chunks(
                 yield event(shape.text(delta, counts_tokens=bool(body.timings_per_token)))
             if answer.is_finished:
                 yield event(shape.ending(answer))
+    wanted.end(answers)
     if body.wants_usage:
         yield event(shape.usage(list(answers.values())))
     yield _DONE
@@ -135,9 +150,10 @@ async def _whole(kind: Kind, model: ServedModel, prepare: PrepareRequests) -> Re
     wanted = await prepare()
     shape = AnswerShape.of(kind, wanted.requests, model.ref.id)
     answers = wanted.answers()
-    async with model.engine.answer(*wanted.requests) as events:
+    async with model.answer(*wanted.requests) as events:
         async for part in events:
             answers[part.request_id].add(part)
+    wanted.end(answers)
     return JsonBytes(shape.whole(list(answers.values())))
 
 

@@ -324,3 +324,13 @@ def test_a_worker_killed_in_mid_answer_is_an_error_event_and_the_next_request_is
     last = json.loads([line for line in lines if line][-1].removeprefix("data: "))
     assert last["error"]["kind"] == "EngineError"
     assert service.http.post("/v1/chat/completions", json=CHAT).status_code == 200
+
+
+def test_while_nobody_asks_all_of_the_next_turn_but_its_words_is_computed(service: RunningService) -> None:
+    n_before = service.model()["counters"]["n_finished"]
+    said = service.http.post("/v1/chat/completions", json=CHAT).json()["choices"][0]["message"]
+    service.wait_until(lambda model: model["counters"]["n_finished"] >= n_before + 2)
+    messages = [*CHAT["messages"], said, {"role": "user", "content": "how are you?"}]
+    usage = service.http.post("/v1/chat/completions", json=CHAT | {"messages": messages}).json()["usage"]
+    n_new = usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
+    assert n_new == len("how are you?\n<assistant>")
