@@ -20,9 +20,9 @@ __all__ = ["convert", "encode", "to_float32"]
 _INFINITIES = {"F32": ("<u4", 0x7F800000), "F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80)}
 _BFLOAT_NAN = np.uint16(0x7FC0)
 _MAGNITUDE, _SIGN = np.uint16(0x7FFF), np.uint16(0x8000)
-# The bfloat16 that are normal halves, from the least on: their exponent counts from 112 more, their mantissa is shorter
-_LEAST_SHARED, _N_SHARED = np.uint16(113 << 7), np.uint16(30 << 7)
-_EXPONENT_SHIFT = np.uint16(112 << 7)
+# The bfloat16 that are normal halves, from the least on, without their signs: the highest bit shifted out
+_LEAST_SHARED, _N_SHARED = np.uint16(113 << 8), np.uint16(30 << 8)
+_LEAST_NORMAL = np.uint16(1 << 10)  # as a half
 
 
 RowWeights = Iterable[tuple[slice, npt.NDArray[np.float32]]]
@@ -43,11 +43,11 @@ def convert(
     Returns the bytes, and how many weights were NaN or infinite: those stay so in the plain types and become 0 in
     quantized ones. Raises CheckpointError for weights that are beyond the range of the target type.
     """
+    if (stored.name, target.name) == ("BF16", "F16"):
+        return _half_of_bfloat(data, name)
     n_bad = _n_not_finite(data, stored, n_columns)
     if stored == target:
         return data, n_bad
-    if (stored.name, target.name) == ("BF16", "F16"):
-        return _half_of_bfloat(data, name), n_bad
     rows = to_float32(data, stored, n_columns)
     if n_bad and target.is_quantized:
         rows = np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
@@ -104,15 +104,23 @@ def _half(rows: npt.NDArray[np.float32], name: str) -> bytes:
     return halves.tobytes()
 
 
-def _half_of_bfloat(data: bytes, name: str) -> bytes:
-    """Bfloat16 as F16, by integer arithmetic: numpy's own conversion takes five times as long."""
+def _half_of_bfloat(data: bytes, name: str) -> tuple[bytes, int]:
+    """Bfloat16 as F16, and how many are not finite, by integer arithmetic: numpy's conversion takes five times as long.
+
+    Most have a normal half: the same with an exponent that counts from elsewhere, and a longer mantissa.
+    """
     bits = np.frombuffer(data, "<u2")
-    magnitude = bits & _MAGNITUDE
-    others = np.flatnonzero(magnitude - _LEAST_SHARED >= _N_SHARED)  # zeros, tiny and huge ones
-    halves = ((magnitude - _EXPONENT_SHIFT) << np.uint16(3)) | (bits & _SIGN)
+    halves = bits * np.uint16(2)
+    halves -= _LEAST_SHARED
+    others = np.flatnonzero(halves >= _N_SHARED)  # zeros, tiny and huge ones
+    halves *= np.uint16(4)
+    halves += _LEAST_NORMAL
+    halves |= bits & _SIGN
+    if not len(others):
+        return halves.tobytes(), 0
     rows = to_float32(bits[others].tobytes(), tensor_type_named("BF16"), n_columns=1)
-    halves[others] = np.frombuffer(_half(rows, name), "<u2") if len(others) else ()
-    return halves.tobytes()
+    halves[others] = np.frombuffer(_half(rows, name), "<u2")
+    return halves.tobytes(), int(np.count_nonzero(~np.isfinite(rows)))
 
 
 def _bfloat(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import BinaryIO
 
 from quantizer.blocks import OutputFile, blocks, checksum_of
+from quantizer.checksums import joined
 from quantizer.errors import StorageError, UsageError
 from quantizer.journal import Journal, journal_path
 from quantizer.syncing import BackgroundSync
@@ -58,15 +59,15 @@ class PartialOutput:
             raise
         return self
 
-    def write(self, data: bytes) -> None:
-        """Append `data` to the block that is being written. Raises StorageError."""
+    def write(self, data: bytes, checksum: int | None = None) -> None:
+        """Append `data` to the block that is being written; its CRC-32 is computed unless given. Raises StorageError."""
         try:
             part = self._open_part()
             _write_all(part, data)
             self._syncing.wrote(part, len(data))
         except OSError as error:
             raise _not_written(self._output, error) from error
-        self._checksum = zlib.crc32(data, self._checksum)
+        self._checksum = joined(self._checksum, zlib.crc32(data) if checksum is None else checksum, len(data))
         self.n_written += len(data)
 
     def end_block(self) -> None:

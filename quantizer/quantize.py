@@ -61,7 +61,7 @@ def _write(
             if slab.is_first:
                 n_bad = 0
                 partial.write(headers.get(tensor.output.name, b""))
-            partial.write(slab.data)
+            partial.write(slab.data, slab.checksum)
             n_bad += slab.n_bad
             if slab.is_last:
                 if n_bad:

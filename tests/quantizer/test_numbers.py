@@ -35,6 +35,13 @@ def test_weights_that_are_not_finite_are_counted(kind: TensorType, dtype: str, t
     assert convert(rows.tobytes(), kind, target, 32, "t")[1] == 3
 
 
+def test_bfloats_that_are_not_finite_are_counted_on_their_way_to_halves_and_stay_so() -> None:
+    bits = np.array([0x3F80, 0x7FC0, 0x7F80, 0xFF80, 0x0001], "<u2")
+    data, n_bad = convert(bits.tobytes(), BF16, F16, 5, "t")
+    assert n_bad == 3
+    np.testing.assert_array_equal(np.frombuffer(data, "<f2"), [1, np.nan, np.inf, -np.inf, 0])
+
+
 def test_they_stay_what_they_are_in_plain_types_and_become_nothing_in_quantized_ones() -> None:
     rows = np.ones((1, 32), "<f4")
     rows[0, :3] = np.nan, np.inf, -np.inf
