@@ -23,7 +23,7 @@ from quantizer.tensor_types import TensorType, tensor_type_named
 __all__ = ["Checkpoint", "read_checkpoint", "read_json"]
 
 _INDEX = "model.safetensors.index.json"
-_SINGLE = "model.safetensors"
+_SINGLES = ("model.safetensors", "gptq_model-*.safetensors")  # the second is AutoGPTQ's
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library itself
 _MAX_JSON_BYTES = 256 << 20
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -79,8 +79,8 @@ def read_json(path: Path) -> Any:
 def _shards(folder: Path) -> list[Path]:
     if (folder / _INDEX).exists():
         return _indexed_shards(folder)
-    if (folder / _SINGLE).exists():
-        return [_inside(folder, _SINGLE)]
+    for path in (path for pattern in _SINGLES for path in folder.glob(pattern)):
+        return [_inside(folder, path.name)]
     if any(next(folder.glob(pattern), None) for pattern in _PICKLES):
         raise CheckpointError(
             f"{folder.name} holds PyTorch pickles; loading one runs whatever code it contains.",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeAlias
 
-from quantizer.checkpoint import Checkpoint
+from quantizer.checkpoint import Checkpoint, read_json
 from quantizer.config import Config
 from quantizer.errors import CheckpointError
 from quantizer.packed import awq, bitsandbytes, compressed_tensors, gptq, mxfp4, scaled
@@ -38,10 +39,7 @@ def unpacked(checkpoint: Checkpoint) -> Checkpoint:
 
     Raises CheckpointError naming a format that is not known, or a part that is missing or wrong.
     """
-    config = Config(checkpoint.config)
-    section = config.section("quantization_config", "compression_config")
-    if not section.values:
-        section = config.section("text_config").section("quantization_config")
+    section = _section(checkpoint)
     if not section.values:
         return checkpoint
     name = section.text("quant_method") or "none"
@@ -55,6 +53,23 @@ def unpacked(checkpoint: Checkpoint) -> Checkpoint:
             raise malformed(f"The tensor {weight.name!r} is stored twice")
         weights[weight.name] = weight
     return replace(checkpoint, tensors=parts.left | weights)
+
+
+def _section(checkpoint: Checkpoint) -> Config:
+    """What the checkpoint says of how it is packed, empty where it is not."""
+    config = Config(checkpoint.config)
+    places = (config, config.section("text_config"))
+    said = (place.section("quantization_config", "compression_config") for place in places)
+    return next((section for section in said if section.values), _autogptq(checkpoint.folder))
+
+
+def _autogptq(folder: Path) -> Config:
+    """The file of its own in which AutoGPTQ said it at first, without a name for the format."""
+    path = folder / "quantize_config.json"
+    values = read_json(path) if path.exists() else {}
+    if not isinstance(values, dict):
+        raise malformed(f"{path.name} is not an object")
+    return Config({"quant_method": "gptq", **values} if "bits" in values else {})
 
 
 def check_stored(tensor: FileTensor) -> None:

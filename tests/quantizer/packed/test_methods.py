@@ -54,6 +54,24 @@ def test_a_packed_model_converts_as_the_plain_one_that_it_stands_for(tmp_path: P
     assert ours == converted(write_tiny(tmp_path / "plain" / "model", plain_tensors), file_type)
 
 
+def test_the_first_gptq_models_say_it_in_a_file_of_its_own(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    tensors: Stored = {name: ("F32", weight) for name, weight in TINY.weights().items()}
+    packed = gptq(rng, "model.layers.0.mlp.up_proj", tensors.pop("model.layers.0.mlp.up_proj.weight")[1].shape)
+    folder = write_tiny(tmp_path / "model", tensors | packed.tensors)
+    (folder / "model.safetensors").rename(folder / "gptq_model-4bit-32g.safetensors")
+    (folder / "quantize_config.json").write_text(json.dumps({"bits": 4, "group_size": 32, "desc_act": True}))
+    (up,) = (tensor for tensor in open_checkpoint(folder).tensors if tensor.name == "blk.0.ffn_up.weight")
+    np.testing.assert_array_equal(np.frombuffer(b"".join(up.slabs(7)), "<f4"), packed.weight.reshape(-1))
+
+
+def test_a_file_of_its_own_must_be_an_object(tmp_path: Path) -> None:
+    folder = TINY.write(tmp_path / "model")
+    (folder / "quantize_config.json").write_text("[4]")
+    with pytest.raises(CheckpointError, match=r"quantize_config\.json is not an object"):
+        open_checkpoint(folder)
+
+
 def changed(packed: Packed, **changes: Any) -> Packed:
     return Packed(packed.tensors, packed.weight, packed.config | changes)
 
