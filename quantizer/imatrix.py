@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from quantizer.errors import EngineError, ModelFileError, StorageError, UsageError
 from quantizer.header import Header, TensorInfo, read_header
 from quantizer.layout import Entry, OutputTensor, encode_entry, encode_header, padding
+from quantizer.source import open_local
 from quantizer.tensor_types import tensor_type_named
 
 __all__ = [
@@ -35,7 +37,10 @@ __all__ = [
 Floats = NDArray[np.float64]
 _F32 = tensor_type_named("F32")
 _SUMS, _COUNTS = ".in_sum2", ".counts"
-_LEGACY = "Old .dat files: `llama-imatrix --in-file FILE -o NEW.gguf --output-format gguf` makes this kind of them."
+_LEGACY = (
+    "Gather one with `localllm imatrix`. Of an old .dat file, `llama-imatrix --in-file OLD.dat --output-format gguf"
+    " -o NEW.gguf` makes one."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +178,17 @@ def save_imatrix(matrix: ImportanceMatrix, path: Path) -> None:
     except OSError as error:
         raise StorageError(f"{path} could not be written: {error.strerror}.", "Name another file with -o.") from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # where nothing can be made, nothing can be removed
+            partial.unlink(missing_ok=True)
 
 
 def read_imatrix(path: Path) -> ImportanceMatrix:
     """Read the matrix at `path`, ours or llama-imatrix's. Raises ModelFileError for anything else."""
+    if open_local(path).read(0, 4) != b"GGUF":
+        raise ModelFileError(f"{path.name} is no importance matrix, for it is not a GGUF file.", _LEGACY)
     header = read_header(path)
     if header.text("general.type") != "imatrix":
-        raise ModelFileError(f"{path.name} is no importance matrix.", _LEGACY)
+        raise ModelFileError(f"{path.name} is a model and no importance matrix.", "Gather one with `localllm imatrix`.")
     tensors = {tensor.name: tensor for tensor in header.tensors}
     names = [name.removesuffix(_SUMS) for name in tensors if name.endswith(_SUMS)]
     if not names or len(tensors) != 2 * len(names):

@@ -60,7 +60,7 @@ class PartialOutput:
         return self
 
     def write(self, data: bytes, checksum: int | None = None) -> None:
-        """Append `data` to the block that is being written; its CRC-32 is computed unless given. Raises StorageError."""
+        """Append `data`, whose CRC-32 is computed unless given, to the block being written. Raises StorageError."""
         try:
             part = self._open_part()
             _write_all(part, data)
@@ -130,7 +130,7 @@ class PartialOutput:
         free = shutil.disk_usage(self._output.parent).free
         if free < n_missing + _SPARE_BYTES:
             raise StorageError(
-                f"The output takes {n_missing / 1e9:.2f} GB and {self._output.parent} has {free / 1e9:.2f} GB free.",
+                f"The output takes {n_missing / 1e9:.3f} GB and {self._output.parent} has {free / 1e9:.3f} GB free.",
                 "Free some space, choose a smaller type, or name another disk with -o.",
             )
 
@@ -172,7 +172,7 @@ class PartialOutput:
 
 
 def check_output(output: Path, paths: Sequence[Path], inputs: Sequence[Path]) -> None:
-    """Say before anything is made what is wrong with the output: it is the input, a folder, or in no folder.
+    """Say before anything is made what is wrong with the output: it is the input, a folder, or where none can be.
 
     `paths` are all files that the output has. Raises UsageError or StorageError.
     """
@@ -183,6 +183,8 @@ def check_output(output: Path, paths: Sequence[Path], inputs: Sequence[Path]) ->
             raise UsageError(f"{path} is a folder.", "Name a file with -o.")
     if not output.parent.is_dir():
         raise StorageError(f"There is no folder {output.parent}.", "Create it, or name another output with -o.")
+    if not os.access(output.parent, os.W_OK):
+        raise StorageError(f"The folder {output.parent} cannot be written to.", "Name another output with -o.")
 
 
 def discard_partial(output: Path) -> None:

@@ -50,17 +50,19 @@ def imatrix(
     without a MODEL.
     """
     from quantizer.imatrix import merge, read_imatrix, save_imatrix
+    from quantizer.output import check_output
 
     if model is None and not inputs:
         raise UsageError("There is no MODEL.", "Name one, or matrices to merge with --in.")
-    if model is None and output is None:
-        raise UsageError("There is no name for what is merged.", "Give one with -o.")
-    matrices = [read_imatrix(path) for path in inputs]
-    if model is not None:
-        path = admitted(model)[0]
+    path = None if model is None else admitted(model)[0]
+    if output is None:
+        if path is None:
+            raise UsageError("There is no name for what is merged.", "Give one with -o.")
+        output = Path.cwd() / f"{path.stem}.imatrix.gguf"
+    check_output(output, (), [source for source in (path, text) if source and source.exists()])
+    matrices = [read_imatrix(each) for each in inputs]
+    if path is not None:
         matrices.append(gather_on(path, text, ctx, chunks, threads, parses_special=parse_special))
-        output = output or Path.cwd() / f"{path.stem}.imatrix.gguf"
-    assert output is not None
     merged = merge(matrices)
     save_imatrix(merged, output)
     _print(merged, output, wants_json=wants_json)

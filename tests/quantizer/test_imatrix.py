@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import gguf
 import numpy as np
@@ -160,7 +162,7 @@ def _written(path: Path, tensors: dict[str, np.ndarray]) -> None:
 ONE = np.ones((1, 2), np.float32)
 BROKEN: dict[str, Callable[[Path], object]] = {
     "no importance matrix": tiny_llama,
-    "not a GGUF file": lambda path: path.write_bytes(b"\x02\0\0\0some old matrix"),
+    r"not a GGUF file.*llama-imatrix --in-file OLD\.dat": lambda path: path.write_bytes(b"\x02\0\0\0some old matrix"),
     "lacks sums or counts": lambda path: _written(path, {"w.in_sum2": ONE}),
     "lacks the counts of w": lambda path: _written(path, {"w.in_sum2": ONE, "v.counts": ONE}),
     "not stored in F32": lambda path: _written(path, {"w.in_sum2": ONE, "w.counts": ONE.astype(np.float16)}),
@@ -177,6 +179,16 @@ def test_what_is_no_sound_matrix_is_refused(tmp_path: Path, cause: str) -> None:
     BROKEN[cause](tmp_path / "broken.gguf")
     with pytest.raises(ModelFileError, match=cause):
         read_imatrix(tmp_path / "broken.gguf")
+
+
+def test_where_nothing_can_be_made_nothing_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: object, **_options: object) -> NoReturn:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(StorageError, match="Read-only file system"):
+        save_imatrix(SOUND, tmp_path / "m.gguf")
 
 
 def test_a_folder_that_is_not_there_is_a_typed_error_and_nothing_is_left(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import sys
 from collections import namedtuple
@@ -255,6 +256,9 @@ def test_a_folder_that_cannot_be_written_to_is_a_typed_error(
 
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(StorageError, match="Permission denied"):
+        execute(planned, 1, False, lambda _event: None)
+    monkeypatch.setattr(os, "access", lambda *_arguments: False)
+    with pytest.raises(StorageError, match="cannot be written to"):
         execute(planned, 1, False, lambda _event: None)
 
 

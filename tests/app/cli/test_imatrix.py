@@ -59,6 +59,22 @@ def test_a_model_is_no_matrix(tmp_path: Path, environment: Mapping[str, str], ti
     assert not list(tmp_path.iterdir())
 
 
+def test_a_model_is_never_replaced_by_its_matrix(environment: Mapping[str, str], tiny_model: Path) -> None:
+    before = tiny_model.read_bytes()
+    done = imatrix(environment, str(tiny_model), "-o", str(tiny_model))
+    assert done.returncode == 2
+    assert "is the input" in done.stderr
+    assert tiny_model.read_bytes() == before
+
+
+def test_an_output_that_cannot_be_is_told_before_the_model_runs(environment: Mapping[str, str], tmp_path: Path) -> None:
+    done = imatrix(environment, "guide", "-o", str(tmp_path / "nowhere" / "m.gguf"))
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        f"Error: There is no folder {tmp_path / 'nowhere'}. Create it, or name another output with -o."
+    ]
+
+
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return TinyLlama(n_layers=1, extra_config={"max_position_embeddings": 512}).write(
