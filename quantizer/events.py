@@ -1,10 +1,10 @@
-"""What a job says while it runs: typed events, one JSON line each, from the job's process to whoever watches."""
+"""What a job says while it runs: typed events, a line of the pipe each, from the job's process to whoever watches."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from quantizer.errors import EngineError, UserError, rebuild
 
@@ -89,15 +89,14 @@ Event: TypeAlias = Planned | Resumed | Progress | Warned | Done | Failed
 _KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in (Planned, Resumed, Progress, Warned, Done, Failed)}
 
 
-def encode_event(event: Event) -> bytes:
-    """One line of JSON, newline included."""
-    return json.dumps({"event": event.kind, **asdict(event)}).encode() + b"\n"
+def encode_event(event: Event) -> dict[str, Any]:
+    """The event as a line of the pipe, which is JSON."""
+    return {"event": event.kind, **asdict(event)}
 
 
-def decode_event(line: bytes) -> Event:
-    """The event of one line. Raises EngineError for anything else."""
+def decode_event(line: Mapping[str, Any]) -> Event:
+    """The event of a line. Raises EngineError for anything else."""
     try:
-        fields = json.loads(line)
-        return _KINDS[fields.pop("event")](**fields)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return _KINDS[line["event"]](**{name: value for name, value in line.items() if name != "event"})
+    except (KeyError, TypeError, AttributeError) as error:
         raise EngineError("The job said something that is no event.", "Report this with the command used.") from error

@@ -6,19 +6,15 @@ then it dies at once, and what it wrote stays for the next run. Native code live
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quantizer.errors import UserError
-from quantizer.events import Done, Event, Failed, Planned, Warned, encode_event
+from quantizer.child import Line, serve
+from quantizer.events import Done, Event, Planned, Warned, encode_event
 from quantizer.file_types import file_type_named
 from quantizer.overrides import Overrides, parse_override, weight_type_named
 
@@ -45,10 +41,6 @@ class JobRequest:
     keeps_split: bool = False
     imatrix: str = ""
 
-    def encode(self) -> bytes:
-        """One line of JSON."""
-        return json.dumps(asdict(self)).encode() + b"\n"
-
     def plan(self) -> QuantizePlan:
         """What will be written. Raises UserError as `quantizer.plan.plan` does, UsageError for wrong options."""
         from quantizer import plan  # brings in numpy, which a face does without
@@ -65,53 +57,25 @@ class JobRequest:
 
 def main() -> int:
     """Serve one request; the exit status is 0 when the output stands and 1 when not."""
-    events = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what native code prints must not get between the events
-    _limit_damage()
-    request = JobRequest(**json.loads(sys.stdin.buffer.readline()))
-    _die_with_the_parent()
-
-    def send(event: Event) -> None:
-        events.write(encode_event(event))
-
-    try:
-        _quantize(request, send)
-    except UserError as error:
-        send(Failed.of(error))
-        return 1
-    return 0
+    return serve(_work)
 
 
-def _quantize(request: JobRequest, send: Callable[[Event], None]) -> None:
+def _work(asked: Line, say: Callable[[Line], None]) -> None:
     from quantizer.quantize import execute
 
     started = time.monotonic()
+    request = JobRequest(**asked)
     plan = request.plan()
+
+    def report(event: Event) -> None:
+        say(encode_event(event))
+
     paths = [str(shard.path) for shard in plan.shards]
-    send(Planned(paths[0], plan.file_type.name, plan.n_bytes, len(plan.tensors), plan.n_parameters, len(paths)))
+    report(Planned(paths[0], plan.file_type.name, plan.n_bytes, len(plan.tensors), plan.n_parameters, len(paths)))
     for text in plan.warnings:
-        send(Warned(text))
-    execute(plan, request.n_threads, request.is_overwriting, send, request.allows_nan)
-    send(Done(paths[0], plan.n_bytes, time.monotonic() - started))
-
-
-def _limit_damage() -> None:
-    """No core files, no stack dumps by ggml, and Ctrl-C is the parent's to handle."""
-    os.environ["GGML_NO_BACKTRACE"] = "1"
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform != "win32":
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def _die_with_the_parent() -> None:
-    def watch() -> None:
-        while os.read(0, 1):  # nothing more is ever sent; not sys.stdin, whose lock would outlive the interpreter
-            pass
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+        report(Warned(text))
+    execute(plan, request.n_threads, request.is_overwriting, report, request.allows_nan)
+    report(Done(paths[0], plan.n_bytes, time.monotonic() - started))
 
 
 if __name__ == "__main__":

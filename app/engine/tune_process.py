@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from app.engine import selftest
-from app.engine.child import Line, serve, watch_stdin
+from app.engine.child import Line, serve
 from app.engine.frames import EngineConfig
 from app.engine.llama import LlamaModel
 from app.engine.loading import tune_file
@@ -31,6 +31,7 @@ from app.engine.tuning import DEFAULT_WORK, Measured, Setting, choose
 from app.settings import load_settings
 from offload.cpu import default_threads, usable_processors
 from offload.kv_cache import check_kv_types, parse_kv_types
+from quantizer.child import watch_stdin
 from quantizer.errors import UsageError, UserError
 from quantizer.header import read_header
 from quantizer.kv_shape import KvShape, kv_shape_of

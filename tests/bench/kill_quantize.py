@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import random
 import subprocess
 import sys
@@ -36,6 +37,11 @@ class Trial:
     request: JobRequest
     expected: dict[str, bytes]
     elapsed_s: float
+
+    @property
+    def asked(self) -> bytes:
+        """The request as a line of its process's stdin."""
+        return json.dumps(dataclasses.asdict(self.request)).encode() + b"\n"
 
     @classmethod
     def of(cls, request: JobRequest) -> Trial:
@@ -76,13 +82,13 @@ def killed(trial: Trial, after_s: float, n_events: int = 0) -> str:
     with subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as job:
         assert job.stdin is not None
         assert job.stdout is not None
-        job.stdin.write(trial.request.encode())
+        job.stdin.write(trial.asked)
         job.stdin.flush()
         lines = [job.stdout.readline() for _ in range(n_events)]
         time.sleep(after_s)
         job.kill()
         lines += [line for line in job.stdout if line.endswith(b"\n")]
-    return trial.fault(sum(isinstance(decode_event(line), Progress) for line in lines))
+    return trial.fault(sum(isinstance(decode_event(json.loads(line)), Progress) for line in lines))
 
 
 def cut_short(trial: Trial, n_bytes: int) -> str:
@@ -92,9 +98,9 @@ def cut_short(trial: Trial, n_bytes: int) -> str:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as job:
         assert job.stdin is not None
         assert job.stdout is not None
-        job.stdin.write(trial.request.encode())
+        job.stdin.write(trial.asked)
         job.stdin.flush()
-        last = decode_event(job.stdout.readlines()[-1])
+        last = decode_event(json.loads(job.stdout.readlines()[-1]))
     if not isinstance(last, Failed) or last.error_kind != "StorageError":
         return f"the full disk was reported as {last}"
     if left := sorted(path.name for path in Path(trial.request.output).parent.iterdir()):
