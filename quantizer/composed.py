@@ -15,7 +15,7 @@ from quantizer.sources import FileTensor, RearrangedTensor, SourceTensor
 from quantizer.tensor_types import TensorType, tensor_type_named
 from quantizer.transforms import RowOrder, ValueMap
 
-__all__ = ["Cut", "MappedTensor", "StackedTensor", "TransposedTensor", "rearranged", "rows_in"]
+__all__ = ["Cut", "MappedTensor", "StackedTensor", "TransposedTensor", "rearranged", "renamed", "rows_in"]
 
 # A fused tensor, the name of a part and the config -> that part.
 Cut: TypeAlias = Callable[[FileTensor, str, Config], "FileTensor | RearrangedTensor | StackedTensor"]
@@ -104,6 +104,11 @@ def rearranged(tensor: FileTensor, name: str, row_order: RowOrder, config: Confi
     rows = tensor if len(tensor.shape) > 1 else replace(tensor, shape=(1, n_rows))
     order = row_order(config, n_rows)
     return RearrangedTensor(rows, name, (*tensor.shape[:-1], len(order)), order)
+
+
+def renamed(tensor: FileTensor, name: str, _config: Config) -> FileTensor:
+    """The part that is the whole."""
+    return replace(tensor, name=name)
 
 
 def rows_in(row_order: RowOrder) -> Cut:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from quantizer.architectures.architecture import Architecture, Dimensions, Hyperparameter, Stack, Value
+from quantizer.architectures.architecture import Architecture, Dimensions, Hyperparameter, Value
+from quantizer.architectures.experts import FUSED_EXPERTS, NUMBERED_EXPERTS
 from quantizer.architectures.rope import ROPE, rope_of
 from quantizer.architectures.rows import EXPERTS, RMS_NORM, SIZES, VOCABULARY, integer, number
-from quantizer.architectures.shapes import DIMENSIONS, EXPERT_FEED_FORWARD, GATED_FEED_FORWARD, PRE_NORMS, decoder
-from quantizer.composed import StackedTensor, TransposedTensor
+from quantizer.architectures.shapes import EXPERT_FEED_FORWARD, GATED_FEED_FORWARD, PRE_NORMS, decoder
+from quantizer.composed import StackedTensor, TransposedTensor, renamed
 from quantizer.config import Config
 from quantizer.errors import CheckpointError
 from quantizer.sources import FileTensor
@@ -113,11 +114,10 @@ _V3 = Architecture(
     n_leading=lambda config: config.integer("first_k_dense_replace"),
     splits={
         "kv_b_proj.weight": {"k_b_proj.weight": _keys, "v_b_proj.weight": _values},
-        "e_score_correction_bias": {
-            "e_score_correction.bias": lambda tensor, name, _config: replace(tensor, name=name)
-        },
+        "e_score_correction_bias": {"e_score_correction.bias": renamed},
+        **FUSED_EXPERTS,
     },
-    stacks=(Stack(".experts.", ".experts.", DIMENSIONS["n_expert"]),),
+    stacks=NUMBERED_EXPERTS,
     leaves_later_layers=True,
     defaults={"scoring_func": "sigmoid"},
     assumed={

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from quantizer.architectures.architecture import Architecture, Hyperparameter, Stack, Value
+from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.experts import FUSED_EXPERTS, NUMBERED_EXPERTS
 from quantizer.architectures.rope import llama3_factors, rope_of
 from quantizer.architectures.rows import DECODER, EXPERTS, RMS_NORM, ROTATED, VOCABULARY, number
 from quantizer.architectures.shapes import (
     ATTENTION,
-    DIMENSIONS,
     EXPERT_FEED_FORWARD,
     GATED_FEED_FORWARD,
     PRE_NORMS,
@@ -45,7 +45,8 @@ LLAMA_LIKE = (
         hf_classes=("MixtralForCausalLM",),
         hyperparameters=_LLAMA.hyperparameters + EXPERTS,
         layer_tensors={**PRE_NORMS, **ATTENTION, **EXPERT_FEED_FORWARD},
-        stacks=(Stack(".experts.", ".experts.", DIMENSIONS["n_expert"]),),
+        stacks=NUMBERED_EXPERTS,
+        splits=FUSED_EXPERTS,
     ),
     replace(
         _LLAMA,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from quantizer.architectures.architecture import Architecture, Dimensions, Hyperparameter, Stack
+from quantizer.architectures.architecture import Architecture, Dimensions, Hyperparameter
+from quantizer.architectures.experts import FUSED_EXPERTS, NUMBERED_EXPERTS
 from quantizer.architectures.rows import DECODER, EXPERTS, RMS_NORM, integer
 from quantizer.architectures.shapes import (
     ATTENTION,
-    DIMENSIONS,
     EXPERT_FEED_FORWARD,
     GATED_FEED_FORWARD,
     HEAD_NORMS,
@@ -18,7 +18,6 @@ from quantizer.architectures.shapes import (
 __all__ = ["QWEN"]
 
 _EXPERT_ROWS = (*EXPERTS, Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")))
-_STACKS = (Stack(".experts.", ".experts.", DIMENSIONS["n_expert"]),)
 _ASSUMED = {"hidden_act": lambda _config: "silu", "use_sliding_window": lambda _config: False}
 # in llama.cpp every layer has experts
 _ASSUMED_OF_EXPERTS = {**_ASSUMED, "decoder_sparse_step": lambda _config: 1, "mlp_only_layers": lambda _config: []}
@@ -57,7 +56,8 @@ QWEN = (
         ),
         model_tensors=decoder,
         layer_tensors={**PRE_NORMS, **ATTENTION, **QKV_BIASES, **EXPERT_FEED_FORWARD, **_SHARED_EXPERT},
-        stacks=_STACKS,
+        stacks=NUMBERED_EXPERTS,
+        splits=FUSED_EXPERTS,
         assumed={**_ASSUMED_OF_EXPERTS, "norm_topk_prob": lambda _config: False},
     ),
     Architecture(
@@ -66,7 +66,8 @@ QWEN = (
         hyperparameters=DECODER + RMS_NORM + _EXPERT_ROWS,
         model_tensors=decoder,
         layer_tensors={**PRE_NORMS, **ATTENTION, **HEAD_NORMS, **EXPERT_FEED_FORWARD},
-        stacks=_STACKS,
+        stacks=NUMBERED_EXPERTS,
+        splits=FUSED_EXPERTS,
         assumed={**_ASSUMED_OF_EXPERTS, "norm_topk_prob": lambda _config: True},
     ),
 )

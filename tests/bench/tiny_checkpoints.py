@@ -57,6 +57,7 @@ _WINDOWED = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
 }
 _EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+_MIXTRAL = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}
 _LATENT = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "n_shared_experts": 1} | {
     "kv_lora_rank": 32,
     "qk_nope_head_dim": 16,
@@ -74,7 +75,8 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-yarn": ("LlamaConfig", {"rope_parameters": _YARN}),
     "llama-dynamic": ("LlamaConfig", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}),
     "mistral": ("MistralConfig", {"head_dim": 32, "sliding_window": None}),
-    "mixtral": ("MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}),
+    "mixtral": ("MixtralConfig", _MIXTRAL),
+    "mixtral-fused": ("MixtralConfig", _MIXTRAL),
     "granite": ("GraniteConfig", _SCALED),
     "smollm3": ("SmolLM3Config", {}),
     "ministral3": ("Ministral3Config", {"head_dim": 32, "rope_parameters": _TEMPERED, "sliding_window": None}),
@@ -83,6 +85,8 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3Config", {"head_dim": 32}),
     "qwen2moe": ("Qwen2MoeConfig", _EXPERTS | {"shared_expert_intermediate_size": 80}),
     "qwen3moe": ("Qwen3MoeConfig", _EXPERTS | {"head_dim": 32, "norm_topk_prob": True}),
+    "qwen2moe-fused": ("Qwen2MoeConfig", _EXPERTS | {"shared_expert_intermediate_size": 80}),
+    "qwen3moe-fused": ("Qwen3MoeConfig", _EXPERTS | {"head_dim": 32, "norm_topk_prob": True}),
     "gemma": ("GemmaConfig", {"head_dim": 32}),
     "gemma2": ("Gemma2Config", _GEMMA),
     "gemma3": ("Gemma3TextConfig", _GEMMA | {"num_hidden_layers": 7}),
@@ -100,11 +104,14 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek3": ("DeepseekV3Config", _LATENT | {"q_lora_rank": 24, "n_group": 2, "topk_group": 1}),
     "deepseek3-yarn": ("DeepseekV3Config", _LATENT | {"q_lora_rank": 24, "n_group": 1, "topk_group": 1} | _TALL),
     "deepseek2-lite": ("DeepseekV2Config", _LATENT | {"q_lora_rank": None, "num_hidden_layers": 27}),
+    "deepseek3-fused": ("DeepseekV3Config", _LATENT | {"q_lora_rank": 24, "n_group": 2, "topk_group": 1}),
     "mamba": ("MambaConfig", {"state_size": 8, "time_step_rank": 6, "intermediate_size": 128}),
     "stablelm": ("StableLmConfig", {"use_qkv_bias": True}),
     "stablelm-parallel": ("StableLmConfig", {"use_parallel_residual": True, "qk_layernorm": True}),
     "glm4": ("Glm4Config", {"head_dim": 32, "attention_bias": True}),
 }
+# those whose experts are saved in one tensor for each layer
+_FUSED = "-fused"
 # those that are the language model of one that also sees
 SEEING = {"gemma3-seeing": "Gemma3Config", "mistral3-seeing": "Mistral3Config"}
 _VISION = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2} | {
@@ -127,7 +134,7 @@ def write(name: str, folder: Path) -> None:
     for parameter in model.parameters():
         spread = 0.3 if parameter.ndim == 1 else 0.08
         parameter.data += torch.randn_like(parameter) * spread
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, save_original_format=not name.endswith(_FUSED))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer()))
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config()))
 

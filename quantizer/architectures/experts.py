@@ -1,0 +1,41 @@
+"""Experts as checkpoints store them: numbered matrices, or all of a layer in one tensor.
+
+The second is what transformers 5 holds in memory, and saves when it is not asked for the original names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from quantizer.architectures.architecture import Stack
+from quantizer.architectures.shapes import DIMENSIONS
+from quantizer.composed import Cut, StackedTensor, renamed
+from quantizer.config import Config
+from quantizer.errors import CheckpointError
+from quantizer.sources import FileTensor
+
+__all__ = ["FUSED_EXPERTS", "NUMBERED_EXPERTS", "matrices"]
+
+
+def matrices(tensor: FileTensor) -> Iterator[FileTensor]:
+    """The matrix of each expert. Raises CheckpointError when the tensor has another number of dimensions than three."""
+    if len(tensor.shape) != 3:
+        raise CheckpointError(f"{tensor.name} does not hold a matrix for each expert.", "Check the checkpoint.")
+    n_rows, n_experts = tensor.shape[1:]
+    for start in range(0, n_rows * n_experts, n_rows):
+        yield tensor.rows(start, start + n_rows)
+
+
+def _gates(tensor: FileTensor, name: str, _config: Config) -> StackedTensor:
+    return StackedTensor(name, tuple(matrix.rows(0, matrix.shape[1] // 2) for matrix in matrices(tensor)))
+
+
+def _ups(tensor: FileTensor, name: str, _config: Config) -> StackedTensor:
+    return StackedTensor(name, tuple(matrix.rows(matrix.shape[1] // 2, matrix.shape[1]) for matrix in matrices(tensor)))
+
+
+NUMBERED_EXPERTS = (Stack(".experts.", ".experts.", DIMENSIONS["n_expert"]),)
+FUSED_EXPERTS: dict[str, dict[str, Cut]] = {
+    ".experts.gate_up_proj": {".experts.gate_proj.weight": _gates, ".experts.up_proj.weight": _ups},
+    ".experts.down_proj": {".experts.down_proj.weight": renamed},
+}
