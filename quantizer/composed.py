@@ -15,7 +15,7 @@ from quantizer.sources import FileTensor, RearrangedTensor, SourceTensor
 from quantizer.tensor_types import TensorType, tensor_type_named
 from quantizer.transforms import RowOrder, ValueMap
 
-__all__ = ["Cut", "MappedTensor", "StackedTensor", "TransposedTensor", "rearranged", "renamed", "rows_in"]
+__all__ = ["Cut", "MappedTensor", "StackedTensor", "TransposedTensor", "rearranged", "rows_in", "whole"]
 
 # A fused tensor, the name of a part and the config -> that part.
 Cut: TypeAlias = Callable[[FileTensor, str, Config], "FileTensor | RearrangedTensor | StackedTensor"]
@@ -106,14 +106,14 @@ def rearranged(tensor: FileTensor, name: str, row_order: RowOrder, config: Confi
     return RearrangedTensor(rows, name, (*tensor.shape[:-1], len(order)), order)
 
 
-def renamed(tensor: FileTensor, name: str, _config: Config) -> FileTensor:
-    """The part that is the whole."""
-    return replace(tensor, name=name)
-
-
 def rows_in(row_order: RowOrder) -> Cut:
     """The part that consists of these rows."""
     return lambda tensor, name, config: rearranged(tensor, name, row_order, config)
+
+
+def whole(tensor: FileTensor, name: str, _config: Config) -> FileTensor:
+    """The one part of a tensor that has another name than gguf's map knows."""
+    return replace(tensor, name=name)
 
 
 def _recut(pieces: Iterable[bytes], n_bytes: int) -> Iterator[bytes]:

@@ -114,7 +114,7 @@ def plan_model(
         output,
         file_type,
         shards,
-        tuple(_warnings(tensors, verdicts, shards, options)),
+        (*model.warnings, *_warnings(tensors, verdicts, shards, options)),
         tuple(tensor.output.name for tensor in tensors if _lacks_weights(tensor, verdicts)),
         model.n_parameters,
         (*model.inputs, *([options.imatrix] if options.imatrix else [])),

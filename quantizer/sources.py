@@ -121,7 +121,7 @@ class SourceModel:
 
     `unquantized` maps names to the type that a tensor takes when it is not quantized, where that is not the stored one.
     `inputs` are the files that no output may replace; `shard_counts` says how many tensors each of them holds, where a
-    model is split.
+    model is split. `warnings` are what a person should know of the model itself.
     """
 
     name: str
@@ -131,6 +131,7 @@ class SourceModel:
     unquantized: dict[str, TensorType]
     inputs: tuple[Path, ...]
     shard_counts: tuple[int, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def n_parameters(self) -> int:

@@ -57,12 +57,11 @@ def recognise(values: dict[str, Any]) -> tuple[Architecture, Config]:
 
 def needed_tensors(architecture: Architecture, config: Config) -> dict[str, tuple[int, ...]]:
     """Every tensor that a model of this config must have -> its shape in ggml order."""
-    n_layers, n_leading = config.integer("num_hidden_layers"), architecture.n_leading(config)
-    leading, later = (resolved(of, config) for of in (architecture.leading_tensors, architecture.layer_tensors))
+    of_layers = architecture.layer_tensors
     return resolved(architecture.model_tensors(config), config) | {
         f"blk.{i}.{name}": shape
-        for i in range(n_layers)
-        for name, shape in (leading if i < n_leading else later).items()
+        for i in range(config.integer("num_hidden_layers"))
+        for name, shape in resolved(of_layers(config, i) if callable(of_layers) else of_layers, config).items()
     }
 
 

@@ -11,11 +11,13 @@ from quantizer.config import Config
 from quantizer.sources import GeneratedTensor
 from quantizer.transforms import RowOrder, ValueMap
 
-__all__ = ["Architecture", "Dimensions", "Hyperparameter", "Stack", "Value"]
+__all__ = ["Architecture", "Dimensions", "Hyperparameter", "LayerTensors", "Stack", "Value"]
 
 Value: TypeAlias = int | float | str | bool | Sequence[bool] | None
 # Tensor name -> its dimensions in ggml order, each a number or a name of `quantizer.architectures.shapes.DIMENSIONS`.
 Dimensions: TypeAlias = Mapping[str, tuple[str | int, ...]]
+# The tensors of every layer, or what says for the config and the number of a layer which ones it has.
+LayerTensors: TypeAlias = Dimensions | Callable[[Config, int], Dimensions]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +50,7 @@ class Architecture:
     hyperparameters: tuple[Hyperparameter, ...]
     # the tensors that must be there: of the whole model, and of each layer
     model_tensors: Callable[[Config], Dimensions]
-    layer_tensors: Dimensions
-    # where the first layers are others
-    leading_tensors: Dimensions = field(default_factory=dict)
-    n_leading: Callable[[Config], int] = lambda _config: 0
+    layer_tensors: LayerTensors
     row_orders: Mapping[str, RowOrder] = field(default_factory=dict)
     value_maps: Mapping[str, ValueMap] = field(default_factory=dict)
     # those that lose their dimensions of one
@@ -70,3 +69,5 @@ class Architecture:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     # what llama.cpp takes for granted: a checkpoint that says otherwise would run, and answer nonsense
     assumed: Mapping[str, Callable[[Config], Any]] = field(default_factory=dict)
+    # what llama.cpp computes a little differently than the original, in sentences to warn with
+    approximations: Callable[[Config], tuple[str, ...]] = lambda _config: ()

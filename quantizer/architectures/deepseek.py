@@ -1,4 +1,4 @@
-"""DeepSeek V2 Lite and V3: keys and values compressed to one latent head, dense layers before those of experts."""
+"""DeepSeek V2 and V3: keys and values compressed to one latent head, dense layers before those of experts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quantizer.architectures.experts import FUSED_EXPERTS, NUMBERED_EXPERTS
 from quantizer.architectures.rope import ROPE, rope_of
 from quantizer.architectures.rows import EXPERTS, RMS_NORM, SIZES, VOCABULARY, integer, number
 from quantizer.architectures.shapes import EXPERT_FEED_FORWARD, GATED_FEED_FORWARD, PRE_NORMS, decoder
-from quantizer.composed import StackedTensor, TransposedTensor, renamed
+from quantizer.composed import StackedTensor, TransposedTensor, whole
 from quantizer.config import Config
 from quantizer.errors import CheckpointError
 from quantizer.sources import FileTensor
@@ -29,6 +29,18 @@ def _gating(config: Config) -> Value:
     if name not in _GATING:
         raise CheckpointError(f"Experts chosen by {name[:32]!r} are not supported.", "Choose another model.")
     return _GATING[name]
+
+
+def _is_lite(config: Config) -> bool:
+    """Whether llama.cpp takes queries for uncompressed whatever the metadata say: it goes by these sizes."""
+    n_layers = config.integer("num_hidden_layers")
+    return n_layers in (26, 27) or (n_layers == 48 and config.integer("vocab_size") == 128_256)
+
+
+def _query_rank(config: Config) -> Value:
+    """0 where llama.cpp would miss the row; it misses none in a lite model."""
+    rank = config.optional_integer("q_lora_rank")
+    return 0 if rank is None and not _is_lite(config) else rank
 
 
 def _sharpening(config: Config) -> Value:
@@ -51,7 +63,7 @@ _ROWS = (
     Hyperparameter("attention.key_length_mla", "u32", _sum_of("qk_nope_head_dim", "qk_rope_head_dim")),
     Hyperparameter("attention.value_length_mla", "u32", integer("v_head_dim")),
     Hyperparameter("attention.kv_lora_rank", "u32", integer("kv_lora_rank")),
-    Hyperparameter("attention.q_lora_rank", "u32", lambda config: config.optional_integer("q_lora_rank")),
+    Hyperparameter("attention.q_lora_rank", "u32", _query_rank),
     Hyperparameter("rope.dimension_count", "u32", integer("qk_rope_head_dim")),
     Hyperparameter("rope.scaling.yarn_log_multiplier", "f32", _sharpening),
     Hyperparameter("leading_dense_block_count", "u32", integer("first_k_dense_replace")),
@@ -86,6 +98,12 @@ _EXPERTS: Dimensions = {
 }
 
 
+def _layer(config: Config, i: int) -> Dimensions:
+    queries = _COMPRESSED_QUERIES if config.optional_integer("q_lora_rank") else _QUERIES
+    is_dense = i < config.integer("first_k_dense_replace")
+    return {**_ATTENTION, **queries, **(GATED_FEED_FORWARD if is_dense else _EXPERTS)}
+
+
 def _heads(tensor: FileTensor, config: Config) -> Iterator[tuple[FileTensor, FileTensor]]:
     """Of each head the rows that make its keys, and those that make its values."""
     n_nope, n_heads = config.integer("qk_nope_head_dim"), config.integer("num_attention_heads")
@@ -104,28 +122,49 @@ def _values(tensor: FileTensor, name: str, config: Config) -> StackedTensor:
     return StackedTensor(name, tuple(values for _, values in _heads(tensor, config)))
 
 
+def _group_limit(config: Config) -> tuple[str, ...]:
+    n_groups, n_used = (config.optional_integer(name) or 1 for name in ("n_group", "topk_group"))
+    if config.text("topk_method") != "group_limited_greedy" or n_groups == n_used:
+        return ()
+    return (
+        f"The model looks for experts in the {n_used} of {n_groups} groups that hold the best single ones;"
+        " llama.cpp goes by the best two of each group, so at times other experts answer.",
+    )
+
+
+def _known_method(config: Config) -> str:
+    method = config.text("topk_method")
+    return method if method == "group_limited_greedy" else "greedy"
+
+
+def _uncompressed_if_lite(config: Config) -> int | None:
+    return None if _is_lite(config) else config.optional_integer("q_lora_rank")
+
+
+def _ungrouped_if_greedy(config: Config) -> int | None:
+    return 1 if config.text("topk_method") == "greedy" else config.optional_integer("n_group")
+
+
+_ASSUMED = {
+    "hidden_act": lambda _config: "silu",
+    "moe_layer_freq": lambda _config: 1,
+    "q_lora_rank": _uncompressed_if_lite,
+}
 _V3 = Architecture(
     hf_classes=("DeepseekV3ForCausalLM",),
     gguf_name="deepseek2",
     hyperparameters=_ROWS,
     model_tensors=decoder,
-    layer_tensors={**_ATTENTION, **_COMPRESSED_QUERIES, **_EXPERTS},
-    leading_tensors={**_ATTENTION, **_COMPRESSED_QUERIES, **GATED_FEED_FORWARD},
-    n_leading=lambda config: config.integer("first_k_dense_replace"),
+    layer_tensors=_layer,
     splits={
         "kv_b_proj.weight": {"k_b_proj.weight": _keys, "v_b_proj.weight": _values},
-        "e_score_correction_bias": {"e_score_correction.bias": renamed},
+        "e_score_correction_bias": {"e_score_correction.bias": whole},
         **FUSED_EXPERTS,
     },
     stacks=NUMBERED_EXPERTS,
     leaves_later_layers=True,
     defaults={"scoring_func": "sigmoid"},
-    assumed={
-        "hidden_act": lambda _config: "silu",
-        "rope_interleave": lambda _config: True,
-        "topk_method": lambda _config: "noaux_tc",
-        "moe_layer_freq": lambda _config: 1,
-    },
+    assumed={**_ASSUMED, "rope_interleave": lambda _config: True, "topk_method": lambda _config: "noaux_tc"},
 )
 
 DEEPSEEK = (
@@ -133,15 +172,8 @@ DEEPSEEK = (
     replace(
         _V3,
         hf_classes=("DeepseekV2ForCausalLM",),
-        layer_tensors={**_ATTENTION, **_QUERIES, **_EXPERTS},
-        leading_tensors={**_ATTENTION, **_QUERIES, **GATED_FEED_FORWARD},
-        defaults={"scoring_func": "softmax"},
-        # the Lite, which does not compress its queries; llama.cpp tells it by its 27 layers, and loads no other
-        assumed={
-            "hidden_act": lambda _config: "silu",
-            "topk_method": lambda _config: "greedy",
-            "moe_layer_freq": lambda _config: 1,
-            "q_lora_rank": lambda _config: None,
-        },
+        defaults={"scoring_func": "softmax", "topk_method": "greedy"},
+        assumed={**_ASSUMED, "topk_method": _known_method, "n_group": _ungrouped_if_greedy},
+        approximations=_group_limit,
     ),
 )

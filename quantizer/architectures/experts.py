@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from quantizer.architectures.architecture import Stack
 from quantizer.architectures.shapes import DIMENSIONS
-from quantizer.composed import Cut, StackedTensor, renamed
+from quantizer.composed import Cut, StackedTensor, whole
 from quantizer.config import Config
 from quantizer.errors import CheckpointError
 from quantizer.sources import FileTensor
@@ -37,5 +37,5 @@ def _ups(tensor: FileTensor, name: str, _config: Config) -> StackedTensor:
 NUMBERED_EXPERTS = (Stack(".experts.", ".experts.", DIMENSIONS["n_expert"]),)
 FUSED_EXPERTS: dict[str, dict[str, Cut]] = {
     ".experts.gate_up_proj": {".experts.gate_proj.weight": _gates, ".experts.up_proj.weight": _ups},
-    ".experts.down_proj": {".experts.down_proj.weight": renamed},
+    ".experts.down_proj": {".experts.down_proj.weight": whole},
 }

@@ -66,6 +66,7 @@ _LATENT = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_si
     "first_k_dense_replace": 1,
     "num_key_value_heads": 4,
 }
+_GROUPED = {"topk_method": "group_limited_greedy", "n_routed_experts": 8, "n_group": 4, "topk_group": 2}
 _TALL = {"rope_parameters": _YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}}
 _GEMMA = {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 40}
 
@@ -103,6 +104,9 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "cohere2": ("Cohere2Config", {"sliding_window": 40, "logit_scale": 0.25}),
     "deepseek3": ("DeepseekV3Config", _LATENT | {"q_lora_rank": 24, "n_group": 2, "topk_group": 1}),
     "deepseek3-yarn": ("DeepseekV3Config", _LATENT | {"q_lora_rank": 24, "n_group": 1, "topk_group": 1} | _TALL),
+    "deepseek3-lite": ("DeepseekV3Config", _LATENT | {"q_lora_rank": None, "n_group": 1, "topk_group": 1}),
+    "deepseek2": ("DeepseekV2Config", _LATENT | {"q_lora_rank": 24, "n_group": 1, "topk_group": 1} | _TALL),
+    "deepseek2-grouped": ("DeepseekV2Config", _LATENT | {"q_lora_rank": 24} | _GROUPED),
     "deepseek2-lite": ("DeepseekV2Config", _LATENT | {"q_lora_rank": None, "num_hidden_layers": 27}),
     "deepseek3-fused": ("DeepseekV3Config", _LATENT | {"q_lora_rank": 24, "n_group": 2, "topk_group": 1}),
     "mamba": ("MambaConfig", {"state_size": 8, "time_step_rank": 6, "intermediate_size": 128}),

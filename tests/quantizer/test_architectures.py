@@ -133,11 +133,35 @@ def test_a_fused_tensor_of_other_heads_is_refused() -> None:
         ("gemma2", "query_pre_attn_scalar", 144),
         ("gemma3", "layer_types", ["full_attention"]),
         ("command-r", "use_qk_norm", True),
+        ("deepseek2", "n_group", 4),
+        ("deepseek2", "topk_method", "noaux_tc"),
     ],
 )
 def test_a_setting_that_llama_cpp_would_not_follow_is_refused(name: str, setting: str, value: object) -> None:
     with pytest.raises(CheckpointError, match=f"{setting} = .*does not follow"):
         recognise(changed(name, **{setting: value}))
+
+
+def test_compressed_queries_that_llama_cpp_would_not_look_for_are_refused() -> None:
+    """It takes queries for uncompressed in a model of 27 layers."""
+    with pytest.raises(CheckpointError, match=r"q_lora_rank = 24, which .* does not follow"):
+        recognise(changed("deepseek2", num_hidden_layers=27))
+
+
+@pytest.mark.parametrize(("n_layers", "expected"), [(27, None), (28, 0)])
+def test_a_deepseek_that_compresses_no_queries_says_so_where_llama_cpp_would_ask(
+    n_layers: int, expected: int | None
+) -> None:
+    architecture, config = recognise(changed("deepseek3-lite", num_hidden_layers=n_layers))
+    row = next(row for row in architecture.hyperparameters if row.key == "attention.q_lora_rank")
+    assert row.read(config) == expected
+
+
+def test_groups_of_experts_that_llama_cpp_ranks_otherwise_are_warned_of() -> None:
+    architecture, config = recognise(OUTLINES["deepseek2-grouped"]["config"])
+    assert "in the 2 of 4 groups" in architecture.approximations(config)[0]
+    architecture, config = recognise(changed("deepseek2-grouped", topk_group=4))
+    assert architecture.approximations(config) == ()
 
 
 def test_a_seeing_gemma_that_says_little_gets_what_its_class_takes_for_granted() -> None:
