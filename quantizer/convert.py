@@ -46,6 +46,7 @@ def open_checkpoint(folder: Path) -> SourceModel:
             if not allows_quantization(tensor.name, tensor.shape, architecture.gguf_name)
         },
         tuple(path for path in folder.iterdir() if path.is_file() and path.suffix != ".gguf"),
+        keeps_quantized=True,
         warnings=architecture.approximations(config),
     )
 

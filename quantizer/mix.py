@@ -46,11 +46,15 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class MixTensor:
-    """A tensor as the recipe sees it; `shape` in ggml order, `stored` its present type."""
+    """A tensor as the recipe sees it; `shape` in ggml order, `stored` its present type.
+
+    One that `keeps_type` was made in that type: a larger one would hold nothing more.
+    """
 
     name: str
     shape: tuple[int, ...]
     stored: TensorType
+    keeps_type: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +210,8 @@ class _Recipe:
         if not allows_quantization(tensor.name, tensor.shape, self._shape.architecture):
             return Assignment(tensor.stored, tensor.stored)
         usual = self._usual_type(tensor)
+        if tensor.keeps_type and tensor.stored.bits_per_weight <= _fitting(usual, tensor.shape[0]).bits_per_weight:
+            usual = tensor.stored
         wanted = self._overrides.type_of(tensor.name, self._is_tied) or usual
         target = _fitting(wanted, tensor.shape[0])
         return Assignment(target, wanted, self._needs_imatrix(tensor.name, target))

@@ -105,7 +105,7 @@ def plan_model(
     Raises UsageError for too many files, ModelFileError for what is no importance matrix.
     """
     matrix = read_imatrix(options.imatrix) if options.imatrix else None
-    mix = [MixTensor(tensor.name, tensor.shape, _unquantized(model, tensor)) for tensor in model.tensors]
+    mix = [_in_the_mix(model, tensor) for tensor in model.tensors]
     verdicts = assign(mix, file_type, model.shape, matrix is not None, options.overrides)
     tensors = tuple(_planned(tensor, verdicts[tensor.name].target, matrix) for tensor in model.tensors)
     entries = _entries(model, file_type, imatrix_entries(options.imatrix, matrix) if options.imatrix and matrix else [])
@@ -169,8 +169,9 @@ def _shards(
         yield PlannedShard(shard_path(output, index, len(counts)), header, part)
 
 
-def _unquantized(model: SourceModel, tensor: SourceTensor) -> TensorType:
-    return model.unquantized.get(tensor.name, tensor.stored)
+def _in_the_mix(model: SourceModel, tensor: SourceTensor) -> MixTensor:
+    stored = model.unquantized.get(tensor.name, tensor.stored)
+    return MixTensor(tensor.name, tensor.shape, stored, model.keeps_quantized and stored.is_quantized)
 
 
 def _entries(model: SourceModel, file_type: FileType, notes: Sequence[Entry]) -> list[Entry]:

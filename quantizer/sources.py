@@ -75,9 +75,12 @@ class FileTensor:
 
 @dataclass(frozen=True, slots=True)
 class RearrangedTensor:
-    """Rows of a matrix in another order than in its file, or some of them; read whole, then cut."""
+    """Rows of a matrix in another order than in its origin, or some of them; read whole, then cut.
 
-    origin: FileTensor
+    Its own rows may be longer than those of the origin, and then hold several of them.
+    """
+
+    origin: SourceTensor
     name: str
     shape: tuple[int, ...]
     row_order: npt.NDArray[np.intp]
@@ -90,8 +93,9 @@ class RearrangedTensor:
         """Yield rows in their new order."""
         n_rows = math.prod(self.origin.shape[1:])
         whole = np.frombuffer(b"".join(self.origin.slabs(n_rows)), np.uint8).reshape(n_rows, -1)
-        for start in range(0, len(self.row_order), rows_per_slab):
-            yield whole[self.row_order[start : start + rows_per_slab]].tobytes()
+        step = rows_per_slab * (len(self.row_order) // math.prod(self.shape[1:]))
+        for start in range(0, len(self.row_order), step):
+            yield whole[self.row_order[start : start + step]].tobytes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,8 @@ class SourceModel:
 
     `unquantized` maps names to the type that a tensor takes when it is not quantized, where that is not the stored one.
     `inputs` are the files that no output may replace; `shard_counts` says how many tensors each of them holds, where a
-    model is split. `warnings` are what a person should know of the model itself.
+    model is split. Where it `keeps_quantized`, tensors that were made quantized stay as they are unless
+    fewer bits are wanted. `warnings` are what a person should know of the model itself.
     """
 
     name: str
@@ -131,6 +136,7 @@ class SourceModel:
     unquantized: dict[str, TensorType]
     inputs: tuple[Path, ...]
     shard_counts: tuple[int, ...] = ()
+    keeps_quantized: bool = False
     warnings: tuple[str, ...] = ()
 
     @property

@@ -14,6 +14,7 @@ from quantizer.architectures.cohere import COHERE
 from quantizer.architectures.deepseek import DEEPSEEK
 from quantizer.architectures.gemma import GEMMA
 from quantizer.architectures.glm import GLM
+from quantizer.architectures.gpt_oss import GPT_OSS
 from quantizer.architectures.internlm import INTERNLM
 from quantizer.architectures.llama import LLAMA_LIKE
 from quantizer.architectures.mamba import MAMBA
@@ -29,7 +30,21 @@ from quantizer.errors import CheckpointError
 __all__ = ["ARCHITECTURES", "Architecture", "needed_tensors", "recognise"]
 
 _MAX_LAYERS = 512
-_ENTRIES = (*LLAMA_LIKE, *QWEN, *GEMMA, *PHI, *OLMO, *STARCODER, *COHERE, *STABLELM, *GLM, *INTERNLM, *DEEPSEEK, *MAMBA)
+_ENTRIES = (
+    *LLAMA_LIKE,
+    *QWEN,
+    *GEMMA,
+    *PHI,
+    *OLMO,
+    *STARCODER,
+    *COHERE,
+    *STABLELM,
+    *GLM,
+    *INTERNLM,
+    *DEEPSEEK,
+    *GPT_OSS,
+    *MAMBA,
+)
 # HF class -> its entry
 ARCHITECTURES: dict[str, Architecture] = {name: entry for entry in _ENTRIES for name in entry.hf_classes}
 

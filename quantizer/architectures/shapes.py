@@ -99,8 +99,8 @@ EXPERT_FEED_FORWARD: Dimensions = {
 
 
 def biases(weights: Dimensions) -> Dimensions:
-    """The biases beside these weights, as long as those have rows; a norm's is as long as the norm."""
-    return {name.replace(".weight", ".bias"): extents[-1:] for name, extents in weights.items()}
+    """The biases beside these weights: a number for each row; a norm's is as long as the norm."""
+    return {name.replace(".weight", ".bias"): extents[1:] or extents for name, extents in weights.items()}
 
 
 QKV_BIASES = biases({name: extents for name, extents in ATTENTION.items() if name != "attn_output.weight"})

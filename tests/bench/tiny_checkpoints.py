@@ -68,6 +68,14 @@ _LATENT = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_si
 }
 _GROUPED = {"topk_method": "group_limited_greedy", "n_routed_experts": 8, "n_group": 4, "topk_group": 2}
 _TALL = {"rope_parameters": _YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}}
+_SINKING = {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 32, "sliding_window": 40} | {
+    "hidden_size": 96,
+    "rope_parameters": _YARN | {"beta_fast": 32.0, "beta_slow": 1.0},
+}
+_PUBLISHED = {"rope_type": "yarn", "rope_theta": 1.5e5, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0} | {
+    "original_max_position_embeddings": 4096,
+    "truncate": False,
+}
 _GEMMA = {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 40}
 
 # name -> transformers' config class, and what it is told beyond `_PLAIN`
@@ -109,6 +117,8 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek2-grouped": ("DeepseekV2Config", _LATENT | {"q_lora_rank": 24} | _GROUPED),
     "deepseek2-lite": ("DeepseekV2Config", _LATENT | {"q_lora_rank": None, "num_hidden_layers": 27}),
     "deepseek3-fused": ("DeepseekV3Config", _LATENT | {"q_lora_rank": 24, "n_group": 2, "topk_group": 1}),
+    "gpt-oss": ("GptOssConfig", _SINKING),
+    "gpt-oss-published": ("GptOssConfig", _SINKING | {"head_dim": 64, "rope_parameters": _PUBLISHED}),
     "mamba": ("MambaConfig", {"state_size": 8, "time_step_rank": 6, "intermediate_size": 128}),
     "stablelm": ("StableLmConfig", {"use_qkv_bias": True}),
     "stablelm-parallel": ("StableLmConfig", {"use_parallel_residual": True, "qk_layernorm": True}),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from gguf_files import byte_level_tokens
 
-__all__ = ["TinyLlama", "write_safetensors", "write_tensors"]
+__all__ = ["TinyLlama", "write_checkpoint", "write_safetensors", "write_tensors"]
 
 LLAMA_3_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -100,6 +100,16 @@ class TinyLlama:
             write_safetensors(folder / name, part, self.dtype)
             weight_map |= dict.fromkeys(part, name)
         (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+
+
+def write_checkpoint(folder: Path, config: dict[str, Any], tensors: dict[str, tuple[str, np.ndarray]]) -> Path:
+    """Write a config, arrays each in its own dtype, and the tokenizer of all tests into `folder`, which is made."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer()))
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config()))
+    write_tensors(folder / "model.safetensors", tensors)
+    return folder
 
 
 def exact(values: np.ndarray, dtype: str) -> np.ndarray:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_source import Memory
 
-from quantizer.composed import MappedTensor, StackedTensor, TransposedTensor
+from quantizer.composed import MappedTensor, StackedTensor, TransposedTensor, rearranged
 from quantizer.config import Config
 from quantizer.errors import CheckpointError
 from quantizer.sources import FileTensor, RearrangedTensor
@@ -50,6 +50,13 @@ def test_a_norm_of_half_precision_gains_its_one_in_single_precision() -> None:
     values = np.frombuffer(b"".join(norm.slabs(1)), "<f4")
     assert norm.stored.name == "F32"
     assert np.array_equal(values, np.array([0.001, -1.0, 2.0]).astype(np.float16).astype(np.float32) + np.float32(1))
+
+
+@pytest.mark.parametrize("rows_per_slab", [1, 5])
+def test_a_rearranged_bias_comes_in_one_row_however_it_is_cut(rows_per_slab: int) -> None:
+    bias = rearranged(tensor(np.arange(8.0)), "b", unpermute_queries, Config({"num_attention_heads": 2}))
+    (row,) = bias.slabs(rows_per_slab)
+    assert np.frombuffer(row, "<f4").tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
 
 
 def test_a_fused_matrix_splits_into_the_heads_that_were_fused() -> None:

@@ -12,6 +12,7 @@ from quantizer.categories import Category, allows_quantization, category_of, n_d
 from quantizer.file_types import FILE_TYPES, file_type_named
 from quantizer.header import read_header
 from quantizer.mix import MixTensor, ModelShape, assign
+from quantizer.overrides import Overrides, parse_override
 from quantizer.tensor_types import TENSOR_TYPES, tensor_type_named
 
 SKELETONS = {
@@ -90,3 +91,13 @@ def test_trailing_ones_do_not_make_a_matrix() -> None:
 
 def test_fused_attention_counts_as_values() -> None:
     assert category_of("blk.3.attn_qkv.weight") is Category.VALUE
+
+
+@pytest.mark.parametrize(("file_type", "expected"), [("F16", "MXFP4"), ("Q4_K_M", "MXFP4"), ("Q2_K", "Q3_K")])
+def test_a_tensor_that_was_made_quantized_changes_only_for_fewer_bits(file_type: str, expected: str) -> None:
+    tensors = [MixTensor("blk.0.ffn_down_exps.weight", (256, 64, 4), tensor_type_named("MXFP4"), keeps_type=True)]
+    shape = ModelShape("gpt-oss", 1, n_experts=4)
+    assert assign(tensors, file_type_named(file_type), shape)["blk.0.ffn_down_exps.weight"].target.name == expected
+    by_hand = Overrides((parse_override("down=F16"),))
+    verdict = assign(tensors, file_type_named(file_type), shape, overrides=by_hand)["blk.0.ffn_down_exps.weight"]
+    assert verdict.target.name == "F16"
