@@ -38,6 +38,10 @@ class KvTypes:
         """ggml's numbers of both types."""
         return _type(self.k).type_id, _type(self.v).type_id
 
+    def n_bytes(self, k_elements: int, v_elements: int) -> int:
+        """Bytes of keys and values of so many elements, which must be whole blocks."""
+        return _type(self.k).row_bytes(k_elements) + _type(self.v).row_bytes(v_elements)
+
 
 def parse_kv_types(text: str) -> KvTypes:
     """Return what `TYPE` or `K_TYPE,V_TYPE` means; an empty text is f16. Raises UsageError for any other name."""
@@ -63,7 +67,7 @@ def check_kv_types(types: KvTypes, shape: KvShape) -> None:
 
 def bytes_per_cell(types: KvTypes, shape: KvShape) -> int:
     """Return the bytes that one token takes in all layers. The types must have passed `check_kv_types`."""
-    return _type(types.k).row_bytes(shape.k_elements) + _type(types.v).row_bytes(shape.v_elements)
+    return types.n_bytes(shape.k_elements, shape.v_elements)
 
 
 def _type(name: str) -> TensorType:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from quantizer.header import Header, TensorInfo
 
-__all__ = ["weight_bytes_per_token"]
+__all__ = ["EMBEDDING", "OUTPUT", "bytes_read", "is_of_experts", "weight_bytes_per_token"]
 
-_EMBEDDING, _OUTPUT = "token_embd.weight", "output.weight"
+EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 _EXPERTS = "_exps."  # tensors that hold all experts of a layer, one behind the other
 
 
@@ -20,14 +20,23 @@ def weight_bytes_per_token(header: Header, tensors: Sequence[TensorInfo]) -> int
 
     Of the embedding that is one row, unless it is the output too; of experts it is the share that is used.
     """
-    has_output = any(tensor.name == _OUTPUT for tensor in tensors)
-    return sum(_bytes_read(tensor, header, has_output) for tensor in tensors)
+    has_output = any(tensor.name == OUTPUT for tensor in tensors)
+    return sum(
+        tensor.n_bytes if tensor.name == EMBEDDING and not has_output else bytes_read(tensor, header)
+        for tensor in tensors
+    )
 
 
-def _bytes_read(tensor: TensorInfo, header: Header, has_output: bool) -> int:
-    if tensor.name == _EMBEDDING and has_output:
+def is_of_experts(name: str) -> bool:
+    """Whether the tensor `name` holds all the experts of a layer."""
+    return _EXPERTS in name
+
+
+def bytes_read(tensor: TensorInfo, header: Header) -> int:
+    """Return the bytes that one token reads of `tensor`; of the embedding, as an input, that is one row."""
+    if tensor.name == EMBEDDING:
         return tensor.n_bytes // tensor.shape[-1]
-    if _EXPERTS in tensor.name:
+    if is_of_experts(tensor.name):
         n_experts = header.integer(f"{header.architecture}.expert_count") or 1
         n_used = header.integer(f"{header.architecture}.expert_used_count") or n_experts
         return tensor.n_bytes * n_used // n_experts

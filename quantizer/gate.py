@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from quantizer.errors import ModelFileError
-from quantizer.header import Header, read_header
+from quantizer.header import Header, TensorInfo, read_header
 from quantizer.hyperparameters import hyperparameter_faults
 from quantizer.shards import MAX_SHARDS, shard_index, shard_path
 from quantizer.tensor_types import tensor_type_named
 from quantizer.vocabulary import vocabulary_faults
 from quantizer.wire import broken
 
-__all__ = ["admit", "check", "shard_paths"]
+__all__ = ["admit", "check", "shard_paths", "tensors_of"]
 
 _WEIGHT_TYPES_REFUSED = {tensor_type_named(name).type_id for name in ("I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K")}
 # The integer tensors there are: an expert routing table, a draft model's map of tokens.
@@ -63,6 +63,12 @@ def shard_paths(header: Header) -> list[Path]:
             f"{header.path.name} is a later part of a split model.", f"Name its first part, {paths[0].name}."
         )
     return paths
+
+
+def tensors_of(header: Header) -> tuple[TensorInfo, ...]:
+    """Return the tensors of all files of the model whose first file has `header`. Raises as `shard_paths` does."""
+    later = (tensor for path in shard_paths(header)[1:] for tensor in read_header(path).tensors)
+    return (*header.tensors, *later)
 
 
 def _faults(header: Header) -> Iterator[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from quantizer.header import ArrayRef, Header
 
-__all__ = ["hyperparameter_faults", "per_layer"]
+__all__ = ["hyperparameter", "hyperparameter_faults", "layer_values", "per_layer"]
 
 _MAX_LAYERS = 512
 _MAX_EXPERTS = 1024
@@ -80,6 +80,17 @@ def per_layer(header: Header, key: str) -> list[float]:
             return [math.inf]
         return [value for value in header.array(key) if not isinstance(value, str)]
     return [field.value]
+
+
+def hyperparameter(header: Header, suffix: str) -> int:
+    """The whole number `<architecture>.<suffix>`, 0 when the file does not say."""
+    return header.integer(f"{header.architecture}.{suffix}") or 0
+
+
+def layer_values(header: Header, suffix: str, n_layers: int) -> list[int]:
+    """`<architecture>.<suffix>` for each of `n_layers`; zeros where the file does not say."""
+    values = [int(value) for value in per_layer(header, f"{header.architecture}.{suffix}")] or [0]
+    return values * n_layers if len(values) == 1 else (values + [0] * n_layers)[:n_layers]
 
 
 def _type_faults(header: Header, key: str, types: tuple[type, ...]) -> Iterator[str]:

@@ -90,12 +90,10 @@ def _read_bytes(model: str, settings: Settings) -> int:
     """Return the bytes of weights that a token of `model` reads. Raises ModelFileError for what cannot be run."""
     from app.library.resolve import resolve
     from offload.reading import weight_bytes_per_token
-    from quantizer.gate import admit, shard_paths
-    from quantizer.header import read_header
+    from quantizer.gate import admit, tensors_of
 
     header = admit(resolve(model, settings).path)
-    tensors = [tensor for path in shard_paths(header) for tensor in read_header(path).tensors]
-    return weight_bytes_per_token(header, tensors)
+    return weight_bytes_per_token(header, tensors_of(header))
 
 
 async def _measure_all(wanted: list[str | OtherServer], job: _Job) -> list[Results]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quantizer.gate import shard_paths
-from quantizer.header import Header, read_header
+from quantizer.gate import tensors_of
+from quantizer.header import Header
 
 __all__ = ["PredictionLayer", "has_prediction_layers", "prediction_layer"]
 
@@ -45,7 +45,7 @@ def prediction_layer(header: Header) -> PredictionLayer | None:
     if needed is None or header.integer(f"{header.architecture}.nextn_predict_layers") != 1:
         return None
     n_trunk = (header.integer(f"{header.architecture}.block_count") or 1) - 1
-    n_bytes = {tensor.name: tensor.n_bytes for path in shard_paths(header) for tensor in read_header(path).tensors}
+    n_bytes = {tensor.name: tensor.n_bytes for tensor in tensors_of(header)}
     block = f"blk.{n_trunk}."
     if not _suits(header, n_trunk) or any(f"{block}{name}.weight" not in n_bytes for name in needed):
         return None

@@ -11,8 +11,12 @@ from quantizer.kv_shape import KvShape, kv_shape_of
 
 
 def latent(writer: gguf.GGUFWriter) -> None:
-    writer.add_kv_lora_rank(32)
-    writer.add_rope_dimension_count(8)
+    """As DeepSeek's models are converted: one vector of 32 compressed elements and 8 rotated ones for all heads."""
+    writer.add_key_length(40)
+    writer.add_value_length(32)
+    writer.add_key_length_mla(24)
+    writer.add_value_length_mla(16)
+    writer.add_head_count_kv(1)
 
 
 # The tiny Llama has 2 layers of width 64 in 4 heads, 2 of them for keys and values.

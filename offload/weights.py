@@ -1,0 +1,95 @@
+"""Where a model's weights belong (input, layers, output), and how many bytes lie there and are read for a token. Pure.
+
+Owns the grouping, as llama.cpp groups them. Knows nothing of devices.
+Source: `load_tensors` in src/llama-model.cpp and the tensor table of src/llama-arch.cpp, as vendored in
+llama-cpp-python 0.3.36.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from offload.reading import EMBEDDING, OUTPUT, bytes_read, is_of_experts
+from quantizer.header import Header, TensorInfo
+from quantizer.hyperparameters import hyperparameter
+
+__all__ = ["WeightGroup", "WeightTable", "weights_of"]
+
+_ALIGNMENT = 32  # of tensors in a buffer of the CPU; a file's own alignment comes to the same
+_LAYER = re.compile(r"blk\.(\d+)\.")
+_FEED_FORWARD = re.compile(r"\.ffn_(gate|up|down|gate_up)\.weight$")
+_INPUTS = ("token_embd", "position_embd", "token_types", "per_layer_token_embd")
+
+
+@dataclass(frozen=True, slots=True)
+class WeightGroup:
+    """Bytes of some tensors, and those that one token reads of them.
+
+    `movable` is the part that can stay with the CPU when the rest goes to a device: experts, or a dense feed-forward.
+    """
+
+    n_bytes: int = 0
+    read_bytes: int = 0
+    movable_bytes: int = 0
+    movable_read_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WeightTable:
+    """All weights of a model. The input stays with the CPU wherever the layers go.
+
+    Where `is_tied` the output matrix is the embedding: `output` counts it as read, and `tied_bytes` is what a device
+    that has the output holds once more.
+    """
+
+    input: WeightGroup
+    layers: tuple[WeightGroup, ...]
+    output: WeightGroup
+    tied_bytes: int
+    has_experts: bool
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all weights where one device has them."""
+        return self.input.n_bytes + sum(layer.n_bytes for layer in self.layers) + self.output.n_bytes
+
+
+def weights_of(header: Header, tensors: Sequence[TensorInfo]) -> WeightTable:
+    """Group `tensors`, those of all files of the model, of which `header` is the first.
+
+    Layers that only predict are left out: llama.cpp does not load them unless it is to draft with them.
+    """
+    n_layers = hyperparameter(header, "block_count") - hyperparameter(header, "nextn_predict_layers")
+    inputs: list[TensorInfo] = []
+    outputs: list[TensorInfo] = []
+    layers: list[list[TensorInfo]] = [[] for _ in range(max(0, n_layers))]
+    for tensor in tensors:
+        match = _LAYER.match(tensor.name)
+        if match is None:
+            (inputs if tensor.name.startswith(_INPUTS) else outputs).append(tensor)
+        elif int(match[1]) < n_layers:
+            layers[int(match[1])].append(tensor)
+    has_experts = any(is_of_experts(tensor.name) for tensor in tensors)
+    output = _group(outputs, header, has_experts)
+    tied_bytes = 0
+    if not any(tensor.name == OUTPUT for tensor in outputs):
+        tied_bytes = sum(_padded(tensor.n_bytes) for tensor in inputs if tensor.name == EMBEDDING)
+        output = WeightGroup(output.n_bytes, output.read_bytes + tied_bytes)
+    groups = tuple(_group(layer, header, has_experts) for layer in layers)
+    return WeightTable(_group(inputs, header, has_experts), groups, output, tied_bytes, has_experts)
+
+
+def _group(tensors: Iterable[TensorInfo], header: Header, has_experts: bool) -> WeightGroup:
+    n_bytes = read = movable = movable_read = 0
+    for tensor in tensors:
+        size, n_read = _padded(tensor.n_bytes), bytes_read(tensor, header)
+        n_bytes, read = n_bytes + size, read + n_read
+        if is_of_experts(tensor.name) if has_experts else _FEED_FORWARD.search(tensor.name):
+            movable, movable_read = movable + size, movable_read + n_read
+    return WeightGroup(n_bytes, read, movable, movable_read)
+
+
+def _padded(n_bytes: int) -> int:
+    return -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
