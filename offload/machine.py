@@ -1,0 +1,45 @@
+"""What a machine is made of, as far as running models goes: processor and GPUs, their memory and how fast it is read.
+
+Owns the description. Knows nothing of how it was found out; what nobody could tell is None and stays so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["Device", "DeviceKind", "Machine"]
+
+
+class DeviceKind(StrEnum):
+    """What a device is. An integrated GPU has no memory of its own: what it takes is taken from the processor's."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+    INTEGRATED = "integrated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One processor with memory. `bytes_per_s` is what it reads there, `link_bytes_per_s` what crosses to it."""
+
+    name: str
+    kind: DeviceKind
+    total_bytes: int
+    free_bytes: int
+    bytes_per_s: float | None = None
+    link_bytes_per_s: float | None = None
+    description: str = ""
+
+    @property
+    def shares_host(self) -> bool:
+        """Whether its memory is the processor's."""
+        return self.kind is not DeviceKind.GPU
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The processor with its memory, and the GPUs that the engine can use."""
+
+    host: Device
+    gpus: tuple[Device, ...] = ()
