@@ -40,11 +40,11 @@ def calibrated(rates: Rates, runs: Sequence[Run]) -> Rates:
     names = sorted(rates.seconds_per_byte)
     expected = np.array([*(rates.seconds_per_byte[name] for name in names), rates.fixed_s])
     rows = np.array([[*(run.work.read_bytes.get(name, 0.0) for name in names), 1.0] for run in runs])
-    crossings_s = np.array([run.work.n_crossings * rates.crossing_s for run in runs])
+    overhead_s = np.array([rates.overhead_s(run.work.n_layers, run.work.n_crossings) for run in runs]) - rates.fixed_s
     measured_s = np.array([1 / run.tokens_per_s for run in runs])
     # unknowns are factors on what was expected, equations are relative to what was measured
     equations = np.vstack([rows * expected / measured_s[:, None], _PRIOR_WEIGHT * np.eye(len(expected))])
-    targets = np.concatenate([1 - crossings_s / measured_s, np.full(len(expected), _PRIOR_WEIGHT)])
+    targets = np.concatenate([1 - overhead_s / measured_s, np.full(len(expected), _PRIOR_WEIGHT)])
     factors = np.maximum(np.linalg.lstsq(equations, targets, rcond=None)[0], _LEAST_SHARE)
     fitted = replace(
         rates,

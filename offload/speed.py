@@ -15,12 +15,13 @@ __all__ = ["Rates", "Work", "decode_s", "expected_rates", "prefill_s"]
 # The share of a published or measured bandwidth that decoding reaches: 0.55 to 0.7 in llama.cpp's published benchmarks
 # of a 7B Q4_0 (discussions 4167, 10879 and 15013 of ggml-org/llama.cpp) and here.
 _REACHED = 0.65
-# Operations of a prompt for each byte a second of bandwidth, from the same benchmarks: 40 to 90 on discrete GPUs,
+# Operations of a prompt for each byte a second of bandwidth, from the same benchmarks: 60 to 150 on discrete GPUs,
 # about 25 on Apple's, about 15 on processors.
-_OPERATIONS_PER_BYTE = {DeviceKind.GPU: 55.0, DeviceKind.INTEGRATED: 25.0, DeviceKind.CPU: 15.0}
+_OPERATIONS_PER_BYTE = {DeviceKind.GPU: 75.0, DeviceKind.INTEGRATED: 25.0, DeviceKind.CPU: 15.0}
 _ASSUMED_BYTES_PER_S = {DeviceKind.CPU: 20e9, DeviceKind.INTEGRATED: 40e9, DeviceKind.GPU: 150e9}
 _ASSUMED_LINK_BYTES_PER_S = 8e9  # PCIe 3.0 with eight lanes
 _CROSSING_S = 30e-6  # a wait for the other device and a small copy
+_LAYER_S = 20e-6  # starting the dozen operations of a layer, which small layers wait for
 _FIXED_S = 0.5e-3  # sampling, and starting a step
 
 
@@ -37,16 +38,25 @@ class Rates:
     link_seconds_per_byte: Mapping[str, float]
     known: frozenset[str]
     crossing_s: float = _CROSSING_S
+    layer_s: float = _LAYER_S
     fixed_s: float = _FIXED_S
     uncertainty: float = 0.35
+
+    def overhead_s(self, n_layers: int, n_crossings: int = 0) -> float:
+        """Seconds of a step that no byte accounts for."""
+        return self.fixed_s + n_layers * self.layer_s + n_crossings * self.crossing_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a token makes each device do: bytes read, operations (multiply and add apart), and changes of device."""
+    """What a token makes the devices do: bytes read and operations (multiply and add apart) of each, layers of all.
+
+    Between devices it changes `n_crossings` times.
+    """
 
     read_bytes: Mapping[str, float]
     operations: Mapping[str, float] = field(default_factory=dict)
+    n_layers: int = 0
     n_crossings: int = 0
 
 
@@ -67,7 +77,7 @@ def expected_rates(machine: Machine) -> Rates:
 def decode_s(work: Work, rates: Rates) -> float:
     """Return the seconds that one token of an answer takes: reading, one device after the other."""
     reading_s = sum(n_bytes * rates.seconds_per_byte[name] for name, n_bytes in work.read_bytes.items())
-    return reading_s + work.n_crossings * rates.crossing_s + rates.fixed_s
+    return reading_s + rates.overhead_s(work.n_layers, work.n_crossings)
 
 
 def prefill_s(work: Work, rates: Rates, host: str, n_ubatch: int) -> float:
@@ -79,7 +89,7 @@ def prefill_s(work: Work, rates: Rates, host: str, n_ubatch: int) -> float:
     seconds = {name: _busy_s(work, rates, name, n_ubatch) for name in work.operations}
     if host in seconds:
         seconds[host] = min([seconds[host], *_lent_s(work, rates, host, n_ubatch)])
-    return sum(seconds.values()) + (work.n_crossings * rates.crossing_s + rates.fixed_s) / n_ubatch
+    return sum(seconds.values()) + rates.overhead_s(work.n_layers, work.n_crossings) / n_ubatch
 
 
 def _busy_s(work: Work, rates: Rates, name: str, n_ubatch: int) -> float:

@@ -25,7 +25,7 @@ _INPUTS = ("token_embd", "position_embd", "token_types", "per_layer_token_embd")
 
 @dataclass(frozen=True, slots=True)
 class WeightGroup:
-    """Bytes of some tensors, and those that one token reads of them.
+    """Bytes of some tensors, those that one token reads of them, and how many weights it is multiplied with.
 
     `movable` is the part that can stay with the CPU when the rest goes to a device: experts, or a dense feed-forward.
     """
@@ -34,6 +34,7 @@ class WeightGroup:
     read_bytes: int = 0
     movable_bytes: int = 0
     movable_read_bytes: int = 0
+    n_active: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +76,23 @@ def weights_of(header: Header, tensors: Sequence[TensorInfo]) -> WeightTable:
     output = _group(outputs, header, has_experts)
     tied_bytes = 0
     if not any(tensor.name == OUTPUT for tensor in outputs):
-        tied_bytes = sum(_padded(tensor.n_bytes) for tensor in inputs if tensor.name == EMBEDDING)
-        output = WeightGroup(output.n_bytes, output.read_bytes + tied_bytes)
+        embeddings = [tensor for tensor in inputs if tensor.name == EMBEDDING]
+        tied_bytes = sum(_padded(tensor.n_bytes) for tensor in embeddings)
+        n_active = output.n_active + sum(tensor.n_elements for tensor in embeddings)
+        output = WeightGroup(output.n_bytes, output.read_bytes + tied_bytes, n_active=n_active)
     groups = tuple(_group(layer, header, has_experts) for layer in layers)
     return WeightTable(_group(inputs, header, has_experts), groups, output, tied_bytes, has_experts)
 
 
 def _group(tensors: Iterable[TensorInfo], header: Header, has_experts: bool) -> WeightGroup:
-    n_bytes = read = movable = movable_read = 0
+    n_bytes = read = movable = movable_read = n_active = 0
     for tensor in tensors:
         size, n_read = _padded(tensor.n_bytes), bytes_read(tensor, header)
         n_bytes, read = n_bytes + size, read + n_read
+        n_active += tensor.n_elements * n_read // tensor.n_bytes
         if is_of_experts(tensor.name) if has_experts else _FEED_FORWARD.search(tensor.name):
             movable, movable_read = movable + size, movable_read + n_read
-    return WeightGroup(n_bytes, read, movable, movable_read)
+    return WeightGroup(n_bytes, read, movable, movable_read, n_active)
 
 
 def _padded(n_bytes: int) -> int:

@@ -19,7 +19,7 @@ LAYER_BYTES = 4.8 * GB / 33
 def run(n_gpu: int) -> Run:
     """One of the three measurements."""
     reading = {"GPU0": n_gpu * LAYER_BYTES, "CPU": (33 - n_gpu) * LAYER_BYTES}
-    return Run(Work(read_bytes=reading, n_crossings=2 if n_gpu < 33 else 0), CLIFF[n_gpu])
+    return Run(Work(read_bytes=reading, n_layers=33, n_crossings=2 if n_gpu < 33 else 0), CLIFF[n_gpu])
 
 
 @pytest.mark.parametrize(("fitted", "left_out"), [((33, 24), 4), ((33, 4), 24)])

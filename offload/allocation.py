@@ -1,0 +1,122 @@
+"""What a placement puts on each device, and what a token then makes it do. Pure.
+
+Owns the bookkeeping of one placement. Knows nothing of how it was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from offload.machine import Device, DeviceKind, Machine
+from offload.placement import Placement
+from offload.profile import Layer, ModelProfile
+from offload.speed import Work
+
+__all__ = ["Share", "allocate", "decode_work", "prefill_work"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one device gets, in bytes; `n_layers` counts the output as a layer.
+
+    `host_bytes` are the engine's own, `read_bytes` what one token of an answer reads, `operations` what it computes.
+    """
+
+    device: Device
+    n_layers: int
+    weight_bytes: int
+    cache_bytes: int
+    compute_bytes: int
+    host_bytes: int
+    read_bytes: int
+    operations: float
+
+    @property
+    def n_bytes(self) -> int:
+        """All that the device holds."""
+        return self.weight_bytes + self.cache_bytes + self.compute_bytes + self.host_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A layer, or what stays or moves of one."""
+
+    weight_bytes: int
+    cache_bytes: int
+    read_bytes: int
+    operations: float
+
+
+def allocate(profile: ModelProfile, machine: Machine, placement: Placement) -> tuple[Share, ...]:
+    """Return the share of each GPU, in the machine's order, and then the processor's."""
+    counts = dict(zip(placement.gpus, placement.gpu_layers, strict=True))
+    parts: dict[str, list[_Part]] = {device.name: [] for device in (*machine.gpus, machine.host)}
+    end = len(profile.layers)
+    for name, count in counts.items():
+        start = end - count
+        for index in range(start, end):
+            is_split = index < placement.n_split
+            parts[name].append(_staying(profile.layers[index], is_split=is_split))
+            if is_split:
+                parts[machine.host.name].append(_moved(profile.layers[index]))
+        if count and end == len(profile.layers):
+            parts[name].append(_Part(profile.tied_bytes, 0, 0, 0.0))
+        end = start
+    parts[machine.host.name] += [_staying(layer, is_split=False) for layer in profile.layers[:end]]
+    host = _share(profile, machine.host, end, parts[machine.host.name])
+    return (*(_share(profile, gpu, counts.get(gpu.name, 0), parts[gpu.name]) for gpu in machine.gpus), host)
+
+
+def decode_work(shares: Sequence[Share], placement: Placement) -> Work:
+    """Return what one token of an answer makes the devices do."""
+    return Work(
+        read_bytes={share.device.name: share.read_bytes for share in shares},
+        operations={share.device.name: share.operations for share in shares},
+        n_layers=sum(share.n_layers for share in shares),
+        n_crossings=placement.n_crossings,
+    )
+
+
+def prefill_work(shares: Sequence[Share], placement: Placement) -> Work:
+    """Return what one token of a prompt does: of experts, many tokens together read all."""
+    return Work(
+        read_bytes={share.device.name: share.weight_bytes for share in shares},
+        operations={share.device.name: share.operations for share in shares},
+        n_layers=sum(share.n_layers for share in shares),
+        n_crossings=placement.n_crossings,
+    )
+
+
+def _share(profile: ModelProfile, device: Device, n_layers: int, parts: Sequence[_Part]) -> Share:
+    is_host = device.kind is DeviceKind.CPU
+    weight_bytes = sum(part.weight_bytes for part in parts)
+    return Share(
+        device=device,
+        n_layers=n_layers,
+        weight_bytes=weight_bytes + (profile.input_bytes if is_host else 0),
+        cache_bytes=sum(part.cache_bytes for part in parts),
+        compute_bytes=profile.compute_bytes if parts else 0,
+        host_bytes=profile.host_bytes if is_host else 0,
+        read_bytes=sum(part.read_bytes for part in parts),
+        operations=sum(part.operations for part in parts),
+    )
+
+
+def _staying(layer: Layer, *, is_split: bool) -> _Part:
+    """Return what a device gets of a layer."""
+    if not is_split:
+        return _Part(layer.weight_bytes, layer.cache_bytes, layer.read_bytes + layer.cache_read_bytes, layer.operations)
+    moved = _moved(layer)
+    return _Part(
+        layer.weight_bytes - moved.weight_bytes,
+        layer.cache_bytes,
+        layer.read_bytes + layer.cache_read_bytes - moved.read_bytes,
+        layer.operations - moved.operations,
+    )
+
+
+def _moved(layer: Layer) -> _Part:
+    """Return what stays with the processor of a layer that is split."""
+    operations = layer.operations * layer.movable_read_bytes / layer.read_bytes if layer.read_bytes else 0.0
+    return _Part(layer.movable_bytes, 0, layer.movable_read_bytes, operations)

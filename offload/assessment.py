@@ -1,0 +1,129 @@
+"""What comes of a model on a machine: does it fit, how fast is it, and what would it be with memory enough. Pure.
+
+Owns the verdict. Knows nothing of words or of ways out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from offload.allocation import Share, allocate, decode_work, prefill_work
+from offload.machine import Machine
+from offload.placement import Placement, curve, margin_bytes, place
+from offload.profile import ModelProfile
+from offload.speed import Rates, decode_s, prefill_s
+
+__all__ = ["Assessment", "Speed", "Verdict", "assess"]
+
+_SAME_SPEED = 0.97  # a plan this near to the best is not called partial
+_PROMPT_TOKENS = 2048
+_PLENTY_BYTES = 1 << 60
+
+
+class Verdict(StrEnum):
+    """The best first: all where it is read fastest; the same with little to spare; some elsewhere; not at all."""
+
+    FITS = "fits"
+    TIGHT = "tight"
+    PARTIAL = "partial"
+    WONT_RUN = "wont_run"
+
+    @property
+    def rank(self) -> int:
+        """0 for the best."""
+        return list(Verdict).index(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Tokens a second of an answer and of a prompt, and the seconds until a prompt of 2,048 tokens is answered."""
+
+    decode_tps: float
+    prefill_tps: float
+    first_token_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """`speed` is None where a device in use has a bandwidth that nobody knows, or where the model does not run.
+
+    `best_tps` is what the answer would come at were all of it where it is read fastest; `curve` what it comes at with
+    0, 1, 2 … layers on the fastest GPU. Both are empty with the speed.
+    """
+
+    verdict: Verdict
+    profile: ModelProfile
+    machine: Machine
+    placement: Placement | None
+    shares: tuple[Share, ...] = ()
+    speed: Speed | None = None
+    best_tps: float | None = None
+    curve: tuple[float, ...] = ()
+
+    @property
+    def decode_tps(self) -> float | None:
+        """Tokens a second of an answer, None where nobody can tell."""
+        return self.speed.decode_tps if self.speed else None
+
+
+def assess(profile: ModelProfile, machine: Machine, rates: Rates) -> Assessment:
+    """Place the model of `profile` on `machine` and say what comes of it."""
+    placement = place(profile, machine, rates)
+    if placement is None:
+        return Assessment(verdict=Verdict.WONT_RUN, profile=profile, machine=machine, placement=None)
+    shares = allocate(profile, machine, placement)
+    best = place(profile, _with_plenty(machine), rates)
+    assert best is not None
+    is_partial = best.token_s < _SAME_SPEED * placement.token_s
+    found = Assessment(
+        verdict=Verdict.PARTIAL if is_partial else _whole(shares, machine),
+        profile=profile,
+        machine=machine,
+        placement=placement,
+        shares=shares,
+    )
+    in_use = {share.device.name for share in shares if share.read_bytes}
+    if not in_use <= rates.known:
+        return found
+    return replace(
+        found,
+        speed=_speed(profile, machine, rates, placement, shares),
+        best_tps=1 / best.token_s if _is_known(best, rates) else None,
+        curve=tuple(1 / token_s for token_s in curve(profile, machine, rates)),
+    )
+
+
+def _is_known(best: Placement, rates: Rates) -> bool:
+    """Whether the devices of a placement are ones whose figures are known."""
+    return {name for name, count in zip(best.gpus, best.gpu_layers, strict=True) if count} <= rates.known
+
+
+def _with_plenty(machine: Machine) -> Machine:
+    """Return `machine` with all the memory that anyone could want."""
+    gpus = tuple(replace(gpu, free_bytes=_PLENTY_BYTES) for gpu in machine.gpus)
+    return Machine(replace(machine.host, free_bytes=_PLENTY_BYTES), gpus)
+
+
+def _whole(shares: tuple[Share, ...], machine: Machine) -> Verdict:
+    """Tell plenty from little: what is left beside the margin should be as much again."""
+    on_host = sum(share.n_bytes for share in shares if share.device.shares_host)
+    left = {share.device.name: share.device.free_bytes - share.n_bytes for share in shares if share.n_layers}
+    left |= {
+        share.device.name: machine.host.free_bytes - on_host
+        for share in shares
+        if share.n_layers and share.device.shares_host
+    }
+    is_tight = any(
+        left[share.device.name] < 2 * margin_bytes(share.device) for share in shares if share.device.name in left
+    )
+    return Verdict.TIGHT if is_tight else Verdict.FITS
+
+
+def _speed(
+    profile: ModelProfile, machine: Machine, rates: Rates, placement: Placement, shares: tuple[Share, ...]
+) -> Speed:
+    n_ubatch = profile.setting.n_ubatch
+    token_s = decode_s(decode_work(shares, placement), rates)
+    prompt_s = prefill_s(prefill_work(shares, placement), rates, machine.host.name, n_ubatch)
+    return Speed(1 / token_s, 1 / prompt_s, _PROMPT_TOKENS * prompt_s + token_s)

@@ -1,0 +1,48 @@
+"""A model to plan for: its header and the tensors of all its files.
+
+Owns what is asked of it: a profile under a setting, the same model in another quantization. Knows nothing of machines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from offload.profile import ModelProfile, Setting, profile_of
+from offload.quants import quantized
+from quantizer.file_types import FileType
+from quantizer.header import Header, TensorInfo
+from quantizer.hyperparameters import hyperparameter
+from quantizer.kv_shape import KvShape, kv_shape_of
+
+__all__ = ["PlannedModel"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedModel:
+    """`header` is that of the first file, `tensors` are those of all."""
+
+    header: Header
+    tensors: tuple[TensorInfo, ...]
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.n_bytes for tensor in self.tensors)
+
+    @property
+    def n_ctx_train(self) -> int:
+        """Tokens of context that it was trained on, 0 where the file does not say."""
+        return hyperparameter(self.header, "context_length")
+
+    @property
+    def kv_shape(self) -> KvShape:
+        """What a token leaves in its cache."""
+        return kv_shape_of(self.header)
+
+    def profile(self, setting: Setting) -> ModelProfile:
+        """What it takes under `setting`. Raises UsageError for a cache it cannot have."""
+        return profile_of(self.header, self.tensors, setting)
+
+    def quantized(self, file_type: FileType) -> PlannedModel:
+        """The same model as `localllm quantize` would make it."""
+        return PlannedModel(self.header, quantized(self.header, self.tensors, file_type))

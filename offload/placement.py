@@ -1,0 +1,203 @@
+"""Where layers go: of all placements that fit, the one that answers fastest. Pure.
+
+Owns the search. The last layers go to GPUs, the output first; of layers there, the experts (or the feed-forward of a
+dense model) may stay with the processor, those of the first ones first. For every order of GPUs all numbers of
+such layers and of layers on GPUs are looked at. Knows nothing of verdicts or of words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, permutations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offload.machine import Device, Machine
+from offload.profile import ModelProfile
+from offload.speed import Rates
+
+__all__ = ["Placement", "curve", "margin_bytes", "place", "placements"]
+
+_MARGIN_SHARE, _LEAST_MARGIN_BYTES, _MOST_MARGIN_BYTES = 0.04, 256 << 20, 1 << 30
+_HOST_MARGIN_BYTES = 512 << 20
+_CROSSINGS_OF_A_SPLIT_LAYER = 2  # to what stayed with the processor, and back
+_MOST_GPUS_IN_ALL_ORDERS, _MOST_ORDERS = 5, 16
+
+Bytes = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """`gpu_layers` by GPU in the order of `gpus`, the output counted as one; the rest is the processor's.
+
+    `gpus` are names; the first takes the last layers, the next those before. The layers before `n_split` keep their
+    movable part with the processor even when they are on a GPU. A token crosses between devices `n_crossings` times
+    and takes `token_s`.
+    """
+
+    gpus: tuple[str, ...]
+    gpu_layers: tuple[int, ...]
+    n_split: int
+    n_crossings: int
+    token_s: float
+
+    @property
+    def n_on_gpus(self) -> int:
+        """Layers on GPUs, the output counted."""
+        return sum(self.gpu_layers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """For every number of split layers (rows) and of layers on GPUs (columns): bytes there, read there, left behind."""
+
+    on_gpu: Bytes
+    read_on_gpu: Bytes
+    on_host: Bytes
+    read_on_host: Bytes
+    n_split: Bytes
+
+
+def margin_bytes(device: Device) -> int:
+    """Return what a plan leaves free on a device: drivers, displays and other programs need some of it."""
+    if device.shares_host:
+        return _HOST_MARGIN_BYTES
+    return min(max(_LEAST_MARGIN_BYTES, int(device.total_bytes * _MARGIN_SHARE)), _MOST_MARGIN_BYTES)
+
+
+def place(profile: ModelProfile, machine: Machine, rates: Rates) -> Placement | None:
+    """Return the fastest placement that fits into free memory less the margins, None where none does."""
+    return min(placements(profile, machine, rates), key=lambda found: found.token_s, default=None)
+
+
+def placements(profile: ModelProfile, machine: Machine, rates: Rates) -> list[Placement]:
+    """Return the fastest placement that fits for each choice and order of GPUs, no GPU being one of them."""
+    tables = _tables(profile)
+    found = [_best(profile, machine, rates, tables, order) for order in _orders(machine.gpus, rates)]
+    return [placement for placement in found if placement is not None]
+
+
+def _orders(gpus: Sequence[Device], rates: Rates) -> list[tuple[Device, ...]]:
+    """Return the orders in which GPUs are filled: all that differ where they are few, else the fastest ones first."""
+    if len(gpus) <= _MOST_GPUS_IN_ALL_ORDERS:
+        orders = chain.from_iterable(permutations(gpus, n_gpus) for n_gpus in range(len(gpus) + 1))
+        different: dict[object, tuple[Device, ...]] = {}
+        for order in orders:
+            key = tuple((rates.seconds_per_byte[gpu.name], gpu.free_bytes, gpu.total_bytes, gpu.kind) for gpu in order)
+            different.setdefault(key, order)
+        if len(different) <= _MOST_ORDERS:
+            return list(different.values())
+    fastest = tuple(sorted(gpus, key=lambda gpu: (rates.seconds_per_byte[gpu.name], -gpu.free_bytes)))
+    return [fastest[:n_gpus] for n_gpus in range(len(gpus) + 1)]
+
+
+def curve(profile: ModelProfile, machine: Machine, rates: Rates) -> tuple[float, ...]:
+    """Return what a token takes with 0, 1, 2 … layers on the fastest GPU, as if it had room for them."""
+    tables = _tables(profile)
+    gpu = min(machine.gpus, key=lambda device: rates.seconds_per_byte[device.name], default=None)
+    if gpu is None:
+        return (float(_host_s(tables, machine, rates)[0, 0]) + rates.overhead_s(len(profile.layers)),)
+    reading_s = tables.read_on_gpu[0] * rates.seconds_per_byte[gpu.name] + _host_s(tables, machine, rates)[0]
+    n_layers = len(profile.layers)
+    is_mixed = np.array([0 < count < n_layers for count in range(n_layers + 1)])
+    return tuple((reading_s + is_mixed * rates.crossing_s + rates.overhead_s(n_layers)).tolist())
+
+
+def _tables(profile: ModelProfile) -> _Tables:
+    layers = profile.layers
+    n_rows = len(layers) if any(layer.movable_bytes for layer in layers) else 1  # the output has nothing to move
+    backwards = layers[::-1]
+    is_split = (np.arange(len(layers))[::-1][None, :] < np.arange(n_rows)[:, None]).astype(np.float64)
+
+    def column(values: list[int]) -> Bytes:
+        return np.array(values, np.float64)[None, :]
+
+    moved = is_split * column([layer.movable_bytes for layer in backwards])
+    moved_read = is_split * column([layer.movable_read_bytes for layer in backwards])
+    whole = column([layer.weight_bytes + layer.cache_bytes for layer in backwards])
+    read = column([layer.read_bytes + layer.cache_read_bytes for layer in backwards])
+    on_gpu, read_on_gpu = _summed(whole - moved), _summed(read - moved_read)
+    on_host = whole.sum() - on_gpu + profile.input_bytes  # before what a tied output adds on its device
+    on_gpu[:, 1:] += profile.tied_bytes
+    has_host_work = (np.arange(len(layers) + 1)[None, :] < len(layers)) | (_summed(moved) > 0)
+    on_host += profile.host_bytes + has_host_work * profile.compute_bytes
+    return _Tables(on_gpu, read_on_gpu, on_host, read.sum() - read_on_gpu, _summed(is_split * (moved > 0)))
+
+
+def _summed(values: Bytes) -> Bytes:
+    """Return the sums of the first 0, 1, 2 … columns."""
+    sums = np.zeros((values.shape[0], values.shape[1] + 1))
+    np.cumsum(values, axis=1, out=sums[:, 1:])
+    return sums
+
+
+def _host_s(tables: _Tables, machine: Machine, rates: Rates) -> Bytes:
+    return tables.read_on_host * rates.seconds_per_byte[machine.host.name]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fill:
+    """One GPU takes the layers from `start` to `end`, counted from the last; by split layers and layers on GPUs."""
+
+    gpu: Device
+    start: Counts
+    end: Counts
+
+    @property
+    def is_used(self) -> NDArray[np.bool_]:
+        return self.end > self.start
+
+    def sums(self, table: Bytes) -> Bytes:
+        """What `table` counts for the layers that this GPU has."""
+        return np.take_along_axis(table, self.end, axis=1) - np.take_along_axis(table, self.start, axis=1)
+
+
+def _fills(profile: ModelProfile, tables: _Tables, gpus: Sequence[Device]) -> list[_Fill]:
+    """Fill one GPU after the other, as far as its memory goes."""
+    counts = np.broadcast_to(np.arange(tables.on_gpu.shape[1]), tables.on_gpu.shape)
+    edge = np.zeros((tables.on_gpu.shape[0], 1), np.int64)
+    fills = []
+    for gpu in gpus:
+        room = gpu.free_bytes - margin_bytes(gpu) - profile.compute_bytes
+        more = tables.on_gpu - np.take_along_axis(tables.on_gpu, edge, axis=1)
+        filled = np.maximum(edge, (more <= room).sum(axis=1, keepdims=True) - 1)
+        fills.append(_Fill(gpu, np.minimum(counts, edge), np.minimum(counts, filled)))
+        edge = filled
+    return fills
+
+
+def _best(
+    profile: ModelProfile, machine: Machine, rates: Rates, tables: _Tables, gpus: Sequence[Device]
+) -> Placement | None:
+    """Return the fastest placement on `gpus`, filled in this order, or without any on the processor."""
+    fills = _fills(profile, tables, gpus)
+    counts = np.arange(tables.on_gpu.shape[1])[None, :]
+    n_devices = sum((fill.is_used for fill in fills), start=(counts < counts.max()).astype(np.int64))
+    n_crossings = np.maximum(0, n_devices - 1) + _CROSSINGS_OF_A_SPLIT_LAYER * tables.n_split
+    reading_s = [fill.sums(tables.read_on_gpu) * rates.seconds_per_byte[fill.gpu.name] for fill in fills]
+    token_s = sum(reading_s, start=_host_s(tables, machine, rates)) + n_crossings * rates.crossing_s
+    token_s = token_s + rates.overhead_s(len(profile.layers))
+    token_s = np.where(_fits(profile, machine, tables, fills), token_s, np.inf)
+    row, column = np.unravel_index(np.argmin(token_s), token_s.shape)
+    if not np.isfinite(token_s[row, column]):
+        return None
+    return Placement(
+        gpus=tuple(gpu.name for gpu in gpus),
+        gpu_layers=tuple(int((fill.end - fill.start)[row, column]) for fill in fills),
+        n_split=int(row) if tables.n_split[row, column] else 0,
+        n_crossings=int(n_crossings[row, column]),
+        token_s=float(token_s[row, column]),
+    )
+
+
+def _fits(profile: ModelProfile, machine: Machine, tables: _Tables, fills: Sequence[_Fill]) -> NDArray[np.bool_]:
+    """Whether GPUs have room for as many layers as a column says, and the processor for the rest."""
+    counts = np.arange(tables.on_gpu.shape[1])[None, :]
+    has_room = counts <= fills[-1].end if fills else counts == 0
+    shared = [fill.sums(tables.on_gpu) + fill.is_used * profile.compute_bytes for fill in fills if fill.gpu.shares_host]
+    on_host = sum(shared, start=tables.on_host)
+    is_held = on_host <= machine.host.free_bytes - margin_bytes(machine.host)
+    return np.asarray(has_room & is_held)

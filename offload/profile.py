@@ -1,0 +1,126 @@
+"""What one model takes under one setting, layer by layer: bytes that lie there and bytes that a token reads. Pure.
+
+Owns the sum of weights, cache and compute buffers. Knows nothing of devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from offload.cache_size import CacheCells, cache_layers, cells_for
+from offload.compute_size import compute_bytes, graph_shape_of, output_bytes
+from offload.kv_cache import KvTypes, check_kv_types
+from offload.weights import WeightGroup, weights_of
+from quantizer.header import Header, TensorInfo
+from quantizer.kv_shape import kv_shape_of
+from quantizer.layer_caches import layer_caches_of
+
+__all__ = ["DEFAULT_DEPTH", "Layer", "ModelProfile", "Setting", "profile_of"]
+
+_OVERHEAD_BYTES = 150 << 20  # of the engine's process: Python, libraries, vocabulary
+_FLOAT_BYTES = 4
+DEFAULT_DEPTH = 512  # tokens before the one that a speed is told for
+_OPERATIONS_PER_WEIGHT = 2
+_F16 = KvTypes()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """How a model is to run. `n_cells` are shared by all sequences, `depth` is how many tokens a speed is told for."""
+
+    n_ctx: int
+    n_cells: int
+    kv_types: KvTypes = _F16
+    n_sequences: int = 1
+    n_ubatch: int = 512
+    depth: int = DEFAULT_DEPTH
+    is_fused: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """Bytes of a layer, or of the output behind the last one.
+
+    `movable_bytes` of the weights, and what a token reads of them, can stay with the processor when the rest goes to a
+    GPU. `read_bytes` are weights, `cache_read_bytes` what attention reads at the setting's depth.
+    """
+
+    weight_bytes: int
+    read_bytes: int
+    movable_bytes: int = 0
+    movable_read_bytes: int = 0
+    cache_bytes: int = 0
+    cache_read_bytes: int = 0
+    operations: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelProfile:
+    """One model under one setting. `layers` end with the output.
+
+    `input_bytes` always lie with the processor; `tied_bytes` lie a second time on the device of the output;
+    `compute_bytes` are taken by every device that has a layer.
+    """
+
+    layers: tuple[Layer, ...]
+    input_bytes: int
+    tied_bytes: int
+    compute_bytes: int
+    host_bytes: int
+    has_experts: bool
+    is_exact: bool
+    setting: Setting
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights, once."""
+        return self.input_bytes + sum(layer.weight_bytes for layer in self.layers)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of keys, values and states."""
+        return sum(layer.cache_bytes for layer in self.layers)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes that the model takes where one device with the processor's memory has all of it."""
+        return self.weight_bytes + self.cache_bytes + self.compute_bytes + self.host_bytes
+
+
+def profile_of(header: Header, tensors: Sequence[TensorInfo], setting: Setting) -> ModelProfile:
+    """Return what the model whose files hold `tensors` takes, its first header being `header`.
+
+    Raises UsageError where the model cannot have such a cache.
+    """
+    check_kv_types(setting.kv_types, kv_shape_of(header))
+    weights, caches, shape = weights_of(header, tensors), layer_caches_of(header), graph_shape_of(header)
+    cells = cells_for(caches, setting.n_cells, n_sequences=setting.n_sequences, n_ubatch=setting.n_ubatch)
+    kept = cache_layers(caches, setting.kv_types, cells, is_fused=setting.is_fused)
+    seen = CacheCells(setting.depth, min(setting.depth, caches.n_window or setting.depth), 1)
+    read = cache_layers(caches, setting.kv_types, seen, is_fused=setting.is_fused)
+    layers = [_layer(*parts) for parts in zip(weights.layers, kept, read, strict=True)]
+    output = _layer(weights.output, 0, 0)
+    inputs_bytes = shape.n_embd * setting.n_ubatch * _FLOAT_BYTES
+    return ModelProfile(
+        layers=(*layers, output),
+        input_bytes=weights.input.n_bytes,
+        tied_bytes=weights.tied_bytes,
+        compute_bytes=compute_bytes(shape, cells.n_full, n_ubatch=setting.n_ubatch, is_fused=setting.is_fused),
+        host_bytes=output_bytes(shape, setting.n_sequences) + inputs_bytes + _OVERHEAD_BYTES,
+        has_experts=weights.has_experts,
+        is_exact=caches.is_complete,
+        setting=setting,
+    )
+
+
+def _layer(group: WeightGroup, cache_bytes: int, cache_read_bytes: int) -> Layer:
+    return Layer(
+        weight_bytes=group.n_bytes,
+        read_bytes=group.read_bytes,
+        movable_bytes=group.movable_bytes,
+        movable_read_bytes=group.movable_read_bytes,
+        cache_bytes=cache_bytes,
+        cache_read_bytes=cache_read_bytes,
+        operations=_OPERATIONS_PER_WEIGHT * group.n_active,
+    )

@@ -1,0 +1,71 @@
+"""What a person must be told of a plan before anything is loaded: the cliff, and what could not be known. Pure.
+
+Owns the sentences. Knows nothing of ways out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from offload.assessment import Assessment, Verdict
+from offload.machine import Device
+from offload.speed import Rates
+from offload.wording import gib, gigabytes_per_s, speed
+
+__all__ = ["warnings_of"]
+
+
+def warnings_of(found: Assessment, rates: Rates) -> tuple[str, ...]:
+    """Return the sentences about an assessment, the weightiest first."""
+    return tuple(_sentences(found, rates))
+
+
+def _sentences(found: Assessment, rates: Rates) -> Iterator[str]:
+    if found.verdict is Verdict.WONT_RUN:
+        yield _too_large(found)
+    if found.verdict is Verdict.PARTIAL:
+        yield f"{_what_fits(found)}{_what_it_costs(found)}."
+    if found.verdict is Verdict.TIGHT:
+        yield "It fits with little to spare: another program that takes memory may make loading fail."
+    for device in _unknown(found, rates):
+        yield f"How fast {device.name} reads its memory is unknown, so no speed is predicted; give it with @GB/s."
+    if not found.profile.is_exact:
+        yield "This architecture keeps an index beside its cache, which is not counted: it needs more memory."
+
+
+def _too_large(found: Assessment) -> str:
+    free = sum(gpu.free_bytes for gpu in found.machine.gpus if not gpu.shares_host) + found.machine.host.free_bytes
+    profile = found.profile
+    parts = f"{gib(profile.weight_bytes)} of weights, {gib(profile.cache_bytes)} of cache"
+    return f"It needs {gib(profile.total_bytes)} ({parts}) and {gib(free)} are free, of which some must stay so."
+
+
+def _what_fits(found: Assessment) -> str:
+    placement, n_layers = found.placement, len(found.profile.layers)
+    assert placement is not None
+    n_split = max(0, placement.n_split - (n_layers - placement.n_on_gpus))
+    if not n_split:
+        return f"{placement.n_on_gpus} of {n_layers} layers fit"
+    what = "experts" if found.profile.has_experts else "feed-forward"
+    where = "on GPUs" if placement.n_on_gpus == n_layers else f"{placement.n_on_gpus} of {n_layers} layers fit"
+    if placement.n_on_gpus == n_layers:
+        return f"The {what} of {n_split} of {n_layers} layers stay with the processor"
+    return f"{where}, {n_split} of them without their {what}"
+
+
+def _what_it_costs(found: Assessment) -> str:
+    host = next(share for share in found.shares if share.device.name == found.machine.host.name)
+    fastest = max((gpu.bytes_per_s or 0 for gpu in found.machine.gpus), default=0)
+    if found.speed is None or found.best_tps is None or not host.device.bytes_per_s or not fastest:
+        return ", the rest is read by the processor"
+    share = host.read_bytes / sum(share.read_bytes for share in found.shares)
+    slow, fast = gigabytes_per_s(host.device.bytes_per_s), gigabytes_per_s(fastest)
+    pace = f"{speed(found.speed.decode_tps)} tok/s instead of {speed(found.best_tps)}"
+    if not host.read_bytes:
+        return f": {pace}, because part of it is on a slower GPU"
+    return f": {pace}, because {share:.0%} of the bytes are read at {slow} GB/s instead of {fast}"
+
+
+def _unknown(found: Assessment, rates: Rates) -> list[Device]:
+    in_use = [share.device for share in found.shares if share.read_bytes]
+    return [device for device in in_use if device.name not in rates.known]

@@ -1,0 +1,28 @@
+"""Numbers as people read them in a plan. Pure."""
+
+from __future__ import annotations
+
+__all__ = ["gib", "gigabytes_per_s", "speed", "tokens"]
+
+_GIB = 1 << 30
+
+
+def gib(n_bytes: float) -> str:
+    """Memory: 7.9 GiB."""
+    return f"{n_bytes / _GIB:.1f} GiB"
+
+
+def gigabytes_per_s(bytes_per_s: float) -> str:
+    """Bandwidth in decimal gigabytes, as makers count: 936."""
+    return f"{bytes_per_s / 1e9:,.0f}"
+
+
+def speed(tps: float) -> str:
+    """Tokens a second with two digits that matter: 106, 32, 8.4, 0.52."""
+    digits = 0 if tps >= 10 else 1 if tps >= 1 else 2
+    return f"{tps:,.{digits}f}"
+
+
+def tokens(count: int) -> str:
+    """A count of tokens: 32,768."""
+    return f"{count:,}"

@@ -1,0 +1,119 @@
+"""Plans of a few models for machines that people have; `plans.txt` is there to be read and judged.
+
+Where a change is meant, `LOCALLLM_WRITE_GOLDEN=1` writes it anew.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from machines import MACHINES
+from model_outlines import header_of
+
+from offload.assessment import Verdict
+from offload.kv_cache import KvTypes
+from offload.machine import Machine
+from offload.model import PlannedModel
+from offload.plan import Plan, PlanQuestion, plan
+from offload.speed import expected_rates
+from offload.wording import gib, speed
+from quantizer.errors import UsageError
+from quantizer.file_types import file_type_named
+
+GOLDEN = Path(__file__).with_name("plans.txt")
+MODELS = (("qwen3-0.6b", "Q8_0"), ("llama-3.1-8b", "Q4_K_M"), ("gemma-2-9b", "Q8_0"), ("qwen3-30b-a3b", "Q4_K_M"))
+QUESTION = PlanQuestion(kv_types=KvTypes(), n_sequences=8)
+GIB = 1 << 30
+
+
+def model(name: str, file_type: str) -> PlannedModel:
+    header = header_of(name)
+    return PlannedModel(header, header.tensors).quantized(file_type_named(file_type))
+
+
+def planned(name: str, file_type: str, machine: Machine, question: PlanQuestion = QUESTION) -> Plan:
+    return plan(model(name, file_type), question, machine, expected_rates(machine))
+
+
+def told(found: Plan) -> list[str]:
+    """A plan on a few lines."""
+    pace = found.found.speed
+    tps = f"{speed(pace.decode_tps)} tok/s, prompt {speed(pace.prefill_tps)}" if pace else "speed unknown"
+    lines = [f"{found.found.verdict}, {tps}, {found.setting.n_cells} cells for a context of {found.setting.n_ctx}"]
+    lines += [
+        f"  {share.device.name}: {share.n_layers} layers, {gib(share.n_bytes)} of {gib(share.device.free_bytes)}"
+        for share in found.found.shares
+    ]
+    lines += [f"  ! {warning}" for warning in found.warnings]
+    for remedy in found.remedies:
+        gained = speed(remedy.decode_tps) if remedy.decode_tps else "?"
+        lines.append(f"  > {remedy.what}: {remedy.verdict}, {gained} tok/s; {remedy.cost}")
+    return lines
+
+
+def test_plans_for_known_machines_are_as_written_down() -> None:
+    lines = []
+    for name, file_type in MODELS:
+        for label, machine in MACHINES.items():
+            lines += [f"== {name} {file_type} on {label}", *told(planned(name, file_type, machine)), ""]
+    text = "\n".join(lines)
+    if os.environ.get("LOCALLLM_WRITE_GOLDEN"):
+        GOLDEN.write_text(text, encoding="utf-8")
+    assert text == GOLDEN.read_text(encoding="utf-8")
+
+
+def test_the_cliff_is_said_in_one_sentence_with_its_numbers() -> None:
+    machine = MACHINES["RTX 3060 12 GB, 32 GB RAM"]
+    card = replace(machine.gpus[0], free_bytes=4 * GIB)
+    found = planned("llama-3.1-8b", "Q4_K_M", Machine(machine.host, (card,)))
+    assert found.found.verdict is Verdict.PARTIAL
+    assert "tok/s instead of" in found.warnings[0]
+    assert "% of the bytes are read at 45 GB/s instead of 360." in found.warnings[0]
+
+
+def test_remedies_come_with_the_fastest_first_and_each_one_helps() -> None:
+    machine = MACHINES["RTX 3060 12 GB, 32 GB RAM"]
+    card = replace(machine.gpus[0], free_bytes=6 * GIB)
+    found = planned("llama-3.1-8b", "Q8_0", Machine(machine.host, (card,)))
+    speeds = [remedy.decode_tps or 0.0 for remedy in found.remedies]
+    assert len(speeds) > 1
+    assert speeds == sorted(speeds, reverse=True)
+    assert speeds[-1] > (found.found.decode_tps or 0.0)
+
+
+def test_cells_of_other_conversations_are_given_up_before_the_plan_gets_worse() -> None:
+    machine = MACHINES["RTX 3060 12 GB, 32 GB RAM"]
+    roomy = planned("llama-3.1-8b", "Q4_K_M", machine)
+    assert roomy.setting.n_cells == 2 * roomy.setting.n_ctx
+    card = replace(machine.gpus[0], free_bytes=7 * GIB)
+    assert planned("llama-3.1-8b", "Q4_K_M", Machine(machine.host, (card,))).setting.n_cells == roomy.setting.n_ctx
+
+
+def test_a_model_larger_than_all_memory_will_not_run_and_the_numbers_say_why() -> None:
+    found = planned("qwen3-30b-a3b", "Q4_K_M", MACHINES["container of 4 GiB"])
+    assert found.found.verdict is Verdict.WONT_RUN
+    assert found.found.shares == ()
+    assert "3.6 GiB are free" in found.warnings[0]
+
+
+def test_a_gpu_of_unknown_bandwidth_gets_layers_and_no_made_up_speed() -> None:
+    machine = MACHINES["RTX 4090, 64 GB RAM"]
+    card = replace(machine.gpus[0], bytes_per_s=None)
+    found = planned("llama-3.1-8b", "Q4_K_M", Machine(machine.host, (card,)))
+    assert found.found.shares[0].n_layers == 33
+    assert found.found.speed is None
+    assert "is unknown" in found.warnings[0]
+
+
+def test_a_machine_without_any_memory_is_planned_for_without_a_crash() -> None:
+    nothing = replace(MACHINES["processor only, 32 GB"].host, total_bytes=0, free_bytes=0)
+    assert planned("llama-3.1-8b", "Q4_K_M", Machine(nothing)).found.verdict is Verdict.WONT_RUN
+
+
+def test_a_cache_that_the_model_cannot_have_is_refused() -> None:
+    question = replace(QUESTION, kv_types=KvTypes("q8_0", "f16"))
+    with pytest.raises(UsageError, match="one vector"):
+        planned("deepseek-v2-lite", "Q4_K_M", MACHINES["RTX 4090, 64 GB RAM"], question)
