@@ -17,11 +17,20 @@ from llama_cpp._ctypes_extensions import load_shared_library
 
 from quantizer.errors import EngineError
 
-__all__ = ["NativeLog", "NativeSampler", "ggml_function", "hidden_states", "lib", "n_gpu_devices", "native_log"]
+__all__ = [
+    "GPU_KINDS",
+    "NativeLog",
+    "NativeSampler",
+    "ggml_function",
+    "hidden_states",
+    "lib",
+    "n_gpu_devices",
+    "native_log",
+]
 
 NativeSampler = Any  # a ctypes pointer to llama_sampler
 _N_KEPT_LOG_LINES = 50
-_GPU_KINDS = (1, 2)  # discrete and integrated, of ggml_backend_dev_type@0.3.36
+GPU_KINDS = (1, 2)  # discrete and integrated, of ggml_backend_dev_type@0.3.36
 _WARN, _ERROR, _CONTINUED = 3, 4, 5  # ggml_log_level@0.3.36; llama_cpp._logger has another, wrong order
 
 
@@ -60,7 +69,7 @@ def n_gpu_devices() -> int:
     count, get, kind = (ggml_function(f"ggml_backend_dev_{name}") for name in ("count", "get", "type"))
     count.restype, get.restype, get.argtypes = ctypes.c_size_t, ctypes.c_void_p, [ctypes.c_size_t]
     kind.restype, kind.argtypes = ctypes.c_int, [ctypes.c_void_p]
-    return sum(kind(get(index)) in _GPU_KINDS for index in range(count()))
+    return sum(kind(get(index)) in GPU_KINDS for index in range(count()))
 
 
 @cache

@@ -1,0 +1,108 @@
+"""A plan as it is printed: a table by device, speeds, the curve, warnings and ways out; or one JSON object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from offload.assessment import Verdict
+from offload.plan import Plan
+from offload.wording import gib, speed, tokens
+
+__all__ = ["curve_lines", "plan_json", "plan_lines"]
+
+_VERDICTS = {
+    Verdict.FITS: "It fits.",
+    Verdict.TIGHT: "It fits, tightly.",
+    Verdict.PARTIAL: "Only a part of it fits where it is fast.",
+    Verdict.WONT_RUN: "It will not run here.",
+}
+_N_ROWS, _BAR_COLUMNS = 12, 50
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """Return the plan as one object; numbers that nobody can know are null."""
+    found = plan.found
+    return {
+        "verdict": found.verdict.value,
+        "devices": [
+            {
+                "name": share.device.name,
+                "weights_bytes": share.weight_bytes,
+                "kv_bytes": share.cache_bytes,
+                "compute_bytes": share.compute_bytes + share.host_bytes,
+                "free_bytes": share.device.free_bytes,
+                "layers": share.n_layers,
+            }
+            for share in found.shares
+        ],
+        "decode_tps": _rounded(found.decode_tps),
+        "prefill_tps": _rounded(found.speed.prefill_tps if found.speed else None),
+        "curve": [{"gpu_layers": count, "decode_tps": _rounded(tps)} for count, tps in enumerate(found.curve)],
+        "warnings": list(plan.warnings),
+        "remedies": [
+            {"what": remedy.what, "decode_tps": _rounded(remedy.decode_tps), "cost": remedy.cost}
+            for remedy in plan.remedies
+        ],
+    }
+
+
+def plan_lines(plan: Plan) -> Iterator[str]:
+    """Yield the lines of a plan."""
+    found, setting = plan.found, plan.setting
+    yield _VERDICTS[found.verdict]
+    yield f"Context {tokens(setting.n_ctx)} tokens, {tokens(setting.n_cells)} cells of {setting.kv_types}."
+    if found.shares:
+        yield ""
+        yield from _table(plan)
+    if found.speed:
+        answers, prompts = speed(found.speed.decode_tps), speed(found.speed.prefill_tps)
+        yield ""
+        yield f"Answers {answers} tok/s (± {plan.uncertainty:.0%}), prompts {prompts} tok/s."
+        yield f"First token of a 2,048-token prompt after {found.speed.first_token_s:.1f} s."
+    yield from (f"! {warning}" for warning in plan.warnings)
+    if plan.remedies:
+        yield ""
+        yield "What would help:"
+        yield from _remedies(plan)
+
+
+def curve_lines(plan: Plan) -> Iterator[str]:
+    """Yield tok/s against layers on the fastest GPU as bars; at most a dozen of them, the plan's own among them."""
+    found = plan.found
+    if len(found.curve) < 2 or found.placement is None:
+        return
+    here = min(found.placement.n_on_gpus, len(found.curve) - 1)
+    most = max(found.curve)
+    yield "layers on the GPU, tok/s"
+    for count in _sampled(len(found.curve), here):
+        bar = "█" * max(1, round(_BAR_COLUMNS * found.curve[count] / most))
+        yield f"{count:>4} {bar} {speed(found.curve[count])}{'  ← here' if count == here else ''}"
+
+
+def _sampled(n_points: int, here: int) -> Sequence[int]:
+    """Return indices from first to last, evenly but for `here`."""
+    step = max(1, -(-n_points // _N_ROWS))
+    return sorted({*range(0, n_points, step), here, n_points - 1})
+
+
+def _table(plan: Plan) -> Iterator[str]:
+    rows = [["device", "layers", "weights", "cache", "compute", "free"]]
+    for share in plan.found.shares:
+        sizes = (share.weight_bytes, share.cache_bytes, share.compute_bytes + share.host_bytes, share.device.free_bytes)
+        rows.append([share.device.name, str(share.n_layers), *(gib(size) for size in sizes)])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for name, *figures in rows:
+        cells = [figure.rjust(width) for figure, width in zip(figures, widths[1:], strict=True)]
+        yield "  ".join([name.ljust(widths[0]), *cells])
+
+
+def _remedies(plan: Plan) -> Iterator[str]:
+    width = max(len(remedy.what) for remedy in plan.remedies)
+    for remedy in plan.remedies:
+        gained = f"{speed(remedy.decode_tps)} tok/s" if remedy.decode_tps is not None else "speed unknown"
+        yield f"  {remedy.what.ljust(width)}  {gained:>13}  {remedy.cost}"
+
+
+def _rounded(tps: float | None) -> float | None:
+    return None if tps is None else round(tps, 3)

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from app.cli.machine_options import given_machine
+from app.processes import python_module
+from offload.machine import Device, DeviceKind, Machine
+from quantizer.errors import UsageError
+
+GIB = 1 << 30
+HERE = Machine(Device(name="CPU", kind=DeviceKind.CPU, total_bytes=8 * GIB, free_bytes=6 * GIB, bytes_per_s=25e9))
+
+
+def plan(environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = python_module("app.cli.main", "plan", *arguments)
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=environment, check=False)
+
+
+def test_a_plan_is_one_object_with_the_keys_that_programs_know(
+    environment: Mapping[str, str], tiny_model: Path
+) -> None:
+    arguments = ("--vram", "GPU0=8GiB@900GB/s", "--ram", "16GiB@60GB/s", "--json")
+    done = plan(environment, str(tiny_model), *arguments)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    keys = ["verdict", "devices", "decode_tps", "prefill_tps", "curve", "warnings", "remedies"]
+    assert list(told) == keys
+    assert told["verdict"] == "fits"
+    gpu, host = told["devices"]
+    assert list(gpu) == ["name", "weights_bytes", "kv_bytes", "compute_bytes", "free_bytes", "layers"]
+    assert (gpu["name"], gpu["layers"], gpu["free_bytes"]) == ("GPU0", 3, 8 * GIB)
+    assert gpu["kv_bytes"] == 2 * 64 * 2 * 1024  # two layers of 64 elements in F16, for 1,024 cells
+    assert host["layers"] == 0
+    assert told["curve"][3]["decode_tps"] == pytest.approx(told["decode_tps"], rel=0.01)
+
+
+def test_a_plan_for_people_has_a_table_speeds_and_a_curve(environment: Mapping[str, str], tiny_model: Path) -> None:
+    done = plan(environment, str(tiny_model), "--vram", "GPU0=8GiB@900GB/s", "--ram", "16GiB@60GB/s", "--plot")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "It fits."
+    assert any(line.startswith("GPU0") for line in lines)
+    assert any(line.startswith("Answers ") and "tok/s" in line for line in lines)
+    assert sum("← here" in line for line in lines) == 1
+
+
+def test_a_plan_for_this_machine_says_what_it_measured(environment: Mapping[str, str], tiny_model: Path) -> None:
+    done = plan(environment, str(tiny_model), "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["devices"][-1]["name"] == "CPU"
+    assert told["decode_tps"] is None or told["decode_tps"] > 0
+
+
+def test_what_can_never_run_says_so_with_the_numbers(environment: Mapping[str, str], tiny_model: Path) -> None:
+    done = plan(environment, str(tiny_model), "--ram", "256MiB@60GB/s", "--vram", "GPU0=64MiB@900GB/s")
+    assert done.returncode == 0, done.stderr
+    assert "It will not run here." in done.stdout
+    assert "are free" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [("--vram", "8GiB"), ("--ram", "0"), ("--ram", "-4GiB"), ("--kv", "q4_k")])
+def test_a_machine_that_makes_no_sense_is_refused_in_a_sentence(
+    environment: Mapping[str, str], tiny_model: Path, arguments: tuple[str, ...]
+) -> None:
+    done = plan(environment, str(tiny_model), *arguments)
+    assert done.returncode == 2
+    assert "Error: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_given_gpu_is_as_fast_as_said_or_as_its_name_tells() -> None:
+    first, second, third = given_machine(HERE, ["GPU0=8GiB@900GB/s", "RTX 3060=12GiB", "X=1GiB"], None).gpus
+    assert (first.free_bytes, first.bytes_per_s) == (8 * GIB, 900e9)
+    assert second.bytes_per_s == 360e9
+    assert third.bytes_per_s is None
+
+
+def test_given_memory_without_a_speed_is_read_as_fast_as_here() -> None:
+    assert given_machine(HERE, [], "16GiB").host.bytes_per_s == 25e9
+    assert given_machine(HERE, [], "16GiB@60GB/s").host.bytes_per_s == 60e9
+    assert given_machine(HERE, [], None) == HERE
+
+
+@pytest.mark.parametrize("vram", [["=8GiB"], ["GPU0"], ["GPU0=8GiB@900GB"], ["GPU0=8GiB@0GB/s"], ["A=1GiB", "A=2GiB"]])
+def test_what_is_no_gpu_is_refused(vram: list[str]) -> None:
+    with pytest.raises(UsageError):
+        given_machine(HERE, vram, None)

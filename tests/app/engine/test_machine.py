@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from app.engine.child import lines_of
+from app.engine.llama import n_gpu_devices
+from app.engine.llama.devices import GgmlDevice
+from app.engine.machine import gpu_of
+from app.processes import python_module
+from offload.machine import DeviceKind
+
+GIB = 1 << 30
+CARD = GgmlDevice("CUDA0", "NVIDIA GeForce RTX 3060", False, 11 * GIB, 12 * GIB, "0000:01:00.0")
+
+
+def test_a_gpu_has_the_speed_of_its_name_and_the_link_of_its_address() -> None:
+    device = gpu_of(asdict(CARD), {"0000:01:00.0": 15.75e9})
+    assert (device.name, device.kind) == ("CUDA0", DeviceKind.GPU)
+    assert (device.bytes_per_s, device.link_bytes_per_s) == (360e9, 15.75e9)
+    assert (device.free_bytes, device.total_bytes) == (11 * GIB, 12 * GIB)
+
+
+def test_what_nobody_can_tell_of_a_gpu_stays_unknown() -> None:
+    device = gpu_of(asdict(GgmlDevice("Vulkan0", "Some GPU", True, GIB, GIB, "")), {})
+    assert device.kind is DeviceKind.INTEGRATED
+    assert device.bytes_per_s is device.link_bytes_per_s is None
+
+
+def test_the_process_that_lists_gpus_tells_of_each_that_the_engine_can_use() -> None:
+    said = list(lines_of(python_module("app.engine.devices_process"), {}))
+    assert len(said) == n_gpu_devices()
+    assert all(set(line) == set(asdict(CARD)) and line["name"] for line in said)
