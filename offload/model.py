@@ -5,7 +5,7 @@ Owns what is asked of it: a profile under a setting, the same model in another q
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from offload.profile import ModelProfile, Setting, profile_of
 from offload.quants import quantized
@@ -19,10 +19,14 @@ __all__ = ["PlannedModel"]
 
 @dataclass(frozen=True, slots=True)
 class PlannedModel:
-    """`header` is that of the first file, `tensors` are those of all."""
+    """`header` is that of the first file, `tensors` are those of all.
+
+    `compute_scale` is what a dry run found the formula of compute buffers to be off by.
+    """
 
     header: Header
     tensors: tuple[TensorInfo, ...]
+    compute_scale: float = 1.0
 
     @property
     def n_bytes(self) -> int:
@@ -41,8 +45,14 @@ class PlannedModel:
 
     def profile(self, setting: Setting) -> ModelProfile:
         """What it takes under `setting`. Raises UsageError for a cache it cannot have."""
-        return profile_of(self.header, self.tensors, setting)
+        profile = profile_of(self.header, self.tensors, setting)
+        return replace(profile, compute_bytes=int(profile.compute_bytes * self.compute_scale))
 
     def quantized(self, file_type: FileType) -> PlannedModel:
         """The same model as `localllm quantize` would make it."""
-        return PlannedModel(self.header, quantized(self.header, self.tensors, file_type))
+        return replace(self, tensors=quantized(self.header, self.tensors, file_type))
+
+    def measured(self, setting: Setting, compute_bytes: int) -> PlannedModel:
+        """The same model when a dry run under `setting` took `compute_bytes`."""
+        predicted = profile_of(self.header, self.tensors, setting).compute_bytes
+        return replace(self, compute_scale=compute_bytes / predicted if predicted else 1.0)

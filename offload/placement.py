@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, permutations
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,12 @@ from offload.machine import Device, Machine
 from offload.profile import ModelProfile
 from offload.speed import Rates
 
-__all__ = ["Placement", "curve", "margin_bytes", "place", "placements"]
+__all__ = ["Placement", "curve", "margin_bytes", "place"]
 
 _MARGIN_SHARE, _LEAST_MARGIN_BYTES, _MOST_MARGIN_BYTES = 0.04, 256 << 20, 1 << 30
 _HOST_MARGIN_BYTES = 512 << 20
 _CROSSINGS_OF_A_SPLIT_LAYER = 2  # to what stayed with the processor, and back
-_MOST_GPUS_IN_ALL_ORDERS, _MOST_ORDERS = 5, 16
+_MOST_GPUS_IN_ANY_CHOICE = 3
 
 Bytes = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -70,28 +70,32 @@ def margin_bytes(device: Device) -> int:
 
 def place(profile: ModelProfile, machine: Machine, rates: Rates) -> Placement | None:
     """Return the fastest placement that fits into free memory less the margins, None where none does."""
-    return min(placements(profile, machine, rates), key=lambda found: found.token_s, default=None)
-
-
-def placements(profile: ModelProfile, machine: Machine, rates: Rates) -> list[Placement]:
-    """Return the fastest placement that fits for each choice and order of GPUs, no GPU being one of them."""
     tables = _tables(profile)
     found = [_best(profile, machine, rates, tables, order) for order in _orders(machine.gpus, rates)]
-    return [placement for placement in found if placement is not None]
+    return min((placement for placement in found if placement), key=lambda placement: placement.token_s, default=None)
 
 
 def _orders(gpus: Sequence[Device], rates: Rates) -> list[tuple[Device, ...]]:
-    """Return the orders in which GPUs are filled: all that differ where they are few, else the fastest ones first."""
-    if len(gpus) <= _MOST_GPUS_IN_ALL_ORDERS:
-        orders = chain.from_iterable(permutations(gpus, n_gpus) for n_gpus in range(len(gpus) + 1))
-        different: dict[object, tuple[Device, ...]] = {}
-        for order in orders:
-            key = tuple((rates.seconds_per_byte[gpu.name], gpu.free_bytes, gpu.total_bytes, gpu.kind) for gpu in order)
-            different.setdefault(key, order)
-        if len(different) <= _MOST_ORDERS:
-            return list(different.values())
-    fastest = tuple(sorted(gpus, key=lambda gpu: (rates.seconds_per_byte[gpu.name], -gpu.free_bytes)))
-    return [fastest[:n_gpus] for n_gpus in range(len(gpus) + 1)]
+    """Return which GPUs may be filled in which order, every two alike only once.
+
+    The faster first, where there are few in every choice of them; of two also the slower first, for a fast one may be
+    too small for the last layers.
+    """
+
+    def pace(gpu: Device) -> float:
+        return rates.seconds_per_byte[gpu.name]
+
+    fastest = sorted(gpus, key=pace)
+    if len(gpus) <= _MOST_GPUS_IN_ANY_CHOICE:
+        orders = [order for n_gpus in range(len(gpus) + 1) for order in combinations(fastest, n_gpus)]
+        orders += [(slower, faster) for faster, slower in combinations(fastest, 2)]
+    else:
+        orders = [tuple(fastest[:n_gpus]) for n_gpus in range(len(gpus) + 1)]
+    different: dict[object, tuple[Device, ...]] = {}
+    for order in orders:
+        key = tuple((pace(gpu), gpu.free_bytes, gpu.total_bytes, gpu.kind) for gpu in order)
+        different.setdefault(key, order)
+    return list(different.values())
 
 
 def curve(profile: ModelProfile, machine: Machine, rates: Rates) -> tuple[float, ...]:
@@ -155,32 +159,60 @@ class _Fill:
         return np.take_along_axis(table, self.end, axis=1) - np.take_along_axis(table, self.start, axis=1)
 
 
-def _fills(profile: ModelProfile, tables: _Tables, gpus: Sequence[Device]) -> list[_Fill]:
-    """Fill one GPU after the other, as far as its memory goes."""
-    counts = np.broadcast_to(np.arange(tables.on_gpu.shape[1]), tables.on_gpu.shape)
-    edge = np.zeros((tables.on_gpu.shape[0], 1), np.int64)
+@dataclass(frozen=True, slots=True)
+class _Filling:
+    """What each GPU takes, and where that is all a column asks for."""
+
+    fills: tuple[_Fill, ...]
+    has_room: NDArray[np.bool_]
+
+
+def _fill_in_turn(profile: ModelProfile, tables: _Tables, gpus: Sequence[Device]) -> _Filling:
+    """Fill one GPU after the other, each as far as its memory goes."""
+    counts = _counts(tables)
+    edge = np.zeros((counts.shape[0], 1), np.int64)
     fills = []
     for gpu in gpus:
-        room = gpu.free_bytes - margin_bytes(gpu) - profile.compute_bytes
         more = tables.on_gpu - np.take_along_axis(tables.on_gpu, edge, axis=1)
-        filled = np.maximum(edge, (more <= room).sum(axis=1, keepdims=True) - 1)
+        filled = np.maximum(edge, (more <= _room(profile, gpu)).sum(axis=1, keepdims=True) - 1)
         fills.append(_Fill(gpu, np.minimum(counts, edge), np.minimum(counts, filled)))
         edge = filled
-    return fills
+    return _Filling(tuple(fills), counts <= edge)
+
+
+def _fill_slower_first(profile: ModelProfile, tables: _Tables, slower: Device, faster: Device) -> _Filling:
+    """Give the slower GPU, which takes the last layers, no more than the faster one has no room for."""
+    counts = _counts(tables)
+    wanted = tables.on_gpu - _room(profile, faster)
+    edges = [np.searchsorted(row, least) for row, least in zip(tables.on_gpu, wanted, strict=True)]
+    edge = np.minimum(np.array(edges), counts)
+    most = (tables.on_gpu <= _room(profile, slower)).sum(axis=1, keepdims=True) - 1
+    fills = (_Fill(slower, np.zeros_like(counts), edge), _Fill(faster, edge, counts))
+    return _Filling(fills, edge <= np.maximum(most, 0))
+
+
+def _room(profile: ModelProfile, gpu: Device) -> int:
+    return gpu.free_bytes - margin_bytes(gpu) - profile.compute_bytes
+
+
+def _counts(tables: _Tables) -> Counts:
+    """Return the layers on GPUs of each column, in every row."""
+    return np.broadcast_to(np.arange(tables.on_gpu.shape[1]), tables.on_gpu.shape)
 
 
 def _best(
     profile: ModelProfile, machine: Machine, rates: Rates, tables: _Tables, gpus: Sequence[Device]
 ) -> Placement | None:
     """Return the fastest placement on `gpus`, filled in this order, or without any on the processor."""
-    fills = _fills(profile, tables, gpus)
-    counts = np.arange(tables.on_gpu.shape[1])[None, :]
-    n_devices = sum((fill.is_used for fill in fills), start=(counts < counts.max()).astype(np.int64))
+    is_reversed = len(gpus) == 2 and rates.seconds_per_byte[gpus[0].name] > rates.seconds_per_byte[gpus[1].name]
+    filling = _fill_slower_first(profile, tables, *gpus) if is_reversed else _fill_in_turn(profile, tables, gpus)
+    fills, has_host_layers = filling.fills, _counts(tables) < len(profile.layers)
+    n_devices = sum((fill.is_used for fill in fills), start=has_host_layers.astype(np.int64))
     n_crossings = np.maximum(0, n_devices - 1) + _CROSSINGS_OF_A_SPLIT_LAYER * tables.n_split
     reading_s = [fill.sums(tables.read_on_gpu) * rates.seconds_per_byte[fill.gpu.name] for fill in fills]
     token_s = sum(reading_s, start=_host_s(tables, machine, rates)) + n_crossings * rates.crossing_s
     token_s = token_s + rates.overhead_s(len(profile.layers))
-    token_s = np.where(_fits(profile, machine, tables, fills), token_s, np.inf)
+    token_s = np.where(filling.has_room & _is_held(profile, machine, tables, fills), token_s, np.inf)
     row, column = np.unravel_index(np.argmin(token_s), token_s.shape)
     if not np.isfinite(token_s[row, column]):
         return None
@@ -193,11 +225,8 @@ def _best(
     )
 
 
-def _fits(profile: ModelProfile, machine: Machine, tables: _Tables, fills: Sequence[_Fill]) -> NDArray[np.bool_]:
-    """Whether GPUs have room for as many layers as a column says, and the processor for the rest."""
-    counts = np.arange(tables.on_gpu.shape[1])[None, :]
-    has_room = counts <= fills[-1].end if fills else counts == 0
+def _is_held(profile: ModelProfile, machine: Machine, tables: _Tables, fills: Sequence[_Fill]) -> NDArray[np.bool_]:
+    """Whether the processor's memory has room for the rest, and for what GPUs take that share it."""
     shared = [fill.sums(tables.on_gpu) + fill.is_used * profile.compute_bytes for fill in fills if fill.gpu.shares_host]
     on_host = sum(shared, start=tables.on_host)
-    is_held = on_host <= machine.host.free_bytes - margin_bytes(machine.host)
-    return np.asarray(has_room & is_held)
+    return np.asarray(on_host <= machine.host.free_bytes - margin_bytes(machine.host))

@@ -10,10 +10,12 @@ from app.terminal import printable
 
 __all__ = ["plan"]
 
+_MOST_N_CTX = 1 << 30  # llama.cpp counts cells in 32 bits
+
 
 @click.command()
 @click.argument("model")
-@click.option("--ctx", "n_ctx", type=click.IntRange(min=0), default=0, help="Tokens of context; 0 chooses.")
+@click.option("--ctx", "n_ctx", type=click.IntRange(0, _MOST_N_CTX), default=0, help="Tokens of context; 0 chooses.")
 @click.option("--kv", "kv_type", help="Type of the KV cache: TYPE or K_TYPE,V_TYPE, such as q8_0.")
 @click.option("--vram", multiple=True, help="Plan for this GPU instead of those here: NAME=SIZE[@SPEED], repeatable.")
 @click.option("--ram", help="Plan for so much memory: SIZE[@SPEED], such as 16GiB@60GB/s.")
@@ -24,10 +26,12 @@ def plan(
 ) -> None:
     """Tell what MODEL (guide, a path to a GGUF, or a name in the library) comes to on this machine, or on another.
 
-    Nothing is loaded: its header is read, the machine is asked, the rest is arithmetic.
+    No weights are loaded: the header is read, the machine is asked, llama.cpp says what it would compute in, and the
+    rest is arithmetic.
     """
     from app.cli.machine_options import given_machine
     from app.cli.plan_report import curve_lines, plan_json, plan_lines
+    from app.engine.dry_run import dry_compute_bytes
     from app.engine.machine import machine_here
     from app.library.resolve import resolve
     from app.settings import load_settings
@@ -47,7 +51,10 @@ def plan(
         n_sequences=settings.parallel,
         is_fused=bool(machine.gpus),
     )
-    found = planned(PlannedModel(header, tensors_of(header)), question, machine, expected_rates(machine))
+    rates, candidate = expected_rates(machine), PlannedModel(header, tensors_of(header))
+    setting = planned(candidate, question, machine, rates).setting
+    measured = candidate.measured(setting, dry_compute_bytes(header.path, setting))
+    found = planned(measured, question, machine, rates)
     if wants_json:
         click.echo(json.dumps(plan_json(found)))
         return

@@ -1,0 +1,48 @@
+"""What is asked of a dry run, and the process that makes one: `python -m app.engine.dry_run`, a request on stdin.
+
+Owns both ends. llama.cpp may end the process over a strange file: then that is told, and nothing else is lost.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from app.engine.child import Line, lines_of, serve
+from app.processes import python_module
+from offload.profile import Setting
+
+__all__ = ["DryRunRequest", "dry_compute_bytes"]
+
+
+@dataclass(frozen=True, slots=True)
+class DryRunRequest:
+    """A context as the engine would make it: cells that all sequences share, micro-batch, cache, attention."""
+
+    n_cells: int
+    n_sequences: int
+    n_ubatch: int
+    kv_type: str
+    is_fused: bool
+
+
+def dry_compute_bytes(path: Path, setting: Setting) -> int:
+    """Return the bytes that the model at `path` computes in under `setting`. Raises EngineError, or what it died of."""
+    request = DryRunRequest(
+        setting.n_cells, setting.n_sequences, setting.n_ubatch, str(setting.kv_types), setting.is_fused
+    )
+    (said,) = lines_of(python_module("app.engine.dry_run"), {"path": str(path), **asdict(request)})
+    return sum(said["buffers"].values())
+
+
+def _work(request: Line) -> Iterator[Line]:
+    from app.engine.llama.dry_run import compute_buffers
+
+    path = Path(request.pop("path"))
+    yield {"buffers": compute_buffers(path, DryRunRequest(**request))}
+
+
+if __name__ == "__main__":
+    sys.exit(serve(_work))
