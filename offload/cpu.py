@@ -9,32 +9,49 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
-__all__ = ["cpu_name", "default_threads", "usable_processors"]
+__all__ = ["cpu_model", "cpu_name", "default_threads", "has_avx2", "usable_processors"]
+
+_X86 = ("x86_64", "amd64")
+_CPUINFO = Path("/proc/cpuinfo")
+_MODEL = ("model name",)
+_MODEL_AND_FLAGS = (*_MODEL, "flags", "CPU implementer", "CPU part", "Features")
 
 
 def cpu_name() -> str:
     """Return the processor's name and instruction sets as its system tells them, on one line."""
     if sys.platform == "linux":
-        return _from_cpuinfo(Path("/proc/cpuinfo"))
+        return _from_cpuinfo(_CPUINFO, _MODEL_AND_FLAGS)
     if sys.platform == "darwin":
         command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or platform.machine()
     return platform.processor() or platform.machine()
 
 
-def _from_cpuinfo(path: Path) -> str:
-    """Return the first processor's model and flags; Arm kernels name it by its part number instead."""
-    wanted = ("model name", "flags", "CPU implementer", "CPU part", "Features")
+def cpu_model() -> str:
+    """Return what the processor is called, without its instruction sets."""
+    return _from_cpuinfo(_CPUINFO, _MODEL) if sys.platform == "linux" else cpu_name()
+
+
+def _from_cpuinfo(path: Path, wanted: Sequence[str]) -> str:
+    """Return what is said of the first processor; Arm kernels name it by its part number instead of a model."""
     values: dict[str, str] = {}
     for line in path.read_text(errors="replace").splitlines():
         name, _, value = (part.strip() for part in line.partition(":"))
         if name in wanted:
             values.setdefault(name, value)
     return " ".join(values[name] for name in wanted if name in values) or platform.machine()
+
+
+def has_avx2() -> bool | None:
+    """Whether an x86 processor has AVX2, None for other processors and where its system does not tell."""
+    if sys.platform != "linux" or platform.machine().lower() not in _X86:
+        return None
+    return " avx2 " in f"{cpu_name()} "
 
 
 def default_threads() -> int:

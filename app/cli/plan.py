@@ -32,7 +32,7 @@ def plan(
     from app.cli.machine_options import given_machine
     from app.cli.plan_report import curve_lines, plan_json, plan_lines
     from app.engine.dry_run import dry_compute_bytes
-    from app.engine.machine import machine_here
+    from app.engine.machine import survey
     from app.library.resolve import resolve
     from app.settings import load_settings
     from offload.kv_cache import parse_kv_types
@@ -44,7 +44,7 @@ def plan(
 
     settings = load_settings({"kv_type": kv_type})
     header = admit(resolve(model, settings).path)
-    machine = given_machine(machine_here(), vram, ram)
+    machine = given_machine(survey().machine, vram, ram)
     question = PlanQuestion(
         n_ctx=n_ctx or settings.ctx,
         kv_types=parse_kv_types(settings.kv_type),

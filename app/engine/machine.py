@@ -5,7 +5,8 @@ Owns the join. Knows nothing of models.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from app.engine.child import lines_of
@@ -13,21 +14,30 @@ from app.processes import python_module
 from offload.bandwidth import measure_read_bandwidth
 from offload.cpu import default_threads
 from offload.gpu_table import known_bandwidth
-from offload.host_memory import host_memory
+from offload.host_memory import HostMemory, host_memory
 from offload.machine import Device, DeviceKind, Machine
-from offload.pci import pci_gpus
+from offload.pci import PciGpu, pci_gpus
 
-__all__ = ["gpu_of", "machine_here"]
+__all__ = ["Survey", "gpu_of", "survey", "unusable_gpus"]
 
 _HOST = "CPU"
 
 
-def machine_here() -> Machine:
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The machine, the memory as its system tells it, and GPUs that are there but not for this build of llama.cpp."""
+
+    machine: Machine
+    memory: HostMemory
+    unusable: tuple[PciGpu, ...]
+
+
+def survey() -> Survey:
     """Measure the processor's memory and ask for the GPUs, in about a second. Raises EngineError where that fails."""
-    memory = host_memory()
+    memory, on_bus = host_memory(), pci_gpus()
     bandwidth = measure_read_bandwidth(default_threads())
-    links = {gpu.address: gpu.link_bytes_per_s for gpu in pci_gpus()}
-    found = lines_of(python_module("app.engine.devices_process"), {})
+    links = {gpu.address: gpu.link_bytes_per_s for gpu in on_bus}
+    found = list(lines_of(python_module("app.engine.devices_process"), {}))
     host = Device(
         name=_HOST,
         kind=DeviceKind.CPU,
@@ -35,7 +45,15 @@ def machine_here() -> Machine:
         free_bytes=memory.free_bytes,
         bytes_per_s=bandwidth.bytes_per_s,
     )
-    return Machine(host, tuple(gpu_of(said, links) for said in found))
+    machine = Machine(host, tuple(gpu_of(said, links) for said in found))
+    return Survey(machine, memory, unusable_gpus(on_bus, [said["address"] for said in found]))
+
+
+def unusable_gpus(on_bus: Sequence[PciGpu], usable_addresses: Sequence[str]) -> tuple[PciGpu, ...]:
+    """Return the GPUs on the bus that ggml did not list; none where it lists one without an address."""
+    if not all(usable_addresses):
+        return ()
+    return tuple(gpu for gpu in on_bus if gpu.address not in usable_addresses)
 
 
 def gpu_of(said: Mapping[str, Any], links: Mapping[str, float | None]) -> Device:

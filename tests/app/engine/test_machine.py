@@ -5,9 +5,10 @@ from dataclasses import asdict
 from app.engine.child import lines_of
 from app.engine.llama import n_gpu_devices
 from app.engine.llama.devices import GgmlDevice
-from app.engine.machine import gpu_of
+from app.engine.machine import gpu_of, unusable_gpus
 from app.processes import python_module
 from offload.machine import DeviceKind
+from offload.pci import PciGpu
 
 GIB = 1 << 30
 CARD = GgmlDevice("CUDA0", "NVIDIA GeForce RTX 3060", False, 11 * GIB, 12 * GIB, "0000:01:00.0")
@@ -30,3 +31,13 @@ def test_the_process_that_lists_gpus_tells_of_each_that_the_engine_can_use() -> 
     said = list(lines_of(python_module("app.engine.devices_process"), {}))
     assert len(said) == n_gpu_devices()
     assert all(set(line) == set(asdict(CARD)) and line["name"] for line in said)
+
+
+def test_a_gpu_on_the_bus_that_ggml_does_not_list_is_unusable() -> None:
+    card, other = PciGpu("0000:01:00.0", "NVIDIA", None), PciGpu("0000:02:00.0", "AMD", None)
+    assert unusable_gpus([card, other], ["0000:01:00.0"]) == (other,)
+    assert unusable_gpus([card], []) == (card,)
+
+
+def test_where_ggml_tells_no_address_nothing_is_called_unusable() -> None:
+    assert unusable_gpus([PciGpu("0000:01:00.0", "AMD", None)], [""]) == ()

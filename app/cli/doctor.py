@@ -1,0 +1,92 @@
+"""`localllm doctor`: what this machine is for running models, what is wrong with it, and the next step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from app.terminal import printable
+
+if TYPE_CHECKING:
+    from offload.health import Findings, Problem
+    from offload.machine import Device
+
+__all__ = ["doctor"]
+
+
+@click.command()
+@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+def doctor(wants_json: bool) -> None:
+    """Look at processor, memory, GPUs and the build of llama.cpp, in a few seconds."""
+    from offload.health import problems_of
+
+    findings = _findings()
+    problems = problems_of(findings)
+    if wants_json:
+        click.echo(json.dumps(_json(findings, problems)))
+        return
+    for line in _lines(findings, problems):
+        click.echo(printable(line))
+
+
+def _findings() -> Findings:
+    from importlib import metadata
+
+    import psutil
+
+    from app.engine.machine import survey
+    from app.engine.selftest import examine
+    from app.settings import load_settings
+    from offload.cpu import has_avx2
+    from offload.health import Findings
+
+    found = survey()
+    return Findings(
+        machine=found.machine,
+        engine_version=metadata.version("llama-cpp-python"),
+        unusable_vendors=[gpu.vendor for gpu in found.unusable],
+        is_limited=found.memory.is_limited,
+        has_avx2=has_avx2(),
+        swapped_bytes=psutil.swap_memory().used,
+        repacking_is_safe=examine(load_settings().cache_dir / "selftest.json").is_safe,
+    )
+
+
+def _json(findings: Findings, problems: tuple[Problem, ...]) -> dict[str, Any]:
+    machine = findings.machine
+    return {
+        "verdict": "problems" if problems else "good",
+        "engine": findings.engine_version,
+        "devices": [asdict(device) for device in (machine.host, *machine.gpus)],
+        "problems": [asdict(problem) for problem in problems],
+    }
+
+
+def _lines(findings: Findings, problems: tuple[Problem, ...]) -> Iterator[str]:
+    from offload.cpu import cpu_model, default_threads
+
+    machine = findings.machine
+    yield f"processor  {cpu_model()}, {default_threads()} cores"
+    yield f"memory     {_memory(machine.host)}"
+    for gpu in machine.gpus:
+        yield f"{gpu.name:<10} {gpu.description}, {_memory(gpu)}"
+    if not machine.gpus:
+        yield "GPU        none that this build of llama.cpp can use"
+    yield f"engine     llama-cpp-python {findings.engine_version}"
+    yield ""
+    if not problems:
+        yield "Nothing is wrong."
+    for problem in problems:
+        yield f"! {problem.what}"
+        yield f"  {problem.next_step}"
+
+
+def _memory(device: Device) -> str:
+    from offload.wording import gib, gigabytes_per_s
+
+    pace = f"read at {gigabytes_per_s(device.bytes_per_s)} GB/s" if device.bytes_per_s else "speed unknown"
+    return f"{gib(device.free_bytes)} of {gib(device.total_bytes)} free, {pace}"
