@@ -49,15 +49,22 @@ class _Bench:
         self._clock = clock
         self._sampler = backend.new_sampler(SamplingParams(temperature=0.0), ignore_eos=False)
         self._tokens = [1 + index % max(1, backend.facts.n_vocab - 1) for index in range(backend.facts.n_batch)]
-        self._seed: bytes | bytearray | None = None  # the state of the first tokens, computed once
+        self._n_most = min(len(self._tokens), backend.facts.n_ctx - 1)  # tokens of a batch
+        self._n_seed = min(_SEED_TOKENS, self._n_most)
+        self._seed = self._first_state()
         self._n_filled = 0
         self._next_id = 1
 
+    def _first_state(self) -> bytes | bytearray:
+        """Return the state of the first tokens. By this batch weights are read from disk, for all that is measured."""
+        self._compute(0, self._n_seed)
+        state = self._backend.save(0)
+        self._backend.truncate(0, 0)
+        return state
+
     def prefill(self) -> float:
         """Return tokens a second of whole batches from an empty cache; sequence 0 is empty again then."""
-        n_tokens = min(len(self._tokens), self._effort.n_prefill, self._backend.facts.n_ctx - 1)
-        self._compute(0, min(n_tokens, _SEED_TOKENS))  # weights are read from disk by the first batch
-        self._backend.truncate(0, 0)
+        n_tokens = min(self._n_most, self._effort.n_prefill)
         return n_tokens / self._median_s(lambda: self._compute(0, n_tokens))
 
     def fill(self, depth: int) -> bool:
@@ -67,19 +74,16 @@ class _Bench:
         That they are in the same stream is not enough: fused attention passes over what others hold.
         """
         facts = self._backend.facts
-        if depth + _SEED_TOKENS + max(self._effort.step_sizes) > facts.n_cells:
+        if depth + self._n_seed + max(self._effort.step_sizes) > facts.n_cells:
             return False
         self._backend.truncate(0, 0)
-        if self._seed is None:
-            self._compute(0, _SEED_TOKENS)
-            self._seed = self._backend.save(0)
-        elif not self._backend.restore(0, self._seed):
+        if not self._backend.restore(0, self._seed):
             return False
         while self._n_filled < depth and self._next_id < facts.n_places:
             if not self._backend.restore(self._next_id, self._seed):
                 return False
             self._next_id += 1
-            self._n_filled += _SEED_TOKENS
+            self._n_filled += self._n_seed
         if facts.can_cut:
             for other_id in range(1, self._next_id):
                 self._backend.overlay(other_id, 0)
@@ -87,7 +91,7 @@ class _Bench:
 
     def step_s(self, n_tokens: int) -> float:
         """Return the seconds of a step of `n_tokens` behind what sequence 0 holds, all with logits."""
-        return self._median_s(lambda: self._compute(_SEED_TOKENS, n_tokens, n_logits=n_tokens), _SEED_TOKENS)
+        return self._median_s(lambda: self._compute(self._n_seed, n_tokens, n_logits=n_tokens), self._n_seed)
 
     def close(self) -> None:
         self._sampler.close()
