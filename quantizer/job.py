@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,14 +19,17 @@ from quantizer.file_types import file_type_named
 from quantizer.overrides import Overrides, parse_override, weight_type_named
 
 if TYPE_CHECKING:
-    from quantizer.plan import QuantizePlan
+    from quantizer.plan import PlanOptions, QuantizePlan
 
 __all__ = ["JobRequest", "main"]
 
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """What to do: quantize `source` to `file_type` in `output`, with the options of the command of the same names."""
+    """What to do: quantize `source` to `file_type` in `output`, with the options of the command of the same names.
+
+    `mix` says by name which type a tensor gets, whatever the other options say.
+    """
 
     source: str
     file_type: str
@@ -40,19 +43,26 @@ class JobRequest:
     max_shard_bytes: int = 0
     keeps_split: bool = False
     imatrix: str = ""
+    mix: Mapping[str, str] = field(default_factory=dict)
 
     def plan(self) -> QuantizePlan:
         """What will be written. Raises UserError as `quantizer.plan.plan` does, UsageError for wrong options."""
-        from quantizer import plan  # brings in numpy, which a face does without
+        from quantizer.plan import plan  # brings in numpy, which a face does without
+
+        return plan(Path(self.source), file_type_named(self.file_type), Path(self.output), self.options())
+
+    def options(self) -> PlanOptions:
+        """The options as planning takes them. Raises UsageError for wrong ones."""
+        from quantizer.plan import PlanOptions
 
         overrides = Overrides(
             tuple(parse_override(text) for text in self.tensor_types),
             weight_type_named(self.output_type) if self.output_type else None,
             weight_type_named(self.embedding_type) if self.embedding_type else None,
+            {name: weight_type_named(kind) for name, kind in self.mix.items()},
         )
         imatrix = Path(self.imatrix) if self.imatrix else None
-        options = plan.PlanOptions(overrides, self.max_shard_bytes, self.keeps_split, imatrix)
-        return plan.plan(Path(self.source), file_type_named(self.file_type), Path(self.output), options)
+        return PlanOptions(overrides, self.max_shard_bytes, self.keeps_split, imatrix)
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ from quantizer.file_types import FileType
 from quantizer.overrides import Overrides
 from quantizer.tensor_types import TensorType, tensor_type_named
 
-__all__ = ["Assignment", "MixTensor", "ModelShape", "assign"]
+__all__ = ["Assignment", "MixTensor", "ModelShape", "assign", "needs_imatrix"]
 
 _LARGE_GQA = 4
 _MIXTRAL_EXPERTS = 8
@@ -316,7 +316,12 @@ class _Recipe:
 
     def _needs_imatrix(self, name: str, target: TensorType) -> bool:
         is_poor = target.name == "Q2_K" and self._file_type.name == "Q2_K_S" and name not in _EXEMPT_FROM_IMATRIX
-        return is_poor or target.name in _NEEDS_IMATRIX
+        return is_poor or needs_imatrix(target)
+
+
+def needs_imatrix(kind: TensorType) -> bool:
+    """Whether tensors in `kind` are garbage without an importance matrix, whatever the file type."""
+    return kind.name in _NEEDS_IMATRIX
 
 
 def _falcon_down(at: _Place) -> str:

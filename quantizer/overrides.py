@@ -7,8 +7,8 @@ business.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from quantizer.errors import UsageError
 from quantizer.tensor_types import TENSOR_TYPES, TensorType
@@ -35,18 +35,22 @@ class TensorOverride:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """All that was set by hand: of the tensors that match, the first pattern counts."""
+    """All that was set by hand: of the tensors that match, the first pattern counts.
+
+    `by_name` is a whole mix, which was found with the other settings in mind and goes before them.
+    """
 
     tensors: tuple[TensorOverride, ...] = ()
     output: TensorType | None = None
     embedding: TensorType | None = None
+    by_name: Mapping[str, TensorType] = field(default_factory=dict)
 
     def type_of(self, name: str, is_tied: bool) -> TensorType | None:
         """The type set for the tensor called `name`; `is_tied` when the embedding is the output as well.
 
         What names one tensor goes before a pattern, as in llama.cpp (src/llama-quant.cpp, llama_tensor_get_type).
         """
-        named = {_EMBEDDING: self.embedding, _OUTPUT: self.output}.get(name)
+        named = self.by_name.get(name) or {_EMBEDDING: self.embedding, _OUTPUT: self.output}.get(name)
         if named is not None:
             return named
         matching = next((override.kind for override in self.tensors if override.matches(name)), None)

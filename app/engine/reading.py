@@ -21,7 +21,7 @@ from quantizer.errors import UsageError
 from quantizer.header import read_header
 
 if TYPE_CHECKING:
-    from app.engine.llama import ActivationWatch
+    from app.engine.llama import Watch
 
 __all__ = ["Reader", "load_reader"]
 
@@ -40,10 +40,16 @@ class Reader:
 
 
 def load_reader(
-    path: Path, n_ctx: int, n_threads: int, owned: ExitStack, watch: ActivationWatch | None = None
+    path: Path,
+    n_ctx: int,
+    n_threads: int,
+    owned: ExitStack,
+    watch: Watch | None = None,
+    *,
+    is_writable: bool = False,
 ) -> Reader:
     """Load the model at `path`, which the gate has let through; `owned` frees it. `n_threads` 0 takes the
-    default; `watch` sees what goes into the weights.
+    default; `watch` sees what it computes, and weights that are `is_writable` may be written over.
 
     Raises UsageError for windows longer than the model was trained on and for an embedding model, EngineError when it
     cannot be loaded.
@@ -53,7 +59,8 @@ def load_reader(
     is_safe = selftest.examine(load_settings().cache_dir / "selftest.json").is_safe
     has_gpu = llama.n_gpu_devices() > 0
     setting = default_setting(n_threads or default_threads(), has_gpu=has_gpu, extra_buffers_are_safe=is_safe)
-    model = llama.LlamaModel(path, -1, setting.extra_buffers, on_progress=lambda _fraction: True)
+    has_extra = setting.extra_buffers and not is_writable  # those hold weights in an order of their own
+    model = llama.LlamaModel(path, -1, has_extra, on_progress=lambda _fraction: True, is_writable=is_writable)
     owned.callback(model.close)
     config = EngineConfig(n_ctx=n_ctx, n_cells=_MIN_CELLS, n_sequences=1, n_batch=_n_batch(path))
     backend = model.context(config, setting, watch)

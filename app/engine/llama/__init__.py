@@ -10,6 +10,7 @@ from app.engine.llama.activations import ActivationWatch
 from app.engine.llama.context import LlamaBackend
 from app.engine.llama.headed import HeadedBackend
 from app.engine.llama.model import LlamaModel
-from app.engine.llama.native import n_gpu_devices
+from app.engine.llama.native import Watch, n_gpu_devices
+from app.engine.llama.weights import WritableWeights
 
-__all__ = ["ActivationWatch", "HeadedBackend", "LlamaBackend", "LlamaModel", "n_gpu_devices"]
+__all__ = ["ActivationWatch", "HeadedBackend", "LlamaBackend", "LlamaModel", "Watch", "WritableWeights", "n_gpu_devices"]

@@ -1,6 +1,6 @@
 """What goes into the weights of a model while it computes: llama.cpp asks about each node of its graph.
 
-Owns the callback, and the part of ggml's tensor that it reads. Knows nothing of what the activations are for.
+Owns the callback. Knows nothing of what the activations are for.
 """
 
 from __future__ import annotations
@@ -12,34 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.llama.native import ggml_function, lib
+from app.engine.llama.tensor import Tensor
 from quantizer.imatrix import Gathering
 
 __all__ = ["ActivationWatch"]
 
 _MIN_ROWS = 16  # smaller products are left out, as llama-imatrix leaves them out
 _F32 = 0  # of ggml_type
-_N_DIMS, _N_SOURCES, _N_OP_PARAMS, _NAME_BYTES = 4, 10, 16, 64
 _MAX_OPS = 64  # products come among the first
-
-
-class _Tensor(ctypes.Structure):
-    """ggml_tensor up to its name. Source: ggml/include/ggml.h as vendored in llama-cpp-python 0.3.36."""
-
-
-_Tensor._fields_ = (
-    ("type", ctypes.c_int),
-    ("buffer", ctypes.c_void_p),
-    ("ne", ctypes.c_int64 * _N_DIMS),
-    ("nb", ctypes.c_size_t * _N_DIMS),
-    ("op", ctypes.c_int),
-    ("op_params", ctypes.c_int32 * _N_OP_PARAMS),
-    ("flags", ctypes.c_int32),
-    ("src", ctypes.POINTER(_Tensor) * _N_SOURCES),
-    ("view_src", ctypes.c_void_p),
-    ("view_offs", ctypes.c_size_t),
-    ("data", ctypes.c_void_p),
-    ("name", ctypes.c_char * _NAME_BYTES),
-)
 
 
 class ActivationWatch:
@@ -67,7 +47,7 @@ class ActivationWatch:
     def _asked(self, address: int, is_asking: bool, _data: object) -> bool:
         """Say whether a node matters, or take what went into it; False then ends the computation."""
         try:
-            node = ctypes.cast(address, ctypes.POINTER(_Tensor)).contents
+            node = ctypes.cast(address, ctypes.POINTER(Tensor)).contents
             if is_asking:
                 return self._matters(node)
             self._take(node)
@@ -76,14 +56,14 @@ class ActivationWatch:
             return False
         return True
 
-    def _matters(self, node: _Tensor) -> bool:
+    def _matters(self, node: Tensor) -> bool:
         op = self._ops.get(node.op)
         if op is None or not _weight_name(node).startswith("blk."):
             return False
         rows = node.src[1].contents
         return rows.type == _F32 and (op == "MUL_MAT_ID" or rows.ne[1] >= _MIN_ROWS)
 
-    def _take(self, node: _Tensor) -> None:
+    def _take(self, node: Tensor) -> None:
         weight, name = node.src[0].contents, _weight_name(node)
         rows = self._array(node.src[1], np.dtype(np.float32))
         if self._ops[node.op] == "MUL_MAT_ID":
@@ -104,7 +84,7 @@ class ActivationWatch:
         return np.ndarray(tuple(tensor.ne)[::-1], kind, buffer, strides=tuple(tensor.nb)[::-1])
 
 
-def _weight_name(node: _Tensor) -> str:
+def _weight_name(node: Tensor) -> str:
     """Return the name of what is multiplied with, without what a copy on another device wears: CUDA0#name#0."""
     name: str = node.src[0].contents.name.decode("utf-8", "replace")
     return name.split("#")[1] if "#" in name else name

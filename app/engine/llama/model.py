@@ -19,12 +19,11 @@ from app.engine.adapters import Adapter
 from app.engine.backend import ModelFacts
 from app.engine.embedding import Pooling
 from app.engine.frames import EngineConfig
-from app.engine.llama.activations import ActivationWatch
 from app.engine.llama.context import LlamaBackend
 from app.engine.llama.embedder import LlamaEmbedder
 from app.engine.llama.head import DRAFT_CELLS, LlamaHead
 from app.engine.llama.headed import HeadedBackend
-from app.engine.llama.native import lib, n_gpu_devices, native_log
+from app.engine.llama.native import Watch, lib, n_gpu_devices, native_log
 from app.engine.llama.steering import Steering, load_adapters
 from app.engine.tuning import Setting
 from app.engine.vocabulary import Vocabulary
@@ -48,9 +47,11 @@ class LlamaModel:
         on_progress: Callable[[float], bool],
         *,
         with_head: bool = False,
+        is_writable: bool = False,
     ) -> None:
         """Load the model at `path`, which `quantizer` has let through, and its prediction layer only `with_head`.
 
+        Weights that are `is_writable` lie in memory of this process, not in the file's pages.
         `on_progress` gets fractions from 0 to 1 and returns False to cancel. Raises EngineError with llama.cpp's words.
         """
         log = native_log()
@@ -62,6 +63,8 @@ class LlamaModel:
         params.use_extra_bufts = extra_buffers
         params.progress_callback = progress
         params.load_mtp = self._has_head = with_head
+        if is_writable:
+            params.load_mode = lib.LLAMA_LOAD_MODE_NONE
         self._model = lib.llama_model_load_from_file(os.fsencode(path), params)
         if not self._model:
             raise EngineError(f"llama.cpp cannot load {path.name}: {log.last_words()}", "See `localllm show`.")
@@ -72,7 +75,7 @@ class LlamaModel:
             self.close()
             raise EngineError(f"{path.name} has no vocabulary.", "Choose a chat, completion or embedding model.")
 
-    def context(self, config: EngineConfig, setting: Setting, watch: ActivationWatch | None = None) -> LlamaBackend:
+    def context(self, config: EngineConfig, setting: Setting, watch: Watch | None = None) -> LlamaBackend:
         """Return a backend over these weights; close it before the model. Raises EngineError without the memory.
 
         It has a head where one was loaded, and the cache can be cut. `watch` sees all that it computes.

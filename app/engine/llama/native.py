@@ -10,7 +10,7 @@ import sys
 from collections import deque
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import llama_cpp.llama_cpp as lib
 from llama_cpp._ctypes_extensions import load_shared_library
@@ -21,6 +21,7 @@ __all__ = [
     "GPU_KINDS",
     "NativeLog",
     "NativeSampler",
+    "Watch",
     "ggml_function",
     "hidden_states",
     "lib",
@@ -29,9 +30,16 @@ __all__ = [
 ]
 
 NativeSampler = Any  # a ctypes pointer to llama_sampler
+EvalCallback = Any  # a ctypes function pointer, ggml_backend_sched_eval_callback
 _N_KEPT_LOG_LINES = 50
 GPU_KINDS = (1, 2)  # discrete and integrated, of ggml_backend_dev_type@0.3.36
 _WARN, _ERROR, _CONTINUED = 3, 4, 5  # ggml_log_level@0.3.36; llama_cpp._logger has another, wrong order
+
+
+class Watch(Protocol):
+    """Something that llama.cpp asks about the nodes of its graphs; it lives as long as the contexts it is given to."""
+
+    callback: EvalCallback
 
 
 class NativeLog:

@@ -1,0 +1,144 @@
+"""The best mix of tensor types for a size, or for a loss: from how sensitive each tensor is. Pure but for planning.
+
+Owns which tensors are free to choose, and the way from a selection to a plan's exact size. Knows nothing of models that
+run. What was set by hand stays so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from quantizer.categories import Category, allows_quantization, category_of
+from quantizer.errors import UsageError
+from quantizer.file_types import FILE_TYPES, FileType
+from quantizer.knapsack import Choice, Frontier
+from quantizer.layout import padding
+from quantizer.plan import PlanOptions, plan_model
+from quantizer.sensitivity import Sensitivity
+from quantizer.sources import SourceModel, SourceTensor
+from quantizer.tensor_types import tensor_type_named
+
+__all__ = ["SIZE_TOLERANCE", "Mix", "MixSearch"]
+
+SIZE_TOLERANCE = 0.02  # how far below the asked size a mix may end
+
+_UNMEASURED = "Q8_0"  # what nothing is known of, such as layers that only draft
+_NOWHERE = Path("mix.gguf")
+# Every type that a tensor may become -> the file type that mostly stores it, the usual one where there are several.
+_FILE_TYPES = {entry.base_name: entry for entry in reversed(FILE_TYPES.values())}
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """A type for each tensor that is quantized, the bytes of all files, and how far the model is expected to diverge.
+
+    `file_type` is what the file calls itself: most weights have its type.
+    """
+
+    types: Mapping[str, str]
+    file_type: FileType
+    n_bytes: int
+    kld: float
+
+
+class MixSearch:
+    """All mixes of a model that are worth having, under `options`; those of its tensors that can be chosen for are in
+    `sensitivities`.
+
+    Raises UsageError where the options leave no choice.
+    """
+
+    def __init__(self, model: SourceModel, options: PlanOptions, sensitivities: Mapping[str, Sensitivity]) -> None:
+        self._model = model
+        self._options = options
+        self._sensitivities = sensitivities
+        is_tied = all(category_of(tensor.name) is not Category.OUTPUT for tensor in model.tensors)
+        ours = [
+            tensor
+            for tensor in model.tensors
+            if _is_quantizable(tensor, model) and options.overrides.type_of(tensor.name, is_tied) is None
+        ]
+        self._free = [tensor for tensor in ours if tensor.name in sensitivities]
+        if not self._free:
+            raise UsageError("There is no tensor left to choose a type for.", "Set fewer of them with --tensor.")
+        self._unmeasured = {tensor.name: _UNMEASURED for tensor in ours if tensor.name not in sensitivities}
+        self._frontier = Frontier([_choices(tensor, sensitivities[tensor.name]) for tensor in self._free])
+        self.smallest = self._mix(self._frontier.within_bytes(self._frontier.least_bytes))
+        self.best = self._mix(self._frontier.within_loss(self._frontier.least_loss))
+
+    def within_bytes(self, n_bytes: int) -> Mix:
+        """Return the mix of the least loss whose files take at most `n_bytes` together.
+
+        Raises UsageError where no mix is as small, or all are smaller by more than the tolerance.
+        """
+        if not self.smallest.n_bytes <= n_bytes <= self.best.n_bytes / (1 - SIZE_TOLERANCE):
+            raise UsageError(
+                f"No mix takes {n_bytes:,} bytes.",
+                f"This model can have {self.smallest.n_bytes:,} to {self.best.n_bytes:,} bytes.",
+            )
+        room = n_bytes - (self.smallest.n_bytes - self._frontier.least_bytes)
+        while (mix := self._mix(self._frontier.within_bytes(room))).n_bytes > n_bytes:
+            room -= mix.n_bytes - n_bytes  # another shard has a header of its own
+        return mix
+
+    def within_loss(self, kld: float) -> Mix:
+        """Return the smallest mix that is expected to diverge by at most `kld`, or the best or smallest there is."""
+        return self._mix(self._frontier.within_loss(max(kld, self._frontier.least_loss)))
+
+    def plain(self, file_type: FileType) -> Mix | None:
+        """Return what llama.cpp's recipe for `file_type` makes, None where it takes types that no mix has."""
+        plan = plan_model(self._model, file_type, _NOWHERE, self._options)
+        types = {tensor.output.name: tensor.output.kind for tensor in plan.tensors}
+        free = {tensor.name: types[tensor.name].name for tensor in self._free}
+        if any(kind not in self._sensitivities[name].distortions for name, kind in free.items()):
+            return None
+        return Mix(free, file_type, plan.n_bytes, self._loss(free))
+
+    def nearest_plain(self, mix: Mix) -> Mix | None:
+        """Return the plain type whose size is nearest to that of `mix`."""
+        plains = [plain for file_type in FILE_TYPES.values() if (plain := self.plain(file_type)) is not None]
+        return min(plains, key=lambda plain: abs(plain.n_bytes - mix.n_bytes), default=None)
+
+    def loss(self, name: str, kind: str) -> float:
+        """Return the divergence that is expected of tensor `name` in type `kind`, 0 where nothing is known of it."""
+        sensitivity = self._sensitivities.get(name)
+        return sensitivity.loss(kind) if sensitivity and kind in sensitivity.distortions else 0.0
+
+    def _mix(self, selection: Sequence[int]) -> Mix:
+        chosen = {
+            tensor.name: list(self._sensitivities[tensor.name].distortions)[index]
+            for tensor, index in zip(self._free, selection, strict=True)
+        }
+        types = {**self._unmeasured, **chosen}
+        file_type = self._file_type(chosen)
+        overrides = replace(
+            self._options.overrides, by_name={name: tensor_type_named(kind) for name, kind in types.items()}
+        )
+        plan = plan_model(self._model, file_type, _NOWHERE, replace(self._options, overrides=overrides))
+        return Mix(types, file_type, plan.n_bytes, self._loss(chosen))
+
+    def _loss(self, types: Mapping[str, str]) -> float:
+        return sum(self._sensitivities[name].loss(kind) for name, kind in types.items())
+
+    def _file_type(self, types: Mapping[str, str]) -> FileType:
+        weights: Counter[str] = Counter()
+        for tensor in self._free:
+            weights[types[tensor.name]] += math.prod(tensor.shape)
+        ((kind, _),) = weights.most_common(1)
+        return _FILE_TYPES[kind]
+
+
+def _is_quantizable(tensor: SourceTensor, model: SourceModel) -> bool:
+    return allows_quantization(tensor.name, tensor.shape, model.shape.architecture)
+
+
+def _choices(tensor: SourceTensor, sensitivity: Sensitivity) -> list[Choice]:
+    sizes = (tensor_type_named(kind).tensor_bytes(tensor.shape) for kind in sensitivity.distortions)
+    return [
+        Choice(n_bytes + padding(n_bytes), sensitivity.loss(kind))
+        for n_bytes, kind in zip(sizes, sensitivity.distortions, strict=True)
+    ]
