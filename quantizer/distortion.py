@@ -1,6 +1,6 @@
 """How much each storage type bends a tensor: the squared error of its weights, each as it matters. Native calls.
 
-Owns the sample of rows that stands for a tensor, and the types worth a look. Knows nothing of what errors do to a model.
+Owns the sample of rows that stands for a tensor, and the types worth a look. Knows nothing of what they cost.
 """
 
 from __future__ import annotations

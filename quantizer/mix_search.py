@@ -22,11 +22,12 @@ from quantizer.sensitivity import Sensitivity
 from quantizer.sources import SourceModel, SourceTensor
 from quantizer.tensor_types import tensor_type_named
 
-__all__ = ["SIZE_TOLERANCE", "Mix", "MixSearch"]
+__all__ = ["SIZE_TOLERANCE", "Mix", "MixSearch", "check_unquantized"]
 
 SIZE_TOLERANCE = 0.02  # how far below the asked size a mix may end
 
-_UNMEASURED = "Q8_0"  # what nothing is known of, such as layers that only draft
+_FINE = "Q8_0"
+_UNMEASURED = _FINE  # what becomes of tensors that nothing is known of, such as layers that only draft
 _NOWHERE = Path("mix.gguf")
 # Every type that a tensor may become -> the file type that mostly stores it, the usual one where there are several.
 _FILE_TYPES = {entry.base_name: entry for entry in reversed(FILE_TYPES.values())}
@@ -46,27 +47,26 @@ class Mix:
 
 
 class MixSearch:
-    """All mixes of a model that are worth having, under `options`; those of its tensors that can be chosen for are in
-    `sensitivities`.
+    """All mixes of a model that are worth having, under `options`; `sensitivities` by the name of the tensor.
 
-    Raises UsageError where the options leave no choice.
+    `free` are the tensors that types are chosen for, name -> shape. Raises UsageError where the options leave none.
     """
 
     def __init__(self, model: SourceModel, options: PlanOptions, sensitivities: Mapping[str, Sensitivity]) -> None:
         self._model = model
         self._options = options
-        self._sensitivities = sensitivities
+        self.sensitivities = sensitivities
         is_tied = all(category_of(tensor.name) is not Category.OUTPUT for tensor in model.tensors)
         ours = [
             tensor
             for tensor in model.tensors
             if _is_quantizable(tensor, model) and options.overrides.type_of(tensor.name, is_tied) is None
         ]
-        self._free = [tensor for tensor in ours if tensor.name in sensitivities]
-        if not self._free:
+        self.free = {tensor.name: tensor.shape for tensor in ours if tensor.name in sensitivities}
+        if not self.free:
             raise UsageError("There is no tensor left to choose a type for.", "Set fewer of them with --tensor.")
         self._unmeasured = {tensor.name: _UNMEASURED for tensor in ours if tensor.name not in sensitivities}
-        self._frontier = Frontier([_choices(tensor, sensitivities[tensor.name]) for tensor in self._free])
+        self._frontier = Frontier([_choices(shape, sensitivities[name]) for name, shape in self.free.items()])
         self.smallest = self._mix(self._frontier.within_bytes(self._frontier.least_bytes))
         self.best = self._mix(self._frontier.within_loss(self._frontier.least_loss))
 
@@ -93,8 +93,8 @@ class MixSearch:
         """Return what llama.cpp's recipe for `file_type` makes, None where it takes types that no mix has."""
         plan = plan_model(self._model, file_type, _NOWHERE, self._options)
         types = {tensor.output.name: tensor.output.kind for tensor in plan.tensors}
-        free = {tensor.name: types[tensor.name].name for tensor in self._free}
-        if any(kind not in self._sensitivities[name].distortions for name, kind in free.items()):
+        free = {name: types[name].name for name in self.free}
+        if any(kind not in self.sensitivities[name].distortions for name, kind in free.items()):
             return None
         return Mix(free, file_type, plan.n_bytes, self._loss(free))
 
@@ -103,15 +103,10 @@ class MixSearch:
         plains = [plain for file_type in FILE_TYPES.values() if (plain := self.plain(file_type)) is not None]
         return min(plains, key=lambda plain: abs(plain.n_bytes - mix.n_bytes), default=None)
 
-    def loss(self, name: str, kind: str) -> float:
-        """Return the divergence that is expected of tensor `name` in type `kind`, 0 where nothing is known of it."""
-        sensitivity = self._sensitivities.get(name)
-        return sensitivity.loss(kind) if sensitivity and kind in sensitivity.distortions else 0.0
-
     def _mix(self, selection: Sequence[int]) -> Mix:
         chosen = {
-            tensor.name: list(self._sensitivities[tensor.name].distortions)[index]
-            for tensor, index in zip(self._free, selection, strict=True)
+            name: list(self.sensitivities[name].distortions)[index]
+            for name, index in zip(self.free, selection, strict=True)
         }
         types = {**self._unmeasured, **chosen}
         file_type = self._file_type(chosen)
@@ -122,22 +117,32 @@ class MixSearch:
         return Mix(types, file_type, plan.n_bytes, self._loss(chosen))
 
     def _loss(self, types: Mapping[str, str]) -> float:
-        return sum(self._sensitivities[name].loss(kind) for name, kind in types.items())
+        return sum(self.sensitivities[name].loss(kind) for name, kind in types.items())
 
     def _file_type(self, types: Mapping[str, str]) -> FileType:
         weights: Counter[str] = Counter()
-        for tensor in self._free:
-            weights[types[tensor.name]] += math.prod(tensor.shape)
+        for name, shape in self.free.items():
+            weights[types[name]] += math.prod(shape)
         ((kind, _),) = weights.most_common(1)
         return _FILE_TYPES[kind]
+
+
+def check_unquantized(model: SourceModel) -> None:
+    """Raise UsageError where weights are coarse already: what quantizing them costs cannot be told from them."""
+    for tensor in model.tensors:
+        if tensor.stored.is_quantized and tensor.stored.name != _FINE and _is_quantizable(tensor, model):
+            raise UsageError(
+                f"{model.name} is quantized already, {tensor.name} to {tensor.stored.name}.",
+                "Name the checkpoint, or its F16, BF16 or Q8_0 file.",
+            )
 
 
 def _is_quantizable(tensor: SourceTensor, model: SourceModel) -> bool:
     return allows_quantization(tensor.name, tensor.shape, model.shape.architecture)
 
 
-def _choices(tensor: SourceTensor, sensitivity: Sensitivity) -> list[Choice]:
-    sizes = (tensor_type_named(kind).tensor_bytes(tensor.shape) for kind in sensitivity.distortions)
+def _choices(shape: Sequence[int], sensitivity: Sensitivity) -> list[Choice]:
+    sizes = (tensor_type_named(kind).tensor_bytes(shape) for kind in sensitivity.distortions)
     return [
         Choice(n_bytes + padding(n_bytes), sensitivity.loss(kind))
         for n_bytes, kind in zip(sizes, sensitivity.distortions, strict=True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,11 +12,10 @@ import click
 
 from app.cli.texts import read_text, shipped
 from app.cli.windows import admitted, ctx_option, n_ctx_for, with_progress
-from app.processes import python_module
 from app.terminal import printable
 
 if TYPE_CHECKING:
-    from app.engine.judging import JudgeRequest, Size, Step, Verdict
+    from app.engine.judging import Size, Verdict
     from quantizer.judge import Estimate
 
 __all__ = ["judge"]
@@ -39,35 +37,15 @@ def judge(
     The second half of each window is scored. With --against both models read the text side by side, and the table says
     how far MODEL's predictions stray. Figures are comparable for the same text, window and vocabulary only.
     """
-    from app.engine.judging import JudgeRequest
+    from app.engine.judging import JudgeRequest, judged
 
     path, header = admitted(model)
     paths = [path] if against is None else [path, admitted(against)[0]]
     content = read_text(text or shipped("evaluation.txt"))
     models = tuple(str(path) for path in paths)
     request = JudgeRequest(models, content, n_ctx_for(header, ctx), chunks, threads)
-    _print([path.name for path in paths], _judged(request), wants_json=wants_json)
-
-
-def _judged(request: JudgeRequest) -> Verdict:
-    """Let a child judge, and return its verdict. Leaving early ends the child."""
-    verdicts: list[Verdict] = []
-    for _ in with_progress("Judging", _steps(request, verdicts)):
-        pass
-    return verdicts[0]
-
-
-def _steps(request: JudgeRequest, verdicts: list[Verdict]) -> Iterator[Step]:
-    """Yield each window that is scored; the verdict, which comes last, is put into `verdicts`."""
-    from app.engine.child import lines_of
-    from app.engine.judging import Step, verdict_of
-
-    with closing(lines_of(python_module("app.engine.judge_process"), asdict(request))) as lines:
-        for line in lines:
-            if "verdict" in line:
-                verdicts.append(verdict_of(line["verdict"]))
-            else:
-                yield Step(**line["step"])
+    verdict = judged(request, lambda steps: with_progress("Judging", steps))
+    _print([path.name for path in paths], verdict, wants_json=wants_json)
 
 
 def _print(names: list[str], verdict: Verdict, *, wants_json: bool) -> None:

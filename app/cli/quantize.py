@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from importlib.resources import files
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from app.cli.byte_sizes import byte_size_option
+from app.cli.mix_target import Target
 from app.cli.quantize_list import list_types
 from app.terminal import printable
 from quantizer.errors import StorageError, UsageError
@@ -20,6 +22,7 @@ from quantizer.file_types import DEFAULT_FILE_TYPE, file_type_named
 from quantizer.shards import unsplit_name
 
 if TYPE_CHECKING:
+    from app.cli.mix_search import Found
     from quantizer.job import JobRequest
 
 __all__ = ["quantize"]
@@ -28,14 +31,18 @@ _GUIDE = "guide"
 _AUTO = "auto"
 _SHARD_HELP = "Split into files of at most SIZE, such as 500M or 2GB, as llama.cpp does."
 _IMATRIX_HELP = "What to be careful with, from `localllm imatrix`; auto gathers it first."
+_SIZE_HELP = "Find the mix of types that loses least in files of at most SIZE together, such as 4.2GB."
+_KLD_HELP = "Find the smallest mix of types that diverges by at most so many nats a token, such as 0.02."
 _KEPT_IN_NAMES = "-_.+"
 
 
 @click.command()
 @click.argument("source", metavar="SRC")
-@click.argument("file_type", metavar="[TYPE]", default=DEFAULT_FILE_TYPE)
+@click.argument("file_type", metavar="[TYPE]", default="")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write.  [default: <name>-<TYPE>.gguf]")
 @click.option("--list", "wants_list", is_flag=True, help="Say what each type would make of SRC, and write nothing.")
+@click.option("--size", "target_bytes", metavar="SIZE", callback=byte_size_option, help=_SIZE_HELP)
+@click.option("--kld", "target_kld", type=float, help=_KLD_HELP)
 @click.option("--tensor", "tensor_types", metavar="REGEX=TYPE", multiple=True, help="The type of matching tensors.")
 @click.option("--output-type", metavar="TYPE", default="", help="The type of the output tensor.")
 @click.option("--embedding-type", metavar="TYPE", default="", help="The type of the token embedding.")
@@ -52,29 +59,61 @@ def quantize(
     file_type: str,
     output: Path | None,
     wants_list: bool,
+    target_bytes: int,
+    target_kld: float | None,
     imatrix: str,
     dry_run: bool,
     wants_json: bool,
     threads: int | None,
     **options: Any,
 ) -> None:
-    """Quantize SRC (a checkpoint folder, a GGUF, or `guide`) to TYPE.
+    """Quantize SRC (a checkpoint folder, a GGUF, or `guide`) to TYPE, Q4_K_M without one.
 
-    A run that was killed goes on where it stopped when it is called again; Ctrl-C leaves nothing.
+    With --size or --kld there is no TYPE: how much each tensor matters is measured, once for a model, and each gets the
+    type that serves the target best; an importance matrix is gathered first. A run that was killed goes on where it
+    stopped when it is called again; Ctrl-C leaves nothing.
     """
     from quantizer.job import JobRequest
 
     path = _source_path(source)
     n_threads = threads or os.cpu_count() or 1
+    target = _target(file_type, target_bytes, target_kld, wants_list=wants_list)
     if wants_list:
         list_types(path, n_threads, wants_json=wants_json)
         return
-    chosen = file_type_named(file_type)
-    target = output or Path.cwd() / f"{_model_name(source, path)}-{chosen.name}.gguf"
-    matrix = _imatrix(imatrix, path, threads or 0, is_gathering=not dry_run)
-    request = JobRequest(str(path), chosen.name, str(target), n_threads, imatrix=matrix, **options)
+    chosen = file_type_named(file_type or DEFAULT_FILE_TYPE)
+    named = output or Path.cwd() / f"{_model_name(source, path)}-{target.label if target else chosen.name}.gguf"
+    matrix = imatrix if target else _imatrix(imatrix, path, threads or 0, is_gathering=not dry_run)
+    request = JobRequest(str(path), chosen.name, str(named), n_threads, imatrix=matrix, **options)
+    found = _found(request, target, threads or 0, wants_json=wants_json) if target else None
+    request = found.request if found else request
     result = _planned(request) if dry_run else _written(request)
+    if found:
+        from app.cli.mix_table import mix_json
+
+        result |= {"type": "mix", "mix": mix_json(found)}
     click.echo(json.dumps(result) if wants_json else _summary(result))
+
+
+def _target(file_type: str, n_bytes: int, kld: float | None, *, wants_list: bool) -> Target | None:
+    """Return what a mix should meet, None where none is asked for. Raises UsageError for two wishes at once."""
+    wishes = {"TYPE": file_type, "--size": n_bytes, "--kld": kld is not None, "--list": wants_list}
+    given = [wish for wish, is_given in wishes.items() if is_given]
+    if len(given) > 1 and set(given) & {"--size", "--kld"}:
+        raise UsageError(f"{' and '.join(given)} do not go together.", "Give one of them.")
+    if kld is not None and not 0 < kld < math.inf:
+        raise UsageError(f"No quantized model diverges by {kld:g}.", "Give --kld more than 0, such as 0.02.")
+    return Target(n_bytes, kld or 0.0) if n_bytes or kld else None
+
+
+def _found(request: JobRequest, target: Target, n_threads: int, *, wants_json: bool) -> Found:
+    from app.cli.mix_search import find_mix
+    from app.cli.mix_table import print_mix
+
+    found = find_mix(request, target, n_threads)
+    if not wants_json:
+        print_mix(found)
+    return found
 
 
 def _source_path(source: str) -> Path:
@@ -92,9 +131,11 @@ def _imatrix(name: str, source: Path, n_threads: int, *, is_gathering: bool) -> 
         return name
     if not is_gathering:
         raise UsageError("A dry run gathers no importance matrix.", "Gather one with `localllm imatrix`, and name it.")
-    from app.cli.auto_imatrix import automatic_imatrix
+    from app.cli.auto_imatrix import RUNNABLE, automatic_imatrix
+    from app.cli.runnable import Runnable
 
-    return str(automatic_imatrix(source, n_threads))
+    with Runnable(source, RUNNABLE, n_threads) as running:
+        return str(automatic_imatrix(source, running, n_threads))
 
 
 def _model_name(source: str, path: Path) -> str:

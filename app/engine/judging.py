@@ -1,13 +1,16 @@
-"""What is asked of the process that judges models, and what it says. Pure."""
+"""What is asked of the process that judges models, and what it says."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
 
-from app.engine.child import Line
+from app.engine.child import Line, lines_of
+from app.processes import python_module
 from quantizer.judge import Comparison, Estimate, Judgement
 
-__all__ = ["JudgeRequest", "Size", "Step", "Verdict", "verdict_of"]
+__all__ = ["JudgeRequest", "Size", "Step", "Verdict", "judged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,28 @@ class Verdict:
     sizes: tuple[Size, ...]
 
 
-def verdict_of(entry: Line) -> Verdict:
+def judged(request: JudgeRequest, watched: Callable[[Iterator[Step]], Iterator[Step]]) -> Verdict:
+    """Let a child judge and return its verdict; `watched` is given the steps and hands them on.
+
+    Leaving early ends the child. Raises the child's UserError.
+    """
+    verdicts: list[Verdict] = []
+    for _ in watched(_steps(request, verdicts)):
+        pass
+    return verdicts[0]
+
+
+def _steps(request: JudgeRequest, verdicts: list[Verdict]) -> Iterator[Step]:
+    """Yield each window that is scored; the verdict, which comes last, is put into `verdicts`."""
+    with closing(lines_of(python_module("app.engine.judge_process"), asdict(request))) as lines:
+        for line in lines:
+            if "verdict" in line:
+                verdicts.append(_verdict_of(line["verdict"]))
+            else:
+                yield Step(**line["step"])
+
+
+def _verdict_of(entry: Line) -> Verdict:
     """Return what `dataclasses.asdict` made of a Verdict, after it went through JSON."""
     told = entry["judgement"]
     estimates = {name: Estimate(**value) for name, value in (told["comparison"] or {}).items()}

@@ -13,4 +13,12 @@ from app.engine.llama.model import LlamaModel
 from app.engine.llama.native import Watch, n_gpu_devices
 from app.engine.llama.weights import WritableWeights
 
-__all__ = ["ActivationWatch", "HeadedBackend", "LlamaBackend", "LlamaModel", "Watch", "WritableWeights", "n_gpu_devices"]
+__all__ = [
+    "ActivationWatch",
+    "HeadedBackend",
+    "LlamaBackend",
+    "LlamaModel",
+    "Watch",
+    "WritableWeights",
+    "n_gpu_devices",
+]

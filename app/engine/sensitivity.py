@@ -1,0 +1,79 @@
+"""What is asked of the process that measures how sensitive tensors are, and its answer, which is kept.
+
+Owns the file in which answers are kept, one for each model, matrix and text. Knows nothing of what they are good for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from app.engine.child import Line, lines_of
+from app.processes import python_module
+from quantizer.sensitivity import Sensitivity
+
+__all__ = ["SensitivityRequest", "SensitivityStep", "kept_sensitivities", "measured_sensitivities"]
+
+
+@dataclass(frozen=True, slots=True)
+class SensitivityRequest:
+    """`model` is a path that the gate has let through; it reads `text` in windows of `n_ctx` tokens.
+
+    `imatrix` is the path of the matrix that its tensors are quantized with.
+    """
+
+    model: str
+    imatrix: str
+    text: str
+    n_ctx: int
+    n_threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class SensitivityStep:
+    """A window is read: the one at `index` of all, of which there are as many for each tensor."""
+
+    index: int
+    n_windows: int
+
+
+_Watched = Callable[[Iterator[SensitivityStep]], Iterator[SensitivityStep]]
+
+
+def measured_sensitivities(request: SensitivityRequest, watched: _Watched) -> dict[str, Sensitivity]:
+    """Let a child measure and return tensor name -> sensitivity; `watched` is given the steps and hands them on.
+
+    Leaving early ends the child. Raises the child's UserError.
+    """
+    answers: list[Line] = []
+    for _ in watched(_steps(request, answers)):
+        pass
+    return {entry["name"]: Sensitivity(**entry) for entry in answers}
+
+
+def kept_sensitivities(path: Path, measure: Callable[[], dict[str, Sensitivity]]) -> dict[str, Sensitivity]:
+    """Return what the file at `path` holds; where it cannot be read, `measure` and keep it there."""
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+        return {entry["name"]: Sensitivity(**entry) for entry in entries}
+    except (OSError, ValueError, TypeError, KeyError):
+        known = measure()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    partial.write_text(json.dumps([asdict(item) for item in known.values()]), encoding="utf-8")
+    partial.replace(path)
+    return known
+
+
+def _steps(request: SensitivityRequest, answers: list[Line]) -> Iterator[SensitivityStep]:
+    """Yield each window that is read; what is known of the tensors, which comes last, is put into `answers`."""
+    with closing(lines_of(python_module("app.engine.sensitivity_process"), asdict(request))) as lines:
+        for line in lines:
+            if "step" in line:
+                yield SensitivityStep(**line["step"])
+            else:
+                answers.append(line["tensor"])
