@@ -72,7 +72,7 @@ def print_mix(found: Found) -> None:
 
 
 def _sentences(found: Found) -> Iterator[str]:
-    yield "Last column: the divergence measured with those alone in four bits, a million weights: there bits are worth most."
+    yield "Last column: the divergence measured with each tensor alone in four bits, for a million weights."
     measured = "" if found.kld is None else f"; on another text it does by {found.kld:.3g}"
     yield f"The mix should diverge from the original by {found.mix.kld:.3g} nats a token{measured}."
     plain = found.search.nearest_plain(found.mix)

@@ -35,6 +35,7 @@ __all__ = ["measure"]
 
 _MAX_REFERENCE_BYTES = 128 << 20  # logits to compare with: of a large vocabulary they fill that in fewer windows
 _LOGIT_BYTES = 4
+_MAX_WINDOWS = 16
 
 
 def measure(request: SensitivityRequest) -> Iterator[Line]:
@@ -133,7 +134,8 @@ def _windows(model: Reader, request: SensitivityRequest) -> list[Window]:
     """Return as many windows as there is room for what is predicted of them."""
     tokens = model.backend.tokenize(request.text, add_special=True, parse_special=False)
     n_bytes = model.backend.facts.n_vocab * _LOGIT_BYTES * (request.n_ctx // 2)
-    return windows(tokens, request.n_ctx, model.begin, max(1, _MAX_REFERENCE_BYTES // n_bytes))
+    n_windows = max(1, min(_MAX_WINDOWS, _MAX_REFERENCE_BYTES // n_bytes))
+    return windows(tokens, request.n_ctx, model.begin, n_windows)
 
 
 def _work(request: Line) -> Iterator[Line]:

@@ -1,8 +1,8 @@
 """Do `quantize --size` and `--kld` meet their targets, and does the mix beat the plain type of the same size?
 
-For each model (a GGUF in F16): mixes of the size of plain types, mixes for divergences in between, all judged against the
-model on the text that ships for judging. Plain types get the same importance matrix. Exits with 1 where a size is missed
-by 2 %, a divergence by 10 %, or a plain type is better.
+For each model (a GGUF in F16): mixes of the size of plain types, mixes for divergences in between, all judged against
+the model on the text that ships for judging. Plain types get the same importance matrix. Exits with 1 where a size is
+missed by 2 %, a divergence by 10 %, or a plain type is better.
 
     python tests/bench/mix_targets.py MODEL.gguf...
 """
