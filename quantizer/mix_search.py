@@ -80,9 +80,10 @@ class MixSearch:
                 f"No mix takes {n_bytes:,} bytes.",
                 f"This model can have {self.smallest.n_bytes:,} to {self.best.n_bytes:,} bytes.",
             )
-        room = n_bytes - (self.smallest.n_bytes - self._frontier.least_bytes)
+        least = self._frontier.least_bytes
+        room = n_bytes - (self.smallest.n_bytes - least)
         while (mix := self._mix(self._frontier.within_bytes(room))).n_bytes > n_bytes:
-            room -= mix.n_bytes - n_bytes  # another shard has a header of its own
+            room = max(least, room - (mix.n_bytes - n_bytes))  # another shard has a header of its own
         return mix
 
     def within_loss(self, kld: float) -> Mix:

@@ -22,7 +22,6 @@ from quantizer.file_types import DEFAULT_FILE_TYPE, file_type_named
 from quantizer.shards import unsplit_name
 
 if TYPE_CHECKING:
-    from app.cli.mix_search import Found
     from quantizer.job import JobRequest
 
 __all__ = ["quantize"]
@@ -85,13 +84,10 @@ def quantize(
     named = output or Path.cwd() / f"{_model_name(source, path)}-{target.label if target else chosen.name}.gguf"
     matrix = imatrix if target else _imatrix(imatrix, path, threads or 0, is_gathering=not dry_run)
     request = JobRequest(str(path), chosen.name, str(named), n_threads, imatrix=matrix, **options)
-    found = _found(request, target, threads or 0, wants_json=wants_json) if target else None
-    request = found.request if found else request
-    result = _planned(request) if dry_run else _written(request)
-    if found:
-        from app.cli.mix_table import mix_json
-
-        result |= {"type": "mix", "mix": mix_json(found)}
+    mix: dict[str, object] = {}
+    if target:
+        request, mix = _mixed(request, target, threads or 0, wants_json=wants_json)
+    result = {**(_planned(request) if dry_run else _written(request)), **mix}
     click.echo(json.dumps(result) if wants_json else _summary(result))
 
 
@@ -106,14 +102,18 @@ def _target(file_type: str, n_bytes: int, kld: float | None, *, wants_list: bool
     return Target(n_bytes, kld or 0.0) if n_bytes or kld else None
 
 
-def _found(request: JobRequest, target: Target, n_threads: int, *, wants_json: bool) -> Found:
+def _mixed(
+    request: JobRequest, target: Target, n_threads: int, *, wants_json: bool
+) -> tuple[JobRequest, dict[str, object]]:
+    """Return the request for the mix that meets `target`, and what to say of it; people get a table now."""
     from app.cli.mix_search import find_mix
-    from app.cli.mix_table import print_mix
+    from app.cli.mix_table import mix_json, print_mix
 
     found = find_mix(request, target, n_threads)
-    if not wants_json:
-        print_mix(found)
-    return found
+    if wants_json:
+        return found.request, {"type": "mix", "mix": mix_json(found)}
+    print_mix(found)
+    return found.request, {"type": "mix"}
 
 
 def _source_path(source: str) -> Path:

@@ -68,7 +68,7 @@ def test_a_divergence_is_met_and_types_set_by_hand_stay(
 def test_a_checkpoint_is_searched_as_well_and_leaves_only_its_mix(
     tmp_path: Path, environment: Mapping[str, str]
 ) -> None:
-    checkpoint = TinyLlama().write(tmp_path / "tiny")
+    checkpoint = TinyLlama(n_embd=64, n_ff=96).write(tmp_path / "tiny")
     f16 = mixed(environment, tmp_path, checkpoint, "F16", "--dry-run")["bytes"]
     done = localllm(environment, tmp_path, checkpoint, "--size", f16 // 2, "-o", tmp_path / "mix.gguf")
     assert done.returncode == 0, done.stderr
