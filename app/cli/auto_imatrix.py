@@ -14,8 +14,9 @@ from app.cli.imatrix import CALIBRATION, gather_on
 if TYPE_CHECKING:
     from app.cli.runnable import Runnable
 
-__all__ = ["RUNNABLE", "automatic_imatrix", "calibration_key"]
+__all__ = ["AUTO", "RUNNABLE", "automatic_imatrix", "calibration_key"]
 
+AUTO = "auto"  # what people write for it
 RUNNABLE = "Q8_0"  # what a checkpoint is run as: half of F16, and no weight is beyond its range
 
 

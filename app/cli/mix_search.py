@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.auto_imatrix import automatic_imatrix, calibration_key
+from app.cli.auto_imatrix import AUTO, automatic_imatrix, calibration_key
 from app.cli.imatrix import CALIBRATION
 from app.cli.runnable import Runnable, written_meanwhile
 from app.cli.texts import read_text, shipped
@@ -48,13 +48,16 @@ def find_mix(request: JobRequest, target: Target, n_threads: int) -> Found:
     """
     from quantizer.kld_target import mix_for_kld
     from quantizer.mix_search import MixSearch, check_unquantized
+    from quantizer.output import check_output
     from quantizer.plan import open_source
 
     source = Path(request.source)
     model = open_source(source)
     check_unquantized(model)
+    check_output(Path(request.output), [], model.inputs)  # not only after measuring
     with Runnable(source, _lossless(model), n_threads) as running:
-        imatrix = Path(request.imatrix) if request.imatrix else automatic_imatrix(source, running, n_threads)
+        is_named = request.imatrix not in ("", AUTO)
+        imatrix = Path(request.imatrix) if is_named else automatic_imatrix(source, running, n_threads)
         request = replace(request, imatrix=str(imatrix))
         search = MixSearch(model, request.options(), _sensitivities(source, running, imatrix, n_threads))
         if target.n_bytes:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from app.cli.auto_imatrix import AUTO, RUNNABLE, automatic_imatrix
 from app.cli.byte_sizes import byte_size_option
 from app.cli.mix_target import Target
 from app.cli.quantize_list import list_types
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["quantize"]
 
 _GUIDE = "guide"
-_AUTO = "auto"
 _SHARD_HELP = "Split into files of at most SIZE, such as 500M or 2GB, as llama.cpp does."
 _IMATRIX_HELP = "What to be careful with, from `localllm imatrix`; auto gathers it first."
 _SIZE_HELP = "Find the mix of types that loses least in files of at most SIZE together, such as 4.2GB."
@@ -127,11 +127,10 @@ def _source_path(source: str) -> Path:
 
 def _imatrix(name: str, source: Path, n_threads: int, *, is_gathering: bool) -> str:
     """The path of the importance matrix that `name` stands for, empty where none is wanted."""
-    if name != _AUTO:
+    if name != AUTO:
         return name
     if not is_gathering:
         raise UsageError("A dry run gathers no importance matrix.", "Gather one with `localllm imatrix`, and name it.")
-    from app.cli.auto_imatrix import RUNNABLE, automatic_imatrix
     from app.cli.runnable import Runnable
 
     with Runnable(source, RUNNABLE, n_threads) as running:
