@@ -20,7 +20,7 @@ from quantizer.numbers import encode, to_float32
 from quantizer.sources import SourceTensor
 from quantizer.tensor_types import TensorType, tensor_type_named
 
-__all__ = ["candidates", "distortions", "lossless_type"]
+__all__ = ["candidates", "distortions"]
 
 _N_SAMPLED = 1 << 18  # elements: of the rows of a tensor, evenly spread, as many as hold so many
 # What a tensor may become besides what it is: all but the types for models that are trained so, and those of one bit.
@@ -34,14 +34,9 @@ _TYPES = tuple(
 _LOSSLESS = {"F32": "F16"}  # which costs what no measurement sees
 
 
-def lossless_type(stored: TensorType) -> TensorType:
-    """Return what a tensor of plain numbers, or of eight bits, needs to lose nothing."""
-    return tensor_type_named(_LOSSLESS.get(stored.name, stored.name))
-
-
 def candidates(n_columns: int, stored: TensorType, *, has_weights: bool) -> list[TensorType]:
     """Return the types that a tensor may become: those smaller than it is now, and the one that loses nothing."""
-    best = lossless_type(stored)
+    best = _lossless_type(stored)
     smaller = [kind for kind in _TYPES if kind.fits(n_columns) and kind.bits_per_weight < best.bits_per_weight]
     return [kind for kind in smaller if has_weights or not needs_imatrix(kind)] + [best]
 
@@ -64,6 +59,11 @@ def distortions(
     samples = list(_samples(tensor, weights))
     with ThreadPoolExecutor(n_threads) as pool:
         return list(pool.map(lambda kind: sum(_error(sample, kind, tensor.name) for sample in samples), kinds))
+
+
+def _lossless_type(stored: TensorType) -> TensorType:
+    """Return what a tensor of plain numbers, or of eight bits, needs to lose nothing."""
+    return tensor_type_named(_LOSSLESS.get(stored.name, stored.name))
 
 
 def _samples(tensor: SourceTensor, weights: ColumnWeights | None) -> Iterator[_Sample]:

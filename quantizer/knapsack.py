@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 __all__ = ["Choice", "Frontier"]
 
-_N_UNITS = 1 << 16  # bytes are counted in so many parts of what there is to choose: a choice is rounded up by 1/65536
+_N_UNITS = 1 << 16  # of which a choice may waste one: what lies between all smallest and all largest, cut so finely
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +43,15 @@ class Frontier:
             self._add(costs, [choice.loss for choice in item]) for costs, item in zip(self._costs, items, strict=True)
         ]
 
-    @cached_property
+    @property
     def least_bytes(self) -> int:
         """Size of the smallest selection."""
         return sum(self._least)
 
     @property
     def least_loss(self) -> float:
-        """Loss of the best selection, and of `most_loss` the best of the smallest ones."""
+        """Loss of the best selection."""
         return float(self._losses[-1])
-
-    @property
-    def most_loss(self) -> float:
-        return float(self._losses[0])
 
     def within_bytes(self, n_bytes: int) -> list[int]:
         """Return the choices of least loss that take at most `n_bytes`, which is at least `least_bytes`."""
