@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from app.cli.progress import with_progress
 from app.cli.texts import read_text, shipped
-from app.cli.windows import admitted, ctx_option, n_ctx_for, with_progress
+from app.cli.windows import admitted, ctx_option, n_ctx_for
 from app.terminal import printable
 from quantizer.errors import UsageError
 

@@ -15,9 +15,10 @@ import click
 
 from app.cli.auto_imatrix import AUTO, automatic_imatrix, calibration_key
 from app.cli.imatrix import CALIBRATION
+from app.cli.progress import with_progress
 from app.cli.runnable import Runnable, written_meanwhile
 from app.cli.texts import read_text, shipped
-from app.cli.windows import n_ctx_for, with_progress
+from app.cli.windows import n_ctx_for
 
 if TYPE_CHECKING:
     from app.cli.mix_target import Target

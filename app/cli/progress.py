@@ -1,35 +1,57 @@
-"""A job's progress on the terminal: one line on stderr that keeps up, and nothing at all when stderr is no terminal."""
+"""Progress on the terminal: one line on stderr that keeps up, and nothing at all when stderr is no terminal."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import TracebackType
+from typing import Protocol, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-from rich.text import Text
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 from app.terminal import printable
 from quantizer.events import Event, Planned
 from quantizer.events import Progress as TensorProgress
 
-__all__ = ["JobProgress"]
+__all__ = ["JobProgress", "with_progress"]
+
+
+class Step(Protocol):
+    """One of several things that take about the same time is done."""
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def n_steps(self) -> int: ...
+
+
+_Step = TypeVar("_Step", bound=Step)
+
+
+def with_progress(title: str, steps: Iterator[_Step]) -> Iterator[_Step]:
+    """Hand on `steps` while a bar keeps up."""
+    with _bar(MofNCompleteColumn()) as bar:
+        task = bar.add_task(title, total=None)
+        for step in steps:
+            bar.update(task, total=step.n_steps, completed=step.index + 1)
+            yield step
 
 
 class JobProgress:
-    """A context manager around a rich progress bar, fed with a job's events."""
+    """A context manager around a bar, fed with a job's events."""
 
     def __init__(self) -> None:
-        console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
+        self._bar = _bar(DownloadColumn(), TransferSpeedColumn())
         self._task = self._bar.add_task("Reading headers", total=None)
 
     def __enter__(self) -> JobProgress:
@@ -46,7 +68,19 @@ class JobProgress:
         if isinstance(event, Planned):
             self._bar.update(self._task, total=event.n_bytes)
         elif isinstance(event, TensorProgress):
-            name = Text(printable(event.name)).plain
-            self._bar.update(
-                self._task, completed=event.n_written, description=f"{name} {event.stored} → {event.target}"
-            )
+            description = printable(f"{event.name} {event.stored} → {event.target}")
+            self._bar.update(self._task, completed=event.n_written, description=description)
+
+
+def _bar(*counts: ProgressColumn) -> Progress:
+    """A bar that is gone when done: what goes on, how far, the `counts`, and how long it will take."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        *counts,
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from app.engine.tuning import DEFAULT_KV_TYPE, Measured, choose, measured_of
+from app.cli.progress import with_progress
+from app.engine.tuning import DEFAULT_KV_TYPE, Measured, TuneStep, choose, tune_step_of
 from app.processes import python_module
 from app.terminal import printable
 from quantizer.errors import UsageError
@@ -42,28 +44,17 @@ def tune(model: str | None, show: bool, threads: int, wants_json: bool) -> None:
         raise UsageError("There is no MODEL.", "Name one, or give --show.")
     path = resolve(model, settings).path
     read_model_file(path)  # the gate
-    _print(path.name, list(_with_progress(_measure(path, threads))), wants_json=wants_json)
+    steps = with_progress("Measuring", _measure(path, threads))
+    _print(path.name, [step.measured for step in steps], wants_json=wants_json)
 
 
-def _measure(path: Path, n_threads: int) -> Iterator[tuple[int, int, Measured]]:
-    """Yield (index, how many, speeds) as the child measures them. Leaving early ends the child. Raises UserError."""
+def _measure(path: Path, n_threads: int) -> Iterator[TuneStep]:
+    """Yield what the child measures, as it does. Leaving early ends the child. Raises UserError."""
     from app.engine.child import lines_of
 
     request = {"path": str(path), "n_threads": n_threads}
-    for said in lines_of(python_module("app.engine.tune_process"), request):
-        yield said["index"], said["n_settings"], measured_of(said["measured"])
-
-
-def _with_progress(steps: Iterator[tuple[int, int, Measured]]) -> Iterator[Measured]:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("Measuring", total=None)
-        for index, n_settings, measured in steps:
-            bar.update(task, total=n_settings, completed=index + 1)
-            yield measured
+    with closing(lines_of(python_module("app.engine.tune_process"), request)) as lines:
+        yield from map(tune_step_of, lines)
 
 
 def _show_known(cache_dir: Path, path: Path | None, *, wants_json: bool) -> None:

@@ -44,7 +44,7 @@ class ImatrixStep:
     """The window at `index` is read."""
 
     index: int
-    n_windows: int
+    n_steps: int
 
 
 def gathered(

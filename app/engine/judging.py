@@ -32,7 +32,7 @@ class Step:
     """The window at `index` is scored; the figures are those so far, `kld` only beside a reference."""
 
     index: int
-    n_windows: int
+    n_steps: int
     perplexity: float
     kld: float | None
 

@@ -38,7 +38,7 @@ class SensitivityStep:
     """A window is read: the one at `index` of all, of which there are as many for each tensor."""
 
     index: int
-    n_windows: int
+    n_steps: int
 
 
 _Watched = Callable[[Iterator[SensitivityStep]], Iterator[SensitivityStep]]

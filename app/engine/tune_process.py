@@ -3,9 +3,9 @@
     python -m app.engine.tune_process                         {"path", "n_threads"} on stdin
     python -m app.engine.tune_process MODEL.gguf N_THREADS --idle
 
-Asked on stdin it says {"index", "n_settings", "measured"} for each setting. Each is kept as soon as it is measured, so
-the process may be ended at any time. With --idle it measures quickly and only what is not known yet, at the lowest
-priority, and ends with its stdin. Knows nothing of how this is shown.
+Asked on stdin it says a TuneStep for each setting. Each is kept as soon as it is measured, so the process may be ended
+at any time. With --idle it measures quickly and only what is not known yet, at the lowest priority, and ends with its
+stdin. Knows nothing of how this is shown.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from app.engine.loading import tune_file
 from app.engine.store import fingerprint
 from app.engine.tune_plan import QUICK, THOROUGH, Effort, first_settings, refinements
 from app.engine.tuner import measure
-from app.engine.tuning import DEFAULT_WORK, Measured, Setting, choose
+from app.engine.tuning import DEFAULT_WORK, Measured, Setting, TuneStep, choose
 from app.settings import load_settings
 from offload.cpu import default_threads, usable_processors
 from offload.kv_cache import check_kv_types, parse_kv_types
@@ -133,7 +133,7 @@ def _give_way() -> None:
 def _work(request: Line) -> Iterator[Line]:
     path, n_threads = Path(request["path"]), request["n_threads"] or default_threads()
     for index, (n_settings, measured) in enumerate(_thorough(path, n_threads, load_settings().cache_dir)):
-        yield {"index": index, "n_settings": n_settings, "measured": asdict(measured)}
+        yield asdict(TuneStep(index, n_settings, measured))
 
 
 def main() -> int:

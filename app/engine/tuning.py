@@ -20,11 +20,13 @@ __all__ = [
     "Measured",
     "Setting",
     "TuneFile",
+    "TuneStep",
     "Work",
     "choose",
     "default_setting",
     "measured_of",
     "seconds",
+    "tune_step_of",
     "with_kv_type",
 ]
 
@@ -54,6 +56,15 @@ class Measured:
     prefill: float
     decode: tuple[tuple[int, float], ...]
     step_ratios: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TuneStep:
+    """The setting at `index` is measured."""
+
+    index: int
+    n_steps: int
+    measured: Measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +172,11 @@ class TuneFile:
         except (OSError, ValueError):
             return {}
         return data if isinstance(data, dict) else {}
+
+
+def tune_step_of(entry: Mapping[str, Any]) -> TuneStep:
+    """Return what `dataclasses.asdict` made of a TuneStep, after it went through JSON."""
+    return TuneStep(entry["index"], entry["n_steps"], measured_of(entry["measured"]))
 
 
 def measured_of(entry: Mapping[str, Any]) -> Measured:

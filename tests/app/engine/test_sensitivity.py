@@ -62,7 +62,7 @@ def test_a_tensor_is_worth_what_a_file_with_it_alone_bent_loses(
     measured = measured_sensitivities(request, watched)
     matrices = {name for name, array in tiny_weights().items() if array.ndim == 2}
     assert set(measured) == matrices
-    assert steps[-1].index + 1 == steps[-1].n_windows == len(steps)
+    assert steps[-1].index + 1 == steps[-1].n_steps == len(steps)
     for name in SEEN:
         path = tiny_llama(tmp_path / "bent.gguf", tensors={**tiny_weights(), name: bent(name, imatrix)})
         verdict = judged(JudgeRequest((str(path), str(tiny_model)), TEXT, N_CTX, 0, 1), lambda steps: steps)
