@@ -97,14 +97,15 @@ def _ask(child: subprocess.Popen[bytes], request: Mapping[str, object]) -> None:
 
 def _checked(said: bytes) -> Line:
     try:
-        line = json.loads(said)
-    except ValueError as error:
-        raise EngineError("A job said something that is no JSON.", "Report this with the command used.") from error
-    if isinstance(line, dict) and line.get("event") == Failed.kind:
+        line: Line = json.loads(said)
+        is_failure = line.get("event") == Failed.kind
+    except (ValueError, AttributeError) as error:
+        raise EngineError("A job said what is no JSON object.", "Report this with the command used.") from error
+    if is_failure:
         failed = decode_event(line)
         assert isinstance(failed, Failed)
         raise failed.error()
-    return line  # type: ignore[no-any-return]  # who asked knows what it means
+    return line
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -44,9 +44,10 @@ def test_a_child_that_dies_is_told_of_with_its_last_words() -> None:
         list(said("say({})\nprint('farewell\\n  world', file=sys.stderr, flush=True)\nos._exit(7)"))
 
 
-def test_what_is_no_json_is_an_error() -> None:
-    command = [sys.executable, "-c", "print('ggml: hello')"]
-    with pytest.raises(EngineError, match="no JSON"):
+@pytest.mark.parametrize("line", ["ggml: hello", "[1]"])
+def test_what_is_no_json_object_is_an_error(line: str) -> None:
+    command = [sys.executable, "-c", f"print('{line}')"]
+    with pytest.raises(EngineError, match="no JSON object"):
         list(lines_of(command, {}, "process that works", "Try again."))
 
 
