@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -18,21 +18,12 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from app.engine.child import Step
 from app.terminal import printable
 from quantizer.events import Event, Planned
 from quantizer.events import Progress as TensorProgress
 
 __all__ = ["JobProgress", "with_progress"]
-
-
-class Step(Protocol):
-    """One of several things that take about the same time is done."""
-
-    @property
-    def index(self) -> int: ...
-
-    @property
-    def n_steps(self) -> int: ...
 
 
 _Step = TypeVar("_Step", bound=Step)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import click
 
 from app.cli.progress import with_progress
-from app.engine.tuning import DEFAULT_KV_TYPE, Measured, TuneStep, choose, tune_step_of
-from app.processes import python_module
+from app.engine.tuning import DEFAULT_KV_TYPE, Measured, TuneRequest, choose, measured_of
 from app.terminal import printable
 from quantizer.errors import UsageError
 
@@ -44,17 +43,16 @@ def tune(model: str | None, show: bool, threads: int, wants_json: bool) -> None:
         raise UsageError("There is no MODEL.", "Name one, or give --show.")
     path = resolve(model, settings).path
     read_model_file(path)  # the gate
-    steps = with_progress("Measuring", _measure(path, threads))
-    _print(path.name, [step.measured for step in steps], wants_json=wants_json)
+    _print(path.name, _measure(path, threads), wants_json=wants_json)
 
 
-def _measure(path: Path, n_threads: int) -> Iterator[TuneStep]:
-    """Yield what the child measures, as it does. Leaving early ends the child. Raises UserError."""
-    from app.engine.child import lines_of
+def _measure(path: Path, n_threads: int) -> list[Measured]:
+    """Let a child measure. Leaving early ends it. Raises UserError."""
+    from app.engine.child import Step, results_of
 
-    request = {"path": str(path), "n_threads": n_threads}
-    with closing(lines_of(python_module("app.engine.tune_process"), request)) as lines:
-        yield from map(tune_step_of, lines)
+    request = TuneRequest(str(path), n_threads)
+    watched = partial(with_progress, "Measuring")
+    return [measured_of(entry) for entry in results_of("app.engine.tune_process", request, Step, watched)]
 
 
 def _show_known(cache_dir: Path, path: Path | None, *, wants_json: bool) -> None:

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.engine.child import lines_of
-from app.processes import python_module
+from app.engine.child import Step, results_of
 
 if TYPE_CHECKING:
     from quantizer.imatrix import ImportanceMatrix
 
-__all__ = ["ImatrixRequest", "ImatrixStep", "gathered"]
+__all__ = ["ImatrixRequest", "gathered"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +37,7 @@ class ImatrixRequest:
     output: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ImatrixStep:
-    """The window at `index` is read."""
-
-    index: int
-    n_steps: int
-
-
-def gathered(
-    request: ImatrixRequest, watched: Callable[[Iterator[ImatrixStep]], Iterator[ImatrixStep]]
-) -> ImportanceMatrix:
+def gathered(request: ImatrixRequest, watched: Callable[[Iterator[Step]], Iterator[Step]]) -> ImportanceMatrix:
     """Let a child run the model and return the matrix; `watched` is given the steps and hands them on.
 
     Leaving early ends the child. Raises the child's UserError.
@@ -58,8 +46,5 @@ def gathered(
 
     with tempfile.TemporaryDirectory(prefix="localllm-imatrix-") as folder:
         output = Path(folder) / "imatrix.gguf"
-        asked = asdict(replace(request, output=str(output)))
-        with closing(lines_of(python_module("app.engine.imatrix_process"), asked)) as lines:
-            for _ in watched(ImatrixStep(**line) for line in lines):
-                pass
+        results_of("app.engine.imatrix_process", replace(request, output=str(output)), Step, watched)
         return read_imatrix(output)

@@ -8,12 +8,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 
-from app.engine.child import Line, serve
+from app.engine.child import Line, Step, progress, serve
 from app.engine.evaluation import compute, windows
-from app.engine.imatrix import ImatrixRequest, ImatrixStep
+from app.engine.imatrix import ImatrixRequest
 from app.engine.llama import ActivationWatch
 from app.engine.reading import load_reader
 from quantizer.imatrix import Gathering, save_imatrix
@@ -36,7 +35,7 @@ def gather(request: ImatrixRequest) -> Iterator[Line]:
                     pass
             finally:
                 watch.check()
-            yield asdict(ImatrixStep(index, len(todo)))
+            yield progress(Step(index, len(todo)))
     save_imatrix(gathering.matrix(request.dataset, request.n_ctx), Path(request.output))
 
 

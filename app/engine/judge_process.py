@@ -9,13 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 
 from app.engine.backend import Backend
-from app.engine.child import Line, serve
+from app.engine.child import Line, progress, result, serve
 from app.engine.evaluation import Window, predictions, windows
-from app.engine.judging import JudgeRequest, Size, Step, Verdict
+from app.engine.judging import JudgeRequest, Scored, Size, Verdict
 from app.engine.reading import Reader, load_reader
 from app.engine.tune_plan import Effort
 from app.engine.tuner import measure
@@ -28,7 +27,7 @@ _GLANCE = Effort(n_repeats=5, n_prefill=64, depths=(0,), step_sizes=(1,))
 
 
 def judge(request: JudgeRequest) -> Iterator[Line]:
-    """Yield a {"step"} for each window, then the {"verdict"}. Raises UserError."""
+    """Yield a step for each window, then the verdict. Raises UserError."""
     with ExitStack() as owned:
         models = [load_reader(Path(path), request.n_ctx, request.n_threads, owned) for path in request.models]
         backends = [model.backend for model in models]
@@ -36,10 +35,9 @@ def judge(request: JudgeRequest) -> Iterator[Line]:
         tally = Tally()
         for index, window in enumerate(todo):
             _add(tally, backends, window)
-            step = Step(index, len(todo), tally.perplexity, tally.mean_kld)
-            yield {"step": asdict(step)}
+            yield progress(Scored(index, len(todo), tally.perplexity, tally.mean_kld))
         sizes = tuple(_measured(model) for model in models)
-        yield {"verdict": asdict(Verdict(len(todo), tally.judgement(), sizes))}
+        yield result(Verdict(len(todo), tally.judgement(), sizes))
 
 
 def _add(tally: Tally, backends: list[Backend], window: Window) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from app.engine.child import Line, lines_of
-from app.processes import python_module
+from app.engine.child import Line, Step, results_of
 from quantizer.judge import Comparison, Estimate, Judgement
 
-__all__ = ["JudgeRequest", "Size", "Step", "Verdict", "judged"]
+__all__ = ["JudgeRequest", "Scored", "Size", "Verdict", "judged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +26,9 @@ class JudgeRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """The window at `index` is scored; the figures are those so far, `kld` only beside a reference."""
+class Scored(Step):
+    """A window is scored; the figures are those so far, `kld` only beside a reference."""
 
-    index: int
-    n_steps: int
     perplexity: float
     kld: float | None
 
@@ -60,25 +56,13 @@ class Verdict:
     sizes: tuple[Size, ...]
 
 
-def judged(request: JudgeRequest, watched: Callable[[Iterator[Step]], Iterator[Step]]) -> Verdict:
+def judged(request: JudgeRequest, watched: Callable[[Iterator[Scored]], Iterator[Scored]]) -> Verdict:
     """Let a child judge and return its verdict; `watched` is given the steps and hands them on.
 
     Leaving early ends the child. Raises the child's UserError.
     """
-    verdicts: list[Verdict] = []
-    for _ in watched(_steps(request, verdicts)):
-        pass
-    return verdicts[0]
-
-
-def _steps(request: JudgeRequest, verdicts: list[Verdict]) -> Iterator[Step]:
-    """Yield each window that is scored; the verdict, which comes last, is put into `verdicts`."""
-    with closing(lines_of(python_module("app.engine.judge_process"), asdict(request))) as lines:
-        for line in lines:
-            if "verdict" in line:
-                verdicts.append(_verdict_of(line["verdict"]))
-            else:
-                yield Step(**line["step"])
+    (verdict,) = results_of("app.engine.judge_process", request, Scored, watched)
+    return _verdict_of(verdict)
 
 
 def _verdict_of(entry: Line) -> Verdict:

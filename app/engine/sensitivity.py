@@ -8,15 +8,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from app.engine.child import Line, lines_of
-from app.processes import python_module
+from app.engine.child import Step, results_of
 from quantizer.sensitivity import Sensitivity
 
-__all__ = ["SensitivityRequest", "SensitivityStep", "kept_sensitivities", "measured_sensitivities"]
+__all__ = ["SensitivityRequest", "kept_sensitivities", "measured_sensitivities"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,26 +31,15 @@ class SensitivityRequest:
     n_threads: int
 
 
-@dataclass(frozen=True, slots=True)
-class SensitivityStep:
-    """A window is read: the one at `index` of all, of which there are as many for each tensor."""
-
-    index: int
-    n_steps: int
-
-
-_Watched = Callable[[Iterator[SensitivityStep]], Iterator[SensitivityStep]]
-
-
-def measured_sensitivities(request: SensitivityRequest, watched: _Watched) -> dict[str, Sensitivity]:
+def measured_sensitivities(
+    request: SensitivityRequest, watched: Callable[[Iterator[Step]], Iterator[Step]]
+) -> dict[str, Sensitivity]:
     """Let a child measure and return tensor name -> sensitivity; `watched` is given the steps and hands them on.
 
     Leaving early ends the child. Raises the child's UserError.
     """
-    answers: list[Line] = []
-    for _ in watched(_steps(request, answers)):
-        pass
-    return {entry["name"]: Sensitivity(**entry) for entry in answers}
+    found = results_of("app.engine.sensitivity_process", request, Step, watched)
+    return {entry["name"]: Sensitivity(**entry) for entry in found}
 
 
 def kept_sensitivities(path: Path, measure: Callable[[], dict[str, Sensitivity]]) -> dict[str, Sensitivity]:
@@ -67,13 +54,3 @@ def kept_sensitivities(path: Path, measure: Callable[[], dict[str, Sensitivity]]
     partial.write_text(json.dumps([asdict(item) for item in known.values()]), encoding="utf-8")
     partial.replace(path)
     return known
-
-
-def _steps(request: SensitivityRequest, answers: list[Line]) -> Iterator[SensitivityStep]:
-    """Yield each window that is read; what is known of the tensors, which comes last, is put into `answers`."""
-    with closing(lines_of(python_module("app.engine.sensitivity_process"), asdict(request))) as lines:
-        for line in lines:
-            if "step" in line:
-                yield SensitivityStep(**line["step"])
-            else:
-                answers.append(line["tensor"])

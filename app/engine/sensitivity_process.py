@@ -9,15 +9,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from app.engine.backend import Backend
-from app.engine.child import Line, serve
+from app.engine.child import Line, Step, progress, result, serve
 from app.engine.evaluation import Window, predictions, windows
 from app.engine.llama import WritableWeights
 from app.engine.reading import Reader, load_reader
-from app.engine.sensitivity import SensitivityRequest, SensitivityStep
+from app.engine.sensitivity import SensitivityRequest
 from offload.cpu import default_threads
 from quantizer.categories import allows_quantization
 from quantizer.distortion import candidates, distortions
@@ -39,7 +39,7 @@ _MAX_WINDOWS = 16
 
 
 def measure(request: SensitivityRequest) -> Iterator[Line]:
-    """Yield a {"step"} for each window that is read and a {"tensor"} for each that was measured. Raises UserError."""
+    """Yield a step for each window that is read and a result for each tensor that was measured. Raises UserError."""
     source, matrix = open_gguf(Path(request.model)), read_imatrix(Path(request.imatrix))
     tensors = {
         tensor.name: tensor
@@ -118,10 +118,10 @@ def _measured(probes: Sequence[_Probe], text: _Text, weights: WritableWeights, n
         tally = Tally()
         probe.bend(weights, n_threads)
         for n_read, _ in enumerate(text.read(tally)):
-            yield {"step": asdict(SensitivityStep(index * len(text) + n_read, len(probes) * len(text)))}
+            yield progress(Step(index * len(text) + n_read, len(probes) * len(text)))
         probe.straighten(weights)
         assert tally.mean_kld is not None
-        yield {"tensor": asdict(probe.sensitivity(tally.mean_kld, n_threads))}
+        yield result(probe.sensitivity(tally.mean_kld, n_threads))
 
 
 def _probe_type(tensor: SourceTensor) -> TensorType | None:

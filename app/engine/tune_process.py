@@ -1,9 +1,9 @@
 """The process that tunes a model: loads it under each candidate setting, measures, keeps what it found.
 
-    python -m app.engine.tune_process                         {"path", "n_threads"} on stdin
+    python -m app.engine.tune_process                         a TuneRequest on stdin
     python -m app.engine.tune_process MODEL.gguf N_THREADS --idle
 
-Asked on stdin it says a TuneStep for each setting. Each is kept as soon as it is measured, so the process may be ended
+Asked on stdin it says the speeds of each setting. Each is kept as soon as it is measured, so the process may be ended
 at any time. With --idle it measures quickly and only what is not known yet, at the lowest priority, and ends with its
 stdin. Knows nothing of how this is shown.
 """
@@ -13,21 +13,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 
 import psutil
 
 from app.engine import selftest
-from app.engine.child import Line, serve
+from app.engine.child import Line, Step, progress, result, serve
 from app.engine.frames import EngineConfig
 from app.engine.llama import LlamaModel
 from app.engine.loading import tune_file
 from app.engine.store import fingerprint
 from app.engine.tune_plan import QUICK, THOROUGH, Effort, first_settings, refinements
 from app.engine.tuner import measure
-from app.engine.tuning import DEFAULT_WORK, Measured, Setting, TuneStep, choose
+from app.engine.tuning import DEFAULT_WORK, Measured, Setting, TuneRequest, choose
 from app.settings import load_settings
 from offload.cpu import default_threads, usable_processors
 from offload.kv_cache import check_kv_types, parse_kv_types
@@ -130,10 +129,12 @@ def _give_way() -> None:
     watch_stdin()
 
 
-def _work(request: Line) -> Iterator[Line]:
-    path, n_threads = Path(request["path"]), request["n_threads"] or default_threads()
-    for index, (n_settings, measured) in enumerate(_thorough(path, n_threads, load_settings().cache_dir)):
-        yield asdict(TuneStep(index, n_settings, measured))
+def _work(asked: Line) -> Iterator[Line]:
+    request = TuneRequest(**asked)
+    found = _thorough(Path(request.path), request.n_threads or default_threads(), load_settings().cache_dir)
+    for index, (n_settings, measured) in enumerate(found):
+        yield result(measured)
+        yield progress(Step(index, n_settings))
 
 
 def main() -> int:

@@ -20,13 +20,12 @@ __all__ = [
     "Measured",
     "Setting",
     "TuneFile",
-    "TuneStep",
+    "TuneRequest",
     "Work",
     "choose",
     "default_setting",
     "measured_of",
     "seconds",
-    "tune_step_of",
     "with_kv_type",
 ]
 
@@ -59,12 +58,11 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class TuneStep:
-    """The setting at `index` is measured."""
+class TuneRequest:
+    """`path` is a model that the gate has let through; `n_threads` 0 takes the physical cores."""
 
-    index: int
-    n_steps: int
-    measured: Measured
+    path: str
+    n_threads: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +170,6 @@ class TuneFile:
         except (OSError, ValueError):
             return {}
         return data if isinstance(data, dict) else {}
-
-
-def tune_step_of(entry: Mapping[str, Any]) -> TuneStep:
-    """Return what `dataclasses.asdict` made of a TuneStep, after it went through JSON."""
-    return TuneStep(entry["index"], entry["n_steps"], measured_of(entry["measured"]))
 
 
 def measured_of(entry: Mapping[str, Any]) -> Measured:

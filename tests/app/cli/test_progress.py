@@ -1,22 +1,15 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
 from app.cli.progress import JobProgress, with_progress
+from app.engine.child import Step
 from quantizer.events import Event, Planned, Progress
 
 JOB: list[Event] = [
     Planned("m.gguf", "Q4_0", 2_000_000, 2, 10, 1),
     Progress(0, "blk.0[red]\x1b]52;c;evil", "BF16", "Q4_0", 1_000_000),
 ]
-
-
-@dataclass(frozen=True)
-class Step:
-    index: int
-    n_steps: int
 
 
 STEPS = [Step(index, 3) for index in range(3)]

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from gguf_files import N_EMBD, N_FF, N_LAYERS, tiny_llama, tiny_weights
 
-from app.engine.child import lines_of
-from app.engine.imatrix import ImatrixRequest, ImatrixStep, gathered
+from app.engine.child import Step, lines_of
+from app.engine.imatrix import ImatrixRequest, gathered
 from quantizer.errors import EngineError, UsageError
 from quantizer.imatrix import ImportanceMatrix
 
@@ -45,10 +45,10 @@ def expert_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_llama(tmp_path_factory.mktemp("model") / "experts.gguf", edit, tensors)
 
 
-def gather(path: Path, n_ctx: int = N_CTX) -> tuple[ImportanceMatrix, list[ImatrixStep]]:
-    steps: list[ImatrixStep] = []
+def gather(path: Path, n_ctx: int = N_CTX) -> tuple[ImportanceMatrix, list[Step]]:
+    steps: list[Step] = []
 
-    def watched(coming: Iterator[ImatrixStep]) -> Iterator[ImatrixStep]:
+    def watched(coming: Iterator[Step]) -> Iterator[Step]:
         for step in coming:
             steps.append(step)
             yield step
@@ -65,7 +65,7 @@ def tokens_of_text() -> list[int]:
 
 def test_the_first_layer_gets_the_normalised_embeddings_of_the_text(tiny_model: Path) -> None:
     matrix, steps = gather(tiny_model)
-    assert steps == [ImatrixStep(index, 3) for index in range(3)]
+    assert steps == [Step(index, 3) for index in range(3)]
     embeddings = tiny_weights()["token_embd.weight"].astype(np.float64)[tokens_of_text()[: 3 * N_CTX]]
     normalised = embeddings / np.sqrt((embeddings**2).mean(axis=1, keepdims=True) + 1e-5)
     for part in ("attn_q", "attn_k", "attn_v"):

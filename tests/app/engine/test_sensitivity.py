@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from gguf_files import tiny_llama, tiny_weights
 
+from app.engine.child import Step
 from app.engine.imatrix import ImatrixRequest, gathered
 from app.engine.judging import JudgeRequest, judged
 from app.engine.sensitivity import (
     SensitivityRequest,
-    SensitivityStep,
     kept_sensitivities,
     measured_sensitivities,
 )
@@ -51,9 +51,9 @@ def bent(name: str, imatrix: Path) -> np.ndarray:
 def test_a_tensor_is_worth_what_a_file_with_it_alone_bent_loses(
     tmp_path: Path, tiny_model: Path, imatrix: Path
 ) -> None:
-    steps: list[SensitivityStep] = []
+    steps: list[Step] = []
 
-    def watched(coming: Iterator[SensitivityStep]) -> Iterator[SensitivityStep]:
+    def watched(coming: Iterator[Step]) -> Iterator[Step]:
         for step in coming:
             steps.append(step)
             yield step
