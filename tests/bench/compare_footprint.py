@@ -8,18 +8,17 @@ llama.cpp prints, compute buffers within 15 %; `--golden` writes what it printed
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import os
 import re
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "offload"))
 
+from engine_log import EngineLog
 from footprint_figures import Figures, Run, predicted
 from model_outlines import OUTLINES, header_of, write_outline
 
@@ -31,32 +30,14 @@ CONTEXTS = (512, 4096, 8192, 32_768)
 KV_TYPES = ("f16", "q8_0", "q4_0")
 MAX_MAPPED_BYTES = 10 << 30  # mapping fills the page cache with zeros
 _SIZE = re.compile(r"(K|V|R|S) \(\w+\): +([\d.]+) MiB")
-_BUFFER = re.compile(r"(\w+) buffer size = +([\d.]+) MiB")
 
 
-@dataclass
-class Log:
-    """What llama.cpp said since `clear`."""
-
-    text: str = ""
-
-    def __post_init__(self) -> None:
-        self._callback = lib.llama_log_callback(self._receive)
-        lib.llama_log_set(self._callback, ctypes.c_void_p())
-
-    def _receive(self, _level: int, text: bytes, _data: object) -> None:
-        self.text += text.decode("utf-8", "replace")
-
-    def sizes(self, kinds: str) -> float:
-        """MiB of all caches of these kinds, as printed."""
-        return sum(float(size) for kind, size in _SIZE.findall(self.text) if kind in kinds)
-
-    def buffers(self, kind: str) -> float:
-        """MiB of all buffers of a kind, as printed."""
-        return sum(float(size) for name, size in _BUFFER.findall(self.text) if name == kind)
+def cache_mib(log: EngineLog, kinds: str) -> float:
+    """Return the MiB of all caches of these kinds (K, V, R, S), as printed."""
+    return sum(float(size) for kind, size in _SIZE.findall(log.text) if kind in kinds)
 
 
-def measure(name: str, log: Log, folder: Path) -> Figures:
+def measure(name: str, log: EngineLog, folder: Path) -> Figures:
     """Load the outline called `name` and make contexts over it, all as dry runs but for the mapped weights."""
     path = folder / f"{name}.gguf"
     write_outline(name, path)
@@ -67,12 +48,12 @@ def measure(name: str, log: Log, folder: Path) -> Figures:
         lib.llama_model_free(model)
     if path.stat().st_size <= MAX_MAPPED_BYTES:
         lib.llama_model_free(load(path, log, is_dry=False))
-        figures = Figures(figures.tensor_bytes, log.buffers("model"), figures.runs)
+        figures = Figures(figures.tensor_bytes, log.buffers_of("model"), figures.runs)
     path.unlink()
     return figures
 
 
-def load(path: Path, log: Log, *, is_dry: bool) -> int:
+def load(path: Path, log: EngineLog, *, is_dry: bool) -> int:
     params = lib.llama_model_default_params()
     params.n_gpu_layers, params.use_extra_bufts, params.no_alloc = 0, False, is_dry
     params.load_mode = lib.LLAMA_LOAD_MODE_NONE if is_dry else lib.LLAMA_LOAD_MODE_MMAP
@@ -83,7 +64,7 @@ def load(path: Path, log: Log, *, is_dry: bool) -> int:
     return model
 
 
-def runs(name: str, model: int, log: Log) -> Iterator[Run]:
+def runs(name: str, model: int, log: EngineLog) -> Iterator[Run]:
     for n_ctx in CONTEXTS:
         for kv_type in KV_TYPES:
             for is_fused in (True, False) if kv_type == "f16" else (True,):
@@ -91,7 +72,7 @@ def runs(name: str, model: int, log: Log) -> Iterator[Run]:
                     yield run(model, log, n_ctx, kv_type, is_fused=is_fused, keeps_all=keeps_windows)
 
 
-def run(model: int, log: Log, n_ctx: int, kv_type: str, *, is_fused: bool, keeps_all: bool) -> Run:
+def run(model: int, log: EngineLog, n_ctx: int, kv_type: str, *, is_fused: bool, keeps_all: bool) -> Run:
     params = lib.llama_context_default_params()
     params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = n_ctx, N_UBATCH, N_UBATCH, N_SEQUENCES
     params.kv_unified, params.swa_full = True, keeps_all
@@ -102,7 +83,14 @@ def run(model: int, log: Log, n_ctx: int, kv_type: str, *, is_fused: bool, keeps
     if not context:
         sys.exit(log.text)
     lib.llama_free(context)
-    return Run(n_ctx, kv_type, is_fused, keeps_all, log.sizes("KV"), log.sizes("RS"), log.buffers("compute"))
+    return Run(
+        n_ctx,
+        kv_type,
+        is_fused,
+        keeps_all,
+        *(cache_mib(log, kinds) for kinds in ("KV", "RS")),
+        log.buffers_of("compute"),
+    )
 
 
 def compare(name: str, measured: Figures) -> float:
@@ -127,7 +115,7 @@ def main() -> None:
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(OUTLINES)}; all without any")
     parser.add_argument("--golden", type=Path)
     options = parser.parse_args()
-    log = Log()
+    log = EngineLog()
     lib.llama_backend_init()
     golden = {}
     with tempfile.TemporaryDirectory() as folder:
