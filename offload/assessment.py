@@ -106,18 +106,14 @@ def _with_plenty(machine: Machine) -> Machine:
 
 
 def _whole(shares: tuple[Share, ...], machine: Machine) -> Verdict:
-    """Tell plenty from little: what is left beside the margin should be as much again."""
-    on_host = sum(share.n_bytes for share in shares if share.device.shares_host)
-    left = {share.device.name: share.device.free_bytes - share.n_bytes for share in shares if share.n_layers}
-    left |= {
-        share.device.name: machine.host.free_bytes - on_host
-        for share in shares
-        if share.n_layers and share.device.shares_host
-    }
-    is_tight = any(
-        left[share.device.name] < 2 * margin_bytes(share.device) for share in shares if share.device.name in left
-    )
-    return Verdict.TIGHT if is_tight else Verdict.FITS
+    """Tell plenty from little: what is left of a memory in use should be twice the margin."""
+    taken_from_host = sum(share.n_bytes for share in shares if share.device.shares_host)
+    for share in shares:
+        is_shared = share.device.shares_host
+        left = machine.host.free_bytes - taken_from_host if is_shared else share.device.free_bytes - share.n_bytes
+        if share.n_layers and left < 2 * margin_bytes(share.device):
+            return Verdict.TIGHT
+    return Verdict.FITS
 
 
 def _speed(

@@ -44,13 +44,11 @@ def _what_fits(found: Assessment) -> str:
     placement, n_layers = found.placement, len(found.profile.layers)
     assert placement is not None
     n_split = max(0, placement.n_split - (n_layers - placement.n_on_gpus))
-    if not n_split:
-        return f"{placement.n_on_gpus} of {n_layers} layers fit"
-    what = "experts" if found.profile.has_experts else "feed-forward"
-    where = "on GPUs" if placement.n_on_gpus == n_layers else f"{placement.n_on_gpus} of {n_layers} layers fit"
-    if placement.n_on_gpus == n_layers:
-        return f"The {what} of {n_split} of {n_layers} layers stay with the processor"
-    return f"{where}, {n_split} of them without their {what}"
+    movable = "experts" if found.profile.has_experts else "feed-forward"
+    if n_split and placement.n_on_gpus == n_layers:
+        return f"The {movable} of {n_split} of {n_layers} layers stay with the processor"
+    without = f", {n_split} of them without their {movable}" if n_split else ""
+    return f"{placement.n_on_gpus} of {n_layers} layers fit{without}"
 
 
 def _what_it_costs(found: Assessment) -> str:
