@@ -49,7 +49,7 @@ class Assessment:
     """`speed` is None where a device in use has a bandwidth that nobody knows, or where the model does not run.
 
     `best_tps` is what the answer would come at were all of it where it is read fastest; `curve` what it comes at with
-    0, 1, 2 … layers on the fastest GPU. Both are empty with the speed.
+    0, 1, 2 … layers on the fastest GPU; without them where a GPU that could be used has no known bandwidth.
     """
 
     verdict: Verdict
@@ -86,12 +86,11 @@ def assess(profile: ModelProfile, machine: Machine, rates: Rates) -> Assessment:
     in_use = {share.device.name for share in shares if share.read_bytes}
     if not in_use <= rates.known:
         return found
-    return replace(
-        found,
-        speed=_speed(profile, machine, rates, placement, shares),
-        best_tps=1 / best.token_s if _is_known(best, rates) else None,
-        curve=tuple(1 / token_s for token_s in curve(profile, machine, rates)),
-    )
+    found = replace(found, speed=_speed(profile, machine, rates, placement, shares))
+    if not _is_known(best, rates):
+        return found
+    steps_s = curve(profile, machine, rates)
+    return replace(found, best_tps=1 / best.token_s, curve=tuple(1 / step_s for step_s in steps_s))
 
 
 def _is_known(best: Placement, rates: Rates) -> bool:

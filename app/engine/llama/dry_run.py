@@ -39,7 +39,7 @@ class _Log:
 
 
 def compute_buffers(path: Path, request: DryRunRequest) -> dict[str, int]:
-    """Return the bytes of each device's compute buffer, by the name of its memory, with no layer on a GPU.
+    """Return the bytes of each compute buffer, by the name of its memory, where no GPU takes part.
 
     `path` has passed the gate. Raises EngineError where llama.cpp cannot run such a model.
     """
@@ -48,6 +48,8 @@ def compute_buffers(path: Path, request: DryRunRequest) -> dict[str, int]:
     params = lib.llama_model_default_params()
     params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE  # mapping would end the process
     params.n_gpu_layers, params.use_extra_bufts = 0, False
+    no_devices = (ctypes.c_void_p * 1)(None)
+    params.devices = ctypes.addressof(no_devices)
     model = lib.llama_model_load_from_file(os.fsencode(path), params)
     if not model:
         raise EngineError(f"llama.cpp cannot load {path.name}: {log.last_words()}", "See `localllm show`.")
