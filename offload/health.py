@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from offload.machine import Machine
-from offload.wording import gib
+from offload.wording import memory
 
 __all__ = ["Findings", "Problem", "problems_of"]
 
@@ -63,21 +63,21 @@ def _little_memory(findings: Findings) -> Iterator[Problem]:
     host = findings.machine.host
     if host.total_bytes < _LITTLE_BYTES and not findings.is_limited:
         yield Problem(
-            f"{gib(host.total_bytes)} of memory hold small models only.", "Choose models below 4B parameters."
+            f"{memory(host.total_bytes)} of memory hold small models only.", "Choose models below 4B parameters."
         )
     if host.free_bytes < _LITTLE_FREE_BYTES:
-        yield Problem(f"Only {gib(host.free_bytes)} of memory are free.", "Close programs that take much of it.")
+        yield Problem(f"Only {memory(host.free_bytes)} of memory are free.", "Close programs that take much of it.")
 
 
 def _container(findings: Findings) -> Iterator[Problem]:
     if findings.is_limited:
-        limit = gib(findings.machine.host.total_bytes)
+        limit = memory(findings.machine.host.total_bytes)
         yield Problem(f"This container may use {limit} of memory, less than the machine has.", "Raise its limit.")
 
 
 def _swap(findings: Findings) -> Iterator[Problem]:
     if findings.swapped_bytes > _SWAPPED_BYTES:
-        moved = gib(findings.swapped_bytes)
+        moved = memory(findings.swapped_bytes)
         yield Problem(f"{moved} were moved to swap: what is read from there is slow.", "Close programs, or add memory.")
 
 

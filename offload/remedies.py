@@ -14,7 +14,7 @@ from offload.machine import Device, DeviceKind, Machine
 from offload.model import PlannedModel
 from offload.profile import Setting
 from offload.speed import Rates, expected_rates
-from offload.wording import gib, gigabytes_per_s, tokens
+from offload.wording import gigabytes_per_s, memory, tokens
 from quantizer.errors import UsageError
 from quantizer.file_types import FILE_TYPES
 
@@ -73,7 +73,7 @@ def _smaller_file(case: _Case) -> Iterator[Remedy]:
         loss = FILE_TYPES[name].perplexity_loss
         cost = f"+{loss:.2f} on a perplexity of 6.23" if loss is not None else FILE_TYPES[name].description
         if _helps(found, case.found):
-            helping.append(_remedy(f"quantize to {name} ({gib(smaller.n_bytes)})", found, cost))
+            helping.append(_remedy(f"quantize to {name} ({memory(smaller.n_bytes)})", found, cost))
         if helping and found.verdict in (Verdict.FITS, Verdict.TIGHT):
             break
     yield from helping[-1:]
@@ -90,7 +90,7 @@ def _smaller_cache(case: _Case) -> Iterator[Remedy]:
         found = assess(profile, case.machine, case.rates)
         saved = case.found.profile.cache_bytes - profile.cache_bytes
         if _helps(found, case.found):
-            yield _remedy(f"--kv-type {_SMALLER_KV} ({gib(saved)} less cache)", found, "almost none")
+            yield _remedy(f"--kv-type {_SMALLER_KV} ({memory(saved)} less cache)", found, "almost none")
 
 
 def _shorter_context(case: _Case) -> Iterator[Remedy]:

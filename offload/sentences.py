@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from offload.assessment import Assessment, Verdict
 from offload.machine import Device
 from offload.speed import Rates
-from offload.wording import gib, gigabytes_per_s, speed
+from offload.wording import gigabytes_per_s, memory, speed
 
 __all__ = ["warnings_of"]
 
@@ -36,8 +36,8 @@ def _sentences(found: Assessment, rates: Rates) -> Iterator[str]:
 def _too_large(found: Assessment) -> str:
     free = sum(gpu.free_bytes for gpu in found.machine.gpus if not gpu.shares_host) + found.machine.host.free_bytes
     profile = found.profile
-    parts = f"{gib(profile.weight_bytes)} of weights, {gib(profile.cache_bytes)} of cache"
-    return f"It needs {gib(profile.total_bytes)} ({parts}) and {gib(free)} are free, of which some must stay so."
+    parts = f"{memory(profile.weight_bytes)} of weights, {memory(profile.cache_bytes)} of cache"
+    return f"It needs {memory(profile.total_bytes)} ({parts}) and {memory(free)} are free, of which some must stay so."
 
 
 def _what_fits(found: Assessment) -> str:

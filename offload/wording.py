@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["gib", "gigabytes_per_s", "speed", "tokens"]
+__all__ = ["gigabytes_per_s", "memory", "speed", "tokens"]
 
-_GIB = 1 << 30
+_MIB, _GIB = 1 << 20, 1 << 30
 
 
-def gib(n_bytes: float) -> str:
-    """Memory: 7.9 GiB."""
-    return f"{n_bytes / _GIB:.1f} GiB"
+def memory(n_bytes: float) -> str:
+    """Memory: 7.9 GiB, below one 512 MiB."""
+    return f"{n_bytes / _GIB:.1f} GiB" if n_bytes >= _GIB else f"{n_bytes / _MIB:,.0f} MiB"
 
 
 def gigabytes_per_s(bytes_per_s: float) -> str:

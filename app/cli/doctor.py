@@ -86,7 +86,7 @@ def _lines(findings: Findings, problems: tuple[Problem, ...]) -> Iterator[str]:
 
 
 def _memory(device: Device) -> str:
-    from offload.wording import gib, gigabytes_per_s
+    from offload.wording import gigabytes_per_s, memory
 
     pace = f"read at {gigabytes_per_s(device.bytes_per_s)} GB/s" if device.bytes_per_s else "speed unknown"
-    return f"{gib(device.free_bytes)} of {gib(device.total_bytes)} free, {pace}"
+    return f"{memory(device.free_bytes)} of {memory(device.total_bytes)} free, {pace}"

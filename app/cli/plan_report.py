@@ -1,4 +1,7 @@
-"""A plan as it is printed: a table by device, speeds, the curve, warnings and ways out; or one JSON object."""
+"""A plan as it is printed: a table by device, speeds, the curve, warnings and ways out; or one JSON object.
+
+So too the table of cache sizes.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from offload.assessment import Verdict
+from offload.kv_table import KvRow
 from offload.plan import Plan
-from offload.wording import gib, speed, tokens
+from offload.wording import memory, speed, tokens
 
-__all__ = ["curve_lines", "plan_json", "plan_lines"]
+__all__ = ["kv_table_json", "kv_table_lines", "plan_json", "plan_lines"]
 
 _VERDICTS = {
     Verdict.FITS: "It fits.",
@@ -47,7 +51,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def plan_lines(plan: Plan) -> Iterator[str]:
+def plan_lines(plan: Plan, *, with_curve: bool = False) -> Iterator[str]:
     """Yield the lines of a plan."""
     found, setting = plan.found, plan.setting
     yield _VERDICTS[found.verdict]
@@ -65,9 +69,24 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         yield ""
         yield "What would help:"
         yield from _remedies(plan)
+    if with_curve:
+        yield ""
+        yield from _curve_lines(plan)
 
 
-def curve_lines(plan: Plan) -> Iterator[str]:
+def kv_table_json(rows: Sequence[KvRow]) -> dict[str, Any]:
+    """Return the table as one object, sizes in bytes."""
+    return {"kv_table": [{"n_ctx": row.n_ctx, **row.n_bytes} for row in rows]}
+
+
+def kv_table_lines(rows: Sequence[KvRow]) -> Iterator[str]:
+    """Yield the lines of the table, a column for each type."""
+    yield from _aligned(
+        [["context", *rows[0].n_bytes], *([tokens(row.n_ctx), *map(memory, row.n_bytes.values())] for row in rows)]
+    )
+
+
+def _curve_lines(plan: Plan) -> Iterator[str]:
     """Yield tok/s against layers on the fastest GPU as bars; at most a dozen of them, the plan's own among them."""
     found = plan.found
     if len(found.curve) < 2 or found.placement is None:
@@ -90,7 +109,12 @@ def _table(plan: Plan) -> Iterator[str]:
     rows = [["device", "layers", "weights", "cache", "compute", "free"]]
     for share in plan.found.shares:
         sizes = (share.weight_bytes, share.cache_bytes, share.compute_bytes + share.host_bytes, share.device.free_bytes)
-        rows.append([share.device.name, str(share.n_layers), *(gib(size) for size in sizes)])
+        rows.append([share.device.name, str(share.n_layers), *(memory(size) for size in sizes)])
+    yield from _aligned(rows)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield rows with their first column on the left and figures on the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for name, *figures in rows:
         cells = [figure.rjust(width) for figure, width in zip(figures, widths[1:], strict=True)]

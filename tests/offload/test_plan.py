@@ -19,7 +19,7 @@ from offload.machine import Machine
 from offload.model import PlannedModel
 from offload.plan import Plan, PlanQuestion, plan
 from offload.speed import expected_rates
-from offload.wording import gib, speed
+from offload.wording import memory, speed
 from quantizer.errors import UsageError
 from quantizer.file_types import file_type_named
 
@@ -44,7 +44,7 @@ def told(found: Plan) -> list[str]:
     tps = f"{speed(pace.decode_tps)} tok/s, prompt {speed(pace.prefill_tps)}" if pace else "speed unknown"
     lines = [f"{found.found.verdict}, {tps}, {found.setting.n_cells} cells for a context of {found.setting.n_ctx}"]
     lines += [
-        f"  {share.device.name}: {share.n_layers} layers, {gib(share.n_bytes)} of {gib(share.device.free_bytes)}"
+        f"  {share.device.name}: {share.n_layers} layers, {memory(share.n_bytes)} of {memory(share.device.free_bytes)}"
         for share in found.found.shares
     ]
     lines += [f"  ! {warning}" for warning in found.warnings]

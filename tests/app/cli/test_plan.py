@@ -57,6 +57,16 @@ def test_a_plan_for_this_machine_says_what_it_measured(environment: Mapping[str,
     assert told["decode_tps"] is None or told["decode_tps"] > 0
 
 
+def test_the_size_of_the_cache_is_told_by_context_and_type(environment: Mapping[str, str], tiny_model: Path) -> None:
+    done = plan(environment, str(tiny_model), "--kv-table", "--json")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["kv_table"]
+    assert row["n_ctx"] == 128
+    assert row["f16"] == 2 * 64 * 2 * 256  # cells come in blocks of 256
+    assert "q8_0" not in row  # heads of 16 elements are no whole blocks
+    assert plan(environment, str(tiny_model), "--kv-table").stdout.startswith("context ")
+
+
 def test_what_can_never_run_says_so_with_the_numbers(environment: Mapping[str, str], tiny_model: Path) -> None:
     done = plan(environment, str(tiny_model), "--ram", "256MiB@60GB/s", "--vram", "GPU0=64MiB@900GB/s")
     assert done.returncode == 0, done.stderr
