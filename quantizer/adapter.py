@@ -16,7 +16,7 @@ from quantizer.header import Header, TensorInfo, read_header
 from quantizer.tensor_types import tensor_type_named
 from quantizer.wire import broken
 
-__all__ = ["admit_adapter"]
+__all__ = ["admit_adapter", "fits"]
 
 Shape = tuple[int, ...]
 
@@ -35,7 +35,9 @@ def admit_adapter(path: Path, model: Path) -> Header:
     header, base = read_header(path), read_header(model)
     kind, method = header.text("general.type"), header.text("adapter.type")
     if (kind, method) != ("adapter", "lora"):
-        raise ModelFileError(f"{path.name} is no LoRA adapter.", "Make one with llama.cpp's convert_lora_to_gguf.py.")
+        raise ModelFileError(
+            f"{path.name} is no LoRA adapter.", "Make one with `localllm quantize ADAPTER F16 --base MODEL`."
+        )
     if header.architecture != base.architecture:
         cause = (
             f"{path.name} is an adapter for {header.architecture[:64]!r} models; {model.name} is {base.architecture!r}."
@@ -75,7 +77,7 @@ def _misfits(header: Header, weights: Mapping[str, Shape]) -> Iterator[str]:
             yield f"the model has no tensor {name!r}"
         elif len(pair) != 2:
             yield f"one of the two matrices for {name!r} is missing"
-        elif not _fits(name, weights[name], pair["a"].shape, pair["b"].shape):
+        elif not fits(name, weights[name], pair["a"].shape, pair["b"].shape):
             yield f"its matrices for {name!r} have other shapes"
 
 
@@ -83,8 +85,8 @@ def _part(name: str) -> str:
     return next((part for part in "ab" if name.endswith(f".lora_{part}")), "")
 
 
-def _fits(name: str, weight: Shape, a: Shape, b: Shape) -> bool:
-    """Return whether b·a has the shape of the weight; for the embedding llama.cpp keeps `a` transposed."""
+def fits(name: str, weight: Shape, a: Shape, b: Shape) -> bool:
+    """Whether b·a has the shape of the weight; for the embedding llama.cpp keeps `a` transposed."""
     if min(len(weight), len(a), len(b)) < 2:
         return False
     if name == _EMBEDDING:

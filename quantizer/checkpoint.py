@@ -20,7 +20,7 @@ from quantizer.source import LocalFile, open_local
 from quantizer.sources import FileTensor
 from quantizer.tensor_types import TensorType, tensor_type_named
 
-__all__ = ["Checkpoint", "read_checkpoint", "read_json"]
+__all__ = ["Checkpoint", "read_checkpoint", "read_json", "read_weights"]
 
 _INDEX = "model.safetensors.index.json"
 _SINGLES = ("model.safetensors", "gptq_model-*.safetensors")  # the second is AutoGPTQ's
@@ -62,6 +62,13 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     return Checkpoint(folder, config, tensors)
 
 
+def read_weights(folder: Path, name: str) -> dict[str, FileTensor]:
+    """The tensors of one file of safetensors in `folder`; no weights yet. Raises CheckpointError."""
+    if not (folder / name).exists():
+        raise _no_safetensors(folder)
+    return _read_shard(_inside(folder, name))
+
+
 def read_json(path: Path) -> Any:
     """Parse a JSON file of bounded size. Raises CheckpointError when it is missing, too large or not JSON."""
     try:
@@ -81,12 +88,16 @@ def _shards(folder: Path) -> list[Path]:
         return _indexed_shards(folder)
     for path in (path for pattern in _SINGLES for path in folder.glob(pattern)):
         return [_inside(folder, path.name)]
+    raise _no_safetensors(folder)
+
+
+def _no_safetensors(folder: Path) -> CheckpointError:
     if any(next(folder.glob(pattern), None) for pattern in _PICKLES):
-        raise CheckpointError(
+        return CheckpointError(
             f"{folder.name} holds PyTorch pickles; loading one runs whatever code it contains.",
             "Get the safetensors version of this model.",
         )
-    raise CheckpointError(f"There are no safetensors in {folder}.", "Download the whole checkpoint.")
+    return CheckpointError(f"There are no safetensors in {folder}.", "Download the whole checkpoint.")
 
 
 def _indexed_shards(folder: Path) -> list[Path]:

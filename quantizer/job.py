@@ -44,6 +44,7 @@ class JobRequest:
     keeps_split: bool = False
     imatrix: str = ""
     mix: Mapping[str, str] = field(default_factory=dict)
+    base: str = ""
 
     def plan(self) -> QuantizePlan:
         """What will be written. Raises UserError as `quantizer.plan.plan` does, UsageError for wrong options."""
@@ -61,8 +62,8 @@ class JobRequest:
             weight_type_named(self.embedding_type) if self.embedding_type else None,
             {name: weight_type_named(kind) for name, kind in self.mix.items()},
         )
-        imatrix = Path(self.imatrix) if self.imatrix else None
-        return PlanOptions(overrides, self.max_shard_bytes, self.keeps_split, imatrix)
+        imatrix, base = (Path(name) if name else None for name in (self.imatrix, self.base))
+        return PlanOptions(overrides, self.max_shard_bytes, self.keeps_split, imatrix, base)
 
 
 def main() -> int:

@@ -11,13 +11,14 @@ from itertools import accumulate
 from pathlib import Path
 
 from quantizer.blocks import OutputFile
-from quantizer.errors import CheckpointError
+from quantizer.errors import CheckpointError, UsageError
 from quantizer.fallbacks import fallback_warnings
 from quantizer.file_types import FileType
 from quantizer.imatrix import ImportanceMatrix, imatrix_entries, read_imatrix
 from quantizer.layout import Entry, OutputTensor, encode_entry, encode_header, padding
 from quantizer.mix import Assignment, MixTensor, assign
 from quantizer.overrides import Overrides
+from quantizer.peft import is_adapter, open_adapter
 from quantizer.pipeline import PlannedTensor
 from quantizer.shards import shard_entries, shard_path, split_by_bytes
 from quantizer.sources import SourceModel, SourceTensor
@@ -34,13 +35,14 @@ _PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl"}
 class PlanOptions:
     """What a person may want beside the type; files of at most `max_shard_bytes`, 0 for one file.
 
-    `imatrix` is the file of an importance matrix of the same model.
+    `imatrix` is the file of an importance matrix of the same model, `base` the model that an adapter is for.
     """
 
     overrides: Overrides = _NO_OVERRIDES
     max_shard_bytes: int = 0
     keeps_split: bool = False
     imatrix: Path | None = None
+    base: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +92,14 @@ _NO_OPTIONS = PlanOptions()
 
 
 def plan(source: Path, file_type: FileType, output: Path, options: PlanOptions = _NO_OPTIONS) -> QuantizePlan:
-    """Read the headers of `source` (a checkpoint folder or a GGUF) and decide what `output` will hold.
+    """Read the headers of `source` (a folder of a checkpoint or an adapter, or a GGUF) and decide what is written.
 
     Raises UserError naming what cannot be read, converted or quantized.
     """
+    if is_adapter(source):
+        return plan_model(open_adapter(source, options.base, file_type), file_type, output, options)
+    if options.base:
+        raise UsageError(f"{source.name} is no adapter, which --base is for.", "Leave --base out.")
     return plan_model(open_source(source), file_type, output, options)
 
 
@@ -123,6 +129,8 @@ def plan_model(
 
 def open_source(source: Path) -> SourceModel:
     """A checkpoint folder or a GGUF file as a model. Raises UserError."""
+    if is_adapter(source):
+        raise UsageError(f"{source.name} is an adapter, no model.", "Name the model it is for.")
     if source.is_dir():
         from quantizer.convert import open_checkpoint  # brings in gguf, which a GGUF source does without
 

@@ -21,7 +21,10 @@ from quantizer.mix import ModelShape
 from quantizer.source import ByteSource
 from quantizer.tensor_types import TensorType, tensor_type_named
 
-__all__ = ["FileTensor", "GeneratedTensor", "RearrangedTensor", "SourceModel", "SourceTensor", "Storage"]
+__all__ = [
+    *("FileTensor", "GeneratedTensor", "RearrangedTensor", "RenamedTensor"),
+    *("SourceModel", "SourceTensor", "Storage"),
+]
 
 Storage = npt.NDArray[np.generic]
 
@@ -96,6 +99,26 @@ class RearrangedTensor:
         step = rows_per_slab * (len(self.row_order) // math.prod(self.shape[1:]))
         for start in range(0, len(self.row_order), step):
             yield whole[self.row_order[start : start + step]].tobytes()
+
+
+@dataclass(frozen=True, slots=True)
+class RenamedTensor:
+    """A tensor as it is, under another name."""
+
+    origin: SourceTensor
+    name: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.origin.shape
+
+    @property
+    def stored(self) -> TensorType:
+        return self.origin.stored
+
+    def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
+        """Yield the origin's slabs."""
+        return self.origin.slabs(rows_per_slab)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ _SHARD_HELP = "Split into files of at most SIZE, such as 500M or 2GB, as llama.c
 _IMATRIX_HELP = "What to be careful with, from `localllm imatrix`; auto gathers it first."
 _SIZE_HELP = "Find the mix of types that loses least in files of at most SIZE together, such as 4.2GB."
 _KLD_HELP = "Find the smallest mix of types that diverges by at most so many nats a token, such as 0.02."
+_BASE_HELP = "The model that an adapter is for, its folder or GGUF.  [default: what the adapter names]"
 _KEPT_IN_NAMES = "-_.+"
 
 
@@ -46,6 +47,7 @@ _KEPT_IN_NAMES = "-_.+"
 @click.option("--output-type", metavar="TYPE", default="", help="The type of the output tensor.")
 @click.option("--embedding-type", metavar="TYPE", default="", help="The type of the token embedding.")
 @click.option("--imatrix", metavar="FILE|auto", default="", help=_IMATRIX_HELP)
+@click.option("--base", metavar="MODEL", default="", help=_BASE_HELP)
 @click.option("--max-shard-size", "max_shard_bytes", metavar="SIZE", callback=byte_size_option, help=_SHARD_HELP)
 @click.option("--keep-split", "keeps_split", is_flag=True, help="Write as many files as SRC has.")
 @click.option("--dry-run", is_flag=True, help="Say what would be written, to the byte, and write nothing.")

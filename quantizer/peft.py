@@ -1,0 +1,155 @@
+"""A LoRA adapter as PEFT saves it, as the source of a GGUF adapter.
+
+Owns which adapters can be converted at all: those whose pairs of matrices are everything that they change. Names and
+orders of rows are those of the base model, found by `quantizer.mapping` for either matrix of a pair.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from quantizer.adapter import fits
+from quantizer.architectures import Architecture
+from quantizer.base_model import BaseModel, open_base
+from quantizer.checkpoint import read_json, read_weights
+from quantizer.composed import TransposedTensor, whole
+from quantizer.config import Config
+from quantizer.errors import CheckpointError, UsageError
+from quantizer.file_types import FileType
+from quantizer.layout import Entry, encode_entry
+from quantizer.mapping import mapped
+from quantizer.mix import ModelShape
+from quantizer.sources import FileTensor, RenamedTensor, SourceModel, SourceTensor
+
+__all__ = ["is_adapter", "open_adapter"]
+
+_CONFIG = "adapter_config.json"
+_WEIGHTS = "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+_EMBEDDING = "token_embd.weight"
+# ending of a stored name -> which matrix of a pair it is
+_SIDES = {".lora_A.weight": "a", ".lora_B.weight": "b", ".lora_embedding_A": "a", ".lora_embedding_B": "b"}
+# settings that change what the matrices mean, or change more than them, and what that is called
+_UNSUPPORTED = {
+    "use_dora": "DoRA",
+    "modules_to_save": "whole modules beside its matrices (modules_to_save)",
+    "lora_bias": "biases of its own (lora_bias)",
+    "alpha_pattern": "an alpha for each module (alpha_pattern)",
+    "fan_in_fan_out": "matrices that lie transposed (fan_in_fan_out)",
+    "layer_replication": "layers that come several times (layer_replication)",
+    "target_parameters": "matrices for whole parameters (target_parameters)",
+    "trainable_token_indices": "tokens of its own (trainable_token_indices)",
+    "alora_invocation_tokens": "tokens that switch it on (aLoRA)",
+}
+
+
+def is_adapter(source: Path) -> bool:
+    """Whether a folder holds a PEFT adapter."""
+    return (source / _CONFIG).is_file()
+
+
+def open_adapter(folder: Path, base: Path | None, file_type: FileType) -> SourceModel:
+    """Read the headers of a PEFT adapter and say what adapter llama.cpp would see in it.
+
+    Its matrices become `file_type`, which must be a plain one. `base` is the model it was made for, a folder or a GGUF;
+    without it, the one that the adapter names, if it is a folder here. Raises UserError naming what is in the way.
+    """
+    if file_type.base.is_quantized:
+        raise UsageError(f"An adapter is not quantized to {file_type.name}.", "Choose F16, BF16 or F32.")
+    settings = _settings(folder)
+    model = open_base(base or _named_base(settings))
+    tensors = list(_pairs(folder, model))
+    return SourceModel(
+        folder.resolve().name,
+        tuple(_entries(folder, settings, model.architecture)),
+        tensors,
+        ModelShape(model.architecture.gguf_name, model.config.integer("num_hidden_layers")),
+        {tensor.name: file_type.base for tensor in tensors},
+        (folder / _CONFIG, folder / _WEIGHTS, model.file),
+    )
+
+
+def _settings(folder: Path) -> Config:
+    values = read_json(folder / _CONFIG)
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{_CONFIG} is not an object.", "Download the adapter again.")
+    settings = Config(values)
+    kind = settings.text("peft_type") or "none"
+    if kind != "LORA":
+        raise _unsupported(f"is a {kind[:32]} adapter, not a LoRA")
+    for key, what in _UNSUPPORTED.items():
+        if settings.values.get(key):
+            raise _unsupported(f"has {what}")
+    if settings.values.get("bias") not in (None, "none"):
+        raise _unsupported("changes biases")
+    if settings.flag("use_rslora") and settings.values.get("rank_pattern"):
+        raise _unsupported("scales ranks of several sizes by their roots (use_rslora with rank_pattern)")
+    return settings
+
+
+def _named_base(settings: Config) -> Path:
+    name = settings.text("base_model_name_or_path") or ""
+    if not name or "\0" in name or not Path(name).is_dir():
+        cause = f"The adapter is for {name[:128] or 'a model that it does not name'}, which is no folder here."
+        raise UsageError(cause, "Name the model's folder or GGUF with --base.")
+    return Path(name)
+
+
+def _pairs(folder: Path, base: BaseModel) -> Iterator[SourceTensor]:
+    """Both matrices for every weight that the adapter changes, under llama.cpp's names."""
+    sides: dict[str, dict[str, FileTensor]] = {"a": {}, "b": {}}
+    for name, tensor in read_weights(folder, _WEIGHTS).items():
+        ending = next((ending for ending in _SIDES if name.endswith(ending)), None)
+        if ending is None:
+            raise _unsupported(f"holds {name[:128]!r}, which is no matrix of a pair")
+        weight = name.removeprefix(_PREFIX).removesuffix(ending) + ".weight"
+        sides[_SIDES[ending]][_of_language_model(weight, base.architecture)] = tensor
+    if not sides["a"] or sides["a"].keys() != sides["b"].keys():
+        odd = sorted(sides["a"].keys() ^ sides["b"].keys())
+        raise _unsupported(f"has one matrix of two for {odd[0][:128]!r}" if odd else "changes nothing")
+    inputs, outputs = (_placed(sides[side], side, base) for side in "ab")
+    for name, output in outputs.items():
+        if name not in base.shapes:
+            raise _unsupported(f"changes {name}, which its base model does not have")
+        a = TransposedTensor(inputs[name]) if name == _EMBEDDING else inputs[name]
+        if not fits(name, base.shapes[name], a.shape, output.shape):
+            raise _unsupported(f"has matrices for {name} of other shapes than its base model")
+        yield RenamedTensor(a, f"{name}.lora_a")
+        yield RenamedTensor(output, f"{name}.lora_b")
+
+
+def _of_language_model(name: str, architecture: Architecture) -> str:
+    return name.replace("language_model.", "", 1) if architecture.towers else name
+
+
+def _placed(tensors: Mapping[str, FileTensor], side: str, base: BaseModel) -> dict[str, SourceTensor]:
+    """The matrices of one side where their weights would go: rows of a weight are rows of the second matrix.
+
+    All parts of a fused weight share its first. Nothing is left out in silence, as in a model, nor generated.
+    """
+    entry = replace(
+        base.architecture, model_tensors=lambda _: {}, layer_tensors={}, generate=lambda _: [], ignored=(), towers=()
+    )
+    if side == "a":
+        shared = {ending: dict.fromkeys(parts, whole) for ending, parts in entry.splits.items()}
+        entry = replace(entry, row_orders={}, splits=shared)
+    untied = Config({**base.config.values, "tie_word_embeddings": False})
+    return mapped(tensors, untied, replace(entry, leaves_later_layers=False))
+
+
+def _entries(folder: Path, settings: Config, architecture: Architecture) -> Iterator[Entry]:
+    yield encode_entry("general.architecture", architecture.gguf_name, "str")
+    yield encode_entry("general.type", "adapter", "str")
+    yield encode_entry("general.name", folder.resolve().name, "str")
+    yield encode_entry("adapter.type", "lora", "str")
+    alpha = settings.number("lora_alpha")
+    if settings.flag("use_rslora"):
+        alpha *= math.sqrt(settings.integer("r"))  # llama.cpp divides by the rank, this kind by its root
+    yield encode_entry("adapter.lora.alpha", alpha, "f32")
+
+
+def _unsupported(what: str) -> CheckpointError:
+    return CheckpointError(f"The adapter {what}.", "Merge it into its model with PEFT, and convert the whole.")
