@@ -100,16 +100,7 @@ def _named_base(settings: Config) -> Path:
 
 def _pairs(folder: Path, base: BaseModel) -> Iterator[SourceTensor]:
     """Both matrices for every weight that the adapter changes, under llama.cpp's names."""
-    sides: dict[str, dict[str, FileTensor]] = {"a": {}, "b": {}}
-    for name, tensor in read_weights(folder, _WEIGHTS).items():
-        ending = next((ending for ending in _SIDES if name.endswith(ending)), None)
-        if ending is None:
-            raise _unsupported(f"holds {name[:128]!r}, which is no matrix of a pair")
-        weight = name.removeprefix(_PREFIX).removesuffix(ending) + ".weight"
-        sides[_SIDES[ending]][_of_language_model(weight, base.architecture)] = tensor
-    if not sides["a"] or sides["a"].keys() != sides["b"].keys():
-        odd = sorted(sides["a"].keys() ^ sides["b"].keys())
-        raise _unsupported(f"has one matrix of two for {odd[0][:128]!r}" if odd else "changes nothing")
+    sides = _sides(folder, base.architecture)
     inputs, outputs = (_placed(sides[side], side, base) for side in "ab")
     for name, output in outputs.items():
         if name not in base.shapes:
@@ -121,12 +112,26 @@ def _pairs(folder: Path, base: BaseModel) -> Iterator[SourceTensor]:
         yield RenamedTensor(output, f"{name}.lora_b")
 
 
-def _of_language_model(name: str, architecture: Architecture) -> str:
-    return name.replace("language_model.", "", 1) if architecture.towers else name
+def _sides(folder: Path, architecture: Architecture) -> dict[str, dict[str, FileTensor]]:
+    """The first and the second matrices, by the source's names of the weights that they change."""
+    sides: dict[str, dict[str, FileTensor]] = {"a": {}, "b": {}}
+    for name, tensor in read_weights(folder, _WEIGHTS).items():
+        ending = next((ending for ending in _SIDES if name.endswith(ending)), None)
+        if ending is None:
+            raise _unsupported(f"holds {name[:128]!r}, which is no matrix of a pair")
+        weight = name.removeprefix(_PREFIX).removesuffix(ending) + ".weight"
+        weight = weight.replace("language_model.", "", 1) if architecture.towers else weight
+        if weight in sides[_SIDES[ending]]:
+            raise _unsupported(f"changes {weight[:128]!r} twice")
+        sides[_SIDES[ending]][weight] = tensor
+    odd = sorted(sides["a"].keys() ^ sides["b"].keys())
+    if odd or not sides["a"]:
+        raise _unsupported(f"has one matrix of two for {odd[0][:128]!r}" if odd else "changes nothing")
+    return sides
 
 
 def _placed(tensors: Mapping[str, FileTensor], side: str, base: BaseModel) -> dict[str, SourceTensor]:
-    """The matrices of one side where their weights would go: rows of a weight are rows of the second matrix.
+    """The matrices of one side where their weights would go: columns of a weight are the first's, rows the second's.
 
     All parts of a fused weight share its first. Nothing is left out in silence, as in a model, nor generated.
     """

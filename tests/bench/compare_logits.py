@@ -1,6 +1,6 @@
 """Compare a converted GGUF with its checkpoint: the largest difference of logits, relative to their range.
 
-    uv run --group train python tests/bench/compare_logits.py CHECKPOINT MODEL.gguf [--text FILE]
+    uv run --group train python tests/bench/compare_logits.py CHECKPOINT MODEL.gguf [--text FILE] [--adapter LORA.gguf]
 
 Exits 1 above 1e-3. The tokens are the first of FILE, or random ids, which are the harder input. transformers runs in
 float32 here, llama.cpp in a child process, so that a fault of one does not take the other along.
@@ -9,6 +9,7 @@ float32 here, llama.cpp in a child process, so that a fault of one does not take
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import subprocess
 import sys
@@ -43,17 +44,18 @@ def reference_logits(checkpoint: Path, ids: list[int]) -> np.ndarray:
     return values
 
 
-def native_logits(gguf: Path, ids: list[int]) -> np.ndarray:
-    """Logits of llama.cpp on the CPU with a float32 cache, from a child process."""
+def native_logits(gguf: Path, ids: list[int], adapter: Path | None = None) -> np.ndarray:
+    """Logits of llama.cpp on the CPU with a float32 cache, from a child process; under a LoRA `adapter` if there is."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "logits.npy"
         command = [sys.executable, __file__, "--child", json.dumps(ids), str(gguf), str(out)]
+        command += ["--adapter", str(adapter)] if adapter else []
         subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
         values: np.ndarray = np.load(out)
         return values
 
 
-def child(gguf: Path, out: Path, ids: list[int]) -> None:
+def child(gguf: Path, out: Path, ids: list[int], adapter: Path | None = None) -> None:
     """Decode the tokens once and save all logits."""
     import llama_cpp as native
 
@@ -67,6 +69,10 @@ def child(gguf: Path, out: Path, ids: list[int]) -> None:
     params.type_k = params.type_v = native.GGML_TYPE_F32
     params.flash_attn_type = 0
     context = native.llama_init_from_model(model, params)
+    if adapter:
+        lora = native.llama_adapter_lora_init(model, str(adapter).encode())
+        loras, scales = (native.llama_adapter_lora_p_ctypes * 1)(lora), (ctypes.c_float * 1)(1.0)
+        assert native.llama_set_adapters_lora(context, loras, 1, scales) == 0
     batch = native.llama_batch_init(len(ids), 0, 1)
     batch.n_tokens = len(ids)
     for i, token in enumerate(ids):
@@ -81,14 +87,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--child", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--text", type=Path)
+    parser.add_argument("--adapter", type=Path, help="a LoRA that CHECKPOINT has merged already")
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("gguf", type=Path)
     arguments = parser.parse_args()
     if arguments.child:
-        child(arguments.checkpoint, arguments.gguf, arguments.child)
+        child(arguments.checkpoint, arguments.gguf, arguments.child, arguments.adapter)
         return 0
     ids = tokens_for(arguments.checkpoint, arguments.text)
-    reference, native = reference_logits(arguments.checkpoint, ids), native_logits(arguments.gguf, ids)
+    reference = reference_logits(arguments.checkpoint, ids)
+    native = native_logits(arguments.gguf, ids, arguments.adapter)
     difference = float(np.abs(reference - native).max() / (reference.max() - reference.min()))
     print(f"largest difference {difference:.2e} of the logit range (limit {LIMIT:.0e})")
     return int(difference > LIMIT)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from checkpoints import write_safetensors
 
-__all__ = ["RANK", "pair", "write_peft"]
+__all__ = ["ALPHA", "RANK", "pair", "write_peft"]
 
 RANK, ALPHA = 4, 8
 

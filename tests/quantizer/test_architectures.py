@@ -134,6 +134,8 @@ def test_a_fused_tensor_of_other_heads_is_refused() -> None:
         ("gemma3", "layer_types", ["full_attention"]),
         ("command-r", "use_qk_norm", True),
         ("deepseek2", "n_group", 4),
+        ("gpt-oss", "swiglu_limit", 10.0),
+        ("gpt-oss", "layer_types", ["full_attention"]),
         ("deepseek2", "topk_method", "noaux_tc"),
     ],
 )

@@ -126,6 +126,16 @@ A, B = (f"base_model.model.{LAYER}.self_attn.q_proj.lora_{side}.weight" for side
     [
         ({}, "changes nothing"),
         ({A: np.ones((4, 64))}, "one matrix of two for .*q_proj"),
+        (
+            {
+                name: np.ones((4, 272))
+                for name in (
+                    "base_model.model.model.embed_tokens.lora_A.weight",
+                    "base_model.model.model.embed_tokens.lora_embedding_A",
+                )
+            },
+            "changes .*embed_tokens.* twice",
+        ),
         ({A: np.ones((4, 32)), B: np.ones((64, 4))}, r"blk\.1\.attn_q\.weight of other shapes"),
         ({A: np.ones((4, 64)), B: np.ones((64, 8))}, r"blk\.1\.attn_q\.weight of other shapes"),
         (pair("model.layers.7.self_attn.q_proj", 64, 64), "no place in this architecture"),

@@ -8,10 +8,13 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from checkpoints import TinyLlama
 from gguf_files import write_gguf
+from peft_adapters import pair, write_peft
 
 from app.cli.byte_sizes import parse_byte_size
 from quantizer.file_types import FILE_TYPES
+from quantizer.header import read_header
 
 
 def localllm(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -123,3 +126,19 @@ def test_show_as_json_is_one_object(model: Path) -> None:
     card = json.loads(localllm("show", str(model), "--json").stdout)
     assert (card["n_parameters"], card["n_ctx_train"], card["has_chat_template"]) == (12_288, 2048, True)
     assert card["types"] == {"F16": {"n_tensors": 3, "n_bytes": 24_576}}
+
+
+def test_the_folder_of_an_adapter_becomes_a_gguf_adapter(tmp_path: Path) -> None:
+    base = TinyLlama(n_embd=64, n_ff=96).write(tmp_path / "base")
+    folder = write_peft(tmp_path / "adapter", pair("model.layers.0.self_attn.v_proj", 64, 32))
+    result = localllm("quantize", str(folder), "F16", "--base", str(base), "--json", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["tensors"] == 2
+    assert read_header(tmp_path / "adapter-F16.gguf").text("adapter.type") == "lora"
+
+
+def test_an_adapter_without_its_model_is_told_what_it_lacks(tmp_path: Path) -> None:
+    folder = write_peft(tmp_path / "adapter", pair("model.layers.0.self_attn.v_proj", 64, 32))
+    result = localllm("quantize", str(folder), "F16", "--dry-run", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "--base" in result.stderr
