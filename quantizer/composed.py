@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from quantizer.config import Config
 from quantizer.errors import CheckpointError
@@ -15,7 +16,16 @@ from quantizer.sources import FileTensor, RearrangedTensor, SourceTensor
 from quantizer.tensor_types import TensorType, tensor_type_named
 from quantizer.transforms import RowOrder, ValueMap
 
-__all__ = ["Cut", "MappedTensor", "StackedTensor", "TransposedTensor", "rearranged", "rows_in", "whole"]
+__all__ = [
+    "Cut",
+    "MappedTensor",
+    "ReorderedColumns",
+    "StackedTensor",
+    "TransposedTensor",
+    "rearranged",
+    "rows_in",
+    "whole",
+]
 
 # A fused tensor, the name of a part and the config -> that part.
 Cut: TypeAlias = Callable[[FileTensor, str, Config], "FileTensor | RearrangedTensor | StackedTensor"]
@@ -73,6 +83,29 @@ class TransposedTensor:
         columns = np.frombuffer(data, f"<u{self.stored.row_bytes(1)}").reshape(n_rows, n_columns).T
         for start in range(0, n_columns, rows_per_slab):
             yield columns[start : start + rows_per_slab].tobytes()
+
+
+@dataclass(frozen=True, slots=True)
+class ReorderedColumns:
+    """A matrix of plain numbers with those of each row in another order."""
+
+    origin: SourceTensor
+    name: str
+    column_order: npt.NDArray[np.intp]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.origin.shape
+
+    @property
+    def stored(self) -> TensorType:
+        return self.origin.stored
+
+    def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
+        """Yield the origin's slabs, each row in its new order."""
+        kind = f"<u{self.stored.row_bytes(1)}"
+        for data in self.origin.slabs(rows_per_slab):
+            yield np.frombuffer(data, kind).reshape(-1, self.shape[0])[:, self.column_order].tobytes()
 
 
 @dataclass(frozen=True, slots=True)

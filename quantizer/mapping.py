@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from quantizer.architectures import Architecture, needed_tensors
 from quantizer.architectures.architecture import Stack
-from quantizer.composed import MappedTensor, StackedTensor, rearranged
+from quantizer.composed import MappedTensor, ReorderedColumns, StackedTensor, rearranged
 from quantizer.config import Config
 from quantizer.errors import CheckpointError
 from quantizer.packed.methods import check_stored
@@ -131,7 +131,9 @@ def _placed(tensor: _Origin, name: str, kind: str, config: Config, architecture:
         tensor = replace(tensor, shape=tuple(extent for extent in tensor.shape if extent > 1))
     row_order, values = architecture.row_orders.get(kind), architecture.value_maps.get(kind)
     if row_order is not None and isinstance(tensor, FileTensor):
-        return rearranged(tensor, name, row_order, config)
+        tensor = rearranged(tensor, name, row_order, config)
+    if kind in architecture.column_orders:
+        return ReorderedColumns(tensor, name, architecture.column_orders[kind](config, tensor.shape[0]))
     return replace(tensor, name=name) if values is None else MappedTensor(tensor, name, values)
 
 

@@ -141,6 +141,8 @@ def _placed(tensors: Mapping[str, FileTensor], side: str, base: BaseModel) -> di
     if side == "a":
         shared = {ending: dict.fromkeys(parts, whole) for ending, parts in entry.splits.items()}
         entry = replace(entry, row_orders={}, splits=shared)
+    else:
+        entry = replace(entry, column_orders={})
     untied = Config({**base.config.values, "tie_word_embeddings": False})
     return mapped(tensors, untied, replace(entry, leaves_later_layers=False))
 

@@ -21,6 +21,7 @@ from quantizer.architectures.mamba import MAMBA
 from quantizer.architectures.olmo import OLMO
 from quantizer.architectures.phi import PHI
 from quantizer.architectures.qwen import QWEN
+from quantizer.architectures.qwen35 import QWEN35
 from quantizer.architectures.shapes import resolved
 from quantizer.architectures.stablelm import STABLELM
 from quantizer.architectures.starcoder import STARCODER
@@ -43,6 +44,7 @@ _ENTRIES = (
     *INTERNLM,
     *DEEPSEEK,
     *GPT_OSS,
+    *QWEN35,
     *MAMBA,
 )
 # HF class -> its entry

@@ -13,7 +13,7 @@ from quantizer.transforms import RowOrder, ValueMap
 
 __all__ = ["Architecture", "Dimensions", "Hyperparameter", "LayerTensors", "Stack", "Value"]
 
-Value: TypeAlias = int | float | str | bool | Sequence[bool] | None
+Value: TypeAlias = int | float | str | bool | Sequence[bool] | Sequence[int] | None
 # Tensor name -> its dimensions in ggml order, each a number or a name of `quantizer.architectures.shapes.DIMENSIONS`.
 Dimensions: TypeAlias = Mapping[str, tuple[str | int, ...]]
 # The tensors of every layer, or what says for the config and the number of a layer which ones it has.
@@ -52,6 +52,8 @@ class Architecture:
     model_tensors: Callable[[Config], Dimensions]
     layer_tensors: LayerTensors
     row_orders: Mapping[str, RowOrder] = field(default_factory=dict)
+    # the same for the numbers of each row
+    column_orders: Mapping[str, RowOrder] = field(default_factory=dict)
     value_maps: Mapping[str, ValueMap] = field(default_factory=dict)
     # those that lose their dimensions of one
     squeezed: tuple[str, ...] = ()

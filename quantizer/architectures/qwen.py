@@ -15,13 +15,16 @@ from quantizer.architectures.shapes import (
     decoder,
 )
 
-__all__ = ["QWEN"]
+__all__ = ["EXPERT_ROWS", "QWEN", "SHARED_EXPERT", "SHARED_EXPERT_ROW"]
 
-_EXPERT_ROWS = (*EXPERTS, Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")))
+EXPERT_ROWS = (*EXPERTS, Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")))
+SHARED_EXPERT_ROW = Hyperparameter(
+    "expert_shared_feed_forward_length", "u32", integer("shared_expert_intermediate_size")
+)
 _ASSUMED = {"hidden_act": lambda _config: "silu", "use_sliding_window": lambda _config: False}
 # in llama.cpp every layer has experts
 _ASSUMED_OF_EXPERTS = {**_ASSUMED, "decoder_sparse_step": lambda _config: 1, "mlp_only_layers": lambda _config: []}
-_SHARED_EXPERT: Dimensions = {
+SHARED_EXPERT: Dimensions = {
     "ffn_gate_inp_shexp.weight": ("n_embd", 1),
     "ffn_gate_shexp.weight": ("n_embd", "n_ff_shared"),
     "ffn_up_shexp.weight": ("n_embd", "n_ff_shared"),
@@ -51,11 +54,11 @@ QWEN = (
         hyperparameters=(
             *DECODER,
             *RMS_NORM,
-            *_EXPERT_ROWS,
-            Hyperparameter("expert_shared_feed_forward_length", "u32", integer("shared_expert_intermediate_size")),
+            *EXPERT_ROWS,
+            SHARED_EXPERT_ROW,
         ),
         model_tensors=decoder,
-        layer_tensors={**PRE_NORMS, **ATTENTION, **QKV_BIASES, **EXPERT_FEED_FORWARD, **_SHARED_EXPERT},
+        layer_tensors={**PRE_NORMS, **ATTENTION, **QKV_BIASES, **EXPERT_FEED_FORWARD, **SHARED_EXPERT},
         stacks=NUMBERED_EXPERTS,
         splits=FUSED_EXPERTS,
         assumed={**_ASSUMED_OF_EXPERTS, "norm_topk_prob": lambda _config: False},
@@ -63,7 +66,7 @@ QWEN = (
     Architecture(
         hf_classes=("Qwen3MoeForCausalLM",),
         gguf_name="qwen3moe",
-        hyperparameters=DECODER + RMS_NORM + _EXPERT_ROWS,
+        hyperparameters=DECODER + RMS_NORM + EXPERT_ROWS,
         model_tensors=decoder,
         layer_tensors={**PRE_NORMS, **ATTENTION, **HEAD_NORMS, **EXPERT_FEED_FORWARD},
         stacks=NUMBERED_EXPERTS,

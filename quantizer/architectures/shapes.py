@@ -43,6 +43,10 @@ def _n_kv(config: Config) -> int:
     return head_size(config) * config.integer("num_key_value_heads", "num_attention_heads")
 
 
+def _n_linear_values(config: Config) -> int:
+    return config.integer("linear_value_head_dim") * config.integer("linear_num_value_heads")
+
+
 DIMENSIONS: Mapping[str, Callable[[Config], int]] = {
     "n_embd": lambda config: config.integer("hidden_size"),
     "n_vocab": lambda config: config.integer("vocab_size"),
@@ -71,6 +75,14 @@ DIMENSIONS: Mapping[str, Callable[[Config], int]] = {
     "n_state": lambda config: config.integer("state_size"),
     "n_step": lambda config: config.integer("time_step_rank"),
     "n_step_and_states": lambda config: config.integer("time_step_rank") + 2 * config.integer("state_size"),
+    "2 n_query": lambda config: 2 * _n_query(config),
+    "n_linear_conv": lambda config: config.integer("linear_conv_kernel_dim"),
+    "n_linear_head": lambda config: config.integer("linear_value_head_dim"),
+    "n_linear_heads": lambda config: config.integer("linear_num_value_heads"),
+    "n_linear_values": _n_linear_values,
+    "n_linear_qkv": lambda config: (
+        2 * config.integer("linear_key_head_dim") * config.integer("linear_num_key_heads") + _n_linear_values(config)
+    ),
     "n_ff_shared": lambda config: config.integer("shared_expert_intermediate_size"),
 }
 

@@ -38,8 +38,14 @@ def outline(folder: Path) -> dict[str, Any]:
 def _shortened(config: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in config.items() if not _DROPPED.fullmatch(key) and value is not None}
     kept |= {key: _shortened(value) for key, value in kept.items() if key == "text_config"}
-    n_layers = 1 + kept.get("first_k_dense_replace", 0)
-    return kept | {"num_hidden_layers": n_layers} if "hidden_size" in kept else kept
+    return kept | {"num_hidden_layers": _n_kinds(config)} if "hidden_size" in kept else kept
+
+
+def _n_kinds(config: dict[str, Any]) -> int:
+    """As many layers as it takes to have one of each kind."""
+    kinds = config.get("layer_types") or []
+    first = kinds.index("full_attention") if "linear_attention" in kinds else config.get("first_k_dense_replace", 0)
+    return 1 + int(first)
 
 
 def _tensors(path: Path, n_layers: int) -> dict[str, list[int]]:

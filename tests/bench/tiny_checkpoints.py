@@ -76,6 +76,12 @@ _PUBLISHED = {"rope_type": "yarn", "rope_theta": 1.5e5, "factor": 32.0, "beta_fa
     "original_max_position_embeddings": 4096,
     "truncate": False,
 }
+_LINEAR = {"head_dim": 64, "linear_key_head_dim": 32, "linear_value_head_dim": 32} | {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.5}
+    | {"mrope_section": [6, 5, 5], "mrope_interleaved": True},
+}
 _GEMMA = {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 40}
 
 # name -> transformers' config class, and what it is told beyond `_PLAIN`
@@ -96,6 +102,9 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3moe": ("Qwen3MoeConfig", _EXPERTS | {"head_dim": 32, "norm_topk_prob": True}),
     "qwen2moe-fused": ("Qwen2MoeConfig", _EXPERTS | {"shared_expert_intermediate_size": 80}),
     "qwen3moe-fused": ("Qwen3MoeConfig", _EXPERTS | {"head_dim": 32, "norm_topk_prob": True}),
+    "qwen35": ("Qwen3_5TextConfig", _LINEAR),
+    "qwen35moe": ("Qwen3_5MoeTextConfig", _LINEAR | _EXPERTS | {"shared_expert_intermediate_size": 80}),
+    "qwen35moe-fused": ("Qwen3_5MoeTextConfig", _LINEAR | _EXPERTS | {"shared_expert_intermediate_size": 80}),
     "gemma": ("GemmaConfig", {"head_dim": 32}),
     "gemma2": ("Gemma2Config", _GEMMA),
     "gemma3": ("Gemma3TextConfig", _GEMMA | {"num_hidden_layers": 7}),

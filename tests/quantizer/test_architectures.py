@@ -136,6 +136,7 @@ def test_a_fused_tensor_of_other_heads_is_refused() -> None:
         ("deepseek2", "n_group", 4),
         ("gpt-oss", "swiglu_limit", 10.0),
         ("gpt-oss", "layer_types", ["full_attention"]),
+        ("qwen35", "linear_value_head_dim", 16),
         ("deepseek2", "topk_method", "noaux_tc"),
     ],
 )

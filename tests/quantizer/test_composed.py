@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_source import Memory
 
-from quantizer.composed import MappedTensor, StackedTensor, TransposedTensor, rearranged
+from quantizer.composed import MappedTensor, ReorderedColumns, StackedTensor, TransposedTensor, rearranged
 from quantizer.config import Config
 from quantizer.errors import CheckpointError
 from quantizer.sources import FileTensor, RearrangedTensor
@@ -38,6 +38,14 @@ def test_rows_of_a_matrix_transpose_into_columns_however_they_are_cut(kind: str)
     assert turned.shape == (5, 4)
     assert b"".join(turned.slabs(3)) == expected
     assert len(list(turned.slabs(3))) == 2
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16"])
+def test_columns_in_another_order_are_so_in_every_row(kind: str) -> None:
+    values = np.arange(12, dtype=np.float32).reshape(3, 4)
+    turned = ReorderedColumns(tensor(values, kind=kind), "t", np.array([2, 0, 3, 1]))
+    expected = values[:, [2, 0, 3, 1]].astype("<f4" if kind == "F32" else "<f2").tobytes()
+    assert b"".join(turned.slabs(2)) == expected
 
 
 def test_parts_of_different_types_do_not_stack() -> None:
