@@ -7,6 +7,7 @@ orders of rows are those of the base model, found by `quantizer.mapping` for eit
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -105,6 +106,8 @@ def _pairs(folder: Path, base: BaseModel) -> Iterator[SourceTensor]:
     for name, output in outputs.items():
         if name not in base.shapes:
             raise _unsupported(f"changes {name}, which its base model does not have")
+        if re.sub(r"^blk\.\d+\.", "", name) in base.architecture.unadapted:
+            raise _unsupported(f"changes {name}, which llama.cpp computes without its adapters")
         a = TransposedTensor(inputs[name]) if name == _EMBEDDING else inputs[name]
         if not fits(name, base.shapes[name], a.shape, output.shape):
             raise _unsupported(f"has matrices for {name} of other shapes than its base model")

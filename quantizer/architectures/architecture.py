@@ -71,5 +71,7 @@ class Architecture:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     # what llama.cpp takes for granted: a checkpoint that says otherwise would run, and answer nonsense
     assumed: Mapping[str, Callable[[Config], Any]] = field(default_factory=dict)
+    # weights (without their layer) that llama.cpp multiplies with no regard for adapters
+    unadapted: tuple[str, ...] = ()
     # what llama.cpp computes a little differently than the original, in sentences to warn with
     approximations: Callable[[Config], tuple[str, ...]] = lambda _config: ()

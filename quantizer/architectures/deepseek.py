@@ -163,6 +163,7 @@ _V3 = Architecture(
     },
     stacks=NUMBERED_EXPERTS,
     leaves_later_layers=True,
+    unadapted=("output.weight", *(f"attn_{name}.weight" for name in ("q", "q_a", "q_b", "kv_a_mqa", "k_b", "v_b"))),
     defaults={"scoring_func": "sigmoid"},
     assumed={**_ASSUMED, "rope_interleave": lambda _config: True, "topk_method": lambda _config: "noaux_tc"},
 )

@@ -24,9 +24,9 @@ from peft_adapters import ALPHA, RANK, pair, write_peft
 
 from quantizer.checkpoint import read_checkpoint
 
-# the keys and values of DeepSeek's latent heads are multiplied out in llama.cpp, so no pair of matrices changes them
+# what DeepSeek's attention makes of its input is computed without adapters in llama.cpp
 _CHANGED = re.compile(
-    r"(?!.*kv_b_proj).*(_proj|\.w[123]|mlp\.gate|block_sparse_moe\.gate|embed_tokens|lm_head)\.weight"
+    r"(?!.*kv_[ab]_proj|.*q_[ab]_proj).*(_proj|\.w[123]|mlp\.gate|block_sparse_moe\.gate|embed_tokens|lm_head)\.weight"
 )
 _LOUDNESS = 0.1
 

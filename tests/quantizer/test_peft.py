@@ -14,7 +14,7 @@ from quantizer.adapter import admit_adapter
 from quantizer.errors import CheckpointError, UsageError, UserError
 from quantizer.file_types import file_type_named
 from quantizer.header import Header
-from quantizer.plan import PlanOptions, open_source, plan
+from quantizer.plan import PlanOptions, QuantizePlan, open_source, plan
 from quantizer.quantize import execute
 
 BASE = TinyLlama(dtype="F32", n_embd=64, n_ff=96)
@@ -86,6 +86,23 @@ def test_parts_of_a_fused_matrix_share_the_first_of_the_pair(tmp_path: Path) -> 
     module = "model.layers.0.mlp.gate_up_proj"
     path = convert(write_peft(tmp_path / "adapter", pair(module, n_embd, 2 * n_ff)), "F32", base)
     assert written(path)["blk.0.ffn_up.weight.lora_b"].shape == (2 * n_ff, RANK)
+
+
+def deepseek_plan(folder: Path, module: str, n_in: int, n_out: int) -> QuantizePlan:
+    base = folder / "base"
+    base.mkdir()
+    (base / "config.json").write_text(json.dumps(OUTLINES["deepseek2"]["config"]))
+    adapter = write_peft(folder / "adapter", pair(f"model.layers.0.self_attn.{module}", n_in, n_out))
+    return plan(adapter, file_type_named("F16"), folder / "a.gguf", PlanOptions(base=base))
+
+
+def test_weights_that_llama_cpp_never_adapts_are_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"blk\.0\.attn_q_a\.weight, which llama\.cpp computes without"):
+        deepseek_plan(tmp_path, "q_a_proj", 64, 24)
+
+
+def test_other_weights_of_such_a_model_are_adapted(tmp_path: Path) -> None:
+    assert len(deepseek_plan(tmp_path, "o_proj", 64, 64).tensors) == 2
 
 
 def test_a_rank_that_is_scaled_by_its_root_gets_another_alpha(tmp_path: Path, base: Path, base_gguf: Path) -> None:
