@@ -72,8 +72,8 @@ def quantize(
 
     With --size or --kld there is no TYPE: how much each tensor matters is measured, once for a model, and each gets the
     type that serves the target best; an importance matrix is gathered first. A run that was killed goes on where it
-    stopped when it is called again; Ctrl-C leaves nothing. The folder of a LoRA adapter becomes a GGUF adapter of TYPE F16, BF16
-    or F32.
+    stopped when it is called again; Ctrl-C leaves nothing. The folder of a LoRA adapter becomes a GGUF adapter of TYPE
+    F16, BF16 or F32.
     """
     from quantizer.job import JobRequest
 
