@@ -6,10 +6,11 @@ written here, and no weight is read: `quantizer.quantize` does both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from quantizer.architectures import Architecture, recognise
+from quantizer.architectures.architecture import Hyperparameter
 from quantizer.categories import allows_quantization
 from quantizer.checkpoint import read_checkpoint
 from quantizer.config import Config
@@ -18,6 +19,7 @@ from quantizer.layout import Entry, encode_entry
 from quantizer.mapping import mapped
 from quantizer.mix import ModelShape
 from quantizer.packed.methods import unpacked
+from quantizer.pooling import read_pooling
 from quantizer.sources import SourceModel, SourceTensor
 from quantizer.tensor_types import tensor_type_named
 from quantizer.tokenizers import Vocabulary, read_vocabulary, vocabulary_entries
@@ -71,8 +73,15 @@ def _entries(
     from quantizer.metadata import describe  # reads the model card through gguf, slow to import
 
     yield from describe(name, folder, architecture.gguf_name, tensors)
-    for row in architecture.hyperparameters:
+    yield from _hyperparameters(folder, config, architecture)
+    yield from vocabulary_entries(vocabulary)
+
+
+def _hyperparameters(folder: Path, config: Config, architecture: Architecture) -> Iterator[Entry]:
+    """The rows of the table, and how vectors are pooled where the folder says so and the table does not."""
+    pooling = Hyperparameter("pooling_type", "u32", lambda _config: read_pooling(folder))
+    rows = {row.key: row for row in (pooling, *architecture.hyperparameters)}
+    for row in rows.values():
         value = row.read(config)
         if value is not None:
             yield encode_entry(f"{architecture.gguf_name}.{row.key}", value, row.type_name)
-    yield from vocabulary_entries(vocabulary)

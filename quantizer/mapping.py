@@ -5,6 +5,7 @@ Names come from gguf's own map, everything else from the architecture's entry. N
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping
@@ -37,16 +38,18 @@ def mapped(tensors: Mapping[str, FileTensor], config: Config, architecture: Arch
     for stack in architecture.stacks:
         named = _stacked(named, stack, config)
     named = _split(named, config, architecture)
-    names = _name_map(architecture, config)
+    names, needed = _name_map(architecture, config), needed_tensors(architecture, config)
     placed: dict[str, SourceTensor] = {}
     for name, tensor in named.items():
         kind, new_name = names.get_type_and_name(name, try_suffixes=(".weight", ".bias")) or (None, "")
         if kind is None:
             raise CheckpointError(f"The tensor {name[:128]!r} has no place in this architecture.", "Report the model.")
+        if kind.name in architecture.reshaped and new_name in needed:
+            tensor = _reshaped(tensor, needed[new_name])
         _put(placed, new_name, _placed(tensor, new_name, kind.name, config, architecture))
     for generated in architecture.generate(config):
         _put(placed, generated.name, generated)
-    _check_shapes(placed, needed_tensors(architecture, config))
+    _check_shapes(placed, needed)
     return dict(sorted(placed.items(), key=lambda item: _file_order(item[0])))
 
 
@@ -64,10 +67,11 @@ def _without_ignored(
     kept: dict[str, _Origin] = {}
     for source_name, tensor in tensors.items():
         name = source_name.replace(_LANGUAGE_MODEL, "", 1) if architecture.towers else source_name
+        name = name.removeprefix(architecture.prefix)
         is_tower = name.removeprefix("model.").startswith(architecture.towers)
         is_computed = name.endswith(architecture.ignored) or (is_tied and name == "lm_head.weight")
         is_later = architecture.leaves_later_layers and _layer(name) >= config.integer("num_hidden_layers")
-        if not (is_tower or is_computed or is_later):
+        if not (is_tower or is_computed or is_later or name.startswith(architecture.unused)):
             check_stored(tensor)
             _put(kept, name, tensor)
     return kept
@@ -126,9 +130,13 @@ def _name_map(architecture: Architecture, config: Config) -> Any:
     return private(by_name[architecture.gguf_name], config.integer("num_hidden_layers"))
 
 
+def _reshaped(tensor: _Origin, shape: tuple[int, ...]) -> _Origin:
+    """The same numbers in another shape; where they are not as many, whoever checks shapes tells of it."""
+    is_alike = isinstance(tensor, FileTensor) and math.prod(shape) == math.prod(tensor.shape)
+    return replace(tensor, shape=shape) if is_alike and isinstance(tensor, FileTensor) else tensor
+
+
 def _placed(tensor: _Origin, name: str, kind: str, config: Config, architecture: Architecture) -> SourceTensor:
-    if kind in architecture.squeezed and isinstance(tensor, FileTensor):
-        tensor = replace(tensor, shape=tuple(extent for extent in tensor.shape if extent > 1))
     row_order, values = architecture.row_orders.get(kind), architecture.value_maps.get(kind)
     if row_order is not None and isinstance(tensor, FileTensor):
         tensor = rearranged(tensor, name, row_order, config)

@@ -14,7 +14,7 @@ from quantizer.errors import CheckpointError
 __all__ = [
     *("RowOrder", "ValueMap", "grouped_keys", "grouped_queries", "grouped_values", "negative_exponential"),
     "plus_one",
-    *("unpermute_keys", "unpermute_queries", "unpermuted"),
+    *("positions_beyond_padding", "unpermute_keys", "unpermute_queries", "unpermuted"),
 ]
 
 # Config and number of rows -> the rows to take, in order.
@@ -52,6 +52,11 @@ def unpermuted(n_rows: int, n_heads: int) -> npt.NDArray[np.intp]:
     if n_heads == 0 or n_rows % (2 * n_heads):
         raise CheckpointError(f"{n_rows} rows do not split into {n_heads} attention heads.", "Check config.json.")
     return np.arange(n_rows).reshape(n_heads, 2, -1).swapaxes(1, 2).reshape(-1)
+
+
+def positions_beyond_padding(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
+    """The positions that a text can have where those up to the padding token's id are left out."""
+    return np.arange(config.integer("pad_token_id") + 1, n_rows)
 
 
 def grouped_queries(config: Config, n_rows: int) -> npt.NDArray[np.intp]:

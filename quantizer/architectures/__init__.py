@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from quantizer.architectures.architecture import Architecture
+from quantizer.architectures.bert import BERT
 from quantizer.architectures.cohere import COHERE
 from quantizer.architectures.deepseek import DEEPSEEK
 from quantizer.architectures.gemma import GEMMA
@@ -18,6 +19,7 @@ from quantizer.architectures.gpt_oss import GPT_OSS
 from quantizer.architectures.internlm import INTERNLM
 from quantizer.architectures.llama import LLAMA_LIKE
 from quantizer.architectures.mamba import MAMBA
+from quantizer.architectures.nomic import NOMIC
 from quantizer.architectures.olmo import OLMO
 from quantizer.architectures.phi import PHI
 from quantizer.architectures.qwen import QWEN
@@ -46,6 +48,8 @@ _ENTRIES = (
     *GPT_OSS,
     *QWEN35,
     *MAMBA,
+    *BERT,
+    *NOMIC,
 )
 # HF class -> its entry
 ARCHITECTURES: dict[str, Architecture] = {name: entry for entry in _ENTRIES for name in entry.hf_classes}
@@ -64,7 +68,7 @@ def recognise(values: dict[str, Any]) -> tuple[Architecture, Config]:
             f"Look for a GGUF of this model, or choose one of {', '.join(ARCHITECTURES)}.",
         )
     architecture = ARCHITECTURES[name]
-    config = Config({**architecture.defaults, **_language_settings(values)})
+    config = Config({**architecture.defaults, **_usual(_language_settings(values), architecture.aliases)})
     n_layers = config.integer("num_hidden_layers")
     if not 0 < n_layers <= _MAX_LAYERS:
         raise CheckpointError(f"config.json says num_hidden_layers = {n_layers}.", "Check config.json.")
@@ -87,6 +91,11 @@ def _language_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     whole, part = _said(values), _said(Config(values).section("text_config").values)
     ties = {key: value for key, value in whole.items() if key == "tie_word_embeddings"}
     return whole | part | ties
+
+
+def _usual(values: Mapping[str, Any], aliases: Mapping[str, str]) -> dict[str, Any]:
+    """Settings under their usual names as well."""
+    return {usual: values[own] for own, usual in aliases.items() if own in values} | dict(values)
 
 
 def _said(values: Mapping[str, Any]) -> dict[str, Any]:

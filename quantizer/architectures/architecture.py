@@ -13,7 +13,7 @@ from quantizer.transforms import RowOrder, ValueMap
 
 __all__ = ["Architecture", "Dimensions", "Hyperparameter", "LayerTensors", "Stack", "Value"]
 
-Value: TypeAlias = int | float | str | bool | Sequence[bool] | Sequence[int] | None
+Value: TypeAlias = int | float | str | bool | Sequence[bool] | Sequence[int] | Sequence[str] | None
 # Tensor name -> its dimensions in ggml order, each a number or a name of `quantizer.architectures.shapes.DIMENSIONS`.
 Dimensions: TypeAlias = Mapping[str, tuple[str | int, ...]]
 # The tensors of every layer, or what says for the config and the number of a layer which ones it has.
@@ -55,18 +55,24 @@ class Architecture:
     # the same for the numbers of each row
     column_orders: Mapping[str, RowOrder] = field(default_factory=dict)
     value_maps: Mapping[str, ValueMap] = field(default_factory=dict)
-    # those that lose their dimensions of one
-    squeezed: tuple[str, ...] = ()
+    # those that take the shape that the table says, with the same numbers in the same order
+    reshaped: tuple[str, ...] = ()
     # ending of a fused tensor's name -> endings of its parts, and how those are cut out of it
     splits: Mapping[str, Mapping[str, Cut]] = field(default_factory=dict)
     stacks: tuple[Stack, ...] = ()
     generate: Callable[[Config], list[GeneratedTensor]] = lambda _config: []
     # endings of source tensors that the runtime computes itself
     ignored: tuple[str, ...] = (".rotary_emb.inv_freq", ".attention.masked_bias", ".attention.bias")
+    # what a class with a head puts before the names of its body
+    prefix: str = ""
+    # beginnings of the names, without the prefix, of what only training needed
+    unused: tuple[str, ...] = ()
     # of a model that also sees: what stays behind, and is no part of the language model
     towers: tuple[str, ...] = ()
     # whether layers beyond the last, which guess several tokens ahead, may be there and stay behind
     leaves_later_layers: bool = False
+    # settings under names of their own -> what other classes call them
+    aliases: Mapping[str, str] = field(default_factory=dict)
     # what the HF class takes a missing setting for
     defaults: Mapping[str, Any] = field(default_factory=dict)
     # what llama.cpp takes for granted: a checkpoint that says otherwise would run, and answer nonsense

@@ -124,7 +124,7 @@ _QWEN35 = Architecture(
         **dict.fromkeys(("ATTN_NORM", "ATTN_POST_NORM", "ATTN_Q_NORM", "ATTN_K_NORM", "OUTPUT_NORM"), plus_one),
         "SSM_A": negative_exponential,
     },
-    squeezed=("SSM_CONV1D",),
+    reshaped=("SSM_CONV1D",),
     splits={".dt_bias": {".dt_proj.bias": whole}},
     # layers that guess ahead stay behind as well
     towers=("visual.", "mtp."),

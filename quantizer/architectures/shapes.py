@@ -47,9 +47,21 @@ def _n_linear_values(config: Config) -> int:
     return config.integer("linear_value_head_dim") * config.integer("linear_num_value_heads")
 
 
+def _n_ssm_inner(config: Config) -> int:
+    return config.integer("num_heads") * config.integer("head_dim")
+
+
+def _n_ssm_channels(config: Config) -> int:
+    """What the convolution of Mamba-2 runs over: the inner states, and two vectors of each group."""
+    return _n_ssm_inner(config) + 2 * config.integer("n_groups") * config.integer("state_size")
+
+
 DIMENSIONS: Mapping[str, Callable[[Config], int]] = {
     "n_embd": lambda config: config.integer("hidden_size"),
     "n_vocab": lambda config: config.integer("vocab_size"),
+    "n_positions": lambda config: config.integer("max_position_embeddings"),
+    "n_token_types": lambda config: config.integer("type_vocab_size"),
+    "n_labels": lambda config: len(config.section("id2label").values),
     "n_ff": lambda config: config.integer("intermediate_size"),
     "2 n_ff": lambda config: 2 * config.integer("intermediate_size"),
     "n_head": head_size,
@@ -83,6 +95,12 @@ DIMENSIONS: Mapping[str, Callable[[Config], int]] = {
     "n_linear_qkv": lambda config: (
         2 * config.integer("linear_key_head_dim") * config.integer("linear_num_key_heads") + _n_linear_values(config)
     ),
+    "n_ssm_heads": lambda config: config.integer("num_heads"),
+    "n_ssm_inner": _n_ssm_inner,
+    "n_ssm_groups": lambda config: config.integer("n_groups"),
+    "n_ssm_group": lambda config: _n_ssm_inner(config) // max(1, config.integer("n_groups")),
+    "n_ssm_channels": _n_ssm_channels,
+    "n_ssm_projection": lambda config: _n_ssm_inner(config) + _n_ssm_channels(config) + config.integer("num_heads"),
     "n_ff_shared": lambda config: config.integer("shared_expert_intermediate_size"),
 }
 

@@ -52,7 +52,7 @@ def _tensors(path: Path, n_layers: int) -> dict[str, list[int]]:
     with path.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     header.pop("__metadata__")
-    layers = {name: re.search(r"\.layers\.(\d+)", name) for name in header}
+    layers = {name: re.search(r"\.layers?\.(\d+)", name) for name in header}
     return {name: header[name]["shape"] for name, layer in layers.items() if not layer or int(layer[1]) < n_layers}
 
 

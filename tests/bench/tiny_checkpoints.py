@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ import transformers
 sys.path.insert(0, str(Path(__file__).parents[1] / "quantizer"))
 
 from checkpoints import tokenizer, tokenizer_config
+from tokenizer_files import roberta, word_pieces, xlm_roberta
+from tokenizer_files import write as write_tokenizer
 
 N_VOCAB = 272
 _PLAIN: dict[str, Any] = {
@@ -82,6 +85,7 @@ _LINEAR = {"head_dim": 64, "linear_key_head_dim": 32, "linear_value_head_dim": 3
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.5}
     | {"mrope_section": [6, 5, 5], "mrope_interleaved": True},
 }
+_SSM_HEADS = {"num_heads": 8, "head_dim": 16, "intermediate_size": 128}
 _GEMMA = {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 40}
 
 # name -> transformers' config class, and what it is told beyond `_PLAIN`
@@ -129,12 +133,26 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt-oss": ("GptOssConfig", _SINKING),
     "gpt-oss-published": ("GptOssConfig", _SINKING | {"head_dim": 64, "rope_parameters": _PUBLISHED}),
     "mamba": ("MambaConfig", {"state_size": 8, "time_step_rank": 6, "intermediate_size": 128}),
+    "mamba2": ("Mamba2Config", _SSM_HEADS | {"state_size": 16, "n_groups": 2, "chunk_size": 16}),
     "stablelm": ("StableLmConfig", {"use_qkv_bias": True}),
     "stablelm-parallel": ("StableLmConfig", {"use_parallel_residual": True, "qk_layernorm": True}),
     "glm4": ("Glm4Config", {"head_dim": 32, "attention_bias": True}),
 }
 # those whose experts are saved in one tensor for each layer
 _FUSED = "-fused"
+_ROBERTA = {"max_position_embeddings": 258, "type_vocab_size": 1, "pad_token_id": 1}
+# name -> transformers' class, what its config is told beyond `_PLAIN`, the tokenizer, how a text's vectors are pooled
+ENCODERS: dict[str, tuple[str, dict[str, Any], Callable[[], tuple[dict[str, Any], dict[str, Any]]], str]] = {
+    "bert": ("BertModel", {"pad_token_id": 0}, word_pieces, "cls"),
+    "bert-masked": ("BertForMaskedLM", {"pad_token_id": 0}, word_pieces, "mean"),
+    "roberta": ("RobertaModel", _ROBERTA, roberta, "mean"),
+    "roberta-masked": ("RobertaForMaskedLM", _ROBERTA, roberta, "mean"),
+    "roberta-ranker": ("RobertaForSequenceClassification", _ROBERTA | {"num_labels": 2}, roberta, ""),
+    "xlm-roberta": ("XLMRobertaModel", _ROBERTA, xlm_roberta, "cls"),
+    "xlm-roberta-masked": ("XLMRobertaForMaskedLM", _ROBERTA, xlm_roberta, "mean"),
+    "xlm-roberta-ranker": ("XLMRobertaForSequenceClassification", _ROBERTA | {"num_labels": 1}, xlm_roberta, ""),
+    "nomic-bert": ("NomicBertModel", {"pad_token_id": 0}, word_pieces, "mean"),
+}
 # those that are the language model of one that also sees
 SEEING = {"gemma3-seeing": "Gemma3Config", "mistral3-seeing": "Mistral3Config"}
 _VISION = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2} | {
@@ -142,32 +160,58 @@ _VISION = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "
     "patch_size": 14,
     "head_dim": 16,
 }
+_MODULES = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
 
 
 def write(name: str, folder: Path) -> None:
     """Write the checkpoint called `name` into `folder`."""
+    if name in ENCODERS:
+        write_encoder(name, folder)
+        return
     config_name, changes = CHECKPOINTS[name]
     config = getattr(transformers, config_name)(**(_PLAIN | changes))
-    torch.manual_seed(7)
     kind = transformers.AutoModelForCausalLM
     if name in SEEING:
         config = getattr(transformers, SEEING[name])(text_config=config, vision_config=_VISION)
         kind = transformers.AutoModelForImageTextToText
-    model = kind.from_config(config, dtype=torch.float32)
-    for parameter in model.parameters():
-        spread = 0.3 if parameter.ndim == 1 else 0.08
-        parameter.data += torch.randn_like(parameter) * spread
-    model.save_pretrained(folder, save_original_format=not name.endswith(_FUSED))
+    _save(lambda: kind.from_config(config, dtype=torch.float32), folder)
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer()))
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config()))
+
+
+def write_encoder(name: str, folder: Path) -> None:
+    """Write a checkpoint that turns texts into vectors, as sentence-transformers would."""
+    class_name, changes, tokenizer_files, pooling = ENCODERS[name]
+    kind = getattr(transformers, class_name)
+    own = {
+        key: value
+        for key, value in _PLAIN.items()
+        if key not in ("num_key_value_heads", "bos_token_id", "eos_token_id")
+    }
+    # with sharper weights for those that rank, or all documents would score alike
+    _save(lambda: kind(kind.config_class(**(own | changes))), folder, 0.08 if pooling else 0.25)
+    write_tokenizer(folder, *tokenizer_files())
+    if pooling:
+        (folder / "1_Pooling").mkdir(exist_ok=True)
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": pooling}))
+        modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in _MODULES.items()]
+        (folder / "modules.json").write_text(json.dumps(modules))
+
+
+def _save(build: Callable[[], Any], folder: Path, spread: float = 0.08) -> None:
+    torch.manual_seed(7)
+    model = build()
+    for parameter in model.parameters():
+        parameter.data += torch.randn_like(parameter) * (0.3 if parameter.ndim == 1 else spread)
+    model.save_pretrained(folder, save_original_format=not folder.name.endswith(_FUSED))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("names", nargs="*", choices=[*CHECKPOINTS, []], default=[])
+    parser.add_argument("names", nargs="*", choices=[*CHECKPOINTS, *ENCODERS, []], default=[])
     arguments = parser.parse_args()
-    for name in arguments.names or CHECKPOINTS:
+    for name in arguments.names or [*CHECKPOINTS, *ENCODERS]:
         write(name, arguments.folder / name)
         print(name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from quantizer.sources import FileTensor, SourceTensor
 from quantizer.tensor_types import tensor_type_named
 
 OUTLINES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "outlines.json").read_text())
+
+NORM_OF_FIRST_LAYER = re.compile(r"\.layers?\.0\..*norm1?\.weight$", re.IGNORECASE)
 
 
 def headers(outline: dict[str, Any]) -> dict[str, FileTensor]:
@@ -66,7 +69,7 @@ def test_every_tensor_finds_its_place_and_none_is_missing(name: str) -> None:
 @pytest.mark.parametrize("name", OUTLINES)
 def test_any_tensor_that_a_layer_lacks_is_noticed(name: str) -> None:
     outline = OUTLINES[name]
-    norm = next(tensor for tensor in outline["tensors"] if tensor.endswith("norm.weight") and ".layers.0." in tensor)
+    norm = next(tensor for tensor in outline["tensors"] if NORM_OF_FIRST_LAYER.search(tensor))
     rest = {tensor: shape for tensor, shape in outline["tensors"].items() if tensor != norm}
     with pytest.raises(CheckpointError, match=r"lacks 1 tensors, blk\.0\.|lacks number 0 of"):
         converted(outline | {"tensors": rest})
@@ -125,6 +128,11 @@ def test_a_fused_tensor_of_other_heads_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "setting", "value"),
     [
+        ("bert", "position_embedding_type", "relative_key"),
+        ("bert", "is_decoder", True),
+        ("nomic-bert", "moe_every_n_layers", 2),
+        ("nomic-bert", "rotary_emb_interleaved", True),
+        ("mamba2", "time_step_limit", [0.001, 0.1]),
         ("llama", "hidden_act", "relu"),
         ("qwen3", "use_sliding_window", True),
         ("qwen3moe", "norm_topk_prob", False),
@@ -200,6 +208,47 @@ def test_settings_of_older_checkpoints_read_the_same() -> None:
     assert {key: value for key, value in rows.items() if value is not None} == {
         key: value for key, value in golden.items() if "rope." in key
     }
+
+
+def test_settings_under_their_own_names_read_the_same() -> None:
+    """nomic-embed-text was published with GPT-2's names, and with more positions than it was trained on."""
+    published = {"n_embd": 64, "n_inner": 96, "n_head": 4, "n_layer": 1, "n_positions": 8192, "rotary_emb_base": 1000}
+    usual = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "max_position_embeddings")
+    config = changed("nomic-bert", **published, **dict.fromkeys((*usual, "rope_parameters")))
+    architecture, settings = recognise(config)
+    rows = {row.key: row.read(settings) for row in architecture.hyperparameters}
+    assert {key: value for key, value in rows.items() if value is not None} == OUTLINES["nomic-bert"]["metadata"] | {
+        "context_length": 2048
+    }
+
+
+def test_positions_up_to_the_padding_token_stay_behind() -> None:
+    outline = OUTLINES["xlm-roberta"]
+    n_stored = outline["tensors"]["embeddings.position_embeddings.weight"][0]
+    assert converted(outline)["position_embd.weight"].shape[1] == n_stored - 2
+
+
+def test_norms_that_the_first_checkpoints_call_gamma_and_beta_are_found() -> None:
+    outline = OUTLINES["bert"]
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): shape
+        for name, shape in outline["tensors"].items()
+    }
+    assert old.keys() != outline["tensors"].keys()
+    assert set(converted(outline | {"tensors": old})) == set(converted(outline))
+
+
+@pytest.mark.parametrize("limit", [[0.0, float("inf")], [0.0, {"__float__": "Infinity"}]])
+def test_time_steps_without_a_limit_are_followed(limit: list[Any]) -> None:
+    architecture, _ = recognise(changed("mamba2", time_step_limit=limit))
+    assert architecture.gguf_name == "mamba2"
+
+
+def test_a_reshaped_tensor_with_other_numbers_is_refused() -> None:
+    outline = OUTLINES["mamba2"]
+    odd = outline["tensors"] | {"backbone.layers.0.mixer.norm.weight": [96]}
+    with pytest.raises(CheckpointError, match=r"ssm_norm\.weight is 96, where config\.json implies 2 × 64"):
+        converted(outline | {"tensors": odd})
 
 
 def test_the_language_model_of_a_nested_config_counts() -> None:

@@ -130,7 +130,7 @@ BAD_CONFIGS: dict[str, dict[str, Any]] = {
     "lacks 9 tensors, blk.2": {"num_hidden_layers": 3},
     "says hidden_size = 'wide'": {"hidden_size": "wide"},
     "does not say rms_norm_eps": {"rms_norm_eps": None},
-    "do not split into 0": {"num_attention_heads": 0},
+    "spreads its hidden size over 0 heads": {"num_attention_heads": 0},
     "do not split into 3": {"num_key_value_heads": 3},
     "is 272 × 256, where config.json implies 272 × 128": {"hidden_size": 128},
     "blk.0.attn_q.weight is 256 × 256, where config.json implies 512 × 256": {"head_dim": 128},

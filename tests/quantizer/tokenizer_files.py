@@ -6,7 +6,7 @@ import base64
 import json
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,13 @@ __all__ = [
     "BYTES",
     "Edit",
     "piece_model",
+    "roberta",
     "sentence_bpe",
     "unigram",
     "vocabulary_of",
     "word_pieces",
     "write",
+    "xlm_roberta",
 ]
 
 Edit = Callable[[dict[str, Any], dict[str, Any]], object]
@@ -37,7 +39,10 @@ _CHARSMAP = (
     "5zjLBc5ziYtc4TLXuMoNrnOLm9zhNve4ywPu84iHPOExz3jKC57zipe84TXveMsH3n/6vY+uxIBg"
 )
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+_IDS = {"<s>": 1, "</s>": 1, "[CLS]": 2, "[SEP]": 3}
 _NAMES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+
+_ROBERTA_NAMES = _NAMES | {"cls_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>", "mask_token": "<mask>"}
 
 
 def write(folder: Path, parsed: dict[str, Any], settings: dict[str, Any], *edits: Edit) -> Path:
@@ -98,6 +103,36 @@ def unigram() -> tuple[dict[str, Any], dict[str, Any]]:
     return parsed, {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 
 
+def xlm_roberta() -> tuple[dict[str, Any], dict[str, Any]]:
+    """tokenizer.json of a unigram model as XLM-R has it, with the ids of fairseq, and its settings."""
+    parsed, _ = unigram()
+    specials = ("<s>", "<pad>", "</s>", "<unk>")
+    pieces = [[name, 0.0] for name in specials] + parsed["model"]["vocab"][3:] + [["<mask>", 0.0]]
+    pair = ("<s>", "A", "</s>", "</s>", "B", "</s>")
+    added = [_added(i, name) for i, name in enumerate(specials)] + [_added(len(pieces) - 1, "<mask>")]
+    parsed |= {
+        "added_tokens": added,
+        "post_processor": _template("<s>", "A", "</s>", pair=pair, ids={"<s>": 0, "</s>": 2}),
+        "model": parsed["model"] | {"unk_id": 3, "vocab": pieces},
+    }
+    return parsed, dict(_ROBERTA_NAMES)
+
+
+def roberta() -> tuple[dict[str, Any], dict[str, Any]]:
+    """tokenizer.json of a byte-level BPE as RoBERTa has it, and its settings."""
+    parsed = tokenizer()
+    specials = ("<s>", "<pad>", "</s>", "<unk>")
+    vocab = {name: i for i, name in enumerate([*specials, *parsed["model"]["vocab"], "<mask>"])}
+    parsed |= {
+        "added_tokens": [_added(vocab[name], name) for name in (*specials, "<mask>")],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+        "post_processor": {"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0]}
+        | {"trim_offsets": True, "add_prefix_space": False},
+        "model": parsed["model"] | {"vocab": vocab, "ignore_merges": False},
+    }
+    return parsed, dict(_ROBERTA_NAMES)
+
+
 def word_pieces() -> tuple[dict[str, Any], dict[str, Any]]:
     """tokenizer.json of a WordPiece model as BERT has it, and its settings."""
     specials = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -107,7 +142,7 @@ def word_pieces() -> tuple[dict[str, Any], dict[str, Any]]:
         "normalizer": {"type": "BertNormalizer", "lowercase": True, "strip_accents": None}
         | {"clean_text": True, "handle_chinese_chars": True},
         "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": _template("[CLS]", "A", "[SEP]"),
+        "post_processor": _template("[CLS]", "A", "[SEP]", pair=("[CLS]", "A", "[SEP]", "B", "[SEP]")),
         "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##"}
         | {"max_input_chars_per_word": 100, "vocab": {word: i for i, word in enumerate([*specials, *words])}},
     }
@@ -119,15 +154,15 @@ def _added(token_id: int, content: str) -> dict[str, Any]:
     return {"id": token_id, "content": content} | flags
 
 
-def _template(*names: str) -> dict[str, Any]:
-    single = [
-        {"Sequence": {"id": name, "type_id": 0}} if name == "A" else {"SpecialToken": {"id": name, "type_id": 0}}
-        for name in names
-    ]
-    pair = [*single, {"Sequence": {"id": "B", "type_id": 0}}]
-    ids = {"<s>": 1, "</s>": 1, "[CLS]": 2, "[SEP]": 3}
+def _template(*names: str, pair: Sequence[str] = (), ids: Mapping[str, int] = _IDS) -> dict[str, Any]:
+    parts = [_part(name) for name in names]
     specials = {name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in names if name != "A"}
-    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": specials}
+    both = [_part(name) for name in pair] or [*parts, _part("B")]
+    return {"type": "TemplateProcessing", "single": parts, "pair": both, "special_tokens": specials}
+
+
+def _part(name: str) -> dict[str, Any]:
+    return {"Sequence" if name in ("A", "B") else "SpecialToken": {"id": name, "type_id": 0}}
 
 
 def piece_model(

@@ -1,0 +1,105 @@
+"""BERT, which reads a whole text at once, and its kin: RoBERTa and XLM-R, and the rerankers made of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quantizer.architectures.architecture import Architecture, Dimensions, Hyperparameter, Value
+from quantizer.architectures.rows import LAYER_NORM, SIZES, integer
+from quantizer.architectures.shapes import ATTENTION, biases
+from quantizer.composed import whole
+from quantizer.config import Config
+from quantizer.errors import CheckpointError
+from quantizer.transforms import positions_beyond_padding
+
+__all__ = ["BERT", "EMBEDDINGS", "ENCODER", "NORMS"]
+
+_RANK = 4  # llama.cpp's number for pooling by a head that ranks
+
+ENCODER = (
+    *SIZES,
+    *LAYER_NORM,
+    Hyperparameter("attention.head_count", "u32", integer("num_attention_heads")),
+    Hyperparameter("attention.causal", "bool", lambda _config: False),
+)
+NORMS: Dimensions = {"attn_output_norm.weight": ("n_embd",), "layer_output_norm.weight": ("n_embd",)}
+_WEIGHTS: Dimensions = {
+    **ATTENTION,
+    **NORMS,
+    "ffn_up.weight": ("n_embd", "n_ff"),
+    "ffn_down.weight": ("n_ff", "n_embd"),
+}
+EMBEDDINGS: Dimensions = {
+    "token_embd.weight": ("n_embd", "n_vocab"),
+    "token_types.weight": ("n_embd", "n_token_types"),
+    "token_embd_norm.weight": ("n_embd",),
+    "token_embd_norm.bias": ("n_embd",),
+}
+_RANKING: Dimensions = {"cls.weight": ("n_embd", "n_embd"), "cls.output.weight": ("n_embd", "n_labels")}
+
+
+def _n_positions_beyond_padding(config: Config) -> int:
+    return config.integer("max_position_embeddings") - config.integer("pad_token_id") - 1
+
+
+def _labels(config: Config) -> Value:
+    """The names of a ranker's outputs, by which llama.cpp counts them."""
+    labels = config.section("id2label").values
+    names = [labels.get(str(i)) for i in range(len(labels))]
+    if not all(isinstance(name, str) for name in names):
+        raise CheckpointError("config.json does not number its labels from 0 on.", "Check id2label.")
+    return [str(name) for name in names]
+
+
+_BERT = Architecture(
+    hf_classes=("BertModel", "BertForMaskedLM"),
+    gguf_name="bert",
+    hyperparameters=ENCODER,
+    model_tensors=lambda _config: {**EMBEDDINGS, "position_embd.weight": ("n_embd", "n_positions")},
+    layer_tensors={**_WEIGHTS, **biases(_WEIGHTS)},
+    # what the first checkpoints call the two vectors of a norm
+    splits={".gamma": {".weight": whole}, ".beta": {".bias": whole}},
+    ignored=("embeddings.position_ids",),
+    prefix="bert.",
+    unused=("cls.", "pooler."),
+    defaults={"type_vocab_size": 2, "layer_norm_eps": 1e-12},
+    assumed={
+        "hidden_act": lambda _config: "gelu",
+        "position_embedding_type": lambda _config: "absolute",
+        "is_decoder": lambda _config: False,
+    },
+)
+_ROBERTA = replace(
+    _BERT,
+    hf_classes=("RobertaModel", "RobertaForMaskedLM", "XLMRobertaModel", "XLMRobertaForMaskedLM"),
+    hyperparameters=(
+        *(row for row in ENCODER if row.key != "context_length"),
+        Hyperparameter("context_length", "u32", _n_positions_beyond_padding),
+    ),
+    model_tensors=lambda config: {
+        **EMBEDDINGS,
+        "position_embd.weight": ("n_embd", _n_positions_beyond_padding(config)),
+    },
+    row_orders={"POS_EMBD": positions_beyond_padding},
+    prefix="roberta.",
+    unused=("lm_head.", "pooler."),
+    defaults={**_BERT.defaults, "pad_token_id": 1},
+)
+
+BERT = (
+    _BERT,
+    _ROBERTA,
+    replace(
+        _ROBERTA,
+        hf_classes=("RobertaForSequenceClassification", "XLMRobertaForSequenceClassification"),
+        hyperparameters=(
+            *_ROBERTA.hyperparameters,
+            Hyperparameter("pooling_type", "u32", lambda _config: _RANK),
+            Hyperparameter("classifier.output_labels", "str[]", _labels),
+        ),
+        model_tensors=lambda config: {**_ROBERTA.model_tensors(config), **_RANKING, **biases(_RANKING)},
+        defaults={**_ROBERTA.defaults, "id2label": {"0": "LABEL_0", "1": "LABEL_1"}},
+        # llama.cpp reads both texts of a pair as of the first type
+        assumed={**_ROBERTA.assumed, "type_vocab_size": lambda _config: 1},
+    ),
+)

@@ -1,0 +1,86 @@
+"""Compare a converted encoder with its checkpoint, through the engine: the largest difference, relative to their range.
+
+    uv run --group train python tests/bench/compare_embeddings.py CHECKPOINT MODEL.gguf
+
+Exits 1 above 2e-3. transformers runs in float32 here and its last hidden states are pooled as modules.json says, the
+engine in a child process. A model that ranks is given texts, any other random ids, which are the harder input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quantizer.pooling import read_pooling
+
+LIMIT = 2e-3
+_LENGTHS = (1, 7, 40, 96)
+_FIRST_WORD_ID = 5  # those before are special in every tokenizer of the tiny checkpoints
+_QUERY, _WORDS, _N_DOCUMENTS = "hello", ("hello", "he", "llo", "l", "o", "h", "e"), 24
+_ENGINE = Path(__file__).parents[1] / "app" / "engine" / "real_embedding.py"
+_MEAN, _FIRST = 1, 2
+
+
+def reference_vectors(checkpoint: Path, ids: list[list[int]]) -> np.ndarray:
+    """Vectors of length one, shape [n_texts, n_embd]."""
+    import torch
+    from transformers import AutoModel
+
+    model = AutoModel.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    pool = {_MEAN: lambda states: states.mean(0), _FIRST: lambda states: states[0]}[read_pooling(checkpoint) or _MEAN]
+    with torch.no_grad():
+        vectors = [pool(model(torch.tensor([text])).last_hidden_state[0]).numpy() for text in ids]
+    return np.stack([vector / np.linalg.norm(vector) for vector in vectors])
+
+
+def reference_scores(checkpoint: Path, documents: list[str]) -> np.ndarray:
+    """The first output for each document, shape [n_documents]."""
+    import torch
+    from tokenizers import Tokenizer
+    from transformers import AutoModelForSequenceClassification
+
+    model = AutoModelForSequenceClassification.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    with torch.no_grad():
+        pairs = [torch.tensor([tokenizer.encode(_QUERY, document).ids]) for document in documents]
+        return np.array([float(model(pair).logits[0, 0]) for pair in pairs])
+
+
+def through_engine(gguf: Path, case: dict[str, Any]) -> dict[str, Any]:
+    """What the engine says of one case, see real_embedding.py."""
+    request = json.dumps({str(gguf): {"case": case}})
+    done = subprocess.run([sys.executable, str(_ENGINE), "256"], input=request, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(done.stderr[-2_000:])
+    answer: dict[str, Any] = json.loads(done.stdout)[str(gguf)]["case"]
+    return answer
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("gguf", type=Path)
+    arguments = parser.parse_args()
+    config = json.loads((arguments.checkpoint / "config.json").read_text())
+    random = np.random.default_rng(5)
+    if config["architectures"][0].endswith("ForSequenceClassification"):
+        documents = [" ".join(random.choice(_WORDS, 2 + i)) for i in range(_N_DOCUMENTS)]
+        reference = reference_scores(arguments.checkpoint, documents)
+        answer = through_engine(arguments.gguf, {"query": _QUERY, "documents": documents})["scores"]
+    else:
+        ids = [random.integers(_FIRST_WORD_ID, config["vocab_size"], n).tolist() for n in _LENGTHS]
+        reference = reference_vectors(arguments.checkpoint, ids)
+        answer = through_engine(arguments.gguf, {"inputs": ids})["vectors"]
+    difference = float(np.abs(reference - np.array(answer)).max() / (reference.max() - reference.min()))
+    print(f"largest difference {difference:.2e} of the range (limit {LIMIT:.0e})")
+    return int(difference > LIMIT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
