@@ -72,7 +72,8 @@ def _entries(
 ) -> Iterable[Entry]:
     from quantizer.metadata import describe  # reads the model card through gguf, slow to import
 
-    yield from describe(name, folder, architecture.gguf_name, tensors)
+    words = {token.text for token in vocabulary.tokens}
+    yield from describe(name, folder, architecture.gguf_name, tensors, words)
     yield from _hyperparameters(folder, config, architecture)
     yield from vocabulary_entries(vocabulary)
 
