@@ -17,6 +17,7 @@ from quantizer.architectures.gemma import GEMMA
 from quantizer.architectures.glm import GLM
 from quantizer.architectures.gpt_oss import GPT_OSS
 from quantizer.architectures.internlm import INTERNLM
+from quantizer.architectures.jamba import JAMBA
 from quantizer.architectures.llama import LLAMA_LIKE
 from quantizer.architectures.mamba import MAMBA
 from quantizer.architectures.nomic import NOMIC
@@ -48,6 +49,7 @@ _ENTRIES = (
     *GPT_OSS,
     *QWEN35,
     *MAMBA,
+    *JAMBA,
     *BERT,
     *NOMIC,
 )

@@ -1,4 +1,4 @@
-"""BERT, which reads a whole text at once, and its kin: RoBERTa and XLM-R, and the rerankers made of them."""
+"""BERT, which reads a whole text at once, and its kin: DistilBERT, RoBERTa and XLM-R, and rerankers."""
 
 from __future__ import annotations
 
@@ -69,6 +69,23 @@ _BERT = Architecture(
         "is_decoder": lambda _config: False,
     },
 )
+_DISTILLED = replace(
+    _BERT,
+    hf_classes=("DistilBertModel", "DistilBertForMaskedLM"),
+    model_tensors=lambda config: {
+        name: extents for name, extents in _BERT.model_tensors(config).items() if name != "token_types.weight"
+    },
+    prefix="distilbert.",
+    unused=("vocab_",),
+    aliases={
+        "dim": "hidden_size",
+        "hidden_dim": "intermediate_size",
+        "n_layers": "num_hidden_layers",
+        "n_heads": "num_attention_heads",
+        "activation": "hidden_act",
+    },
+    defaults={"type_vocab_size": 1, "layer_norm_eps": 1e-12},
+)
 _ROBERTA = replace(
     _BERT,
     hf_classes=("RobertaModel", "RobertaForMaskedLM", "XLMRobertaModel", "XLMRobertaForMaskedLM"),
@@ -88,6 +105,7 @@ _ROBERTA = replace(
 
 BERT = (
     _BERT,
+    _DISTILLED,
     _ROBERTA,
     replace(
         _ROBERTA,

@@ -95,6 +95,8 @@ DIMENSIONS: Mapping[str, Callable[[Config], int]] = {
     "n_linear_qkv": lambda config: (
         2 * config.integer("linear_key_head_dim") * config.integer("linear_num_key_heads") + _n_linear_values(config)
     ),
+    "n_mamba": lambda config: 2 * config.integer("hidden_size"),
+    "2 n_mamba": lambda config: 4 * config.integer("hidden_size"),
     "n_ssm_heads": lambda config: config.integer("num_heads"),
     "n_ssm_inner": _n_ssm_inner,
     "n_ssm_groups": lambda config: config.integer("n_groups"),

@@ -38,14 +38,15 @@ def outline(folder: Path) -> dict[str, Any]:
 def _shortened(config: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in config.items() if not _DROPPED.fullmatch(key) and value is not None}
     kept |= {key: _shortened(value) for key, value in kept.items() if key == "text_config"}
-    return kept | {"num_hidden_layers": _n_kinds(config)} if "hidden_size" in kept else kept
+    return kept | {"num_hidden_layers": _n_kinds(config)} if kept.keys() & {"hidden_size", "dim"} else kept
 
 
 def _n_kinds(config: dict[str, Any]) -> int:
     """As many layers as it takes to have one of each kind."""
     kinds = config.get("layer_types") or []
-    first = kinds.index("full_attention") if "linear_attention" in kinds else config.get("first_k_dense_replace", 0)
-    return 1 + int(first)
+    if "linear_attention" in kinds:
+        return 1 + int(kinds.index("full_attention"))
+    return 1 + int(config.get("first_k_dense_replace", config.get("attn_layer_offset", 0)))
 
 
 def _tensors(path: Path, n_layers: int) -> dict[str, list[int]]:

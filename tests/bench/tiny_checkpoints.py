@@ -86,6 +86,11 @@ _LINEAR = {"head_dim": 64, "linear_key_head_dim": 32, "linear_value_head_dim": 3
     | {"mrope_section": [6, 5, 5], "mrope_interleaved": True},
 }
 _SSM_HEADS = {"num_heads": 8, "head_dim": 16, "intermediate_size": 128}
+_HYBRID = {"attn_layer_period": 4, "attn_layer_offset": 2, "expert_layer_period": 2, "expert_layer_offset": 1} | {
+    "num_experts": 4,
+    "mamba_d_state": 8,
+    "mamba_dt_rank": 6,
+}
 _GEMMA = {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 40}
 
 # name -> transformers' config class, and what it is told beyond `_PLAIN`
@@ -134,17 +139,21 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt-oss-published": ("GptOssConfig", _SINKING | {"head_dim": 64, "rope_parameters": _PUBLISHED}),
     "mamba": ("MambaConfig", {"state_size": 8, "time_step_rank": 6, "intermediate_size": 128}),
     "mamba2": ("Mamba2Config", _SSM_HEADS | {"state_size": 16, "n_groups": 2, "chunk_size": 16}),
+    "jamba": ("JambaConfig", _HYBRID),
     "stablelm": ("StableLmConfig", {"use_qkv_bias": True}),
     "stablelm-parallel": ("StableLmConfig", {"use_parallel_residual": True, "qk_layernorm": True}),
     "glm4": ("Glm4Config", {"head_dim": 32, "attention_bias": True}),
 }
 # those whose experts are saved in one tensor for each layer
 _FUSED = "-fused"
+_DISTILLED = {"pad_token_id": 0, "hidden_dim": 96, "intermediate_size": None}
 _ROBERTA = {"max_position_embeddings": 258, "type_vocab_size": 1, "pad_token_id": 1}
 # name -> transformers' class, what its config is told beyond `_PLAIN`, the tokenizer, how a text's vectors are pooled
 ENCODERS: dict[str, tuple[str, dict[str, Any], Callable[[], tuple[dict[str, Any], dict[str, Any]]], str]] = {
     "bert": ("BertModel", {"pad_token_id": 0}, word_pieces, "cls"),
     "bert-masked": ("BertForMaskedLM", {"pad_token_id": 0}, word_pieces, "mean"),
+    "distilbert": ("DistilBertModel", _DISTILLED, word_pieces, "mean"),
+    "distilbert-masked": ("DistilBertForMaskedLM", _DISTILLED, word_pieces, "cls"),
     "roberta": ("RobertaModel", _ROBERTA, roberta, "mean"),
     "roberta-masked": ("RobertaForMaskedLM", _ROBERTA, roberta, "mean"),
     "roberta-ranker": ("RobertaForSequenceClassification", _ROBERTA | {"num_labels": 2}, roberta, ""),
