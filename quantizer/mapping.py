@@ -132,8 +132,9 @@ def _name_map(architecture: Architecture, config: Config) -> Any:
 
 def _reshaped(tensor: _Origin, shape: tuple[int, ...]) -> _Origin:
     """The same numbers in another shape; where they are not as many, whoever checks shapes tells of it."""
-    is_alike = isinstance(tensor, FileTensor) and math.prod(shape) == math.prod(tensor.shape)
-    return replace(tensor, shape=shape) if is_alike and isinstance(tensor, FileTensor) else tensor
+    if isinstance(tensor, FileTensor) and math.prod(shape) == math.prod(tensor.shape):
+        return replace(tensor, shape=shape)
+    return tensor
 
 
 def _placed(tensor: _Origin, name: str, kind: str, config: Config, architecture: Architecture) -> SourceTensor:
