@@ -6,7 +6,7 @@ written here, and no weight is read: `quantizer.quantize` does both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from quantizer.architectures import Architecture, recognise
@@ -68,7 +68,7 @@ def _entries(
     config: Config,
     architecture: Architecture,
     vocabulary: Vocabulary,
-    tensors: Iterable[SourceTensor],
+    tensors: Collection[SourceTensor],
 ) -> Iterable[Entry]:
     from quantizer.metadata import describe  # reads the model card through gguf, slow to import
 

@@ -27,7 +27,7 @@ _PHI_TOKENS = frozenset({"<unk>", "<s>", "</s>", "<|endoftext|>"})
 
 
 def describe(
-    name: str, folder: Path, architecture: str, tensors: Iterable[SourceTensor], words: Collection[str]
+    name: str, folder: Path, architecture: str, tensors: Collection[SourceTensor], words: Collection[str]
 ) -> Iterable[Entry]:
     """Entries about the model as a whole, whose tokens are `words`.
 
@@ -40,7 +40,7 @@ def describe(
     except Exception as error:  # whatever YAML and a stranger's model card may raise
         raise CheckpointError(f"The model card of {name} cannot be read: {error}.", "Repair README.md.") from error
     card.name = _spelt_apart(card.name or name, words)
-    card.size_label = card.size_label or gguf.size_label(n_parameters, 0, 0, 0)
+    card.size_label = card.size_label or _size_label(tensors)
     recorder = gguf.GGUFWriter(None, architecture)
     recorder.add_type(gguf.GGUFType.MODEL)
     card.set_gguf_meta_model(recorder)
@@ -50,6 +50,16 @@ def describe(
 
 def _spelt_apart(name: str, words: Collection[str]) -> str:
     return name if _PHI_TOKENS.issubset(words) else _PHI.sub("Phi 3", name)
+
+
+def _size_label(tensors: Collection[SourceTensor]) -> str:
+    """The number of weights; of a model with experts, how many there are times what one of them makes with the rest."""
+    stacks = [tensor.shape for tensor in tensors if "_exps." in tensor.name]
+    n_total = sum(math.prod(tensor.shape) for tensor in tensors)
+    n_shared = n_total - sum(map(math.prod, stacks))
+    n_of_one = sum(math.prod(shape[:-1]) for shape in stacks)
+    label: str = gguf.size_label(n_total, n_shared, n_of_one, max((shape[-1] for shape in stacks), default=0))
+    return label
 
 
 def _type_name(entry: Any) -> str:
