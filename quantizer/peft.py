@@ -139,7 +139,13 @@ def _placed(tensors: Mapping[str, FileTensor], side: str, base: BaseModel) -> di
     All parts of a fused weight share its first. Nothing is left out in silence, as in a model, nor generated.
     """
     entry = replace(
-        base.architecture, model_tensors=lambda _: {}, layer_tensors={}, generate=lambda _: [], ignored=(), towers=()
+        base.architecture,
+        model_tensors=lambda _: {},
+        layer_tensors={},
+        generate=lambda _: [],
+        ignored=(),
+        unused=(),
+        towers=(),
     )
     if side == "a":
         shared = {ending: dict.fromkeys(parts, whole) for ending, parts in entry.splits.items()}
