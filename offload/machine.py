@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Device", "DeviceKind", "Machine"]
+__all__ = ["HOST_NAME", "Device", "DeviceKind", "Machine"]
+
+HOST_NAME = "CPU"  # as llama.cpp calls it
 
 
 class DeviceKind(StrEnum):

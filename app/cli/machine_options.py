@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 
 from app.cli.byte_sizes import parse_byte_size
 from offload.gpu_table import known_bandwidth
-from offload.machine import Device, DeviceKind, Machine
+from offload.machine import HOST_NAME, Device, DeviceKind, Machine
 from quantizer.errors import UsageError
 
 __all__ = ["given_machine"]
@@ -16,22 +15,26 @@ _HOW = "Write it like --vram GPU0=8GiB@900GB/s, or --vram 'RTX 3060=12GiB'."
 _PER_SECOND = "/s"
 
 
-def given_machine(here: Machine, vram: Sequence[str], ram: str | None) -> Machine:
-    """Return `here` with the GPUs and memory that were given instead of its own; all their memory counts as free.
+def given_machine(here: Callable[[], Machine], vram: Sequence[str], ram: str | None) -> Machine:
+    """Return a machine with the GPUs and the memory that were given, all of it free; `here` has the rest.
 
-    Memory without a speed is read as fast as here, a GPU without one as fast as its name tells. Raises UsageError.
+    This machine is only asked where something is missing, for that takes a second. Memory without a speed is read as
+    fast as here, a GPU without one as fast as its name tells. Raises UsageError.
     """
-    host = here.host if ram is None else _host(here.host, ram)
-    gpus = tuple(_gpu(text) for text in vram) if vram else here.gpus
+    gpus = tuple(_gpu(text) for text in vram)
     names = [gpu.name for gpu in gpus]
     if len(set(names)) != len(names):
         raise UsageError("Two GPUs have the same name.", _HOW)
-    return Machine(host, gpus)
+    n_bytes, bytes_per_s = _memory(ram) if ram is not None else (0, None)
+    if gpus and bytes_per_s:
+        return Machine(_host(n_bytes, bytes_per_s), gpus)
+    known = here()
+    host = _host(n_bytes, bytes_per_s or known.host.bytes_per_s) if ram is not None else known.host
+    return Machine(host, gpus or known.gpus)
 
 
-def _host(here: Device, text: str) -> Device:
-    n_bytes, bytes_per_s = _memory(text)
-    return replace(here, total_bytes=n_bytes, free_bytes=n_bytes, bytes_per_s=bytes_per_s or here.bytes_per_s)
+def _host(n_bytes: int, bytes_per_s: float | None) -> Device:
+    return Device(name=HOST_NAME, kind=DeviceKind.CPU, total_bytes=n_bytes, free_bytes=n_bytes, bytes_per_s=bytes_per_s)
 
 
 def _gpu(text: str) -> Device:

@@ -60,7 +60,7 @@ def plan(
         rows = kv_table(candidate, settings.parallel)
         told, lines = kv_table_json(rows), kv_table_lines(rows)
     else:
-        found = _planned(candidate, settings, given_machine(survey().machine, vram, ram))
+        found = _planned(candidate, settings, given_machine(lambda: survey().machine, vram, ram))
         told, lines = plan_json(found), plan_lines(found, with_curve=plot)
     if wants_json:
         click.echo(json.dumps(told))

@@ -15,12 +15,10 @@ from offload.bandwidth import measure_read_bandwidth
 from offload.cpu import default_threads
 from offload.gpu_table import known_bandwidth
 from offload.host_memory import HostMemory, host_memory
-from offload.machine import Device, DeviceKind, Machine
+from offload.machine import HOST_NAME, Device, DeviceKind, Machine
 from offload.pci import PciGpu, pci_gpus
 
 __all__ = ["Survey", "gpu_of", "survey", "unusable_gpus"]
-
-_HOST = "CPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ def survey() -> Survey:
     links = {gpu.address: gpu.link_bytes_per_s for gpu in on_bus}
     found = list(lines_of(python_module("app.engine.devices_process"), {}))
     host = Device(
-        name=_HOST,
+        name=HOST_NAME,
         kind=DeviceKind.CPU,
         total_bytes=memory.total_bytes,
         free_bytes=memory.free_bytes,

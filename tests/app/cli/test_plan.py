@@ -85,19 +85,27 @@ def test_a_machine_that_makes_no_sense_is_refused_in_a_sentence(
 
 
 def test_a_given_gpu_is_as_fast_as_said_or_as_its_name_tells() -> None:
-    first, second, third = given_machine(HERE, ["GPU0=8GiB@900GB/s", "RTX 3060=12GiB", "X=1GiB"], None).gpus
+    first, second, third = given_machine(lambda: HERE, ["GPU0=8GiB@900GB/s", "RTX 3060=12GiB", "X=1GiB"], None).gpus
     assert (first.free_bytes, first.bytes_per_s) == (8 * GIB, 900e9)
     assert second.bytes_per_s == 360e9
     assert third.bytes_per_s is None
 
 
 def test_given_memory_without_a_speed_is_read_as_fast_as_here() -> None:
-    assert given_machine(HERE, [], "16GiB").host.bytes_per_s == 25e9
-    assert given_machine(HERE, [], "16GiB@60GB/s").host.bytes_per_s == 60e9
-    assert given_machine(HERE, [], None) == HERE
+    assert given_machine(lambda: HERE, [], "16GiB").host.bytes_per_s == 25e9
+    assert given_machine(lambda: HERE, [], "16GiB@60GB/s").host.bytes_per_s == 60e9
+    assert given_machine(lambda: HERE, [], None) == HERE
 
 
 @pytest.mark.parametrize("vram", [["=8GiB"], ["GPU0"], ["GPU0=8GiB@900GB"], ["GPU0=8GiB@0GB/s"], ["A=1GiB", "A=2GiB"]])
 def test_what_is_no_gpu_is_refused(vram: list[str]) -> None:
     with pytest.raises(UsageError):
-        given_machine(HERE, vram, None)
+        given_machine(lambda: HERE, vram, None)
+
+
+def test_a_machine_that_is_given_whole_is_not_compared_with_this_one() -> None:
+    def nobody() -> Machine:
+        raise AssertionError("this machine was asked")
+
+    machine = given_machine(nobody, ["GPU0=8GiB@900GB/s"], "16GiB@60GB/s")
+    assert (machine.host.total_bytes, machine.gpus[0].bytes_per_s) == (16 * GIB, 900e9)
