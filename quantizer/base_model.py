@@ -21,6 +21,10 @@ __all__ = ["BaseModel", "open_base"]
 # config.json's name -> GGUF's, of what rearranging a weight may ask for
 _SETTINGS = {
     "hidden_size": "embedding_length",
+    "linear_key_head_dim": "ssm.state_size",
+    "linear_num_key_heads": "ssm.group_count",
+    "linear_num_value_heads": "ssm.time_step_rank",
+    "linear_value_head_dim": "ssm.state_size",  # llama.cpp has one width for both
     "num_attention_heads": "attention.head_count",
     "num_hidden_layers": "block_count",
     "num_key_value_heads": "attention.head_count_kv",

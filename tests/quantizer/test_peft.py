@@ -7,7 +7,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from checkpoints import TinyLlama
+from checkpoints import TinyLlama, write_checkpoint
 from peft_adapters import RANK, pair, write_peft
 
 from quantizer.adapter import admit_adapter
@@ -86,6 +86,24 @@ def test_parts_of_a_fused_matrix_share_the_first_of_the_pair(tmp_path: Path) -> 
     module = "model.layers.0.mlp.gate_up_proj"
     path = convert(write_peft(tmp_path / "adapter", pair(module, n_embd, 2 * n_ff)), "F32", base)
     assert written(path)["blk.0.ffn_up.weight.lora_b"].shape == (2 * n_ff, RANK)
+
+
+def test_heads_of_a_gguf_base_come_in_turns_as_those_of_its_folder(tmp_path: Path) -> None:
+    """Qwen 3.5's adapters move with its heads of values, whose numbers a GGUF calls otherwise."""
+    outline, layer = OUTLINES["qwen35"], "model.layers.0.linear_attn"
+    weights = {name: ("F32", np.ones(shape, np.float32)) for name, shape in outline["tensors"].items()}
+    base = write_checkpoint(tmp_path / "base", outline["config"], weights)
+    pairs = {
+        name: matrix
+        for module in ("in_proj_qkv", "in_proj_a", "out_proj")
+        for name, matrix in pair(f"{layer}.{module}", *outline["tensors"][f"{layer}.{module}.weight"][::-1]).items()
+    }
+    of_folder = written(convert(write_peft(tmp_path / "adapter", pairs), "F32", base))
+    of_gguf = written(convert(write_peft(tmp_path / "again", pairs), "F32", convert(base, "F32", None)))
+    assert of_folder.keys() == of_gguf.keys()
+    assert all(np.array_equal(of_folder[name], of_gguf[name]) for name in of_folder)
+    theirs = pairs[f"base_model.model.{layer}.in_proj_a.lora_B.weight"]
+    assert np.array_equal(of_gguf["blk.0.ssm_alpha.weight.lora_b"], theirs[[0, 3, 1, 4, 2, 5]])
 
 
 def deepseek_plan(folder: Path, module: str, n_in: int, n_out: int) -> QuantizePlan:
