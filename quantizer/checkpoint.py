@@ -178,8 +178,8 @@ def _check_overlaps(path: Path, tensors: Mapping[str, FileTensor]) -> None:
 
 
 def _counts(value: object) -> list[int] | None:
-    """A list of at most four plausible sizes, or None."""
-    if not isinstance(value, list) or len(value) > 4 or not all(type(n) is int and 0 <= n < 1 << 48 for n in value):
+    """A list of at most five plausible sizes, or None; what looks at video has five."""
+    if not isinstance(value, list) or len(value) > 5 or not all(type(n) is int and 0 <= n < 1 << 48 for n in value):
         return None
     return value
 

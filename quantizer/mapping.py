@@ -24,6 +24,7 @@ __all__ = ["mapped"]
 
 # what the language model of one that also sees has in its names
 _LANGUAGE_MODEL = "language_model."
+_MAX_DIMENSIONS = 4  # GGML_MAX_DIMS
 
 _Origin: TypeAlias = FileTensor | RearrangedTensor | StackedTensor
 _Tensor = TypeVar("_Tensor")
@@ -155,12 +156,16 @@ def _file_order(name: str) -> tuple[int, int, str]:
 
 
 def _check_shapes(tensors: Mapping[str, SourceTensor], needed: Mapping[str, tuple[int, ...]]) -> None:
-    """Every tensor that the architecture needs is there, in the shape that the config implies."""
+    """Every tensor that the architecture needs is there, as the config implies, and none is more than ggml can hold."""
     missing = [name for name in needed if name not in tensors]
     if missing:
         raise CheckpointError(
             f"The checkpoint lacks {len(missing)} tensors, {missing[0]} among them.", "Download the whole checkpoint."
         )
+    for name, tensor in tensors.items():
+        if len(tensor.shape) > _MAX_DIMENSIONS:
+            cause = f"The tensor {name} has {len(tensor.shape)} dimensions, where llama.cpp knows {_MAX_DIMENSIONS}."
+            raise CheckpointError(cause, "Download the checkpoint again.")
     for name, shape in needed.items():
         if tensors[name].shape != shape:
             raise CheckpointError(

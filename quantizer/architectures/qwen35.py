@@ -92,7 +92,7 @@ _BY_HEAD = _tiled(lambda _config: 1)
 _BY_WIDTH = _tiled(lambda config: config.integer("linear_value_head_dim"))
 
 _QWEN35 = Architecture(
-    hf_classes=("Qwen3_5ForCausalLM",),
+    hf_classes=("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
     gguf_name="qwen35",
     hyperparameters=(
         *DECODER,
@@ -139,7 +139,7 @@ QWEN35 = (
     _QWEN35,
     replace(
         _QWEN35,
-        hf_classes=("Qwen3_5MoeForCausalLM",),
+        hf_classes=("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
         gguf_name="qwen35moe",
         hyperparameters=(
             *(row for row in _QWEN35.hyperparameters if row.key != "feed_forward_length"),

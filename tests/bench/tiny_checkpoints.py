@@ -113,6 +113,8 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3moe-fused": ("Qwen3MoeConfig", _EXPERTS | {"head_dim": 32, "norm_topk_prob": True}),
     "qwen35": ("Qwen3_5TextConfig", _LINEAR),
     "qwen35moe": ("Qwen3_5MoeTextConfig", _LINEAR | _EXPERTS | {"shared_expert_intermediate_size": 80}),
+    "qwen35-seeing": ("Qwen3_5TextConfig", _LINEAR),
+    "qwen35moe-seeing": ("Qwen3_5MoeTextConfig", _LINEAR | _EXPERTS | {"shared_expert_intermediate_size": 80}),
     "qwen35moe-fused": ("Qwen3_5MoeTextConfig", _LINEAR | _EXPERTS | {"shared_expert_intermediate_size": 80}),
     "gemma": ("GemmaConfig", {"head_dim": 32}),
     "gemma2": ("Gemma2Config", _GEMMA),
@@ -163,11 +165,19 @@ ENCODERS: dict[str, tuple[str, dict[str, Any], Callable[[], tuple[dict[str, Any]
     "nomic-bert": ("NomicBertModel", {"pad_token_id": 0}, word_pieces, "mean"),
 }
 # those that are the language model of one that also sees
-SEEING = {"gemma3-seeing": "Gemma3Config", "mistral3-seeing": "Mistral3Config"}
+SEEING = {"gemma3-seeing": "Gemma3Config", "mistral3-seeing": "Mistral3Config"} | {
+    "qwen35-seeing": "Qwen3_5Config",
+    "qwen35moe-seeing": "Qwen3_5MoeConfig",
+}
 _VISION = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2} | {
     "image_size": 56,
     "patch_size": 14,
     "head_dim": 16,
+}
+_QWEN_VISION = {"hidden_size": 32, "intermediate_size": 48, "depth": 1, "num_heads": 2} | {
+    "patch_size": 14,
+    "num_position_embeddings": 16,
+    "out_hidden_size": _PLAIN["hidden_size"],
 }
 _MODULES = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
 
@@ -181,7 +191,8 @@ def write(name: str, folder: Path) -> None:
     config = getattr(transformers, config_name)(**(_PLAIN | changes))
     kind = transformers.AutoModelForCausalLM
     if name in SEEING:
-        config = getattr(transformers, SEEING[name])(text_config=config, vision_config=_VISION)
+        vision = _QWEN_VISION if name.startswith("qwen") else _VISION
+        config = getattr(transformers, SEEING[name])(text_config=config, vision_config=vision)
         kind = transformers.AutoModelForImageTextToText
     _save(lambda: kind.from_config(config, dtype=torch.float32), folder)
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer()))

@@ -107,16 +107,27 @@ def test_experts_of_different_shapes_are_named() -> None:
         converted(outline | {"tensors": odd})
 
 
-def test_the_towers_of_a_model_that_sees_stay_behind() -> None:
-    tensors = converted(OUTLINES["gemma3-seeing"])
-    assert any("vision" in name for name in OUTLINES["gemma3-seeing"]["tensors"])
-    assert set(tensors) == set(converted(OUTLINES["gemma3"]))
+@pytest.mark.parametrize(("name", "tower"), [("gemma3", "vision"), ("qwen35", "visual"), ("qwen35moe", "visual")])
+def test_the_towers_of_a_model_that_sees_stay_behind(name: str, tower: str) -> None:
+    seeing = OUTLINES[f"{name}-seeing"]
+    assert any(tower in tensor for tensor in seeing["tensors"])
+    assert set(converted(seeing)) == set(converted(OUTLINES[name]))
 
 
-def test_layers_that_guess_ahead_stay_behind() -> None:
-    outline = OUTLINES["deepseek3"]
-    later = {"model.layers.7.eh_proj.weight": [64, 128]}
-    assert set(converted(outline | {"tensors": outline["tensors"] | later})) == set(converted(outline))
+def test_a_tensor_of_more_dimensions_than_a_gguf_has_is_named() -> None:
+    outline = OUTLINES["qwen3"]
+    odd = outline["tensors"] | {"model.layers.0.self_attn.q_proj.bias": [1, 1, 1, 1, 128]}
+    with pytest.raises(CheckpointError, match=r"blk\.0\.attn_q\.bias has 5 dimensions"):
+        converted(outline | {"tensors": odd})
+
+
+@pytest.mark.parametrize(
+    ("name", "later"), [("deepseek3", "model.layers.7.eh_proj.weight"), ("qwen35-seeing", "mtp.fc.weight")]
+)
+def test_layers_that_guess_ahead_stay_behind(name: str, later: str) -> None:
+    outline = OUTLINES[name]
+    tensors = outline["tensors"] | {later: [64, 128]}
+    assert set(converted(outline | {"tensors": tensors})) == set(converted(outline))
 
 
 def test_a_fused_tensor_of_other_heads_is_refused() -> None:

@@ -37,6 +37,12 @@ def test_tensors_are_listed_in_ggml_order_and_read_back(tmp_path: Path) -> None:
     assert b"".join(tensor.slabs(1)) == values.tobytes()
 
 
+def test_a_convolution_over_video_is_read(tmp_path: Path) -> None:
+    """It has five dimensions, and comes with language models that also see."""
+    folder = folder_with(tmp_path, safetensors({"w": row(shape=[2, 1, 2, 1, 2])}))
+    assert read_checkpoint(folder).tensors["w"].shape == (2, 1, 2, 1, 2)
+
+
 def test_shards_are_gathered(tmp_path: Path) -> None:
     whole = read_checkpoint(TinyLlama().write(tmp_path / "one")).tensors
     sharded = read_checkpoint(TinyLlama(n_shards=3).write(tmp_path / "three")).tensors
@@ -55,6 +61,7 @@ MALFORMED: dict[str, bytes] = {
     "does not fit where it claims to lie": safetensors({"w": row(shape=[1 << 40, 1 << 40], data_offsets=[0, 32])}),
     "no proper shape": safetensors({"w": row(shape=[-4, -2])}),
     "no proper shape or": safetensors({"w": row(shape="all")}),
+    "'w' has no proper shape": safetensors({"w": row(shape=[4, 2, 1, 1, 1, 1])}),
     "no proper shape or offsets": safetensors({"w": row(data_offsets=[32, 0, 1])}),
     "two tensors overlap": safetensors({"v": row(), "w": row(data_offsets=[16, 48])}),
     "stored as U16": safetensors({"w": row(dtype="U16")}),
