@@ -5,7 +5,7 @@ Owns the bookkeeping of one placement. Knows nothing of how it was found.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from offload.machine import Device, DeviceKind, Machine
@@ -70,18 +70,17 @@ def allocate(profile: ModelProfile, machine: Machine, placement: Placement) -> t
 
 def decode_work(shares: Sequence[Share], placement: Placement) -> Work:
     """Return what one token of an answer makes the devices do."""
-    return Work(
-        read_bytes={share.device.name: share.read_bytes for share in shares},
-        operations={share.device.name: share.operations for share in shares},
-        n_layers=sum(share.n_layers for share in shares),
-        n_crossings=placement.n_crossings,
-    )
+    return _work(shares, placement, {share.device.name: share.read_bytes for share in shares})
 
 
 def prefill_work(shares: Sequence[Share], placement: Placement) -> Work:
     """Return what one token of a prompt does: of experts, many tokens together read all."""
+    return _work(shares, placement, {share.device.name: share.weight_bytes for share in shares})
+
+
+def _work(shares: Sequence[Share], placement: Placement, read_bytes: Mapping[str, float]) -> Work:
     return Work(
-        read_bytes={share.device.name: share.weight_bytes for share in shares},
+        read_bytes=read_bytes,
         operations={share.device.name: share.operations for share in shares},
         n_layers=sum(share.n_layers for share in shares),
         n_crossings=placement.n_crossings,

@@ -1,16 +1,14 @@
-"""What is asked of a dry run, and the process that makes one: `python -m app.engine.dry_run`, a request on stdin.
+"""What is asked of the process that makes a dry run, and its answer.
 
-Owns both ends. llama.cpp may end the process over a strange file: then that is told, and nothing else is lost.
+llama.cpp may end that process over a strange file: then that is told, and nothing else is lost. Knows nothing of plans.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from app.engine.child import Line, lines_of, serve
+from app.engine.child import lines_of
 from app.processes import python_module
 from offload.profile import Setting
 
@@ -33,16 +31,5 @@ def dry_compute_bytes(path: Path, setting: Setting) -> int:
     request = DryRunRequest(
         setting.n_cells, setting.n_sequences, setting.n_ubatch, str(setting.kv_types), setting.is_fused
     )
-    (said,) = lines_of(python_module("app.engine.dry_run"), {"path": str(path), **asdict(request)})
+    (said,) = lines_of(python_module("app.engine.dry_run_process"), {"path": str(path), **asdict(request)})
     return sum(said["buffers"].values())
-
-
-def _work(request: Line) -> Iterator[Line]:
-    from app.engine.llama.dry_run import compute_buffers
-
-    path = Path(request.pop("path"))
-    yield {"buffers": compute_buffers(path, DryRunRequest(**request))}
-
-
-if __name__ == "__main__":
-    sys.exit(serve(_work))
