@@ -17,8 +17,12 @@ __all__ = ["DryRunRequest", "dry_compute_bytes"]
 
 @dataclass(frozen=True, slots=True)
 class DryRunRequest:
-    """A context as the engine would make it: cells that all sequences share, micro-batch, cache, attention."""
+    """A context as the engine would make it of the model at `path`, which the gate has let through.
 
+    All sequences share its cells.
+    """
+
+    path: str
     n_cells: int
     n_sequences: int
     n_ubatch: int
@@ -29,7 +33,7 @@ class DryRunRequest:
 def dry_compute_bytes(path: Path, setting: Setting) -> int:
     """Return the bytes that the model at `path` computes in under `setting`. Raises EngineError, or what it died of."""
     request = DryRunRequest(
-        setting.n_cells, setting.n_sequences, setting.n_ubatch, str(setting.kv_types), setting.is_fused
+        str(path), setting.n_cells, setting.n_sequences, setting.n_ubatch, str(setting.kv_types), setting.is_fused
     )
-    (said,) = lines_of(python_module("app.engine.dry_run_process"), {"path": str(path), **asdict(request)})
+    (said,) = lines_of(python_module("app.engine.dry_run_process"), asdict(request))
     return sum(said["buffers"].values())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from app.engine.child import Line, serve
 from app.engine.dry_run import DryRunRequest
@@ -15,8 +14,7 @@ from app.engine.llama.dry_run import compute_buffers
 
 
 def _work(request: Line) -> Iterator[Line]:
-    path = Path(request.pop("path"))
-    yield {"buffers": compute_buffers(path, DryRunRequest(**request))}
+    yield {"buffers": compute_buffers(DryRunRequest(**request))}
 
 
 if __name__ == "__main__":

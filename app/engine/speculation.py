@@ -7,6 +7,7 @@ drafts are taken. Knows nothing of where drafts come from.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from itertools import chain, islice, repeat
 from operator import mul, truediv
@@ -101,19 +102,21 @@ class Acceptance:
         """The share of tried tokens that were taken, whatever spoke for them; hopeful before any was tried."""
         return self._n_taken / self._n_tried
 
-    @property
     def _rates(self) -> list[float]:
         return list(map(truediv, self._taken, self._tried))
 
     def surest(self, n_matched: int, n_tokens: int) -> Hope:
         """Return what `n_tokens` behind a match would be worth that never went on in another way."""
-        rates, draft = self._rates, Draft((), (1.0,) * n_tokens, n_matched)
+        rates, draft = self._rates(), Draft((), (1.0,) * n_tokens, n_matched)
         first = next(iter(self._evidence.levels(draft)))
-        return Hope(self.chances(draft), max(rates[first:]))
+        return Hope(self._chances(draft, rates), max(rates[first:]))
 
     def chances(self, draft: Draft) -> Iterator[float]:
         """Return how likely each token of `draft` is to be taken where those before it were."""
-        likely = map(self._rates.__getitem__, self._evidence.levels(draft))  # endless for a match
+        return self._chances(draft, self._rates())
+
+    def _chances(self, draft: Draft, rates: Many[float]) -> Iterator[float]:
+        likely = map(rates.__getitem__, self._evidence.levels(draft))  # endless for a match
         return map(mul, likely, draft.chances) if self._evidence.weighs_chances else islice(likely, len(draft.chances))
 
     def copy(self) -> Acceptance:

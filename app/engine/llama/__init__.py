@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from app.engine.llama.activations import ActivationWatch
 from app.engine.llama.context import LlamaBackend
+from app.engine.llama.devices import n_gpu_devices
 from app.engine.llama.headed import HeadedBackend
 from app.engine.llama.model import LlamaModel
-from app.engine.llama.native import Watch, n_gpu_devices
+from app.engine.llama.native import Watch
 from app.engine.llama.weights import WritableWeights
 
 __all__ = [

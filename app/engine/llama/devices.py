@@ -8,12 +8,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
-from app.engine.llama.native import GPU_KINDS, ggml_function
+from app.engine.llama.native import ggml_function
 
-__all__ = ["GgmlDevice", "ggml_gpus"]
+__all__ = ["GgmlDevice", "ggml_gpus", "n_gpu_devices"]
 
-_INTEGRATED = 2  # of ggml_backend_dev_type@0.3.36
+_DISCRETE, _INTEGRATED = _GPU_KINDS = (1, 2)  # of ggml_backend_dev_type@0.3.36
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +43,27 @@ class _Properties(ctypes.Structure):
     ]
 
 
+@cache
+def n_gpu_devices() -> int:
+    """Return how many GPUs this build can use. llama_supports_gpu_offload says yes to any build with RPC in it."""
+    return sum(1 for _ in _gpus())
+
+
 def ggml_gpus() -> Iterator[GgmlDevice]:
     """Yield every GPU in ggml's order, which is llama.cpp's too."""
-    count, get, read = (ggml_function(f"ggml_backend_dev_{name}") for name in ("count", "get", "get_props"))
-    count.restype, get.restype, get.argtypes = ctypes.c_size_t, ctypes.c_void_p, [ctypes.c_size_t]
+    read = ggml_function("ggml_backend_dev_get_props")
     read.restype, read.argtypes = None, [ctypes.c_void_p, ctypes.POINTER(_Properties)]
-    for index in range(count()):
+    for address in _gpus():
         properties = _Properties()
-        read(get(index), ctypes.byref(properties))
-        if properties.type in GPU_KINDS:
-            yield _device(properties)
+        read(address, ctypes.byref(properties))
+        yield _device(properties)
+
+
+def _gpus() -> Iterator[int]:
+    count, get, kind = (ggml_function(f"ggml_backend_dev_{name}") for name in ("count", "get", "type"))
+    count.restype, get.restype, get.argtypes = ctypes.c_size_t, ctypes.c_void_p, [ctypes.c_size_t]
+    kind.restype, kind.argtypes = ctypes.c_int, [ctypes.c_void_p]
+    return (address for address in map(get, range(count())) if kind(address) in _GPU_KINDS)
 
 
 def _device(properties: _Properties) -> GgmlDevice:

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from app.engine.dry_run import DryRunRequest
-from app.engine.llama.native import lib
+from app.engine.llama.native import NativeLog, lib
 from offload.kv_cache import parse_kv_types
 from quantizer.errors import EngineError
 
@@ -19,31 +19,26 @@ __all__ = ["compute_buffers"]
 
 _BUFFER = re.compile(r"(\S+) compute buffer size = +([\d.]+) MiB")
 _MIB = 1 << 20
-_N_LAST_LINES = 3
 
 
-class _Log:
+class _FullLog(NativeLog):
     """Everything llama.cpp says while this is alive."""
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
-        self._callback = lib.llama_log_callback(self._receive)
-        lib.llama_log_set(self._callback, ctypes.c_void_p())
+        self.said: list[str] = []
+        super().__init__()
 
-    def _receive(self, _level: int, text: bytes, _data: object) -> None:
-        self.lines.append(text.decode("utf-8", "replace"))
-
-    def last_words(self) -> str:
-        words = " ".join("".join(self.lines[-_N_LAST_LINES:]).split())
-        return "".join(character for character in words if character.isprintable())
+    def _receive(self, level: int, text: bytes, data: object) -> None:
+        self.said.append(text.decode("utf-8", "replace"))
+        super()._receive(level, text, data)
 
 
-def compute_buffers(path: Path, request: DryRunRequest) -> dict[str, int]:
+def compute_buffers(request: DryRunRequest) -> dict[str, int]:
     """Return the bytes of each compute buffer, by the name of its memory, where no GPU takes part.
 
-    `path` has passed the gate. Raises EngineError where llama.cpp cannot run such a model.
+    Raises EngineError where llama.cpp cannot run such a model.
     """
-    log = _Log()
+    path, log = Path(request.path), _FullLog()
     lib.llama_backend_init()
     params = lib.llama_model_default_params()
     params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE  # mapping would end the process
@@ -60,7 +55,7 @@ def compute_buffers(path: Path, request: DryRunRequest) -> dict[str, int]:
         lib.llama_free(context)
     finally:
         lib.llama_model_free(model)
-    return {name: int(float(mib) * _MIB) for name, mib in _BUFFER.findall("".join(log.lines))}
+    return {name: int(float(mib) * _MIB) for name, mib in _BUFFER.findall("".join(log.said))}
 
 
 def _context_params(request: DryRunRequest) -> lib.llama_context_params:

@@ -20,10 +20,11 @@ from app.engine.backend import ModelFacts
 from app.engine.embedding import Pooling
 from app.engine.frames import EngineConfig
 from app.engine.llama.context import LlamaBackend
+from app.engine.llama.devices import n_gpu_devices
 from app.engine.llama.embedder import LlamaEmbedder
 from app.engine.llama.head import DRAFT_CELLS, LlamaHead
 from app.engine.llama.headed import HeadedBackend
-from app.engine.llama.native import Watch, lib, n_gpu_devices, native_log
+from app.engine.llama.native import Watch, lib, native_log
 from app.engine.llama.steering import Steering, load_adapters
 from app.engine.tuning import Setting
 from app.engine.vocabulary import Vocabulary

@@ -18,21 +18,18 @@ from llama_cpp._ctypes_extensions import load_shared_library
 from quantizer.errors import EngineError
 
 __all__ = [
-    "GPU_KINDS",
     "NativeLog",
     "NativeSampler",
     "Watch",
     "ggml_function",
     "hidden_states",
     "lib",
-    "n_gpu_devices",
     "native_log",
 ]
 
 NativeSampler = Any  # a ctypes pointer to llama_sampler
 EvalCallback = Any  # a ctypes function pointer, ggml_backend_sched_eval_callback
 _N_KEPT_LOG_LINES = 50
-GPU_KINDS = (1, 2)  # discrete and integrated, of ggml_backend_dev_type@0.3.36
 _WARN, _ERROR, _CONTINUED = 3, 4, 5  # ggml_log_level@0.3.36; llama_cpp._logger has another, wrong order
 
 
@@ -56,7 +53,7 @@ class NativeLog:
         words = " ".join(list(self._lines)[-n_lines:])
         return "".join(character for character in words if character.isprintable())
 
-    def _receive(self, level: int, text: bytes, _data: object) -> None:
+    def _receive(self, level: int, text: bytes, data: object) -> None:  # noqa: ARG002 - llama.cpp passes it
         if level != _CONTINUED:
             self._level = level
         line = text.decode("utf-8", "replace").strip()
@@ -69,15 +66,6 @@ class NativeLog:
 def native_log() -> NativeLog:
     """Return the process's one log; llama.cpp knows only one receiver."""
     return NativeLog()
-
-
-@cache
-def n_gpu_devices() -> int:
-    """Return how many GPUs this build can use. llama_supports_gpu_offload says yes to any build with RPC in it."""
-    count, get, kind = (ggml_function(f"ggml_backend_dev_{name}") for name in ("count", "get", "type"))
-    count.restype, get.restype, get.argtypes = ctypes.c_size_t, ctypes.c_void_p, [ctypes.c_size_t]
-    kind.restype, kind.argtypes = ctypes.c_int, [ctypes.c_void_p]
-    return sum(kind(get(index)) in GPU_KINDS for index in range(count()))
 
 
 @cache
