@@ -1,18 +1,15 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 from gguf_files import tiny_llama, tiny_weights
+from interrupting import interrupt
 
 from app.cli.texts import shipped
 from app.processes import python_module
@@ -101,19 +98,5 @@ def test_models_of_different_vocabularies_are_not_compared(environment: Mapping[
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C reaches process groups otherwise there")
 @pytest.mark.parametrize("verb", ["judge", "imatrix"])
 def test_ctrl_c_leaves_no_process_and_no_file(tmp_path: Path, environment: Mapping[str, str], verb: str) -> None:
-    process = subprocess.Popen(
-        python_module("app.cli.main", verb, "guide"),
-        env={**environment, "TMPDIR": str(tmp_path)},
-        cwd=tmp_path,
-        start_new_session=True,
-        stderr=subprocess.PIPE,
-    )
-    watched = psutil.Process(process.pid)
-    while not (children := watched.children()):
-        time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert b"Traceback" not in errors
-    assert not psutil.wait_procs(children, timeout=10)[1]
+    interrupt(environment, tmp_path, verb, "guide")
     assert not list(tmp_path.iterdir())

@@ -1,18 +1,15 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from checkpoints import TinyLlama
+from interrupting import interrupt
 
 from app.cli.mix_target import Target
 from app.processes import python_module
@@ -108,17 +105,9 @@ def test_a_size_out_of_reach_is_refused_with_the_range(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C reaches process groups otherwise there")
 def test_ctrl_c_leaves_no_process_and_no_file(tmp_path: Path, environment: Mapping[str, str]) -> None:
-    own = {**environment, "TMPDIR": str(tmp_path), "LOCALLLM_CACHE_DIR": str(tmp_path / "cache")}
-    command = python_module("app.cli.main", "quantize", "guide", "--size", "2MB")
-    process = subprocess.Popen(command, env=own, cwd=tmp_path, start_new_session=True, stderr=subprocess.PIPE)
-    watched = psutil.Process(process.pid)
-    while not (children := watched.children()):
-        time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert b"Traceback" not in errors
-    assert not psutil.wait_procs(children, timeout=10)[1]
+    interrupt(
+        {**environment, "LOCALLLM_CACHE_DIR": str(tmp_path / "cache")}, tmp_path, "quantize", "guide", "--size", "2MB"
+    )
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "selftest.json"]
 
 
