@@ -13,7 +13,7 @@ from quantizer.errors import UsageError
 from quantizer.kv_shape import KvShape
 from quantizer.tensor_types import TensorType, tensor_type_named
 
-__all__ = ["KV_TYPES", "KvTypes", "bytes_per_cell", "check_kv_types", "parse_kv_types"]
+__all__ = ["KV_TYPES", "KvTypes", "bytes_per_cell", "can_have", "check_kv_types", "parse_kv_types"]
 
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")  # from most to fewest bits
 
@@ -63,6 +63,15 @@ def check_kv_types(types: KvTypes, shape: KvShape) -> None:
             f"This model keeps keys and values as one vector, so they cannot be {types.k} and {types.v}.",
             f"Give one type, such as {types.k}.",
         )
+
+
+def can_have(types: KvTypes, shape: KvShape) -> bool:
+    """Return whether llama.cpp could keep a cache of this shape in these types."""
+    try:
+        check_kv_types(types, shape)
+    except UsageError:
+        return False
+    return True
 
 
 def bytes_per_cell(types: KvTypes, shape: KvShape) -> int:

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from offload.cache_size import cache_layers, cells_for
-from offload.kv_cache import KV_TYPES, KvTypes, check_kv_types
+from offload.kv_cache import KV_TYPES, KvTypes, can_have
 from offload.model import PlannedModel
-from quantizer.errors import UsageError
 from quantizer.layer_caches import layer_caches_of
 
 __all__ = ["KvRow", "kv_table"]
@@ -26,8 +25,8 @@ class KvRow:
 
 def kv_table(model: PlannedModel, n_sequences: int) -> tuple[KvRow, ...]:
     """Return a row for every doubling of the context, to what the model was trained on; only types it can have."""
-    caches = layer_caches_of(model.header)
-    types = [kv_types for name in KV_TYPES if _is_possible(kv_types := KvTypes(name, name), model)]
+    caches, shape = layer_caches_of(model.header), model.kv_shape
+    types = [kv_types for name in KV_TYPES if can_have(kv_types := KvTypes(name, name), shape)]
     rows = []
     for n_ctx in _contexts(model.n_ctx_train):
         cells = cells_for(caches, n_ctx, n_sequences=n_sequences)
@@ -38,11 +37,3 @@ def kv_table(model: PlannedModel, n_sequences: int) -> tuple[KvRow, ...]:
 def _contexts(n_ctx_train: int) -> list[int]:
     doublings = [_LEAST_N_CTX << power for power in range(_MOST_ROWS)]
     return [*(n_ctx for n_ctx in doublings if n_ctx < n_ctx_train), n_ctx_train or _LEAST_N_CTX]
-
-
-def _is_possible(types: KvTypes, model: PlannedModel) -> bool:
-    try:
-        check_kv_types(types, model.kv_shape)
-    except UsageError:
-        return False
-    return True

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from offload.assessment import Assessment, Verdict, assess
-from offload.kv_cache import KvTypes, check_kv_types
+from offload.kv_cache import KvTypes, can_have
 from offload.machine import Device, DeviceKind, Machine
 from offload.model import PlannedModel
 from offload.profile import Setting
 from offload.speed import Rates, expected_rates
 from offload.wording import gigabytes_per_s, memory, tokens
-from quantizer.errors import UsageError
 from quantizer.file_types import FILE_TYPES
 
 __all__ = ["Remedy", "remedies_of"]
@@ -81,11 +80,7 @@ def _smaller_file(case: _Case) -> Iterator[Remedy]:
 
 def _smaller_cache(case: _Case) -> Iterator[Remedy]:
     kv_types = KvTypes(_SMALLER_KV, _SMALLER_KV)
-    try:
-        check_kv_types(kv_types, case.model.kv_shape)
-    except UsageError:  # heads of another width: this way is closed
-        return
-    if case.setting.kv_types == KvTypes():
+    if case.setting.kv_types == KvTypes() and can_have(kv_types, case.model.kv_shape):
         profile = case.model.profile(replace(case.setting, kv_types=kv_types))
         found = assess(profile, case.machine, case.rates)
         saved = case.found.profile.cache_bytes - profile.cache_bytes

@@ -29,9 +29,9 @@ from app.engine.tuner import measure
 from app.engine.tuning import DEFAULT_WORK, Measured, Setting, TuneRequest, choose
 from app.settings import load_settings
 from offload.cpu import default_threads, usable_processors
-from offload.kv_cache import check_kv_types, parse_kv_types
+from offload.kv_cache import can_have, parse_kv_types
 from quantizer.child import watch_stdin
-from quantizer.errors import UsageError, UserError
+from quantizer.errors import UserError
 from quantizer.header import read_header
 from quantizer.kv_shape import KvShape, kv_shape_of
 
@@ -105,15 +105,7 @@ def _first(n_threads: int, cache_dir: Path) -> list[Setting]:
 
 def _possible(settings: list[Setting], shape: KvShape) -> list[Setting]:
     """Return those of `settings` whose cache this model can have."""
-    return [setting for setting in settings if _can_have(setting.kv_type, shape)]
-
-
-def _can_have(kv_type: str, shape: KvShape) -> bool:
-    try:
-        check_kv_types(parse_kv_types(kv_type), shape)
-    except UsageError:
-        return False
-    return True
+    return [setting for setting in settings if can_have(parse_kv_types(setting.kv_type), shape)]
 
 
 def _key(path: Path) -> str:
