@@ -43,18 +43,22 @@ class TextStream:
 
     def push(self, piece: bytes) -> str:
         """Return the text that `piece` makes safe to show. Sets `is_stopped` when a stop string is complete."""
-        self._decode(piece, is_final=False)
+        text = self._decode(piece, is_final=False)
+        if not self._stop:  # then nothing is ever held
+            self.n_shown += len(text)
+            return text
+        self._held += text
         return self._release(is_final=False)
 
     def finish(self) -> str:
         """Return what was held back, at the end of an answer that no stop string ended."""
-        self._decode(b"", is_final=True)
+        self._held += self._decode(b"", is_final=True)
         return self._release(is_final=True)
 
-    def _decode(self, piece: bytes, *, is_final: bool) -> None:
+    def _decode(self, piece: bytes, *, is_final: bool) -> str:
         text = self._decoder.decode(piece, final=is_final)
         self.n_decoded += len(text)
-        self._held += text
+        return text
 
     def _release(self, *, is_final: bool) -> str:
         found = [index for index in (self._held.find(text) for text in self._stop) if index >= 0]

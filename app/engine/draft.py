@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 __all__ = ["NO_DRAFT", "Draft", "SuffixIndex", "SuffixReader"]
 
-MAX_COUNTED_SUFFIXES = 32  # how many suffixes of the text, longest first, count a new occurrence
+MAX_COUNTED_SUFFIXES = 8  # how many suffixes of the text, longest first, count a new occurrence
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,16 @@ class _State:
 
 
 class SuffixIndex:
-    """An index of a growing text. `extend` takes O(1) amortised a token, `propose` O(tokens proposed)."""
+    """An index of a growing text. `extend` takes O(1) amortised a token, `propose` O(tokens proposed).
+
+    `n_matched` is the length of the longest suffix of the text that occurred before.
+    """
 
     def __init__(self, tokens: Iterable[int] = ()) -> None:
         self._states = [_State(0, -1, {})]
         self._last = 0
         self._n_tokens = 0
+        self.n_matched = 0
         self.extend(tokens)
 
     def extend(self, tokens: Iterable[int]) -> None:
@@ -68,11 +72,6 @@ class SuffixIndex:
 
     def __len__(self) -> int:
         return self._n_tokens
-
-    @property
-    def n_matched(self) -> int:
-        """The length of the longest suffix of the text that occurred before."""
-        return self._states[self._longest_repeated()].length
 
     @property
     def n_before(self) -> int:
@@ -124,17 +123,17 @@ class SuffixIndex:
 
     def _append(self, token: int) -> None:
         states = self._states
-        self._n_tokens += 1
-        new = len(states)
-        states.append(_State(self._n_tokens, 0, {}, self._n_tokens, used=self._n_tokens))
-        state = self._last
-        while state >= 0 and token not in states[state].following:
-            states[state].following[token] = new
-            state = states[state].link
-        if state >= 0:
-            states[new].link = self._suffix_state(state, token)
-        self._last = new
-        self._count_suffixes(states[new].link)
+        self._n_tokens = n_tokens = self._n_tokens + 1
+        new, newest = len(states), _State(n_tokens, 0, {}, n_tokens, 1, n_tokens)
+        states.append(newest)
+        index = self._last
+        while index >= 0 and token not in (state := states[index]).following:
+            state.following[token] = new
+            index = state.link
+        if index >= 0:
+            newest.link = self._suffix_state(index, token)
+            self._count_suffixes(newest.link)
+        self._last, self.n_matched = new, states[newest.link].length
 
     def _suffix_state(self, state: int, token: int) -> int:
         """Return the state of the longest repeated suffix, splitting off a clone where none ends just there."""
@@ -152,13 +151,15 @@ class SuffixIndex:
             state = states[state].link
         return clone
 
-    def _count_suffixes(self, state: int) -> None:
+    def _count_suffixes(self, index: int) -> None:
+        states, n_tokens = self._states, self._n_tokens
         for _ in range(MAX_COUNTED_SUFFIXES):
-            if state <= 0:
+            if index <= 0:
                 return
-            self._states[state].count += 1
-            self._states[state].used = self._n_tokens
-            state = self._states[state].link
+            state = states[index]
+            state.count += 1
+            state.used = n_tokens
+            index = state.link
 
 
 class SuffixReader:

@@ -45,6 +45,7 @@ class Drafter:
         self._acceptance = {source.name: Acceptance(source.evidence) for source in self._sources}
         self._n_plain = 1  # tokens of the step that is planned, drafts left out
         self._n_step = 1  # and with the drafts chosen so far
+        self.has_hope = False  # that some draft may pay in that step
 
     @property
     def source_names(self) -> tuple[str, ...]:
@@ -56,6 +57,7 @@ class Drafter:
 
     def assign(self, running: Many[Sequence], budget: StepBudget) -> None:
         """Give each running answer the draft that pays, counting what the others already add to the step."""
+        self.has_hope = False
         answering = [sequence for sequence in running if sequence.is_answering]
         self._n_step = self._n_plain = sum(min(sequence.n_pending, budget.n_prefill_tokens) for sequence in running)
         offers = []
@@ -87,6 +89,11 @@ class Drafter:
         for source in self._sources:
             source.release(sequence)
 
+    @property
+    def step_s(self) -> float | None:
+        """The seconds of a step of one token, None before one was seen."""
+        return self._cost.single_s
+
     def observe_step(self, n_tokens: int, duration_s: float) -> None:
         """Learn what a step of answers and their drafts cost."""
         self._cost.observe(n_tokens, duration_s)
@@ -107,8 +114,9 @@ class Drafter:
         """Return how many tokens to ask for: what may pay, or a guess to learn from."""
         hope = source.hope(offer.sequence, offer.n_most, n_answers)
         n_step = self._n_step - len(offer.draft.tokens)
-        if hope.most <= self._cost.least_rate(n_step, n_answers):
+        if hope.first <= self._cost.least_chance(n_step, n_answers):
             return source.n_guessed(offer.sequence)
+        self.has_hope = True
         cut = best_cut(hope.chances, self._cost, n_step, n_answers, hope.toll)
         return cut.n_tokens if cut.gain > offer.gain else source.n_guessed(offer.sequence)
 

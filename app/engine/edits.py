@@ -145,12 +145,10 @@ class EditedText:
 
     def hope(self, sequence: Sequence, n_most: int, n_answers: int) -> Hope:  # noqa: ARG002
         trail = self._trail(sequence)
-        if trail is None or not trail.ahead(1):
-            return NO_HOPE
-        return sequence.acceptance[self.name].surest(trail.n_agreed, n_most)
+        return NO_HOPE if trail is None else sequence.acceptance[self.name].surest(trail.n_agreed, n_most)
 
     def n_guessed(self, sequence: Sequence) -> int:
-        return 1 if sequence in self._trails else 0
+        return int(sequence in self._trails)
 
     def propose(self, questions: Many[Question]) -> list[Draft]:
         return [self._draft(question) for question in questions]

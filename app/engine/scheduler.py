@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["Demand", "StepBudget", "plan"]
 
 BLOCK_TOKENS = 16  # CPU kernels take so many at once; those left over cost up to 1.4 times as much as a block of them
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(NamedTuple):
     """A sequence that wants tokens computed.
 
     `n_pending` of them, the last `n_draft` being drafts. `is_answering` says that its answer has begun.

@@ -7,10 +7,10 @@ drafts are taken. Knows nothing of where drafts come from.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from itertools import chain, islice, repeat
 from operator import mul, truediv
+from typing import NamedTuple
 
 from app.engine.draft import Draft
 from app.engine.step_cost import StepCost
@@ -63,15 +63,14 @@ CONFIDENCE = Evidence(_confidence_levels, (0.2, 0.3, 0.5, 0.6, 0.75, 0.9), weigh
 _LEVELS_BY_MATCH = tuple(max(n_matched, 1).bit_length() - 1 for n_matched in range(2 ** len(MATCH_LENGTH.prior_rates)))
 
 
-@dataclass(frozen=True, slots=True)
-class Hope:
+class Hope(NamedTuple):
     """What may be expected of a draft before it is asked for: the chance of each token, and what drafting it costs.
 
-    No chance is above `most`. `toll` is per token, in units of a step of one token.
+    `first` is the most that the chance of the first token can be; `toll` is per token, in units of a step of one token.
     """
 
     chances: Iterable[float]
-    most: float
+    first: float
     toll: float = 0.0
 
 
@@ -102,20 +101,17 @@ class Acceptance:
         """The share of tried tokens that were taken, whatever spoke for them; hopeful before any was tried."""
         return self._n_taken / self._n_tried
 
-    def _rates(self) -> list[float]:
-        return list(map(truediv, self._taken, self._tried))
-
     def surest(self, n_matched: int, n_tokens: int) -> Hope:
         """Return what `n_tokens` behind a match would be worth that never went on in another way."""
-        rates, draft = self._rates(), Draft((), (1.0,) * n_tokens, n_matched)
-        first = next(iter(self._evidence.levels(draft)))
-        return Hope(self._chances(draft, rates), max(rates[first:]))
+        level = _LEVELS_BY_MATCH[min(n_matched, len(_LEVELS_BY_MATCH) - 1)]
+        return Hope(self._surest_chances(n_matched, n_tokens), self._taken[level] / self._tried[level])
+
+    def _surest_chances(self, n_matched: int, n_tokens: int) -> Iterator[float]:
+        yield from self.chances(Draft((), (1.0,) * n_tokens, n_matched))
 
     def chances(self, draft: Draft) -> Iterator[float]:
         """Return how likely each token of `draft` is to be taken where those before it were."""
-        return self._chances(draft, self._rates())
-
-    def _chances(self, draft: Draft, rates: Many[float]) -> Iterator[float]:
+        rates = list(map(truediv, self._taken, self._tried))
         likely = map(rates.__getitem__, self._evidence.levels(draft))  # endless for a match
         return map(mul, likely, draft.chances) if self._evidence.weighs_chances else islice(likely, len(draft.chances))
 

@@ -27,10 +27,6 @@ CPU_COST_RATIOS: dict[int, float] = {
 # fmt: on
 _OBSERVATION_WEIGHT = 0.2
 
-# How many tokens of a draft of 1 … MAX_DRAFT_TOKENS are taken where each is at the same rate, by that rate.
-_RATES = np.linspace(0.0, 1.0, 51)
-_N_EXPECTED = np.cumsum(_RATES[:, None] ** np.arange(1, MAX_DRAFT_TOKENS + 1), axis=1)
-
 
 @dataclass(slots=True)
 class StepCost:
@@ -39,7 +35,7 @@ class StepCost:
     ratios: dict[int, float] = field(default_factory=lambda: dict(CPU_COST_RATIOS))
     single_s: float | None = None
     _known: dict[int, list[float]] = field(default_factory=dict)  # `ratios_from` since it last learned
-    _least: dict[tuple[int, int], float] = field(default_factory=dict)  # and `least_rate`
+    _least: dict[tuple[int, int], float] = field(default_factory=dict)  # and `least_chance`
 
     @classmethod
     def through(cls, measured: Mapping[int, float]) -> StepCost:
@@ -77,15 +73,17 @@ class StepCost:
             known = self._known[n_step] = list(map(mul, _at(self.ratios, sizes), beyond))
         return iter(known)
 
-    def least_rate(self, n_step: int, n_answers: int) -> float:
-        """Return a rate of acceptance at or below which no draft pays in a step of `n_step` tokens for `n_answers`."""
-        key = n_step, n_answers
-        if key not in self._least:
+    def least_chance(self, n_step: int, n_answers: int) -> float:
+        """Return a chance of the first token at or below which no draft pays in a step of `n_step` tokens.
+
+        Even where all tokens behind the first come as surely as can be, a draft of n gives at most n times its chance.
+        """
+        least = self._least.get((n_step, n_answers))
+        if least is None:
             without, *costs = self.ratios_from(n_step)
-            pays = ((n_answers + _N_EXPECTED) * without > n_answers * np.array(costs)).any(axis=1)
-            least = int(pays.argmax()) if pays.any() else len(_RATES)
-            self._least[key] = float(_RATES[least - 1]) if least else -1.0  # a larger step that costs less always pays
-        return self._least[key]
+            added = (n_answers * (cost / without - 1) / n_tokens for n_tokens, cost in enumerate(costs, start=1))
+            least = self._least[n_step, n_answers] = min(added)
+        return least
 
     def saved_s(self, n_step: int, n_drafted: int, n_accepted: int) -> float:
         """Return the seconds that a draft saved in a step of `n_step` tokens without it, below 0 where it lost some.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -27,37 +28,33 @@ class Batch:
 
     def __init__(self, n_tokens: int, n_embd: int = 0) -> None:
         self.states: NDArray[np.float32] = np.zeros((n_tokens, n_embd), np.float32)
-        self._token = np.zeros(n_tokens, np.int32)
-        self._position = np.zeros(n_tokens, np.int32)
-        self._sequence_id = np.zeros(n_tokens, np.int32)
-        self._n_sequence_ids = np.ones(n_tokens, np.int32)
-        self._logits = np.zeros(n_tokens, np.int8)
-        address, width = self._sequence_id.ctypes.data, self._sequence_id.itemsize
-        self._sequence_id_at = np.arange(address, address + n_tokens * width, width, dtype=np.uintp)
+        integers = ctypes.c_int32 * n_tokens  # a few values are written to these much faster than to arrays of numpy
+        self._token, self._position, self._sequence_id = integers(), integers(), integers()
+        self._logits = (ctypes.c_int8 * n_tokens)()
+        begin, width = ctypes.addressof(self._sequence_id), ctypes.sizeof(ctypes.c_int32)
         self._batch = lib.llama_batch()
-        arrays: dict[str, NDArray[Any]] = {
+        self._own: dict[str, ctypes.Array[Any]] = {
             "token": self._token,
             "pos": self._position,
-            "n_seq_id": self._n_sequence_ids,
-            "seq_id": self._sequence_id_at,
+            "n_seq_id": integers(*[1] * n_tokens),
+            "seq_id": (ctypes.c_void_p * n_tokens)(*range(begin, begin + n_tokens * width, width)),
             "logits": self._logits,
         }
         if n_embd:
-            arrays["embd"] = self.states
-        for field, array in arrays.items():
-            kind = dict(lib.llama_batch._fields_)[field]
-            setattr(self._batch, field, ctypes.cast(ctypes.c_void_p(array.ctypes.data), kind))
+            self._own["embd"] = np.ctypeslib.as_ctypes(self.states)
+        for field, array in self._own.items():
+            setattr(self._batch, field, ctypes.cast(array, dict(lib.llama_batch._fields_)[field]))
 
     def fill(self, chunks: Sequence[Chunk]) -> lib.llama_batch:
         """Return the native batch of `chunks`; it is valid until the next call."""
         end = 0
         for chunk in chunks:
-            begin, end = end, end + len(chunk.tokens)
-            self._token[begin:end] = chunk.tokens
-            self._position[begin:end] = np.arange(chunk.position, chunk.position + end - begin)
-            self._sequence_id[begin:end] = chunk.sequence_id
-            self._logits[begin:end] = 0
-            self._logits[end - chunk.n_logits : end] = 1
+            n_tokens = len(chunk.tokens)
+            begin, end = end, end + n_tokens
+            self._token[begin:end] = [*chunk.tokens]
+            self._position[begin:end] = [*range(chunk.position, chunk.position + n_tokens)]
+            self._sequence_id[begin:end] = [*repeat(chunk.sequence_id, n_tokens)]
+            self._logits[begin:end] = [*repeat(0, n_tokens - chunk.n_logits), *repeat(1, chunk.n_logits)]
         self._batch.n_tokens = end
         return self._batch
 

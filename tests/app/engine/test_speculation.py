@@ -84,21 +84,23 @@ def test_rates_stay_between_nothing_and_all(n_matched: int, n_drafted: int, data
 
 
 @given(st.integers(1, 40), st.integers(1, 4), st.floats(0, 1), st.dictionaries(st.integers(2, 64), st.floats(0.5, 50)))
-def test_at_the_least_rate_or_below_it_no_draft_pays(n_step: int, n_answers: int, share: float, ratios: Ratios) -> None:
+def test_no_draft_pays_whose_first_token_has_the_least_chance_or_less(
+    n_step: int, n_answers: int, share: float, ratios: Ratios
+) -> None:
     cost = StepCost({1: 1.0, **ratios})
-    least = cost.least_rate(n_step, n_answers)
-    chances = repeat(max(0.0, share * least), MAX_DRAFT_TOKENS)
+    least = cost.least_chance(n_step, n_answers)
+    chances = [min(1.0, max(0.0, share * least)), *repeat(1.0, MAX_DRAFT_TOKENS - 1)]
     assert best_cut(chances, cost, n_step, n_answers).gain == pytest.approx(1.0) or least < 0
 
 
-def test_on_a_cpu_a_draft_may_pay_where_three_fifths_are_taken_and_not_where_half_are() -> None:
-    assert 0.5 <= StepCost().least_rate(1, 1) < 0.6
-    assert best_cut(repeat(0.6, 15), StepCost(), 1, 1).n_tokens > 0
-    assert StepCost({1: 1.0, 64: 64.0}).least_rate(1, 1) == 1.0
+def test_on_a_cpu_a_quarter_is_the_least_chance_that_may_pay() -> None:
+    assert 0.2 < StepCost().least_chance(1, 1) < 0.3
+    assert best_cut([0.3, *repeat(1.0, 14)], StepCost(), 1, 1).n_tokens > 0
+    assert StepCost({1: 1.0, 64: 64.0}).least_chance(1, 1) == pytest.approx(1.0)
 
 
 @given(st.integers(0, 80), st.integers(1, MAX_DRAFT_TOKENS), st.lists(st.tuples(st.integers(0, 80), st.booleans())))
-def test_no_token_of_the_surest_draft_is_likelier_than_it_says(
+def test_the_first_token_of_the_surest_draft_is_no_likelier_than_it_says(
     n_matched: int, n_tokens: int, tried: list[tuple[int, bool]]
 ) -> None:
     acceptance = Acceptance()
@@ -107,4 +109,4 @@ def test_no_token_of_the_surest_draft_is_likelier_than_it_says(
     hope = acceptance.surest(n_matched, n_tokens)
     chances = list(hope.chances)
     assert len(chances) == n_tokens
-    assert max(chances) <= hope.most
+    assert chances[0] <= hope.first
