@@ -17,6 +17,7 @@ from app.engine.cache import PrefixCache
 from app.engine.counters import Counters, DraftTally, Occupancy
 from app.engine.drafter import Drafter
 from app.engine.frames import Failed, Finished, Output
+from app.engine.multi_step import n_steps_at_once
 from app.engine.request import FinishReason, Request
 from app.engine.scheduler import StepBudget, plan
 from app.engine.seating import Seating
@@ -113,7 +114,7 @@ class Engine:
         if shares:
             self._backend.use_adapters(turn[0].adapters)
             by_key = {sequence.arrival: sequence for sequence in turn}
-            self._compute([(by_key[key], n_tokens) for key, n_tokens in shares.items()])
+            self._compute([(by_key[key], n_tokens) for key, n_tokens in shares.items()], self._n_more_steps())
 
     def save_one(self) -> bool:
         """Save one finished sequence that is not saved yet, in an idle moment. Return False when there is none."""
@@ -148,6 +149,8 @@ class Engine:
                 self._finish(sequence, FinishReason.LENGTH)
 
     def _apply_aborts(self) -> None:
+        if not self._aborted:
+            return
         with self._lock:
             aborted, self._aborted = self._aborted, set()
         for sequence in self._seating:
@@ -176,7 +179,13 @@ class Engine:
             if sequence.n_pending > 1 and shares.get(sequence.arrival) == sequence.n_pending:
                 shares[sequence.arrival] -= 1
 
-    def _compute(self, batch: Batch) -> None:
+    def _n_more_steps(self) -> int:
+        """Return how many steps may follow this one before anything else is looked at."""
+        if self._drafter.has_hope or self._seating.n_waiting or not self._facts.can_cut:
+            return 0
+        return n_steps_at_once(self._seating.running, self._drafter.step_s) - 1
+
+    def _compute(self, batch: Batch, n_more_steps: int) -> None:
         begun_s = self._clock()
         with self._lock:
             self._in_flight = {sequence.request.request_id for sequence, _ in batch}
@@ -190,12 +199,12 @@ class Engine:
                 self._in_flight = set()
         if status is DecodeStatus.DONE:
             are_answers = all(sequence.is_answering for sequence, _ in batch)
-            self._accept(batch)
+            n_steps = self._accept(batch, n_more_steps)
             duration_s = self._clock() - begun_s
-            self.counters.n_steps += 1
+            self.counters.n_steps += n_steps
             self.counters.busy_s += duration_s
             if are_answers:
-                self._drafter.observe_step(sum(n_tokens for _, n_tokens in batch), duration_s)
+                self._drafter.observe_step(sum(n_tokens for _, n_tokens in batch), duration_s / n_steps)
         elif status is DecodeStatus.INTERRUPTED:
             for sequence, _ in batch:
                 sequence.n_computed = self._cache.cut(sequence.place, sequence.n_computed)
@@ -207,8 +216,9 @@ class Engine:
             self._cache.cut(sequence.place, sequence.n_computed)  # parts of the batch may be in it
             self._finish(sequence, FinishReason.ERROR, error)
 
-    def _accept(self, batch: Batch) -> None:
-        row = 0
+    def _accept(self, batch: Batch, n_more_steps: int) -> int:
+        """Take what the batch computed; return how many steps were run in all."""
+        row, n_steps = 0, 1
         for sequence, n_tokens in batch:
             n_known = min(n_tokens, sequence.n_pending)
             begin = sequence.n_computed
@@ -220,28 +230,31 @@ class Engine:
                 self._cache.checkpoint(sequence.place)
             elif sequence.n_pending == 0:
                 try:
-                    self._advance(sequence, row + n_known - 1, n_tokens - n_known)
+                    n_steps = self._advance(sequence, row + n_known - 1, n_tokens - n_known, n_more_steps)
                 except UserError as error:  # a grammar that allows no token ends its own request only
                     self._cache.cut(sequence.place, sequence.n_computed)
                     self._finish(sequence, FinishReason.ERROR, error)
             row += n_tokens
+        return n_steps
 
-    def _advance(self, sequence: Sequence, row: int, n_draft: int) -> None:
-        """Say what the logits of `row` and of the `n_draft` rows after it add to an answer."""
-        said = self._verifier.verify(sequence, row, n_draft)
+    def _advance(self, sequence: Sequence, row: int, n_draft: int, n_more_steps: int) -> int:
+        """Say what the logits of `row` and of the `n_draft` rows after it add to an answer; return the steps run."""
+        said = self._verifier.verify(sequence, row, n_draft, n_more_steps)
+        if n_draft or n_more_steps:
+            self._keep(sequence, said.n_accepted)
         if n_draft:
-            self._settle_draft(sequence, n_draft, said.n_accepted)
+            self.counters.drafts[sequence.draft.source].add(n_draft, said.n_accepted)
+            self._drafter.settle(sequence, n_draft, said.n_accepted)
         logprobs = () if sequence.ledger is None else sequence.ledger.release(sequence.text.n_shown)
         if said.text or logprobs:
             self._emit(Output(sequence.request.request_id, said.text, sequence.n_output, logprobs))
         if said.reason is not None:
             self._finish(sequence, said.reason)
+        return said.n_steps
 
-    def _settle_draft(self, sequence: Sequence, n_draft: int, n_accepted: int) -> None:
-        """Keep the accepted tokens in the cache, cut the others, and learn from both."""
-        accepted = sequence.draft.tokens[:n_accepted]
+    def _keep(self, sequence: Sequence, n_accepted: int) -> None:
+        """Keep the tokens that are computed and said in the cache, and cut those behind them."""
+        begin = sequence.n_computed
         sequence.n_computed += n_accepted
         self._cache.cut(sequence.place, sequence.n_computed)
-        self._cache.computed(sequence.place, accepted)
-        self.counters.drafts[sequence.draft.source].add(n_draft, n_accepted)
-        self._drafter.settle(sequence, n_draft, n_accepted)
+        self._cache.computed(sequence.place, sequence.tokens[begin : sequence.n_computed])

@@ -6,25 +6,29 @@ the output as it was. Owns where an answer ends. Knows nothing of the cache or o
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from app.engine.backend import Backend
 from app.engine.counters import Counters
 from app.engine.logprobs import log_softmax, most_likely
+from app.engine.multi_step import say
 from app.engine.request import FinishReason, TokenLogprob
 from app.engine.sequence import Sequence
 
 __all__ = ["Said", "Verifier"]
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What one step adds to an answer: draft tokens taken, text that may be shown, why it ends with that, if so."""
+class Said(NamedTuple):
+    """What is added to an answer: tokens that are computed too, text that may be shown, why it ends with that, if so.
+
+    `n_steps` were run for it, the one before that gave the first logits included.
+    """
 
     n_accepted: int
     text: str
     reason: FinishReason | None
+    n_steps: int = 1
 
 
 class Verifier:
@@ -42,25 +46,39 @@ class Verifier:
         self._on_sample = on_sample
         self._clock = clock
 
-    def verify(self, sequence: Sequence, row: int, n_draft: int) -> Said:
+    def verify(self, sequence: Sequence, row: int, n_draft: int, n_more_steps: int = 0) -> Said:
         """Sample from `row` and, while the draft is what is sampled, from the `n_draft` rows after it.
 
-        Raises RequestError where a grammar allows no token.
+        Without a draft, `n_more_steps` may be computed and sampled right behind it. Raises EngineError when that fails,
+        RequestError where a grammar allows no token.
         """
+        if (reason := _limit_reason(sequence)) is not None:  # only its prompt was asked for
+            return Said(0, "", reason)
+        token = sequence.sampler.sample(row)
+        self._on_sample(sequence, token)
+        if n_more_steps:
+            said = say(self._backend, sequence, token, n_more_steps)
+        else:
+            said = [token, *self._confirmed(sequence, token, row, n_draft)]
+        n_steps = len(said) if n_more_steps else 1
         text = ""
-        n_accepted = 0
-        while (reason := _limit_reason(sequence)) is None:
-            token = sequence.sampler.sample(row + n_accepted)
-            self._on_sample(sequence, token)
+        for n_accepted, token in enumerate(said):
             offset = sequence.text.n_decoded
             reason, more = self._take(sequence, token)
             self._note_logprob(sequence, row + n_accepted, token, offset)
             text += more
-            if reason is not None or n_accepted == n_draft or token != sequence.draft.tokens[n_accepted]:
+            if reason is not None:
                 break
-            n_accepted += 1
-        self._count_output(sequence)
-        return Said(n_accepted, text, reason)
+        self._count_output(sequence, n_steps)
+        return Said(n_accepted, text, reason, n_steps)
+
+    def _confirmed(self, sequence: Sequence, token: int, row: int, n_draft: int) -> Iterator[int]:
+        """Go on sampling behind `token` while the draft is what is sampled."""
+        for index in range(n_draft):
+            if token != sequence.draft.tokens[index] or self._backend.is_end(token):
+                return
+            token = sequence.sampler.sample(row + index + 1)
+            yield token
 
     def _take(self, sequence: Sequence, token: int) -> tuple[FinishReason | None, str]:
         """Append a sampled token; return why the answer ends with it, if so, and the text it makes safe to show."""
@@ -91,16 +109,14 @@ class Verifier:
         entry = TokenLogprob(self._piece(sequence, token), float(logprobs[token]), rivals, offset)
         sequence.ledger.add(entry, sequence.text.end)
 
-    def _count_output(self, sequence: Sequence) -> None:
-        if sequence.first_token_s is None:  # only its prompt was asked for
-            return
+    def _count_output(self, sequence: Sequence, n_passes: int) -> None:
         now_s = self._clock()
         if sequence.last_output_s is None:
             self._counters.begin(sequence.usage(), sequence.timings(now_s))
         else:
             self._counters.inter_token_s.record(now_s - sequence.last_output_s)
         sequence.last_output_s = now_s
-        sequence.n_passes += 1
+        sequence.n_passes += n_passes
 
 
 def _limit_reason(sequence: Sequence) -> FinishReason | None:
