@@ -19,7 +19,7 @@ from app.service.anticipation import Anticipation
 from app.service.attachments import NOTHING_ATTACHED, Attachments
 from app.service.idle_tuning import IdleTuning
 from app.service.model_file import ModelFile, read_model_file
-from app.service.prompt import Prompt, Renderer, make_prompt
+from app.service.prompt import NO_VARIABLES, Prompt, Renderer, make_prompt
 from app.service.supervisor import AnswerEvent, Supervisor
 from app.service.tools.offer import NO_TOOLS, Offer
 from app.settings import Settings
@@ -122,17 +122,30 @@ class ModelManager:
         installed = await asyncio.to_thread(available, self._settings)
         return (*loaded, *(ref for ref in installed if ref.path not in {model.path for model in loaded}))
 
-    async def prompt(self, model: ServedModel, messages: Sequence[dict[str, Any]], offer: Offer = NO_TOOLS) -> Prompt:
+    async def prompt(
+        self,
+        model: ServedModel,
+        messages: Sequence[dict[str, Any]],
+        offer: Offer = NO_TOOLS,
+        variables: Mapping[str, Any] = NO_VARIABLES,
+    ) -> Prompt:
         """Return `messages` in the form that `model` was trained on. Raises RequestError when it has none."""
         if not model.file.chat_template:
             raise RequestError(f"{model.ref.id} has no chat template.", "Use /v1/completions with it.")
-        return await make_prompt(self._renderer, model.file, messages, offer)
+        return await make_prompt(self._renderer, model.file, messages, offer, variables)
 
-    def anticipate(self, model: ServedModel, request: Request, said: Sequence[dict[str, Any]], offer: Offer) -> None:
+    def anticipate(
+        self,
+        model: ServedModel,
+        request: Request,
+        said: Sequence[dict[str, Any]],
+        offer: Offer,
+        variables: Mapping[str, Any],
+    ) -> None:
         """Let `model` compute ahead what follows `said`, which ends with its answer to `request`, where that is set."""
 
         async def prompt_after(text: str) -> Prompt:
-            return await self.prompt(model, [*said, {"role": "user", "content": text}], offer)
+            return await self.prompt(model, [*said, {"role": "user", "content": text}], offer, variables)
 
         if self._settings.anticipate:
             model.anticipation.begin(request, prompt_after)

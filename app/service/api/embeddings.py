@@ -10,10 +10,11 @@ import struct
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from pydantic import Field, StrictInt
 
 from app.engine.frames import Embedded, Ranked
 from app.service.api.access import models_of
+from app.service.api.bodies import Body, Text
 from app.service.body import read_body
 from app.service.streaming import JsonBytes, while_connected
 from quantizer.errors import RequestError
@@ -25,15 +26,12 @@ router = APIRouter()
 MAX_INPUTS = 2048  # OpenAI's limit
 _FLOAT32 = struct.Struct("<f")
 
-Text = Annotated[str, Field(strict=True)]
 TokenIds = Annotated[list[StrictInt], Field(min_length=1)]
 Inputs = Annotated[list[Text] | list[TokenIds], Field(min_length=1, max_length=MAX_INPUTS)]
 
 
-class EmbeddingsBody(BaseModel):
+class EmbeddingsBody(Body):
     """One text, one list of token ids, or a list of either."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     input: Text | TokenIds | Inputs
     model: Text = ""
@@ -46,10 +44,8 @@ class EmbeddingsBody(BaseModel):
         return [item if isinstance(item, str) else tuple(item) for item in ([given] if is_one else given)]
 
 
-class RerankBody(BaseModel):
+class RerankBody(Body):
     """`documents` to be ordered by how well they answer `query`; the best `top_n` are told, all without it."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     query: Text
     documents: Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS)]

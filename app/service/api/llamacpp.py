@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict, StrictInt
+from pydantic import StrictInt
 
 from app.service.api.access import models_of
+from app.service.api.bodies import Body
 from app.service.body import read_body
 from app.service.problems import llamacpp_error
 from app.service.streaming import JsonBytes
@@ -18,10 +19,8 @@ router = APIRouter()
 _LOADING = {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
 
 
-class TokenizeBody(BaseModel):
+class TokenizeBody(Body):
     """`content` as text; special tokens written in it count as such unless `parse_special` is false."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     content: str
     add_special: bool = False
@@ -29,10 +28,8 @@ class TokenizeBody(BaseModel):
     model: str = ""
 
 
-class DetokenizeBody(BaseModel):
+class DetokenizeBody(Body):
     """`tokens` of the model's vocabulary."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     tokens: list[StrictInt]
     model: str = ""

@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict
 
 from app import __version__
 from app.service.api.access import models_of
+from app.service.api.bodies import Body
 from app.service.api.engine_counters import counters_of
 from app.service.body import read_body
 from app.service.models import ServedModel
@@ -27,10 +27,8 @@ router = APIRouter(prefix="/api/localllm")
 error_body = partial(openai_error, hide_paths=False)
 
 
-class LoadBody(BaseModel):
+class LoadBody(Body):
     """`model` is a name or a path; empty is the default model."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     model: str = ""
 
