@@ -94,5 +94,11 @@ class _Filling:
     variables: Mapping[str, Any]
 
     async def __call__(self, messages: Messages, tools: Sequence[Mapping[str, Any]] | None) -> str:
-        tokens = {"bos_token": self.file.bos_token, "eos_token": self.file.eos_token}
-        return await self.renderer.render(self.file.chat_template, messages, tools=tools, **tokens, **self.variables)
+        return await self.renderer.render(
+            self.file.chat_template,
+            messages,
+            bos_token=self.file.bos_token,
+            eos_token=self.file.eos_token,
+            tools=tools,
+            **self.variables,
+        )
