@@ -69,10 +69,11 @@ def resolve(name: str, settings: Settings) -> ModelRef:
 def named(name: str, here: Sequence[ModelRef]) -> ModelRef:
     """Return the model of `here` called `name`: an id, a file stem, a repo or publisher/repo. Paths are no names.
 
+    Ollama's clients put `:latest` behind a name without a tag; it means nothing.
     Raises UnknownModelError that lists what is here.
     """
     for matches in _MATCHERS:
-        found = [ref for ref in here if matches(ref, name.lower())]
+        found = [ref for ref in here if matches(ref, name.lower().removesuffix(":latest"))]
         if len(found) == 1:
             return found[0]
         if found:

@@ -6,6 +6,7 @@ Owns which models are loaded and which one answers when a request names none. Kn
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -17,13 +18,14 @@ from app.library.resolve import ModelRef, available, named, resolve
 from app.processes import python_module
 from app.service.anticipation import Anticipation
 from app.service.attachments import NOTHING_ATTACHED, Attachments
+from app.service.file_facts import FactsShelf, FileFacts
 from app.service.idle_tuning import IdleTuning
 from app.service.model_file import ModelFile, read_model_file
 from app.service.prompt import NO_VARIABLES, Prompt, Renderer, make_prompt
 from app.service.supervisor import AnswerEvent, Supervisor
 from app.service.tools.offer import NO_TOOLS, Offer
 from app.settings import Settings
-from quantizer.errors import RequestError, UsageError
+from quantizer.errors import ModelFileError, RequestError, UsageError
 
 __all__ = ["ModelManager", "ServedModel", "worker_command"]
 
@@ -46,6 +48,12 @@ class ServedModel:
         self.anticipation.give_way()
         return self.engine.answer(*requests)
 
+    async def n_tokens(self, prompt: str | tuple[int, ...], *, add_special: bool) -> int:
+        """Return how many tokens `prompt` has for this model."""
+        if isinstance(prompt, tuple):
+            return len(prompt)
+        return len(await self.engine.tokenize(prompt, add_special=add_special, parse_special=True))
+
 
 def worker_command(settings: Settings) -> list[str]:
     """Return the command line of an engine worker. Raises UsageError for an engine that does not exist."""
@@ -63,6 +71,7 @@ class ModelManager:
         self._renderer = renderer
         self._models: dict[str, ServedModel] = {}
         self._opening = asyncio.Lock()
+        self._facts = FactsShelf()
         self._tuning = IdleTuning(self._is_busy)
 
     @property
@@ -113,14 +122,32 @@ class ModelManager:
 
         Only names are taken, no paths. Raises UnknownModelError that lists what is here.
         """
+        return self._known(name) or await self._open(await self.find(name))
+
+    async def find(self, name: str) -> ModelRef:
+        """Return what `named` would load. Raises UnknownModelError that lists what is here."""
         known = self._known(name)
-        return known or await self._open(named(name, await self.here()))
+        return known.ref if known else named(name, await self.here())
 
     async def here(self) -> tuple[ModelRef, ...]:
         """Return every model that a request may name: the loaded ones first, then the installed ones."""
         loaded = [model.ref for model in self.loaded]
         installed = await asyncio.to_thread(available, self._settings)
         return (*loaded, *(ref for ref in installed if ref.path not in {model.path for model in loaded}))
+
+    def serving(self, ref: ModelRef) -> ServedModel | None:
+        """Return the model of `ref` with its engine, None where it has none."""
+        return next((model for model in self.loaded if model.ref.path == ref.path), None)
+
+    async def described(self) -> list[tuple[ModelRef, FileFacts]]:
+        """Return every model that a request may name, with its facts; files that the gate refuses are none."""
+        refs = await self.here()
+        found = await asyncio.gather(*(self._facts_or_none(ref) for ref in refs))
+        return [(ref, facts) for ref, facts in zip(refs, found, strict=True) if facts]
+
+    async def facts(self, ref: ModelRef) -> FileFacts:
+        """Return what the file of `ref` says of itself. Raises ModelFileError when the gate does not let it through."""
+        return await self._facts.of(ref.path)
 
     async def prompt(
         self,
@@ -168,10 +195,14 @@ class ModelManager:
     def _known(self, name: str) -> ServedModel | None:
         return self._models.get(name) if name else self.default
 
+    async def _facts_or_none(self, ref: ModelRef) -> FileFacts | None:
+        with contextlib.suppress(ModelFileError):
+            return await self.facts(ref)
+        return None
+
     async def _open(self, ref: ModelRef) -> ServedModel:
         async with self._opening:
-            same = next((model for model in self.loaded if model.ref.path == ref.path), None)
-            return same or self.add(ref, await asyncio.to_thread(read_model_file, ref.path))
+            return self.serving(ref) or self.add(ref, await asyncio.to_thread(read_model_file, ref.path))
 
     def _free_id(self, wanted: str) -> str:
         """Return `wanted`, numbered when another file has that id already."""

@@ -11,7 +11,9 @@ from app.service.api.bodies import Body, Text
 from app.service.api.function_tools import CallBody
 from quantizer.errors import RequestError
 
-__all__ = ["ChatMessage"]
+__all__ = ["ChatMessage", "ContentPart"]
+
+_TEXT_TYPES = ("text", "input_text", "output_text")
 
 
 class ContentPart(Body):
@@ -47,7 +49,7 @@ class ChatMessage(Body):
 
 
 def _text_of(part: ContentPart) -> str:
-    if part.type not in ("text", "input_text"):
+    if part.type not in _TEXT_TYPES:
         cause = f"A message has content of type {part.type[:40]!r}, which no model here takes."
         raise RequestError(cause, "Send text.")
     return part.text

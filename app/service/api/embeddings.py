@@ -19,7 +19,7 @@ from app.service.body import read_body
 from app.service.streaming import JsonBytes, while_connected
 from quantizer.errors import RequestError
 
-__all__ = ["EmbeddingsBody", "RerankBody", "router"]
+__all__ = ["EmbeddingsBody", "RerankBody", "as_floats", "check_dimensions", "router"]
 
 router = APIRouter()
 
@@ -80,11 +80,8 @@ async def rerank(request: Request) -> Response:
 
 
 def _embeddings(embedded: Embedded, body: EmbeddingsBody, model_id: str) -> dict[str, Any]:
-    n_dimensions = len(embedded.vectors[0]) // _FLOAT32.size
-    if body.dimensions not in (None, n_dimensions):
-        cause = f"This model's embeddings have {n_dimensions} dimensions, and {body.dimensions} were asked for."
-        raise RequestError(cause, "Leave `dimensions` out: the file does not say that shorter vectors are any good.")
-    encode = _as_base64 if body.encoding_format == "base64" else _as_floats
+    check_dimensions(embedded, body.dimensions)
+    encode = _as_base64 if body.encoding_format == "base64" else as_floats
     data = [
         {"object": "embedding", "index": index, "embedding": encode(vector)}
         for index, vector in enumerate(embedded.vectors)
@@ -100,7 +97,16 @@ def _ranking(ranked: Ranked, body: RerankBody, model_id: str) -> dict[str, Any]:
     return {"model": model_id, "object": "list", "usage": _usage(ranked.n_tokens), "results": results}
 
 
-def _as_floats(vector: bytes) -> list[float]:
+def check_dimensions(embedded: Embedded, wanted: int | None) -> None:
+    """Raise RequestError unless the vectors have as many dimensions as were `wanted`."""
+    n_dimensions = len(embedded.vectors[0]) // _FLOAT32.size
+    if wanted not in (None, n_dimensions):
+        cause = f"This model's embeddings have {n_dimensions} dimensions, and {wanted} were asked for."
+        raise RequestError(cause, "Leave `dimensions` out: the file does not say that shorter vectors are any good.")
+
+
+def as_floats(vector: bytes) -> list[float]:
+    """Return the numbers of a vector."""
     return [value for (value,) in _FLOAT32.iter_unpack(vector)]
 
 

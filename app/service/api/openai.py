@@ -1,4 +1,4 @@
-"""OpenAI's dialect: /v1/models, /v1/chat/completions, /v1/completions.
+"""OpenAI's dialect: /v1/models, /v1/chat/completions, /v1/completions, and Mistral's /v1/fim/completions.
 
 Owns these routes; bodies and answers have modules of their own. Knows nothing of how an answer is made.
 """
@@ -15,10 +15,11 @@ from app.library.resolve import ModelRef, UnknownModelError
 from app.service.answer import Answer
 from app.service.api.access import models_of
 from app.service.api.openai_answers import AnswerShape, Kind
-from app.service.api.openai_bodies import ChatBody, CompletionBody, OpenAiBody
+from app.service.api.openai_bodies import ChatBody, CompletionBody, FimBody, OpenAiBody
 from app.service.body import read_body
 from app.service.chat import generation_of
 from app.service.generation import Generation
+from app.service.infill.gap import filling_of
 from app.service.models import ServedModel
 from app.service.problems import openai_error
 from app.service.streaming import EventStream, JsonBytes, event, while_connected
@@ -38,8 +39,7 @@ Prepare = Callable[[], Awaitable[Generation]]
 async def list_models(request: Request) -> Response:
     """Every model that a request may name."""
     models = models_of(request)
-    entries = {model.ref.id: model for model in models.loaded}
-    data = [_model_entry(ref, entries.get(ref.id)) for ref in await models.here()]
+    data = [_model_entry(ref, models.serving(ref)) for ref in await models.here()]
     return JsonBytes({"object": "list", "data": data})
 
 
@@ -50,7 +50,7 @@ async def retrieve_model(request: Request, model_id: str) -> Response:
     here = await models.here()
     for ref in here:
         if ref.id == model_id:
-            return JsonBytes(_model_entry(ref, next((model for model in models.loaded if model.ref == ref), None)))
+            return JsonBytes(_model_entry(ref, models.serving(ref)))
     names = ", ".join(ref.id for ref in here)
     raise UnknownModelError(f"There is no model {model_id!r}.", f"Here are: {names}.")
 
@@ -67,26 +67,39 @@ async def chat_completions(request: Request) -> Response:
 
 @router.post("/completions")
 async def completions(request: Request) -> Response:
-    """The continuation of a text."""
+    """The continuation of a text, or what stands between two."""
     body = await read_body(request, CompletionBody)
-    generation = Generation(body.completion_requests())
+    requests, gap, echoed = body.completion_requests(), body.gap, body.echoed()
     model = await models_of(request).named(body.model or "")
 
     async def prepare() -> Generation:
-        return generation
+        return await filling_of(model, gap, requests) if gap else Generation(requests)
 
-    return await _respond(request, "text", body, model, prepare)
+    return await _respond(request, "text", body, model, prepare, echoed)
 
 
-async def _respond(request: Request, kind: Kind, body: OpenAiBody, model: ServedModel, prepare: Prepare) -> Response:
+@router.post("/fim/completions")
+async def fim_completions(request: Request) -> Response:
+    """What stands between two texts, as Mistral has it: told like a chat's answer."""
+    body = await read_body(request, FimBody)
+    requests = body.request().variants(body.n_answers())
+    model = await models_of(request).named(body.model or "")
+    return await _respond(request, "chat", body, model, lambda: filling_of(model, body.gap, requests))
+
+
+async def _respond(
+    request: Request, kind: Kind, body: OpenAiBody, model: ServedModel, prepare: Prepare, echoed: str = ""
+) -> Response:
     if body.stream:
-        return EventStream(_chunks(kind, model, prepare, body), openai_error)
-    return await while_connected(request, _whole(kind, model, prepare))
+        return EventStream(_chunks(kind, model, prepare, body, echoed), openai_error)
+    return await while_connected(request, _whole(kind, model, prepare, echoed))
 
 
-async def _chunks(kind: Kind, model: ServedModel, prepare: Prepare, body: OpenAiBody) -> AsyncGenerator[bytes, None]:
+async def _chunks(
+    kind: Kind, model: ServedModel, prepare: Prepare, body: OpenAiBody, echoed: str
+) -> AsyncGenerator[bytes, None]:
     generation = await prepare()
-    shape = AnswerShape.of(kind, generation.requests, model.ref.id)
+    shape = AnswerShape.of(kind, generation.requests, model.ref.id, echoed)
     ended: list[Answer] = []
     is_opened = False
     async with aclosing(generation.parts(model)) as parts:
@@ -105,9 +118,9 @@ async def _chunks(kind: Kind, model: ServedModel, prepare: Prepare, body: OpenAi
     yield _DONE
 
 
-async def _whole(kind: Kind, model: ServedModel, prepare: Prepare) -> Response:
+async def _whole(kind: Kind, model: ServedModel, prepare: Prepare, echoed: str) -> Response:
     generation = await prepare()
-    shape = AnswerShape.of(kind, generation.requests, model.ref.id)
+    shape = AnswerShape.of(kind, generation.requests, model.ref.id, echoed)
     return JsonBytes(shape.whole(await generation.answers(model)))
 
 

@@ -6,21 +6,22 @@ responses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool
 
 from app.engine.request import Request
-from app.service.api.bodies import Body, Text, TokenIds
+from app.service.api.bodies import Body, Text
 from app.service.api.chat_message import ChatMessage
 from app.service.api.function_tools import ChoiceBody, ToolBody, offer_of
 from app.service.api.generation_body import GenerationBody
 from app.service.api.openai_formats import ResponseFormat
+from app.service.api.prompt_field import PromptField
 from app.service.chat import ChatTurn
+from app.service.infill.gap import Gap
 from quantizer.errors import RequestError
 
-__all__ = ["ChatBody", "CompletionBody", "OpenAiBody"]
+__all__ = ["ChatBody", "CompletionBody", "FimBody", "OpenAiBody"]
 
 MAX_ANSWERS = 8
 
@@ -83,30 +84,43 @@ class ChatBody(OpenAiBody):
         return self.top_logprobs or 0 if self.logprobs else None
 
 
-class CompletionBody(OpenAiBody):
-    """The body of /v1/completions. The prompt is text or token ids, or a list of one of them."""
+class CompletionBody(OpenAiBody, PromptField):
+    """The body of /v1/completions; with a `suffix` the answer is what stands between the two."""
 
-    prompt: Text | list[Text] | TokenIds | list[TokenIds]
     suffix: Text | None = None
     logprobs: StrictBool | int | None = None
+    echo: bool | None = None
 
     def completion_requests(self) -> tuple[Request, ...]:
-        """Raises RequestError for several prompts, and for a suffix: the answer would not know of it."""
-        if self.suffix:
-            raise RequestError("A suffix is not served by /v1/completions.", "Leave it out.")
-        return self.request(self._prompt()).variants(self.n_answers())
+        """Return the engine's requests to continue the prompt. Raises RequestError for several prompts."""
+        return self.request(self.one_prompt()).variants(self.n_answers())
+
+    @property
+    def gap(self) -> Gap | None:
+        """What is to be filled, None where the prompt is only continued. Raises RequestError for token ids."""
+        return Gap(prefix=self.text_prompt(), suffix=self.suffix) if self.suffix else None
+
+    def echoed(self) -> str:
+        """Return the text before the answer. Raises RequestError where that is more than the prompt's own."""
+        if not self.echo:
+            return ""
+        if self.logprobs:
+            raise RequestError("echo with logprobs is not served: the prompt's are not told.", "Leave one out.")
+        return self.text_prompt()
 
     def _n_logprobs(self) -> int | None:
         return None if self.logprobs is None or self.logprobs is False else int(self.logprobs)
 
-    def _prompt(self) -> str | tuple[int, ...]:
-        prompt: Any = self.prompt
-        if isinstance(prompt, list) and not (prompt and isinstance(prompt[0], int)):
-            _require_one(prompt)
-            prompt = prompt[0]
-        return prompt if isinstance(prompt, str) else tuple(prompt)
 
+class FimBody(OpenAiBody):
+    """The body of /v1/fim/completions, which is Mistral's."""
 
-def _require_one(prompts: Sequence[object]) -> None:
-    if len(prompts) != 1:
-        raise RequestError(f"{len(prompts)} prompts were given.", "Give one prompt a request.")
+    prompt: Text
+    suffix: Text | None = None
+
+    @property
+    def gap(self) -> Gap:
+        return Gap(prefix=self.prompt, suffix=self.suffix or "")
+
+    def _n_logprobs(self) -> int | None:
+        return None

@@ -91,7 +91,7 @@ class SamplingBody(Body):
             given["dry_sequence_breakers"] = tuple(self.dry_sequence_breakers)
         if format_grammar:
             if self.grammar:
-                raise RequestError("Both grammar and response_format are given.", "Give one of them.")
+                raise RequestError("Both grammar and response_format (or a schema) are given.", "Give one of them.")
             given["grammar"] = format_grammar
         return SamplingParams(**given, logit_bias=self._biases())
 

@@ -219,7 +219,6 @@ def test_what_cannot_be_served_is_refused_with_the_field_named(
         ({"prompt": [999_999]}, "vocabulary"),
         ({"prompt": [-1]}, "vocabulary"),
         ({"prompt": [2**80]}, "vocabulary"),
-        ({"prompt": "def f(", "suffix": ")"}, "suffix"),
         ({"prompt": "x", "temperature": "NaN"}, "temperature"),
     ],
 )
