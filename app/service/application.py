@@ -17,6 +17,7 @@ from app.service.api import (
     embeddings,
     llamacpp,
     localllm,
+    ollama,
     openai,
 )
 from app.service.guard import Guard, GuardPolicy
@@ -26,6 +27,7 @@ from app.service.problems import (
     ErrorBody,
     RefusedError,
     llamacpp_error,
+    ollama_error,
     openai_error,
     status_of,
 )
@@ -38,6 +40,7 @@ __all__ = ["create_app"]
 _SURFACES = (
     openai,
     embeddings,
+    ollama,
     llamacpp,
     localllm,
 )
@@ -50,6 +53,7 @@ _LLAMACPP_PATHS = (
 )
 _ERROR_BODIES: tuple[tuple[str, ErrorBody], ...] = (
     ("/api/localllm/", localllm.error_body),
+    ("/api/", ollama_error),
     *((path, llamacpp_error) for path in _LLAMACPP_PATHS),
 )
 _CODES = {404: "not_found", 405: "method_not_allowed"}
