@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from app.service.api import (
+    anthropic,
     embeddings,
     llamacpp,
     localllm,
@@ -26,6 +27,7 @@ from app.service.problems import (
     BUG,
     ErrorBody,
     RefusedError,
+    anthropic_error,
     llamacpp_error,
     ollama_error,
     openai_error,
@@ -40,6 +42,7 @@ __all__ = ["create_app"]
 _SURFACES = (
     openai,
     embeddings,
+    anthropic,
     ollama,
     llamacpp,
     localllm,
@@ -54,6 +57,7 @@ _LLAMACPP_PATHS = (
 _ERROR_BODIES: tuple[tuple[str, ErrorBody], ...] = (
     ("/api/localllm/", localllm.error_body),
     ("/api/", ollama_error),
+    ("/v1/messages", anthropic_error),
     *((path, llamacpp_error) for path in _LLAMACPP_PATHS),
 )
 _CODES = {404: "not_found", 405: "method_not_allowed"}
