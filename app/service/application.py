@@ -17,7 +17,9 @@ from app.service.api import (
     anthropic,
     embeddings,
     llamacpp,
+    llamacpp_text,
     localllm,
+    metrics,
     ollama,
     openai,
 )
@@ -45,13 +47,21 @@ _SURFACES = (
     anthropic,
     ollama,
     llamacpp,
+    llamacpp_text,
+    metrics,
     localllm,
 )
 _LLAMACPP_PATHS = (
+    "/apply-template",
+    "/completion",
     "/detokenize",
     "/health",
+    "/infill",
     "/lora-adapters",
+    "/metrics",
+    "/props",
     "/rerank",
+    "/slots",
     "/tokenize",
 )
 _ERROR_BODIES: tuple[tuple[str, ErrorBody], ...] = (

@@ -1,10 +1,17 @@
-"""llama.cpp's dialect: /health, /tokenize, /detokenize, /lora-adapters."""
+"""llama.cpp's dialect for what there is: /health, /props, /slots, /lora-adapters, /tokenize, /detokenize.
+
+Knows nothing of answers, whose routes are in `llamacpp_text`.
+"""
 
 from __future__ import annotations
+
+from dataclasses import asdict
 
 from fastapi import APIRouter, Request, Response
 from pydantic import StrictInt
 
+from app import __version__
+from app.engine.request import SamplingParams
 from app.service.api.access import models_of
 from app.service.api.bodies import Body
 from app.service.body import read_body
@@ -52,6 +59,36 @@ async def lora_adapters(request: Request) -> Response:
     """The adapters of the default model, and the scale that each has where a request names none."""
     adapters = models_of(request).default.adapters
     return JsonBytes([{"id": index, "name": name, "scale": 1.0} for index, name in enumerate(adapters)])
+
+
+@router.get("/props")
+async def props(request: Request, model: str = "") -> Response:
+    """What clients ask before they send work: context, places, template. The model's folder is not told."""
+    served = await models_of(request).named(model)
+    ready = await served.engine.ready()
+    return JsonBytes(
+        {
+            "default_generation_settings": {"n_ctx": ready.n_ctx, "params": asdict(SamplingParams())},
+            "total_slots": ready.n_sequences,
+            "model_alias": served.ref.id,
+            "model_path": served.ref.path.name,
+            "chat_template": served.file.chat_template,
+            "bos_token": served.file.bos_token,
+            "eos_token": served.file.eos_token,
+            "modalities": {"vision": False, "audio": False},
+            "build_info": f"localllm {__version__}",
+        }
+    )
+
+
+@router.get("/slots")
+async def slots(request: Request, model: str = "") -> Response:
+    """The places for answers. Which answer has which is not told: they are told apart by nothing else."""
+    served = await models_of(request).named(model)
+    ready, observed = await served.engine.ready(), await served.engine.observe()
+    n_running = observed.occupancy.n_running if observed else 0
+    places = range(ready.n_sequences)
+    return JsonBytes([{"id": place, "n_ctx": ready.n_ctx, "is_processing": place < n_running} for place in places])
 
 
 @router.post("/tokenize")
