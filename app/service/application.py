@@ -18,10 +18,12 @@ from app.service.api import (
     embeddings,
     llamacpp,
     llamacpp_text,
+    lmstudio,
     localllm,
     metrics,
     ollama,
     openai,
+    responses,
 )
 from app.service.guard import Guard, GuardPolicy
 from app.service.models import ModelManager
@@ -43,9 +45,11 @@ __all__ = ["create_app"]
 # A surface has a router and a shape of errors; the paths are those that begin so, the first that fits.
 _SURFACES = (
     openai,
+    responses,
     embeddings,
     anthropic,
     ollama,
+    lmstudio,
     llamacpp,
     llamacpp_text,
     metrics,
@@ -66,6 +70,7 @@ _LLAMACPP_PATHS = (
 )
 _ERROR_BODIES: tuple[tuple[str, ErrorBody], ...] = (
     ("/api/localllm/", localllm.error_body),
+    ("/api/v0/", openai_error),
     ("/api/", ollama_error),
     ("/v1/messages", anthropic_error),
     *((path, llamacpp_error) for path in _LLAMACPP_PATHS),

@@ -68,8 +68,12 @@ def test_the_stop_string_that_came_first_is_told() -> None:
 
 def indented(pieces: list[bytes], n_indent: int) -> tuple[str, bool]:
     text = TextStream((), n_indent)
-    shown = "".join(text.push(piece) for piece in pieces)
-    return (shown, True) if text.is_stopped else (shown + text.finish(), False)
+    shown = ""
+    for piece in pieces:
+        shown += text.push(piece)
+        if text.is_stopped:
+            return shown, True
+    return shown + text.finish(), False
 
 
 def test_a_line_indented_less_ends_the_text_before_it() -> None:
