@@ -201,3 +201,9 @@ def test_the_service_starts_without_numbers_or_native_code() -> None:
     code = "import sys, app.service.application, app.service.server; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=30, check=True)
     assert not {"numpy", "llama_cpp", "gguf"} & set(done.stdout.split())
+
+
+def test_answers_are_sent_without_delay() -> None:
+    """A socket of no named protocol is one that asyncio leaves to collect what is sent."""
+    with server.listen("127.0.0.1", 0) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
