@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 
 from app.service.api import (
     anthropic,
+    docs,
     embeddings,
     llamacpp,
     llamacpp_text,
@@ -54,6 +55,7 @@ _SURFACES = (
     llamacpp_text,
     metrics,
     localllm,
+    docs,
 )
 _LLAMACPP_PATHS = (
     "/apply-template",
@@ -89,9 +91,10 @@ def create_app(models: ModelManager, policy: GuardPolicy) -> ASGIApp:
         await asyncio.gather(warming, return_exceptions=True)
         await models.close()
 
-    # No schema and no docs page: FastAPI's page loads its scripts from the network.
+    # The document and the page are ours (api/docs.py): FastAPI's page loads its scripts from the network.
     app = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.models = models
+    app.state.routes = tuple(route for surface in _SURFACES for route in surface.router.routes)
     for surface in _SURFACES:
         app.include_router(surface.router)
     app.add_exception_handler(UserError, _user_error)

@@ -16,6 +16,7 @@ from app.service.api.anthropic_bodies import MessagesBody
 from app.service.body import read_body
 from app.service.chat import ChatTurn, generation_of, prompt_of
 from app.service.models import ModelManager, ServedModel
+from app.service.openapi import takes
 from app.service.problems import anthropic_error
 from app.service.streaming import NAMED_EVENTS, EventStream, JsonBytes, named_event, while_connected
 
@@ -24,7 +25,7 @@ __all__ = ["router"]
 router = APIRouter(prefix="/v1/messages")
 
 
-@router.post("")
+@router.post("", openapi_extra=takes(MessagesBody))
 async def messages(request: Request) -> Response:
     """The next message of a conversation."""
     body = await read_body(request, MessagesBody)
@@ -36,7 +37,7 @@ async def messages(request: Request) -> Response:
     return await while_connected(request, _whole(models, model, turn))
 
 
-@router.post("/count_tokens")
+@router.post("/count_tokens", openapi_extra=takes(MessagesBody))
 async def count_tokens(request: Request) -> Response:
     """How many tokens the prompt of a request would have."""
     body = await read_body(request, MessagesBody)

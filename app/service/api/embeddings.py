@@ -16,6 +16,7 @@ from app.engine.frames import Embedded, Ranked
 from app.service.api.access import models_of
 from app.service.api.bodies import Body, Text
 from app.service.body import read_body
+from app.service.openapi import takes
 from app.service.streaming import JsonBytes, while_connected
 from quantizer.errors import RequestError
 
@@ -54,7 +55,7 @@ class RerankBody(Body):
     return_documents: bool = False
 
 
-@router.post("/v1/embeddings")
+@router.post("/v1/embeddings", openapi_extra=takes(EmbeddingsBody))
 async def embeddings(request: Request) -> Response:
     """A vector of length 1 for each input."""
     body = await read_body(request, EmbeddingsBody)
@@ -66,8 +67,8 @@ async def embeddings(request: Request) -> Response:
     return await while_connected(request, answer())
 
 
-@router.post("/v1/rerank")
-@router.post("/rerank")
+@router.post("/v1/rerank", openapi_extra=takes(RerankBody))
+@router.post("/rerank", openapi_extra=takes(RerankBody))
 async def rerank(request: Request) -> Response:
     """The documents' scores, the best first."""
     body = await read_body(request, RerankBody)

@@ -15,6 +15,7 @@ from app.engine.request import SamplingParams
 from app.service.api.access import models_of
 from app.service.api.bodies import Body
 from app.service.body import read_body
+from app.service.openapi import takes
 from app.service.problems import llamacpp_error
 from app.service.streaming import JsonBytes
 from quantizer.errors import ServiceError
@@ -91,7 +92,7 @@ async def slots(request: Request, model: str = "") -> Response:
     return JsonBytes([{"id": place, "n_ctx": ready.n_ctx, "is_processing": place < n_running} for place in places])
 
 
-@router.post("/tokenize")
+@router.post("/tokenize", openapi_extra=takes(TokenizeBody))
 async def tokenize(request: Request) -> Response:
     """Text to token ids."""
     body = await read_body(request, TokenizeBody)
@@ -100,7 +101,7 @@ async def tokenize(request: Request) -> Response:
     return JsonBytes({"tokens": tokens})
 
 
-@router.post("/detokenize")
+@router.post("/detokenize", openapi_extra=takes(DetokenizeBody))
 async def detokenize(request: Request) -> Response:
     """Token ids to text."""
     body = await read_body(request, DetokenizeBody)

@@ -19,6 +19,7 @@ from app.service.chat import prompt_of
 from app.service.generation import Generation
 from app.service.infill.gap import filling_of
 from app.service.models import ServedModel
+from app.service.openapi import takes
 from app.service.problems import llamacpp_error
 from app.service.streaming import EventStream, JsonBytes, event, while_connected
 
@@ -29,8 +30,8 @@ router = APIRouter()
 Prepare = Callable[[], Awaitable[Generation]]
 
 
-@router.post("/completion")
-@router.post("/completions")
+@router.post("/completion", openapi_extra=takes(PromptBody))
+@router.post("/completions", openapi_extra=takes(PromptBody))
 async def completion(request: Request) -> Response:
     """The continuation of a text."""
     body = await read_body(request, PromptBody)
@@ -43,7 +44,7 @@ async def completion(request: Request) -> Response:
     return await _respond(request, body, model, prepare)
 
 
-@router.post("/infill")
+@router.post("/infill", openapi_extra=takes(InfillBody))
 async def infill(request: Request) -> Response:
     """What stands between two texts; n_predict 0 computes the prompt ahead and says nothing."""
     body = await read_body(request, InfillBody)
@@ -52,7 +53,7 @@ async def infill(request: Request) -> Response:
     return await _respond(request, body, model, lambda: filling_of(model, body.gap, requests))
 
 
-@router.post("/apply-template")
+@router.post("/apply-template", openapi_extra=takes(ChatBody))
 async def apply_template(request: Request) -> Response:
     """Messages as the prompt that a chat would make of them."""
     body = await read_body(request, ChatBody)

@@ -12,16 +12,21 @@ from fastapi import APIRouter, Request, Response
 from app.library.resolve import ModelRef
 from app.service.api import embeddings, openai
 from app.service.api.access import models_of
+from app.service.api.openai_bodies import ChatBody, CompletionBody
 from app.service.file_facts import FileFacts
 from app.service.models import ServedModel
+from app.service.openapi import takes
 from app.service.streaming import JsonBytes
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/api/v0")
-router.add_api_route("/chat/completions", openai.chat_completions, methods=["POST"])
-router.add_api_route("/completions", openai.completions, methods=["POST"])
-router.add_api_route("/embeddings", embeddings.embeddings, methods=["POST"])
+for path, answer, kind in (
+    ("/chat/completions", openai.chat_completions, ChatBody),
+    ("/completions", openai.completions, CompletionBody),
+    ("/embeddings", embeddings.embeddings, embeddings.EmbeddingsBody),
+):
+    router.add_api_route(path, answer, methods=["POST"], openapi_extra=takes(kind))
 
 
 @router.get("/models")

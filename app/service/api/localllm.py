@@ -18,6 +18,7 @@ from app.service.api.bodies import Body
 from app.service.api.engine_counters import counters_of
 from app.service.body import read_body
 from app.service.models import ServedModel
+from app.service.openapi import takes
 from app.service.problems import openai_error
 from app.service.streaming import JsonBytes
 
@@ -49,7 +50,7 @@ async def status(request: Request) -> Response:
     )
 
 
-@router.post("/load")
+@router.post("/load", openapi_extra=takes(LoadBody))
 async def load(request: Request) -> Response:
     """Begin to load a model; /status tells how far it is."""
     body = await read_body(request, LoadBody)

@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import Literal
 
 from fastapi import APIRouter, Request, Response
+from starlette.responses import PlainTextResponse
 
 from app.engine.frames import Observed
 from app.engine.histogram import Histogram
@@ -128,7 +129,7 @@ _HISTOGRAMS: tuple[tuple[str, str, Callable[[Observed], Histogram]], ...] = (
 )
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """Every loaded model whose engine answers, by the label `model`."""
     seen = {model.ref.id: await model.engine.observe() for model in models_of(request).loaded}

@@ -23,6 +23,7 @@ from app.service.chat import generation_of
 from app.service.generation import Generation
 from app.service.infill.gap import filling_of
 from app.service.models import ServedModel
+from app.service.openapi import takes
 from app.service.problems import RefusedError, ollama_error
 from app.service.reasoning import NO_THINKING, thinking_of
 from app.service.streaming import LINES, EventStream, JsonBytes, line, while_connected
@@ -43,7 +44,7 @@ _ABSENT = {
 Prepare = Callable[[], Awaitable[Generation]]
 
 
-@router.api_route("/", methods=["GET", "HEAD"])
+@router.api_route("/", methods=["GET", "HEAD"], response_class=PlainTextResponse)
 async def root() -> Response:
     """What clients look for to know that somebody is there."""
     return PlainTextResponse("Ollama is running")
@@ -68,7 +69,7 @@ async def running(request: Request) -> Response:
     return JsonBytes({"models": [running_entry_of(model, await models.facts(model.ref)) for model in models.loaded]})
 
 
-@router.post("/api/show")
+@router.post("/api/show", openapi_extra=takes(ModelBody))
 async def show(request: Request) -> Response:
     """All that is told of one model."""
     body = await read_body(request, ModelBody)
@@ -80,7 +81,7 @@ async def show(request: Request) -> Response:
     return JsonBytes(description_of(ref, await models.facts(ref), models.serving(ref)))
 
 
-@router.post("/api/chat")
+@router.post("/api/chat", openapi_extra=takes(ChatBody))
 async def chat(request: Request) -> Response:
     """The next message of a conversation; without messages the model is loaded."""
     body = await read_body(request, ChatBody)
@@ -91,7 +92,7 @@ async def chat(request: Request) -> Response:
     return await _respond(request, "chat", body, model, lambda: generation_of(models_of(request), model, turn))
 
 
-@router.post("/api/generate")
+@router.post("/api/generate", openapi_extra=takes(GenerateBody))
 async def generate(request: Request) -> Response:
     """The answer to a prompt, or its continuation; without a prompt the model is loaded."""
     body = await read_body(request, GenerateBody)
@@ -110,7 +111,7 @@ async def generate(request: Request) -> Response:
     return await _respond(request, "generate", body, model, prepare)
 
 
-@router.post("/api/embed")
+@router.post("/api/embed", openapi_extra=takes(EmbedBody))
 async def embed(request: Request) -> Response:
     """A vector of length 1 for each input."""
     body = await read_body(request, EmbedBody)
@@ -127,7 +128,7 @@ async def embed(request: Request) -> Response:
     return await while_connected(request, answer())
 
 
-@router.post("/api/embeddings")
+@router.post("/api/embeddings", openapi_extra=takes(EmbedBody))
 async def embeddings(request: Request) -> Response:
     """The vector of one prompt."""
     body = await read_body(request, EmbedBody)

@@ -21,6 +21,7 @@ from app.service.chat import generation_of
 from app.service.generation import Generation
 from app.service.infill.gap import filling_of
 from app.service.models import ServedModel
+from app.service.openapi import takes
 from app.service.problems import openai_error
 from app.service.streaming import EventStream, JsonBytes, event, while_connected
 
@@ -55,7 +56,7 @@ async def retrieve_model(request: Request, model_id: str) -> Response:
     raise UnknownModelError(f"There is no model {model_id!r}.", f"Here are: {names}.")
 
 
-@router.post("/chat/completions")
+@router.post("/chat/completions", openapi_extra=takes(ChatBody))
 async def chat_completions(request: Request) -> Response:
     """The next message of a conversation."""
     body = await read_body(request, ChatBody)
@@ -65,7 +66,7 @@ async def chat_completions(request: Request) -> Response:
     return await _respond(request, "chat", body, model, lambda: generation_of(models, model, turn))
 
 
-@router.post("/completions")
+@router.post("/completions", openapi_extra=takes(CompletionBody))
 async def completions(request: Request) -> Response:
     """The continuation of a text, or what stands between two."""
     body = await read_body(request, CompletionBody)
@@ -78,7 +79,7 @@ async def completions(request: Request) -> Response:
     return await _respond(request, "text", body, model, prepare, echoed)
 
 
-@router.post("/fim/completions")
+@router.post("/fim/completions", openapi_extra=takes(FimBody))
 async def fim_completions(request: Request) -> Response:
     """What stands between two texts, as Mistral has it: told like a chat's answer."""
     body = await read_body(request, FimBody)

@@ -16,6 +16,7 @@ from app.service.api.responses_bodies import ResponsesBody
 from app.service.body import read_body
 from app.service.chat import ChatTurn, generation_of
 from app.service.models import ModelManager, ServedModel
+from app.service.openapi import takes
 from app.service.problems import openai_error
 from app.service.streaming import NAMED_EVENTS, EventStream, JsonBytes, named_event, while_connected
 from quantizer.errors import UserError
@@ -25,7 +26,7 @@ __all__ = ["router"]
 router = APIRouter()
 
 
-@router.post("/v1/responses")
+@router.post("/v1/responses", openapi_extra=takes(ResponsesBody))
 async def responses(request: Request) -> Response:
     """The next items of a conversation."""
     body = await read_body(request, ResponsesBody)

@@ -263,7 +263,7 @@ def test_models_are_listed_and_found_one_by_one(service: RunningService) -> None
 
 
 def test_unknown_paths_and_methods_are_json(service: RunningService) -> None:
-    for method, path, status in (("GET", "/nope", 404), ("DELETE", "/v1/models", 405), ("GET", "/docs", 404)):
+    for method, path, status in (("GET", "/nope", 404), ("DELETE", "/v1/models", 405), ("GET", "/redoc", 404)):
         response = service.http.request(method, path)
         assert response.status_code == status
         assert "is not served" in response.json()["error"]["message"]
