@@ -188,11 +188,6 @@ def test_fields_that_would_change_the_answer_are_refused(
     assert word in _refusal(service, "/api/generate", {"prompt": "x"} | change)
 
 
-@pytest.mark.parametrize("body", [b'{"options":{"temperature":NaN}}', b'{"model":"\\ud800"}', b"[" * 100_000, b"[]"])
-def test_what_is_no_json_object_is_refused(service: RunningService, body: bytes) -> None:
-    _refusal(service, "/api/chat", body)
-
-
 def test_a_foreign_page_is_refused_in_the_same_shape(service: RunningService) -> None:
     response = service.http.post("/api/chat", json=CHAT, headers={"origin": "https://evil.example"})
     assert response.status_code == 403
