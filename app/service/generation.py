@@ -5,9 +5,10 @@ Owns which event belongs to which answer. Knows nothing of how requests were wor
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from app.engine.request import Request
 from app.service.answer import Answer, Delta
@@ -15,7 +16,7 @@ from app.service.models import ServedModel
 from app.service.reasoning import NO_THINKING, Thinking
 from app.service.tools.calling import Calling
 
-__all__ = ["Generation"]
+__all__ = ["Generation", "Prepare"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +52,7 @@ class Generation:
             async for answer, _ in parts:
                 ended[answer.index] = answer
         return [ended[index] for index in sorted(ended)]
+
+
+# Makes one: a template may have to be rendered or a text tokenized, which can fail and takes time.
+Prepare: TypeAlias = Callable[[], Awaitable[Generation]]

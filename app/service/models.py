@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.engine.frames import EngineConfig
+from app.engine.frames import Embedded, EngineConfig
 from app.engine.request import Request
 from app.library.resolve import ModelRef, available, named, resolve
 from app.processes import python_module
@@ -20,6 +20,7 @@ from app.service.anticipation import Anticipation
 from app.service.attachments import NOTHING_ATTACHED, Attachments
 from app.service.file_facts import FactsShelf, FileFacts
 from app.service.idle_tuning import IdleTuning
+from app.service.keep_alive import KeepAlive
 from app.service.model_file import ModelFile, read_model_file
 from app.service.prompt import NO_VARIABLES, Prompt, Renderer, make_prompt
 from app.service.supervisor import AnswerEvent, Supervisor
@@ -41,12 +42,27 @@ class ServedModel:
     file: ModelFile
     engine: Supervisor
     anticipation: Anticipation
+    keep_alive: KeepAlive
     adapters: tuple[str, ...] = ()
 
-    def answer(self, *requests: Request) -> AbstractAsyncContextManager[AsyncIterator[AnswerEvent]]:
+    @asynccontextmanager
+    async def answer(self, *requests: Request) -> AsyncIterator[AsyncIterator[AnswerEvent]]:
         """Run `requests` before anything that nobody has asked for; see `Supervisor.answer`."""
         self.anticipation.give_way()
-        return self.engine.answer(*requests)
+        self.keep_alive.pause()
+        try:
+            async with self.engine.answer(*requests) as events:
+                yield events
+        finally:
+            self.keep_alive.begin_again()
+
+    async def embed(self, inputs: Sequence[str | tuple[int, ...]]) -> Embedded:
+        """Return the vectors of `inputs`; see `Supervisor.embed`."""
+        self.keep_alive.pause()
+        try:
+            return await self.engine.embed(inputs)
+        finally:
+            self.keep_alive.begin_again()
 
     async def n_tokens(self, prompt: str | tuple[int, ...], *, add_special: bool) -> int:
         """Return how many tokens `prompt` has for this model."""
@@ -99,7 +115,7 @@ class ModelManager:
         ref = replace(ref, id=self._free_id(ref.id))
         names = tuple(name for _, name in attached.lora)
         engine = Supervisor(ref.path, config, self._command, on_work=self._tuning.disturb)
-        model = ServedModel(ref, file, engine, Anticipation(engine), names)
+        model = ServedModel(ref, file, engine, Anticipation(engine), KeepAlive(engine), names)
         self._models[ref.id] = model
         model.engine.start()
         if self._settings.idle_tune and self._settings.engine == "llama":
@@ -186,6 +202,7 @@ class ModelManager:
         await self._tuning.close()
         for model in self.loaded:
             model.anticipation.give_way()
+            model.keep_alive.pause()
         await asyncio.gather(*(model.engine.stop() for model in self.loaded))
         await self._renderer.close()
 

@@ -53,9 +53,12 @@ _GRACE_AT_STOP_S = 6.0  # a worker saves what it computed for 3 s at most, and w
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
-    """What is known of an engine. `ready` describes the loaded model, `error` is set when `state` is "failed"."""
+    """What is known of an engine. `ready` describes the loaded model, `error` is set when `state` is "failed".
 
-    state: Literal["loading", "ready", "failed"] = "loading"
+    One that is "unloaded" loads its model when somebody asks.
+    """
+
+    state: Literal["loading", "ready", "failed", "unloaded"] = "loading"
     progress: float = 0.0
     notices: tuple[str, ...] = ()
     ready: Ready | None = None
@@ -104,10 +107,16 @@ class Supervisor:
 
     def start(self) -> None:
         """Begin loading unless a worker lives, or too many have failed of late."""
-        alive = self._life is not None and not self._life.done()
-        if not alive and not self._limit.is_reached:
+        is_alive = self._life is not None and not self._life.done() and self.status.state != "unloaded"
+        if not is_alive and not self._limit.is_reached:
             self._begin_loading()
-            self._life = asyncio.create_task(self._live())
+            self._life = asyncio.create_task(self._live(after=self._life))
+
+    def unload(self) -> None:
+        """Let the worker go until somebody asks again; one that is at work stays. Ending goes on after this."""
+        if self.status.state == "ready" and self._life is not None and not self.is_busy:
+            self.status = EngineStatus(state="unloaded")
+            self._life.cancel()
 
     async def ready(self) -> Ready:
         """Wait for the model, starting a worker if none lives. Raises the error that loading ended with."""
@@ -171,7 +180,8 @@ class Supervisor:
     async def stop(self) -> None:
         """End the worker; running answers fail."""
         if self._life is not None:
-            self._life.cancel()
+            if self.status.state != "unloaded":  # else it ends already
+                self._life.cancel()
             await asyncio.wait({self._life})
         self._fail_running(EngineError("The model was unloaded.", "Send the request again."))
 
@@ -195,7 +205,13 @@ class Supervisor:
         self._settled.clear()
         self.status = EngineStatus()
 
-    async def _live(self) -> None:
+    async def _live(self, after: asyncio.Task[None] | None) -> None:
+        """Keep a worker alive, `after` the one before it has ended: two would need the memory of two."""
+        if after is not None:
+            try:
+                await asyncio.wait({after})
+            finally:
+                await asyncio.wait({after})  # whoever is cancelled here leaves no worker behind
         while await self._live_once():
             self._begin_loading()
 

@@ -62,7 +62,7 @@ async def embeddings(request: Request) -> Response:
     model = await models_of(request).named(body.model)
 
     async def answer() -> Response:
-        return JsonBytes(_embeddings(await model.engine.embed(body.inputs()), body, model.ref.id))
+        return JsonBytes(_embeddings(await model.embed(body.inputs()), body, model.ref.id))
 
     return await while_connected(request, answer())
 

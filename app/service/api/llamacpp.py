@@ -46,9 +46,9 @@ class DetokenizeBody(Body):
 @router.get("/health")
 @router.get("/v1/health")
 async def health(request: Request) -> Response:
-    """200 when the default model can answer, 503 while it cannot."""
+    """200 when the default model can answer, if need be after loading it again, 503 while it cannot."""
     status = models_of(request).default.engine.status
-    if status.state == "ready":
+    if status.state in ("ready", "unloaded"):
         return JsonBytes({"status": "ok"})
     if status.state == "loading":
         return JsonBytes(_LOADING, 503)

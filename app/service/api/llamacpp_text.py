@@ -5,7 +5,7 @@ Owns these routes; bodies and answers have modules of their own. Knows nothing o
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from fastapi import APIRouter, Request, Response
@@ -16,7 +16,7 @@ from app.service.api.llamacpp_bodies import InfillBody, PromptBody, TextBody
 from app.service.api.openai_bodies import ChatBody
 from app.service.body import read_body
 from app.service.chat import prompt_of
-from app.service.generation import Generation
+from app.service.generation import Generation, Prepare
 from app.service.infill.gap import filling_of
 from app.service.models import ServedModel
 from app.service.openapi import takes
@@ -26,8 +26,6 @@ from app.service.streaming import EventStream, JsonBytes, event, while_connected
 __all__ = ["router"]
 
 router = APIRouter()
-
-Prepare = Callable[[], Awaitable[Generation]]
 
 
 @router.post("/completion", openapi_extra=takes(PromptBody))

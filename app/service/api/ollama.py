@@ -6,7 +6,7 @@ is made.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from fastapi import APIRouter, Request, Response
@@ -16,11 +16,11 @@ from app.library.resolve import UnknownModelError
 from app.service.api.access import models_of
 from app.service.api.embeddings import as_floats, check_dimensions
 from app.service.api.ollama_answers import AnswerShape, Kind
-from app.service.api.ollama_bodies import ChatBody, EmbedBody, GenerateBody, ModelBody, TextBody
+from app.service.api.ollama_bodies import ChatBody, EmbedBody, GenerateBody, ModelBody, TextBody, UseBody
 from app.service.api.ollama_models import description_of, entry_of, running_entry_of
 from app.service.body import read_body
 from app.service.chat import generation_of
-from app.service.generation import Generation
+from app.service.generation import Generation, Prepare
 from app.service.infill.gap import filling_of
 from app.service.models import ServedModel
 from app.service.openapi import takes
@@ -40,8 +40,6 @@ _ABSENT = {
     "/api/copy": "Models are not copied by this route",
     "/api/delete": "Models are not removed by this route",
 }
-
-Prepare = Callable[[], Awaitable[Generation]]
 
 
 @router.api_route("/", methods=["GET", "HEAD"], response_class=PlainTextResponse)
@@ -66,7 +64,8 @@ async def tags(request: Request) -> Response:
 async def running(request: Request) -> Response:
     """The models that are loaded."""
     models = models_of(request)
-    return JsonBytes({"models": [running_entry_of(model, await models.facts(model.ref)) for model in models.loaded]})
+    loaded = [model for model in models.loaded if model.engine.status.state in ("loading", "ready")]
+    return JsonBytes({"models": [running_entry_of(model, await models.facts(model.ref)) for model in loaded]})
 
 
 @router.post("/api/show", openapi_extra=takes(ModelBody))
@@ -83,23 +82,23 @@ async def show(request: Request) -> Response:
 
 @router.post("/api/chat", openapi_extra=takes(ChatBody))
 async def chat(request: Request) -> Response:
-    """The next message of a conversation; without messages the model is loaded."""
+    """The next message of a conversation; without messages the model is loaded, or let go."""
     body = await read_body(request, ChatBody)
-    model = await _named(request, body)
+    model = await _used(request, body)
     if not body.messages:
-        return await _load(request, AnswerShape("chat", model.ref.id), model)
+        return await _load(request, AnswerShape("chat", model.ref.id), body, model)
     turn = body.turn()
     return await _respond(request, "chat", body, model, lambda: generation_of(models_of(request), model, turn))
 
 
 @router.post("/api/generate", openapi_extra=takes(GenerateBody))
 async def generate(request: Request) -> Response:
-    """The answer to a prompt, or its continuation; without a prompt the model is loaded."""
+    """The answer to a prompt, or its continuation; without a prompt the model is loaded, or let go."""
     body = await read_body(request, GenerateBody)
     body.check()
-    model = await _named(request, body)
+    model = await _used(request, body)
     if not body.prompt and not body.suffix:
-        return await _load(request, AnswerShape("generate", model.ref.id), model)
+        return await _load(request, AnswerShape("generate", model.ref.id), body, model)
 
     async def prepare() -> Generation:
         if body.gap:
@@ -115,12 +114,12 @@ async def generate(request: Request) -> Response:
 async def embed(request: Request) -> Response:
     """A vector of length 1 for each input."""
     body = await read_body(request, EmbedBody)
-    model = await _named(request, body)
+    model = await _used(request, body)
 
     async def answer() -> Response:
         if not body.inputs():
             return JsonBytes({"model": model.ref.id, "embeddings": []})
-        embedded = await model.engine.embed(body.inputs())
+        embedded = await model.embed(body.inputs())
         check_dimensions(embedded, body.dimensions)
         vectors = [as_floats(vector) for vector in embedded.vectors]
         return JsonBytes({"model": model.ref.id, "embeddings": vectors, "prompt_eval_count": embedded.n_tokens})
@@ -132,12 +131,12 @@ async def embed(request: Request) -> Response:
 async def embeddings(request: Request) -> Response:
     """The vector of one prompt."""
     body = await read_body(request, EmbedBody)
-    model = await _named(request, body)
+    model = await _used(request, body)
 
     async def answer() -> Response:
         if not body.prompt:
             return JsonBytes({"embedding": []})
-        embedded = await model.engine.embed([body.prompt])
+        embedded = await model.embed([body.prompt])
         return JsonBytes({"embedding": as_floats(embedded.vectors[0])})
 
     return await while_connected(request, answer())
@@ -153,22 +152,28 @@ async def absent(request: Request) -> Response:
     raise RefusedError(501, "not_implemented", f"{_ABSENT[request.url.path]}.", "Use the command localllm.")
 
 
-async def _named(request: Request, body: ModelBody) -> ServedModel:
-    """Return the model that `body` names. Raises RefusedError in Ollama's words."""
+async def _used(request: Request, body: UseBody) -> ServedModel:
+    """Return the model that `body` names, to be kept as long as it says. Raises RefusedError in Ollama's words."""
+    idle_s = body.idle_s
     try:
-        return await models_of(request).named(body.model_name)
+        model = await models_of(request).named(body.model_name)
     except UnknownModelError as error:
         raise _not_found(body.model_name, error) from error
+    if body.keep_alive is not None:
+        model.keep_alive.keep(idle_s)
+    return model
 
 
 def _not_found(name: str, error: UnknownModelError) -> RefusedError:
     return RefusedError(404, "model_not_found", f"model '{name[:80]}' not found.", error.remedy)
 
 
-async def _load(request: Request, shape: AnswerShape, model: ServedModel) -> Response:
+async def _load(request: Request, shape: AnswerShape, body: UseBody, model: ServedModel) -> Response:
     async def answer() -> Response:
-        await model.engine.ready()
-        return JsonBytes(shape.loaded())
+        if not body.ends_use:
+            await model.engine.ready()
+        model.keep_alive.begin_again()
+        return JsonBytes(shape.without_words("unload" if body.ends_use else "load"))
 
     return await while_connected(request, answer())
 

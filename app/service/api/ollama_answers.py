@@ -11,7 +11,9 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from app.engine.frames import Finished
+from app.engine.request import TokenLogprob
 from app.service.answer import Answer, Delta
+from app.service.api.openai_logprobs import chat_entries
 from app.service.reasoning import Spoken
 from app.service.tools.call_parts import CallPart
 
@@ -31,7 +33,9 @@ class AnswerShape:
 
     def text(self, delta: Delta) -> dict[str, Any] | None:
         """Return the frame of what is new, None where that are parts of calls: those are told whole."""
-        return self._frame(delta.spoken) if delta.spoken != Spoken() else None
+        if delta.spoken == Spoken() and not delta.logprobs:
+            return None
+        return {**self._frame(delta.spoken), **_probabilities(delta.logprobs)}
 
     def calls(self, answer: Answer) -> dict[str, Any] | None:
         """Return the frame of the calls of an answer that has ended, None where it has none."""
@@ -43,11 +47,12 @@ class AnswerShape:
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         """Return the answer in one piece."""
-        return {**self._frame(Spoken(answer.thought, answer.text), answer.calls), **_end(answer.end)}
+        said = self._frame(Spoken(answer.thought, answer.text), answer.calls)
+        return {**said, **_end(answer.end), **_probabilities(answer.logprobs)}
 
-    def loaded(self) -> dict[str, Any]:
-        """Return the answer to a request that only asks for the model to be loaded."""
-        return {**self._frame(Spoken()), "done_reason": "load", "done": True}
+    def without_words(self, reason: Literal["load", "unload"]) -> dict[str, Any]:
+        """Return the answer to a request that only asks for the model to be loaded or let go."""
+        return {**self._frame(Spoken()), "done_reason": reason, "done": True}
 
     def _frame(self, spoken: Spoken, calls: Sequence[CallPart] = ()) -> dict[str, Any]:
         thinking = {"thinking": spoken.thought} if spoken.thought else {}
@@ -67,6 +72,10 @@ def _told(calls: Sequence[CallPart]) -> list[dict[str, Any]]:
     """Return calls with their arguments as objects; one that the limit of tokens has cut short is none."""
     objects = [(call, call.arguments_object()) for call in calls]
     return [{"function": {"name": call.name, "arguments": value}} for call, value in objects if value is not None]
+
+
+def _probabilities(entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+    return {"logprobs": chat_entries(entries)} if entries else {}
 
 
 def _end(finished: Finished) -> dict[str, Any]:

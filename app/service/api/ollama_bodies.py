@@ -16,13 +16,14 @@ from app.engine.json_grammar import any_object_grammar, schema_grammar
 from app.engine.request import Request
 from app.service.api.bodies import Body, Text
 from app.service.api.chat_message import ChatMessage
+from app.service.api.durations import seconds_of
 from app.service.api.function_tools import ToolBody, offer_of
 from app.service.api.sampling_body import SamplingBody
 from app.service.chat import ChatTurn
 from app.service.infill.gap import Gap
 from quantizer.errors import RequestError
 
-__all__ = ["ChatBody", "EmbedBody", "GenerateBody", "ModelBody", "TextBody"]
+__all__ = ["ChatBody", "EmbedBody", "GenerateBody", "ModelBody", "TextBody", "UseBody"]
 
 MAX_INPUTS = 2048
 _NO_LIMITS = (None, -1, -2)  # to the end of the answer, and to the end of the context
@@ -31,12 +32,28 @@ _NO_LIMITS = (None, -1, -2)  # to the end of the answer, and to the end of the c
 class ModelBody(Body):
     """A model by name; `name` is what older clients call it."""
 
-    model: Text = ""
-    name: Text = ""
+    model: Text | None = None
+    name: Text | None = None
 
     @property
     def model_name(self) -> str:
-        return self.model or self.name
+        return self.model or self.name or ""
+
+
+class UseBody(ModelBody):
+    """A model that is to be used, and how long it is to stay loaded afterwards."""
+
+    keep_alive: Text | float | None = None
+
+    @property
+    def idle_s(self) -> float | None:
+        """For how many idle seconds the model is to stay, None where that is for good. Raises RequestError."""
+        return None if self.keep_alive is None else seconds_of(self.keep_alive)
+
+    @property
+    def ends_use(self) -> bool:
+        """Whether the model is to go at once."""
+        return self.idle_s == 0
 
 
 class OptionsBody(SamplingBody):
@@ -46,13 +63,15 @@ class OptionsBody(SamplingBody):
     num_keep: int | None = None
 
 
-class TextBody(ModelBody):
-    """What chat and generate have in common. Models stay loaded, whatever `keep_alive` asks for."""
+class TextBody(UseBody):
+    """What chat and generate have in common."""
 
     stream: bool | None = None
     format: Text | dict[str, Any] | None = None
     options: OptionsBody | None = None
     think: StrictBool | Literal["low", "medium", "high"] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
 
     @property
     def is_streamed(self) -> bool:
@@ -75,6 +94,7 @@ class TextBody(ModelBody):
             max_tokens=None if options.num_predict in _NO_LIMITS else options.num_predict,
             stop=options.stop_strings(),
             n_keep=options.num_keep or 0,
+            n_logprobs=self.top_logprobs or 0 if self.logprobs else None,
         )
 
     def _grammar(self) -> str:
@@ -156,7 +176,7 @@ class GenerateBody(TextBody):
         )
 
 
-class EmbedBody(ModelBody):
+class EmbedBody(UseBody):
     """The body of /api/embed, and of the older /api/embeddings with its one `prompt`."""
 
     input: Text | Annotated[list[Text], Field(max_length=MAX_INPUTS)] | None = None

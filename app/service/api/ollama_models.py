@@ -32,10 +32,11 @@ def entry_of(ref: ModelRef, facts: FileFacts) -> dict[str, Any]:
 
 
 def running_entry_of(model: ServedModel, facts: FileFacts) -> dict[str, Any]:
-    """Return a loaded model. It stays so; what part of it is on a GPU the engine does not tell."""
-    ready = model.engine.status.ready
+    """Return a loaded model. What part of it is on a GPU the engine does not tell."""
+    ready, expires_s = model.engine.status.ready, model.keep_alive.expires_s
+    expires_at = _FOREVER if expires_s is None else time_of(expires_s)
     entry = {name: value for name, value in entry_of(model.ref, facts).items() if name != "modified_at"}
-    return {**entry, "expires_at": _FOREVER, "size_vram": 0, "context_length": ready.n_ctx if ready else 0}
+    return {**entry, "expires_at": expires_at, "size_vram": 0, "context_length": ready.n_ctx if ready else 0}
 
 
 def description_of(ref: ModelRef, facts: FileFacts, model: ServedModel | None) -> dict[str, Any]:

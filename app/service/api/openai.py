@@ -5,7 +5,7 @@ Owns these routes; bodies and answers have modules of their own. Knows nothing o
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -18,7 +18,7 @@ from app.service.api.openai_answers import AnswerShape, Kind
 from app.service.api.openai_bodies import ChatBody, CompletionBody, FimBody, OpenAiBody
 from app.service.body import read_body
 from app.service.chat import generation_of
-from app.service.generation import Generation
+from app.service.generation import Generation, Prepare
 from app.service.infill.gap import filling_of
 from app.service.models import ServedModel
 from app.service.openapi import takes
@@ -30,10 +30,6 @@ __all__ = ["router"]
 router = APIRouter(prefix="/v1")
 
 _DONE = b"data: [DONE]\n\n"
-
-
-# A template may have to be rendered, which can fail and takes time.
-Prepare = Callable[[], Awaitable[Generation]]
 
 
 @router.get("/models")

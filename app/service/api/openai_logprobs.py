@@ -1,4 +1,4 @@
-"""The engine's token probabilities -> OpenAI's `logprobs`, in the form of each of its two routes.
+"""The engine's token probabilities -> OpenAI's `logprobs`, in the form of each of its two routes; others took one.
 
 Owns these fields. Knows nothing of how they were computed.
 """

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import httpx
@@ -208,3 +211,39 @@ def test_what_is_not_here_says_so(service: RunningService, method: str, path: st
     response = service.http.request(method, path, json={"model": "tiny"})
     assert response.status_code == 501
     assert "not" in response.json()["error"]
+
+
+def test_a_model_stays_for_as_long_as_it_is_wanted_and_comes_back_when_asked(
+    start_service: Callable[..., RunningService],
+) -> None:
+    own = start_service()
+
+    def running() -> list[dict[str, Any]]:
+        return list(own.http.get("/api/ps").json()["models"])
+
+    own.http.post("/api/chat", json=CHAT | {"keep_alive": "1h", "stream": False})
+    (entry,) = running()
+    expires_s = datetime.fromisoformat(entry["expires_at"]).timestamp() - time.time()
+    assert 3590 < expires_s <= 3600
+    assert own.http.post("/api/generate", json={"model": "tiny", "keep_alive": 0}).json()["done_reason"] == "unload"
+    own.wait_until(lambda model: model["state"] == "unloaded")
+    assert running() == []
+    assert own.http.get("/health").status_code == 200
+    assert own.http.post("/api/chat", json=CHAT | {"keep_alive": -1, "stream": False}).status_code == 200
+    assert own.model()["state"] == "ready"
+    assert running()[0]["expires_at"].startswith("9999")
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+def test_probabilities_come_where_they_are_asked_for(service: RunningService, path: str) -> None:
+    body = CHAT | {"prompt": "hello", "logprobs": True, "top_logprobs": 2}
+    whole = service.http.post(path, json=body | {"stream": False}).json()
+    *texts, _ = _lines(service.http.post(path, json=body))
+    assert [entry for frame in texts for entry in frame["logprobs"]] == whole["logprobs"]
+    text = whole["message"]["content"] if "message" in whole else whole["response"]
+    assert "".join(entry["token"] for entry in whole["logprobs"]) == text
+    assert all(len(entry["top_logprobs"]) == 2 for entry in whole["logprobs"])
+
+
+def test_a_stay_that_is_none_is_refused(service: RunningService) -> None:
+    assert "no duration" in _refusal(service, "/api/chat", CHAT | {"keep_alive": "soon"})
