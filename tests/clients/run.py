@@ -25,6 +25,7 @@ __all__ = ["CLIENTS", "Client"]
 
 _HERE = Path(__file__).parent
 _TIMEOUT_S = 300
+_OTHERS_SETTINGS = ("OPENAI_", "ANTHROPIC_", "CLAUDE")  # of whoever runs this
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def run(client: Client, folder: Path, urls: dict[str, str]) -> str:
     """Run the script of `client`; return what it said where it failed, "" where all was well."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
         environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "ANTHROPIC_", "CLAUDE"))},
+            **{name: value for name, value in os.environ.items() if not name.startswith(_OTHERS_SETTINGS)},
             **urls,
             "HOME": home,
             "LLM_USER_PATH": str(Path(home, "llm")),
