@@ -37,7 +37,7 @@ def document(routes: Iterable[object]) -> dict[str, Any]:
     for route in ours:
         kind = _body_of(route)
         operation = _operation(route, references[kind, "validation"] if kind else None)
-        for method in sorted(route.methods - {"HEAD"}):
+        for method in sorted((route.methods or set()) - {"HEAD"}):
             paths.setdefault(_plain(route.path), {})[method.lower()] = operation
     return {
         "openapi": "3.1.0",
