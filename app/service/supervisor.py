@@ -87,6 +87,7 @@ class Supervisor:
         self._limit = limit or CrashLimit()
         self._worker: WorkerProcess | None = None
         self._life: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None  # the life before, whose worker may still be there
         self._settled = asyncio.Event()  # loading is over, well or badly
         self._answers: dict[str, asyncio.Queue[AnswerEvent | UserError]] = {}
         self._calls: dict[str, asyncio.Future[Any]] = {}
@@ -110,7 +111,7 @@ class Supervisor:
         is_alive = self._life is not None and not self._life.done() and self.status.state != "unloaded"
         if not is_alive and not self._limit.is_reached:
             self._begin_loading()
-            self._life = asyncio.create_task(self._live(after=self._life))
+            self._ending, self._life = self._life, asyncio.create_task(self._live(after=self._life))
 
     def unload(self) -> None:
         """Let the worker go until somebody asks again; one that is at work stays. Ending goes on after this."""
@@ -182,7 +183,7 @@ class Supervisor:
         if self._life is not None:
             if self.status.state != "unloaded":  # else it ends already
                 self._life.cancel()
-            await asyncio.wait({self._life})
+            await asyncio.wait({self._life, *([self._ending] if self._ending else [])})
         self._fail_running(EngineError("The model was unloaded.", "Send the request again."))
 
     async def _call(self, frame: Tokenize | Detokenize | Embed | Rank | Observe) -> Any:
@@ -208,10 +209,7 @@ class Supervisor:
     async def _live(self, after: asyncio.Task[None] | None) -> None:
         """Keep a worker alive, `after` the one before it has ended: two would need the memory of two."""
         if after is not None:
-            try:
-                await asyncio.wait({after})
-            finally:
-                await asyncio.wait({after})  # whoever is cancelled here leaves no worker behind
+            await asyncio.wait({after})
         while await self._live_once():
             self._begin_loading()
 
