@@ -16,6 +16,7 @@ from typing import NoReturn
 import click
 
 from app import __version__
+from app.terminal import printable
 from quantizer.errors import UserError
 
 __all__ = ["main"]
@@ -78,22 +79,21 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 
 def _status(args: Sequence[str] | None) -> int:
     try:
-        _cli.main(args=list(args) if args is not None else None, prog_name="localllm", standalone_mode=False)
+        # click returns the status of what left early, and what the verb returned where none did: nothing
+        left = _cli.main(args=list(args) if args is not None else None, prog_name="localllm", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except click.exceptions.Exit as leaving:
-        return leaving.exit_code
     except UserError as error:
-        click.echo(f"Error: {error}", err=True)
+        click.echo(f"Error: {printable(str(error))}", err=True)  # it may name what a file or a hub said
         return error.exit_status
     except (KeyboardInterrupt, click.Abort):
         return _INTERRUPTED
     except BrokenPipeError:
         _discard_stdout()
         return 1  # as click ends when it meets the broken pipe first
-    return 0
+    return int(left or 0)
 
 
 def _discard_stdout() -> None:
