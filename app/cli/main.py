@@ -42,6 +42,7 @@ _VERBS = {
     "bench": _Verb("app.cli.bench:bench", "Measure how fast a model answers here, alone or beside another."),
     "plan": _Verb("app.cli.plan:plan", "Tell what fits on this machine, how fast it will be, and what would help."),
     "doctor": _Verb("app.cli.doctor:doctor", "Tell what this machine is for running models, and what would mend it."),
+    "ls": _Verb("app.cli.ls:ls", "List the models of this machine."),
     "show": _Verb("app.cli.show:show", "Tell what a model file is."),
 }
 
