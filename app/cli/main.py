@@ -44,6 +44,9 @@ _VERBS = {
     "doctor": _Verb("app.cli.doctor:doctor", "Tell what this machine is for running models, and what would mend it."),
     "ls": _Verb("app.cli.ls:ls", "List the models of this machine."),
     "show": _Verb("app.cli.show:show", "Tell what a model file is."),
+    "import": _Verb("app.cli.import_model:import_model", "Take a model into the library without a second copy."),
+    "cp": _Verb("app.cli.import_model:cp", "Give a model a second name."),
+    "rm": _Verb("app.cli.rm:rm", "Remove models from the library."),
 }
 
 
