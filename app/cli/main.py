@@ -47,6 +47,7 @@ _VERBS = {
     "import": _Verb("app.cli.import_model:import_model", "Take a model into the library without a second copy."),
     "cp": _Verb("app.cli.import_model:cp", "Give a model a second name."),
     "rm": _Verb("app.cli.rm:rm", "Remove models from the library."),
+    "verify": _Verb("app.cli.verify:verify", "Tell which models are not what they were."),
 }
 
 
