@@ -48,6 +48,7 @@ _VERBS = {
     "cp": _Verb("app.cli.import_model:cp", "Give a model a second name."),
     "rm": _Verb("app.cli.rm:rm", "Remove models from the library."),
     "verify": _Verb("app.cli.verify:verify", "Tell which models are not what they were."),
+    "prune": _Verb("app.cli.prune:prune", "Remove what nobody needs any more."),
 }
 
 
