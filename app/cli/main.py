@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from app import __version__
 from app.terminal import printable
@@ -49,6 +50,7 @@ _VERBS = {
     "rm": _Verb("app.cli.rm:rm", "Remove models from the library."),
     "verify": _Verb("app.cli.verify:verify", "Tell which models are not what they were."),
     "prune": _Verb("app.cli.prune:prune", "Remove what nobody needs any more."),
+    "completion": _Verb("app.cli.completion:completion", "Make the shell complete verbs and models."),
 }
 
 
@@ -66,6 +68,11 @@ class _Verbs(click.Group):
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Offer the verbs without importing any."""
+        offered = [CompletionItem(name, help=verb.help) for name, verb in _VERBS.items() if name.startswith(incomplete)]
+        return offered + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):

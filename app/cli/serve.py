@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from app.cli.completions import complete_model
 from app.cli.editors import EDITORS, editor_settings
 from app.settings import load_settings
 from quantizer.errors import UserError
@@ -21,7 +22,12 @@ __all__ = ["serve"]
     "--also", is_flag=True, default=None, help="Listen on 11434, 1234, 8080 and 8012 too, where they are free."
 )
 @click.option("--editor", type=click.Choice(EDITORS), help="Print the settings for an editor or program, and end.")
-@click.option("-m", "--model", help="guide, a path to a GGUF, or a name in the library.  [default: guide]")
+@click.option(
+    "-m",
+    "--model",
+    shell_complete=complete_model,
+    help="guide, a path to a GGUF, or a name in the library.  [default: guide]",
+)
 @click.option("--ctx", type=click.IntRange(min=0), help="Tokens of context; 0 lets localllm choose.")
 @click.option("--kv-type", help="What the KV cache stores, TYPE or K_TYPE,V_TYPE: f16, q8_0, q4_0 ...  [default: f16]")
 @click.option("--draft", metavar="MODEL", help="Small model of the same family that drafts for the model.")
