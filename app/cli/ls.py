@@ -44,7 +44,7 @@ def ls(*, is_wide: bool, wants_json: bool) -> None:
     settings = load_settings()
     here = available(settings)
     with opened_index(settings.cache_dir) as index:
-        forget_vanished(settings.models_dir, here, index)
+        forget_vanished(settings.models_dir, index)
         entries = survey((*here, *(elsewhere() if is_wide else ())), index)
         if wants_json:
             click.echo(json.dumps({"models": [_as_json(entry) for entry in _read(entries, index)]}))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -41,6 +39,7 @@ def prune(max_prefix_bytes: int, *, is_dry: bool, is_agreed: bool, wants_json: b
     No model goes, and nothing that a running process writes.
     """
     from app.library.leftovers import discard, find_leftovers
+    from app.library.listing import forget_vanished
     from app.settings import load_settings
 
     settings = load_settings()
@@ -50,7 +49,8 @@ def prune(max_prefix_bytes: int, *, is_dry: bool, is_agreed: bool, wants_json: b
     if found and not is_dry:
         confirm_removal("Remove all that?", is_agreed=is_agreed)
     gone = [] if is_dry else [leftover for leftover in found if discard(leftover)]
-    n_forgotten = 0 if is_dry else _forget_missing(settings.cache_dir)
+    with opened_index(settings.cache_dir) as index:
+        n_forgotten = 0 if is_dry else forget_vanished(settings.models_dir, index)
     n_freed = sum(leftover.n_bytes for leftover in gone)
     if wants_json:
         items = [
@@ -71,11 +71,3 @@ def _tell(found: Sequence[Leftover]) -> None:
     counts = Counter(item.what for item in found)
     for what, n in n_bytes.items():
         click.echo(f"{counts[what]:>4} × {what:<22} {shown_bytes(n):>8}")
-
-
-def _forget_missing(cache_dir: Path) -> int:
-    """Drop from the index what is no more, and return how many paths that were."""
-    with opened_index(cache_dir) as index:
-        missing = [path for path in index.paths() if not os.path.lexists(path)]
-        index.forget(missing)
-    return len(missing)

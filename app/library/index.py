@@ -7,6 +7,7 @@ Several processes may use it. A damaged one is made anew. Knows nothing of folde
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -22,9 +23,9 @@ __all__ = ["Index", "Known", "index_key"]
 _BUSY_TIMEOUT_S = 30.0
 _SCHEMA = (
     "DROP TABLE IF EXISTS models",  # facts of another version
-    """CREATE TABLE models (path TEXT PRIMARY KEY, stamp TEXT NOT NULL, facts TEXT NOT NULL, fault TEXT NOT NULL)
+    """CREATE TABLE models (path BLOB PRIMARY KEY, stamp TEXT NOT NULL, facts TEXT NOT NULL, fault TEXT NOT NULL)
     WITHOUT ROWID""",
-    """CREATE TABLE IF NOT EXISTS hashes (path TEXT PRIMARY KEY, n_bytes INTEGER NOT NULL, inode TEXT NOT NULL,
+    """CREATE TABLE IF NOT EXISTS hashes (path BLOB PRIMARY KEY, n_bytes INTEGER NOT NULL, inode TEXT NOT NULL,
     sha256 TEXT NOT NULL) WITHOUT ROWID""",
 )
 
@@ -61,7 +62,7 @@ class Index:
     ) -> None:
         self._connection.close()
 
-    def known(self) -> dict[str, Known]:
+    def known(self) -> dict[bytes, Known]:
         """Return key of the path → what is known, of every model that was read and not forgotten."""
         rows = self._run("SELECT path, stamp, facts, fault FROM models")
         return {path: Known(stamp, _facts(facts), fault) for path, stamp, facts, fault in rows}
@@ -72,7 +73,7 @@ class Index:
         row = (index_key(path), known.stamp, facts, known.fault.encode(errors="replace").decode())
         self._run("INSERT OR REPLACE INTO models VALUES (?, ?, ?, ?)", [row])
 
-    def forget(self, paths: Iterable[str | Path]) -> None:
+    def forget(self, paths: Iterable[bytes | Path]) -> None:
         """Drop all that is known of `paths`."""
         keys = [(index_key(path),) for path in paths]
         for table in ("models", "hashes") if keys else ():
@@ -88,7 +89,7 @@ class Index:
         row = (index_key(path), *_identity(path), sha256)
         self._run("INSERT OR REPLACE INTO hashes VALUES (?, ?, ?, ?)", [row])
 
-    def paths(self) -> set[str]:
+    def paths(self) -> set[bytes]:
         """Return the keys of all paths that anything is known of."""
         return {path for (path,) in self._run("SELECT path FROM models UNION SELECT path FROM hashes")}
 
@@ -164,9 +165,9 @@ def _facts(text: str) -> Facts | None:
         return None
 
 
-def index_key(path: str | Path) -> str:
-    """A path as a text that SQLite takes: names on disk may be any bytes."""
-    return str(path).encode(errors="surrogateescape").decode(errors="backslashreplace")
+def index_key(path: bytes | Path) -> bytes:
+    """Return a path as the index has it: names on disk may be any bytes."""
+    return os.fsencode(path)
 
 
 def _identity(path: Path) -> list[object]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.library.facts import Facts, read_facts
-from app.library.folder import OnDisk, look_at, parts_of
+from app.library.folder import OnDisk, look_at
 from app.library.index import Index, Known, index_key
 from app.library.model_ref import ModelRef
 from quantizer.errors import ModelFileError
@@ -56,8 +56,13 @@ def read(entry: Entry, index: Index) -> Entry:
     return found
 
 
-def forget_vanished(models_dir: Path, refs: Iterable[ModelRef], index: Index) -> None:
-    """Drop from `index` what lay in `models_dir` and is none of `refs` any more. Raises StorageError."""
-    here = {index_key(part) for ref in refs for part in parts_of(ref.path)}
-    root = index_key(models_dir) + os.sep
-    index.forget(path for path in index.paths() if path.startswith(root) and path not in here)
+def forget_vanished(models_dir: Path, index: Index) -> int:
+    """Drop from `index` the files that are gone, and return how many those were. Raises StorageError.
+
+    While there is no `models_dir`, what lay in it stays known: its disk may be away.
+    """
+    root = index_key(models_dir / "_")[:-1]
+    is_away = not models_dir.is_dir()
+    gone = [path for path in index.paths() if not (os.path.lexists(path) or (is_away and path.startswith(root)))]
+    index.forget(gone)
+    return len(gone)

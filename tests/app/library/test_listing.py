@@ -19,7 +19,7 @@ from app.settings import Settings
 def _entries(settings: Settings, index: Index) -> list[Entry]:
     """All entries of the library, each read if need be."""
     refs = [ref for ref in available(settings) if not ref.place]
-    forget_vanished(settings.models_dir, refs, index)
+    forget_vanished(settings.models_dir, index)
     return [entry if entry.is_read else read(entry, index) for entry in survey(refs, index)]
 
 
@@ -54,6 +54,16 @@ def test_a_vanished_file_leaves_the_index(library: Settings) -> None:
         path.unlink()
         assert _entries(library, index) == []
         assert index.paths() == set()
+
+
+def test_what_is_known_of_a_library_stays_while_its_disk_is_away(library: Settings, tmp_path: Path) -> None:
+    small_model(library.models_dir / "me" / "x" / "m.gguf")
+    with Index(library.cache_dir) as index:
+        before = _entries(library, index)
+        library.models_dir.rename(tmp_path / "away")
+        assert _entries(library, index) == []
+        (tmp_path / "away").rename(library.models_dir)
+        assert survey([entry.ref for entry in before], index) == before
 
 
 def test_what_the_gate_refuses_is_damaged_with_its_reason_and_has_no_facts(library: Settings) -> None:
