@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from quantizer.errors import StorageError
 
 __all__ = ["Index", "Known", "index_key"]
 
-_BUSY_TIMEOUT_S = 30.0
+_BUSY_TIMEOUT_S, _PAUSE_S = 30.0, 0.01
 _SCHEMA = (
     "DROP TABLE IF EXISTS models",  # facts of another version
     """CREATE TABLE models (path BLOB PRIMARY KEY, stamp TEXT NOT NULL, facts TEXT NOT NULL, fault TEXT NOT NULL)
@@ -135,12 +136,26 @@ def _connected(path: Path) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA synchronous = NORMAL")
         if not _is_current(connection):
-            connection.execute("PRAGMA journal_mode = WAL")
+            _write_ahead(connection)
             _bring_up_to_date(connection)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Write ahead from now on; SQLite itself does not wait where two processes change that at once."""
+    give_up_s = time.monotonic() + _BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() >= give_up_s:
+                raise
+            time.sleep(_PAUSE_S)
+        else:
+            return
 
 
 def _is_current(connection: sqlite3.Connection) -> bool:
