@@ -6,7 +6,7 @@ Owns the bookkeeping of one placement. Knows nothing of how it was found.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from offload.machine import Device, DeviceKind, Machine
 from offload.placement import Placement
@@ -21,6 +21,8 @@ class Share:
     """What one device gets, in bytes; `n_layers` counts the output as a layer.
 
     `host_bytes` are the engine's own, `read_bytes` what one token of an answer reads, `operations` what it computes.
+    `work_bytes` is what reading keeps it busy with: of the processor weights, and what it could read while it unpacks
+    them; `attention_bytes` is what it could read while it attends, 0 of GPUs.
     """
 
     device: Device
@@ -31,6 +33,8 @@ class Share:
     host_bytes: int
     read_bytes: int
     operations: float
+    work_bytes: float
+    attention_bytes: float
 
     @property
     def n_bytes(self) -> int:
@@ -42,10 +46,13 @@ class Share:
 class _Part:
     """A layer, or what stays or moves of one."""
 
-    weight_bytes: int
-    cache_bytes: int
-    read_bytes: int
-    operations: float
+    weight_bytes: int = 0
+    cache_bytes: int = 0
+    read_bytes: int = 0
+    cache_read_bytes: int = 0
+    operations: float = 0.0
+    unpacking_bytes: float = 0.0
+    attention_bytes: float = 0.0
 
 
 def allocate(profile: ModelProfile, machine: Machine, placement: Placement) -> tuple[Share, ...]:
@@ -61,7 +68,7 @@ def allocate(profile: ModelProfile, machine: Machine, placement: Placement) -> t
             if is_split:
                 parts[machine.host.name].append(_moved(profile.layers[index]))
         if count and end == len(profile.layers):
-            parts[name].append(_Part(profile.tied_bytes, 0, 0, 0.0))
+            parts[name].append(_Part(profile.tied_bytes))
         end = start
     parts[machine.host.name] += [_staying(layer, is_split=False) for layer in profile.layers[:end]]
     host = _share(profile, machine.host, end, parts[machine.host.name])
@@ -70,7 +77,8 @@ def allocate(profile: ModelProfile, machine: Machine, placement: Placement) -> t
 
 def decode_work(shares: Sequence[Share], placement: Placement) -> Work:
     """Return what one token of an answer makes the devices do."""
-    return _work(shares, placement, {share.device.name: share.read_bytes for share in shares})
+    work = _work(shares, placement, {share.device.name: share.work_bytes for share in shares})
+    return replace(work, attention_bytes=sum(share.attention_bytes for share in shares))
 
 
 def prefill_work(shares: Sequence[Share], placement: Placement) -> Work:
@@ -90,6 +98,8 @@ def _work(shares: Sequence[Share], placement: Placement, read_bytes: Mapping[str
 def _share(profile: ModelProfile, device: Device, n_layers: int, parts: Sequence[_Part]) -> Share:
     is_host = device.kind is DeviceKind.CPU
     weight_bytes = sum(part.weight_bytes for part in parts)
+    weights_read, cache_read = sum(part.read_bytes for part in parts), sum(part.cache_read_bytes for part in parts)
+    beside = sum(part.unpacking_bytes for part in parts) if is_host else cache_read
     return Share(
         device=device,
         n_layers=n_layers,
@@ -97,25 +107,32 @@ def _share(profile: ModelProfile, device: Device, n_layers: int, parts: Sequence
         cache_bytes=sum(part.cache_bytes for part in parts),
         compute_bytes=profile.compute_bytes if parts else 0,
         host_bytes=profile.host_bytes if is_host else 0,
-        read_bytes=sum(part.read_bytes for part in parts),
+        read_bytes=weights_read + cache_read,
         operations=sum(part.operations for part in parts),
+        work_bytes=weights_read + beside,
+        attention_bytes=sum(part.attention_bytes for part in parts) if is_host else 0.0,
     )
 
 
 def _staying(layer: Layer, *, is_split: bool) -> _Part:
     """Return what a device gets of a layer."""
-    if not is_split:
-        return _Part(layer.weight_bytes, layer.cache_bytes, layer.read_bytes + layer.cache_read_bytes, layer.operations)
-    moved = _moved(layer)
+    moved = _moved(layer) if is_split else _Part()
     return _Part(
-        layer.weight_bytes - moved.weight_bytes,
-        layer.cache_bytes,
-        layer.read_bytes + layer.cache_read_bytes - moved.read_bytes,
-        layer.operations - moved.operations,
+        weight_bytes=layer.weight_bytes - moved.weight_bytes,
+        cache_bytes=layer.cache_bytes,
+        read_bytes=layer.read_bytes - moved.read_bytes,
+        cache_read_bytes=layer.cache_read_bytes,
+        operations=layer.operations - moved.operations,
+        unpacking_bytes=layer.unpacking_bytes - moved.unpacking_bytes,
+        attention_bytes=layer.attention_bytes,
     )
 
 
 def _moved(layer: Layer) -> _Part:
     """Return what stays with the processor of a layer that is split."""
-    operations = layer.operations * layer.movable_read_bytes / layer.read_bytes if layer.read_bytes else 0.0
-    return _Part(layer.movable_bytes, 0, layer.movable_read_bytes, operations)
+    return _Part(
+        weight_bytes=layer.movable_bytes,
+        read_bytes=layer.movable_read_bytes,
+        operations=layer.operations * layer.movable_read_bytes / layer.read_bytes if layer.read_bytes else 0.0,
+        unpacking_bytes=layer.movable_unpacking_bytes,
+    )

@@ -52,12 +52,15 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """For every number of split layers (rows) and of layers on GPUs (columns): bytes there, read there, left behind."""
+    """For every number of split layers (rows) and of layers on GPUs (columns): bytes there, read there, left behind.
+
+    `host_s` is what the processor takes for what it keeps.
+    """
 
     on_gpu: Bytes
     read_on_gpu: Bytes
     on_host: Bytes
-    read_on_host: Bytes
+    host_s: Bytes
     n_split: Bytes
 
 
@@ -70,7 +73,7 @@ def margin_bytes(device: Device) -> int:
 
 def place(profile: ModelProfile, machine: Machine, rates: Rates) -> Placement | None:
     """Return the fastest placement that fits into free memory less the margins, None where none does."""
-    tables = _tables(profile)
+    tables = _tables(profile, machine, rates)
     found = [_best(profile, machine, rates, tables, order) for order in _orders(machine.gpus, rates)]
     return min((placement for placement in found if placement), key=lambda placement: placement.token_s, default=None)
 
@@ -100,23 +103,23 @@ def _orders(gpus: Sequence[Device], rates: Rates) -> list[tuple[Device, ...]]:
 
 def curve(profile: ModelProfile, machine: Machine, rates: Rates) -> tuple[float, ...]:
     """Return what a token takes with 0, 1, 2 … layers on the fastest GPU, as if it had room for them."""
-    tables = _tables(profile)
+    tables = _tables(profile, machine, rates)
     gpu = min(machine.gpus, key=lambda device: rates.seconds_per_byte[device.name], default=None)
     if gpu is None:
-        return (float(_host_s(tables, machine, rates)[0, 0]) + rates.overhead_s(len(profile.layers)),)
-    reading_s = tables.read_on_gpu[0] * rates.seconds_per_byte[gpu.name] + _host_s(tables, machine, rates)[0]
+        return (float(tables.host_s[0, 0]) + rates.overhead_s(len(profile.layers)),)
+    reading_s = tables.read_on_gpu[0] * rates.seconds_per_byte[gpu.name] + tables.host_s[0]
     n_layers = len(profile.layers)
     is_mixed = np.array([0 < count < n_layers for count in range(n_layers + 1)])
     return tuple((reading_s + is_mixed * rates.crossing_s + rates.overhead_s(n_layers)).tolist())
 
 
-def _tables(profile: ModelProfile) -> _Tables:
+def _tables(profile: ModelProfile, machine: Machine, rates: Rates) -> _Tables:
     layers = profile.layers
     n_rows = len(layers) if any(layer.movable_bytes for layer in layers) else 1  # the output has nothing to move
     backwards = layers[::-1]
     is_split = (np.arange(len(layers))[::-1][None, :] < np.arange(n_rows)[:, None]).astype(np.float64)
 
-    def column(values: list[int]) -> Bytes:
+    def column(values: Sequence[float]) -> Bytes:
         return np.array(values, np.float64)[None, :]
 
     moved = is_split * column([layer.movable_bytes for layer in backwards])
@@ -128,7 +131,12 @@ def _tables(profile: ModelProfile) -> _Tables:
     on_gpu[:, 1:] += profile.tied_bytes
     has_host_work = (np.arange(len(layers) + 1)[None, :] < len(layers)) | (_summed(moved) > 0)
     on_host += profile.host_bytes + has_host_work * profile.compute_bytes
-    return _Tables(on_gpu, read_on_gpu, on_host, read.sum() - read_on_gpu, _summed(is_split * (moved > 0)))
+    pace = rates.seconds_per_byte[machine.host.name]
+    attending_s = column([layer.attention_bytes * rates.attention_seconds_per_byte for layer in backwards])
+    working_s = column([layer.work_bytes * pace for layer in backwards]) + attending_s
+    moved_s = is_split * column([layer.movable_work_bytes * pace for layer in backwards])
+    host_s = working_s.sum() - _summed(working_s - moved_s)
+    return _Tables(on_gpu, read_on_gpu, on_host, host_s, _summed(is_split * (moved > 0)))
 
 
 def _summed(values: Bytes) -> Bytes:
@@ -136,10 +144,6 @@ def _summed(values: Bytes) -> Bytes:
     sums = np.zeros((values.shape[0], values.shape[1] + 1))
     np.cumsum(values, axis=1, out=sums[:, 1:])
     return sums
-
-
-def _host_s(tables: _Tables, machine: Machine, rates: Rates) -> Bytes:
-    return tables.read_on_host * rates.seconds_per_byte[machine.host.name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +214,7 @@ def _best(
     n_devices = sum((fill.is_used for fill in fills), start=has_host_layers.astype(np.int64))
     n_crossings = np.maximum(0, n_devices - 1) + _CROSSINGS_OF_A_SPLIT_LAYER * tables.n_split
     reading_s = [fill.sums(tables.read_on_gpu) * rates.seconds_per_byte[fill.gpu.name] for fill in fills]
-    token_s = sum(reading_s, start=_host_s(tables, machine, rates)) + n_crossings * rates.crossing_s
+    token_s = sum(reading_s, start=tables.host_s) + n_crossings * rates.crossing_s
     token_s = token_s + rates.overhead_s(len(profile.layers))
     token_s = np.where(filling.has_room & _is_held(profile, machine, tables, fills), token_s, np.inf)
     row, column = np.unravel_index(np.argmin(token_s), token_s.shape)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from offload.cache_size import CacheCells, cache_layers, cells_for
 from offload.compute_size import compute_bytes, graph_shape_of, output_bytes
+from offload.host_work import attention_bytes
 from offload.kv_cache import KvTypes, check_kv_types
 from offload.weights import WeightGroup, weights_of
 from quantizer.header import Header, TensorInfo
@@ -43,7 +44,8 @@ class Layer:
     """Bytes of a layer, or of the output behind the last one.
 
     `movable_bytes` of the weights, and what a token reads of them, can stay with the processor when the rest goes to a
-    GPU. `read_bytes` are weights, `cache_read_bytes` what attention reads at the setting's depth.
+    GPU. `read_bytes` are weights, `cache_read_bytes` what attention reads at the setting's depth. `unpacking_bytes` and
+    `attention_bytes` are what a processor could read meanwhile, see `host_work`.
     """
 
     weight_bytes: int
@@ -53,6 +55,19 @@ class Layer:
     cache_bytes: int = 0
     cache_read_bytes: int = 0
     operations: int = 0
+    unpacking_bytes: float = 0.0
+    movable_unpacking_bytes: float = 0.0
+    attention_bytes: float = 0.0
+
+    @property
+    def work_bytes(self) -> float:
+        """What its weights keep a processor busy with for a token, in bytes read."""
+        return self.read_bytes + self.unpacking_bytes
+
+    @property
+    def movable_work_bytes(self) -> float:
+        """Those of the movable part."""
+        return self.movable_read_bytes + self.movable_unpacking_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +114,9 @@ def profile_of(header: Header, tensors: Sequence[TensorInfo], setting: Setting) 
     kept = cache_layers(caches, setting.kv_types, cells, is_fused=setting.is_fused)
     seen = CacheCells(setting.depth, min(setting.depth, caches.n_window or setting.depth), 1)
     read = cache_layers(caches, setting.kv_types, seen, is_fused=setting.is_fused)
-    layers = [_layer(*parts) for parts in zip(weights.layers, kept, read, strict=True)]
-    output = _layer(weights.output, 0, 0)
+    attending = attention_bytes(header, caches, setting.depth, is_fused=setting.is_fused)
+    layers = [_layer(*parts) for parts in zip(weights.layers, kept, read, attending, strict=True)]
+    output = _layer(weights.output, 0, 0, 0.0)
     inputs_bytes = shape.n_embd * setting.n_ubatch * _FLOAT_BYTES
     return ModelProfile(
         layers=(*layers, output),
@@ -114,7 +130,7 @@ def profile_of(header: Header, tensors: Sequence[TensorInfo], setting: Setting) 
     )
 
 
-def _layer(group: WeightGroup, cache_bytes: int, cache_read_bytes: int) -> Layer:
+def _layer(group: WeightGroup, cache_bytes: int, cache_read_bytes: int, attending: float) -> Layer:
     return Layer(
         weight_bytes=group.n_bytes,
         read_bytes=group.read_bytes,
@@ -123,4 +139,7 @@ def _layer(group: WeightGroup, cache_bytes: int, cache_read_bytes: int) -> Layer
         cache_bytes=cache_bytes,
         cache_read_bytes=cache_read_bytes,
         operations=_OPERATIONS_PER_WEIGHT * group.n_active,
+        unpacking_bytes=group.unpacking_bytes,
+        movable_unpacking_bytes=group.movable_unpacking_bytes,
+        attention_bytes=attending,
     )

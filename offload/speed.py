@@ -13,12 +13,13 @@ from offload.machine import Device, DeviceKind, Machine
 __all__ = ["Rates", "Work", "decode_s", "expected_rates", "prefill_s"]
 
 # The share of a published or measured bandwidth that decoding reaches: 0.55 to 0.7 in llama.cpp's published benchmarks
-# of a 7B Q4_0 (discussions 4167, 10879 and 15013 of ggml-org/llama.cpp) and here.
-_REACHED = 0.65
+# of a 7B Q4_0 (discussions 4167, 10879 and 15013 of ggml-org/llama.cpp), on processors too; but those unpack meanwhile,
+# which counts for itself, and come near to what was measured where nothing is to be unpacked.
+_REACHED = {DeviceKind.GPU: 0.65, DeviceKind.INTEGRATED: 0.65, DeviceKind.CPU: 0.95}
 # Operations of a prompt for each byte a second of bandwidth, from the same benchmarks: 60 to 150 on discrete GPUs,
 # about 25 on Apple's, about 15 on processors.
 _OPERATIONS_PER_BYTE = {DeviceKind.GPU: 75.0, DeviceKind.INTEGRATED: 25.0, DeviceKind.CPU: 15.0}
-_ASSUMED_BYTES_PER_S = {DeviceKind.CPU: 20e9, DeviceKind.INTEGRATED: 40e9, DeviceKind.GPU: 150e9}
+_ASSUMED_BYTES_PER_S = {DeviceKind.CPU: 20e9, DeviceKind.INTEGRATED: 30e9, DeviceKind.GPU: 150e9}
 _ASSUMED_LINK_BYTES_PER_S = 8e9  # PCIe 3.0 with eight lanes
 _CROSSING_S = 30e-6  # a wait for the other device and a small copy
 _LAYER_S = 20e-6  # starting the dozen operations of a layer, which small layers wait for
@@ -30,13 +31,14 @@ class Rates:
     """What a machine takes for what it does, by names of devices.
 
     `known` are the devices whose figures were published, measured or given; a plan for others cannot tell a speed.
-    `uncertainty` is the share by which a prediction may be off.
+    `attention_seconds_per_byte` is the processor's. `uncertainty` is the share by which a prediction may be off.
     """
 
     seconds_per_byte: Mapping[str, float]
     seconds_per_operation: Mapping[str, float]
     link_seconds_per_byte: Mapping[str, float]
     known: frozenset[str]
+    attention_seconds_per_byte: float
     crossing_s: float = _CROSSING_S
     layer_s: float = _LAYER_S
     fixed_s: float = _FIXED_S
@@ -51,11 +53,13 @@ class Rates:
 class Work:
     """What a token makes the devices do: bytes read and operations (multiply and add apart) of each, layers of all.
 
-    Between devices it changes `n_crossings` times.
+    Of the processor `read_bytes` are weights and what it could read while it unpacks them, `attention_bytes` what it
+    could read while it attends (see `host_work`). Between devices a token changes `n_crossings` times.
     """
 
     read_bytes: Mapping[str, float]
     operations: Mapping[str, float] = field(default_factory=dict)
+    attention_bytes: float = 0.0
     n_layers: int = 0
     n_crossings: int = 0
 
@@ -64,8 +68,10 @@ def expected_rates(machine: Machine) -> Rates:
     """Return the rates to expect of `machine` before anything ran there."""
     devices = (machine.host, *machine.gpus)
     bandwidths = {device.name: device.bytes_per_s or _ASSUMED_BYTES_PER_S[device.kind] for device in devices}
+    seconds_per_byte = {device.name: 1 / (_REACHED[device.kind] * bandwidths[device.name]) for device in devices}
     return Rates(
-        seconds_per_byte={name: 1 / (_REACHED * bandwidth) for name, bandwidth in bandwidths.items()},
+        seconds_per_byte=seconds_per_byte,
+        attention_seconds_per_byte=seconds_per_byte[machine.host.name],
         seconds_per_operation={
             device.name: 1 / (_OPERATIONS_PER_BYTE[device.kind] * bandwidths[device.name]) for device in devices
         },
@@ -77,7 +83,8 @@ def expected_rates(machine: Machine) -> Rates:
 def decode_s(work: Work, rates: Rates) -> float:
     """Return the seconds that one token of an answer takes: reading, one device after the other."""
     reading_s = sum(n_bytes * rates.seconds_per_byte[name] for name, n_bytes in work.read_bytes.items())
-    return reading_s + rates.overhead_s(work.n_layers, work.n_crossings)
+    attending_s = work.attention_bytes * rates.attention_seconds_per_byte
+    return reading_s + attending_s + rates.overhead_s(work.n_layers, work.n_crossings)
 
 
 def prefill_s(work: Work, rates: Rates, host: str, n_ubatch: int) -> float:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from offload.host_work import unpacking_bytes
 from offload.reading import EMBEDDING, OUTPUT, bytes_read, is_of_experts
 from quantizer.header import Header, TensorInfo
 from quantizer.hyperparameters import hyperparameter
@@ -28,6 +29,7 @@ class WeightGroup:
     """Bytes of some tensors, those that one token reads of them, and how many weights it is multiplied with.
 
     `movable` is the part that can stay with the CPU when the rest goes to a device: experts, or a dense feed-forward.
+    `unpacking_bytes` are what a processor takes beyond the reading, see `host_work`.
     """
 
     n_bytes: int = 0
@@ -35,6 +37,8 @@ class WeightGroup:
     movable_bytes: int = 0
     movable_read_bytes: int = 0
     n_active: int = 0
+    unpacking_bytes: float = 0.0
+    movable_unpacking_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +82,30 @@ def weights_of(header: Header, tensors: Sequence[TensorInfo]) -> WeightTable:
     if not any(tensor.name == OUTPUT for tensor in outputs):
         embeddings = [tensor for tensor in inputs if tensor.name == EMBEDDING]
         tied_bytes = sum(_padded(tensor.n_bytes) for tensor in embeddings)
-        n_active = output.n_active + sum(tensor.n_elements for tensor in embeddings)
-        output = WeightGroup(output.n_bytes, output.read_bytes + tied_bytes, n_active=n_active)
+        output = replace(
+            output,
+            read_bytes=output.read_bytes + tied_bytes,
+            n_active=output.n_active + sum(tensor.n_elements for tensor in embeddings),
+            unpacking_bytes=output.unpacking_bytes
+            + sum(unpacking_bytes(tensor.type_id, tensor.n_elements) for tensor in embeddings),
+        )
     groups = tuple(_group(layer, header, has_experts) for layer in layers)
     return WeightTable(_group(inputs, header, has_experts), groups, output, tied_bytes, has_experts)
 
 
 def _group(tensors: Iterable[TensorInfo], header: Header, has_experts: bool) -> WeightGroup:
     n_bytes = read = movable = movable_read = n_active = 0
+    unpacking = movable_unpacking = 0.0
     for tensor in tensors:
         size, n_read = _padded(tensor.n_bytes), bytes_read(tensor, header)
         n_bytes, read = n_bytes + size, read + n_read
-        n_active += tensor.n_elements * n_read // tensor.n_bytes
+        n_weights = tensor.n_elements * n_read // tensor.n_bytes
+        unpacked = unpacking_bytes(tensor.type_id, n_weights)
+        n_active, unpacking = n_active + n_weights, unpacking + unpacked
         if is_of_experts(tensor.name) if has_experts else _FEED_FORWARD.search(tensor.name):
             movable, movable_read = movable + size, movable_read + n_read
-    return WeightGroup(n_bytes, read, movable, movable_read, n_active)
+            movable_unpacking += unpacked
+    return WeightGroup(n_bytes, read, movable, movable_read, n_active, unpacking, movable_unpacking)
 
 
 def _padded(n_bytes: int) -> int:

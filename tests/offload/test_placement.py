@@ -40,6 +40,9 @@ def layers(draw: st.DrawFn) -> Layer:
         cache_bytes=cache_bytes,
         cache_read_bytes=cache_bytes // 16,
         operations=2 * weight_bytes,
+        unpacking_bytes=weight_bytes * 0.5,
+        movable_unpacking_bytes=movable_read * 0.5,
+        attention_bytes=cache_bytes / 4,
     )
 
 
@@ -48,7 +51,14 @@ def profiles(draw: st.DrawFn) -> ModelProfile:
     """Models of equal layers, as they are but for a few, and of wildly different ones."""
     n_layers = draw(st.integers(1, 100))
     kinds = draw(st.lists(layers(), min_size=1, max_size=4))
-    output = replace(draw(layers()), movable_bytes=0, movable_read_bytes=0, cache_bytes=0, cache_read_bytes=0)
+    output = replace(
+        draw(layers()),
+        movable_bytes=0,
+        movable_read_bytes=0,
+        movable_unpacking_bytes=0.0,
+        cache_bytes=0,
+        cache_read_bytes=0,
+    )
     return ModelProfile(
         layers=(*(kinds[index % len(kinds)] for index in range(n_layers)), output),
         input_bytes=draw(st.integers(0, GIB)),
@@ -230,7 +240,9 @@ def test_the_curve_rises_with_every_layer_on_a_gpu() -> None:
     )
     card = Device(name="GPU0", kind=DeviceKind.GPU, total_bytes=GIB, free_bytes=GIB, bytes_per_s=900e9)
     machine = Machine(host(PLENTY), (card,))
-    times_s = curve(profile, machine, expected_rates(machine))
+    rates = expected_rates(machine)
+    times_s = curve(profile, machine, rates)
     assert len(times_s) == 34
     assert list(times_s) == sorted(times_s, reverse=True)
-    assert times_s[0] / times_s[-1] == pytest.approx(900 / 60, rel=0.02)
+    slower = rates.seconds_per_byte["CPU"] / rates.seconds_per_byte["GPU0"]
+    assert times_s[0] / times_s[-1] == pytest.approx(slower, rel=0.02)
