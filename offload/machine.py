@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["HOST_NAME", "Device", "DeviceKind", "Machine"]
+__all__ = ["HOST_NAME", "HOST_ONLY", "Device", "DeviceKind", "Machine"]
 
 HOST_NAME = "CPU"  # as llama.cpp calls it
 
@@ -45,3 +45,6 @@ class Machine:
 
     host: Device
     gpus: tuple[Device, ...] = ()
+
+
+HOST_ONLY = Machine(Device(name=HOST_NAME, kind=DeviceKind.CPU, total_bytes=0, free_bytes=0))  # nothing measured

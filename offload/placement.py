@@ -18,7 +18,7 @@ from offload.machine import Device, Machine
 from offload.profile import ModelProfile
 from offload.speed import Rates
 
-__all__ = ["Placement", "curve", "margin_bytes", "place"]
+__all__ = ["ON_HOST", "Placement", "curve", "margin_bytes", "place"]
 
 _MARGIN_SHARE, _LEAST_MARGIN_BYTES, _MOST_MARGIN_BYTES = 0.04, 256 << 20, 1 << 30
 _HOST_MARGIN_BYTES = 512 << 20
@@ -48,6 +48,9 @@ class Placement:
     def n_on_gpus(self) -> int:
         """Layers on GPUs, the output counted."""
         return sum(self.gpu_layers)
+
+
+ON_HOST = Placement(gpus=(), gpu_layers=(), n_split=0, n_crossings=0, token_s=0.0)  # nobody has told its speed
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from app.engine.turns import Turns
 from app.engine.verification import Verifier
 from quantizer.errors import ContextOverflowError, EngineError, UserError
 
-__all__ = ["Engine", "failure"]
+__all__ = ["Engine", "Event", "failure"]
 
 Event = Output | Finished | Failed
 Batch = list[tuple[Sequence, int]]

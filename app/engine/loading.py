@@ -23,15 +23,24 @@ from app.engine.draft_loading import head_drafts, head_notice, load_draft_model
 from app.engine.embedding import Embedder, pooling_of
 from app.engine.frames import EngineConfig
 from app.engine.prediction_layer import has_prediction_layers, prediction_layer
+from app.engine.rates import run_history
+from app.engine.run_recorder import RunRecorder
 from app.engine.sizing import sized
 from app.engine.sources import DraftSource
 from app.engine.step_cost import StepCost
 from app.engine.store import SequenceStore, fingerprint
 from app.engine.tuning import Setting, TuneFile, Work, choose, default_setting, with_kv_type
+from app.engine.witness import CleanAnswer
 from offload.cpu import cpu_name, default_threads
+from offload.kv_cache import parse_kv_types
+from offload.machine import HOST_ONLY
+from offload.model import PlannedModel
+from offload.placement import ON_HOST
+from offload.profile import Setting as PlannedSetting
 from quantizer.control_vector import read_control_vector
 from quantizer.errors import UsageError
-from quantizer.header import read_header
+from quantizer.gate import tensors_of
+from quantizer.header import Header, read_header
 
 __all__ = ["Loaded", "load_model", "tune_file"]
 
@@ -42,7 +51,8 @@ MEMORY_SHARE = 8  # an eighth of this machine's memory may hold sequences that l
 class Loaded:
     """A backend, what steps cost on it as far as known, what drafts for it, and where what it did outlives it.
 
-    `owned` frees it all. An embedder is made when it is needed, and closed by whoever made it.
+    `owned` frees it all, `keep_answer` keeps how fast an answer came. An embedder is made when it is needed, and closed
+    by whoever made it.
     """
 
     backend: Backend
@@ -52,6 +62,7 @@ class Loaded:
     keep_use: Callable[[Work, Mapping[int, float]], None]
     owned: ExitStack
     draft_sources: tuple[DraftSource, ...] = ()
+    keep_answer: Callable[[CleanAnswer], None] = lambda _answer: None
 
 
 def load_model(
@@ -102,7 +113,29 @@ def load_model(
         draft_sources = tuple(source for source in (head, draft_model) if source is not None)
         new_embedder = partial(model.embedder, asked, setting, pooling_of(header))
         keep_use = partial(tuned.keep_use, key)
-        return Loaded(backend, new_embedder, step_cost, store, keep_use, owned.pop_all(), draft_sources)
+        recorder = _recorder(header, key, config, setting, cache_dir)
+        loaded = Loaded(backend, new_embedder, step_cost, store, keep_use, owned.pop_all(), draft_sources)
+        has_company = config.lora or draft_sources  # which take time of each step
+        return replace(loaded, keep_answer=recorder.keep) if backend.facts.is_on_host and not has_company else loaded
+
+
+def _recorder(header: Header, key: str, config: EngineConfig, setting: Setting, cache_dir: Path) -> RunRecorder:
+    """Return what keeps how fast a model runs that lies with the processor as a whole."""
+    return RunRecorder(
+        history=run_history(cache_dir),
+        n_threads=setting.n_threads,
+        fingerprint=key,
+        model=PlannedModel(header, tensors_of(header)),
+        setting=PlannedSetting(
+            n_ctx=config.n_ctx,
+            n_cells=config.n_cells,
+            kv_types=parse_kv_types(setting.kv_type),
+            n_ubatch=setting.n_ubatch,
+            is_fused=setting.flash_attention,
+        ),
+        devices=HOST_ONLY,
+        placement=ON_HOST,
+    )
 
 
 def tune_file(cache_dir: Path) -> TuneFile:

@@ -21,11 +21,12 @@ from typing import BinaryIO
 from app.engine import frames, wire
 from app.engine.adapters import Adapter
 from app.engine.backend import Backend, ModelFacts
-from app.engine.core import Engine, failure
+from app.engine.core import Engine, Event, failure
 from app.engine.embedding_queue import EmbeddingQueue
 from app.engine.frames import Frame
 from app.engine.loading import Loaded, load_model
 from app.engine.step_cost import StepCost
+from app.engine.witness import Witness
 from app.settings import load_settings
 from quantizer.errors import RequestError, UserError
 
@@ -51,6 +52,7 @@ class Worker:
         self._load_model = load_model
         self._inbox: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()  # None: no more will come
         self._engine: Engine | None = None
+        self._witness = Witness()
         self._next_progress_s = 0.0
         self.is_stopping = False
 
@@ -96,9 +98,10 @@ class Worker:
             self.send(failure("", error))
             return
         with loaded.owned:
+            self._witness = Witness(loaded.keep_answer)
             self._engine = Engine(
                 loaded.backend,
-                self.send,
+                self._emit,
                 loaded.store,
                 loaded.step_cost,
                 loaded.draft_sources,
@@ -111,9 +114,15 @@ class Worker:
                 self._engine.step()
                 embeddings.step()
             self._engine.close()
+            self._witness.settle()
             if work := self._engine.counters.work():
                 loaded.keep_use(work, loaded.step_cost.ratios)
             self._save_all(self._engine)
+
+    def _emit(self, event: Event) -> None:
+        self.send(event)
+        if isinstance(event, frames.Finished) and self._engine is not None:
+            self._witness.end(event, self._engine.occupancy.n_cells_used)
 
     def _save_all(self, engine: Engine) -> None:
         """Save what was computed for the next start, as far as the time to stop allows."""
@@ -133,22 +142,25 @@ class Worker:
         return True
 
     def _wait_for_frame(self, engine: Engine) -> Frame | None:
-        """Return the next frame; in a quiet while before it, save what was computed, one sequence at a time."""
+        """Return the next frame; in a quiet while before it, keep what was measured and computed."""
         while True:
             try:
                 return self._inbox.get(timeout=IDLE_S)
             except queue.Empty:
+                self._witness.settle()
                 if not engine.save_one():
                     return self._inbox.get()
 
     def _handle(self, frame: Frame, engine: Engine, embeddings: EmbeddingQueue, backend: Backend) -> None:
         match frame:
             case frames.Submit(request):
+                self._witness.begin(request, is_alone=engine.is_idle and embeddings.is_idle)
                 engine.submit(request)
             case frames.Abort(request_id):
                 engine.abort(request_id)  # again: its request may have come after the first time
                 embeddings.abort(request_id)
             case frames.Embed() | frames.Rank():
+                self._witness.disturb()
                 embeddings.submit(frame)
             case frames.Tokenize(call_id, text, add_special, parse_special):
                 self._answer(
