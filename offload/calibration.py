@@ -59,7 +59,8 @@ def _fitted(rates: Rates, runs: Sequence[Run]) -> Rates:
     rows = np.array(
         [[*(run.work.read_bytes.get(name, 0.0) for name in names), run.work.attention_bytes, 1.0] for run in runs]
     )
-    overhead_s = np.array([rates.overhead_s(run.work.n_layers, run.work.n_crossings) for run in runs]) - rates.fixed_s
+    settled = replace(rates, seconds_per_byte=dict.fromkeys(names, 0.0), attention_seconds_per_byte=0.0, fixed_s=0.0)
+    overhead_s = np.array([decode_s(run.work, settled) for run in runs])
     measured_s = np.array([1 / run.tokens_per_s for run in runs])
     # unknowns are factors on what was expected, equations are relative to what was measured
     equations = np.vstack([rows * expected / measured_s[:, None], _PRIOR_WEIGHT * np.eye(len(expected))])

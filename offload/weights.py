@@ -86,8 +86,7 @@ def weights_of(header: Header, tensors: Sequence[TensorInfo]) -> WeightTable:
             output,
             read_bytes=output.read_bytes + tied_bytes,
             n_active=output.n_active + sum(tensor.n_elements for tensor in embeddings),
-            unpacking_bytes=output.unpacking_bytes
-            + sum(unpacking_bytes(tensor.type_id, tensor.n_elements) for tensor in embeddings),
+            unpacking_bytes=output.unpacking_bytes + sum(unpacking_bytes(tensor) for tensor in embeddings),
         )
     groups = tuple(_group(layer, header, has_experts) for layer in layers)
     return WeightTable(_group(inputs, header, has_experts), groups, output, tied_bytes, has_experts)
@@ -99,9 +98,9 @@ def _group(tensors: Iterable[TensorInfo], header: Header, has_experts: bool) -> 
     for tensor in tensors:
         size, n_read = _padded(tensor.n_bytes), bytes_read(tensor, header)
         n_bytes, read = n_bytes + size, read + n_read
-        n_weights = tensor.n_elements * n_read // tensor.n_bytes
-        unpacked = unpacking_bytes(tensor.type_id, n_weights)
-        n_active, unpacking = n_active + n_weights, unpacking + unpacked
+        n_active += tensor.n_elements * n_read // tensor.n_bytes
+        unpacked = unpacking_bytes(tensor, n_read / tensor.n_bytes)
+        unpacking += unpacked
         if is_of_experts(tensor.name) if has_experts else _FEED_FORWARD.search(tensor.name):
             movable, movable_read = movable + size, movable_read + n_read
             movable_unpacking += unpacked

@@ -4,8 +4,9 @@ import pytest
 from model_outlines import header_of
 
 from offload.host_work import attention_bytes, unpacking_bytes
+from quantizer.header import TensorInfo
 from quantizer.layer_caches import layer_caches_of
-from quantizer.tensor_types import TENSOR_TYPES, tensor_type_named
+from quantizer.tensor_types import tensor_type_named
 
 
 def attending(name: str, depth: int, *, is_fused: bool = False) -> tuple[float, ...]:
@@ -13,15 +14,28 @@ def attending(name: str, depth: int, *, is_fused: bool = False) -> tuple[float, 
     return attention_bytes(header, layer_caches_of(header), depth, is_fused=is_fused)
 
 
-def test_a_weight_of_few_bits_takes_longer_to_unpack_than_one_that_is_stored_as_it_is() -> None:
-    plain, packed = (unpacking_bytes(tensor_type_named(name).type_id, 1000) for name in ("F32", "Q4_K"))
-    assert (plain, packed) == (0.0, 400.0)
+def matrix(type_name: str, n_columns: int = 1024, n_rows: int = 8) -> TensorInfo:
+    kind = tensor_type_named(type_name)
+    return TensorInfo(
+        "blk.0.ffn_up.weight", (n_columns, n_rows), kind.type_id, 0, kind.tensor_bytes((n_columns, n_rows))
+    )
+
+
+def test_weights_that_are_stored_as_they_are_take_nothing_but_the_reading() -> None:
+    assert unpacking_bytes(matrix("F16")) == 0.0 < unpacking_bytes(matrix("Q4_K"))
+
+
+def test_the_same_weights_in_shorter_rows_take_longer() -> None:
+    long_rows, short_rows = (unpacking_bytes(matrix("Q8_0", n_columns, 1 << 20)) for n_columns in (8192, 1024))
+    assert short_rows / 1024 > long_rows / 8192
+
+
+def test_a_share_of_the_experts_takes_a_share_of_the_time() -> None:
+    assert unpacking_bytes(matrix("Q4_K"), 0.125) == pytest.approx(unpacking_bytes(matrix("Q4_K")) / 8)
 
 
 def test_a_type_that_nobody_measured_counts_as_slow() -> None:
-    slow = unpacking_bytes(tensor_type_named("IQ1_S").type_id, 1000)
-    assert slow > unpacking_bytes(tensor_type_named("Q4_K").type_id, 1000)
-    assert all(unpacking_bytes(type_id, 1.0) >= 0 for type_id in TENSOR_TYPES)
+    assert unpacking_bytes(matrix("IQ1_S")) > unpacking_bytes(matrix("Q4_K"))
 
 
 def test_attention_that_is_not_fused_computes_whole_blocks_of_cells() -> None:
