@@ -52,33 +52,27 @@ class RunHistory:
         self._path = path
 
     def add(self, records: Iterable[RunRecord]) -> bool:
-        """Append `records`. Return False where another process holds the file for too long, and they are not kept.
+        """Append `records`; return False where they are not kept: the disk is full, or another process holds the file.
 
-        Raises OSError where nothing can be written.
+        Nothing is lost by that but knowledge that comes again.
         """
         lines = [json.dumps(asdict(record)).encode() + b"\n" for record in records]
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a+b", buffering=0) as file:
-            if not _locked(file):
-                return False
-            file.seek(0)
-            known = file.read()
-            if known and not known.endswith(b"\n"):
-                lines.insert(0, b"\n")  # after a line that was not written whole
-            added = b"".join(lines)
-            if len(known) + len(added) > _MAX_BYTES:
-                added = _newest(known + added)
-                file.truncate(0)
-            file.write(added)
-        return True
+        if not lines:
+            return True
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a+b", buffering=0) as file:
+                return _locked(file) and _append(file, b"".join(lines))
+        except OSError:
+            return False
 
-    def records(self, machine: str) -> list[RunRecord]:
-        """Return what is known of `machine`, the oldest first; nothing where the file cannot be read."""
+    def records(self, machine: str = "") -> list[RunRecord]:
+        """Return what is known of `machine` (empty: any), the oldest first; nothing where it cannot be read."""
         try:
             lines = self._path.read_bytes().splitlines()
         except OSError:
             return []
-        return [record for record in _parsed(lines) if record.machine == machine]
+        return [record for record in _parsed(lines) if machine in ("", record.machine)]
 
 
 def measured_runs(records: Sequence[RunRecord], n_threads: int) -> tuple[list[Run], list[PromptRun]]:
@@ -107,6 +101,18 @@ def _locked(file: BinaryIO) -> bool:
             return True
         time.sleep(_ATTEMPT_S)
     return False
+
+
+def _append(file: BinaryIO, added: bytes) -> bool:
+    """Write whole lines at the end of a locked file, the oldest of which go when it has grown too large."""
+    file.seek(0)
+    known = file.read()
+    if known and not known.endswith(b"\n"):
+        added = b"\n" + added  # after a line that was not written whole
+    if len(known) + len(added) > _MAX_BYTES:
+        added = _newest(known + added)
+        file.truncate(0)
+    return file.write(added) == len(added)
 
 
 def _newest(lines: bytes) -> bytes:

@@ -22,10 +22,7 @@ __all__ = ["RunRecorder"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecorder:
-    """`fingerprint` names the weights of `model`, which lies on `devices` as `placement` says, under `setting`.
-
-    A history that cannot be written is left as it is: runs come again.
-    """
+    """`fingerprint` names the weights of `model`, which lies on `devices` as `placement` says, under `setting`."""
 
     history: RunHistory
     n_threads: int
@@ -37,10 +34,7 @@ class RunRecorder:
 
     def keep(self, answer: CleanAnswer) -> None:
         """Keep one answer, and its prompt where that shows something."""
-        try:
-            self.history.add(self._records(answer))
-        except OSError:
-            return
+        self.history.add(self._records(answer))
 
     def _records(self, answer: CleanAnswer) -> Iterator[RunRecord]:
         # attention that is not fused computes what others hold too
