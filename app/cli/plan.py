@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from offload.machine import Machine
     from offload.model import PlannedModel
     from offload.plan import Plan
+    from offload.speed import Rates
 
 __all__ = ["plan"]
 
@@ -28,6 +29,7 @@ _MOST_N_CTX = 1 << 30  # llama.cpp counts cells in 32 bits
 @click.option("--vram", multiple=True, help="Plan for this GPU instead of those here: NAME=SIZE[@SPEED], repeatable.")
 @click.option("--ram", help="Plan for so much memory: SIZE[@SPEED], such as 16GiB@60GB/s.")
 @click.option("--kv-table", "wants_table", is_flag=True, help="Print only how large its cache is, by context and type.")
+@click.option("--speculation", "wants_gains", is_flag=True, help="Print only what drafts gain, by how they are taken.")
 @click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
 @click.option("--plot", is_flag=True, help="Draw the speed against the layers on the GPU.")
 def plan(
@@ -37,6 +39,7 @@ def plan(
     vram: tuple[str, ...],
     ram: str | None,
     wants_table: bool,
+    wants_gains: bool,
     wants_json: bool,
     plot: bool,
 ) -> None:
@@ -45,9 +48,11 @@ def plan(
     No weights are loaded: the header is read, the machine is asked, llama.cpp says what it would compute in, and the
     rest is arithmetic.
     """
-    from app.cli.machine_options import given_machine
+    from app.cli.gain_report import gains_json, gains_lines
     from app.cli.plan_report import kv_table_json, kv_table_lines, plan_json, plan_lines
-    from app.engine.machine import survey
+    from app.engine.draft_gain import draft_gains
+    from app.engine.measured_cost import measured_cost
+    from app.engine.step_cost import StepCost
     from app.library.resolve import resolve
     from app.settings import load_settings
     from offload.kv_table import kv_table
@@ -60,8 +65,12 @@ def plan(
     if wants_table:
         rows = kv_table(candidate, settings.parallel)
         told, lines = kv_table_json(rows), kv_table_lines(rows)
+    elif wants_gains:
+        cost = measured_cost(header.path, settings.cache_dir)
+        gains = draft_gains(cost or StepCost())
+        told, lines = gains_json(gains, is_measured=cost is not None), gains_lines(gains, is_measured=cost is not None)
     else:
-        found = _planned(candidate, settings, given_machine(lambda: survey().machine, vram, ram))
+        found = _planned(candidate, settings, *_machine(settings, vram, ram))
         told, lines = plan_json(found), plan_lines(found, with_curve=plot)
     if wants_json:
         click.echo(json.dumps(told))
@@ -70,21 +79,25 @@ def plan(
         click.echo(printable(line))
 
 
-def _planned(model: PlannedModel, settings: Settings, machine: Machine) -> Plan:
-    """Plan with the formula for compute buffers, then with what a dry run of that plan's setting took."""
-    from app.engine.dry_run import dry_compute_bytes
-    from offload.kv_cache import parse_kv_types
-    from offload.plan import PlanQuestion
-    from offload.plan import plan as planned
+def _machine(settings: Settings, vram: tuple[str, ...], ram: str | None) -> tuple[Machine, Rates]:
+    """Return the machine to plan for and its rates, which were measured where it is this one."""
+    from app.cli.machine_options import given_machine
+    from app.engine.machine import survey
+    from app.engine.rates import rates_here
     from offload.speed import expected_rates
 
-    question = PlanQuestion(
-        n_ctx=settings.ctx,
-        kv_types=parse_kv_types(settings.kv_type),
-        n_sequences=settings.parallel,
-        is_fused=bool(machine.gpus),
-    )
-    rates = expected_rates(machine)
+    machine = given_machine(lambda: survey().machine, vram, ram)
+    is_here = not vram and ram is None
+    return machine, rates_here(machine, settings.cache_dir, settings.threads) if is_here else expected_rates(machine)
+
+
+def _planned(model: PlannedModel, settings: Settings, machine: Machine, rates: Rates) -> Plan:
+    """Plan with the formula for compute buffers, then with what a dry run of that plan's setting took."""
+    from app.engine.dry_run import dry_compute_bytes
+    from app.engine.question import question_of
+    from offload.plan import plan as planned
+
+    question = question_of(settings, machine)
     setting = planned(model, question, machine, rates).setting
     n_bytes = dry_compute_bytes(model.header.path, setting)
     return planned(model.measured(setting, n_bytes), question, machine, rates)

@@ -13,7 +13,7 @@ from offload.kv_table import KvRow
 from offload.plan import Plan
 from offload.wording import memory, speed, tokens
 
-__all__ = ["kv_table_json", "kv_table_lines", "plan_json", "plan_lines"]
+__all__ = ["aligned", "kv_table_json", "kv_table_lines", "plan_json", "plan_lines"]
 
 _VERDICTS = {
     Verdict.FITS: "It fits.",
@@ -81,7 +81,7 @@ def kv_table_json(rows: Sequence[KvRow]) -> dict[str, Any]:
 
 def kv_table_lines(rows: Sequence[KvRow]) -> Iterator[str]:
     """Yield the lines of the table, a column for each type."""
-    yield from _aligned(
+    yield from aligned(
         [["context", *rows[0].n_bytes], *([tokens(row.n_ctx), *map(memory, row.n_bytes.values())] for row in rows)]
     )
 
@@ -110,10 +110,10 @@ def _table(plan: Plan) -> Iterator[str]:
     for share in plan.found.shares:
         sizes = (share.weight_bytes, share.cache_bytes, share.compute_bytes + share.host_bytes, share.device.free_bytes)
         rows.append([share.device.name, str(share.n_layers), *(memory(size) for size in sizes)])
-    yield from _aligned(rows)
+    yield from aligned(rows)
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield rows with their first column on the left and figures on the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for name, *figures in rows:

@@ -67,6 +67,19 @@ def test_the_size_of_the_cache_is_told_by_context_and_type(environment: Mapping[
     assert plan(environment, str(tiny_model), "--kv-table").stdout.startswith("context ")
 
 
+def test_what_drafts_gain_is_told_by_acceptance_and_length(environment: Mapping[str, str], tiny_model: Path) -> None:
+    done = plan(environment, str(tiny_model), "--speculation", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["is_measured"] is False
+    gains = [row["best"]["gain"] for row in told["speculation"]]
+    assert gains == sorted(gains)
+    assert gains[0] >= 1.0
+    lines = plan(environment, str(tiny_model), "--speculation").stdout.splitlines()
+    assert any(line.startswith("taken ") for line in lines)
+    assert lines[-1].endswith("`localllm tune MODEL` measures what they do here.")
+
+
 def test_what_can_never_run_says_so_with_the_numbers(environment: Mapping[str, str], tiny_model: Path) -> None:
     done = plan(environment, str(tiny_model), "--ram", "256MiB@60GB/s", "--vram", "GPU0=64MiB@900GB/s")
     assert done.returncode == 0, done.stderr
