@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median, quantiles
 from typing import TypeAlias
@@ -20,7 +20,8 @@ _RATES = ("tok/s",)  # of all other units less is better
 class Measurement:
     """`samples` of one figure, one for each run; `note` says what else is worth knowing.
 
-    `tokens_per_pass` is above 1 where drafts were taken: they come of one pass over the weights.
+    `tokens_per_pass` is above 1 where drafts were taken: they come of one pass over the weights. `predicted` is what
+    the planner said before, of answers without drafts; None where it says nothing.
     """
 
     work: str
@@ -29,6 +30,7 @@ class Measurement:
     samples: tuple[float, ...]
     note: str = ""
     tokens_per_pass: float = 1.0
+    predicted: float | None = None
 
     @property
     def value(self) -> float:
@@ -73,6 +75,11 @@ class Results:
         found = list(figures)
         measured = tuple(figure for figure in found if isinstance(figure, Measurement))
         return cls(label, model, measured, tuple(figure for figure in found if isinstance(figure, Unmeasured)))
+
+    def beside(self, predicted: Mapping[tuple[str, str], float]) -> Results:
+        """Return the same with what was predicted, by work and case."""
+        told = (replace(item, predicted=predicted.get((item.work, item.case))) for item in self.measurements)
+        return replace(self, measurements=tuple(told))
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")

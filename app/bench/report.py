@@ -19,10 +19,10 @@ __all__ = ["as_json", "comparison", "line", "reasons", "table"]
 
 
 def table(results: Results) -> Table:
-    """Return the medians of one server, with the lowest and highest sample."""
-    made = _columns(results.label, "lowest–highest", "")
+    """Return the medians of one server, with the lowest and highest sample and what was predicted."""
+    made = _columns(results.label, "lowest–highest", "predicted", "")
     for item in results.measurements:
-        made.add_row(item.work, item.case, _figure(item), _spread(item), item.note)
+        made.add_row(item.work, item.case, _figure(item), _spread(item), _predicted(item), item.note)
     return made
 
 
@@ -82,6 +82,10 @@ def _columns(*names: str) -> Table:
 
 def _figure(item: Measurement) -> str:
     return f"{item.value:.4g} {item.unit}"
+
+
+def _predicted(item: Measurement) -> str:
+    return "" if item.predicted is None else f"{item.predicted:.4g} ({item.predicted / item.value - 1:+.0%})"
 
 
 def _spread(item: Measurement) -> str:

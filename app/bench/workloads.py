@@ -19,10 +19,20 @@ from app.bench.measurement import Figure, Measurement, Unmeasured
 from app.bench.prose import Prose
 from quantizer.errors import UserError
 
-__all__ = ["WORKLOADS", "Bench", "Workload", "cached_note", "do"]
+__all__ = [
+    "DEPTHS",
+    "PREFILL_TOKENS",
+    "WORKLOADS",
+    "Bench",
+    "Workload",
+    "cached_note",
+    "decode_case",
+    "do",
+    "prefill_case",
+]
 
-_DEPTHS = (0, 512, 1800)
-_PREFILL_TOKENS = (512, 2000)
+DEPTHS = (0, 512, 1800)
+PREFILL_TOKENS = (512, 2000)
 _DECODED_TOKENS = 64
 _MARGIN_TOKENS = 48  # by which a prompt may be longer than it should be
 _TURNS = 5
@@ -76,15 +86,25 @@ async def do(
     return found
 
 
+def decode_case(depth: int) -> str:
+    """What decode at `depth` is called."""
+    return f"depth {depth}"
+
+
+def prefill_case(n_tokens: int) -> str:
+    """What prefill of `n_tokens` is called."""
+    return f"{n_tokens} tokens"
+
+
 async def decode(bench: Bench) -> AsyncGenerator[Figure, None]:
     """Tokens a second of one answer at several depths.
 
     Deeper prompts begin like shallower ones and like those of other runs, so that a server which keeps what it computed
     need not do it again; their last sentence is new.
     """
-    document = bench.prose.tokens(max(_DEPTHS))
-    for depth in _DEPTHS:
-        case = f"depth {depth}"
+    document = bench.prose.tokens(max(DEPTHS))
+    for depth in DEPTHS:
+        case = decode_case(depth)
         if refusal := bench.refusal("decode", case, depth + _DECODED_TOKENS):
             yield refusal
             continue
@@ -100,8 +120,8 @@ async def decode(bench: Bench) -> AsyncGenerator[Figure, None]:
 
 async def prefill(bench: Bench) -> AsyncGenerator[Figure, None]:
     """Prompt tokens a second until the first token, of prompts that no cache knows."""
-    for n_tokens in _PREFILL_TOKENS:
-        case = f"{n_tokens} tokens"
+    for n_tokens in PREFILL_TOKENS:
+        case = prefill_case(n_tokens)
         if refusal := bench.refusal("prefill", case, n_tokens):
             yield refusal
             continue

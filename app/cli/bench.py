@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from app.settings import Settings
 
 __all__ = ["bench"]
+
+_Predicted: TypeAlias = Mapping[tuple[str, str], float]
 
 _WIDTH_COLUMNS = 140  # where the output is no terminal
 
@@ -74,7 +77,8 @@ def bench(
         raise UsageError("--against-model and --against-key are for a server.", "Give its URL with --against.")
     wanted: list[str | OtherServer] = [model] if other is None else [model, other]
     read_bytes = [_read_bytes(item, job.settings) if isinstance(item, str) else None for item in wanted]
-    measured = asyncio.run(_measure_all(wanted, job))
+    predicted = [_predicted(item, job.settings) if isinstance(item, str) else {} for item in wanted]
+    measured = asyncio.run(_measure_all(wanted, predicted, job))
     _print(measured, _rooflines(measured, read_bytes, job.settings), job.seed, wants_json=wants_json)
 
 
@@ -97,8 +101,28 @@ def _read_bytes(model: str, settings: Settings) -> int:
     return weight_bytes_per_token(header, tensors_of(header))
 
 
-async def _measure_all(wanted: list[str | OtherServer], job: _Job) -> list[Results]:
-    return [await _measure(item, job) for item in wanted]
+def _predicted(model: str, settings: Settings) -> _Predicted:
+    """Return what the planner says of `model` by work and case, before this measures it."""
+    from app.bench.workloads import DEPTHS, PREFILL_TOKENS, decode_case, prefill_case
+    from app.engine.machine import survey
+    from app.engine.question import question_of
+    from app.engine.rates import rates_here
+    from app.library.resolve import resolve
+    from offload.model import PlannedModel
+    from offload.prediction import predict
+    from quantizer.gate import admit, tensors_of
+
+    header, machine = admit(resolve(model, settings).path), survey().machine
+    rates = rates_here(machine, settings.cache_dir, settings.threads)
+    candidate = PlannedModel(header, tensors_of(header))
+    found = predict(candidate, question_of(settings, machine), machine, rates, DEPTHS)
+    decodes = {("decode", decode_case(depth)): tps for depth, tps in found.decode_tps.items()}
+    prefills = {("prefill", prefill_case(n_tokens)): found.prefill_tps for n_tokens in PREFILL_TOKENS}
+    return decodes | {key: tps for key, tps in prefills.items() if tps is not None}
+
+
+async def _measure_all(wanted: list[str | OtherServer], predicted: list[_Predicted], job: _Job) -> list[Results]:
+    return [(await _measure(item, job)).beside(known) for item, known in zip(wanted, predicted, strict=True)]
 
 
 async def _measure(wanted: str | OtherServer, job: _Job) -> Results:

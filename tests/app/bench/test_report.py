@@ -41,6 +41,12 @@ def test_one_server_is_told_by_medians_and_spread() -> None:
     assert "10–12" in text
 
 
+def test_what_was_predicted_stands_beside_what_was_measured() -> None:
+    told = BEFORE.beside({("decode", "depth 0"): 9.9})
+    assert "9.9 (-10%)" in _text(table(told))
+    assert [item["predicted"] for item in as_json([told], [], 1)["results"][0]["measurements"]] == [9.9, None]
+
+
 def test_two_servers_stand_side_by_side_and_better_is_above_one() -> None:
     text = _text(comparison(BEFORE, AFTER))
     assert all(said in text for said in ("11 tok/s", "22 tok/s", "3 s", "1.5 s"))

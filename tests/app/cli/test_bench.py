@@ -42,6 +42,8 @@ def test_a_model_and_a_server_do_the_same_work_and_nothing_is_left(
     assert all(item["gain"] > 0 for item in theirs["measurements"])
     assert "prefill 512 tokens" in said.err
     assert list(run_in.iterdir()) == []
+    assert all(item["predicted"] > 0 for item in ours["measurements"])
+    assert all(item["predicted"] is None for item in theirs["measurements"])
 
 
 @pytest.mark.parametrize(
