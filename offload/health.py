@@ -15,6 +15,7 @@ __all__ = ["Findings", "Problem", "problems_of"]
 
 _LITTLE_BYTES, _LITTLE_FREE_BYTES = 8 << 30, 2 << 30
 _SWAPPED_BYTES = 512 << 20
+_SLOW_DISK_BYTES_PER_S, _COMMON_MODEL_BYTES = 200e6, 5 << 30
 _INSTALL = (
     'CMAKE_ARGS="-DGGML_RPC=on {flag}" uv pip install --force-reinstall --no-cache --no-binary llama-cpp-python '
     '"llama-cpp-python=={version}"'
@@ -26,7 +27,8 @@ _BUILD_FLAGS = {"NVIDIA": "-DGGML_CUDA=on", "AMD": "-DGGML_HIP=on", "Intel": "-D
 class Findings:
     """What was found out. `unusable_vendors` are makers of GPUs that this build of llama.cpp cannot use.
 
-    `has_avx2` is None on processors that are not x86, `swapped_bytes` what the system has moved out of memory.
+    `has_avx2` is None on processors that are not x86, `swapped_bytes` what the system has moved out of memory,
+    `disk_bytes_per_s` how fast models are read where they lie, None where nobody can tell.
     """
 
     machine: Machine
@@ -35,6 +37,7 @@ class Findings:
     is_limited: bool
     has_avx2: bool | None
     swapped_bytes: int
+    disk_bytes_per_s: float | None
     repacking_is_safe: bool
 
 
@@ -81,6 +84,16 @@ def _swap(findings: Findings) -> Iterator[Problem]:
         yield Problem(f"{moved} were moved to swap: what is read from there is slow.", "Close programs, or add memory.")
 
 
+def _slow_disk(findings: Findings) -> Iterator[Problem]:
+    speed = findings.disk_bytes_per_s
+    if speed is not None and speed < _SLOW_DISK_BYTES_PER_S:
+        load_s = _COMMON_MODEL_BYTES / speed
+        what = (
+            f"Models are read from disk at {speed / 1e6:,.0f} MB/s: {memory(_COMMON_MODEL_BYTES)} take {load_s:,.0f} s."
+        )
+        yield Problem(what, "Move them to a faster disk, and set LOCALLLM_DATA_DIR.")
+
+
 def _old_processor(findings: Findings) -> Iterator[Problem]:
     if findings.has_avx2 is False:
         yield Problem("This processor has no AVX2, so prompts are computed slowly.", "Use a GPU, or small models.")
@@ -99,6 +112,7 @@ _CHECKS: tuple[Callable[[Findings], Iterator[Problem]], ...] = (
     _container,
     _little_memory,
     _swap,
+    _slow_disk,
     _old_processor,
     _no_repacking,
 )

@@ -29,7 +29,10 @@ _MAX_QUOTED = 300  # characters of what a server says, in an error
 
 @dataclass(slots=True)
 class Answer:
-    """One answer while it comes. Times are seconds of `time.perf_counter`; counts are the server's own `usage`."""
+    """One answer while it comes. Times are seconds of `time.perf_counter`; counts are the server's own `usage`.
+
+    `prefill_rate` is what the server says, in tokens a second without waiting; None where it says nothing.
+    """
 
     sent_s: float
     ended_s: float = 0.0
@@ -40,6 +43,7 @@ class Answer:
     n_output: int = 0
     n_drafted: int = 0
     n_accepted: int = 0
+    prefill_rate: float | None = None
 
     @property
     def first_token_s(self) -> float:
@@ -184,6 +188,7 @@ def _add(answer: Answer, chunk: dict[str, Any]) -> None:
         answer.n_prompt, answer.n_output = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
         answer.n_cached = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
     if timings := chunk.get("timings"):
+        answer.prefill_rate = float(timings["prompt_per_second"]) if "prompt_per_second" in timings else None
         answer.n_drafted, answer.n_accepted = int(timings.get("draft_n", 0)), int(timings.get("draft_n_accepted", 0))
 
 

@@ -16,13 +16,14 @@ HEALTHY = Findings(
     is_limited=False,
     has_avx2=True,
     swapped_bytes=0,
+    disk_bytes_per_s=None,
     repacking_is_safe=True,
 )
 
 
 def test_a_healthy_machine_has_no_problems() -> None:
     assert problems_of(HEALTHY) == ()
-    assert problems_of(replace(HEALTHY, has_avx2=None)) == ()
+    assert problems_of(replace(HEALTHY, has_avx2=None, disk_bytes_per_s=2e9)) == ()
 
 
 @pytest.mark.parametrize(("vendor", "flag"), [("NVIDIA", "GGML_CUDA"), ("AMD", "GGML_HIP"), ("Intel", "GGML_VULKAN")])
@@ -40,6 +41,7 @@ def test_a_gpu_that_this_build_cannot_use_comes_first_with_the_command_that_mend
         (replace(HEALTHY, machine=Machine(replace(HOST, free_bytes=GIB))), "Only 1.0 GiB"),
         (replace(HEALTHY, is_limited=True), "container"),
         (replace(HEALTHY, swapped_bytes=2 * GIB), "2.0 GiB were moved to swap"),
+        (replace(HEALTHY, disk_bytes_per_s=100e6), "100 MB/s: 5.0 GiB take 54 s"),
         (replace(HEALTHY, has_avx2=False), "no AVX2"),
         (replace(HEALTHY, repacking_is_safe=False), "repacks"),
     ],

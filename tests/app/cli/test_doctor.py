@@ -3,8 +3,10 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 
 from app.processes import python_module
+from offload.bottleneck import Constraint
 
 
 def doctor(environment: Mapping[str, str], *arguments: str) -> str:
@@ -21,6 +23,14 @@ def test_the_machine_is_told_of_with_a_verdict(environment: Mapping[str, str]) -
     assert 0 < host["free_bytes"] <= host["total_bytes"]
     assert host["bytes_per_s"] > 1e8
     assert told["verdict"] == ("problems" if told["problems"] else "good")
+
+
+def test_a_model_is_measured_and_what_holds_it_back_is_told(environment: Mapping[str, str], tiny_model: Path) -> None:
+    told = json.loads(doctor(environment, str(tiny_model), "--json"))["model"]
+    assert told["decode_tps"] > 0
+    assert told["prefill_tps"] > 0
+    assert told["constraint"] in list(Constraint)
+    assert told["first_step"].endswith(".")
 
 
 def test_people_read_what_it_is_and_what_is_wrong(environment: Mapping[str, str]) -> None:
