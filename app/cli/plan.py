@@ -45,12 +45,13 @@ def plan(
     rest is arithmetic.
     """
     from app.cli.machine_options import given_machine
-    from app.cli.plan_report import kv_table_json, kv_table_lines, plan_json, plan_lines
+    from app.cli.plan_report import kv_table_json, kv_table_lines, plan_lines
     from app.engine.machine import survey
     from app.library.resolve import resolve
     from app.settings import load_settings
     from offload.kv_table import kv_table
     from offload.model import PlannedModel
+    from offload.plan_json import plan_json
     from quantizer.gate import admit, tensors_of
 
     settings = load_settings({"ctx": n_ctx, "kv_type": kv_type})
