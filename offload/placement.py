@@ -34,8 +34,8 @@ class Placement:
     """`gpu_layers` by GPU in the order of `gpus`, the output counted as one; the rest is the processor's.
 
     `gpus` are names; the first takes the last layers, the next those before. The layers before `n_split` keep their
-    movable part with the processor even when they are on a GPU. A token crosses between devices `n_crossings` times
-    and takes `token_s`.
+    movable part with the processor even when they are on a GPU, and where it `has_cache_on_host` all of them their
+    cache. A token crosses between devices `n_crossings` times and takes `token_s`.
     """
 
     gpus: tuple[str, ...]
@@ -43,6 +43,7 @@ class Placement:
     n_split: int
     n_crossings: int
     token_s: float
+    has_cache_on_host: bool = False
 
     @property
     def n_on_gpus(self) -> int:

@@ -171,7 +171,7 @@ def run_all(n_runs: int, seed: int, devices: dict[str, int]) -> int:
             placement = place(profile, machine, expected_rates(machine))
             assert placement is not None
             log.text = ""
-            load(path, load_parameters(profile, placement), setting, devices, log)
+            load(path, load_parameters(profile, machine, placement), setting, devices, log)
             shares, logged = allocate(profile, machine, placement), log.buffers()
             wrong, compute_error = faults(shares, logged), max(compute_errors(shares, logged), default=0.0)
             n_faulty += bool(wrong)
