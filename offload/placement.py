@@ -213,6 +213,7 @@ def _best(
     reading_s = [fill.sums(tables.read_on_gpu) * rates.seconds_per_byte[fill.gpu.name] for fill in fills]
     token_s = sum(reading_s, start=_host_s(tables, machine, rates)) + n_crossings * rates.crossing_s
     token_s = token_s + rates.overhead_s(len(profile.layers))
+    token_s = token_s + sum(fill.is_used * rates.latency_s.get(fill.gpu.name, 0.0) for fill in fills)
     token_s = np.where(filling.has_room & _is_held(profile, machine, tables, fills), token_s, np.inf)
     row, column = np.unravel_index(np.argmin(token_s), token_s.shape)
     if not np.isfinite(token_s[row, column]):

@@ -30,13 +30,15 @@ class Rates:
     """What a machine takes for what it does, by names of devices.
 
     `known` are the devices whose figures were published, measured or given; a plan for others cannot tell a speed.
-    `uncertainty` is the share by which a prediction may be off.
+    `latency_s` is what a step waits for each device of another machine that it uses. `uncertainty` is the share by
+    which a prediction may be off.
     """
 
     seconds_per_byte: Mapping[str, float]
     seconds_per_operation: Mapping[str, float]
     link_seconds_per_byte: Mapping[str, float]
     known: frozenset[str]
+    latency_s: Mapping[str, float] = field(default_factory=dict)
     crossing_s: float = _CROSSING_S
     layer_s: float = _LAYER_S
     fixed_s: float = _FIXED_S
@@ -69,15 +71,18 @@ def expected_rates(machine: Machine) -> Rates:
         seconds_per_operation={
             device.name: 1 / (_OPERATIONS_PER_BYTE[device.kind] * bandwidths[device.name]) for device in devices
         },
-        link_seconds_per_byte={device.name: _link_seconds_per_byte(device) for device in machine.gpus},
+        link_seconds_per_byte={
+            device.name: _link_seconds_per_byte(device) for device in machine.gpus if not device.is_remote
+        },
         known=frozenset(device.name for device in devices if device.bytes_per_s),
+        latency_s={device.name: device.link_latency_s for device in machine.gpus if device.link_latency_s is not None},
     )
 
 
 def decode_s(work: Work, rates: Rates) -> float:
     """Return the seconds that one token of an answer takes: reading, one device after the other."""
     reading_s = sum(n_bytes * rates.seconds_per_byte[name] for name, n_bytes in work.read_bytes.items())
-    return reading_s + rates.overhead_s(work.n_layers, work.n_crossings)
+    return reading_s + _waiting_s(work, rates) + rates.overhead_s(work.n_layers, work.n_crossings)
 
 
 def prefill_s(work: Work, rates: Rates, host: str, n_ubatch: int) -> float:
@@ -89,7 +94,12 @@ def prefill_s(work: Work, rates: Rates, host: str, n_ubatch: int) -> float:
     seconds = {name: _busy_s(work, rates, name, n_ubatch) for name in work.operations}
     if host in seconds:
         seconds[host] = min([seconds[host], *_lent_s(work, rates, host, n_ubatch)])
-    return sum(seconds.values()) + rates.overhead_s(work.n_layers, work.n_crossings) / n_ubatch
+    overhead_s = _waiting_s(work, rates) + rates.overhead_s(work.n_layers, work.n_crossings)
+    return sum(seconds.values()) + overhead_s / n_ubatch
+
+
+def _waiting_s(work: Work, rates: Rates) -> float:
+    return sum(rates.latency_s.get(name, 0.0) for name, n_bytes in work.read_bytes.items() if n_bytes)
 
 
 def _busy_s(work: Work, rates: Rates, name: str, n_ubatch: int) -> float:
