@@ -15,7 +15,7 @@ from offload.machine import Machine
 from offload.placement import Placement, margin_bytes
 from offload.profile import ModelProfile
 
-__all__ = ["LoadMode", "LoadParameters", "load_parameters"]
+__all__ = ["ON_HOST", "LoadMode", "LoadParameters", "load_parameters"]
 
 _EXPERTS, _FEED_FORWARD = r"ffn_\w+_exps\.", r"ffn_(gate|up|down|gate_up)\.weight"
 
@@ -51,6 +51,20 @@ class LoadParameters:
     flash_attention: bool
     load_mode: LoadMode
     n_threads: int
+
+
+ON_HOST = LoadParameters(
+    n_gpu_layers=0,
+    devices=(),
+    tensor_split=(),
+    host_pattern="",
+    offload_kqv=True,
+    n_ubatch=512,
+    flash_attention=False,
+    load_mode=LoadMode.AUTO,
+    n_threads=0,
+)
+"""Nothing on a GPU, and nothing that says how the processor computes."""
 
 
 def load_parameters(profile: ModelProfile, machine: Machine, placement: Placement) -> LoadParameters:
