@@ -1,0 +1,27 @@
+"""`--rpc HOST:PORT`, for every command that plans or loads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import click
+
+__all__ = ["rpc_option"]
+
+_Command = TypeVar("_Command", bound=Callable[..., None])
+
+
+def rpc_option(command: _Command) -> _Command:
+    """Give `command` a `rpc`: what the setting of that name takes, None where it is not given."""
+    return click.option(
+        "--rpc",
+        multiple=True,
+        metavar="HOST:PORT",
+        callback=_joined,
+        help="Use the devices of a llama.cpp RPC server too; repeatable. Nothing on that way is checked or encrypted.",
+    )(command)
+
+
+def _joined(_context: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> str | None:
+    return ",".join(values) or None
