@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from app.cli.rpc_option import rpc_option
 from app.terminal import printable
 
 if TYPE_CHECKING:
+    from app.settings import Settings
     from offload.health import Findings, Problem
     from offload.machine import Device
 
@@ -19,12 +21,14 @@ __all__ = ["doctor"]
 
 
 @click.command()
+@rpc_option
 @click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
-def doctor(wants_json: bool) -> None:
+def doctor(rpc: str | None, wants_json: bool) -> None:
     """Look at processor, memory, GPUs and the build of llama.cpp, in a few seconds."""
+    from app.settings import load_settings
     from offload.health import problems_of
 
-    findings = _findings()
+    findings = _findings(load_settings({"rpc": rpc}))
     problems = problems_of(findings)
     if wants_json:
         click.echo(json.dumps(_json(findings, problems)))
@@ -33,18 +37,18 @@ def doctor(wants_json: bool) -> None:
         click.echo(printable(line))
 
 
-def _findings() -> Findings:
+def _findings(settings: Settings) -> Findings:
     from importlib import metadata
 
     import psutil
 
     from app.engine.machine import survey
+    from app.engine.rpc import endpoints_of
     from app.engine.selftest import examine
-    from app.settings import load_settings
     from offload.cpu import has_avx2
     from offload.health import Findings
 
-    found = survey()
+    found = survey(endpoints_of(settings.rpc))
     return Findings(
         machine=found.machine,
         engine_version=metadata.version("llama-cpp-python"),
@@ -52,7 +56,7 @@ def _findings() -> Findings:
         is_limited=found.memory.is_limited,
         has_avx2=has_avx2(),
         swapped_bytes=psutil.swap_memory().used,
-        repacking_is_safe=examine(load_settings().cache_dir / "selftest.json").is_safe,
+        repacking_is_safe=examine(settings.cache_dir / "selftest.json").is_safe,
     )
 
 
@@ -73,7 +77,7 @@ def _lines(findings: Findings, problems: tuple[Problem, ...]) -> Iterator[str]:
     yield f"processor  {cpu_model()}, {default_threads()} cores"
     yield f"memory     {_memory(machine.host)}"
     for gpu in machine.gpus:
-        yield f"{gpu.name:<10} {gpu.description}, {_memory(gpu)}"
+        yield f"{gpu.name:<10} {gpu.description}, {_memory(gpu)}{_link(gpu)}"
     if not machine.gpus:
         yield "GPU        none that this build of llama.cpp can use"
     yield f"engine     llama-cpp-python {findings.engine_version}"
@@ -83,6 +87,14 @@ def _lines(findings: Findings, problems: tuple[Problem, ...]) -> Iterator[str]:
     for problem in problems:
         yield f"! {problem.what}"
         yield f"  {problem.next_step}"
+
+
+def _link(gpu: Device) -> str:
+    """Say how a device of another machine is reached."""
+
+    if gpu.link_latency_s is None or gpu.link_bytes_per_s is None:
+        return ""
+    return f", reached in {gpu.link_latency_s * 1000:.1f} ms at {gpu.link_bytes_per_s / 1e9:.2g} GB/s"
 
 
 def _memory(device: Device) -> str:

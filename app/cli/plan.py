@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
+from app.cli.rpc_option import rpc_option
 from app.terminal import printable
 
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from offload.machine import Machine
     from offload.model import PlannedModel
     from offload.plan import Plan
+    from offload.profile import Setting
 
 __all__ = ["plan"]
 
@@ -26,6 +29,7 @@ _MOST_N_CTX = 1 << 30  # llama.cpp counts cells in 32 bits
 @click.option("--kv", "kv_type", help="Type of the KV cache: TYPE or K_TYPE,V_TYPE, such as q8_0.")
 @click.option("--vram", multiple=True, help="Plan for this GPU instead of those here: NAME=SIZE[@SPEED], repeatable.")
 @click.option("--ram", help="Plan for so much memory: SIZE[@SPEED], such as 16GiB@60GB/s.")
+@rpc_option
 @click.option("--kv-table", "wants_table", is_flag=True, help="Print only how large its cache is, by context and type.")
 @click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
 @click.option("--plot", is_flag=True, help="Draw the speed against the layers on the GPU.")
@@ -35,6 +39,7 @@ def plan(
     kv_type: str | None,
     vram: tuple[str, ...],
     ram: str | None,
+    rpc: str | None,
     wants_table: bool,
     wants_json: bool,
     plot: bool,
@@ -47,6 +52,7 @@ def plan(
     from app.cli.machine_options import given_machine
     from app.cli.plan_report import kv_table_json, kv_table_lines, plan_lines
     from app.engine.machine import survey
+    from app.engine.rpc import endpoints_of
     from app.library.resolve import resolve
     from app.settings import load_settings
     from offload.kv_table import kv_table
@@ -54,14 +60,15 @@ def plan(
     from offload.plan_json import plan_json
     from quantizer.gate import admit, tensors_of
 
-    settings = load_settings({"ctx": n_ctx, "kv_type": kv_type})
+    settings = load_settings({"ctx": n_ctx, "kv_type": kv_type, "rpc": rpc})
     header = admit(resolve(model, settings).path)
     candidate = PlannedModel(header, tensors_of(header))
     if wants_table:
         rows = kv_table(candidate, settings.parallel)
         told, lines = kv_table_json(rows), kv_table_lines(rows)
     else:
-        found = _planned(candidate, settings, given_machine(lambda: survey().machine, vram, ram))
+        machine = given_machine(lambda: survey(endpoints_of(settings.rpc)).machine, vram, ram)
+        found = _planned(candidate, settings, machine, is_here=not vram and ram is None)
         told, lines = plan_json(found), plan_lines(found, with_curve=plot)
     if wants_json:
         click.echo(json.dumps(told))
@@ -70,13 +77,20 @@ def plan(
         click.echo(printable(line))
 
 
-def _planned(model: PlannedModel, settings: Settings, machine: Machine) -> Plan:
-    """Plan with the formula for compute buffers, then with what a dry run of that plan's setting took."""
-    from app.engine.dry_run import dry_compute_bytes
+def _planned(model: PlannedModel, settings: Settings, machine: Machine, *, is_here: bool) -> Plan:
+    """Plan, with what llama.cpp says that this plan computes in: of devices that are not here, by the processor's."""
+    from app.engine.dry_run import compute_by_device, dry_run_request
+    from app.engine.rpc import endpoints_of
+    from offload.dry_plan import dry_plan
     from offload.kv_cache import parse_kv_types
+    from offload.load_parameters import ON_HOST, LoadParameters
     from offload.plan import PlanQuestion
     from offload.plan import plan as planned
     from offload.speed import expected_rates
+
+    def dry_run(setting: Setting, parameters: LoadParameters) -> dict[str, int]:
+        request = dry_run_request(model.header.path, setting, parameters)
+        return compute_by_device(replace(request, rpc=endpoints_of(settings.rpc)))
 
     question = PlanQuestion(
         n_ctx=settings.ctx,
@@ -85,6 +99,8 @@ def _planned(model: PlannedModel, settings: Settings, machine: Machine) -> Plan:
         is_fused=bool(machine.gpus),
     )
     rates = expected_rates(machine)
+    if is_here:
+        return dry_plan(model, question, machine, rates, dry_run)
     setting = planned(model, question, machine, rates).setting
-    n_bytes = dry_compute_bytes(model.header.path, setting)
+    n_bytes = sum(dry_run(setting, ON_HOST).values())
     return planned(model.measured(setting, n_bytes), question, machine, rates)

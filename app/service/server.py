@@ -14,22 +14,24 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from app.engine.frames import WhenUnfit
 from app.engine.template_process import TemplateProcess
 from app.library.resolve import resolve
 from app.service.attachments import read_attachments
 from app.service.guard import GuardPolicy, policy_of
 from app.service.model_file import read_model_file
 from app.service.models import ModelManager, worker_command
+from app.service.supervisor import Supervisor
 from app.settings import Settings
-from quantizer.errors import ServiceError
+from quantizer.errors import ServiceError, UnfitError, UserError
 
-__all__ = ["listen", "serve"]
+__all__ = ["Person", "listen", "serve"]
 
 FINISH_TIMEOUT_S = 60
 HEADER_TIMEOUT_S = 15.0
@@ -67,15 +69,24 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve(settings: Settings, *, is_owned: bool, announce: Callable[[str, str], None]) -> None:
-    """Serve until a signal comes or, when owned, until stdin ends; then finish answers in flight for at most 60 s.
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Who started the service at a terminal: is told what there is to know of the model, and may be asked."""
+
+    tell: Callable[[str], None]
+    agrees: Callable[[UnfitError], bool]
+
+
+def serve(settings: Settings, announce: Callable[[str, str], None], person: Person | None = None) -> None:
+    """Serve until a signal comes or, without a `person`, until stdin ends; then finish answers in flight for 60 s.
 
     `announce(url, model_id)` is called when requests are taken. Raises ServiceError when the port is in use, UsageError
     for settings that make no sense, ModelFileError when the model is not there or is refused; all before any loading.
+    UnfitError where the person does not agree to the model's plan.
     """
     policy = policy_of(settings)
     command = worker_command(settings)
-    with listen(settings.host, settings.port, or_any=is_owned) as listener:
+    with listen(settings.host, settings.port, or_any=person is None) as listener:
         ref = resolve(settings.model, settings)
         file = read_model_file(ref.path)
         attached = read_attachments(settings, ref.path)
@@ -83,15 +94,48 @@ def serve(settings: Settings, *, is_owned: bool, announce: Callable[[str, str], 
 
         async def run() -> None:
             models = ModelManager(settings, command, TemplateProcess())
-            model_id = models.add(ref, file, attached).ref.id
+            model = models.add(ref, file, attached)
             # FastAPI takes a second to import; the worker starts and loads meanwhile.
             app = await asyncio.to_thread(_application, models, policy)
-            server = _Server(_config(app), lambda: announce(url, model_id))
-            if is_owned:
+            server = _Server(_config(app), lambda: announce(url, model.ref.id))
+            if person is None:
                 _end_with_stdin(server, asyncio.get_running_loop())
-            await server.serve(sockets=[listener])
+                await server.serve(sockets=[listener])
+            else:
+                await _serve_beside(server, listener, model.engine, person)
 
         _without_reraised_signals(lambda: asyncio.run(run()))
+
+
+async def _serve_beside(server: _Server, listener: socket.socket, engine: Supervisor, person: Person) -> None:
+    """Serve while the model loads, and settle with `person` what comes of that."""
+    loading = asyncio.create_task(_loaded(engine, person))
+
+    def end_refused(done: asyncio.Task[None]) -> None:
+        server.should_exit |= not done.cancelled() and done.exception() is not None
+
+    loading.add_done_callback(end_refused)
+    await server.serve(sockets=[listener])
+    if not loading.done():
+        loading.cancel()
+    elif refusal := loading.exception():
+        raise refusal
+
+
+async def _loaded(engine: Supervisor, person: Person) -> None:
+    """Wait for the model and tell what there is to know of it. Raises UnfitError where it is not agreed to."""
+    try:
+        await engine.ready()
+    except UnfitError as error:
+        if not await asyncio.to_thread(person.agrees, error):
+            raise
+        engine.start(WhenUnfit.LOAD)
+        return await _loaded(engine, person)
+    except UserError as error:
+        person.tell(str(error))  # whoever asks for an answer is told so too
+    for notice in engine.status.notices:
+        person.tell(notice)
+    return None
 
 
 class _Server(uvicorn.Server):

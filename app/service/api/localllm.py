@@ -14,6 +14,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict
 
 from app import __version__
+from app.engine.frames import WhenUnfit
 from app.service.api.access import models_of
 from app.service.api.engine_counters import counters_of
 from app.service.body import read_body
@@ -28,11 +29,12 @@ error_body = partial(openai_error, hide_paths=False)
 
 
 class LoadBody(BaseModel):
-    """`model` is a name or a path; empty is the default model."""
+    """`model` is a name or a path; empty is the default model. `when_unfit` null is what the service's settings say."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     model: str = ""
+    when_unfit: WhenUnfit | None = None
 
 
 @router.get("/status")
@@ -55,7 +57,7 @@ async def status(request: Request) -> Response:
 async def load(request: Request) -> Response:
     """Begin to load a model; /status tells how far it is."""
     body = await read_body(request, LoadBody)
-    model = await models_of(request).load(body.model)
+    model = await models_of(request).load(body.model, body.when_unfit)
     return JsonBytes({"id": model.ref.id})
 
 
@@ -67,6 +69,7 @@ async def _entry(model: ServedModel) -> dict[str, Any]:
         "progress": engine.progress,
         "n_ctx": engine.ready.n_ctx if engine.ready else 0,
         "notices": engine.notices,
+        "plan": engine.plan,
         "error": error_body(engine.error)["error"] if engine.error else None,
         "n_running": model.engine.n_running,
         "worker_pid": model.engine.worker_pid,
