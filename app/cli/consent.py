@@ -27,6 +27,9 @@ def with_consent(settings: Settings, *, is_agreed: bool, may_ask: bool) -> Setti
 
 
 def agrees(error: UnfitError) -> bool:
-    """Tell what is wrong with a model and ask whether to load it all the same."""
+    """Tell what is wrong with a model and ask whether to load it all the same; going away is a no."""
     click.echo(printable(str(error)), err=True)
-    return click.confirm("Load it all the same?", err=True)
+    try:
+        return click.confirm("Load it all the same?", err=True)
+    except click.Abort:
+        return False

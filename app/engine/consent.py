@@ -23,7 +23,7 @@ def check_fit(plan: Plan, when_unfit: WhenUnfit) -> str:
     Raises UnfitError where a yes is needed first, EngineError where nobody can be asked and it is too large.
     """
     verdict = plan.found.verdict
-    is_hopeless = verdict is Verdict.WONT_RUN and _is_beyond_memory(plan)
+    is_hopeless = verdict is Verdict.WONT_RUN and (bool(plan.found.machine.gpus) or _is_beyond_memory(plan))
     if verdict is not Verdict.PARTIAL and not is_hopeless:
         return ""
     cause, remedy = plan.warnings[0], _ways_out(plan.remedies)
@@ -35,10 +35,9 @@ def check_fit(plan: Plan, when_unfit: WhenUnfit) -> str:
 
 
 def _is_beyond_memory(plan: Plan) -> bool:
-    """Whether it takes more than is free, not only more than leaves a margin: then it would be read from disk."""
-    machine, profile = plan.found.machine, plan.found.profile
-    free_bytes = machine.host.free_bytes + sum(gpu.free_bytes for gpu in machine.gpus if not gpu.shares_host)
-    return profile.weight_bytes + profile.cache_bytes + profile.compute_bytes > free_bytes
+    """Whether a processor alone has less free than it takes, and would read from disk; without a margin it still runs."""
+    profile = plan.found.profile
+    return profile.weight_bytes + profile.cache_bytes + profile.compute_bytes > plan.found.machine.host.free_bytes
 
 
 def _ways_out(remedies: tuple[Remedy, ...]) -> str:

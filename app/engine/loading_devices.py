@@ -57,7 +57,9 @@ class Devices:
         """Return what plans loads of the model at `path` with what is free now; `key` is its fingerprint."""
         machine = machine_here([asdict(gpu) for gpu in self._gpus(with_links=True)], self._bandwidth)
         model = PlannedModel(header, tensors_of(header))
-        return LoadPlanner(model, machine, partial(_dry_run, path), Surplus(**self._surplus.entry(key)))
+        kept = self._surplus.entry(key)
+        surplus = Surplus(int(kept.get("gpu_bytes", 0)), int(kept.get("host_bytes", 0)))
+        return LoadPlanner(model, machine, partial(_dry_run, path), surplus)
 
     def parameters(self, path: Path, config: EngineConfig, setting: Setting) -> LoadParameters:
         """Return where the layers of the model at `path` go, one that is loaded beside another or for itself."""

@@ -127,7 +127,7 @@ async def _loaded(engine: Supervisor, person: Person) -> None:
     try:
         await engine.ready()
     except UnfitError as error:
-        if not await asyncio.to_thread(person.agrees, error):
+        if not await _agrees(person, error):
             raise
         engine.start(WhenUnfit.LOAD)
         return await _loaded(engine, person)
@@ -136,6 +136,20 @@ async def _loaded(engine: Supervisor, person: Person) -> None:
     for notice in engine.status.notices:
         person.tell(notice)
     return None
+
+
+async def _agrees(person: Person, error: UnfitError) -> bool:
+    """Ask in a thread that may be left waiting for its answer when the service ends."""
+    loop = asyncio.get_running_loop()
+    answer = loop.create_future()
+
+    def ask() -> None:
+        is_agreed = person.agrees(error)
+        with contextlib.suppress(RuntimeError):  # the loop has ended first
+            loop.call_soon_threadsafe(lambda: answer.done() or answer.set_result(is_agreed))
+
+    threading.Thread(target=ask, name="question", daemon=True).start()
+    return bool(await answer)
 
 
 class _Server(uvicorn.Server):

@@ -62,7 +62,12 @@ def test_a_model_beyond_all_memory_is_refused_with_ways_out_unless_somebody_agre
     assert "It needs" in check_fit(hopeless, WhenUnfit.LOAD)
 
 
-def test_a_model_that_only_leaves_no_margin_is_loaded() -> None:
+def test_no_gpu_is_passed_over_in_silence() -> None:
+    with pytest.raises(EngineError, match="with --yes"):
+        check_fit(planned(7.9, 0.5), WhenUnfit.WARN)
+
+
+def test_a_model_that_leaves_a_processor_alone_no_margin_is_loaded() -> None:
     profile = planned(20).found.profile
     tight = planned((profile.weight_bytes + profile.cache_bytes + profile.compute_bytes) / GIB + 0.1)
     assert tight.found.verdict is Verdict.WONT_RUN

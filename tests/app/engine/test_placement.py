@@ -58,7 +58,7 @@ def test_layers_lie_where_they_were_planned_and_answer_as_on_the_processor(
     held = whole["held"]["RPC0"]
     for kind, planned_kind in (("weight_bytes", "weights_bytes"), ("cache_bytes", "kv_bytes")):
         assert held[kind] == pytest.approx(planned["RPC0"][planned_kind], rel=0.03, abs=MIB // 50)
-    assert held["compute_bytes"] == pytest.approx(planned["RPC0"]["compute_bytes"], rel=0.03)
+    assert held["compute_bytes"] == pytest.approx(planned["RPC0"]["compute_bytes"], rel=0.03, abs=MIB // 4)
     assert sum(whole["held"]["RPC1"].values()) == 0
 
 
