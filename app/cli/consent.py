@@ -18,8 +18,10 @@ __all__ = ["agrees", "with_consent"]
 
 
 def with_consent(settings: Settings, *, is_agreed: bool, may_ask: bool) -> Settings:
-    """Return `settings` that load an unfit model where that `is_agreed`, or ask where they `may_ask` and nothing else
-    is set."""
+    """Return `settings` that load an unfit model where that `is_agreed`; that ask where they `may_ask` at a terminal.
+
+    What a person has set stays.
+    """
     if is_agreed:
         return replace(settings, when_unfit="load")
     can_ask = may_ask and settings.when_unfit == "warn" and sys.stdin is not None and sys.stdin.isatty()

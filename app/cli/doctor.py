@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from app.cli.rpc_option import rpc_option
+from app.cli.rpc_option import rpc_option, told_endpoints
 from app.terminal import printable
 
 if TYPE_CHECKING:
@@ -43,12 +43,11 @@ def _findings(settings: Settings) -> Findings:
     import psutil
 
     from app.engine.machine import survey
-    from app.engine.rpc import endpoints_of
     from app.engine.selftest import examine
     from offload.cpu import has_avx2
     from offload.health import Findings
 
-    found = survey(endpoints_of(settings.rpc))
+    found = survey(told_endpoints(settings))
     return Findings(
         machine=found.machine,
         engine_version=metadata.version("llama-cpp-python"),
@@ -91,7 +90,6 @@ def _lines(findings: Findings, problems: tuple[Problem, ...]) -> Iterator[str]:
 
 def _link(gpu: Device) -> str:
     """Say how a device of another machine is reached."""
-
     if gpu.link_latency_s is None or gpu.link_bytes_per_s is None:
         return ""
     return f", reached in {gpu.link_latency_s * 1000:.1f} ms at {gpu.link_bytes_per_s / 1e9:.2g} GB/s"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.rpc_option import rpc_option
+from app.cli.rpc_option import rpc_option, told_endpoints
 from app.terminal import printable
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ def plan(
     from app.cli.machine_options import given_machine
     from app.cli.plan_report import kv_table_json, kv_table_lines, plan_lines
     from app.engine.machine import survey
-    from app.engine.rpc import endpoints_of
     from app.library.resolve import resolve
     from app.settings import load_settings
     from offload.kv_table import kv_table
@@ -67,7 +66,7 @@ def plan(
         rows = kv_table(candidate, settings.parallel)
         told, lines = kv_table_json(rows), kv_table_lines(rows)
     else:
-        machine = given_machine(lambda: survey(endpoints_of(settings.rpc)).machine, vram, ram)
+        machine = given_machine(lambda: survey(told_endpoints(settings)).machine, vram, ram)
         found = _planned(candidate, settings, machine, is_here=not vram and ram is None)
         told, lines = plan_json(found), plan_lines(found, with_curve=plot)
     if wants_json:

@@ -7,7 +7,10 @@ from typing import TypeVar
 
 import click
 
-__all__ = ["rpc_option"]
+from app.engine.rpc import endpoints_of, exposure
+from app.settings import Settings
+
+__all__ = ["rpc_option", "told_endpoints"]
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
 
@@ -25,3 +28,11 @@ def rpc_option(command: _Command) -> _Command:
 
 def _joined(_context: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> str | None:
     return ",".join(values) or None
+
+
+def told_endpoints(settings: Settings) -> tuple[str, ...]:
+    """Return the RPC servers of `settings`, saying on stderr what a person must know who uses them. Raises UsageError."""
+    endpoints = endpoints_of(settings.rpc)
+    if said := exposure(endpoints):
+        click.echo(said, err=True)
+    return endpoints

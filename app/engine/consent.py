@@ -35,7 +35,7 @@ def check_fit(plan: Plan, when_unfit: WhenUnfit) -> str:
 
 
 def _is_beyond_memory(plan: Plan) -> bool:
-    """Whether a processor alone has less free than it takes, and would read from disk; without a margin it still runs."""
+    """Whether a processor alone has less free than it takes, and reads from disk; without a margin it still runs."""
     profile = plan.found.profile
     return profile.weight_bytes + profile.cache_bytes + profile.compute_bytes > plan.found.machine.host.free_bytes
 
