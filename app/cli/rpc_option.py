@@ -31,7 +31,7 @@ def _joined(_context: click.Context, _option: click.Parameter, values: tuple[str
 
 
 def told_endpoints(settings: Settings) -> tuple[str, ...]:
-    """Return the RPC servers of `settings`, saying on stderr what a person must know who uses them. Raises UsageError."""
+    """Return the RPC servers of `settings`, and say on stderr what they leave open. Raises UsageError."""
     endpoints = endpoints_of(settings.rpc)
     if said := exposure(endpoints):
         click.echo(said, err=True)

@@ -44,8 +44,8 @@ def serve(owned: bool, is_agreed: bool, **flags: object) -> None:
     """Answer editors and programs on this machine: OpenAI's API and llama.cpp's, on http://127.0.0.1:11500."""
     settings = load_settings({name: None if value == () else value for name, value in flags.items()})
     settings = with_consent(settings, is_agreed=is_agreed, may_ask=not owned)
+    from app.service.person import Person
     from app.service.problems import openai_error
-    from app.service.server import Person
     from app.service.server import serve as run_service
 
     if not owned:

@@ -14,24 +14,24 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from app.engine.frames import WhenUnfit
 from app.engine.template_process import TemplateProcess
 from app.library.resolve import resolve
 from app.service.attachments import read_attachments
 from app.service.guard import GuardPolicy, policy_of
 from app.service.model_file import read_model_file
 from app.service.models import ModelManager, worker_command
+from app.service.person import Person, settle
 from app.service.supervisor import Supervisor
 from app.settings import Settings
-from quantizer.errors import ServiceError, UnfitError, UserError
+from quantizer.errors import ServiceError
 
-__all__ = ["Person", "listen", "serve"]
+__all__ = ["listen", "serve"]
 
 FINISH_TIMEOUT_S = 60
 HEADER_TIMEOUT_S = 15.0
@@ -69,14 +69,6 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-@dataclass(frozen=True, slots=True)
-class Person:
-    """Who started the service at a terminal: is told what there is to know of the model, and may be asked."""
-
-    tell: Callable[[str], None]
-    agrees: Callable[[UnfitError], bool]
-
-
 def serve(settings: Settings, announce: Callable[[str, str], None], person: Person | None = None) -> None:
     """Serve until a signal comes or, without a `person`, until stdin ends; then finish answers in flight for 60 s.
 
@@ -109,7 +101,7 @@ def serve(settings: Settings, announce: Callable[[str, str], None], person: Pers
 
 async def _serve_beside(server: _Server, listener: socket.socket, engine: Supervisor, person: Person) -> None:
     """Serve while the model loads, and settle with `person` what comes of that."""
-    loading = asyncio.create_task(_loaded(engine, person))
+    loading = asyncio.create_task(settle(engine, person))
 
     def end_refused(done: asyncio.Task[None]) -> None:
         server.should_exit |= not done.cancelled() and done.exception() is not None
@@ -120,36 +112,6 @@ async def _serve_beside(server: _Server, listener: socket.socket, engine: Superv
         loading.cancel()
     elif refusal := loading.exception():
         raise refusal
-
-
-async def _loaded(engine: Supervisor, person: Person) -> None:
-    """Wait for the model and tell what there is to know of it. Raises UnfitError where it is not agreed to."""
-    try:
-        await engine.ready()
-    except UnfitError as error:
-        if not await _agrees(person, error):
-            raise
-        engine.start(WhenUnfit.LOAD)
-        return await _loaded(engine, person)
-    except UserError as error:
-        person.tell(str(error))  # whoever asks for an answer is told so too
-    for notice in engine.status.notices:
-        person.tell(notice)
-    return None
-
-
-async def _agrees(person: Person, error: UnfitError) -> bool:
-    """Ask in a thread that may be left waiting for its answer when the service ends."""
-    loop = asyncio.get_running_loop()
-    answer = loop.create_future()
-
-    def ask() -> None:
-        is_agreed = person.agrees(error)
-        with contextlib.suppress(RuntimeError):  # the loop has ended first
-            loop.call_soon_threadsafe(lambda: answer.done() or answer.set_result(is_agreed))
-
-    threading.Thread(target=ask, name="question", daemon=True).start()
-    return bool(await answer)
 
 
 class _Server(uvicorn.Server):

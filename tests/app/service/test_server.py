@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
@@ -19,12 +18,10 @@ import uvicorn
 from running import RunningService
 
 from app.cli.main import main
-from app.engine.frames import EngineConfig, WhenUnfit
 from app.processes import python_module
 from app.service import server
 from app.service.guard import Guard, GuardPolicy
-from app.service.supervisor import Supervisor
-from quantizer.errors import ServiceError, UnfitError
+from quantizer.errors import ServiceError
 
 Serve = Callable[..., tuple[int | str | None, str]]
 
@@ -187,25 +184,6 @@ async def test_a_kept_connection_may_ask_again(monkeypatch: pytest.MonkeyPatch) 
             await asyncio.sleep(0.3)
         writer.close()
         await writer.wait_closed()
-
-
-@pytest.mark.parametrize("answer", [True, False])
-async def test_who_serves_a_model_that_fits_in_part_is_asked_while_it_serves(answer: bool) -> None:
-    asked, told = list[str](), list[str]()
-
-    def agrees(error: UnfitError) -> bool:
-        asked.append(error.cause)
-        return answer
-
-    command = python_module("app.engine.worker", "--fake", "--fake-unfit")
-    engine = Supervisor(Path("tiny.gguf"), EngineConfig(n_ctx=64, when_unfit=WhenUnfit.ASK), command)
-    try:
-        with contextlib.nullcontext() if answer else pytest.raises(UnfitError):
-            await server._loaded(engine, server.Person(told.append, agrees))
-    finally:
-        await engine.stop()
-    assert asked == ["Only 1 of 3 layers fit."]
-    assert (engine.status.ready is not None) == answer
 
 
 def test_listening_on_ipv6_loopback_works_where_it_exists() -> None:
