@@ -16,21 +16,21 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def at_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def sit_at_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Called by a test: what a fixture sets, pytest's capture replaces before the test."""
     monkeypatch.setattr(sys, "stdin", Terminal())
     monkeypatch.setattr(sys, "stderr", Terminal())
 
 
-@pytest.mark.usefixtures("at_terminal")
-def test_at_a_terminal_a_person_is_asked_unless_the_settings_say_otherwise() -> None:
+def test_at_a_terminal_a_person_is_asked_unless_the_settings_say_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    sit_at_terminal(monkeypatch)
     assert with_consent(Settings(), is_agreed=False, may_ask=True).when_unfit == "ask"
     assert with_consent(Settings(), is_agreed=False, may_ask=False).when_unfit == "warn"
     assert with_consent(Settings(when_unfit="load"), is_agreed=False, may_ask=True).when_unfit == "load"
 
 
-@pytest.mark.usefixtures("at_terminal")
-def test_who_has_said_yes_is_not_asked() -> None:
+def test_who_has_said_yes_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    sit_at_terminal(monkeypatch)
     assert with_consent(Settings(), is_agreed=True, may_ask=True).when_unfit == "load"
 
 
