@@ -23,7 +23,7 @@ from offload.machine import Machine
 from offload.model import PlannedModel
 from offload.plan import Plan, PlanQuestion, plan
 from offload.sentences import what_fits
-from offload.speed import expected_rates
+from offload.speed import Rates, expected_rates
 from offload.wording import memory, tokens
 from quantizer.errors import EngineError
 
@@ -54,12 +54,16 @@ class LoadCase:
 
 @dataclass(frozen=True, slots=True)
 class LoadPlanner:
-    """Plans loads of `model` on `machine`; `surplus` is what its last load took beyond the plan."""
+    """Plans loads of `model` on `machine`; `surplus` is what its last load took beyond the plan.
+
+    `rates_of` tells how fast a machine is.
+    """
 
     model: PlannedModel
     machine: Machine
     dry_run: DryRun
     surplus: Surplus
+    rates_of: Callable[[Machine], Rates] = expected_rates
 
     def case(self, config: EngineConfig, setting: Setting) -> LoadCase:
         """Return how to load under `config`, whose context is chosen, and `setting`.
@@ -75,7 +79,7 @@ class LoadPlanner:
             n_sequences=config.n_sequences,
             is_fused=setting.flash_attention,
         )
-        rates = expected_rates(machine)
+        rates = self.rates_of(machine)
         if not machine.gpus:
             return LoadCase(config, setting, plan(self.model, question, machine, rates))
         found = dry_plan(self.model, question, machine, rates, self.dry_run)
