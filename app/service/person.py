@@ -45,12 +45,12 @@ async def settle(engine: Supervisor, person: Person) -> None:
 async def _agrees(person: Person, error: UnfitError) -> bool:
     """Ask in a thread that may be left waiting for its answer when the service ends."""
     loop = asyncio.get_running_loop()
-    answer = loop.create_future()
+    answers: asyncio.Queue[bool] = asyncio.Queue()
 
     def ask() -> None:
         is_agreed = person.agrees(error)
         with contextlib.suppress(RuntimeError):  # the loop has ended first
-            loop.call_soon_threadsafe(lambda: answer.done() or answer.set_result(is_agreed))
+            loop.call_soon_threadsafe(answers.put_nowait, is_agreed)
 
     threading.Thread(target=ask, name="question", daemon=True).start()
-    return bool(await answer)
+    return await answers.get()
