@@ -128,7 +128,7 @@ class ModelStatus:
     """
 
     id: str
-    state: Literal["loading", "ready", "failed"]
+    state: Literal["loading", "ready", "failed", "unloaded"]
     progress: float
     n_ctx: int
     notices: tuple[str, ...]

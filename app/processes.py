@@ -1,6 +1,7 @@
 """How localllm starts its own processes, on every platform.
 
-Owns command lines of Python children and their place apart from the terminal. Knows nothing of what they do.
+Owns command lines of Python children, their place apart from the terminal, and whether one still runs. Knows nothing
+of what they do.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import subprocess
 import sys
 from typing import Any
 
-__all__ = ["apart_from_terminal", "child_environment", "python_module"]
+__all__ = ["apart_from_terminal", "child_environment", "is_alive", "python_module"]
 
 
 def python_module(name: str, *arguments: str) -> list[str]:
@@ -31,3 +32,10 @@ def apart_from_terminal() -> dict[str, Any]:
     if sys.platform == "win32":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
     return {"start_new_session": True}
+
+
+def is_alive(process: str) -> bool:
+    """Return whether the process runs whose number is `process`; False for a text that is no number."""
+    import psutil
+
+    return process.isdecimal() and process.isascii() and psutil.pid_exists(int(process))

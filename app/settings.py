@@ -28,6 +28,7 @@ class Settings:
 
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
+    also: bool = False  # listen on the ports of Ollama, LM Studio and llama.cpp too, where those are free
     api_key: str = ""
     model: str = "guide"
     ctx: int = 0  # tokens of context

@@ -5,7 +5,7 @@ Owns which characters may reach the screen. Knows nothing of colours or widgets.
 
 from __future__ import annotations
 
-__all__ = ["printable"]
+__all__ = ["printable", "printable_line"]
 
 _KEPT = {"\n", "\t"}
 _BIDI_CONTROLS = [0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
@@ -21,3 +21,8 @@ def printable(text: str) -> str:
     """Return `text` without anything a terminal would obey: it works character by character, so a stream may be cut
     anywhere. Newlines and tabs stay."""
     return text.translate(_DROPPED)
+
+
+def printable_line(text: str) -> str:
+    """Return `text` as one line that is fit for a terminal; what names and titles become."""
+    return " ".join(printable(text).split())

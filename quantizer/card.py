@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -27,7 +28,10 @@ class TypeShare:
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """A model's facts; numbers are 0 and texts empty where the file does not say."""
+    """A model's facts; numbers are 0 and texts empty where the file does not say.
+
+    `has_tools`: the chat template has a place for tools.
+    """
 
     name: str
     architecture: str
@@ -45,8 +49,10 @@ class ModelCard:
     n_vocab: int
     tokenizer: str
     has_chat_template: bool
+    has_tools: bool
     has_fim: bool
     licence: str
+    template_sha256: str
 
     @property
     def bits_per_weight(self) -> float:
@@ -60,6 +66,7 @@ def card_of(header: Header) -> ModelCard:
     prefix = header.architecture
     shape = kv_shape_of(header)
     tokens = "tokenizer.ggml.tokens"
+    template = header.text("tokenizer.chat_template")
     return ModelCard(
         name=header.text("general.name"),
         architecture=header.architecture,
@@ -76,9 +83,11 @@ def card_of(header: Header) -> ModelCard:
         kv_bytes_per_token=(shape.k_elements + shape.v_elements) * _F16_BYTES,
         n_vocab=header.array_ref(tokens).count if tokens in header.fields else 0,
         tokenizer=header.text("tokenizer.ggml.pre") or header.text("tokenizer.ggml.model"),
-        has_chat_template=bool(header.text("tokenizer.chat_template")),
+        has_chat_template=bool(template),
+        has_tools="tools" in template or "tokenizer.chat_template.tool_use" in header.fields,
         has_fim=any(key in header.fields for key in _FIM_KEYS),
         licence=header.text("general.license"),
+        template_sha256=hashlib.sha256(template.encode()).hexdigest() if template else "",
     )
 
 

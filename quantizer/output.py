@@ -131,7 +131,7 @@ class PartialOutput:
         if free < n_missing + _SPARE_BYTES:
             raise StorageError(
                 f"The output takes {n_missing / 1e9:.3f} GB and {self._output.parent} has {free / 1e9:.3f} GB free.",
-                "Free some space, choose a smaller type, or name another disk with -o.",
+                "Free some space, make it smaller, or write to another disk.",
             )
 
     def _is_whole(self, file: int) -> bool:

@@ -6,7 +6,10 @@ are not a fault: honest files have them, and llama.cpp falls back to its default
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 from quantizer.header import Header
 from quantizer.wire import STRING, ArrayRef
@@ -15,6 +18,7 @@ __all__ = ["vocabulary_faults"]
 
 _TOKENS = "tokenizer.ggml.tokens"
 _MERGES = "tokenizer.ggml.merges"
+_MODEL = "tokenizer.ggml.model"
 _MAX_TOKENS = 2_000_000
 _MAX_TOKEN_BYTES = 65_536
 _INT32, _FLOAT32 = 5, 6
@@ -28,6 +32,7 @@ _BYTE_TOKENS = {f"<0x{byte:02X}>".encode() for byte in range(256)}
 # These tokenizers look bytes up by name, or assert that there is a newline token.
 _NEEDS_BYTE_TOKENS = {"llama", "plamo2"}
 _NEEDS_NEWLINE = {"rwkv"}
+_N_REMEMBERED = 8
 
 
 def vocabulary_faults(header: Header) -> Iterator[str]:
@@ -42,8 +47,33 @@ def vocabulary_faults(header: Header) -> Iterator[str]:
         yield f"its vocabulary has {n_tokens} tokens"
         return
     yield from _parallel_faults(header, n_tokens)
-    yield from _token_faults(header, n_tokens)
-    yield from _merge_faults(header)
+    yield from _faults_in(_Vocabulary.of(header))
+
+
+@dataclass(frozen=True, slots=True)
+class _Vocabulary:
+    """The vocabulary in a file, the same as any other with the same bytes: most models share theirs with others."""
+
+    model: str
+    arrays: tuple[tuple[str, int, int, bytes], ...]  # key, type, count, SHA-256
+    header: Header = field(compare=False)
+
+    @classmethod
+    def of(cls, header: Header) -> _Vocabulary:
+        arrays = []
+        for key in (_TOKENS, *_PARALLEL, _MERGES):
+            value = header.fields[key].value if key in header.fields else None
+            if isinstance(value, ArrayRef):
+                sha256 = hashlib.sha256(header.source.read(value.start, value.stop)).digest()
+                arrays.append((key, value.element_type, value.count, sha256))
+        return cls(header.text(_MODEL), tuple(arrays), header)
+
+
+@lru_cache(maxsize=_N_REMEMBERED)
+def _faults_in(vocabulary: _Vocabulary) -> tuple[str, ...]:
+    """Look into every token and merge, of which there are hundreds of thousands."""
+    header = vocabulary.header
+    return (*_token_faults(header, header.array_ref(_TOKENS).count), *_merge_faults(header))
 
 
 def _parallel_faults(header: Header, n_tokens: int) -> Iterator[str]:
@@ -60,7 +90,7 @@ def _parallel_faults(header: Header, n_tokens: int) -> Iterator[str]:
 
 def _as_read(strings: list[bytes]) -> list[bytes]:
     """Return the strings as llama.cpp reads them: up to a NUL, which may make two of them one."""
-    if not any(b"\0" in string for string in strings):
+    if b"\0" not in b"".join(strings):  # a third of the time that looking into each would take
         return strings
     return [string.partition(b"\0")[0] for string in strings]
 
@@ -75,7 +105,7 @@ def _token_faults(header: Header, n_tokens: int) -> Iterator[str]:
         yield f"{n_tokens - len(distinct)} of its tokens are repeated"
     if len(max(tokens, key=len)) > _MAX_TOKEN_BYTES:
         yield "one of its tokens is absurdly long"
-    model = header.text("tokenizer.ggml.model")
+    model = header.text(_MODEL)
     if model in _NEEDS_NEWLINE and b"\\n" not in distinct and b"\n" not in distinct:
         yield "its vocabulary has no newline token"
     yield from _byte_faults(header, tokens, model)
@@ -99,5 +129,5 @@ def _merge_faults(header: Header) -> Iterator[str]:
         yield "its merges are not a list of strings"
         return
     # the first space that parts a pair is looked for behind the first byte
-    if not all(b" " in merge[1:] for merge in _as_read(header.strings(_MERGES))):
+    if any([merge.rfind(b" ") < 1 for merge in _as_read(header.strings(_MERGES))]):  # noqa: C419  (twice as fast)
         yield "one of its merges is not a pair"

@@ -107,7 +107,8 @@ class Connection:
         await load_model(cast("ServiceClient", backend), self._requested_model, self._note)
 
     def _note(self, model: ModelStatus) -> None:
-        if model.state != "failed":  # a failure is raised, and noted by who catches it
+        # a failure is raised, and noted by who catches it; what was unloaded is loading by now
+        if model.state != "failed" and model.state != "unloaded":
             self._become(
                 ConnectionState(
                     phase=model.state, model=model.id, progress=model.progress, n_ctx=model.n_ctx, notices=model.notices

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from app.cli.completions import complete_model
 from app.terminal import printable
 from quantizer.errors import ServiceError, UsageError
 
@@ -36,7 +37,7 @@ class _Job:
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", shell_complete=complete_model)
 @click.option("--against", metavar="OTHER", help="Another model, or the URL of any OpenAI-compatible server.")
 @click.option("--against-model", default="", metavar="NAME", help="What that server calls its model.  [default: first]")
 @click.option("--against-key", default="", metavar="KEY", help="The key that server wants.")

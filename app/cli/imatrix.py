@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from app.cli.completions import complete_model
 from app.cli.progress import with_progress
 from app.cli.texts import read_text, shipped
 from app.cli.windows import admitted, ctx_option, n_ctx_for
@@ -23,7 +24,7 @@ CALIBRATION = shipped("calibration.txt")
 
 
 @click.command()
-@click.argument("model", required=False)
+@click.argument("model", required=False, shell_complete=complete_model)
 @click.option("--text", type=click.Path(path_type=Path), help="A UTF-8 text.  [default: one that ships with localllm]")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write.  [default: <name>.imatrix.gguf]")
 @click.option(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from app.cli.completions import complete_model
 from app.cli.progress import with_progress
 from app.cli.texts import read_text, shipped
 from app.cli.windows import admitted, ctx_option, n_ctx_for
@@ -23,7 +24,7 @@ __all__ = ["judge"]
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", shell_complete=complete_model)
 @click.option("--against", metavar="REFERENCE", help="The same model in a better type, such as F16.")
 @click.option("--text", type=click.Path(path_type=Path), help="A UTF-8 text.  [default: one that ships with localllm]")
 @ctx_option

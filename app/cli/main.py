@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from app import __version__
+from app.terminal import printable
 from quantizer.errors import UserError
 
 __all__ = ["main"]
@@ -41,7 +43,14 @@ _VERBS = {
     "bench": _Verb("app.cli.bench:bench", "Measure how fast a model answers here, alone or beside another."),
     "plan": _Verb("app.cli.plan:plan", "Tell what fits on this machine, how fast it will be, and what would help."),
     "doctor": _Verb("app.cli.doctor:doctor", "Tell what this machine is for running models, and what would mend it."),
+    "ls": _Verb("app.cli.ls:ls", "List the models of this machine."),
     "show": _Verb("app.cli.show:show", "Tell what a model file is."),
+    "import": _Verb("app.cli.import_model:import_model", "Take a model into the library without a second copy."),
+    "cp": _Verb("app.cli.import_model:cp", "Give a model a second name."),
+    "rm": _Verb("app.cli.rm:rm", "Remove models from the library."),
+    "verify": _Verb("app.cli.verify:verify", "Tell which models are not what they were."),
+    "prune": _Verb("app.cli.prune:prune", "Remove what nobody needs any more."),
+    "completion": _Verb("app.cli.completion:completion", "Make the shell complete verbs and models."),
 }
 
 
@@ -59,6 +68,11 @@ class _Verbs(click.Group):
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Offer the verbs without importing any."""
+        offered = [CompletionItem(name, help=verb.help) for name, verb in _VERBS.items() if name.startswith(incomplete)]
+        return offered + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
@@ -78,22 +92,21 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 
 def _status(args: Sequence[str] | None) -> int:
     try:
-        _cli.main(args=list(args) if args is not None else None, prog_name="localllm", standalone_mode=False)
+        # click returns the status of what left early, and what the verb returned where none did: nothing
+        left = _cli.main(args=list(args) if args is not None else None, prog_name="localllm", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except click.exceptions.Exit as leaving:
-        return leaving.exit_code
     except UserError as error:
-        click.echo(f"Error: {error}", err=True)
+        click.echo(f"Error: {printable(str(error))}", err=True)  # it may name what a file or a hub said
         return error.exit_status
     except (KeyboardInterrupt, click.Abort):
         return _INTERRUPTED
     except BrokenPipeError:
         _discard_stdout()
         return 1  # as click ends when it meets the broken pipe first
-    return 0
+    return int(left or 0)
 
 
 def _discard_stdout() -> None:

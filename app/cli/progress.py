@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from types import TracebackType
 from typing import TypeVar
@@ -23,7 +24,7 @@ from app.terminal import printable
 from quantizer.events import Event, Planned
 from quantizer.events import Progress as TensorProgress
 
-__all__ = ["JobProgress", "with_progress"]
+__all__ = ["JobProgress", "Meter", "with_progress"]
 
 
 _Step = TypeVar("_Step", bound=Step)
@@ -63,6 +64,27 @@ class JobProgress:
             self._bar.update(self._task, completed=event.n_written, description=description)
 
 
+class Meter:
+    """A context manager around a bar of `n_total` things, or of as many bytes."""
+
+    def __init__(self, title: str, n_total: int, *, is_bytes: bool = False) -> None:
+        self._bar = _bar(DownloadColumn(), TransferSpeedColumn()) if is_bytes else _bar(MofNCompleteColumn())
+        self._task = self._bar.add_task(title, total=n_total)
+
+    def __enter__(self) -> Meter:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def advance(self, n: int = 1) -> None:
+        """Count `n` more as done."""
+        self._bar.advance(self._task, n)
+
+
 def _bar(*counts: ProgressColumn) -> Progress:
     """A bar that is gone when done: what goes on, how far, the `counts`, and how long it will take."""
     console = Console(stderr=True)
@@ -73,5 +95,6 @@ def _bar(*counts: ProgressColumn) -> Progress:
         TimeRemainingColumn(),
         console=console,
         transient=True,
+        redirect_stdout=sys.stdout.isatty(),  # rich would send a piped stdout to stderr
         disable=not console.is_terminal,
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import click
 
 from app.cli.answering import Answer, LoadingLine, as_json, ask, print_piece, stats_line
+from app.cli.completions import complete_model
 from app.cli.consent import agrees, with_consent
 from app.cli.prompts import combined, piped_text
 from app.cli.repl import Repl
@@ -43,9 +44,9 @@ def _finite(_context: click.Context, _parameter: click.Parameter, value: float |
 
 
 @click.command()
-@click.argument("model", required=False)
+@click.argument("model", required=False, shell_complete=complete_model)
 @click.argument("prompt", required=False)
-@click.option("-m", "--model", "model_option", help="The same as MODEL.")
+@click.option("-m", "--model", "model_option", help="The same as MODEL.", shell_complete=complete_model)
 @click.option("-p", "--prompt", "prompt_option", help="The same as PROMPT, for asking the default model.")
 @click.option("--system", help="System prompt.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Longest answer, in tokens.")

@@ -7,7 +7,9 @@ import sys
 
 import click
 
+from app.cli.completions import complete_model
 from app.cli.consent import agrees, with_consent
+from app.cli.editors import EDITORS, editor_settings
 from app.cli.rpc_option import rpc_option
 from app.settings import load_settings
 from app.terminal import printable
@@ -19,7 +21,16 @@ __all__ = ["serve"]
 @click.command()
 @click.option("--host", help="Address to listen on. Beyond this machine a key is required.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 takes a free one.  [default: 11500]")
-@click.option("-m", "--model", help="guide, a path to a GGUF, or a name in the library.  [default: guide]")
+@click.option(
+    "--also", is_flag=True, default=None, help="Listen on 11434, 1234, 8080 and 8012 too, where they are free."
+)
+@click.option("--editor", type=click.Choice(EDITORS), help="Print the settings for an editor or program, and end.")
+@click.option(
+    "-m",
+    "--model",
+    shell_complete=complete_model,
+    help="guide, a path to a GGUF, or a name in the library.  [default: guide]",
+)
 @click.option("--ctx", type=click.IntRange(min=0), help="Tokens of context; 0 lets localllm choose.")
 @click.option("--kv-type", help="What the KV cache stores, TYPE or K_TYPE,V_TYPE: f16, q8_0, q4_0 ...  [default: f16]")
 @click.option("--draft", metavar="MODEL", help="Small model of the same family that drafts for the model.")
@@ -40,9 +51,15 @@ __all__ = ["serve"]
 @click.option("--parallel", type=click.IntRange(1, 256), help="Answers at once.  [default: 8]")
 @click.option("--api-key", help="Key that clients must send (better: LOCALLLM_API_KEY, which `ps` does not show).")
 @click.option("--owned", is_flag=True, hidden=True, help="End with stdin; say where it listens as JSON.")
-def serve(owned: bool, is_agreed: bool, **flags: object) -> None:
-    """Answer editors and programs on this machine: OpenAI's API and llama.cpp's, on http://127.0.0.1:11500."""
+def serve(owned: bool, is_agreed: bool, editor: str | None, **flags: object) -> None:
+    """Answer editors and programs on this machine, on http://127.0.0.1:11500.
+
+    The APIs of OpenAI, Anthropic, Ollama, llama.cpp and LM Studio are spoken there.
+    """
     settings = load_settings({name: None if value == () else value for name, value in flags.items()})
+    if editor:
+        click.echo(editor_settings(editor, settings.url, settings.model))
+        return
     settings = with_consent(settings, is_agreed=is_agreed, may_ask=not owned)
     from app.service.person import Person
     from app.service.problems import openai_error
@@ -58,16 +75,17 @@ def serve(owned: bool, is_agreed: bool, **flags: object) -> None:
         sys.exit(error.exit_status)
 
 
-def _announce(url: str, model_id: str) -> None:
-    click.echo(f"localllm serves {model_id} on {url} (OpenAI API: {url}/v1). Press Ctrl-C to stop.")
+def _announce(url: str, model_id: str, ports: tuple[int, ...]) -> None:
+    also = f" and on {', '.join(map(str, ports))}" if ports else ""
+    click.echo(f"localllm serves {model_id} on {url}{also} (OpenAI API: {url}/v1). Press Ctrl-C to stop.")
 
 
 def _tell(notice: str) -> None:
     click.echo(printable(notice), err=True)
 
 
-def _announce_to_owner(url: str, model_id: str) -> None:
-    _tell_owner({"url": url, "model": model_id})
+def _announce_to_owner(url: str, model_id: str, ports: tuple[int, ...]) -> None:
+    _tell_owner({"url": url, "model": model_id, "also": ports})
 
 
 def _tell_owner(line: dict[str, object]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from app.cli.completions import complete_model
 from app.cli.progress import with_progress
 from app.engine.tuning import DEFAULT_KV_TYPE, Measured, TuneRequest, choose, measured_of
 from app.terminal import printable
@@ -21,7 +22,7 @@ _VERIFIED = 16  # a step's size that every measurement has
 
 
 @click.command()
-@click.argument("model", required=False)
+@click.argument("model", required=False, shell_complete=complete_model)
 @click.option("--show", is_flag=True, help="Print what was measured before, of MODEL or of all, and measure nothing.")
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads; 0 takes the physical cores.")
 @click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")

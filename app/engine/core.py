@@ -167,7 +167,8 @@ class Engine:
         if error is not None:
             self._emit(failure(request_id, error))
         else:
-            self._emit(Finished(request_id, reason, sequence.usage(), sequence.timings(self._clock())))
+            timings = sequence.timings(self._clock())
+            self._emit(Finished(request_id, reason, sequence.usage(), timings, sequence.text.stopped_by))
 
     # One batch
 

@@ -1,12 +1,14 @@
-"""From the bytes of tokens to text that may be shown: whole characters, and never part of a stop string.
+"""From the bytes of tokens to text that may be shown: whole characters, and nothing of what ends the answer.
 
-Owns the two hold-backs of a stream. Knows nothing of tokens or models.
+Owns the hold-backs of a stream. Knows nothing of tokens or models.
 """
 
 from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence
+
+from app.engine.indentation import Indentation
 
 __all__ = ["TextStream", "n_begun"]
 
@@ -23,15 +25,19 @@ def n_begun(text: str, tags: Sequence[str]) -> int:
 class TextStream:
     """The text of one answer as it grows.
 
-    Bytes that do not yet make a character wait; so does text that may turn out to be the begin of a stop string.
-    Bytes that can never be UTF-8 become U+FFFD. `n_decoded` characters have come, `n_shown` of them were returned.
+    Bytes that do not yet make a character wait; so does text that may turn out to be the begin of a stop string, or of
+    a line indented by less than `n_indent`. Bytes that can never be UTF-8 become U+FFFD. `n_decoded` characters have
+    come, `n_shown` of them were returned. `stopped_by` is the stop string that ended the text, if one did.
     """
 
-    def __init__(self, stop: Sequence[str] = ()) -> None:
+    def __init__(self, stop: Sequence[str] = (), n_indent: int = 0) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._stop = tuple(stop)
+        self._indentation = Indentation(n_indent)
+        self._holds_nothing = not (stop or n_indent)
         self._held = ""
         self.is_stopped = False
+        self.stopped_by = ""
         self.n_decoded = 0
         self.n_shown = 0
 
@@ -42,9 +48,9 @@ class TextStream:
         return self.n_decoded + bool(pending)
 
     def push(self, piece: bytes) -> str:
-        """Return the text that `piece` makes safe to show. Sets `is_stopped` when a stop string is complete."""
+        """Return the text that `piece` makes safe to show. Sets `is_stopped` where the answer ends with it."""
         text = self._decode(piece, is_final=False)
-        if not self._stop:  # then nothing is ever held
+        if self._holds_nothing:
             self.n_shown += len(text)
             return text
         self._held += text
@@ -61,12 +67,18 @@ class TextStream:
         return text
 
     def _release(self, *, is_final: bool) -> str:
-        found = [index for index in (self._held.find(text) for text in self._stop) if index >= 0]
-        if found:
+        ends = [(index, text) for text in self._stop if (index := self._held.find(text)) >= 0]
+        if (dedent := self._indentation.end(self._held)) is not None:
+            ends.append((dedent, ""))
+        if ends:
             self.is_stopped = True
-            shown, self._held = self._held[: min(found)], ""
+            end, self.stopped_by = min(ends)
+            shown, self._held = self._held[:end], ""
         else:
-            split = len(self._held) - (0 if is_final else n_begun(self._held, self._stop))
+            split = len(self._held) - (0 if is_final else self._n_doubtful())
             shown, self._held = self._held[:split], self._held[split:]
         self.n_shown += len(shown)
         return shown
+
+    def _n_doubtful(self) -> int:
+        return max(n_begun(self._held, self._stop), self._indentation.n_undecided(self._held))

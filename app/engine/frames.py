@@ -179,10 +179,13 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
+    """An answer has ended; `stopped_by` is the stop string that ended it, if one did."""
+
     request_id: str
     reason: FinishReason
     usage: Usage
     timings: Timings
+    stopped_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

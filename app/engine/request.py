@@ -19,6 +19,7 @@ MAX_STOP_STRINGS = 64
 MAX_STOP_CHARACTERS = 1024
 MAX_LOGIT_BIASES = 1024
 MAX_LOGPROBS = 20
+MAX_INDENT = 1024
 MAX_DRY_BREAKERS = 16
 MAX_DRY_BREAKER_BYTES = 40  # llama.cpp cuts longer ones
 
@@ -146,7 +147,8 @@ class Request:
 
     With `context_shift` (None: as the engine was started) an answer that fills the context goes on: the oldest tokens
     behind the first `n_keep` (-1: the prompt) go. An answer ends `max_time_s` after its request came, and with the
-    first line that ends `max_predict_s` after its first token; None sets no limit.
+    first line that ends `max_predict_s` after its first token; None sets no limit. It ends before its first line, but
+    for the one it begins in, that is indented by less than `n_indent` blanks and tabs.
 
     Raises RequestError when a limit is exceeded.
     """
@@ -165,6 +167,7 @@ class Request:
     n_keep: int = 0
     max_time_s: float | None = None
     max_predict_s: float | None = None
+    n_indent: int = 0
     lora: tuple[tuple[int | str, float], ...] | None = None
     visible_tags: tuple[str, ...] = ()
 
@@ -179,6 +182,8 @@ class Request:
             raise RequestError(f"{self.n_logprobs} logprobs a token were asked for.", f"Ask for 0 to {MAX_LOGPROBS}.")
         if not -1 <= self.n_keep <= 2**31 - 1:
             raise RequestError(f"n_keep is {self.n_keep}.", "Give a count from 0, or -1 for the whole prompt.")
+        if not 0 <= self.n_indent <= MAX_INDENT:
+            raise RequestError(f"n_indent is {self.n_indent}.", f"Give a count from 0 to {MAX_INDENT}.")
         for name, limit_s in (("max_time", self.max_time_s), ("t_max_predict_ms", self.max_predict_s)):
             if limit_s is not None and not 0 < limit_s < math.inf:
                 raise RequestError(f"{name} is not a time.", "Give a number above 0, or leave it out.")

@@ -60,7 +60,7 @@ class Sequence:
     finish_reason: FinishReason | None = None
 
     def __post_init__(self) -> None:
-        self.text = TextStream(self.request.stop)
+        self.text = TextStream(self.request.stop, self.request.n_indent)
         self.ledger = None if self.request.n_logprobs is None else LogprobLedger()
 
     @property

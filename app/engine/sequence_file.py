@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from app.processes import is_alive
+
 __all__ = ["Label", "Tokens", "labels_in", "read_state", "touch", "write_state"]
 
 _MAGIC = b"localllm-seq-1\n\0"
@@ -110,10 +112,7 @@ def _used(path: Path) -> float:
 
 
 def _is_being_written(path: Path) -> bool:
-    import psutil
-
-    process = path.name.removesuffix(".part").rpartition(".")[2]
-    return path.name.endswith(".part") and process.isdigit() and psutil.pid_exists(int(process))
+    return path.name.endswith(".part") and is_alive(path.name.removesuffix(".part").rpartition(".")[2])
 
 
 def _read_label(path: Path) -> tuple[Label, int] | None:

@@ -7,18 +7,31 @@ what is in a file: the header gate reads that.
 from __future__ import annotations
 
 import os
-import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from app.library.elsewhere import elsewhere
+from app.library.folder import model_paths, repo_of
+from app.library.model_ref import ModelRef
 from app.settings import Settings
 from quantizer.errors import ModelFileError
 
-__all__ = ["GUIDE", "ModelRef", "UnknownModelError", "absolute", "available", "named", "portable", "resolve"]
+__all__ = [
+    "BUILT_IN",
+    "GUIDE",
+    "ModelRef",
+    "UnknownModelError",
+    "absolute",
+    "available",
+    "named",
+    "portable",
+    "resolve",
+]
 
 GUIDE = "guide"
+BUILT_IN = "built in"  # the guide's place
 _GUIDE_FILE = "guide-Q8_0.gguf"
 _CONVERTIBLE = "It is a checkpoint: make a GGUF of it with `localllm quantize {name}`, then run that."
 _PICKLES = "It is a pickle, which can run code when read: get the model as .safetensors or .gguf."
@@ -30,17 +43,7 @@ _SUFFIX_REMEDIES = {
     ".ckpt": _PICKLES,
 }
 _FILE_SUFFIXES = {".gguf", *_SUFFIX_REMEDIES}
-_LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}$")
 _MAX_NAMES_LISTED = 12
-
-
-@dataclass(frozen=True, slots=True)
-class ModelRef:
-    """A model of this machine: the id that clients use and its file. `repo` is publisher/name or empty."""
-
-    id: str
-    path: Path
-    repo: str = ""
 
 
 class UnknownModelError(ModelFileError):
@@ -53,31 +56,34 @@ def available(settings: Settings) -> tuple[ModelRef, ...]:
 
 
 def resolve(name: str, settings: Settings) -> ModelRef:
-    """Return the model that `name` means: `guide`, a path to a GGUF, or a name in the library.
+    """Return the model that `name` means: `guide`, a path to a GGUF, a name in the library or one of another program's.
 
     Raises UnknownModelError that lists what is here, ModelFileError for a file or folder that is no GGUF.
     """
     if not _is_path(name):
-        try:
-            return named(name, available(settings))
-        except UnknownModelError:
-            if not (_exists(Path(name)) or Path(name).suffix.lower() in _FILE_SUFFIXES):
-                raise
+        here = available(settings)
+        if _matching(name, here):
+            return named(name, here)
+        if not _exists(Path(name)):
+            others = _of_other_programs()
+            if _matching(name, others):
+                return named(name, others)
+            if Path(name).suffix.lower() not in _FILE_SUFFIXES:
+                return named(name, here)
     return _at_path(Path(portable(name)), name, settings)
 
 
 def named(name: str, here: Sequence[ModelRef]) -> ModelRef:
     """Return the model of `here` called `name`: an id, a file stem, a repo or publisher/repo. Paths are no names.
 
+    Ollama's clients put `:latest` behind a name without a tag; it means nothing.
     Raises UnknownModelError that lists what is here.
     """
-    for matches in _MATCHERS:
-        found = [ref for ref in here if matches(ref, name.lower())]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            cause = f"{name!r} may be any of {len(found)} models."
-            raise UnknownModelError(cause, f"Name one of them: {_listed(found)}.")
+    found = _matching(name, here)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UnknownModelError(f"{name!r} may be any of {len(found)} models.", f"Name one of them: {_listed(found)}.")
     remedy = f"Here are: {_listed(here)}." if here else "No model is installed: name a path to a GGUF file."
     raise UnknownModelError(f"There is no model {name!r}.", remedy)
 
@@ -99,31 +105,40 @@ def absolute(path: str) -> Path:
 # How a name may fit, the most exact way first; the name is in lower case.
 _MATCHERS: tuple[Callable[[ModelRef, str], bool], ...] = (
     lambda ref, name: ref.id.lower() == name,
+    lambda ref, name: ref.id.lower() == f"{name}:latest",  # what Ollama means by a name without a tag
     lambda ref, name: ref.path.stem.lower() == name or ref.path.name.lower() == name,
     lambda ref, name: ref.repo.lower() == name,
     lambda ref, name: ref.repo.lower().rpartition("/")[2] == name,
 )
 
 
+def _matching(name: str, refs: Iterable[ModelRef]) -> list[ModelRef]:
+    """The models that fit `name` in the most exact way that any does."""
+    refs, wanted = list(refs), name.lower().removesuffix(":latest")
+    found = ([ref for ref in refs if matches(ref, wanted)] for matches in _MATCHERS)
+    return next(filter(None, found), [])
+
+
 def _guide() -> tuple[ModelRef, ...]:
     path = Path(str(files("assets") / "guide" / _GUIDE_FILE))
-    return (ModelRef(GUIDE, path),) if path.is_file() else ()
+    return (ModelRef(GUIDE, path, place=BUILT_IN),) if path.is_file() else ()
+
+
+def _of_other_programs() -> tuple[ModelRef, ...]:
+    """What other programs hold, once each: of models with the same id, the first."""
+    return tuple({ref.id: ref for ref in reversed(elsewhere())}.values())
 
 
 def _library(models_dir: Path) -> list[ModelRef]:
-    paths = sorted(path for path in models_dir.glob("*/*/*.gguf") if not _LATER_PART.search(path.stem))
-    stems = [path.stem.lower() for path in paths]
+    paths = model_paths(models_dir)
+    n_called = Counter(path.stem.lower() for path in paths)
     return [
-        ModelRef(_library_id(path, is_unique=stems.count(path.stem.lower()) == 1), path, _repo(path)) for path in paths
+        ModelRef(_library_id(path, is_unique=n_called[path.stem.lower()] == 1), path, repo_of(path)) for path in paths
     ]
 
 
 def _library_id(path: Path, *, is_unique: bool) -> str:
-    return path.stem if is_unique and path.stem.lower() != GUIDE else f"{_repo(path)}/{path.stem}"
-
-
-def _repo(path: Path) -> str:
-    return f"{path.parent.parent.name}/{path.parent.name}"
+    return path.stem if is_unique and path.stem.lower() != GUIDE else f"{repo_of(path)}/{path.stem}"
 
 
 def _is_path(name: str) -> bool:

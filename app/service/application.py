@@ -13,24 +13,69 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
-from app.service.api import embeddings, llamacpp, localllm, openai
+from app.service.api import (
+    anthropic,
+    docs,
+    embeddings,
+    llamacpp,
+    llamacpp_text,
+    lmstudio,
+    localllm,
+    metrics,
+    ollama,
+    openai,
+    responses,
+)
 from app.service.guard import Guard, GuardPolicy
 from app.service.models import ModelManager
-from app.service.problems import BUG, ErrorBody, RefusedError, llamacpp_error, openai_error, status_of
+from app.service.problems import (
+    BUG,
+    ErrorBody,
+    RefusedError,
+    anthropic_error,
+    llamacpp_error,
+    ollama_error,
+    openai_error,
+    status_of,
+)
 from app.service.streaming import JsonBytes
 from quantizer.errors import UserError
 
 __all__ = ["create_app"]
 
-# A surface is a router and the shape of its errors; the paths are those that begin so.
-_ROUTERS = (openai.router, embeddings.router, llamacpp.router, localllm.router)
+# A surface has a router and a shape of errors; the paths are those that begin so, the first that fits.
+_SURFACES = (
+    openai,
+    responses,
+    embeddings,
+    anthropic,
+    ollama,
+    lmstudio,
+    llamacpp,
+    llamacpp_text,
+    metrics,
+    localllm,
+    docs,
+)
+_LLAMACPP_PATHS = (
+    "/apply-template",
+    "/completion",
+    "/detokenize",
+    "/health",
+    "/infill",
+    "/lora-adapters",
+    "/metrics",
+    "/props",
+    "/rerank",
+    "/slots",
+    "/tokenize",
+)
 _ERROR_BODIES: tuple[tuple[str, ErrorBody], ...] = (
     ("/api/localllm/", localllm.error_body),
-    ("/tokenize", llamacpp_error),
-    ("/detokenize", llamacpp_error),
-    ("/health", llamacpp_error),
-    ("/rerank", llamacpp_error),
-    ("/lora-adapters", llamacpp_error),
+    ("/api/v0/", openai_error),
+    ("/api/", ollama_error),
+    ("/v1/messages", anthropic_error),
+    *((path, llamacpp_error) for path in _LLAMACPP_PATHS),
 )
 _CODES = {404: "not_found", 405: "method_not_allowed"}
 
@@ -46,15 +91,16 @@ def create_app(models: ModelManager, policy: GuardPolicy) -> ASGIApp:
         await asyncio.gather(warming, return_exceptions=True)
         await models.close()
 
-    # No schema and no docs page: FastAPI's page loads its scripts from the network.
+    # The document and the page are ours (api/docs.py): FastAPI's page loads its scripts from the network.
     app = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.models = models
-    for router in _ROUTERS:
-        app.include_router(router)
+    app.state.routes = tuple(route for surface in _SURFACES for route in surface.router.routes)
+    for surface in _SURFACES:
+        app.include_router(surface.router)
     app.add_exception_handler(UserError, _user_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _bug)
-    return Guard(app, policy)
+    return Guard(app, policy, _error_body)
 
 
 def _error_body(path: str) -> ErrorBody:

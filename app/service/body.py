@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from math import isfinite
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -55,7 +56,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
         cause = "The request's JSON is nested too deep or has too many parts."
         raise RequestError(cause, f"Nest at most {MAX_DEPTH} deep.")
     try:
-        fields = json.loads(data, parse_constant=_refuse_constant)
+        fields = json.loads(data, parse_constant=_refuse_constant, parse_float=_finite)
         if _ESCAPED_SURROGATE.search(data):
             json.dumps(fields, ensure_ascii=False).encode()  # refuses half a pair, which is no character
     except (ValueError, RecursionError) as error:
@@ -79,6 +80,11 @@ def _is_too_deep(data: bytes) -> bool:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if isfinite(value) else _refuse_constant(text)
 
 
 def _unfit(error: ValidationError) -> RequestError:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.service.body import MAX_BODY_BYTES
-from app.service.problems import RefusedError, openai_error
+from app.service.problems import ErrorBody, RefusedError, openai_error
 from app.service.streaming import JsonBytes
 from app.settings import Settings
 from quantizer.errors import UsageError
@@ -61,11 +61,17 @@ def policy_of(settings: Settings) -> GuardPolicy:
 
 
 class Guard:
-    """ASGI middleware that refuses with JSON what `policy` does not let in."""
+    """ASGI middleware that refuses what `policy` does not let in, in the words that `error_body_of` has for a path."""
 
-    def __init__(self, app: ASGIApp, policy: GuardPolicy) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        policy: GuardPolicy,
+        error_body_of: Callable[[str], ErrorBody] = lambda _path: openai_error,
+    ) -> None:
         self._app = app
         self._policy = policy
+        self._error_body_of = error_body_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -74,7 +80,7 @@ class Guard:
         try:
             check(scope, self._policy)
         except RefusedError as refusal:
-            response = JsonBytes(openai_error(refusal), refusal.status)
+            response = JsonBytes(self._error_body_of(scope["path"])(refusal), refusal.status)
             if refusal.status == 401:
                 response.headers["www-authenticate"] = "Bearer"
             await response(scope, receive, send)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.service.infill.tokens import InfillTokens, infill_tokens_of
 from quantizer.gate import admit
 from quantizer.header import Header
 
@@ -16,7 +17,10 @@ __all__ = ["ModelFile", "read_model_file"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFile:
-    """A model that has passed the gate. `chat_template` is empty when it has none; `created_s` is its file's time."""
+    """A model that has passed the gate. `chat_template` is empty when it has none; `created_s` is its file's time.
+
+    `infill` are the tokens around gaps, None for a model that cannot fill them.
+    """
 
     chat_template: str
     bos_token: str
@@ -24,6 +28,7 @@ class ModelFile:
     n_ctx_train: int
     n_bytes: int
     created_s: int
+    infill: InfillTokens | None = None
 
 
 def read_model_file(path: Path) -> ModelFile:
@@ -36,6 +41,7 @@ def read_model_file(path: Path) -> ModelFile:
         n_ctx_train=header.integer(f"{header.architecture}.context_length") or 0,
         n_bytes=header.file_bytes,
         created_s=int(path.stat().st_mtime),
+        infill=infill_tokens_of(header),
     )
 
 

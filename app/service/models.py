@@ -6,25 +6,28 @@ Owns which models are loaded and which one answers when a request names none. Kn
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.engine.frames import EngineConfig, WhenUnfit
+from app.engine.frames import Embedded, EngineConfig, WhenUnfit
 from app.engine.request import Request
 from app.engine.rpc import endpoints_of
 from app.library.resolve import ModelRef, available, named, resolve
 from app.processes import python_module
 from app.service.anticipation import Anticipation
 from app.service.attachments import NOTHING_ATTACHED, Attachments
+from app.service.file_facts import FactsShelf, FileFacts
 from app.service.idle_tuning import IdleTuning
+from app.service.keep_alive import KeepAlive
 from app.service.model_file import ModelFile, read_model_file
-from app.service.prompt import Prompt, Renderer, make_prompt
+from app.service.prompt import NO_VARIABLES, Prompt, Renderer, make_prompt
 from app.service.supervisor import AnswerEvent, Supervisor
 from app.service.tools.offer import NO_TOOLS, Offer
 from app.settings import Settings
-from quantizer.errors import RequestError, UsageError
+from quantizer.errors import ModelFileError, RequestError, UsageError
 
 __all__ = ["ModelManager", "ServedModel", "worker_command"]
 
@@ -44,12 +47,33 @@ class ServedModel:
     file: ModelFile
     engine: Supervisor
     anticipation: Anticipation
+    keep_alive: KeepAlive
     adapters: tuple[str, ...] = ()
 
-    def answer(self, *requests: Request) -> AbstractAsyncContextManager[AsyncIterator[AnswerEvent]]:
+    @asynccontextmanager
+    async def answer(self, *requests: Request) -> AsyncIterator[AsyncIterator[AnswerEvent]]:
         """Run `requests` before anything that nobody has asked for; see `Supervisor.answer`."""
         self.anticipation.give_way()
-        return self.engine.answer(*requests)
+        self.keep_alive.pause()
+        try:
+            async with self.engine.answer(*requests) as events:
+                yield events
+        finally:
+            self.keep_alive.begin_again()
+
+    async def embed(self, inputs: Sequence[str | tuple[int, ...]]) -> Embedded:
+        """Return the vectors of `inputs`; see `Supervisor.embed`."""
+        self.keep_alive.pause()
+        try:
+            return await self.engine.embed(inputs)
+        finally:
+            self.keep_alive.begin_again()
+
+    async def n_tokens(self, prompt: str | tuple[int, ...], *, add_special: bool) -> int:
+        """Return how many tokens `prompt` has for this model."""
+        if isinstance(prompt, tuple):
+            return len(prompt)
+        return len(await self.engine.tokenize(prompt, add_special=add_special, parse_special=True))
 
 
 def worker_command(settings: Settings) -> list[str]:
@@ -76,6 +100,7 @@ class ModelManager:
         self._renderer = renderer
         self._models: dict[str, ServedModel] = {}
         self._opening = asyncio.Lock()
+        self._facts = FactsShelf()
         self._tuning = IdleTuning(self._is_busy)
 
     @property
@@ -115,7 +140,7 @@ class ModelManager:
         ref = replace(ref, id=self._free_id(ref.id))
         names = tuple(name for _, name in attached.lora)
         engine = Supervisor(ref.path, config, self._command, on_work=self._tuning.disturb)
-        model = ServedModel(ref, file, engine, Anticipation(engine), names)
+        model = ServedModel(ref, file, engine, Anticipation(engine), KeepAlive(engine), names)
         self._models[ref.id] = model
         model.engine.start()
         if self._settings.idle_tune and self._settings.engine == "llama":
@@ -138,8 +163,12 @@ class ModelManager:
 
         Only names are taken, no paths. Raises UnknownModelError that lists what is here.
         """
+        return self._known(name) or await self._open(await self.find(name))
+
+    async def find(self, name: str) -> ModelRef:
+        """Return what `named` would load. Raises UnknownModelError that lists what is here."""
         known = self._known(name)
-        return known or await self._open(named(name, await self.here()))
+        return known.ref if known else named(name, await self.here())
 
     async def here(self) -> tuple[ModelRef, ...]:
         """Return every model that a request may name: the loaded ones first, then the installed ones."""
@@ -147,17 +176,44 @@ class ModelManager:
         installed = await asyncio.to_thread(available, self._settings)
         return (*loaded, *(ref for ref in installed if ref.path not in {model.path for model in loaded}))
 
-    async def prompt(self, model: ServedModel, messages: Sequence[dict[str, Any]], offer: Offer = NO_TOOLS) -> Prompt:
+    def serving(self, ref: ModelRef) -> ServedModel | None:
+        """Return the model of `ref` with its engine, None where it has none."""
+        return next((model for model in self.loaded if model.ref.path == ref.path), None)
+
+    async def described(self) -> list[tuple[ModelRef, FileFacts]]:
+        """Return every model that a request may name, with its facts; files that the gate refuses are none."""
+        refs = await self.here()
+        found = await asyncio.gather(*(self._facts_or_none(ref) for ref in refs))
+        return [(ref, facts) for ref, facts in zip(refs, found, strict=True) if facts]
+
+    async def facts(self, ref: ModelRef) -> FileFacts:
+        """Return what the file of `ref` says of itself. Raises ModelFileError when the gate does not let it through."""
+        return await self._facts.of(ref.path)
+
+    async def prompt(
+        self,
+        model: ServedModel,
+        messages: Sequence[dict[str, Any]],
+        offer: Offer = NO_TOOLS,
+        variables: Mapping[str, Any] = NO_VARIABLES,
+    ) -> Prompt:
         """Return `messages` in the form that `model` was trained on. Raises RequestError when it has none."""
         if not model.file.chat_template:
             raise RequestError(f"{model.ref.id} has no chat template.", "Use /v1/completions with it.")
-        return await make_prompt(self._renderer, model.file, messages, offer)
+        return await make_prompt(self._renderer, model.file, messages, offer, variables)
 
-    def anticipate(self, model: ServedModel, request: Request, said: Sequence[dict[str, Any]], offer: Offer) -> None:
+    def anticipate(
+        self,
+        model: ServedModel,
+        request: Request,
+        said: Sequence[dict[str, Any]],
+        offer: Offer,
+        variables: Mapping[str, Any],
+    ) -> None:
         """Let `model` compute ahead what follows `said`, which ends with its answer to `request`, where that is set."""
 
         async def prompt_after(text: str) -> Prompt:
-            return await self.prompt(model, [*said, {"role": "user", "content": text}], offer)
+            return await self.prompt(model, [*said, {"role": "user", "content": text}], offer, variables)
 
         if self._settings.anticipate:
             model.anticipation.begin(request, prompt_after)
@@ -171,6 +227,7 @@ class ModelManager:
         await self._tuning.close()
         for model in self.loaded:
             model.anticipation.give_way()
+            model.keep_alive.pause()
         await asyncio.gather(*(model.engine.stop() for model in self.loaded))
         await self._renderer.close()
 
@@ -180,10 +237,14 @@ class ModelManager:
     def _known(self, name: str) -> ServedModel | None:
         return self._models.get(name) if name else self.default
 
+    async def _facts_or_none(self, ref: ModelRef) -> FileFacts | None:
+        with contextlib.suppress(ModelFileError):
+            return await self.facts(ref)
+        return None
+
     async def _open(self, ref: ModelRef, when_unfit: WhenUnfit | None = None) -> ServedModel:
         async with self._opening:
-            same = next((model for model in self.loaded if model.ref.path == ref.path), None)
-            if same is not None:
+            if same := self.serving(ref):
                 return same
             file = await asyncio.to_thread(read_model_file, ref.path)
             return self.add(ref, file, when_unfit=when_unfit)

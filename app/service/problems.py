@@ -6,7 +6,7 @@ Owns which error is which status and what a client may not be told. Knows nothin
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from app.library.resolve import UnknownModelError
@@ -17,8 +17,11 @@ __all__ = [
     "BUG",
     "ErrorBody",
     "RefusedError",
+    "anthropic_error",
     "code_of",
     "llamacpp_error",
+    "message_of",
+    "ollama_error",
     "openai_error",
     "status_of",
     "without_paths",
@@ -53,6 +56,14 @@ _STATUS_AND_CODE: tuple[tuple[type[UserError], int, str], ...] = (
     (UserError, 500, "server_error"),
 )
 
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+}
+
 # What tells of this machine's folders: an absolute path of either system, up to its last separator.
 _FOLDERS = re.compile(r"(?<![\w./:\\])(?:[A-Za-z]:[\\/]|\\\\|~?/)(?:[^\s'\"/\\][^'\"/\\\n]*[/\\])*(?=[^\s/\\])")
 _MAY_NAME_PATHS = (ModelFileError, EngineError, errors.StorageError, errors.CheckpointError)
@@ -83,14 +94,35 @@ def llamacpp_error(error: UserError, *, hide_paths: bool = True) -> dict[str, An
     return {"error": {"code": status_of(error), **_common(error, hide_paths)}}
 
 
+def ollama_error(error: UserError, *, hide_paths: bool = True) -> dict[str, Any]:
+    """Return Ollama's error body, one text; its clients throw at any `error`, whatever it holds."""
+    return {"error": message_of(error, hide_paths)}
+
+
+def anthropic_error(error: UserError, *, hide_paths: bool = True) -> dict[str, Any]:
+    """Return Anthropic's error body (source: its API's page on errors)."""
+    status = status_of(error)
+    kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": message_of(error, hide_paths)}}
+
+
+def message_of(error: UserError, hide_paths: bool) -> str:
+    """Return cause and remedy, without the folders of this machine where they are to be hidden."""
+    return _shown(error, hide_paths)(str(error))
+
+
+def _shown(error: UserError, hide_paths: bool) -> Callable[[str], str]:
+    return without_paths if hide_paths and isinstance(error, _MAY_NAME_PATHS) else str
+
+
 def _row(error: UserError) -> tuple[type[UserError], int, str]:
     return next(row for row in _STATUS_AND_CODE if isinstance(error, row[0]))
 
 
 def _common(error: UserError, hide_paths: bool) -> dict[str, Any]:
-    show = without_paths if hide_paths and isinstance(error, _MAY_NAME_PATHS) else str
+    show = _shown(error, hide_paths)
     return {
-        "message": show(str(error)),
+        "message": message_of(error, hide_paths),
         "type": "invalid_request_error" if status_of(error) < 500 else "server_error",
         "kind": next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in errors.__all__),
         "cause": show(error.cause),

@@ -17,9 +17,10 @@ from app.service.tools.families import GENERIC, Family, family_of
 from app.service.tools.instructions import as_plain_messages, with_instructions
 from app.service.tools.offer import NO_TOOLS, Offer
 
-__all__ = ["Prompt", "Renderer", "make_prompt"]
+__all__ = ["NO_VARIABLES", "Prompt", "Renderer", "make_prompt"]
 
 Messages = Sequence[dict[str, Any]]
+NO_VARIABLES: Mapping[str, Any] = {}
 
 
 class Renderer(Protocol):
@@ -51,32 +52,53 @@ class Prompt:
         return (*thinking, *(self.calling.family.tags if self.calling else ()))
 
 
-async def make_prompt(renderer: Renderer, file: ModelFile, messages: Messages, offer: Offer = NO_TOOLS) -> Prompt:
-    """Return `messages` as the model of `file` was trained on them. Raises RequestError when its template refuses."""
+async def make_prompt(
+    renderer: Renderer,
+    file: ModelFile,
+    messages: Messages,
+    offer: Offer = NO_TOOLS,
+    variables: Mapping[str, Any] = NO_VARIABLES,
+) -> Prompt:
+    """Return `messages` as the model of `file` was trained on them. Raises RequestError when its template refuses.
+
+    `variables` are what its template is told beside them, such as enable_thinking.
+    """
+    fill = _Filling(renderer, file, variables)
     family = family_of(file.chat_template)
     if family is None:
         family = GENERIC
         messages = as_plain_messages(messages, family)
-        text = await _rendered(renderer, file, with_instructions(messages, family, offer), None)
+        text = await fill(with_instructions(messages, family, offer), None)
     else:
-        text = await _with_tools(renderer, file, messages, family, offer)
+        text = await _with_tools(fill, messages, family, offer)
     add_special = not (file.bos_token and text.startswith(file.bos_token))
     calling = Calling(family, offer) if offer.tools else None
     return Prompt(text, add_special, thinking_of(file.chat_template, text), calling)
 
 
-async def _with_tools(renderer: Renderer, file: ModelFile, messages: Messages, family: Family, offer: Offer) -> str:
+async def _with_tools(fill: _Filling, messages: Messages, family: Family, offer: Offer) -> str:
     """Return the prompt of a template that writes calls; some that do tell of no tools all the same."""
     tools = [tool.for_template() for tool in offer.tools] or None
-    text = await _rendered(renderer, file, messages, tools)
+    text = await fill(messages, tools)
     if all(tool.name in text for tool in offer.tools):
         return text
-    return await _rendered(renderer, file, with_instructions(messages, family, offer), None)
+    return await fill(with_instructions(messages, family, offer), None)
 
 
-async def _rendered(
-    renderer: Renderer, file: ModelFile, messages: Messages, tools: Sequence[Mapping[str, Any]] | None
-) -> str:
-    return await renderer.render(
-        file.chat_template, messages, bos_token=file.bos_token, eos_token=file.eos_token, tools=tools
-    )
+@dataclass(frozen=True, slots=True)
+class _Filling:
+    """The template of `file` with `variables`, to be filled."""
+
+    renderer: Renderer
+    file: ModelFile
+    variables: Mapping[str, Any]
+
+    async def __call__(self, messages: Messages, tools: Sequence[Mapping[str, Any]] | None) -> str:
+        return await self.renderer.render(
+            self.file.chat_template,
+            messages,
+            bos_token=self.file.bos_token,
+            eos_token=self.file.eos_token,
+            tools=tools,
+            **self.variables,
+        )

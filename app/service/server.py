@@ -1,20 +1,20 @@
-"""The service as a process: its port, its signals, its owner, its end.
+"""The service as a process: its signals, its owner, its end.
 
-Owns the listening socket and the life of the HTTP server. Knows nothing of routes.
+Owns the life of the HTTP server. Knows nothing of routes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
+from typing import TypeAlias
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -24,61 +24,35 @@ from app.engine.template_process import TemplateProcess
 from app.library.resolve import resolve
 from app.service.attachments import read_attachments
 from app.service.guard import GuardPolicy, policy_of
+from app.service.listening import listen, listen_for_clients
 from app.service.model_file import read_model_file
 from app.service.models import ModelManager, worker_command
 from app.service.person import Person, settle
 from app.service.supervisor import Supervisor
 from app.settings import Settings
-from quantizer.errors import ServiceError
 
-__all__ = ["listen", "serve"]
+__all__ = ["Announce", "serve"]
+
+Announce: TypeAlias = Callable[[str, str, tuple[int, ...]], None]
 
 FINISH_TIMEOUT_S = 60
 HEADER_TIMEOUT_S = 15.0
 _MAX_HEADER_BYTES = 64 << 10
 _KEEP_ALIVE_S = 75  # longer than clients keep a connection: whoever closes first must not be the one that is asked
-_BACKLOG = 128
 
 
-def listen(host: str, port: int, *, or_any: bool = False) -> socket.socket:
-    """Return a socket that listens on `host` and `port` (0: any free one).
-
-    A port in use is replaced by a free one with `or_any`. Raises ServiceError with a way out.
-    """
-    try:
-        return _listen(host, port)
-    except (OSError, OverflowError) as error:
-        if or_any and _is_in_use(error):
-            return listen(host, 0)
-        raise _cannot_listen(host, port, error) from error
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        if sys.platform == "win32":
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
-        else:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(_BACKLOG)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
-
-
-def serve(settings: Settings, announce: Callable[[str, str], None], person: Person | None = None) -> None:
+def serve(settings: Settings, announce: Announce, person: Person | None = None) -> None:
     """Serve until a signal comes or, without a `person`, until stdin ends; then finish answers in flight for 60 s.
 
-    `announce(url, model_id)` is called when requests are taken. Raises ServiceError when the port is in use, UsageError
-    for settings that make no sense, ModelFileError when the model is not there or is refused; all before any loading.
-    UnfitError where the person does not agree to the model's plan.
+    `announce(url, model_id, ports)` is called when requests are taken, `ports` being those of clients that are listened
+    on too. Raises ServiceError when the port is in use, UsageError for settings that make no sense, ModelFileError when
+    the model is not there or is refused; all before any loading. UnfitError where the person says no.
     """
     policy = policy_of(settings)
     command = worker_command(settings)
-    with listen(settings.host, settings.port, or_any=person is None) as listener:
+    with ExitStack() as stack:
+        listener = stack.enter_context(listen(settings.host, settings.port, or_any=person is None))
+        others = listen_for_clients(settings.host, stack) if settings.also else {}
         ref = resolve(settings.model, settings)
         file = read_model_file(ref.path)
         attached = read_attachments(settings, ref.path)
@@ -89,17 +63,18 @@ def serve(settings: Settings, announce: Callable[[str, str], None], person: Pers
             model = models.add(ref, file, attached)
             # FastAPI takes a second to import; the worker starts and loads meanwhile.
             app = await asyncio.to_thread(_application, models, policy)
-            server = _Server(_config(app), lambda: announce(url, model.ref.id))
+            server = _Server(_config(app), lambda: announce(url, model.ref.id, tuple(others)))
+            sockets = [listener, *others.values()]
             if person is None:
                 _end_with_stdin(server, asyncio.get_running_loop())
-                await server.serve(sockets=[listener])
+                await server.serve(sockets=sockets)
             else:
-                await _serve_beside(server, listener, model.engine, person)
+                await _serve_beside(server, sockets, model.engine, person)
 
         _without_reraised_signals(lambda: asyncio.run(run()))
 
 
-async def _serve_beside(server: _Server, listener: socket.socket, engine: Supervisor, person: Person) -> None:
+async def _serve_beside(server: _Server, sockets: list[socket.socket], engine: Supervisor, person: Person) -> None:
     """Serve while the model loads, and settle with `person` what comes of that."""
     loading = asyncio.create_task(settle(engine, person))
 
@@ -107,7 +82,7 @@ async def _serve_beside(server: _Server, listener: socket.socket, engine: Superv
         server.should_exit |= not done.cancelled() and done.exception() is not None
 
     loading.add_done_callback(end_refused)
-    await server.serve(sockets=[listener])
+    await server.serve(sockets=sockets)
     if not loading.done():
         loading.cancel()
     elif refusal := loading.exception():
@@ -204,17 +179,3 @@ def _without_reraised_signals(run: Callable[[], None]) -> None:
         pass
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _is_in_use(error: OSError | OverflowError) -> bool:
-    return isinstance(error, OSError) and error.errno == errno.EADDRINUSE
-
-
-def _cannot_listen(host: str, port: int, error: OSError | OverflowError) -> ServiceError:
-    if _is_in_use(error):
-        return ServiceError(
-            f"Port {port} on {host} is in use, by another localllm or another program.",
-            "Give another --port, or stop what uses it.",
-        )
-    reason = getattr(error, "strerror", None) or str(error)
-    return ServiceError(f"Cannot listen on {host}, port {port}: {reason}.", "Give another --host or --port.")

@@ -1,4 +1,4 @@
-"""Answers over HTTP that end when the client does: server-sent events, and plain JSON that took a while.
+"""Answers over HTTP that end when the client does: streams of events or lines, and plain JSON that took a while.
 
 Owns keep-alives, the moment at which an error is still a status, and cancelling when the client goes away. Knows
 nothing of what the events say.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -19,7 +20,18 @@ from starlette.types import Receive, Scope, Send
 from app.service.problems import ErrorBody, status_of
 from quantizer.errors import UserError
 
-__all__ = ["EventStream", "JsonBytes", "event", "while_connected"]
+__all__ = [
+    "EVENTS",
+    "LINES",
+    "NAMED_EVENTS",
+    "EventStream",
+    "Framing",
+    "JsonBytes",
+    "event",
+    "line",
+    "named_event",
+    "while_connected",
+]
 
 KEEP_ALIVE_S = 10.0
 _KEEP_ALIVE = b":\n\n"  # bare: some clients throw away data that comes in one chunk with a worded comment
@@ -43,25 +55,48 @@ def event(data: object) -> bytes:
     return b"data: " + JsonBytes(data).body + b"\n\n"
 
 
+def named_event(data: dict[str, Any]) -> bytes:
+    """Return `data` as one server-sent event that is named by its type."""
+    return f"event: {data['type']}\n".encode() + event(data)
+
+
+def line(data: object) -> bytes:
+    """Return `data` as one line of newline-delimited JSON."""
+    return b"".join((JsonBytes(data).body, b"\n"))
+
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """How objects follow each other in a stream; `keep_alive` fills quiet time, where the form has something to say."""
+
+    media_type: str
+    frame: Callable[[Any], bytes]
+    keep_alive: bytes = b""
+
+
+EVENTS = Framing("text/event-stream", event, _KEEP_ALIVE)
+NAMED_EVENTS = Framing("text/event-stream", named_event, _KEEP_ALIVE)
+LINES = Framing("application/x-ndjson", line)
+
+
 class EventStream(Response):
-    """Sends `events` as they come.
+    """Sends `events`, framed already, as they come.
 
     An error before the first one, or before ten quiet seconds have passed, is an answer with a status of its own; later
     it is an event. When the client goes away `events` is closed at once.
     """
 
-    media_type = "text/event-stream"
-
-    def __init__(self, events: AsyncGenerator[bytes, None], error_body: ErrorBody) -> None:
-        super().__init__(headers={"cache-control": "no-cache"})
+    def __init__(self, events: AsyncGenerator[bytes, None], error_body: ErrorBody, framing: Framing = EVENTS) -> None:
+        super().__init__(headers={"cache-control": "no-cache"}, media_type=framing.media_type)
         del self.headers["content-length"]
         self._events = events
+        self._framing = framing
         self._error_body = error_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_started = False
         try:
-            async with aclosing(_with_keep_alives(self._events, receive)) as chunks:
+            async with aclosing(_with_keep_alives(self._events, receive, self._framing.keep_alive)) as chunks:
                 async for chunk in chunks:
                     if not is_started:
                         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -71,22 +106,26 @@ class EventStream(Response):
             if not is_started:
                 await JsonBytes(self._error_body(error), status_of(error))(scope, receive, send)
                 return
-            await send({"type": "http.response.body", "body": event(self._error_body(error)), "more_body": True})
+            last = self._framing.frame(self._error_body(error))
+            await send({"type": "http.response.body", "body": last, "more_body": True})
         if is_started:
             await send({"type": "http.response.body", "body": b""})
 
 
-async def _with_keep_alives(events: AsyncGenerator[bytes, None], receive: Receive) -> AsyncGenerator[bytes, None]:
+async def _with_keep_alives(
+    events: AsyncGenerator[bytes, None], receive: Receive, keep_alive: bytes
+) -> AsyncGenerator[bytes, None]:
     gone: asyncio.Future[Any] = asyncio.ensure_future(_disconnected(receive))
     pending: asyncio.Future[Any] | None = None
     try:
         while True:
             pending = pending or asyncio.ensure_future(anext(events, None))
-            done, _ = await asyncio.wait({pending, gone}, timeout=KEEP_ALIVE_S, return_when=asyncio.FIRST_COMPLETED)
+            quiet_s = KEEP_ALIVE_S if keep_alive else None
+            done, _ = await asyncio.wait({pending, gone}, timeout=quiet_s, return_when=asyncio.FIRST_COMPLETED)
             if gone in done:
                 return
             if pending not in done:
-                yield _KEEP_ALIVE
+                yield keep_alive
                 continue
             chunk, pending = pending.result(), None
             if chunk is None:

@@ -58,9 +58,11 @@ class EngineStatus:
     """What is known of an engine. `plan` is what loading follows, the object of `localllm plan --json`.
 
     `ready` describes the loaded model, `error` is set when `state` is "failed".
+
+    One that is "unloaded" loads its model when somebody asks.
     """
 
-    state: Literal["loading", "ready", "failed"] = "loading"
+    state: Literal["loading", "ready", "failed", "unloaded"] = "loading"
     progress: float = 0.0
     notices: tuple[str, ...] = ()
     plan: dict[str, Any] | None = None
@@ -90,6 +92,7 @@ class Supervisor:
         self._limit = limit or CrashLimit()
         self._worker: WorkerProcess | None = None
         self._life: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None  # the life before, whose worker may still be there
         self._settled = asyncio.Event()  # loading is over, well or badly
         self._answers: dict[str, asyncio.Queue[AnswerEvent | UserError]] = {}
         self._calls: dict[str, asyncio.Future[Any]] = {}
@@ -110,12 +113,18 @@ class Supervisor:
 
     def start(self, when_unfit: WhenUnfit | None = None) -> None:
         """Begin loading unless a worker lives, or too many have failed of late; `when_unfit` holds from then on."""
-        alive = self._life is not None and not self._life.done()
-        if not alive and not self._limit.is_reached:
+        is_alive = self._life is not None and not self._life.done() and self.status.state != "unloaded"
+        if not is_alive and not self._limit.is_reached:
             if when_unfit is not None:
                 self._load = replace(self._load, config=replace(self._load.config, when_unfit=when_unfit))
             self._begin_loading()
-            self._life = asyncio.create_task(self._live())
+            self._ending, self._life = self._life, asyncio.create_task(self._live(after=self._life))
+
+    def unload(self) -> None:
+        """Let the worker go until somebody asks again; one that is at work stays. Ending goes on after this."""
+        if self.status.state == "ready" and self._life is not None and not self.is_busy:
+            self.status = EngineStatus(state="unloaded")
+            self._life.cancel()
 
     async def ready(self) -> Ready:
         """Wait for the model, starting a worker if none lives. Raises the error that loading ended with."""
@@ -179,8 +188,9 @@ class Supervisor:
     async def stop(self) -> None:
         """End the worker; running answers fail."""
         if self._life is not None:
-            self._life.cancel()
-            await asyncio.wait({self._life})
+            if self.status.state != "unloaded":  # else it ends already
+                self._life.cancel()
+            await asyncio.wait({self._life, *([self._ending] if self._ending else [])})
         self._fail_running(EngineError("The model was unloaded.", "Send the request again."))
 
     async def _call(self, frame: Tokenize | Detokenize | Embed | Rank | Observe) -> Any:
@@ -203,7 +213,10 @@ class Supervisor:
         self._settled.clear()
         self.status = EngineStatus()
 
-    async def _live(self) -> None:
+    async def _live(self, after: asyncio.Task[None] | None) -> None:
+        """Keep a worker alive, `after` the one before it has ended: two would need the memory of two."""
+        if after is not None:
+            await asyncio.wait({after})
         while await self._live_once():
             self._begin_loading()
 

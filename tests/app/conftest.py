@@ -1,4 +1,5 @@
-"""A tiny model file, an environment that touches no folder of the user's, and a service over the fake engine."""
+"""A tiny model file, an environment that touches no folder of the user's, a service over the fake engine, and the
+command line run in this process."""
 
 from __future__ import annotations
 
@@ -7,7 +8,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import gguf
 import httpx
@@ -19,6 +22,7 @@ sys.path[:0] = [*ROOMS, str(Path(__file__).parent)]
 from gguf_files import tiny_llama  # noqa: E402
 from running import RunningService  # noqa: E402
 
+from app.cli.main import main  # noqa: E402
 from app.processes import python_module  # noqa: E402
 
 CHAT_TEMPLATE = (
@@ -89,3 +93,48 @@ def start_service(environment: Mapping[str, str]) -> Iterator[Callable[..., Runn
 def service(start_service: Callable[..., RunningService]) -> RunningService:
     """The service that most tests share."""
     return start_service()
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command said, and its exit status."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's folder without anything, in which `data`, `cache` and `ollama` are made when they are needed."""
+    for name in ("HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    folders = {"LOCALLLM_DATA_DIR": "data", "LOCALLLM_CACHE_DIR": "cache", "OLLAMA_MODELS": "ollama"}
+    for name, folder in folders.items():
+        monkeypatch.setenv(name, str(tmp_path / folder))
+    monkeypatch.setenv("LOCALLLM_CONFIG", str(tmp_path / "config.toml"))
+    monkeypatch.setenv("LOCALLLM_PORT", "9")  # where no service answers
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def models(home: Path) -> Path:
+    """The models folder, which is not there yet."""
+    return home / "data" / "models"
+
+
+@pytest.fixture
+def localllm(home: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    def run(*arguments: str) -> Ran:
+        with pytest.raises(SystemExit) as leaving:
+            main([str(argument) for argument in arguments])
+        said = capsys.readouterr()
+        assert isinstance(leaving.value.code, int)
+        return Ran(leaving.value.code, said.out, said.err)
+
+    return run

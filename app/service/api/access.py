@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from starlette.requests import Request
 
 from app.service.models import ModelManager
 
-__all__ = ["models_of"]
+__all__ = ["models_of", "routes_of"]
 
 
 def models_of(request: Request) -> ModelManager:
@@ -14,3 +16,10 @@ def models_of(request: Request) -> ModelManager:
     models = request.app.state.models
     assert isinstance(models, ModelManager)
     return models
+
+
+def routes_of(request: Request) -> Sequence[object]:
+    """Return the routes of every surface, with what each says of itself."""
+    routes = request.app.state.routes
+    assert isinstance(routes, tuple)
+    return routes

@@ -10,30 +10,29 @@ import struct
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from pydantic import Field, StrictInt
 
 from app.engine.frames import Embedded, Ranked
 from app.service.api.access import models_of
+from app.service.api.bodies import Body, Text
 from app.service.body import read_body
+from app.service.openapi import takes
 from app.service.streaming import JsonBytes, while_connected
 from quantizer.errors import RequestError
 
-__all__ = ["EmbeddingsBody", "RerankBody", "router"]
+__all__ = ["EmbeddingsBody", "RerankBody", "as_floats", "check_dimensions", "router"]
 
 router = APIRouter()
 
 MAX_INPUTS = 2048  # OpenAI's limit
 _FLOAT32 = struct.Struct("<f")
 
-Text = Annotated[str, Field(strict=True)]
 TokenIds = Annotated[list[StrictInt], Field(min_length=1)]
 Inputs = Annotated[list[Text] | list[TokenIds], Field(min_length=1, max_length=MAX_INPUTS)]
 
 
-class EmbeddingsBody(BaseModel):
+class EmbeddingsBody(Body):
     """One text, one list of token ids, or a list of either."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     input: Text | TokenIds | Inputs
     model: Text = ""
@@ -46,10 +45,8 @@ class EmbeddingsBody(BaseModel):
         return [item if isinstance(item, str) else tuple(item) for item in ([given] if is_one else given)]
 
 
-class RerankBody(BaseModel):
+class RerankBody(Body):
     """`documents` to be ordered by how well they answer `query`; the best `top_n` are told, all without it."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     query: Text
     documents: Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS)]
@@ -58,20 +55,20 @@ class RerankBody(BaseModel):
     return_documents: bool = False
 
 
-@router.post("/v1/embeddings")
+@router.post("/v1/embeddings", openapi_extra=takes(EmbeddingsBody))
 async def embeddings(request: Request) -> Response:
     """A vector of length 1 for each input."""
     body = await read_body(request, EmbeddingsBody)
     model = await models_of(request).named(body.model)
 
     async def answer() -> Response:
-        return JsonBytes(_embeddings(await model.engine.embed(body.inputs()), body, model.ref.id))
+        return JsonBytes(_embeddings(await model.embed(body.inputs()), body, model.ref.id))
 
     return await while_connected(request, answer())
 
 
-@router.post("/v1/rerank")
-@router.post("/rerank")
+@router.post("/v1/rerank", openapi_extra=takes(RerankBody))
+@router.post("/rerank", openapi_extra=takes(RerankBody))
 async def rerank(request: Request) -> Response:
     """The documents' scores, the best first."""
     body = await read_body(request, RerankBody)
@@ -84,11 +81,8 @@ async def rerank(request: Request) -> Response:
 
 
 def _embeddings(embedded: Embedded, body: EmbeddingsBody, model_id: str) -> dict[str, Any]:
-    n_dimensions = len(embedded.vectors[0]) // _FLOAT32.size
-    if body.dimensions not in (None, n_dimensions):
-        cause = f"This model's embeddings have {n_dimensions} dimensions, and {body.dimensions} were asked for."
-        raise RequestError(cause, "Leave `dimensions` out: the file does not say that shorter vectors are any good.")
-    encode = _as_base64 if body.encoding_format == "base64" else _as_floats
+    check_dimensions(embedded, body.dimensions)
+    encode = _as_base64 if body.encoding_format == "base64" else as_floats
     data = [
         {"object": "embedding", "index": index, "embedding": encode(vector)}
         for index, vector in enumerate(embedded.vectors)
@@ -104,7 +98,16 @@ def _ranking(ranked: Ranked, body: RerankBody, model_id: str) -> dict[str, Any]:
     return {"model": model_id, "object": "list", "usage": _usage(ranked.n_tokens), "results": results}
 
 
-def _as_floats(vector: bytes) -> list[float]:
+def check_dimensions(embedded: Embedded, wanted: int | None) -> None:
+    """Raise RequestError unless the vectors have as many dimensions as were `wanted`."""
+    n_dimensions = len(embedded.vectors[0]) // _FLOAT32.size
+    if wanted not in (None, n_dimensions):
+        cause = f"This model's embeddings have {n_dimensions} dimensions, and {wanted} were asked for."
+        raise RequestError(cause, "Leave `dimensions` out: the file does not say that shorter vectors are any good.")
+
+
+def as_floats(vector: bytes) -> list[float]:
+    """Return the numbers of a vector."""
     return [value for (value,) in _FLOAT32.iter_unpack(vector)]
 
 

@@ -1,12 +1,21 @@
-"""llama.cpp's dialect: /health, /tokenize, /detokenize, /lora-adapters."""
+"""llama.cpp's dialect for what there is: /health, /props, /slots, /lora-adapters, /tokenize, /detokenize.
+
+Knows nothing of answers, whose routes are in `llamacpp_text`.
+"""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict, StrictInt
+from dataclasses import asdict
 
+from fastapi import APIRouter, Request, Response
+from pydantic import StrictInt
+
+from app import __version__
+from app.engine.request import SamplingParams
 from app.service.api.access import models_of
+from app.service.api.bodies import Body
 from app.service.body import read_body
+from app.service.openapi import takes
 from app.service.problems import llamacpp_error
 from app.service.streaming import JsonBytes
 from quantizer.errors import ServiceError
@@ -18,10 +27,8 @@ router = APIRouter()
 _LOADING = {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
 
 
-class TokenizeBody(BaseModel):
+class TokenizeBody(Body):
     """`content` as text; special tokens written in it count as such unless `parse_special` is false."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     content: str
     add_special: bool = False
@@ -29,10 +36,8 @@ class TokenizeBody(BaseModel):
     model: str = ""
 
 
-class DetokenizeBody(BaseModel):
+class DetokenizeBody(Body):
     """`tokens` of the model's vocabulary."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     tokens: list[StrictInt]
     model: str = ""
@@ -41,9 +46,9 @@ class DetokenizeBody(BaseModel):
 @router.get("/health")
 @router.get("/v1/health")
 async def health(request: Request) -> Response:
-    """200 when the default model can answer, 503 while it cannot."""
+    """200 when the default model can answer, if need be after loading it again, 503 while it cannot."""
     status = models_of(request).default.engine.status
-    if status.state == "ready":
+    if status.state in ("ready", "unloaded"):
         return JsonBytes({"status": "ok"})
     if status.state == "loading":
         return JsonBytes(_LOADING, 503)
@@ -57,7 +62,37 @@ async def lora_adapters(request: Request) -> Response:
     return JsonBytes([{"id": index, "name": name, "scale": 1.0} for index, name in enumerate(adapters)])
 
 
-@router.post("/tokenize")
+@router.get("/props")
+async def props(request: Request, model: str = "") -> Response:
+    """What clients ask before they send work: context, places, template. The model's folder is not told."""
+    served = await models_of(request).named(model)
+    ready = await served.engine.ready()
+    return JsonBytes(
+        {
+            "default_generation_settings": {"n_ctx": ready.n_ctx, "params": asdict(SamplingParams())},
+            "total_slots": ready.n_sequences,
+            "model_alias": served.ref.id,
+            "model_path": served.ref.path.name,
+            "chat_template": served.file.chat_template,
+            "bos_token": served.file.bos_token,
+            "eos_token": served.file.eos_token,
+            "modalities": {"vision": False, "audio": False},
+            "build_info": f"localllm {__version__}",
+        }
+    )
+
+
+@router.get("/slots")
+async def slots(request: Request, model: str = "") -> Response:
+    """The places for answers. Which answer has which is not told: they are told apart by nothing else."""
+    served = await models_of(request).named(model)
+    ready, observed = await served.engine.ready(), await served.engine.observe()
+    n_running = observed.occupancy.n_running if observed else 0
+    places = range(ready.n_sequences)
+    return JsonBytes([{"id": place, "n_ctx": ready.n_ctx, "is_processing": place < n_running} for place in places])
+
+
+@router.post("/tokenize", openapi_extra=takes(TokenizeBody))
 async def tokenize(request: Request) -> Response:
     """Text to token ids."""
     body = await read_body(request, TokenizeBody)
@@ -66,7 +101,7 @@ async def tokenize(request: Request) -> Response:
     return JsonBytes({"tokens": tokens})
 
 
-@router.post("/detokenize")
+@router.post("/detokenize", openapi_extra=takes(DetokenizeBody))
 async def detokenize(request: Request) -> Response:
     """Token ids to text."""
     body = await read_body(request, DetokenizeBody)

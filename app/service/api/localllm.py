@@ -11,14 +11,15 @@ from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict
 
 from app import __version__
 from app.engine.frames import WhenUnfit
 from app.service.api.access import models_of
+from app.service.api.bodies import Body
 from app.service.api.engine_counters import counters_of
 from app.service.body import read_body
 from app.service.models import ServedModel
+from app.service.openapi import takes
 from app.service.problems import openai_error
 from app.service.streaming import JsonBytes
 
@@ -28,10 +29,8 @@ router = APIRouter(prefix="/api/localllm")
 error_body = partial(openai_error, hide_paths=False)
 
 
-class LoadBody(BaseModel):
+class LoadBody(Body):
     """`model` is a name or a path; empty is the default model. `when_unfit` null is what the service's settings say."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     model: str = ""
     when_unfit: WhenUnfit | None = None
@@ -53,7 +52,7 @@ async def status(request: Request) -> Response:
     )
 
 
-@router.post("/load")
+@router.post("/load", openapi_extra=takes(LoadBody))
 async def load(request: Request) -> Response:
     """Begin to load a model; /status tells how far it is."""
     body = await read_body(request, LoadBody)

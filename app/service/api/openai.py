@@ -1,28 +1,29 @@
-"""OpenAI's dialect: /v1/models, /v1/chat/completions, /v1/completions.
+"""OpenAI's dialect: /v1/models, /v1/chat/completions, /v1/completions, and Mistral's /v1/fim/completions.
 
 Owns these routes; bodies and answers have modules of their own. Knows nothing of how an answer is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from app.engine import request as engine_request
 from app.library.resolve import ModelRef, UnknownModelError
 from app.service.answer import Answer
 from app.service.api.access import models_of
 from app.service.api.openai_answers import AnswerShape, Kind
-from app.service.api.openai_bodies import ChatBody, CompletionBody, GenerationBody
+from app.service.api.openai_bodies import ChatBody, CompletionBody, FimBody, OpenAiBody
 from app.service.body import read_body
+from app.service.chat import generation_of
+from app.service.generation import Generation, Prepare
+from app.service.infill.gap import filling_of
 from app.service.models import ServedModel
+from app.service.openapi import takes
 from app.service.problems import openai_error
-from app.service.reasoning import NO_THINKING, Thinking
 from app.service.streaming import EventStream, JsonBytes, event, while_connected
-from app.service.tools.calling import Calling
 
 __all__ = ["router"]
 
@@ -31,39 +32,11 @@ router = APIRouter(prefix="/v1")
 _DONE = b"data: [DONE]\n\n"
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """The engine's requests, one an answer, how the answers are to be read, and what is done with the only one."""
-
-    requests: tuple[engine_request.Request, ...]
-    thinking: Thinking = NO_THINKING
-    calling: Calling | None = None
-    when_said: Callable[[Answer], None] | None = None
-
-    def answers(self) -> dict[str, Answer]:
-        """Return the answers by request id, nothing in them yet."""
-        return {
-            request.request_id: Answer(index, self.thinking, self.calling)
-            for index, request in enumerate(self.requests)
-        }
-
-    def end(self, answers: Mapping[str, Answer]) -> None:
-        """Go on from a conversation's next message; where there are several it is not known which one that is."""
-        only, *others = answers.values()
-        if self.when_said and not others:
-            self.when_said(only)
-
-
-# A template may have to be rendered, which can fail and takes time.
-PrepareRequests = Callable[[], Awaitable[_Wanted]]
-
-
 @router.get("/models")
 async def list_models(request: Request) -> Response:
     """Every model that a request may name."""
     models = models_of(request)
-    entries = {model.ref.id: model for model in models.loaded}
-    data = [_model_entry(ref, entries.get(ref.id)) for ref in await models.here()]
+    data = [_model_entry(ref, models.serving(ref)) for ref in await models.here()]
     return JsonBytes({"object": "list", "data": data})
 
 
@@ -74,87 +47,78 @@ async def retrieve_model(request: Request, model_id: str) -> Response:
     here = await models.here()
     for ref in here:
         if ref.id == model_id:
-            return JsonBytes(_model_entry(ref, next((model for model in models.loaded if model.ref == ref), None)))
+            return JsonBytes(_model_entry(ref, models.serving(ref)))
     names = ", ".join(ref.id for ref in here)
     raise UnknownModelError(f"There is no model {model_id!r}.", f"Here are: {names}.")
 
 
-@router.post("/chat/completions")
+@router.post("/chat/completions", openapi_extra=takes(ChatBody))
 async def chat_completions(request: Request) -> Response:
     """The next message of a conversation."""
     body = await read_body(request, ChatBody)
     models = models_of(request)
-    messages, offer = body.template_messages(), body.offer()
+    turn = body.turn()
     model = await models.named(body.model or "")
-
-    async def prepare() -> _Wanted:
-        prompt = await models.prompt(model, messages, offer)
-        requests = body.chat_requests(prompt)
-
-        def anticipate(answer: Answer) -> None:
-            if not answer.calls:  # else a tool answers, not the user
-                said = [*messages, {"role": "assistant", "content": answer.text}]
-                models.anticipate(model, requests[0], said, offer)
-
-        return _Wanted(requests, body.thinking(prompt), prompt.calling, anticipate)
-
-    return await _respond(request, "chat", body, model, prepare)
+    return await _respond(request, "chat", body, model, lambda: generation_of(models, model, turn))
 
 
-@router.post("/completions")
+@router.post("/completions", openapi_extra=takes(CompletionBody))
 async def completions(request: Request) -> Response:
-    """The continuation of a text."""
+    """The continuation of a text, or what stands between two."""
     body = await read_body(request, CompletionBody)
-    wanted = _Wanted(body.completion_requests())
+    requests, gap, echoed = body.completion_requests(), body.gap, body.echoed()
     model = await models_of(request).named(body.model or "")
 
-    async def prepare() -> _Wanted:
-        return wanted
+    async def prepare() -> Generation:
+        return await filling_of(model, gap, requests) if gap else Generation(requests)
 
-    return await _respond(request, "text", body, model, prepare)
+    return await _respond(request, "text", body, model, prepare, echoed)
+
+
+@router.post("/fim/completions", openapi_extra=takes(FimBody))
+async def fim_completions(request: Request) -> Response:
+    """What stands between two texts, as Mistral has it: told like a chat's answer."""
+    body = await read_body(request, FimBody)
+    requests = body.request().variants(body.n_answers())
+    model = await models_of(request).named(body.model or "")
+    return await _respond(request, "chat", body, model, lambda: filling_of(model, body.gap, requests))
 
 
 async def _respond(
-    request: Request, kind: Kind, body: GenerationBody, model: ServedModel, prepare: PrepareRequests
+    request: Request, kind: Kind, body: OpenAiBody, model: ServedModel, prepare: Prepare, echoed: str = ""
 ) -> Response:
     if body.stream:
-        return EventStream(_chunks(kind, model, prepare, body), openai_error)
-    return await while_connected(request, _whole(kind, model, prepare))
+        return EventStream(_chunks(kind, model, prepare, body, echoed), openai_error)
+    return await while_connected(request, _whole(kind, model, prepare, echoed))
 
 
 async def _chunks(
-    kind: Kind, model: ServedModel, prepare: PrepareRequests, body: GenerationBody
+    kind: Kind, model: ServedModel, prepare: Prepare, body: OpenAiBody, echoed: str
 ) -> AsyncGenerator[bytes, None]:
-    wanted = await prepare()
-    shape = AnswerShape.of(kind, wanted.requests, model.ref.id)
-    answers = wanted.answers()
+    generation = await prepare()
+    shape = AnswerShape.of(kind, generation.requests, model.ref.id, echoed)
+    ended: list[Answer] = []
     is_opened = False
-    async with model.answer(*wanted.requests) as events:
-        async for part in events:
+    async with aclosing(generation.parts(model)) as parts:
+        async for answer, delta in parts:
             if not is_opened:
                 is_opened = True
                 for opening in shape.openings():
                     yield event(opening)
-            answer = answers[part.request_id]
-            if delta := answer.add(part):
+            if delta:
                 yield event(shape.text(delta, counts_tokens=bool(body.timings_per_token)))
             if answer.is_finished:
+                ended.append(answer)
                 yield event(shape.ending(answer))
-    wanted.end(answers)
     if body.wants_usage:
-        yield event(shape.usage(list(answers.values())))
+        yield event(shape.usage(ended))
     yield _DONE
 
 
-async def _whole(kind: Kind, model: ServedModel, prepare: PrepareRequests) -> Response:
-    wanted = await prepare()
-    shape = AnswerShape.of(kind, wanted.requests, model.ref.id)
-    answers = wanted.answers()
-    async with model.answer(*wanted.requests) as events:
-        async for part in events:
-            answers[part.request_id].add(part)
-    wanted.end(answers)
-    return JsonBytes(shape.whole(list(answers.values())))
+async def _whole(kind: Kind, model: ServedModel, prepare: Prepare, echoed: str) -> Response:
+    generation = await prepare()
+    shape = AnswerShape.of(kind, generation.requests, model.ref.id, echoed)
+    return JsonBytes(shape.whole(await generation.answers(model)))
 
 
 def _model_entry(ref: ModelRef, model: ServedModel | None) -> dict[str, Any]:

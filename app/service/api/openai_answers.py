@@ -28,17 +28,21 @@ _CHUNK_OBJECT: dict[Kind, str] = {"chat": "chat.completion.chunk", "text": "text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerShape:
-    """The identity of what one call gets, and the objects that are made of its `n_answers` answers."""
+    """The identity of what one call gets, and the objects that are made of its `n_answers` answers.
+
+    Each text begins with what is `echoed` of its prompt.
+    """
 
     kind: Kind
     request_id: str
     model_id: str
     n_answers: int
     has_logprobs: bool
+    echoed: str = ""
     created_s: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
-    def of(cls, kind: Kind, wanted: Sequence[Request], model_id: str) -> AnswerShape:
+    def of(cls, kind: Kind, wanted: Sequence[Request], model_id: str, echoed: str = "") -> AnswerShape:
         """Return the shape of the answers to `wanted`, the variants of one request."""
         first = wanted[0]
         has_logprobs = first.n_logprobs is not None
@@ -48,14 +52,14 @@ class AnswerShape:
             model_id=model_id,
             n_answers=len(wanted),
             has_logprobs=has_logprobs,
+            echoed=echoed,
         )
 
     def openings(self) -> list[dict[str, Any]]:
         """Return the chunks before the first text, where the kind has them."""
-        if self.kind == "text":
-            return []
-        delta = {"delta": {"role": "assistant", "content": ""}}
-        return [self._chunk(index, delta, None) for index in range(self.n_answers)]
+        opening = {"delta": {"role": "assistant", "content": ""}} if self.kind == "chat" else {"text": self.echoed}
+        has_one = self.kind == "chat" or self.echoed
+        return [self._chunk(index, opening, None) for index in range(self.n_answers if has_one else 0)]
 
     def text(self, delta: Delta, *, counts_tokens: bool) -> dict[str, Any]:
         """Return the chunk of what is new in an answer; with `counts_tokens` also how many tokens it has by now."""
@@ -90,7 +94,7 @@ class AnswerShape:
         calls = {"tool_calls": [_call(call) for call in answer.calls]} if answer.calls else {}
         content = None if calls and not answer.text else answer.text
         message = {"message": {"role": "assistant", "content": content, **thought, **calls}}
-        part: dict[str, Any] = message if self.kind == "chat" else {"text": answer.text}
+        part: dict[str, Any] = message if self.kind == "chat" else {"text": self.echoed + answer.text}
         logprobs = LOGPROB_SHAPES[self.kind](answer.logprobs) if self.has_logprobs else None
         return {"index": answer.index, **part, "logprobs": logprobs, "finish_reason": _reason(answer)}
 

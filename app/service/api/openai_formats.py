@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from app.engine.json_grammar import any_object_grammar, schema_grammar
+from app.service.api.bodies import Body
 from quantizer.errors import RequestError
 
 __all__ = ["ResponseFormat"]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
+class _Part(Body):
     schema_: Any = Field(None, alias="schema")
 
 

@@ -1,4 +1,4 @@
-"""The engine's token probabilities -> OpenAI's `logprobs`, in the form of each of its two routes.
+"""The engine's token probabilities -> OpenAI's `logprobs`, in the form of each of its two routes; others took one.
 
 Owns these fields. Knows nothing of how they were computed.
 """
@@ -10,11 +10,16 @@ from typing import Any, Literal
 
 from app.engine.request import TokenLogprob
 
-__all__ = ["LOGPROB_SHAPES"]
+__all__ = ["LOGPROB_SHAPES", "chat_entries"]
+
+
+def chat_entries(entries: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
+    """Return tokens with their rivals, as chat has them."""
+    return [_chat_entry(entry) for entry in entries]
 
 
 def _chat(entries: Sequence[TokenLogprob]) -> dict[str, Any]:
-    return {"content": [_chat_entry(entry) for entry in entries], "refusal": None}
+    return {"content": chat_entries(entries), "refusal": None}
 
 
 def _chat_entry(entry: TokenLogprob) -> dict[str, Any]:

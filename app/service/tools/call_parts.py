@@ -5,10 +5,12 @@ Owns how parts come together and the ids of calls. Knows nothing of how models w
 
 from __future__ import annotations
 
+import json
 import secrets
 import string
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 __all__ = ["CallPart", "Told", "merged", "new_call_id"]
 
@@ -24,6 +26,14 @@ class CallPart:
     call_id: str = ""
     name: str = ""
     arguments: str = ""
+
+    def arguments_object(self) -> dict[str, Any] | None:
+        """Return the arguments of a call that is complete, None of one that was cut short."""
+        try:
+            value = json.loads(self.arguments or "{}")
+        except ValueError:
+            return None
+        return value if isinstance(value, dict) else None
 
 
 @dataclass(frozen=True, slots=True)

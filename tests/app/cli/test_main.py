@@ -37,6 +37,14 @@ finally:
     assert HEAVY & set(done.stderr.split()) == set()
 
 
+@pytest.mark.parametrize("verb", ["ls", "show", "import", "cp", "rm", "verify", "prune", "completion"])
+def test_help_of_the_librarys_verbs_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        command_line.main([verb, "-h"])
+    assert leaving.value.code == 0
+    assert f"Example: localllm {verb}" in capsys.readouterr().out
+
+
 def test_the_version_is_told() -> None:
     assert _run("--version").stdout == f"localllm {__version__}\n"
 

@@ -58,3 +58,37 @@ def test_what_is_shown_ends_before_the_first_stop_string(text: str, stop: list[s
     assert is_stopped == any(word in text for word in stop)
     if not is_stopped:
         assert joined == text
+
+
+def test_the_stop_string_that_came_first_is_told() -> None:
+    text = TextStream(("c", "b"))
+    assert text.push(b"a-b-c") == "a-"
+    assert text.stopped_by == "b"
+
+
+def indented(pieces: list[bytes], n_indent: int) -> tuple[str, bool]:
+    text = TextStream((), n_indent)
+    shown = ""
+    for piece in pieces:
+        shown += text.push(piece)
+        if text.is_stopped:
+            return shown, True
+    return shown + text.finish(), False
+
+
+def test_a_line_indented_less_ends_the_text_before_it() -> None:
+    assert indented([b"x = 1\n    y", b" = 2\n", b"  ", b"z"], 4) == ("x = 1\n    y = 2", True)
+    assert indented([b"x\nz"], 1) == ("x", True)
+
+
+def test_lines_indented_enough_and_empty_ones_go_on() -> None:
+    code = b"return\n\n    a\n  \n\t\t\t\tb\n"
+    assert indented([code[i : i + 1] for i in range(len(code))], 4) == (code.decode(), False)
+    assert indented([b"a\nb\nc"], 0) == ("a\nb\nc", False)
+
+
+@given(st.text(alphabet="a \t\n", max_size=40), st.integers(1, 4), st.data())
+def test_however_it_is_cut_the_same_lines_are_shown(text: str, n_indent: int, data: st.DataObject) -> None:
+    whole = indented([text.encode()], n_indent)
+    cut = data.draw(st.integers(0, len(text)))
+    assert indented([text[:cut].encode(), text[cut:].encode()], n_indent) == whole

@@ -21,6 +21,7 @@ from app.cli.main import main
 from app.processes import python_module
 from app.service import server
 from app.service.guard import Guard, GuardPolicy
+from app.service.listening import listen
 from quantizer.errors import ServiceError
 
 Serve = Callable[..., tuple[int | str | None, str]]
@@ -42,27 +43,8 @@ def serve(environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, capsy
     return serve
 
 
-def test_a_port_in_use_is_refused_with_a_way_out() -> None:
-    with server.listen("127.0.0.1", 0) as first:
-        port = first.getsockname()[1]
-        with pytest.raises(ServiceError, match=f"Port {port} .* is in use.*--port"):
-            server.listen("127.0.0.1", port)
-
-
-def test_an_owned_service_takes_another_port_instead() -> None:
-    with server.listen("127.0.0.1", 0) as first:
-        port = first.getsockname()[1]
-        with server.listen("127.0.0.1", port, or_any=True) as second:
-            assert second.getsockname()[1] != port
-
-
-def test_an_address_that_is_not_ours_is_refused() -> None:
-    with pytest.raises(ServiceError, match=r"Cannot listen on 192\.0\.2\.1"):
-        server.listen("192.0.2.1", 0)
-
-
 def test_a_port_in_use_ends_the_command_before_a_model_is_looked_at(serve: Serve) -> None:
-    with server.listen("127.0.0.1", 0) as first:
+    with listen("127.0.0.1", 0) as first:
         status, errors = serve("--port", str(first.getsockname()[1]), "--model", "nope.gguf")
     assert status == 1
     assert "is in use" in errors
@@ -145,7 +127,7 @@ async def _hello(scope: Any, receive: Any, send: Any) -> None:
 @asynccontextmanager
 async def _listening() -> AsyncIterator[int]:
     has_begun = asyncio.Event()
-    with server.listen("127.0.0.1", 0) as listener:
+    with listen("127.0.0.1", 0) as listener:
         running: uvicorn.Server = server._Server(server._config(_hello), has_begun.set)
         task = asyncio.create_task(running.serve(sockets=[listener]))
         await has_begun.wait()
@@ -190,7 +172,7 @@ def test_listening_on_ipv6_loopback_works_where_it_exists() -> None:
     if not socket.has_ipv6:
         pytest.skip("no IPv6 here")
     try:
-        listener = server.listen("::1", 0)
+        listener = listen("::1", 0)
     except ServiceError as error:
         pytest.skip(str(error))
     with listener:

@@ -200,3 +200,33 @@ else:
         assert len(await _text(supervisor, SHORT)) == 4
     finally:
         await supervisor.stop()
+
+
+async def test_a_worker_that_is_let_go_comes_back_with_the_next_request() -> None:
+    async with _open() as supervisor:
+        before = await _text(supervisor, SHORT)
+        worker_pid = supervisor.worker_pid
+        supervisor.unload()
+        assert supervisor.status.state == "unloaded"
+        assert await supervisor.observe() is None, "looking does not load it"
+        assert await _text(supervisor, SHORT) == before, "asked while the one before it still ends"
+        assert supervisor.worker_pid not in (None, worker_pid)
+
+
+async def test_a_worker_at_work_is_not_let_go() -> None:
+    async with _open("--fake-step-ms", "5") as supervisor, supervisor.answer(ENDLESS) as events:
+        await anext(events)
+        supervisor.unload()
+        assert supervisor.status.state == "ready"
+        await anext(events)
+
+
+async def test_a_supervisor_ends_while_its_worker_is_let_go_or_comes_back() -> None:
+    async with _open() as supervisor:
+        await supervisor.ready()
+        supervisor.unload()
+    async with _open() as supervisor:
+        await supervisor.ready()
+        supervisor.unload()
+        supervisor.start()
+    assert supervisor.worker_pid is None

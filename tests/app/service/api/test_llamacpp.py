@@ -22,3 +22,24 @@ def test_a_token_outside_the_vocabulary_is_a_400_in_llamacpps_shape(service: Run
 def test_half_a_surrogate_pair_is_refused(service: RunningService) -> None:
     response = service.http.post("/tokenize", content=b'{"content":"\\ud800"}')
     assert response.status_code == 400
+
+
+def test_what_the_model_is_like_is_told_without_its_folder(service: RunningService) -> None:
+    props = service.http.get("/props").json()
+    assert props["default_generation_settings"]["n_ctx"] == 4096
+    assert props["model_path"] == "tiny.gguf"
+    assert props["total_slots"] == len(service.http.get("/slots").json())
+    assert "message.role" in props["chat_template"]
+
+
+def test_a_running_answer_has_a_slot(service: RunningService) -> None:
+    body = {"prompt": f"<say>{'word ' * 600}</say>", "stream": True}
+    with service.http.stream("POST", "/completion", json=body) as response:
+        lines = response.iter_lines()
+        next(lines)
+        assert sum(slot["is_processing"] for slot in service.http.get("/slots").json()) == 1
+    service.wait_until(lambda model: model["n_running"] == 0)
+
+
+def test_props_of_an_unknown_model_are_a_404(service: RunningService) -> None:
+    assert service.http.get("/props?model=nope").status_code == 404

@@ -8,8 +8,6 @@ import pytest
 from app.engine.json_grammar import any_object_grammar, schema_grammar
 from app.engine.request import SamplingParams
 from app.service.api.openai_bodies import ChatBody, CompletionBody
-from app.service.prompt import Prompt
-from app.service.reasoning import NO_THINKING, Thinking
 from quantizer.errors import RequestError
 
 LLAMA_SERVER_FIELDS = {
@@ -88,8 +86,7 @@ def test_biases_come_by_token_id_as_an_object_or_as_pairs(biases: object, pairs:
 )
 def test_chat_asks_for_logprobs_with_two_fields(fields: dict[str, object], n_logprobs: int | None) -> None:
     body = ChatBody.model_validate({"messages": [{"role": "user", "content": "x"}], **fields})
-    (request,) = body.chat_requests(Prompt("x", add_special=True))
-    assert request.n_logprobs == n_logprobs
+    assert body.turn().request.n_logprobs == n_logprobs
 
 
 @pytest.mark.parametrize(("logprobs", "n_logprobs"), [(None, None), (False, None), (0, 0), (5, 5), (True, 1)])
@@ -134,9 +131,7 @@ def test_a_response_format_becomes_a_grammar(wanted: object, grammar: str) -> No
 @pytest.mark.parametrize(("wanted", "is_split"), [(None, True), ("auto", True), ("deepseek", True), ("none", False)])
 def test_thoughts_are_told_apart_unless_asked_otherwise(wanted: str | None, is_split: bool) -> None:
     fields = {"messages": [{"role": "user", "content": "x"}], "reasoning_format": wanted}
-    tags = Thinking("<think>", "</think>")
-    thinking = ChatBody.model_validate(fields).thinking(Prompt("x", add_special=True, thinking=tags))
-    assert thinking == (tags if is_split else NO_THINKING)
+    assert ChatBody.model_validate(fields).turn().tells_thoughts_apart is is_split
 
 
 @pytest.mark.parametrize("biases", [{"5": True}, {"²": 1}, {"-1": 1}, {"99999999999": 1}])

@@ -123,7 +123,7 @@ def test_one_call_at_most_where_a_client_wants_that(service: RunningService) -> 
 def test_what_cannot_be_offered_is_refused(fields: dict[str, Any], word: str) -> None:
     body = ChatBody.model_validate({"messages": asking("x"), "tools": [TOOL], **fields})
     with pytest.raises(RequestError, match=word):
-        body.offer()
+        body.turn()
 
 
 @pytest.mark.parametrize("arguments", ['{"city": "Å', "[1]", '"x"', "[" * 100_000])
@@ -131,7 +131,7 @@ def test_arguments_of_an_earlier_call_have_to_be_an_object(arguments: str) -> No
     call = {"id": "1", "function": {"name": "get_weather", "arguments": arguments}}
     body = ChatBody.model_validate({"messages": [{"role": "assistant", "content": None, "tool_calls": [call]}]})
     with pytest.raises(RequestError, match="not a JSON object"):
-        body.template_messages()
+        body.turn()
 
 
 def test_a_call_without_a_name_is_no_body() -> None:

@@ -1,35 +1,28 @@
-"""OpenAI's `tools`, `tool_choice` and the calls of earlier messages -> an offer, and messages for templates.
+"""Tools as functions, OpenAI's form that others took over: `tools`, `tool_choice`, the calls of earlier messages.
 
-Owns these fields. Knows nothing of how a model writes a call.
+Owns these fields, and makes of them an offer and messages for templates. Knows nothing of how a model writes a call.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeAlias
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
+from app.service.api.bodies import Body, Text
 from app.service.tools.offer import NO_TOOLS, Offer, Tool
 from quantizer.errors import RequestError
 
 __all__ = ["CallBody", "ChoiceBody", "ToolBody", "offer_of"]
 
-Text: TypeAlias = Annotated[str, Field(strict=True)]
 
-
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class _FunctionBody(_Part):
+class _FunctionBody(Body):
     name: Text
     description: Text | None = None
     parameters: dict[str, Any] | None = None
 
 
-class ToolBody(_Part):
+class ToolBody(Body):
     """A tool that is offered; only functions are known."""
 
     type: str = "function"
@@ -41,23 +34,23 @@ class ToolBody(_Part):
         return Tool(self.function.name, self.function.description or "", self.function.parameters or {})
 
 
-class _NamedFunction(_Part):
+class _NamedFunction(Body):
     name: Text
 
 
-class ChoiceBody(_Part):
+class ChoiceBody(Body):
     """A tool_choice that names the one function to call."""
 
     type: str = "function"
     function: _NamedFunction | None = None
 
 
-class _CalledFunction(_Part):
+class _CalledFunction(Body):
     name: Text
     arguments: Text | dict[str, Any] | None = None
 
 
-class CallBody(_Part):
+class CallBody(Body):
     """A call that an earlier answer made."""
 
     id: Text = ""

@@ -1,0 +1,93 @@
+"""`localllm import` and `localllm cp`: give a model a name in the library."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from app.cli.completions import complete_model
+from app.cli.index import opened_index
+from app.cli.quantities import shown_bytes
+from app.terminal import printable_line
+
+if TYPE_CHECKING:
+    from app.library.index import Index
+    from app.library.model_ref import ModelRef
+    from app.library.placement import Placement
+
+__all__ = ["cp", "import_model"]
+
+_COPY = "copy"
+
+
+@click.command("import", epilog="Example: localllm import llama3.2:3b --as meta/llama-3.2")
+@click.argument("source", shell_complete=complete_model)
+@click.option("--as", "name", default="", metavar="NAME", help="NAME, PUBLISHER/REPO or PUBLISHER/REPO/NAME.")
+@click.option("--copy", "is_copy", is_flag=True, help="Copy the bytes instead of linking to them.")
+@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+def import_model(source: str, name: str, *, is_copy: bool, wants_json: bool) -> None:
+    """Take a model into the library without a second copy of its bytes.
+
+    SOURCE is a path to a GGUF, or a model that `localllm ls --elsewhere` shows. It is linked: the program that holds
+    it and the library share one file. Where the other one lies on another disk, the link refers to it, and works as
+    long as it is there.
+    """
+    from app.library.elsewhere import elsewhere
+    from app.library.resolve import resolve
+    from app.settings import load_settings
+
+    ref = resolve(source, load_settings())
+    if not ref.repo:  # a path may be another program's file, whose name is a better one
+        ref = next((other for other in elsewhere() if other.path == ref.path), ref)
+    _place(ref, name, is_copy=is_copy, wants_json=wants_json)
+
+
+@click.command(epilog="Example: localllm cp qwen3-0.6b-Q8_0 coder")
+@click.argument("model", shell_complete=complete_model)
+@click.argument("name")
+@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+def cp(model: str, name: str, *, wants_json: bool) -> None:
+    """Give MODEL a second NAME in the library, which takes no room on the disk.
+
+    NAME may be PUBLISHER/REPO/NAME too. Removing one of the names leaves the other.
+    """
+    from app.library.resolve import resolve
+    from app.settings import load_settings
+
+    _place(resolve(model, load_settings()), name, is_copy=False, wants_json=wants_json)
+
+
+def _place(source: ModelRef, name: str, *, is_copy: bool, wants_json: bool) -> None:
+    from app.library.placement import link_all, plan_placement
+    from app.library.resolve import resolve
+    from app.settings import load_settings
+
+    settings = load_settings()
+    placement = plan_placement(source, name, settings.models_dir)
+    with opened_index(settings.cache_dir) as index:
+        way = _copied(placement, index) if is_copy else link_all(placement, index)
+    placed = resolve(str(placement.path), settings)
+    if wants_json:
+        result = {"id": placed.id, "path": str(placed.path), "bytes": placement.n_bytes, "way": way}
+        click.echo(json.dumps(result))
+        return
+    click.echo(f"{printable_line(placed.id)} ({shown_bytes(placement.n_bytes)}) is in the library: {_WAYS[way]}.")
+
+
+def _copied(placement: Placement, index: Index) -> str:
+    from app.cli.progress import Meter
+    from app.library.placement import copy
+
+    with Meter("Copying", placement.n_bytes, is_bytes=True) as meter:
+        copy(placement, index, meter.advance)
+    return _COPY
+
+
+_WAYS = {
+    "hard link": "it shares its bytes with the original, and stays when that is removed",
+    "reflink": "it shares its bytes with the original, and stays when that is removed",
+    "symbolic link": "it refers to the original, which must stay where it is",
+    _COPY: "a copy",
+}

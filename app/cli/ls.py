@@ -1,0 +1,112 @@
+"""`localllm ls`: the models of this machine, line by line as soon as each is known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, fields
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from app.cli.index import opened_index
+from app.cli.quantities import shown_bytes, shown_count
+from app.terminal import printable_line
+
+if TYPE_CHECKING:
+    from app.library.index import Index
+    from app.library.listing import Entry
+
+__all__ = ["ls"]
+
+_LIBRARY = "library"
+_ABILITIES = (("has_chat_template", "chat"), ("has_tools", "tools"), ("has_fim", "fim"))
+_HEADINGS = ("size", "weights", "type", "context", "architecture", "can", "changed")
+_WIDTHS = (8, 7, 9, 9, -12, -14, -10)  # of the columns behind the name; below 0: flush left
+
+
+@click.command(epilog="Example: localllm ls --elsewhere")
+@click.option("--elsewhere", "is_wide", is_flag=True, help="Also what Ollama, LM Studio and Hugging Face hold here.")
+@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+def ls(*, is_wide: bool, wants_json: bool) -> None:
+    """List the models of this machine, the built-in one first.
+
+    Files that were dropped into the models folder are listed too. What could not run is marked as damaged, with the
+    reason. Models that other programs hold run where they are, by the names shown.
+    """
+    from app.library.elsewhere import elsewhere
+    from app.library.listing import forget_vanished, survey
+    from app.library.resolve import available
+    from app.settings import load_settings
+
+    settings = load_settings()
+    here = available(settings)
+    with opened_index(settings.cache_dir) as index:
+        forget_vanished(settings.models_dir, index)
+        entries = survey((*here, *(elsewhere() if is_wide else ())), index)
+        if wants_json:
+            click.echo(json.dumps({"models": [_as_json(entry) for entry in _read(entries, index)]}))
+            return
+        width = max(len(printable_line(entry.ref.id)) for entry in entries) if entries else 0
+        click.echo(_line("name", width, _HEADINGS) + ("where" if is_wide else ""))
+        for entry in _read(entries, index):
+            place = (entry.ref.place or _LIBRARY) if is_wide else ""
+            click.echo(f"{_row(entry, width)}{place}".rstrip())
+
+
+def _as_json(entry: Entry) -> dict[str, object]:
+    """Return an entry as `--json` shows it: what the disk says, and the facts, each null where the file is damaged."""
+    from app.library.facts import Facts
+
+    facts = asdict(entry.facts) if entry.facts else dict.fromkeys(field.name for field in fields(Facts))
+    return {
+        "id": entry.ref.id,
+        "where": entry.ref.place or _LIBRARY,
+        "path": str(entry.ref.path),
+        "bytes": entry.disk.n_bytes,
+        "modified_s": round(entry.disk.modified_s),
+        "damaged": entry.fault or None,
+        **facts,
+    }
+
+
+def _read(entries: Sequence[Entry], index: Index) -> Iterator[Entry]:
+    """Yield all entries in order, those that are not yet read after reading them, while a bar keeps up."""
+    from app.library.listing import read
+
+    n_unread = sum(not entry.is_read for entry in entries)
+    with ExitStack() as owned:
+        meter = None
+        if n_unread:
+            from app.cli.progress import Meter
+
+            meter = owned.enter_context(Meter("Reading headers", n_unread))
+        for entry in entries:
+            yield entry if entry.is_read else read(entry, index)
+            if meter is not None and not entry.is_read:
+                meter.advance()
+
+
+def _row(entry: Entry, width: int) -> str:
+    name, size = printable_line(entry.ref.id), shown_bytes(entry.disk.n_bytes)
+    if entry.facts is None:
+        return f"{name:<{width}}  {size:>{_WIDTHS[0]}}  damaged: {printable_line(entry.fault)}  "
+    facts = entry.facts
+    cells = (
+        size,
+        shown_count(facts.n_parameters),
+        facts.file_type or "mixed",
+        f"{facts.n_ctx_train:,}" if facts.n_ctx_train else "",
+        facts.architecture,
+        " ".join(word for name, word in _ABILITIES if getattr(facts, name)),
+        datetime.fromtimestamp(entry.disk.modified_s).strftime("%Y-%m-%d"),
+    )
+    return _line(name, width, cells)
+
+
+def _line(name: str, width: int, cells: Sequence[str]) -> str:
+    """One row: the name flush left, then each cell in its column, with two spaces at the end."""
+    placed = (f"{cell:{'<' if size < 0 else '>'}{abs(size)}}" for cell, size in zip(cells, _WIDTHS, strict=True))
+    return "  ".join((f"{name:<{width}}", *placed, ""))

@@ -1,0 +1,74 @@
+"""The models folder as it lies on the disk: `<publisher>/<repo>/<file>.gguf`, large models in several files.
+
+Owns which files are models, which belong together, and what shows that one was changed. Knows nothing of what is in
+them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from quantizer.shards import MAX_SHARDS, shard_index, shard_path
+
+__all__ = ["OnDisk", "is_model_file", "look_at", "model_paths", "parts_of", "repo_of"]
+
+_LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
+
+
+@dataclass(frozen=True, slots=True)
+class OnDisk:
+    """All files of a model together: their bytes, when the last one changed, and a text that differs once one did."""
+
+    n_bytes: int
+    modified_s: float
+    stamp: str
+
+
+def model_paths(models_dir: Path) -> list[Path]:
+    """Return the first or only file of every model, in order of name. Hidden files and folders are none."""
+    repos = (repo for publisher in _entries(models_dir) for repo in _entries(publisher))
+    return sorted(path for repo in repos for path in _entries(repo) if is_model_file(path.name))
+
+
+def is_model_file(name: str) -> bool:
+    """True for the name of a GGUF that is a model, or the first part of one."""
+    return name.endswith(".gguf") and not name.startswith(".") and not _LATER_PART.search(name)
+
+
+def parts_of(path: Path) -> tuple[Path, ...]:
+    """Return all files of the model whose first or only file is at `path`, whether they are there or not."""
+    index, count = shard_index(path.name) or (0, 1)
+    if index != 0 or count > MAX_SHARDS:
+        return (path,)
+    return tuple(shard_path(path, part, count) for part in range(count))
+
+
+def repo_of(path: Path) -> str:
+    """Return the publisher/repo that a file of the models folder lies in."""
+    return f"{path.parent.parent.name}/{path.parent.name}"
+
+
+def look_at(path: Path) -> OnDisk:
+    """Return what the disk says of the model at `path`; files that are missing have no bytes."""
+    n_bytes, modified_ns, stamps = 0, 0, []
+    for part in parts_of(path):
+        try:
+            status = part.stat()
+        except OSError:  # a link to nowhere, or it went away: the gate says so when it is read
+            stamps.append("missing")
+            continue
+        n_bytes += status.st_size
+        modified_ns = max(modified_ns, status.st_mtime_ns)
+        # the time of change tells files apart whose time of modification was set back, as copying does
+        stamps.append(f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_ino}")
+    return OnDisk(n_bytes, modified_ns / 1e9, " ".join(stamps))
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What lies in a folder and is not hidden; nothing where there is no folder that we may read."""
+    try:
+        return [path for path in folder.iterdir() if not path.name.startswith(".")]
+    except OSError:
+        return []

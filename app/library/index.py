@@ -1,0 +1,198 @@
+"""What was learnt of model files, kept so that it need not be read again: `<cache>/index.db`, which may go at any time.
+
+Owns the database: facts or faults by path, good as long as the files' stamp is the same, and SHA-256 hashes by file.
+Several processes may use it. A damaged one is made anew. Knows nothing of folders or of what the facts mean.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from app.library.facts import VERSION, Facts
+from quantizer.errors import StorageError
+
+__all__ = ["Index", "Known", "index_key"]
+
+_BUSY_TIMEOUT_S, _PAUSE_S = 30.0, 0.01
+_SCHEMA = (
+    "DROP TABLE IF EXISTS models",  # facts of another version
+    """CREATE TABLE models (path BLOB PRIMARY KEY, stamp TEXT NOT NULL, facts TEXT NOT NULL, fault TEXT NOT NULL)
+    WITHOUT ROWID""",
+    """CREATE TABLE IF NOT EXISTS hashes (path BLOB PRIMARY KEY, n_bytes INTEGER NOT NULL, inode TEXT NOT NULL,
+    sha256 TEXT NOT NULL) WITHOUT ROWID""",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the gate said of a model whose files had `stamp`: its facts, or the fault for which it was refused."""
+
+    stamp: str
+    facts: Facts | None
+    fault: str = ""
+
+
+class Index:
+    """The open index of a cache folder, a context manager. `was_damaged` tells that it was made anew.
+
+    Every method raises StorageError when the disk refuses.
+    """
+
+    def __init__(self, cache_dir: Path) -> None:
+        self.was_damaged = False
+        self._path = cache_dir / "index.db"
+        try:
+            cache_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _refused(self._path, error) from error
+        self._connection = self._opened()
+
+    def __enter__(self) -> Index:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
+
+    def known(self) -> dict[bytes, Known]:
+        """Return key of the path → what is known, of every model that was read and not forgotten."""
+        rows = self._run("SELECT path, stamp, facts, fault FROM models")
+        return {path: Known(stamp, _facts(facts), fault) for path, stamp, facts, fault in rows}
+
+    def keep(self, path: Path, known: Known) -> None:
+        """Keep what the model at `path` was found to be, in place of what was known of it."""
+        facts = json.dumps(asdict(known.facts)) if known.facts else ""
+        row = (index_key(path), known.stamp, facts, known.fault.encode(errors="replace").decode())
+        self._run("INSERT OR REPLACE INTO models VALUES (?, ?, ?, ?)", [row])
+
+    def forget(self, paths: Iterable[bytes | Path]) -> None:
+        """Drop all that is known of `paths`."""
+        keys = [(index_key(path),) for path in paths]
+        for table in ("models", "hashes") if keys else ():
+            self._run(f"DELETE FROM {table} WHERE path = ?", keys)  # noqa: S608  (one of two names)
+
+    def sha256(self, path: Path) -> str:
+        """Return the hash recorded of a file, empty where there is none: another file at its place has none."""
+        rows = self._run("SELECT n_bytes, inode, sha256 FROM hashes WHERE path = ?", [(index_key(path),)])
+        return next((sha256 for *identity, sha256 in rows if identity == _identity(path)), "")
+
+    def record(self, path: Path, sha256: str) -> None:
+        """Record what the bytes of the file at `path` hash to, from now on."""
+        row = (index_key(path), *_identity(path), sha256)
+        self._run("INSERT OR REPLACE INTO hashes VALUES (?, ?, ?, ?)", [row])
+
+    def paths(self) -> set[bytes]:
+        """Return the keys of all paths that anything is known of."""
+        return {path for (path,) in self._run("SELECT path FROM models UNION SELECT path FROM hashes")}
+
+    def _run(self, statement: str, rows: Sequence[tuple[object, ...]] = ((),)) -> list[tuple[Any, ...]]:
+        """Run a statement for each of `rows`, in one transaction; once more on a new index if this one is damaged."""
+        try:
+            return self._run_once(statement, rows)
+        except sqlite3.DatabaseError as error:
+            self._check_damaged(error)
+            self._connection.close()
+            self._connection = self._made_anew()
+            return self._run_once(statement, rows)
+
+    def _run_once(self, statement: str, rows: Sequence[tuple[object, ...]]) -> list[tuple[Any, ...]]:
+        with self._connection:
+            return [found for row in rows for found in self._connection.execute(statement, row)]
+
+    def _opened(self) -> sqlite3.Connection:
+        try:
+            return _connected(self._path)
+        except sqlite3.DatabaseError as error:
+            self._check_damaged(error)
+            return self._made_anew()
+
+    def _check_damaged(self, error: sqlite3.DatabaseError) -> None:
+        """Raise StorageError for what is no damage: SQLite's module has no class of its own for that."""
+        if type(error) is not sqlite3.DatabaseError:
+            raise _refused(self._path, error) from error
+
+    def _made_anew(self) -> sqlite3.Connection:
+        self.was_damaged = True
+        try:
+            for suffix in ("", "-wal", "-shm"):
+                self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+            return _connected(self._path)
+        except (OSError, sqlite3.Error) as error:
+            raise _refused(self._path, error) from error
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S)
+    connection.text_factory = lambda data: data.decode(errors="replace")  # what is damaged is no fact, and no error
+    try:
+        connection.execute("PRAGMA synchronous = NORMAL")
+        if not _is_current(connection):
+            _write_ahead(connection)
+            _bring_up_to_date(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Write ahead from now on; SQLite itself does not wait where two processes change that at once."""
+    give_up_s = time.monotonic() + _BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() >= give_up_s:
+                raise
+            time.sleep(_PAUSE_S)
+        else:
+            return
+
+
+def _is_current(connection: sqlite3.Connection) -> bool:
+    return bool(connection.execute("PRAGMA user_version").fetchone()[0] == VERSION)
+
+
+def _bring_up_to_date(connection: sqlite3.Connection) -> None:
+    """Make the tables, unless another process has done so meanwhile."""
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")
+        if not _is_current(connection):
+            for statement in _SCHEMA:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _facts(text: str) -> Facts | None:
+    """What `keep` wrote, None for what somebody else wrote there."""
+    try:
+        return Facts(**json.loads(text)) if text else None
+    except (ValueError, TypeError):
+        return None
+
+
+def index_key(path: bytes | Path) -> bytes:
+    """Return a path as the index has it: names on disk may be any bytes."""
+    return os.fsencode(path)
+
+
+def _identity(path: Path) -> list[object]:
+    """What stays the same while bytes go bad: a file that was put in its place has another one."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}.", "Check the path.") from error
+    return [status.st_size, str(status.st_ino)]  # inodes of some file systems do not fit SQLite's integers
+
+
+def _refused(path: Path, error: OSError | sqlite3.Error) -> StorageError:
+    return StorageError(f"The index {path} cannot be used: {error}.", "Remove it, or set LOCALLLM_CACHE_DIR.")

@@ -1,0 +1,154 @@
+"""What was left behind: by runs that were killed, and by conversations that were saved long ago.
+
+Owns which files nobody needs any more; what a process still holds is none. Knows nothing of who asks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.library.removal import remove_empty_folders
+from app.processes import is_alive
+from app.settings import Settings
+from quantizer.errors import StorageError
+from quantizer.journal import journal_path
+from quantizer.locks import try_lock
+from quantizer.shards import shard_index, shard_path
+
+__all__ = ["Leftover", "discard", "find_leftovers"]
+
+_FETCHING = ".fetching"  # the folder of a repo in which downloads lie until they are whole
+_PARTIAL = re.compile(r"\.(?P<output>.+)\.(journal|\d+\.partial)")
+_IDLE_S = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Files or folders that may go together, `what` they are, and the bytes that they take.
+
+    While a process holds `lock`, they are its own.
+    """
+
+    what: str
+    paths: tuple[Path, ...]
+    n_bytes: int
+    lock: Path | None = None
+
+
+def find_leftovers(settings: Settings, max_prefix_bytes: int) -> tuple[Leftover, ...]:
+    """Return what may go; of saved conversations, the least recently used beyond `max_prefix_bytes`."""
+    cache = settings.cache_dir
+    return (
+        *_interrupted_outputs(settings.models_dir),
+        *_interrupted_downloads(settings.models_dir),
+        *_abandoned(cache / "run"),
+        *_unfinished(cache),
+        *_old_prefixes(cache / "prefix", max_prefix_bytes),
+    )
+
+
+def discard(leftover: Leftover) -> bool:
+    """Remove it, and return False where a process took it up again. What is gone already is no fault.
+
+    Raises StorageError.
+    """
+    if leftover.lock is not None and _is_locked(leftover.lock):
+        return False
+    for path in leftover.paths:
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(f"{path} cannot be removed: {error.strerror}.", "Check its permissions.") from error
+    if leftover.lock is not None:
+        _remove_empty(leftover.lock.parent)
+    return True
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove a folder in which writing was interrupted, and the folders above that nothing is in."""
+    if folder.name == _FETCHING:
+        with contextlib.suppress(OSError):  # something else is fetched in it
+            folder.rmdir()
+        folder = folder.parent
+    remove_empty_folders(folder)
+
+
+def _interrupted_outputs(models_dir: Path) -> Iterator[Leftover]:
+    """What runs that write models left in the library, but for those that still run."""
+    outputs: dict[Path, list[Path]] = {}
+    for path in sorted(models_dir.glob("*/*/.*")):
+        if match := _PARTIAL.fullmatch(path.name):
+            outputs.setdefault(path.with_name(match["output"]), []).append(path)
+    for output, paths in outputs.items():
+        lock = journal_path(output)
+        if not _is_locked(lock):
+            yield Leftover("interrupted writing", tuple(paths), sum(map(_n_bytes, paths)), lock)
+
+
+def _interrupted_downloads(models_dir: Path) -> Iterator[Leftover]:
+    """What pulls left that ended before their model was whole, each model with all its files."""
+    models: dict[Path, list[Path]] = {}
+    for path in sorted(models_dir.glob(f"*/*/{_FETCHING}/*")):
+        file = path.with_name(path.name.removesuffix(".lock").removesuffix(".journal"))
+        _, count = shard_index(file.name) or (0, 1)
+        models.setdefault(shard_path(file, 0, count), []).append(path)
+    for first, paths in models.items():
+        lock = first.with_name(f"{first.name}.lock")
+        if not _is_locked(lock):
+            yield Leftover("interrupted download", tuple(paths), sum(map(_n_bytes, paths)), lock)
+
+
+def _abandoned(folder: Path) -> Iterator[Leftover]:
+    """Models that were made to run once; what a killed run left of them nobody has touched for a day."""
+    for path in sorted(folder.glob("*")):
+        files = [path, *path.rglob("*")]
+        if max(map(_used, files)) < time.time() - _IDLE_S:
+            yield Leftover("temporary model", (path,), sum(map(_n_bytes, files)))
+
+
+def _unfinished(cache: Path) -> Iterator[Leftover]:
+    """Files of the cache that are called after the process that writes them, which has ended."""
+    for path in sorted((*cache.glob("*.json.*"), *cache.glob("prefix/*/*.part"))):
+        if not is_alive(path.name.removesuffix(".part").rpartition(".")[2]):
+            yield Leftover("unfinished file", (path,), _n_bytes(path))
+
+
+def _old_prefixes(folder: Path, max_bytes: int) -> Iterator[Leftover]:
+    n_bytes = 0
+    for path in sorted(folder.glob("*/*"), key=_used, reverse=True):
+        n_bytes += 0 if path.suffix == ".part" else _n_bytes(path)
+        if n_bytes > max_bytes and path.suffix != ".part":
+            yield Leftover("saved conversation", (path,), _n_bytes(path))
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        with path.open("r+b") as file:
+            return not try_lock(file)
+    except FileNotFoundError:
+        return False
+    except OSError:  # we may not even open it: it is somebody's
+        return True
+
+
+def _n_bytes(path: Path) -> int:
+    try:
+        return path.lstat().st_size if not path.is_dir() else 0
+    except FileNotFoundError:
+        return 0
+
+
+def _used(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -1,0 +1,21 @@
+"""A model of this machine as people and programs name it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["ModelRef"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRef:
+    """A model of this machine: the id that clients use and its first or only file. `repo` is publisher/name or empty.
+
+    `place` is the program whose file it is, empty for our own.
+    """
+
+    id: str
+    path: Path
+    repo: str = ""
+    place: str = ""

@@ -1,0 +1,76 @@
+"""Anthropic's dialect: /v1/messages and /v1/messages/count_tokens.
+
+Owns these routes; bodies and answers have modules of their own. Knows nothing of how an answer is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from fastapi import APIRouter, Request, Response
+
+from app.service.api.access import models_of
+from app.service.api.anthropic_answers import AnswerEvents, AnswerShape
+from app.service.api.anthropic_bodies import MessagesBody
+from app.service.body import read_body
+from app.service.chat import ChatTurn, generation_of, prompt_of
+from app.service.models import ModelManager, ServedModel
+from app.service.openapi import takes
+from app.service.problems import anthropic_error
+from app.service.streaming import NAMED_EVENTS, EventStream, JsonBytes, named_event, while_connected
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/messages")
+
+
+@router.post("", openapi_extra=takes(MessagesBody))
+async def messages(request: Request) -> Response:
+    """The next message of a conversation."""
+    body = await read_body(request, MessagesBody)
+    models = models_of(request)
+    turn = body.turn()
+    model = await models.named(body.model or "")
+    if body.stream:
+        return EventStream(_events(models, model, turn), anthropic_error, NAMED_EVENTS)
+    return await while_connected(request, _whole(models, model, turn))
+
+
+@router.post("/count_tokens", openapi_extra=takes(MessagesBody))
+async def count_tokens(request: Request) -> Response:
+    """How many tokens the prompt of a request would have."""
+    body = await read_body(request, MessagesBody)
+    models = models_of(request)
+    turn = body.turn()
+    model = await models.named(body.model or "")
+
+    async def answer() -> Response:
+        prompt = await prompt_of(models, model, turn)
+        return JsonBytes({"input_tokens": await model.n_tokens(prompt.text, add_special=prompt.add_special)})
+
+    return await while_connected(request, answer())
+
+
+async def _events(models: ModelManager, model: ServedModel, turn: ChatTurn) -> AsyncGenerator[bytes, None]:
+    generation = await generation_of(models, model, turn)
+    (wanted,) = generation.requests
+    n_prompt_tokens = await model.n_tokens(wanted.prompt, add_special=wanted.add_special)
+    events = AnswerEvents(AnswerShape(wanted.request_id, model.ref.id))
+    is_opened = False
+    async with aclosing(generation.parts(model)) as parts:
+        async for answer, delta in parts:
+            if not is_opened:
+                is_opened = True
+                yield named_event(events.opening(n_prompt_tokens))
+            for news in events.news(delta) if delta else ():
+                yield named_event(news)
+            if answer.is_finished:
+                for last in events.ending(answer):
+                    yield named_event(last)
+
+
+async def _whole(models: ModelManager, model: ServedModel, turn: ChatTurn) -> Response:
+    generation = await generation_of(models, model, turn)
+    (answer,) = await generation.answers(model)
+    return JsonBytes(AnswerShape(generation.requests[0].request_id, model.ref.id).whole(answer))

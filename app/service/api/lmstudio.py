@@ -1,0 +1,67 @@
+"""LM Studio's dialect: /api/v0/*. Its routes for text are OpenAI's; its models say more.
+
+Owns the fields of these models. Knows nothing of how an answer is made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from app.library.resolve import ModelRef
+from app.service.api import embeddings, openai
+from app.service.api.access import models_of
+from app.service.api.openai_bodies import ChatBody, CompletionBody
+from app.service.file_facts import FileFacts
+from app.service.models import ServedModel
+from app.service.openapi import takes
+from app.service.streaming import JsonBytes
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/v0")
+for path, answer, kind in (
+    ("/chat/completions", openai.chat_completions, ChatBody),
+    ("/completions", openai.completions, CompletionBody),
+    ("/embeddings", embeddings.embeddings, embeddings.EmbeddingsBody),
+):
+    router.add_api_route(path, answer, methods=["POST"], openapi_extra=takes(kind))
+
+
+@router.get("/models")
+async def list_models(request: Request) -> Response:
+    """Every model that a request may name; files that the gate refuses are none."""
+    models = models_of(request)
+    data = [_entry(ref, facts, models.serving(ref)) for ref, facts in await models.described()]
+    return JsonBytes({"object": "list", "data": data})
+
+
+@router.get("/models/{model_id:path}")
+async def retrieve_model(request: Request, model_id: str) -> Response:
+    """One model."""
+    models = models_of(request)
+    ref = await models.find(model_id)
+    return JsonBytes(_entry(ref, await models.facts(ref), models.serving(ref)))
+
+
+def _entry(ref: ModelRef, facts: FileFacts, served: ServedModel | None) -> dict[str, Any]:
+    return {
+        "id": ref.id,
+        "object": "model",
+        "type": "embeddings" if facts.only_embeds else "llm",
+        "publisher": ref.repo.partition("/")[0] or "localllm",
+        "arch": facts.card.architecture,
+        "compatibility_type": "gguf",
+        "quantization": facts.card.file_type,
+        **_context(facts, served),
+        "capabilities": ["tool_use"] if facts.chat_template else [],
+    }
+
+
+def _context(facts: FileFacts, served: ServedModel | None) -> dict[str, Any]:
+    ready = served.engine.status.ready if served else None
+    trained = {"max_context_length": facts.card.n_ctx_train}
+    if ready is None:
+        return {"state": "not-loaded", **trained}
+    return {"state": "loaded", **trained, "loaded_context_length": ready.n_ctx}

@@ -1,0 +1,209 @@
+"""Ollama's dialect: `/` and /api/*, as its own client and the editors that know it call them.
+
+Owns these routes; bodies, answers and descriptions of models have modules of their own. Knows nothing of how an answer
+is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from fastapi import APIRouter, Request, Response
+from starlette.responses import PlainTextResponse
+
+from app.library.resolve import UnknownModelError
+from app.service.api.access import models_of
+from app.service.api.embeddings import as_floats, check_dimensions
+from app.service.api.ollama_answers import AnswerShape, Kind
+from app.service.api.ollama_bodies import ChatBody, EmbedBody, GenerateBody, ModelBody, TextBody, UseBody
+from app.service.api.ollama_models import description_of, entry_of, running_entry_of
+from app.service.body import read_body
+from app.service.chat import generation_of
+from app.service.generation import Generation, Prepare
+from app.service.infill.gap import filling_of
+from app.service.models import ServedModel
+from app.service.openapi import takes
+from app.service.problems import RefusedError, ollama_error
+from app.service.reasoning import NO_THINKING, thinking_of
+from app.service.streaming import LINES, EventStream, JsonBytes, line, while_connected
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+API_VERSION = "0.13.5"  # of the Ollama whose API this is; clients ask for 0.13.4 at least
+_ABSENT = {
+    "/api/pull": "Models are not downloaded by this route",
+    "/api/create": "Models are not made by this route",
+    "/api/push": "Models are not published from here",
+    "/api/copy": "Models are not copied by this route",
+    "/api/delete": "Models are not removed by this route",
+}
+
+
+@router.api_route("/", methods=["GET", "HEAD"], response_class=PlainTextResponse)
+async def root() -> Response:
+    """What clients look for to know that somebody is there."""
+    return PlainTextResponse("Ollama is running")
+
+
+@router.api_route("/api/version", methods=["GET", "HEAD"])
+async def version() -> Response:
+    """The version whose API is spoken here."""
+    return JsonBytes({"version": API_VERSION})
+
+
+@router.api_route("/api/tags", methods=["GET", "HEAD"])
+async def tags(request: Request) -> Response:
+    """Every model that a request may name; files that the gate refuses are none."""
+    return JsonBytes({"models": [entry_of(ref, facts) for ref, facts in await models_of(request).described()]})
+
+
+@router.get("/api/ps")
+async def running(request: Request) -> Response:
+    """The models that are loaded."""
+    models = models_of(request)
+    loaded = [model for model in models.loaded if model.engine.status.state in ("loading", "ready")]
+    return JsonBytes({"models": [running_entry_of(model, await models.facts(model.ref)) for model in loaded]})
+
+
+@router.post("/api/show", openapi_extra=takes(ModelBody))
+async def show(request: Request) -> Response:
+    """All that is told of one model."""
+    body = await read_body(request, ModelBody)
+    models = models_of(request)
+    try:
+        ref = await models.find(body.model_name)
+    except UnknownModelError as error:
+        raise _not_found(body.model_name, error) from error
+    return JsonBytes(description_of(ref, await models.facts(ref), models.serving(ref)))
+
+
+@router.post("/api/chat", openapi_extra=takes(ChatBody))
+async def chat(request: Request) -> Response:
+    """The next message of a conversation; without messages the model is loaded, or let go."""
+    body = await read_body(request, ChatBody)
+    model = await _used(request, body)
+    if not body.messages:
+        return await _load(request, AnswerShape("chat", model.ref.id), body, model)
+    turn = body.turn()
+    return await _respond(request, "chat", body, model, lambda: generation_of(models_of(request), model, turn))
+
+
+@router.post("/api/generate", openapi_extra=takes(GenerateBody))
+async def generate(request: Request) -> Response:
+    """The answer to a prompt, or its continuation; without a prompt the model is loaded, or let go."""
+    body = await read_body(request, GenerateBody)
+    body.check()
+    model = await _used(request, body)
+    if not body.prompt and not body.suffix:
+        return await _load(request, AnswerShape("generate", model.ref.id), body, model)
+
+    async def prepare() -> Generation:
+        if body.gap:
+            return await filling_of(model, body.gap, (body.request(),))
+        if body.raw:
+            return Generation((body.request(body.prompt or ""),))
+        return await generation_of(models_of(request), model, body.turn())
+
+    return await _respond(request, "generate", body, model, prepare)
+
+
+@router.post("/api/embed", openapi_extra=takes(EmbedBody))
+async def embed(request: Request) -> Response:
+    """A vector of length 1 for each input."""
+    body = await read_body(request, EmbedBody)
+    model = await _used(request, body)
+
+    async def answer() -> Response:
+        if not body.inputs():
+            return JsonBytes({"model": model.ref.id, "embeddings": []})
+        embedded = await model.embed(body.inputs())
+        check_dimensions(embedded, body.dimensions)
+        vectors = [as_floats(vector) for vector in embedded.vectors]
+        return JsonBytes({"model": model.ref.id, "embeddings": vectors, "prompt_eval_count": embedded.n_tokens})
+
+    return await while_connected(request, answer())
+
+
+@router.post("/api/embeddings", openapi_extra=takes(EmbedBody))
+async def embeddings(request: Request) -> Response:
+    """The vector of one prompt."""
+    body = await read_body(request, EmbedBody)
+    model = await _used(request, body)
+
+    async def answer() -> Response:
+        if not body.prompt:
+            return JsonBytes({"embedding": []})
+        embedded = await model.embed([body.prompt])
+        return JsonBytes({"embedding": as_floats(embedded.vectors[0])})
+
+    return await while_connected(request, answer())
+
+
+@router.api_route("/api/pull", methods=["POST"])
+@router.api_route("/api/create", methods=["POST"])
+@router.api_route("/api/push", methods=["POST"])
+@router.api_route("/api/copy", methods=["POST"])
+@router.api_route("/api/delete", methods=["DELETE"])
+async def absent(request: Request) -> Response:
+    """What Ollama does to its store of models and this service does not."""
+    raise RefusedError(501, "not_implemented", f"{_ABSENT[request.url.path]}.", "Use the command localllm.")
+
+
+async def _used(request: Request, body: UseBody) -> ServedModel:
+    """Return the model that `body` names, to be kept as long as it says. Raises RefusedError in Ollama's words."""
+    idle_s = body.idle_s
+    try:
+        model = await models_of(request).named(body.model_name)
+    except UnknownModelError as error:
+        raise _not_found(body.model_name, error) from error
+    if body.keep_alive is not None:
+        model.keep_alive.keep(idle_s)
+    return model
+
+
+def _not_found(name: str, error: UnknownModelError) -> RefusedError:
+    return RefusedError(404, "model_not_found", f"model '{name[:80]}' not found.", error.remedy)
+
+
+async def _load(request: Request, shape: AnswerShape, body: UseBody, model: ServedModel) -> Response:
+    async def answer() -> Response:
+        if not body.ends_use:
+            await model.engine.ready()
+        model.keep_alive.begin_again()
+        return JsonBytes(shape.without_words("unload" if body.ends_use else "load"))
+
+    return await while_connected(request, answer())
+
+
+async def _respond(request: Request, kind: Kind, body: TextBody, model: ServedModel, prepare: Prepare) -> Response:
+    _check_thinking(body, model)
+    shape = AnswerShape(kind, model.ref.id)
+    if body.is_streamed:
+        return EventStream(_lines(shape, model, prepare), ollama_error, LINES)
+    return await while_connected(request, _whole(shape, model, prepare))
+
+
+def _check_thinking(body: TextBody, model: ServedModel) -> None:
+    if body.think and thinking_of(model.file.chat_template, "") == NO_THINKING:
+        raise RefusedError(400, "invalid_request", f'"{model.ref.id}" does not support thinking.', "Leave think out.")
+
+
+async def _lines(shape: AnswerShape, model: ServedModel, prepare: Prepare) -> AsyncGenerator[bytes, None]:
+    generation = await prepare()
+    async with aclosing(generation.parts(model)) as parts:
+        async for answer, delta in parts:
+            if delta and (frame := shape.text(delta)):
+                yield line(frame)
+            if answer.is_finished:
+                if calls := shape.calls(answer):
+                    yield line(calls)
+                yield line(shape.ending(answer))
+
+
+async def _whole(shape: AnswerShape, model: ServedModel, prepare: Prepare) -> Response:
+    generation = await prepare()
+    (answer,) = await generation.answers(model)
+    return JsonBytes(shape.whole(answer))

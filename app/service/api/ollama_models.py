@@ -1,0 +1,93 @@
+"""Models as Ollama describes them: in lists, and one by one.
+
+Owns these fields. Knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.library.resolve import ModelRef
+from app.service.api.ollama_answers import time_of
+from app.service.file_facts import FileFacts
+from app.service.models import ServedModel
+from app.service.reasoning import NO_THINKING, thinking_of
+
+__all__ = ["description_of", "entry_of", "running_entry_of"]
+
+_FOREVER = "9999-12-31T23:59:59Z"
+_UNITS = ((1e9, "B"), (1e6, "M"), (1e3, "K"))
+
+
+def entry_of(ref: ModelRef, facts: FileFacts) -> dict[str, Any]:
+    """Return a model as a list has it. `digest` tells files apart; it is not the hash of what is in them."""
+    return {
+        "name": ref.id,
+        "model": ref.id,
+        "modified_at": time_of(facts.modified_s),
+        "size": facts.card.file_bytes,
+        "digest": facts.identity,
+        "details": _details(facts),
+    }
+
+
+def running_entry_of(model: ServedModel, facts: FileFacts) -> dict[str, Any]:
+    """Return a loaded model. What part of it is on a GPU the engine does not tell."""
+    ready, expires_s = model.engine.status.ready, model.keep_alive.expires_s
+    expires_at = _FOREVER if expires_s is None else time_of(expires_s)
+    entry = {name: value for name, value in entry_of(model.ref, facts).items() if name != "modified_at"}
+    return {**entry, "expires_at": expires_at, "size_vram": 0, "context_length": ready.n_ctx if ready else 0}
+
+
+def description_of(ref: ModelRef, facts: FileFacts, model: ServedModel | None) -> dict[str, Any]:
+    """Return all that is told of one model; of a loaded one (`model`) the context it has is told, not the trained."""
+    capabilities = _capabilities(facts)
+    metadata = dict(facts.metadata)
+    if model is not None and model.engine.status.ready is not None:
+        metadata[f"{facts.card.architecture}.context_length"] = model.engine.status.ready.n_ctx
+    return {
+        "modelfile": f"FROM {ref.id}\n",
+        "parameters": "",
+        "template": f"{_hints(capabilities)}{facts.chat_template}",
+        "details": _details(facts),
+        "model_info": {**metadata, "general.parameter_count": facts.card.n_parameters},
+        "capabilities": capabilities,
+        "modified_at": time_of(facts.modified_s),
+    }
+
+
+def _details(facts: FileFacts) -> dict[str, Any]:
+    """Return the short facts. Clients look for `<family>.context_length`, so the family is the architecture."""
+    card = facts.card
+    return {
+        "parent_model": "",
+        "format": "gguf",
+        "family": card.architecture,
+        "families": [card.architecture],
+        "parameter_size": _short(card.n_parameters),
+        "quantization_level": card.file_type,
+    }
+
+
+def _capabilities(facts: FileFacts) -> list[str]:
+    if facts.only_embeds:
+        return ["embedding"]
+    optional = {
+        "tools": bool(facts.chat_template),
+        "insert": facts.card.has_fim,
+        "thinking": thinking_of(facts.chat_template, "") != NO_THINKING,
+    }
+    return ["completion", *(name for name, is_there in optional.items() if is_there)]
+
+
+def _hints(capabilities: list[str]) -> str:
+    """Return a comment in front of the template with the words that clients search templates for."""
+    words = {"tools": "tools", "insert": ".Suffix"}
+    found = [word for name, word in words.items() if name in capabilities]
+    return f"{{# {' '.join(found)} #}}" if found else ""
+
+
+def _short(count: int) -> str:
+    """Return a count as Ollama shortens it: 7.6B, 494.03M."""
+    unit, name = next(((unit, name) for unit, name in _UNITS if count >= unit), (1.0, ""))
+    return f"{count / unit:.1f}{name}" if name == "B" else f"{count / unit:.2f}{name}"

@@ -1,0 +1,62 @@
+"""OpenAI's newer dialect: /v1/responses. Nothing is stored.
+
+Owns this route; bodies and answers have modules of their own. Knows nothing of how an answer is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from fastapi import APIRouter, Request, Response
+
+from app.service.api.access import models_of
+from app.service.api.responses_answers import ResponseEvents, ResponseShape
+from app.service.api.responses_bodies import ResponsesBody
+from app.service.body import read_body
+from app.service.chat import ChatTurn, generation_of
+from app.service.models import ModelManager, ServedModel
+from app.service.openapi import takes
+from app.service.problems import openai_error
+from app.service.streaming import NAMED_EVENTS, EventStream, JsonBytes, named_event, while_connected
+from quantizer.errors import UserError
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+
+@router.post("/v1/responses", openapi_extra=takes(ResponsesBody))
+async def responses(request: Request) -> Response:
+    """The next items of a conversation."""
+    body = await read_body(request, ResponsesBody)
+    models = models_of(request)
+    turn = body.turn()
+    model = await models.named(body.model or "")
+    if body.stream:
+        return EventStream(_events(models, model, turn), openai_error, NAMED_EVENTS)
+    return await while_connected(request, _whole(models, model, turn))
+
+
+async def _events(models: ModelManager, model: ServedModel, turn: ChatTurn) -> AsyncGenerator[bytes, None]:
+    """Yield events. A client that sees neither completion nor failure asks again, so the latter is told as such."""
+    generation = await generation_of(models, model, turn)
+    events = ResponseEvents(ResponseShape(generation.requests[0].request_id, model.ref.id))
+    is_opened = False
+    try:
+        async with aclosing(generation.parts(model)) as parts:
+            async for answer, delta in parts:
+                told = [*(() if is_opened else events.opening()), *(events.news(delta) if delta else ())]
+                is_opened = True
+                for item in [*told, *(events.ending(answer) if answer.is_finished else ())]:
+                    yield named_event(item)
+    except UserError as error:
+        if not is_opened:
+            raise
+        yield named_event(events.failure(error))
+
+
+async def _whole(models: ModelManager, model: ServedModel, turn: ChatTurn) -> Response:
+    generation = await generation_of(models, model, turn)
+    (answer,) = await generation.answers(model)
+    return JsonBytes(ResponseShape(generation.requests[0].request_id, model.ref.id).whole(answer))

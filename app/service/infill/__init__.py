@@ -1,0 +1,1 @@
+"""Filling a gap in a text, for models that were trained to."""

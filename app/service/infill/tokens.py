@@ -1,0 +1,104 @@
+"""The special tokens with which a model was taught to fill gaps, as its file tells them.
+
+Owns the keys and the spellings by family. Knows nothing of prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from quantizer.header import Header
+
+__all__ = ["InfillTokens", "infill_tokens_of"]
+
+_TOKENS = "tokenizer.ggml.tokens"
+
+# Where a file gives an id, the newer key first, and how the token is spelled where it gives none (source: llama.cpp
+# src/llama-vocab.cpp @ the version vendored in llama-cpp-python 0.3.36; mistral-common for [PREFIX] and [SUFFIX]).
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    "prefix": ("fim_pre_token_id", "prefix_token_id"),
+    "suffix": ("fim_suf_token_id", "suffix_token_id"),
+    "middle": ("fim_mid_token_id", "middle_token_id"),
+    "repository": ("fim_rep_token_id",),
+    "separator": ("fim_sep_token_id",),
+}
+_SPELLINGS: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>", "<|code_prefix|>"),
+        "prefix",
+    ),
+    **dict.fromkeys(
+        ("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>", "<|code_suffix|>"),
+        "suffix",
+    ),
+    **dict.fromkeys(
+        ("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>", "<|code_middle|>"),
+        "middle",
+    ),
+    **dict.fromkeys(("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"), "repository"),
+    "<|file_sep|>": "separator",
+    "<|prefix|>": "prefix",
+    "<|suffix|>": "suffix",
+    "<|middle|>": "middle",
+    "[PREFIX]": "prefix",
+    "[SUFFIX]": "suffix",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InfillTokens:
+    """Ids of tokens before the text in front of the gap, the text behind it, and the text that fills it.
+
+    A model without `middle` fills the gap right after the prefix, which then comes last (`is_suffix_first`).
+    `repository` and `separator` stand before the names of a project and its files, `begin` before the prefix where the
+    engine begins texts with it.
+    """
+
+    prefix: int
+    suffix: int
+    middle: int | None = None
+    repository: int | None = None
+    separator: int | None = None
+    begin: int | None = None
+
+    @property
+    def is_suffix_first(self) -> bool:
+        return self.middle is None
+
+
+def infill_tokens_of(header: Header) -> InfillTokens | None:
+    """Return the tokens that the model of `header` has, None where it cannot fill gaps."""
+    if _TOKENS not in header.fields:
+        return None
+    ids = _given(header) or _spelled(header)
+    prefix, suffix = ids.get("prefix"), ids.get("suffix")
+    if prefix is None or suffix is None:
+        return None
+    return InfillTokens(
+        prefix=prefix,
+        suffix=suffix,
+        middle=ids.get("middle"),
+        repository=ids.get("repository"),
+        separator=ids.get("separator"),
+        begin=header.integer("tokenizer.ggml.bos_token_id"),
+    )
+
+
+def _given(header: Header) -> dict[str, int]:
+    """Return the ids that the file gives; one beyond the vocabulary is none."""
+    n_tokens = header.array_ref(_TOKENS).count
+    found = {
+        name: [token for key in keys if (token := header.integer(f"tokenizer.ggml.{key}")) is not None]
+        for name, keys in _KEYS.items()
+    }
+    return {name: tokens[0] for name, tokens in found.items() if tokens and 0 <= tokens[0] < n_tokens}
+
+
+def _spelled(header: Header) -> dict[str, int]:
+    """Return the ids of the tokens that are spelled as a family's, the first of each."""
+    ids: dict[str, int] = {}
+    for token, text in enumerate(header.array(_TOKENS)):
+        if isinstance(text, str) and text in _SPELLINGS:
+            ids.setdefault(_SPELLINGS[text], token)
+    return ids

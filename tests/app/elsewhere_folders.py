@@ -1,0 +1,40 @@
+"""Folders of other programs as they lay them out, with models of a hundred bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from small_models import small_model
+
+__all__ = ["hugging_face_model", "ollama_model"]
+
+
+def ollama_model(folder: Path, manifest: str, name: str = "small") -> Path:
+    """Write a model and its `manifest` (host/namespace/model/tag) into a folder of Ollama's; returns the blob."""
+    blob = _blob(folder / "blobs", "sha256-", name)
+    digest = blob.name.replace("-", ":")
+    layers = [
+        {"mediaType": "application/vnd.ollama.image.template", "digest": f"sha256:{64 * '0'}"},
+        {"mediaType": "application/vnd.ollama.image.model", "digest": digest, "size": blob.stat().st_size},
+    ]
+    path = folder / "manifests" / manifest
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"schemaVersion": 2, "layers": layers}))
+    return blob
+
+
+def hugging_face_model(cache: Path, repo: str, file: str, commit: str = "c1") -> Path:
+    """Write a model of a repository into the cache of huggingface-hub; returns its path in the commit."""
+    folder = cache / f"models--{repo.replace('/', '--')}"
+    blob = _blob(folder / "blobs", "", file)
+    path = folder / "snapshots" / commit / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(blob)
+    return path
+
+
+def _blob(folder: Path, prefix: str, name: str) -> Path:
+    made = small_model(folder / "new", name)
+    return made.replace(folder / f"{prefix}{hashlib.sha256(made.read_bytes()).hexdigest()}")

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from small_models import small_model
+
+from app.library.leftovers import discard, find_leftovers
+from app.settings import Settings
+from quantizer.journal import Journal
+from quantizer.locks import try_lock
+
+NOBODY = 4_000_000  # no process has this number: Linux ends before, and others do not get so far in a test
+PLENTY = 1 << 40
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Settings:
+    made = Settings(data_dir=tmp_path / "data", cache_dir=tmp_path / "cache")
+    small_model(made.models_dir / "me" / "x" / "m.gguf")
+    return made
+
+
+def _file(path: Path, n_bytes: int = 10, age_s: float = 0.0) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(bytes(n_bytes))
+    os.utime(path, (time.time() - age_s,) * 2)
+    return path
+
+
+def test_a_tidy_library_has_no_leftovers(library: Settings) -> None:
+    assert find_leftovers(library, PLENTY) == ()
+
+
+def test_what_a_killed_run_wrote_goes_and_models_stay(library: Settings) -> None:
+    folder = library.models_dir / "me" / "x"
+    _file(folder / ".new.gguf.0.partial", 100)
+    _file(folder / ".new.gguf.1.partial", 50)
+    _file(folder / ".new.gguf.journal", 5)
+    [leftover] = find_leftovers(library, PLENTY)
+    assert leftover.n_bytes == 155
+    assert discard(leftover)
+    assert [path.name for path in folder.iterdir()] == ["m.gguf"]
+
+
+def test_what_a_running_process_writes_stays(library: Settings) -> None:
+    folder = library.models_dir / "me" / "x"
+    partial = _file(folder / ".new.gguf.0.partial", 100)
+    journal = Journal(folder / "new.gguf")
+    assert find_leftovers(library, PLENTY) == ()
+    journal.close()
+    [leftover] = find_leftovers(library, PLENTY)
+    resumed = Journal(folder / "new.gguf")
+    assert not discard(leftover)
+    resumed.close()
+    assert partial.exists()
+
+
+def test_an_interrupted_download_goes_with_all_its_files_and_one_that_runs_stays(library: Settings) -> None:
+    folder = library.models_dir / "org" / "new" / ".fetching"
+    for name in ("big-00001-of-00002.gguf", "big-00002-of-00002.gguf", "big-00002-of-00002.gguf.journal"):
+        _file(folder / name, 100)
+    other = _file(folder / "other.gguf", 50)
+    with (folder / "other.gguf.lock").open("wb") as lock:
+        assert try_lock(lock)
+        [leftover] = find_leftovers(library, PLENTY)
+        assert (len(leftover.paths), leftover.n_bytes) == (3, 300)
+        assert discard(leftover)
+        assert other.exists()
+    [leftover] = find_leftovers(library, PLENTY)
+    assert discard(leftover)
+    assert [path.name for path in library.models_dir.iterdir()] == ["me"]
+
+
+def test_other_hidden_files_are_nobodys_leftovers(library: Settings) -> None:
+    for name in (".DS_Store", ".gitattributes", ".partial", "m.gguf.0.partial"):
+        _file(library.models_dir / "me" / "x" / name)
+    assert find_leftovers(library, PLENTY) == ()
+
+
+def test_temporary_models_go_once_nobody_touched_them_for_a_day(library: Settings) -> None:
+    old = _file(library.cache_dir / "run" / "old" / "model.gguf", 100, age_s=90_000)
+    os.utime(old.parent, (0, 0))
+    new = _file(library.cache_dir / "run" / "new" / "model.gguf", 100)
+    [leftover] = find_leftovers(library, PLENTY)
+    discard(leftover)
+    assert not old.parent.exists()
+    assert new.exists()
+
+
+@pytest.mark.parametrize("name", ["tune.json.{}", "prefix/abc/def.{}.part"])
+def test_unfinished_files_go_when_their_process_is_gone(library: Settings, name: str) -> None:
+    gone = _file(library.cache_dir / name.format(NOBODY))
+    _file(library.cache_dir / name.format(os.getpid()))
+    assert [leftover.paths for leftover in find_leftovers(library, PLENTY)] == [(gone,)]
+
+
+def test_saved_conversations_go_beyond_the_limit_the_least_recently_used_first(library: Settings) -> None:
+    folder = library.cache_dir / "prefix"
+    paths = [_file(folder / f"model{age % 2}" / str(age), 100, age_s=age) for age in (10, 20, 30, 40)]
+    found = find_leftovers(library, 250)
+    assert [leftover.paths for leftover in found] == [(path,) for path in paths[2:]]
+    assert find_leftovers(library, 400) == ()
+
+
+def test_what_is_gone_already_is_no_fault(library: Settings) -> None:
+    path = _file(library.cache_dir / f"tune.json.{NOBODY}")
+    [leftover] = find_leftovers(library, PLENTY)
+    path.unlink()
+    assert discard(leftover)

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from running import RunningService
+
+from app.service.api.docs import page
+
+
+def _document(service: RunningService) -> dict[str, Any]:
+    return dict(service.http.get("/openapi.json").json())
+
+
+def test_every_route_that_takes_a_body_says_which(service: RunningService) -> None:
+    told = _document(service)
+    without = {"/api/pull", "/api/create", "/api/push", "/api/copy"}  # refused before anything is read
+    posts = {path: operations["post"] for path, operations in told["paths"].items() if "post" in operations}
+    assert len(posts) > 25
+    assert {path for path, operation in posts.items() if "requestBody" not in operation} == without
+    for operation in posts.values():
+        assert operation["summary"].endswith((".", ";"))
+
+
+def test_every_reference_in_the_document_leads_somewhere(service: RunningService) -> None:
+    response = service.http.get("/openapi.json")
+    schemas = response.json()["components"]["schemas"]
+    names = set(re.findall(r"#/components/schemas/([^\"]+)", response.text))
+    assert names
+    assert names <= set(schemas)
+
+
+def test_the_page_loads_nothing(service: RunningService) -> None:
+    response = service.http.get("/docs")
+    assert response.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in response.headers["content-security-policy"]
+    assert not re.search(r"<script|<link|<img|https?:|@import|url\(", response.text)
+    assert "POST /v1/chat/completions" in response.text
+    assert "<code>messages</code> *" in response.text
+
+
+def test_what_the_document_says_is_text_on_the_page() -> None:
+    operation = {"summary": "<script>", "responses": {}}
+    told = {"info": {"title": "a", "version": "1"}, "paths": {"/<b>": {"get": operation}}, "components": {}}
+    assert "<script>" not in page(told)
+    assert "/&lt;b&gt;" in page(told)

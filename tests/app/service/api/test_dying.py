@@ -1,0 +1,50 @@
+"""Whatever the dialect: a worker that dies in mid-answer ends it in that dialect's words."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from running import RunningService
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kills by signal")
+
+ENDLESS = f"<say>{'word ' * 600}</say>"
+MESSAGES = [{"role": "user", "content": ENDLESS}]
+
+
+def _last_line(text: str) -> Any:
+    return json.loads(text.strip().splitlines()[-1].removeprefix("data: "))
+
+
+@pytest.fixture(scope="module")
+def dying(start_service: Callable[..., RunningService]) -> RunningService:
+    return start_service()
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "told"),
+    [
+        ("/v1/completions", {"prompt": ENDLESS}, lambda last: last["error"]["code"] == "engine_error"),
+        ("/v1/messages", {"messages": MESSAGES}, lambda last: last["error"]["type"] == "api_error"),
+        ("/v1/responses", {"input": ENDLESS}, lambda last: last["type"] == "response.failed"),
+        ("/api/chat", {"messages": MESSAGES}, lambda last: isinstance(last["error"], str)),
+        ("/completion", {"prompt": ENDLESS}, lambda last: last["error"]["code"] == 500),
+    ],
+)
+def test_a_worker_that_dies_in_mid_answer_is_told(
+    dying: RunningService, path: str, body: dict[str, Any], told: Callable[[Any], bool]
+) -> None:
+    text = ""
+    with dying.http.stream("POST", path, json=body | {"stream": True}) as response:
+        for chunk in response.iter_text():
+            if not text:
+                os.kill(dying.model()["worker_pid"], signal.SIGKILL)
+            text += chunk
+    assert told(_last_line(text))
+    assert dying.http.post("/completion", json={"prompt": "<say>well</say>"}).json()["content"] == "well"

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from running import RunningService
+
+ASK = {"prompt": "hello", "n_predict": 5, "temperature": 0, "ignore_eos": True}
+
+
+@pytest.mark.parametrize("path", ["/completion", "/completions"])
+def test_a_completion_is_told_as_llama_server_does(service: RunningService, path: str) -> None:
+    told = service.http.post(path, json=ASK).json()
+    assert len(told["content"]) == 5
+    assert (told["stop"], told["stop_type"], told["stopping_word"]) == (True, "limit", "")
+    assert (told["tokens_predicted"], told["tokens_evaluated"]) == (5, 5)
+    assert told["generation_settings"]["temperature"] == 0
+    assert told["prompt"] == "hello"
+
+
+def test_a_completion_streams_without_a_done_at_its_end(service: RunningService) -> None:
+    whole = service.http.post("/completion", json=ASK).json()
+    response = service.http.post("/completion", json=ASK | {"stream": True})
+    *texts, end = [json.loads(part.removeprefix("data: ")) for part in response.text.strip().split("\n\n")]
+    assert "".join(part["content"] for part in texts) == whole["content"]
+    assert end["stop"] is True
+    assert end["content"] == ""
+
+
+def test_the_stopping_word_is_named(service: RunningService) -> None:
+    body = {"prompt": "<say>one, two</say>", "stop": [","]}
+    told = service.http.post("/completion", json=body).json()
+    assert (told["content"], told["stop_type"], told["stopping_word"]) == ("one", "word", ",")
+
+
+def test_probabilities_come_where_they_are_asked_for(service: RunningService) -> None:
+    told = service.http.post("/completion", json=ASK | {"n_probs": 2}).json()
+    entries = told["completion_probabilities"]
+    assert "".join(entry["token"] for entry in entries) == told["content"]
+    assert all(len(entry["top_logprobs"]) == 2 for entry in entries)
+    assert "completion_probabilities" not in service.http.post("/completion", json=ASK).json()
+
+
+def test_a_template_is_applied(service: RunningService) -> None:
+    body = {"messages": [{"role": "user", "content": "hello"}]}
+    assert service.http.post("/apply-template", json=body).json() == {"prompt": "<user>hello\n<assistant>"}
+
+
+@pytest.mark.parametrize("path", ["/completion", "/apply-template"])
+def test_errors_are_in_llama_servers_shape(service: RunningService, path: str) -> None:
+    response = service.http.post(path, json={})
+    assert response.status_code == response.json()["error"]["code"] == 400
+
+
+def test_a_text_is_echoed_before_its_completion(service: RunningService) -> None:
+    body = {"prompt": "hello", "max_tokens": 5, "temperature": 0, "ignore_eos": True}
+    plain = service.http.post("/v1/completions", json=body).json()["choices"][0]["text"]
+    echoed = service.http.post("/v1/completions", json=body | {"echo": True}).json()["choices"][0]["text"]
+    streamed = service.http.post("/v1/completions", json=body | {"echo": True, "stream": True}).text
+    parts = [json.loads(part.removeprefix("data: ")) for part in streamed.strip().split("\n\n")[:-1]]
+    assert echoed == f"hello{plain}" == "".join(part["choices"][0]["text"] for part in parts)
+    assert service.http.post("/v1/completions", json=body | {"echo": True, "logprobs": 1}).status_code == 400

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import json
+
+from running import RunningService
+
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5}
+
+
+def test_models_say_what_they_are_and_whether_they_are_loaded(service: RunningService) -> None:
+    listed = service.http.get("/api/v0/models").json()["data"]
+    (entry,) = [entry for entry in listed if entry["id"] == "tiny"]
+    assert entry == service.http.get("/api/v0/models/tiny").json()
+    assert (entry["type"], entry["arch"], entry["state"]) == ("llm", "llama", "loaded")
+    assert (entry["max_context_length"], entry["loaded_context_length"]) == (128, 4096)
+    assert entry["capabilities"] == ["tool_use"]
+
+
+def test_chat_and_completions_are_openais(service: RunningService) -> None:
+    response = service.http.post("/api/v0/chat/completions", json=CHAT | {"stream": True})
+    *events, done = response.text.strip().split("\n\n")
+    assert done == "data: [DONE]"
+    for event in events:
+        assert event.startswith("data: ")
+        chunk = json.loads(event.removeprefix("data: "))
+        assert isinstance(chunk["created"], int)
+        assert {"index", "delta"} <= set(chunk["choices"][0])
+    completion = service.http.post("/api/v0/completions", json={"prompt": "hello", "max_tokens": 5}).json()
+    assert completion["object"] == "text_completion"
+    assert len(service.http.post("/api/v0/embeddings", json={"input": "a"}).json()["data"][0]["embedding"]) == 8
+
+
+def test_errors_are_openais_too(service: RunningService) -> None:
+    for path in ("/api/v0/models/nope", "/api/v0/nope"):
+        response = service.http.get(path)
+        assert response.status_code == 404
+        assert response.json()["error"]["message"]

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.service.infill.prompt import InfillParts, infill_prompt
+from app.service.infill.tokens import InfillTokens
+
+PRE, SUF, MID, REP, SEP, BOS = 1, 2, 3, 4, 5, 6
+TOKENS = InfillTokens(prefix=PRE, suffix=SUF, middle=MID, repository=REP, separator=SEP)
+GAP = InfillParts(prefix=(10, 11), suffix=(20,), project=(30,), file_name=(40,))
+N_CTX = 512
+
+texts = st.lists(st.integers(10, 99), max_size=400).map(tuple)
+
+
+def test_the_gap_stands_between_its_marks() -> None:
+    assert infill_prompt(GAP, TOKENS, N_CTX, 8) == (PRE, 10, 11, SUF, 20, MID)
+
+
+def test_the_begin_of_texts_stands_right_before_the_prefix() -> None:
+    parts = replace(GAP, extras=[(50, 51)])
+    tokens = replace(TOKENS, begin=BOS)
+    assert infill_prompt(parts, tokens, N_CTX, 8) == (REP, 30, SEP, 50, 51, SEP, 40, BOS, PRE, 10, 11, SUF, 20, MID)
+
+
+def test_a_model_without_a_middle_is_given_the_suffix_first() -> None:
+    assert infill_prompt(GAP, replace(TOKENS, middle=None), N_CTX, 8) == (SUF, 20, PRE, 10, 11)
+
+
+def test_without_marks_for_files_their_text_stands_alone() -> None:
+    tokens = replace(TOKENS, repository=None, separator=None)
+    assert infill_prompt(replace(GAP, extras=[(50,), (51,)]), tokens, N_CTX, 8) == (50, 51, PRE, 10, 11, SUF, 20, MID)
+
+
+def test_the_least_helpful_files_give_way_whole() -> None:
+    extras = [(50,) * 100, (51,) * 100, (52,) * 60]
+    prompt = infill_prompt(replace(GAP, extras=extras), TOKENS, N_CTX, 64)
+    assert prompt.count(52) == 60
+    assert prompt.count(51) == 100
+    assert 50 not in prompt
+
+
+def test_a_file_that_does_not_fit_at_all_leaves_no_empty_project() -> None:
+    prompt = infill_prompt(replace(GAP, extras=[(50,) * 500]), TOKENS, N_CTX, 64)
+    assert prompt == (PRE, 10, 11, SUF, 20, MID)
+
+
+def test_a_keystroke_later_the_prompt_still_begins_with_what_was_computed() -> None:
+    prefix = tuple(range(100, 500))
+    prompts = [infill_prompt(replace(GAP, prefix=prefix[:n]), TOKENS, N_CTX, 8) for n in range(300, 400)]
+    begins = [prompt[:100] for prompt in prompts]
+    n_moves = sum(one != other for one, other in pairwise(begins))
+    assert n_moves <= 9, "the begin moves on once in 12 tokens"
+
+
+@given(texts, texts, st.lists(texts, max_size=4), st.integers(16, 1024), st.none() | st.integers(0, 400))
+def test_prompt_and_answer_fit_the_context_and_the_gap_is_kept(
+    prefix: tuple[int, ...], suffix: tuple[int, ...], extras: list[tuple[int, ...]], n_ctx: int, n_answer: int | None
+) -> None:
+    parts = InfillParts(prefix=prefix, suffix=suffix, extras=extras, project=(30,), file_name=(40,))
+    prompt = infill_prompt(parts, replace(TOKENS, begin=BOS), n_ctx, n_answer)
+    assert len(prompt) + min(n_answer or 0, n_ctx // 4) <= n_ctx
+    told = prompt[prompt.index(PRE) + 1 : prompt.index(SUF)]
+    assert prefix[len(prefix) - len(told) :] == told
+    assert len(told) == len(prefix) or len(told) >= n_ctx // 4
+    behind = prompt[prompt.index(SUF) + 1 : prompt.index(MID)]
+    assert suffix[: len(behind)] == behind
+
+
+@pytest.mark.parametrize("n_ctx", [16, 4096, 1 << 20])
+def test_the_window_around_the_gap_has_bounds(n_ctx: int) -> None:
+    parts = replace(GAP, prefix=(10,) * 9000, suffix=(20,) * 9000)
+    prompt = infill_prompt(parts, TOKENS, n_ctx, 8)
+    window = min(2048, n_ctx // 2)
+    assert prompt.count(20) == window // 4
+    assert 0.9 * (window * 3 // 4) <= prompt.count(10) <= window * 3 // 4

@@ -1,0 +1,139 @@
+"""Runs the clients that people use against a real service: `uv run python tests/clients/run.py [--only NAME,NAME]`.
+
+Each is installed in the version of the table, in a folder of its own, and given a home of its own. Exits with 1 where
+one fails. Needs uv, npm and node; see README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.processes import python_module
+
+__all__ = ["CLIENTS", "Client"]
+
+_HERE = Path(__file__).parent
+_TIMEOUT_S = 300
+_OTHERS_SETTINGS = ("OPENAI_", "ANTHROPIC_", "CLAUDE")  # of whoever runs this
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A package in one version, and the script that uses it; `command` is what it installs for a shell, if it does."""
+
+    name: str
+    package: str
+    script: str
+    command: str = ""
+    also: str = ""  # a package that this one needs and does not name
+
+    @property
+    def is_node(self) -> bool:
+        return "@" in self.package
+
+
+CLIENTS = (
+    Client("openai", "openai==3.54.0", "with_openai.py"),
+    Client("anthropic", "anthropic==2.12.0", "with_anthropic.py"),
+    Client("ollama", "ollama==0.6.3", "with_ollama.py"),
+    Client("langchain-openai", "langchain-openai==1.7.3", "with_langchain_openai.py"),
+    Client("langchain-ollama", "langchain-ollama==1.1.0", "with_langchain_ollama.py"),
+    Client("litellm", "litellm==1.106.2", "with_litellm.py", also="mcp==2.3.0"),
+    Client("llm", "llm==0.36", "with_llm.py"),
+    Client("instructor", "instructor==1.17.0", "with_instructor.py"),
+    Client("aider", "aider-chat==0.86.2", "with_aider.py"),
+    Client("openai-js", "openai@6.49.0", "with_openai.mjs"),
+    Client("anthropic-js", "@anthropic-ai/sdk@1.12.0", "with_anthropic.mjs"),
+    Client("ollama-js", "ollama@0.6.4", "with_ollama.mjs"),
+    Client("claude-code", "@anthropic-ai/claude-code@2.1.197", "with_claude_code.py", "claude"),
+    Client("codex", "@openai/codex@0.169.0", "with_codex.py", "codex"),
+)
+
+
+@contextmanager
+def served(home: Path, **settings: str) -> Iterator[str]:
+    """Run a service with the guide, and yield where it is."""
+    own = {f"LOCALLLM_{name.upper()}": value for name, value in settings.items()}
+    folders = {f"LOCALLLM_{name}_DIR": str(home / name.lower()) for name in ("DATA", "CACHE")}
+    environment = {**os.environ, "LOCALLLM_CONFIG": str(home / "config.toml"), "LOCALLLM_PORT": "0", **folders, **own}
+    command = python_module("app.cli.main", "serve", "--owned")
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())["url"]
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def install(client: Client, folder: Path) -> None:
+    """Put `client` into `folder`, unless it is there."""
+    if folder.exists():
+        return
+    npm = shutil.which("npm") or "npm"
+    node = [npm, "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder)]
+    python = ["uv", "pip", "install", "--quiet", "--python", sys.executable, "--target", str(folder)]
+    packages = [client.package, *filter(None, (client.also,))]
+    subprocess.run([*(node if client.is_node else python), *packages], check=True)
+
+
+def run(client: Client, folder: Path, urls: dict[str, str]) -> str:
+    """Run the script of `client`; return what it said where it failed, "" where all was well."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(_OTHERS_SETTINGS)},
+            **urls,
+            "HOME": home,
+            "LLM_USER_PATH": str(Path(home, "llm")),
+            "CLIENT_COMMAND": str(folder / "node_modules" / ".bin" / client.command),
+            "PYTHONPATH": os.pathsep.join((str(folder), str(_HERE))),
+            "NO_PROXY": "127.0.0.1",
+        }
+        command = _command(client, folder)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S)
+    return "" if done.returncode == 0 else done.stdout[-2000:] + done.stderr[-2000:]
+
+
+def _command(client: Client, folder: Path) -> list[str]:
+    """Return how the script is run; one for node has to lie beside what it imports."""
+    if not client.script.endswith(".mjs"):
+        return [sys.executable, "-P", str(_HERE / client.script)]
+    for name in ("asking.mjs", client.script):
+        shutil.copy(_HERE / name, folder / name)
+    return [shutil.which("node") or "node", str(folder / client.script)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="names, separated by commas")
+    parser.add_argument("--keep", type=Path, help="a folder for what is installed")
+    options = parser.parse_args()
+    only = options.only.split(",") if options.only else [client.name for client in CLIENTS]
+    n_failed = 0
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
+        guide = stack.enter_context(served(home, engine="llama", model="guide", idle_tune="false"))
+        fake = stack.enter_context(served(home, engine="fake", model="guide", ctx="262144"))
+        urls = {"LOCALLLM_GUIDE_URL": guide, "LOCALLLM_FAKE_URL": fake}
+        for client in (client for client in CLIENTS if client.name in only):
+            folder = (options.keep or home) / client.name
+            install(client, folder)
+            begun_s = time.monotonic()
+            fault = run(client, folder, urls)
+            n_failed += bool(fault)
+            print(f"{'FAIL' if fault else 'ok':4}  {client.package:36} {time.monotonic() - begun_s:5.1f} s", flush=True)
+            print(fault, end="", flush=True)
+    return min(n_failed, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
