@@ -184,9 +184,12 @@ class ServiceClient:
             models=tuple(_model_status(item) for item in data["models"]),
         )
 
-    async def load(self, model: str) -> str:
-        """Start loading `model` (guide, a name or a path to a GGUF) and return its id without waiting for it."""
-        data = await self._call("POST", "/api/localllm/load", {"model": model})
+    async def load(self, model: str, when_unfit: str = "") -> str:
+        """Start loading `model` (guide, a name or a path to a GGUF) and return its id without waiting for it.
+
+        `when_unfit` says what comes of one that fits only in part: "warn", "ask", "load"; "" leaves it to the service.
+        """
+        data = await self._call("POST", "/api/localllm/load", {"model": model, "when_unfit": when_unfit or None})
         return str(data["id"])
 
     async def count_tokens(self, text: str, model: str = "") -> int:

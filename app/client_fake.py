@@ -70,7 +70,7 @@ class ScriptedClient:
         """Return `model` as the service's only model."""
         return ServiceStatus(version="0", default_model=self.model.id, models=(self.model,))
 
-    async def load(self, model: str) -> str:  # noqa: ARG002 - the one model stands for every name
+    async def load(self, model: str, when_unfit: str = "") -> str:  # noqa: ARG002 - the one model stands for every name
         """Return the id of the only model."""
         return self.model.id
 

@@ -20,7 +20,7 @@ from app.client import ModelStatus, ServiceClient, error_of
 from app.library.resolve import portable
 from app.processes import apart_from_terminal, child_environment, python_module
 from app.settings import ENVIRONMENT_PREFIX, Settings
-from quantizer.errors import EngineError, ServiceError, UserError
+from quantizer.errors import EngineError, ServiceError, UnfitError, UserError
 
 __all__ = ["load_model", "open_service"]
 
@@ -49,20 +49,29 @@ async def open_service(settings: Settings, model: str | None = None) -> AsyncIte
 
 
 async def load_model(
-    client: ServiceClient, model: str, on_status: Callable[[ModelStatus], None] | None = None
+    client: ServiceClient,
+    model: str,
+    on_status: Callable[[ModelStatus], None] | None = None,
+    *,
+    when_unfit: str = "",
+    agrees: Callable[[UnfitError], bool] = lambda _: False,
 ) -> ModelStatus:
     """Load `model` (empty: the service's default), tell `on_status` how far it is, and return when it is ready.
 
-    Raises what made loading fail.
+    `agrees` is asked of a model that is loaded only with a yes; see `ServiceClient.load` for `when_unfit`. Raises what
+    made loading fail.
     """
-    model_id = await client.load(portable(model) if model else "")
+    name = portable(model) if model else ""
+    model_id = await client.load(name, when_unfit)
     while True:
         status = (await client.status()).model(model_id)
         if status is None:
             raise ServiceError(f"The service no longer has the model {model_id}.", "Try again.")
         if on_status is not None:
             on_status(status)
-        if status.state == "failed":
+        if status.state == "failed" and isinstance(status.error, UnfitError) and agrees(status.error):
+            await client.load(name, "load")
+        elif status.state == "failed":
             raise status.error or EngineError(f"The model {model_id} could not be loaded.", "Try again.")
         if status.state == "ready":
             return status

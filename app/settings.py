@@ -39,6 +39,9 @@ class Settings:
     draft: str = ""  # a small model with the same vocabulary that drafts for the default model
     lora: tuple[str, ...] = ()  # adapters of the default model, each FILE or FILE=NAME
     control_vector: tuple[str, ...] = ()  # directions added in the default model, each FILE or FILE=SCALE
+    gpu: bool = True  # use what GPUs there are; without, everything is the processor's
+    rpc: str = ""  # llama.cpp RPC servers whose devices are used too, host:port, separated by commas
+    when_unfit: str = "warn"  # of a model that fits only in part: "warn", "ask" first, or "load" it without a word
     idle_tune: bool = True  # measure in quiet moments how a model that is new here runs fastest
     anticipate: bool = True  # compute in quiet moments what the next turn of a chat is sure to begin with
     origins: str = ""  # web pages that may use the service, such as http://localhost:3000, separated by commas

@@ -13,7 +13,7 @@ from offload.placement import Placement
 from offload.profile import Layer, ModelProfile
 from offload.speed import Work
 
-__all__ = ["Share", "allocate", "decode_work", "prefill_work"]
+__all__ = ["Share", "allocate", "decode_work", "prefill_work", "with_compute"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +71,17 @@ def allocate(profile: ModelProfile, machine: Machine, placement: Placement) -> t
             parts[name].append(_Part(profile.tied_bytes))
         end = start
     parts[machine.host.name] += [_staying(layer, is_split=False) for layer in profile.layers[:end]]
-    host = _share(profile, machine.host, end, parts[machine.host.name])
-    return (*(_share(profile, gpu, counts.get(gpu.name, 0), parts[gpu.name]) for gpu in machine.gpus), host)
+    last = next((name for name, count in counts.items() if count), machine.host.name)
+
+    def share(device: Device, n_layers: int) -> Share:
+        return _share(profile, device, n_layers, parts[device.name], has_output=device.name == last)
+
+    return (*(share(gpu, counts.get(gpu.name, 0)) for gpu in machine.gpus), share(machine.host, end))
+
+
+def with_compute(shares: Sequence[Share], compute_bytes: Mapping[str, int]) -> tuple[Share, ...]:
+    """Return `shares` with the bytes that devices compute in as somebody measured them, by name."""
+    return tuple(replace(share, compute_bytes=compute_bytes.get(share.device.name, 0)) for share in shares)
 
 
 def decode_work(shares: Sequence[Share], placement: Placement) -> Work:
@@ -95,17 +104,18 @@ def _work(shares: Sequence[Share], placement: Placement, read_bytes: Mapping[str
     )
 
 
-def _share(profile: ModelProfile, device: Device, n_layers: int, parts: Sequence[_Part]) -> Share:
+def _share(profile: ModelProfile, device: Device, n_layers: int, parts: Sequence[_Part], *, has_output: bool) -> Share:
     is_host = device.kind is DeviceKind.CPU
     weight_bytes = sum(part.weight_bytes for part in parts)
     weights_read, cache_read = sum(part.read_bytes for part in parts), sum(part.cache_read_bytes for part in parts)
     beside = sum(part.unpacking_bytes for part in parts) if is_host else cache_read
+    compute_bytes = profile.compute_bytes if has_output else profile.inner_compute_bytes
     return Share(
         device=device,
         n_layers=n_layers,
         weight_bytes=weight_bytes + (profile.input_bytes if is_host else 0),
         cache_bytes=sum(part.cache_bytes for part in parts),
-        compute_bytes=profile.compute_bytes if parts else 0,
+        compute_bytes=compute_bytes if parts else 0,
         host_bytes=profile.host_bytes if is_host else 0,
         read_bytes=weights_read + cache_read,
         operations=sum(part.operations for part in parts),

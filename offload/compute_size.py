@@ -67,11 +67,16 @@ def _feed_forward_width(header: Header, n_layers: int) -> int:
     return (n_used * expert if n_used else dense) * (3 if is_gated else 1)
 
 
-def compute_bytes(shape: GraphShape, n_cells: int, *, n_ubatch: int = 512, is_fused: bool = True) -> int:
-    """Return the bytes that a pass of `n_ubatch` tokens over a cache of `n_cells` takes, within 15 %."""
+def compute_bytes(
+    shape: GraphShape, n_cells: int, *, n_ubatch: int = 512, is_fused: bool = True, has_output: bool = True
+) -> int:
+    """Return the bytes that a pass of `n_ubatch` tokens over a cache of `n_cells` takes, within 15 %.
+
+    A device that has layers and not the output makes no logits.
+    """
     n_cells = n_cells if shape.n_logits else n_ubatch
     mask = shape.n_masks * n_cells * (0.5 if is_fused else 1.0) if shape.has_attention else 0.0
-    logits = shape.n_logits + 2 * shape.n_embd
+    logits = shape.n_logits + 2 * shape.n_embd if has_output else 0
     feed_forward = mask + shape.feed_forward_width + 3.5 * shape.n_embd
     attention = mask + 3 * shape.n_embd + 2 * shape.query_width + shape.key_value_width
     if shape.has_attention and not is_fused:

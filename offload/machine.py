@@ -23,7 +23,10 @@ class DeviceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One processor with memory. `bytes_per_s` is what it reads there, `link_bytes_per_s` what crosses to it."""
+    """One processor with memory. `bytes_per_s` is what it reads there, `link_bytes_per_s` what crosses to it.
+
+    `link_latency_s`, the time of asking and getting an answer, is known of devices of other machines only.
+    """
 
     name: str
     kind: DeviceKind
@@ -31,7 +34,13 @@ class Device:
     free_bytes: int
     bytes_per_s: float | None = None
     link_bytes_per_s: float | None = None
+    link_latency_s: float | None = None
     description: str = ""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether another machine has it."""
+        return self.link_latency_s is not None
 
     @property
     def shares_host(self) -> bool:

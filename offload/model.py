@@ -46,7 +46,11 @@ class PlannedModel:
     def profile(self, setting: Setting) -> ModelProfile:
         """What it takes under `setting`. Raises UsageError for a cache it cannot have."""
         profile = profile_of(self.header, self.tensors, setting)
-        return replace(profile, compute_bytes=int(profile.compute_bytes * self.compute_scale))
+        return replace(
+            profile,
+            compute_bytes=int(profile.compute_bytes * self.compute_scale),
+            inner_compute_bytes=int(profile.inner_compute_bytes * self.compute_scale),
+        )
 
     def quantized(self, file_type: FileType) -> PlannedModel:
         """The same model as `localllm quantize` would make it."""

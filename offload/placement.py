@@ -34,8 +34,8 @@ class Placement:
     """`gpu_layers` by GPU in the order of `gpus`, the output counted as one; the rest is the processor's.
 
     `gpus` are names; the first takes the last layers, the next those before. The layers before `n_split` keep their
-    movable part with the processor even when they are on a GPU. A token crosses between devices `n_crossings` times
-    and takes `token_s`.
+    movable part with the processor even when they are on a GPU, and where it `has_cache_on_host` all of them their
+    cache. A token crosses between devices `n_crossings` times and takes `token_s`.
     """
 
     gpus: tuple[str, ...]
@@ -43,6 +43,7 @@ class Placement:
     n_split: int
     n_crossings: int
     token_s: float
+    has_cache_on_host: bool = False
 
     @property
     def n_on_gpus(self) -> int:
@@ -219,6 +220,7 @@ def _best(
     reading_s = [fill.sums(tables.read_on_gpu) * rates.seconds_per_byte[fill.gpu.name] for fill in fills]
     token_s = sum(reading_s, start=tables.host_s) + n_crossings * rates.crossing_s
     token_s = token_s + rates.overhead_s(len(profile.layers))
+    token_s = token_s + sum(fill.is_used * rates.latency_s.get(fill.gpu.name, 0.0) for fill in fills)
     token_s = np.where(filling.has_room & _is_held(profile, machine, tables, fills), token_s, np.inf)
     row, column = np.unravel_index(np.argmin(token_s), token_s.shape)
     if not np.isfinite(token_s[row, column]):

@@ -22,9 +22,10 @@ __all__ = ["Plan", "PlanQuestion", "plan"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanQuestion:
-    """How a model is wanted. `n_ctx` 0 leaves the context open; all sequences share one cache."""
+    """How a model is wanted. `n_ctx` 0 leaves the context open, `n_cells` 0 how many cells all sequences share."""
 
     n_ctx: int = 0
+    n_cells: int = 0
     kv_types: KvTypes
     n_sequences: int = 1
     is_fused: bool = True
@@ -71,7 +72,7 @@ def _setting(model: PlannedModel, question: PlanQuestion) -> Setting:
     n_ctx = question.n_ctx or min(model.n_ctx_train or DEFAULT_N_CTX, DEFAULT_N_CTX)
     return Setting(
         n_ctx=n_ctx,
-        n_cells=max(n_ctx, min(n_ctx * question.n_sequences, DEFAULT_N_CELLS)),
+        n_cells=question.n_cells or max(n_ctx, min(n_ctx * question.n_sequences, DEFAULT_N_CELLS)),
         kv_types=question.kv_types,
         n_sequences=question.n_sequences,
         depth=min(n_ctx, DEFAULT_DEPTH),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from offload.cache_size import CacheCells, cache_layers, cells_for
 from offload.compute_size import compute_bytes, graph_shape_of, output_bytes
@@ -74,14 +75,15 @@ class Layer:
 class ModelProfile:
     """One model under one setting. `layers` end with the output.
 
-    `input_bytes` always lie with the processor; `tied_bytes` lie a second time on the device of the output;
-    `compute_bytes` are taken by every device that has a layer.
+    `input_bytes` always lie with the processor; `tied_bytes` lie a second time on the device of the output, which takes
+    `compute_bytes`; every other device that has a layer takes `inner_compute_bytes`, for it makes no logits.
     """
 
     layers: tuple[Layer, ...]
     input_bytes: int
     tied_bytes: int
     compute_bytes: int
+    inner_compute_bytes: int
     host_bytes: int
     has_experts: bool
     is_exact: bool
@@ -117,12 +119,14 @@ def profile_of(header: Header, tensors: Sequence[TensorInfo], setting: Setting) 
     attending = attention_bytes(header, caches, setting.depth, is_fused=setting.is_fused)
     layers = [_layer(*parts) for parts in zip(weights.layers, kept, read, attending, strict=True)]
     output = _layer(weights.output, 0, 0, 0.0)
+    computing = partial(compute_bytes, shape, cells.n_full, n_ubatch=setting.n_ubatch, is_fused=setting.is_fused)
     inputs_bytes = shape.n_embd * setting.n_ubatch * _FLOAT_BYTES
     return ModelProfile(
         layers=(*layers, output),
         input_bytes=weights.input.n_bytes,
         tied_bytes=weights.tied_bytes,
-        compute_bytes=compute_bytes(shape, cells.n_full, n_ubatch=setting.n_ubatch, is_fused=setting.is_fused),
+        compute_bytes=computing(),
+        inner_compute_bytes=computing(has_output=False),
         host_bytes=output_bytes(shape, setting.n_sequences) + inputs_bytes + _OVERHEAD_BYTES,
         has_experts=weights.has_experts,
         is_exact=caches.is_complete,

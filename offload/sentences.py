@@ -12,7 +12,7 @@ from offload.machine import Device
 from offload.speed import Rates
 from offload.wording import gigabytes_per_s, memory, speed
 
-__all__ = ["warnings_of"]
+__all__ = ["warnings_of", "what_fits"]
 
 
 def warnings_of(found: Assessment, rates: Rates) -> tuple[str, ...]:
@@ -24,7 +24,7 @@ def _sentences(found: Assessment, rates: Rates) -> Iterator[str]:
     if found.verdict is Verdict.WONT_RUN:
         yield _too_large(found)
     if found.verdict is Verdict.PARTIAL:
-        yield f"{_what_fits(found)}{_what_it_costs(found)}."
+        yield f"{what_fits(found)}{_what_it_costs(found)}."
     if found.verdict is Verdict.TIGHT:
         yield "It fits with little to spare: another program that takes memory may make loading fail."
     for device in _unknown(found, rates):
@@ -40,7 +40,8 @@ def _too_large(found: Assessment) -> str:
     return f"It needs {memory(profile.total_bytes)} ({parts}) and {memory(free)} are free, of which some must stay so."
 
 
-def _what_fits(found: Assessment) -> str:
+def what_fits(found: Assessment) -> str:
+    """Say how much of a model that runs is on GPUs: 20 of 33 layers fit."""
     placement, n_layers = found.placement, len(found.profile.layers)
     assert placement is not None
     n_split = max(0, placement.n_split - (n_layers - placement.n_on_gpus))

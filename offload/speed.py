@@ -31,7 +31,8 @@ class Rates:
     """What a machine takes for what it does, by names of devices.
 
     `known` are the devices whose figures were published, measured or given; a plan for others cannot tell a speed.
-    `attention_seconds_per_byte` is the processor's. `uncertainty` is the share by which a prediction may be off.
+    `attention_seconds_per_byte` is the processor's. `latency_s` is what a step waits for each device of another machine
+    that it uses. `uncertainty` is the share by which a prediction may be off.
     """
 
     seconds_per_byte: Mapping[str, float]
@@ -39,6 +40,7 @@ class Rates:
     link_seconds_per_byte: Mapping[str, float]
     known: frozenset[str]
     attention_seconds_per_byte: float
+    latency_s: Mapping[str, float] = field(default_factory=dict)
     crossing_s: float = _CROSSING_S
     layer_s: float = _LAYER_S
     fixed_s: float = _FIXED_S
@@ -75,8 +77,11 @@ def expected_rates(machine: Machine) -> Rates:
         seconds_per_operation={
             device.name: 1 / (_OPERATIONS_PER_BYTE[device.kind] * bandwidths[device.name]) for device in devices
         },
-        link_seconds_per_byte={device.name: _link_seconds_per_byte(device) for device in machine.gpus},
+        link_seconds_per_byte={
+            device.name: _link_seconds_per_byte(device) for device in machine.gpus if not device.is_remote
+        },
         known=frozenset(device.name for device in devices if device.bytes_per_s),
+        latency_s={device.name: device.link_latency_s for device in machine.gpus if device.link_latency_s is not None},
     )
 
 
@@ -84,7 +89,8 @@ def decode_s(work: Work, rates: Rates) -> float:
     """Return the seconds that one token of an answer takes: reading, one device after the other."""
     reading_s = sum(n_bytes * rates.seconds_per_byte[name] for name, n_bytes in work.read_bytes.items())
     attending_s = work.attention_bytes * rates.attention_seconds_per_byte
-    return reading_s + attending_s + rates.overhead_s(work.n_layers, work.n_crossings)
+    overhead_s = _waiting_s(work, rates) + rates.overhead_s(work.n_layers, work.n_crossings)
+    return reading_s + attending_s + overhead_s
 
 
 def prefill_s(work: Work, rates: Rates, host: str, n_ubatch: int) -> float:
@@ -96,7 +102,12 @@ def prefill_s(work: Work, rates: Rates, host: str, n_ubatch: int) -> float:
     seconds = {name: _busy_s(work, rates, name, n_ubatch) for name in work.operations}
     if host in seconds:
         seconds[host] = min([seconds[host], *_lent_s(work, rates, host, n_ubatch)])
-    return sum(seconds.values()) + rates.overhead_s(work.n_layers, work.n_crossings) / n_ubatch
+    overhead_s = _waiting_s(work, rates) + rates.overhead_s(work.n_layers, work.n_crossings)
+    return sum(seconds.values()) + overhead_s / n_ubatch
+
+
+def _waiting_s(work: Work, rates: Rates) -> float:
+    return sum(rates.latency_s.get(name, 0.0) for name, n_bytes in work.read_bytes.items() if n_bytes)
 
 
 def _busy_s(work: Work, rates: Rates, name: str, n_ubatch: int) -> float:

@@ -7,6 +7,7 @@
         ├── CheckpointError           a checkpoint folder that cannot be converted
         ├── StorageError              disk full, no permission, output in the way
         ├── EngineError               the native engine refused, or its process died
+        │   └── UnfitError            a model that runs slowly or not at all here waits for a yes
         ├── RequestError              a request that cannot be served as asked
         │   └── ContextOverflowError  more tokens than the context holds
         └── ServiceError              the local service cannot be reached or started
@@ -27,6 +28,7 @@ __all__ = [
     "RequestError",
     "ServiceError",
     "StorageError",
+    "UnfitError",
     "UsageError",
     "UserError",
     "rebuild",
@@ -73,6 +75,10 @@ class EngineError(UserError):
     """The native engine refused or died; the cause carries its last words."""
 
 
+class UnfitError(EngineError):
+    """A model of which only a part fits where it is fast, or none: it is not loaded before somebody agrees."""
+
+
 class RequestError(UserError):
     """A request whose parameters or prompt cannot be served."""
 
@@ -105,6 +111,7 @@ _KINDS: dict[str, type[UserError]] = {
         CheckpointError,
         StorageError,
         EngineError,
+        UnfitError,
         RequestError,
         ServiceError,
     )

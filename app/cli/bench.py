@@ -104,6 +104,7 @@ def _read_bytes(model: str, settings: Settings) -> int:
 def _predicted(model: str, settings: Settings) -> _Predicted:
     """Return what the planner says of `model` by work and case, before this measures it."""
     from app.bench.workloads import DEPTHS, PREFILL_TOKENS, decode_case, prefill_case
+    from app.cli.rpc_option import told_endpoints
     from app.engine.machine import survey
     from app.engine.question import question_of
     from app.engine.rates import rates_here
@@ -112,7 +113,7 @@ def _predicted(model: str, settings: Settings) -> _Predicted:
     from offload.prediction import predict
     from quantizer.gate import admit, tensors_of
 
-    header, machine = admit(resolve(model, settings).path), survey().machine
+    header, machine = admit(resolve(model, settings).path), survey(told_endpoints(settings)).machine
     rates = rates_here(machine, settings.cache_dir, settings.threads)
     candidate = PlannedModel(header, tensors_of(header))
     found = predict(candidate, question_of(settings, machine), machine, rates, DEPTHS)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from app.cli.completions import complete_model
+from app.cli.rpc_option import rpc_option, told_endpoints
 from app.terminal import printable
 
 if TYPE_CHECKING:
@@ -21,9 +23,10 @@ __all__ = ["doctor"]
 
 
 @click.command()
-@click.argument("model", required=False)
+@click.argument("model", required=False, shell_complete=complete_model)
+@rpc_option
 @click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
-def doctor(model: str | None, wants_json: bool) -> None:
+def doctor(model: str | None, rpc: str | None, wants_json: bool) -> None:
     """Look at processor, memory, GPUs, disk and the build of llama.cpp, in a few seconds.
 
     With MODEL (guide, a path to a GGUF, or a name in the library) it is asked for an answer too, and what holds it back
@@ -33,7 +36,7 @@ def doctor(model: str | None, wants_json: bool) -> None:
     from app.settings import load_settings
     from offload.health import problems_of
 
-    settings = load_settings()
+    settings = load_settings({"rpc": rpc})
     findings = _findings(settings, model)
     problems = problems_of(findings)
     examination = examined(model, settings, findings.machine) if model else None
@@ -59,7 +62,7 @@ def _findings(settings: Settings, model: str | None) -> Findings:
     from offload.cpu import has_avx2
     from offload.health import Findings
 
-    found = survey()
+    found = survey(told_endpoints(settings))
     return Findings(
         machine=found.machine,
         engine_version=metadata.version("llama-cpp-python"),
@@ -100,7 +103,7 @@ def _lines(findings: Findings, problems: tuple[Problem, ...]) -> Iterator[str]:
     yield f"processor  {cpu_model()}, {default_threads()} cores"
     yield f"memory     {_memory(machine.host)}"
     for gpu in machine.gpus:
-        yield f"{gpu.name:<10} {gpu.description}, {_memory(gpu)}"
+        yield f"{gpu.name:<10} {gpu.description}, {_memory(gpu)}{_link(gpu)}"
     if not machine.gpus:
         yield "GPU        none that this build of llama.cpp can use"
     yield f"models     {_disk(findings.disk_bytes_per_s)}"
@@ -119,6 +122,13 @@ def _disk(bytes_per_s: float | None) -> str:
         if bytes_per_s
         else "how fast they are read from disk is unknown"
     )
+
+
+def _link(gpu: Device) -> str:
+    """Say how a device of another machine is reached."""
+    if gpu.link_latency_s is None or gpu.link_bytes_per_s is None:
+        return ""
+    return f", reached in {gpu.link_latency_s * 1000:.1f} ms at {gpu.link_bytes_per_s / 1e9:.2g} GB/s"
 
 
 def _memory(device: Device) -> str:

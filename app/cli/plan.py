@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from app.cli.completions import complete_model
+from app.cli.rpc_option import rpc_option, told_endpoints
 from app.terminal import printable
 
 if TYPE_CHECKING:
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from offload.machine import Machine
     from offload.model import PlannedModel
     from offload.plan import Plan
-    from offload.speed import Rates
+    from offload.profile import Setting
 
 __all__ = ["plan"]
 
@@ -28,6 +30,7 @@ _MOST_N_CTX = 1 << 30  # llama.cpp counts cells in 32 bits
 @click.option("--kv", "kv_type", help="Type of the KV cache: TYPE or K_TYPE,V_TYPE, such as q8_0.")
 @click.option("--vram", multiple=True, help="Plan for this GPU instead of those here: NAME=SIZE[@SPEED], repeatable.")
 @click.option("--ram", help="Plan for so much memory: SIZE[@SPEED], such as 16GiB@60GB/s.")
+@rpc_option
 @click.option("--kv-table", "wants_table", is_flag=True, help="Print only how large its cache is, by context and type.")
 @click.option("--speculation", "wants_gains", is_flag=True, help="Print only what drafts gain, by how they are taken.")
 @click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
@@ -38,6 +41,7 @@ def plan(
     kv_type: str | None,
     vram: tuple[str, ...],
     ram: str | None,
+    rpc: str | None,
     wants_table: bool,
     wants_gains: bool,
     wants_json: bool,
@@ -49,7 +53,7 @@ def plan(
     rest is arithmetic.
     """
     from app.cli.gain_report import gains_json, gains_lines
-    from app.cli.plan_report import kv_table_json, kv_table_lines, plan_json, plan_lines
+    from app.cli.plan_report import kv_table_json, kv_table_lines, plan_lines
     from app.engine.draft_gain import draft_gains
     from app.engine.measured_cost import measured_cost
     from app.engine.step_cost import StepCost
@@ -57,9 +61,10 @@ def plan(
     from app.settings import load_settings
     from offload.kv_table import kv_table
     from offload.model import PlannedModel
+    from offload.plan_json import plan_json
     from quantizer.gate import admit, tensors_of
 
-    settings = load_settings({"ctx": n_ctx, "kv_type": kv_type})
+    settings = load_settings({"ctx": n_ctx, "kv_type": kv_type, "rpc": rpc})
     header = admit(resolve(model, settings).path)
     candidate = PlannedModel(header, tensors_of(header))
     if wants_table:
@@ -70,7 +75,7 @@ def plan(
         gains = draft_gains(cost or StepCost())
         told, lines = gains_json(gains, is_measured=cost is not None), gains_lines(gains, is_measured=cost is not None)
     else:
-        found = _planned(candidate, settings, *_machine(settings, vram, ram))
+        found = _planned(candidate, settings, _machine(settings, vram, ram), is_here=not vram and ram is None)
         told, lines = plan_json(found), plan_lines(found, with_curve=plot)
     if wants_json:
         click.echo(json.dumps(told))
@@ -79,25 +84,34 @@ def plan(
         click.echo(printable(line))
 
 
-def _machine(settings: Settings, vram: tuple[str, ...], ram: str | None) -> tuple[Machine, Rates]:
-    """Return the machine to plan for and its rates, which were measured where it is this one."""
+def _machine(settings: Settings, vram: tuple[str, ...], ram: str | None) -> Machine:
+    """Return the machine to plan for."""
     from app.cli.machine_options import given_machine
     from app.engine.machine import survey
+
+    return given_machine(lambda: survey(told_endpoints(settings)).machine, vram, ram)
+
+
+def _planned(model: PlannedModel, settings: Settings, machine: Machine, *, is_here: bool) -> Plan:
+    """Plan, with what llama.cpp says that this plan computes in: of devices that are not here, by the processor's."""
+    from app.engine.dry_run import compute_by_device, dry_run_request
+    from app.engine.question import question_of
     from app.engine.rates import rates_here
+    from app.engine.rpc import endpoints_of
+    from offload.dry_plan import dry_plan
+    from offload.load_parameters import ON_HOST, LoadParameters
+    from offload.plan import plan as planned
     from offload.speed import expected_rates
 
-    machine = given_machine(lambda: survey().machine, vram, ram)
-    is_here = not vram and ram is None
-    return machine, rates_here(machine, settings.cache_dir, settings.threads) if is_here else expected_rates(machine)
-
-
-def _planned(model: PlannedModel, settings: Settings, machine: Machine, rates: Rates) -> Plan:
-    """Plan with the formula for compute buffers, then with what a dry run of that plan's setting took."""
-    from app.engine.dry_run import dry_compute_bytes
-    from app.engine.question import question_of
-    from offload.plan import plan as planned
+    def dry_run(setting: Setting, parameters: LoadParameters) -> dict[str, int]:
+        request = dry_run_request(model.header.path, setting, parameters)
+        return compute_by_device(replace(request, rpc=endpoints_of(settings.rpc)))
 
     question = question_of(settings, machine)
+    if is_here:
+        rates = rates_here(machine, settings.cache_dir, settings.threads)
+        return dry_plan(model, question, machine, rates, dry_run)
+    rates = expected_rates(machine)
     setting = planned(model, question, machine, rates).setting
-    n_bytes = dry_compute_bytes(model.header.path, setting)
+    n_bytes = sum(dry_run(setting, ON_HOST).values())
     return planned(model.measured(setting, n_bytes), question, machine, rates)

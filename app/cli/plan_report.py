@@ -1,6 +1,6 @@
-"""A plan as it is printed: a table by device, speeds, the curve, warnings and ways out; or one JSON object.
+"""A plan as it is printed: a table by device, speeds, the curve, warnings and ways out.
 
-So too the table of cache sizes.
+So too the table of cache sizes, which can be one JSON object as well (that of a plan is `offload.plan_json`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from offload.kv_table import KvRow
 from offload.plan import Plan
 from offload.wording import memory, speed, tokens
 
-__all__ = ["aligned", "kv_table_json", "kv_table_lines", "plan_json", "plan_lines"]
+__all__ = ["aligned", "kv_table_json", "kv_table_lines", "plan_lines"]
 
 _VERDICTS = {
     Verdict.FITS: "It fits.",
@@ -22,33 +22,6 @@ _VERDICTS = {
     Verdict.WONT_RUN: "It will not run here.",
 }
 _N_ROWS, _BAR_COLUMNS = 12, 50
-
-
-def plan_json(plan: Plan) -> dict[str, Any]:
-    """Return the plan as one object; numbers that nobody can know are null."""
-    found = plan.found
-    return {
-        "verdict": found.verdict.value,
-        "devices": [
-            {
-                "name": share.device.name,
-                "weights_bytes": share.weight_bytes,
-                "kv_bytes": share.cache_bytes,
-                "compute_bytes": share.compute_bytes + share.host_bytes,
-                "free_bytes": share.device.free_bytes,
-                "layers": share.n_layers,
-            }
-            for share in found.shares
-        ],
-        "decode_tps": _rounded(found.decode_tps),
-        "prefill_tps": _rounded(found.speed.prefill_tps if found.speed else None),
-        "curve": [{"gpu_layers": count, "decode_tps": _rounded(tps)} for count, tps in enumerate(found.curve)],
-        "warnings": list(plan.warnings),
-        "remedies": [
-            {"what": remedy.what, "decode_tps": _rounded(remedy.decode_tps), "cost": remedy.cost}
-            for remedy in plan.remedies
-        ],
-    }
 
 
 def plan_lines(plan: Plan, *, with_curve: bool = False) -> Iterator[str]:
@@ -126,7 +99,3 @@ def _remedies(plan: Plan) -> Iterator[str]:
     for remedy in plan.remedies:
         gained = f"{speed(remedy.decode_tps)} tok/s" if remedy.decode_tps is not None else "speed unknown"
         yield f"  {remedy.what.ljust(width)}  {gained:>13}  {remedy.cost}"
-
-
-def _rounded(tps: float | None) -> float | None:
-    return None if tps is None else round(tps, 3)

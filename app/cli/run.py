@@ -14,8 +14,10 @@ import click
 
 from app.cli.answering import Answer, LoadingLine, as_json, ask, print_piece, stats_line
 from app.cli.completions import complete_model
+from app.cli.consent import agrees, with_consent
 from app.cli.prompts import combined, piped_text
 from app.cli.repl import Repl
+from app.cli.rpc_option import rpc_option
 from app.client import GenerationOptions, Message, ServiceClient
 from app.launcher import load_model, open_service
 from app.settings import Settings, load_settings
@@ -54,6 +56,9 @@ def _finite(_context: click.Context, _parameter: click.Parameter, value: float |
 @click.option("--seed", type=int, help="The same seed and question give the same answer.")
 @click.option("--ctx", type=click.IntRange(min=0), help="Tokens of context; 0 lets localllm choose.")
 @click.option("--kv-type", help="What the KV cache stores, TYPE or K_TYPE,V_TYPE: f16, q8_0, q4_0 ...  [default: f16]")
+@rpc_option
+@click.option("--gpu/--no-gpu", default=None, help="Whether GPUs are used.  [default: --gpu]")
+@click.option("--yes", "is_agreed", is_flag=True, help="Load the model even where it fits only in part, or not at all.")
 @click.option("--threads", type=click.IntRange(min=0), help="CPU threads; 0 lets localllm choose.")
 @click.option("--host", help="Where a service may run already.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), help="Its port.  [default: 11500]")
@@ -70,6 +75,7 @@ def run(
     seed: int | None,
     stats: bool,
     wants_json: bool,
+    is_agreed: bool,
     **flags: object,
 ) -> None:
     """Ask MODEL (guide, a path to a GGUF, or a name in the library) and print its answer.
@@ -80,7 +86,7 @@ def run(
     chosen = _one_of(model, model_option, "MODEL")
     _refuse_prompt_as_model(chosen, prompt or prompt_option)
     job = _Job(
-        settings=load_settings({"model": chosen, **flags}),
+        settings=with_consent(load_settings({"model": chosen, **flags}), is_agreed=is_agreed, may_ask=True),
         options=GenerationOptions(max_tokens=max_tokens, temperature=temperature, seed=seed),
         system=system,
         shows_stats=stats,
@@ -123,7 +129,9 @@ def _converse(job: _Job) -> None:
 async def _loaded_model(job: _Job) -> AsyncIterator[tuple[ServiceClient, str]]:
     """Give a client and the id of the model, which is ready."""
     async with open_service(job.settings) as client:
-        status = await load_model(client, job.settings.model, LoadingLine().show)
+        status = await load_model(
+            client, job.settings.model, LoadingLine().show, when_unfit=job.settings.when_unfit, agrees=agrees
+        )
         if job.settings.ctx not in (0, status.n_ctx):
             note = f"Note: {status.id} is loaded with {status.n_ctx} tokens of context, not {job.settings.ctx}."
             click.echo(note, err=True)

@@ -8,8 +8,11 @@ import sys
 import click
 
 from app.cli.completions import complete_model
+from app.cli.consent import agrees, with_consent
 from app.cli.editors import EDITORS, editor_settings
+from app.cli.rpc_option import rpc_option
 from app.settings import load_settings
+from app.terminal import printable
 from quantizer.errors import UserError
 
 __all__ = ["serve"]
@@ -41,11 +44,14 @@ __all__ = ["serve"]
 @click.option(
     "--context-shift", is_flag=True, default=None, help="Answers that fill the context go on; the oldest tokens go."
 )
+@rpc_option
+@click.option("--gpu/--no-gpu", default=None, help="Whether GPUs are used.  [default: --gpu]")
+@click.option("--yes", "is_agreed", is_flag=True, help="Load the model even where it fits only in part, or not at all.")
 @click.option("--threads", type=click.IntRange(min=0), help="CPU threads; 0 lets localllm choose.")
 @click.option("--parallel", type=click.IntRange(1, 256), help="Answers at once.  [default: 8]")
 @click.option("--api-key", help="Key that clients must send (better: LOCALLLM_API_KEY, which `ps` does not show).")
 @click.option("--owned", is_flag=True, hidden=True, help="End with stdin; say where it listens as JSON.")
-def serve(owned: bool, editor: str | None, **flags: object) -> None:
+def serve(owned: bool, is_agreed: bool, editor: str | None, **flags: object) -> None:
     """Answer editors and programs on this machine, on http://127.0.0.1:11500.
 
     The APIs of OpenAI, Anthropic, Ollama, llama.cpp and LM Studio are spoken there.
@@ -54,14 +60,16 @@ def serve(owned: bool, editor: str | None, **flags: object) -> None:
     if editor:
         click.echo(editor_settings(editor, settings.url, settings.model))
         return
+    settings = with_consent(settings, is_agreed=is_agreed, may_ask=not owned)
+    from app.service.person import Person
     from app.service.problems import openai_error
     from app.service.server import serve as run_service
 
     if not owned:
-        run_service(settings, is_owned=False, announce=_announce)
+        run_service(settings, _announce, Person(_tell, agrees))
         return
     try:
-        run_service(settings, is_owned=True, announce=_announce_to_owner)
+        run_service(settings, _announce_to_owner)
     except UserError as error:
         _tell_owner(openai_error(error, hide_paths=False))
         sys.exit(error.exit_status)
@@ -70,6 +78,10 @@ def serve(owned: bool, editor: str | None, **flags: object) -> None:
 def _announce(url: str, model_id: str, ports: tuple[int, ...]) -> None:
     also = f" and on {', '.join(map(str, ports))}" if ports else ""
     click.echo(f"localllm serves {model_id} on {url}{also} (OpenAI API: {url}/v1). Press Ctrl-C to stop.")
+
+
+def _tell(notice: str) -> None:
+    click.echo(printable(notice), err=True)
 
 
 def _announce_to_owner(url: str, model_id: str, ports: tuple[int, ...]) -> None:

@@ -16,8 +16,13 @@ from numpy.typing import NDArray
 
 from app.engine.adapters import Adapter, AdapterSet
 from app.engine.request import SamplingParams
+from quantizer.errors import EngineError
 
-__all__ = ["Backend", "Chunk", "DecodeStatus", "ModelFacts", "Sampler"]
+__all__ = ["Backend", "Chunk", "DecodeStatus", "MemoryShortError", "ModelFacts", "Sampler"]
+
+
+class MemoryShortError(EngineError):
+    """A device has not the memory that a model or a context was to have there."""
 
 
 @dataclass(frozen=True, slots=True)

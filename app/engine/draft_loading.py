@@ -5,6 +5,7 @@ Owns the refusals. Runs in the worker; everything native is imported when called
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from app.engine.prediction_layer import PredictionLayer
 from app.engine.step_cost import StepCost
 from app.engine.tuning import Setting
 from app.engine.vocabulary import mismatch
+from offload.load_parameters import LoadParameters
 from quantizer.errors import ModelFileError
 
 if TYPE_CHECKING:
@@ -47,12 +49,19 @@ def head_notice(name: str, head: HeadDrafts | None, facts: ModelFacts) -> str:
 
 
 def load_draft_model(
-    config: EngineConfig, setting: Setting, target: LlamaModel, facts: ModelFacts, step_cost: StepCost, owned: ExitStack
+    config: EngineConfig,
+    setting: Setting,
+    target: LlamaModel,
+    facts: ModelFacts,
+    step_cost: StepCost,
+    owned: ExitStack,
+    place: Callable[[Path, EngineConfig], LoadParameters],
 ) -> DraftModel | None:
     """Load the draft model that `config` names, None where it names none, for a target with these `facts`.
 
-    `owned` frees it. Its context is as long as the target's. Raises ModelFileError where the two do not go together,
-    EngineError when llama.cpp cannot load it.
+    `place` says where its layers go, `owned` frees it. Its context is as long as the target's.
+
+    Raises ModelFileError where the two do not go together, EngineError when llama.cpp cannot load it.
     """
     if not config.draft_path:
         return None
@@ -61,11 +70,12 @@ def load_draft_model(
     path = Path(config.draft_path)
     if not facts.can_cut:
         raise _refusal(path, f"of the model that it drafts for, {_CANNOT_TAKE_BACK}")
-    model = llama.LlamaModel(path, config.n_gpu_layers, setting.extra_buffers, lambda _fraction: True)
+    config = replace(config, n_ctx=facts.n_ctx)
+    model = llama.LlamaModel(path, place(path, config), setting.extra_buffers, lambda _fraction: True)
     owned.callback(model.close)
     if difference := mismatch(target.vocabulary(), model.vocabulary()):
         raise _refusal(path, difference)
-    backend = model.context(replace(config, n_ctx=facts.n_ctx), setting)
+    backend = model.context(config, setting)
     owned.callback(backend.close)
     if not backend.facts.can_cut:
         raise _refusal(path, _CANNOT_TAKE_BACK)

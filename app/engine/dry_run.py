@@ -5,21 +5,24 @@ llama.cpp may end that process over a strange file: then that is told, and nothi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from app.engine.child import lines_of
 from app.processes import python_module
+from offload.load_parameters import ON_HOST, LoadMode, LoadParameters
 from offload.profile import Setting
 
-__all__ = ["DryRunRequest", "dry_compute_bytes"]
+__all__ = ["DryRunRequest", "compute_by_device", "dry_run_request", "request_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class DryRunRequest:
-    """A context as the engine would make it of the model at `path`, which the gate has let through.
+    """A context as the engine would make it of the model at `path`, which the gate has let through, placed somewhere.
 
-    All sequences share its cells.
+    All sequences share its cells. `rpc` are the servers whose devices may be among those of `parameters`.
     """
 
     path: str
@@ -28,12 +31,33 @@ class DryRunRequest:
     n_ubatch: int
     kv_type: str
     is_fused: bool
+    parameters: LoadParameters = ON_HOST
+    rpc: tuple[str, ...] = ()
 
 
-def dry_compute_bytes(path: Path, setting: Setting) -> int:
-    """Return the bytes that the model at `path` computes in under `setting`. Raises EngineError, or what it died of."""
-    request = DryRunRequest(
-        str(path), setting.n_cells, setting.n_sequences, setting.n_ubatch, str(setting.kv_types), setting.is_fused
+def dry_run_request(path: Path, setting: Setting, parameters: LoadParameters = ON_HOST) -> DryRunRequest:
+    """Return what asks for a dry run of the model at `path` under `setting`."""
+    return DryRunRequest(
+        str(path),
+        setting.n_cells,
+        setting.n_sequences,
+        setting.n_ubatch,
+        str(setting.kv_types),
+        setting.is_fused,
+        parameters,
     )
+
+
+def compute_by_device(request: DryRunRequest) -> dict[str, int]:
+    """Return the bytes that each device computes in, by its name. Raises EngineError, or what the process died of."""
     (said,) = lines_of(python_module("app.engine.dry_run_process"), asdict(request))
-    return sum(said["buffers"].values())
+    found: dict[str, int] = said["compute_bytes"]
+    return found
+
+
+def request_of(said: Mapping[str, Any]) -> DryRunRequest:
+    """Return the request that `dataclasses.asdict` made `said` of, after it went through JSON."""
+    fields = dict(said["parameters"])
+    lists = {name: tuple(fields[name]) for name in ("devices", "tensor_split")}
+    parameters = LoadParameters(**fields | lists | {"load_mode": LoadMode(fields["load_mode"])})
+    return DryRunRequest(**{**said, "parameters": parameters, "rpc": tuple(said["rpc"])})

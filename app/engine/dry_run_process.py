@@ -1,6 +1,6 @@
 """The process that loads a model without its weights: `python -m app.engine.dry_run_process`, a request on stdin.
 
-Says one line, the bytes of each compute buffer. Knows nothing of what they are asked for.
+Says one line, the bytes that each device computes in. Knows nothing of what they are asked for.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ import sys
 from collections.abc import Iterator
 
 from app.engine.child import Line, serve
-from app.engine.dry_run import DryRunRequest
-from app.engine.llama.dry_run import compute_buffers
+from app.engine.dry_run import request_of
+from app.engine.llama.dry_run import dry_compute_bytes
+from app.engine.llama.rpc import add_rpc_servers
 
 
 def _work(request: Line) -> Iterator[Line]:
-    yield {"buffers": compute_buffers(DryRunRequest(**request))}
+    asked = request_of(request)
+    add_rpc_servers(asked.rpc)
+    yield {"compute_bytes": dry_compute_bytes(asked)}
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ Owns the list of messages. Knows nothing of their form on the pipe (wire.py), of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
 from app.engine.counters import Counters, Occupancy
 from app.engine.request import FinishReason, Request, Timings, TokenLogprob, Usage
@@ -26,13 +28,26 @@ __all__ = [
     "Observe",
     "Observed",
     "Output",
+    "Planned",
     "Rank",
     "Ranked",
     "Ready",
     "Submit",
     "Tokenize",
     "Tokenized",
+    "WhenUnfit",
 ]
+
+
+class WhenUnfit(StrEnum):
+    """What to do with a model of which only a part fits: say so and load it, wait for a yes, or load it unasked.
+
+    One that does not fit at all is loaded only where that was agreed to.
+    """
+
+    WARN = "warn"
+    ASK = "ask"
+    LOAD = "load"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +61,9 @@ class EngineConfig:
     n_threads: int = 0
     n_sequences: int = 4
     n_batch: int = 0
-    n_gpu_layers: int = -1  # all that the plan allows; 0 keeps every layer on the CPU
+    uses_gpu: bool = True
+    rpc: tuple[str, ...] = ()  # host:port of servers whose devices are used like those of this machine
+    when_unfit: WhenUnfit = WhenUnfit.WARN
     draft_path: str = ""
     lora: tuple[tuple[str, str], ...] = ()  # (path, name) of each adapter, which the gate has let through
     control_vectors: tuple[tuple[str, float], ...] = ()  # (path, scale); they add up
@@ -117,6 +134,13 @@ class Rank:
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
     fraction: float
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What loading is about to do, before it does: the object of `localllm plan --json`."""
+
+    plan: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +246,7 @@ Frame = (
     | Rank
     | Observe
     | LoadProgress
+    | Planned
     | Ready
     | Notice
     | Output

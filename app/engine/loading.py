@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
@@ -19,11 +20,16 @@ from numpy.typing import NDArray
 from app.engine import selftest
 from app.engine.adapters import Adapter
 from app.engine.backend import Backend
+from app.engine.consent import check_fit
 from app.engine.draft_loading import head_drafts, head_notice, load_draft_model
 from app.engine.embedding import Embedder, pooling_of
 from app.engine.frames import EngineConfig
-from app.engine.prediction_layer import has_prediction_layers, prediction_layer
+from app.engine.load_planner import LoadCase, load_within_memory
+from app.engine.loading_devices import Devices
+from app.engine.machine_file import this_build
+from app.engine.prediction_layer import PredictionLayer, has_prediction_layers, prediction_layer
 from app.engine.rates import run_history
+from app.engine.rpc import exposure
 from app.engine.run_recorder import RunRecorder
 from app.engine.sizing import sized
 from app.engine.sources import DraftSource
@@ -31,18 +37,19 @@ from app.engine.step_cost import StepCost
 from app.engine.store import SequenceStore, fingerprint
 from app.engine.tuning import Setting, TuneFile, Work, choose, default_setting, with_kv_type
 from app.engine.witness import CleanAnswer
-from offload.cpu import cpu_name, default_threads
-from offload.kv_cache import parse_kv_types
-from offload.machine import HOST_ONLY
+from offload.cpu import default_threads
+from offload.holding import Holding
 from offload.model import PlannedModel
 from offload.placement import ON_HOST
-from offload.profile import Setting as PlannedSetting
+from offload.plan_json import plan_json
 from quantizer.control_vector import read_control_vector
 from quantizer.errors import UsageError
-from quantizer.gate import tensors_of
 from quantizer.header import Header, read_header
 
-__all__ = ["Loaded", "load_model", "tune_file"]
+if TYPE_CHECKING:
+    from app.engine.llama import LlamaBackend, LlamaModel
+
+__all__ = ["Listener", "Loaded", "load_model", "tune_file"]
 
 MEMORY_SHARE = 8  # an eighth of this machine's memory may hold sequences that left the KV cache
 
@@ -65,82 +72,132 @@ class Loaded:
     keep_answer: Callable[[CleanAnswer], None] = lambda _answer: None
 
 
-def load_model(
-    path: Path,
-    config: EngineConfig,
-    cache_dir: Path,
-    on_progress: Callable[[float], bool],
-    on_notice: Callable[[str], None],
-) -> Loaded:
-    """Load the model at `path` under the setting that was measured best here, or the default one.
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Who is told of a load. `on_progress` gets fractions from 0 to 1 and returns False to cancel.
 
-    Raises EngineError when llama.cpp cannot load it, ModelFileError for a draft model that does not go with it.
+    `on_notice` gets sentences for a person, `on_plan` the object of `localllm plan --json` before anything is loaded.
     """
-    from app.engine import llama
 
-    has_gpu = llama.n_gpu_devices() > 0
-    verdict = selftest.examine(cache_dir / "selftest.json")
-    if verdict.is_new and not verdict.is_safe:
-        on_notice(selftest.NOTICE)
+    on_progress: Callable[[float], bool]
+    on_notice: Callable[[str], None]
+    on_plan: Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """Native objects, what each device holds of them, and the owner that frees them."""
+
+    model: LlamaModel
+    backend: LlamaBackend
+    held: Mapping[str, Holding]
+    owned: ExitStack
+
+
+def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Listener) -> Loaded:
+    """Load the model at `path` as the plan for it says, under the setting that was measured best here.
+
+    Raises UnfitError where somebody is to agree first, EngineError when llama.cpp cannot load it, ModelFileError for a
+    draft model that does not go with it.
+    """
     asked = config  # an embedder is sized for one text
-    header = read_header(path)
-    config, notice = sized(config, header, is_on_host=not (has_gpu and config.n_gpu_layers))
-    if notice:
-        on_notice(notice)
+    devices, header = Devices(config, cache_dir), read_header(path)
+    is_safe = _is_safe(cache_dir, listener)
+    config, notice = sized(config, header, is_on_host=not devices.has_gpu)
+    for sentence in filter(None, (notice, exposure(config.rpc))):
+        listener.on_notice(sentence)
     key = fingerprint(path, metadata.version("llama-cpp-python"))
     tuned = tune_file(cache_dir)
-    setting, measured_ratios = _setting(tuned, key, config, has_gpu=has_gpu, is_safe=verdict.is_safe)
+    setting, measured_ratios = _setting(tuned, key, config, has_gpu=devices.has_gpu, is_safe=is_safe)
+    planner = devices.planner(path, header, key)
+    case = planner.case(config, setting)
+    listener.on_plan(plan_json(case.plan))
+    if warning := check_fit(case.plan, config.when_unfit):
+        listener.on_notice(warning)
+    load = partial(_open, path, prediction_layer(header), listener)
+    opened, case = load_within_memory(planner, case, load, listener.on_notice, may_shorten=not asked.n_ctx)
+    with opened.owned as owned:
+        devices.settle(case, opened.held, key)
+        step_cost = StepCost.through(tuned.step_ratios(key) or measured_ratios)
+        draft_sources = _draft_sources(opened, case, header, devices, step_cost, listener)
+        loaded = Loaded(
+            opened.backend,
+            partial(opened.model.embedder, asked, case.setting, pooling_of(header)),
+            step_cost,
+            _store(opened.backend, _fingerprint_with_vectors(key, config), cache_dir, owned),
+            partial(tuned.keep_use, key),
+            draft_sources=draft_sources,
+            owned=owned.pop_all(),
+        )
+        if config.lora or draft_sources:  # which take time of each step
+            return loaded
+        return replace(loaded, keep_answer=_recorder(case, planner.model, key, cache_dir).keep)
+
+
+def _open(path: Path, layer: PredictionLayer | None, listener: Listener, case: LoadCase) -> _Opened:
+    """Load the weights and make the context of `case`. Raises MemoryShortError where it has too little memory."""
+    from app.engine import llama
+
+    log = llama.native_log()
+    log.taken_buffers()
     with ExitStack() as owned:
-        layer = prediction_layer(header)
         model = llama.LlamaModel(
-            path, config.n_gpu_layers, setting.extra_buffers, on_progress, with_head=layer is not None
+            path, case.parameters, case.setting.extra_buffers, listener.on_progress, with_head=layer is not None
         )
         owned.callback(model.close)
-        model.steer(_adapters(config), _control_vector(config, path))
-        backend = model.context(config, setting)
+        model.steer(_adapters(case.config), _control_vector(case.config, path))
+        backend = model.context(case.config, case.setting)
         owned.callback(backend.close)
-        if not backend.facts.can_generate:
-            on_notice(f"{path.name} makes embeddings or ranks documents; it cannot chat.")
-        max_memory_bytes = psutil.virtual_memory().total // MEMORY_SHARE
-        weights = _fingerprint_with_vectors(key, config)
-        store = SequenceStore(cache_dir / "prefix" / f"{weights}-{backend.facts.layout}", max_memory_bytes)
-        owned.callback(store.close)
-        step_cost = StepCost.through(tuned.step_ratios(key) or measured_ratios)
-        head = head_drafts(backend, layer, step_cost)
-        if has_prediction_layers(header):
-            on_notice(head_notice(path.name, head, backend.facts))
-        draft_model = load_draft_model(config, setting, model, backend.facts, step_cost, owned)
-        draft_sources = tuple(source for source in (head, draft_model) if source is not None)
-        new_embedder = partial(model.embedder, asked, setting, pooling_of(header))
-        keep_use = partial(tuned.keep_use, key)
-        recorder = _recorder(header, key, config, setting, cache_dir)
-        loaded = Loaded(backend, new_embedder, step_cost, store, keep_use, owned.pop_all(), draft_sources)
-        has_company = config.lora or draft_sources  # which take time of each step
-        return replace(loaded, keep_answer=recorder.keep) if backend.facts.is_on_host and not has_company else loaded
+        return _Opened(model, backend, llama.held_by_device(log.taken_buffers()), owned.pop_all())
 
 
-def _recorder(header: Header, key: str, config: EngineConfig, setting: Setting, cache_dir: Path) -> RunRecorder:
-    """Return what keeps how fast a model runs that lies with the processor as a whole."""
+def _is_safe(cache_dir: Path, listener: Listener) -> bool:
+    """Whether this build may repack weights on this processor; that it may not is said once."""
+    verdict = selftest.examine(cache_dir / "selftest.json")
+    if verdict.is_new and not verdict.is_safe:
+        listener.on_notice(selftest.NOTICE)
+    return verdict.is_safe
+
+
+def _store(backend: Backend, weights: str, cache_dir: Path, owned: ExitStack) -> SequenceStore:
+    max_memory_bytes = psutil.virtual_memory().total // MEMORY_SHARE
+    store = SequenceStore(cache_dir / "prefix" / f"{weights}-{backend.facts.layout}", max_memory_bytes)
+    owned.callback(store.close)
+    return store
+
+
+def _draft_sources(
+    opened: _Opened, case: LoadCase, header: Header, devices: Devices, step_cost: StepCost, listener: Listener
+) -> tuple[DraftSource, ...]:
+    """Load what drafts for a model, and say what a person should know of that."""
+    facts, config = opened.backend.facts, case.config
+    if not facts.can_generate:
+        listener.on_notice(f"{header.path.name} makes embeddings or ranks documents; it cannot chat.")
+    head = head_drafts(opened.backend, prediction_layer(header), step_cost)
+    if has_prediction_layers(header):
+        listener.on_notice(head_notice(header.path.name, head, facts))
+    place = partial(devices.parameters, setting=case.setting)
+    draft_model = load_draft_model(config, case.setting, opened.model, facts, step_cost, opened.owned, place)
+    return tuple(source for source in (head, draft_model) if source is not None)
+
+
+def _recorder(case: LoadCase, model: PlannedModel, key: str, cache_dir: Path) -> RunRecorder:
+    """Return what keeps how fast a model runs that was loaded as `case`."""
+    found = case.plan.found
     return RunRecorder(
         history=run_history(cache_dir),
-        n_threads=setting.n_threads,
+        n_threads=case.setting.n_threads,
         fingerprint=key,
-        model=PlannedModel(header, tensors_of(header)),
-        setting=PlannedSetting(
-            n_ctx=config.n_ctx,
-            n_cells=config.n_cells,
-            kv_types=parse_kv_types(setting.kv_type),
-            n_ubatch=setting.n_ubatch,
-            is_fused=setting.flash_attention,
-        ),
-        devices=HOST_ONLY,
-        placement=ON_HOST,
+        model=model,
+        setting=replace(case.plan.setting, n_ubatch=case.setting.n_ubatch, is_fused=case.setting.flash_attention),
+        devices=found.machine,
+        placement=found.placement or ON_HOST,
     )
 
 
 def tune_file(cache_dir: Path) -> TuneFile:
     """Return what was measured on this machine, with this build of llama.cpp."""
-    return TuneFile(cache_dir / "tune.json", f"llama-cpp-python {metadata.version('llama-cpp-python')} on {cpu_name()}")
+    return TuneFile(cache_dir / "tune.json", this_build())
 
 
 def _setting(

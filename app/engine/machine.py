@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.engine.child import lines_of
+from app.engine.machine_file import MachineFile
+from app.engine.rpc import check_reachable
 from app.processes import python_module
 from offload.bandwidth import measure_read_bandwidth
 from offload.cpu import default_threads
@@ -18,7 +20,7 @@ from offload.host_memory import HostMemory, host_memory
 from offload.machine import HOST_NAME, Device, DeviceKind, Machine
 from offload.pci import PciGpu, pci_gpus
 
-__all__ = ["Survey", "gpu_of", "survey", "unusable_gpus"]
+__all__ = ["Survey", "gpu_of", "machine_here", "survey", "unusable_gpus"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +32,44 @@ class Survey:
     unusable: tuple[PciGpu, ...]
 
 
-def survey() -> Survey:
-    """Measure the processor's memory and ask for the GPUs, in about a second. Raises EngineError where that fails."""
+def survey(rpc: Sequence[str] = ()) -> Survey:
+    """Measure the processor's memory and ask for the GPUs, those of `rpc` servers too, in about a second.
+
+    Raises EngineError where that fails.
+    """
+    check_reachable(rpc)
     memory, on_bus = host_memory(), pci_gpus()
     bandwidth = measure_read_bandwidth(default_threads())
+    found = list(lines_of(python_module("app.engine.devices_process"), {"rpc": list(rpc)}))
+    machine = _machine(memory, bandwidth.bytes_per_s, found, on_bus)
+    return Survey(machine, memory, unusable_gpus(on_bus, [said["address"] for said in found]))
+
+
+def machine_here(gpus: Sequence[Mapping[str, Any]], kept: MachineFile) -> Machine:
+    """Return this machine with the `gpus` that ggml listed in this very process.
+
+    How fast the processor reads its memory is measured once and `kept`, and not at all without a GPU: then it decides
+    nothing.
+    """
+    bytes_per_s = kept.entry(HOST_NAME).get("bytes_per_s")
+    if gpus and bytes_per_s is None:
+        bytes_per_s = measure_read_bandwidth(default_threads()).bytes_per_s
+        kept.update(HOST_NAME, {"bytes_per_s": bytes_per_s})
+    return _machine(host_memory(), bytes_per_s, gpus, pci_gpus() if gpus else ())
+
+
+def _machine(
+    memory: HostMemory, bytes_per_s: float | None, gpus: Sequence[Mapping[str, Any]], on_bus: Sequence[PciGpu]
+) -> Machine:
     links = {gpu.address: gpu.link_bytes_per_s for gpu in on_bus}
-    found = list(lines_of(python_module("app.engine.devices_process"), {}))
     host = Device(
         name=HOST_NAME,
         kind=DeviceKind.CPU,
         total_bytes=memory.total_bytes,
         free_bytes=memory.free_bytes,
-        bytes_per_s=bandwidth.bytes_per_s,
+        bytes_per_s=bytes_per_s,
     )
-    machine = Machine(host, tuple(gpu_of(said, links) for said in found))
-    return Survey(machine, memory, unusable_gpus(on_bus, [said["address"] for said in found]))
+    return Machine(host, tuple(gpu_of(said, links) for said in gpus))
 
 
 def unusable_gpus(on_bus: Sequence[PciGpu], usable_addresses: Sequence[str]) -> tuple[PciGpu, ...]:
@@ -56,12 +81,14 @@ def unusable_gpus(on_bus: Sequence[PciGpu], usable_addresses: Sequence[str]) -> 
 
 def gpu_of(said: Mapping[str, Any], links: Mapping[str, float | None]) -> Device:
     """Return what `devices_process` said of one GPU as a device, with its link where `links` has its address."""
+    link = said["link"]
     return Device(
         name=said["name"],
         kind=DeviceKind.INTEGRATED if said["is_integrated"] else DeviceKind.GPU,
         total_bytes=said["total_bytes"],
         free_bytes=said["free_bytes"],
         bytes_per_s=known_bandwidth(said["description"]),
-        link_bytes_per_s=links.get(said["address"]),
+        link_bytes_per_s=link["bytes_per_s"] if link else links.get(said["address"]),
+        link_latency_s=link["latency_s"] if link else None,
         description=said["description"],
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from app.engine import selftest
 from app.engine.backend import Backend
 from app.engine.frames import EngineConfig
+from app.engine.loading_devices import Devices
 from app.engine.tuning import Setting, default_setting
 from app.settings import load_settings
 from offload.cpu import default_threads
@@ -56,13 +57,15 @@ def load_reader(
     """
     from app.engine import llama
 
-    is_safe = selftest.examine(load_settings().cache_dir / "selftest.json").is_safe
-    has_gpu = llama.n_gpu_devices() > 0
-    setting = default_setting(n_threads or default_threads(), has_gpu=has_gpu, extra_buffers_are_safe=is_safe)
+    settings = load_settings()
+    config = EngineConfig(n_ctx=n_ctx, n_cells=_MIN_CELLS, n_sequences=1, n_batch=_n_batch(path), uses_gpu=settings.gpu)
+    devices = Devices(config, settings.cache_dir)
+    is_safe = selftest.examine(settings.cache_dir / "selftest.json").is_safe
+    setting = default_setting(n_threads or default_threads(), has_gpu=devices.has_gpu, extra_buffers_are_safe=is_safe)
     has_extra = setting.extra_buffers and not is_writable  # those hold weights in an order of their own
-    model = llama.LlamaModel(path, -1, has_extra, on_progress=lambda _fraction: True, is_writable=is_writable)
+    parameters = devices.parameters(path, config, setting)
+    model = llama.LlamaModel(path, parameters, has_extra, on_progress=lambda _fraction: True, is_writable=is_writable)
     owned.callback(model.close)
-    config = EngineConfig(n_ctx=n_ctx, n_cells=_MIN_CELLS, n_sequences=1, n_batch=_n_batch(path))
     backend = model.context(config, setting, watch)
     owned.callback(backend.close)
     if not backend.facts.can_generate:

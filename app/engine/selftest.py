@@ -86,11 +86,12 @@ def main() -> None:
     from app.engine.backend import Chunk
     from app.engine.frames import EngineConfig
     from app.engine.llama import LlamaModel
+    from offload.load_parameters import ON_HOST
 
     setting = Setting(default_threads(), flash_attention=False, extra_buffers=True)
     try:
         with resources.as_file(resources.files("assets") / "guide" / "guide-Q8_0.gguf") as path:
-            model = LlamaModel(path, 0, setting.extra_buffers, on_progress=lambda _fraction: True)
+            model = LlamaModel(path, ON_HOST, setting.extra_buffers, on_progress=lambda _fraction: True)
             backend = model.context(EngineConfig(n_ctx=256), setting)
             tokens = [1] * 64
             backend.decode([Chunk(0, 0, tokens, 1)])

@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from app.engine.child import Line, Step, progress, result, serve
 from app.engine.frames import EngineConfig
 from app.engine.llama import LlamaModel
 from app.engine.loading import tune_file
+from app.engine.loading_devices import Devices
 from app.engine.store import fingerprint
 from app.engine.tune_plan import QUICK, THOROUGH, Effort, first_settings, refinements
 from app.engine.tuner import measure
@@ -46,24 +48,28 @@ class _Loader:
     """Holds the model loaded under one way of repacking at a time."""
 
     def __init__(self, path: Path, effort: Effort) -> None:
+        settings = load_settings()
         self._path = path
+        self._devices = Devices(replace(_CONFIG, uses_gpu=settings.gpu), settings.cache_dir)
         self._effort = effort
         self._owned = ExitStack()
         self._model: LlamaModel | None = None
         self._extra_buffers = False
 
     def measure(self, setting: Setting) -> Measured:
-        with closing(self._loaded(setting.extra_buffers).context(_CONFIG, setting)) as backend:
+        with closing(self._loaded(setting).context(_CONFIG, setting)) as backend:
             return measure(backend, setting, self._effort)
 
     def close(self) -> None:
         self._owned.close()
         self._model = None
 
-    def _loaded(self, extra_buffers: bool) -> LlamaModel:
+    def _loaded(self, setting: Setting) -> LlamaModel:
+        extra_buffers = setting.extra_buffers
         if self._model is None or self._extra_buffers != extra_buffers:
             self.close()
-            self._model = LlamaModel(self._path, -1, extra_buffers, on_progress=lambda _fraction: True)
+            parameters = self._devices.parameters(self._path, _CONFIG, setting)
+            self._model = LlamaModel(self._path, parameters, extra_buffers, on_progress=lambda _fraction: True)
             self._owned.callback(self._model.close)
             self._extra_buffers = extra_buffers
         return self._model

@@ -5,13 +5,12 @@ Owns the choice and `<cache>/tune.json`. Knows nothing of how a speed is measure
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from app.engine.machine_file import MachineFile
 from offload.kv_cache import parse_kv_types
 
 __all__ = [
@@ -112,27 +111,23 @@ def _at_depth(decode: Sequence[tuple[int, float]], depth: int) -> float:
 
 
 class TuneFile:
-    """What was measured, by machine (build, processor, devices) and model fingerprint.
-
-    A file that cannot be read counts as empty: everything in it can be measured again.
-    """
+    """What was measured on one machine, by model fingerprint."""
 
     def __init__(self, path: Path, machine: str) -> None:
-        self._path = path
-        self._machine = machine
+        self._file = MachineFile(path, machine)
 
     def measured(self, model: str) -> tuple[Measured, ...]:
         """Return what is known of `model` on this machine."""
-        return tuple(measured_of(entry) for entry in self._entry(model).get("measured", ()))
+        return tuple(measured_of(entry) for entry in self._file.entry(model).get("measured", ()))
 
     def work(self, model: str) -> Work:
         """Return what `model` was used for here so far, DEFAULT_WORK before it was used."""
-        work = self._entry(model).get("work")
+        work = self._file.entry(model).get("work")
         return Work(**work) if work else DEFAULT_WORK
 
     def keep(self, model: str, name: str, measured: Sequence[Measured]) -> None:
         """Replace what is known of `model`, whose file is called `name`."""
-        self._update(model, {"name": name, "measured": [asdict(item) for item in measured]})
+        self._file.update(model, {"name": name, "measured": [asdict(item) for item in measured]})
 
     def add(self, model: str, name: str, measured: Measured) -> None:
         """Keep one more setting of `model`, in place of what was known of that one."""
@@ -141,35 +136,15 @@ class TuneFile:
 
     def step_ratios(self, model: str) -> dict[int, float]:
         """Return what steps of `model` cost here when it was last used, empty before that."""
-        return {int(n_tokens): ratio for n_tokens, ratio in self._entry(model).get("step_ratios", {}).items()}
+        return {int(n_tokens): ratio for n_tokens, ratio in self._file.entry(model).get("step_ratios", {}).items()}
 
     def keep_use(self, model: str, work: Work, step_ratios: Mapping[int, float]) -> None:
         """Replace what `model` was used for, and what its steps were seen to cost."""
-        self._update(model, {"work": asdict(work), "step_ratios": dict(step_ratios)})
+        self._file.update(model, {"work": asdict(work), "step_ratios": dict(step_ratios)})
 
     def names(self) -> Mapping[str, str]:
         """Return model fingerprint → file name of all that was measured on this machine."""
-        machine: dict[str, Any] = self._read().get(self._machine, {})
-        return {model: str(entry["name"]) for model, entry in machine.items() if "name" in entry}
-
-    def _entry(self, model: str) -> dict[str, Any]:
-        entry: dict[str, Any] = self._read().get(self._machine, {}).get(model, {})
-        return entry
-
-    def _update(self, model: str, change: Mapping[str, Any]) -> None:
-        data = self._read()
-        data.setdefault(self._machine, {}).setdefault(model, {}).update(change)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-        partial.write_text(json.dumps(data, indent=1), encoding="utf-8")
-        partial.replace(self._path)
-
-    def _read(self) -> dict[str, Any]:
-        try:
-            data = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return data if isinstance(data, dict) else {}
+        return {model: str(entry["name"]) for model, entry in self._file.entries().items() if "name" in entry}
 
 
 def measured_of(entry: Mapping[str, Any]) -> Measured:

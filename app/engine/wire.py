@@ -13,7 +13,7 @@ from dataclasses import fields
 from typing import Any
 
 from app.engine.counters import Counters, DraftTally, Occupancy
-from app.engine.frames import EngineConfig, Frame
+from app.engine.frames import EngineConfig, Frame, WhenUnfit
 from app.engine.histogram import Histogram
 from app.engine.request import FinishReason, Request, SamplingParams, Timings, TokenLogprob, Usage
 
@@ -40,7 +40,8 @@ def _request(data: dict[str, Any]) -> Request:
 
 def _config(data: dict[str, Any]) -> EngineConfig:
     pairs = {name: tuple((path, other) for path, other in data[name]) for name in ("lora", "control_vectors")}
-    return EngineConfig(**data | pairs)
+    others = {"rpc": tuple(data["rpc"]), "when_unfit": WhenUnfit(data["when_unfit"])}
+    return EngineConfig(**data | pairs | others)
 
 
 def _sampling(data: dict[str, Any]) -> SamplingParams:

@@ -24,11 +24,11 @@ from app.engine.backend import Backend, ModelFacts
 from app.engine.core import Engine, Event, failure
 from app.engine.embedding_queue import EmbeddingQueue
 from app.engine.frames import Frame
-from app.engine.loading import Loaded, load_model
+from app.engine.loading import Listener, Loaded, load_model
 from app.engine.step_cost import StepCost
 from app.engine.witness import Witness
 from app.settings import load_settings
-from quantizer.errors import RequestError, UserError
+from quantizer.errors import RequestError, UnfitError, UserError
 
 __all__ = ["Worker", "main"]
 
@@ -201,20 +201,21 @@ def _text(backend: Backend, tokens: Sequence[int]) -> str:
 def load_llama(load: frames.Load, worker: Worker) -> Loaded:
     """Load a real model."""
     cache_dir = load_settings().cache_dir
-    return load_model(
-        Path(load.model_path),
-        load.config,
-        cache_dir,
-        worker.report_progress,
-        lambda text: worker.send(frames.Notice(text)),
+    listener = Listener(
+        on_progress=worker.report_progress,
+        on_notice=lambda text: worker.send(frames.Notice(text)),
+        on_plan=lambda plan: worker.send(frames.Planned(plan)),
     )
+    return load_model(Path(load.model_path), load.config, cache_dir, listener)
 
 
-def _fake_loader(step_s: float, load_s: float) -> LoadModel:
+def _fake_loader(step_s: float, load_s: float, *, is_unfit: bool) -> LoadModel:
     from app.engine.fake import FakeBackend
     from app.engine.fake_embedder import FakeEmbedder
 
     def load(frame: frames.Load, worker: Worker) -> Loaded:
+        if is_unfit and frame.config.when_unfit is frames.WhenUnfit.ASK:
+            raise UnfitError("Only 1 of 3 layers fit.", "What would help: a larger GPU.")
         for percent in range(0, 100, 10):
             worker.report_progress(percent / 100)
             time.sleep(load_s / 10)
@@ -260,10 +261,12 @@ def main() -> None:
     parser.add_argument("--fake", action="store_true", help="answer from a deterministic model without native code")
     parser.add_argument("--fake-step-ms", type=float, default=0.0)
     parser.add_argument("--fake-load-ms", type=float, default=0.0)
+    parser.add_argument("--fake-unfit", action="store_true", help="wait for a yes where one can be asked for")
     options = parser.parse_args()
     _prepare_process()
     frames_in, frames_out = _private_pipes()
-    load_model = _fake_loader(options.fake_step_ms / 1000, options.fake_load_ms / 1000) if options.fake else load_llama
+    step_s, load_s = options.fake_step_ms / 1000, options.fake_load_ms / 1000
+    load_model = _fake_loader(step_s, load_s, is_unfit=options.fake_unfit) if options.fake else load_llama
     worker = Worker(frames_in.read, lambda data: _write_all(frames_out, data), load_model)
     threading.stack_size(STACK_BYTES)
     engine = threading.Thread(target=_run_to_exit, args=(worker,), daemon=True)

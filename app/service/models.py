@@ -12,8 +12,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.engine.frames import Embedded, EngineConfig
+from app.engine.frames import Embedded, EngineConfig, WhenUnfit
 from app.engine.request import Request
+from app.engine.rpc import endpoints_of
 from app.library.resolve import ModelRef, available, named, resolve
 from app.processes import python_module
 from app.service.anticipation import Anticipation
@@ -31,7 +32,11 @@ from quantizer.errors import ModelFileError, RequestError, UsageError
 __all__ = ["ModelManager", "ServedModel", "worker_command"]
 
 # What can run a model: the arguments of its worker. The fake one needs no native code; its answers are random letters.
-_ENGINES: Mapping[str, tuple[str, ...]] = {"llama": (), "fake": ("--fake", "--fake-step-ms", "5")}
+_ENGINES: Mapping[str, tuple[str, ...]] = {
+    "llama": (),
+    "fake": ("--fake", "--fake-step-ms", "5"),
+    "fake-unfit": ("--fake", "--fake-unfit"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,14 @@ def worker_command(settings: Settings) -> list[str]:
     return python_module("app.engine.worker", *_ENGINES[settings.engine])
 
 
+def _when_unfit(settings: Settings) -> WhenUnfit:
+    try:
+        return WhenUnfit(settings.when_unfit)
+    except ValueError:
+        known = ", ".join(WhenUnfit)
+        raise UsageError(f"when_unfit is {settings.when_unfit!r}, which means nothing.", f"Known: {known}.") from None
+
+
 class ModelManager:
     """Holds one engine per loaded model. `command` runs a worker; `renderer` fills chat templates."""
 
@@ -100,14 +113,26 @@ class ModelManager:
         """The model that answers requests which name none."""
         return next(iter(self._models.values()))
 
-    def add(self, ref: ModelRef, file: ModelFile, attached: Attachments = NOTHING_ATTACHED) -> ServedModel:
-        """Give the model at `ref` an engine and begin to load it. The first one added is the default."""
+    def add(
+        self,
+        ref: ModelRef,
+        file: ModelFile,
+        attached: Attachments = NOTHING_ATTACHED,
+        when_unfit: WhenUnfit | None = None,
+    ) -> ServedModel:
+        """Give the model at `ref` an engine and begin to load it. The first one added is the default.
+
+        `when_unfit` None is what the settings say.
+        """
         config = EngineConfig(
             n_ctx=self._settings.ctx,
             kv_type=self._settings.kv_type,
             context_shift=self._settings.context_shift,
             n_threads=self._settings.threads,
             n_sequences=self._settings.parallel,
+            uses_gpu=self._settings.gpu,
+            rpc=endpoints_of(self._settings.rpc),
+            when_unfit=when_unfit or _when_unfit(self._settings),
             lora=attached.lora,
             control_vectors=attached.control_vectors,
             draft_path=attached.draft_path,
@@ -123,14 +148,14 @@ class ModelManager:
             self._tuning.add(python_module("app.engine.tune_process", str(ref.path), threads, "--idle"))
         return model
 
-    async def load(self, name: str) -> ServedModel:
+    async def load(self, name: str, when_unfit: WhenUnfit | None = None) -> ServedModel:
         """Begin to load what `name` (a path too) means, without waiting for it. An empty name is the default.
 
         Raises UnknownModelError, and ModelFileError for a file that the gate does not let through.
         """
         known = self._known(name)
-        model = known or await self._open(await asyncio.to_thread(resolve, name, self._settings))
-        model.engine.start()
+        model = known or await self._open(await asyncio.to_thread(resolve, name, self._settings), when_unfit)
+        model.engine.start(when_unfit)
         return model
 
     async def named(self, name: str) -> ServedModel:
@@ -217,9 +242,12 @@ class ModelManager:
             return await self.facts(ref)
         return None
 
-    async def _open(self, ref: ModelRef) -> ServedModel:
+    async def _open(self, ref: ModelRef, when_unfit: WhenUnfit | None = None) -> ServedModel:
         async with self._opening:
-            return self.serving(ref) or self.add(ref, await asyncio.to_thread(read_model_file, ref.path))
+            if same := self.serving(ref):
+                return same
+            file = await asyncio.to_thread(read_model_file, ref.path)
+            return self.add(ref, file, when_unfit=when_unfit)
 
     def _free_id(self, wanted: str) -> str:
         """Return `wanted`, numbered when another file has that id already."""

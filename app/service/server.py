@@ -27,6 +27,8 @@ from app.service.guard import GuardPolicy, policy_of
 from app.service.listening import listen, listen_for_clients
 from app.service.model_file import read_model_file
 from app.service.models import ModelManager, worker_command
+from app.service.person import Person, settle
+from app.service.supervisor import Supervisor
 from app.settings import Settings
 
 __all__ = ["Announce", "serve"]
@@ -39,17 +41,17 @@ _MAX_HEADER_BYTES = 64 << 10
 _KEEP_ALIVE_S = 75  # longer than clients keep a connection: whoever closes first must not be the one that is asked
 
 
-def serve(settings: Settings, *, is_owned: bool, announce: Announce) -> None:
-    """Serve until a signal comes or, when owned, until stdin ends; then finish answers in flight for at most 60 s.
+def serve(settings: Settings, announce: Announce, person: Person | None = None) -> None:
+    """Serve until a signal comes or, without a `person`, until stdin ends; then finish answers in flight for 60 s.
 
     `announce(url, model_id, ports)` is called when requests are taken, `ports` being those of clients that are listened
     on too. Raises ServiceError when the port is in use, UsageError for settings that make no sense, ModelFileError when
-    the model is not there or is refused; all before any loading.
+    the model is not there or is refused; all before any loading. UnfitError where the person says no.
     """
     policy = policy_of(settings)
     command = worker_command(settings)
     with ExitStack() as stack:
-        listener = stack.enter_context(listen(settings.host, settings.port, or_any=is_owned))
+        listener = stack.enter_context(listen(settings.host, settings.port, or_any=person is None))
         others = listen_for_clients(settings.host, stack) if settings.also else {}
         ref = resolve(settings.model, settings)
         file = read_model_file(ref.path)
@@ -58,15 +60,33 @@ def serve(settings: Settings, *, is_owned: bool, announce: Announce) -> None:
 
         async def run() -> None:
             models = ModelManager(settings, command, TemplateProcess())
-            model_id = models.add(ref, file, attached).ref.id
+            model = models.add(ref, file, attached)
             # FastAPI takes a second to import; the worker starts and loads meanwhile.
             app = await asyncio.to_thread(_application, models, policy)
-            server = _Server(_config(app), lambda: announce(url, model_id, tuple(others)))
-            if is_owned:
+            server = _Server(_config(app), lambda: announce(url, model.ref.id, tuple(others)))
+            sockets = [listener, *others.values()]
+            if person is None:
                 _end_with_stdin(server, asyncio.get_running_loop())
-            await server.serve(sockets=[listener, *others.values()])
+                await server.serve(sockets=sockets)
+            else:
+                await _serve_beside(server, sockets, model.engine, person)
 
         _without_reraised_signals(lambda: asyncio.run(run()))
+
+
+async def _serve_beside(server: _Server, sockets: list[socket.socket], engine: Supervisor, person: Person) -> None:
+    """Serve while the model loads, and settle with `person` what comes of that."""
+    loading = asyncio.create_task(settle(engine, person))
+
+    def end_refused(done: asyncio.Task[None]) -> None:
+        server.should_exit |= not done.cancelled() and done.exception() is not None
+
+    loading.add_done_callback(end_refused)
+    await server.serve(sockets=sockets)
+    if not loading.done():
+        loading.cancel()
+    elif refusal := loading.exception():
+        raise refusal
 
 
 class _Server(uvicorn.Server):

@@ -30,17 +30,19 @@ from app.engine.frames import (
     Observe,
     Observed,
     Output,
+    Planned,
     Rank,
     Ranked,
     Ready,
     Submit,
     Tokenize,
     Tokenized,
+    WhenUnfit,
 )
 from app.engine.request import FinishReason, Request
 from app.service.crash_limit import CrashLimit
 from app.service.worker_process import WorkerProcess
-from quantizer.errors import EngineError, UserError, rebuild
+from quantizer.errors import EngineError, UnfitError, UserError, rebuild
 
 __all__ = ["AnswerEvent", "EngineStatus", "Supervisor"]
 
@@ -53,7 +55,9 @@ _GRACE_AT_STOP_S = 6.0  # a worker saves what it computed for 3 s at most, and w
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
-    """What is known of an engine. `ready` describes the loaded model, `error` is set when `state` is "failed".
+    """What is known of an engine. `plan` is what loading follows, the object of `localllm plan --json`.
+
+    `ready` describes the loaded model, `error` is set when `state` is "failed".
 
     One that is "unloaded" loads its model when somebody asks.
     """
@@ -61,6 +65,7 @@ class EngineStatus:
     state: Literal["loading", "ready", "failed", "unloaded"] = "loading"
     progress: float = 0.0
     notices: tuple[str, ...] = ()
+    plan: dict[str, Any] | None = None
     ready: Ready | None = None
     error: UserError | None = None
 
@@ -106,10 +111,12 @@ class Supervisor:
     def worker_pid(self) -> int | None:
         return self._worker.pid if self._worker else None
 
-    def start(self) -> None:
-        """Begin loading unless a worker lives, or too many have failed of late."""
+    def start(self, when_unfit: WhenUnfit | None = None) -> None:
+        """Begin loading unless a worker lives, or too many have failed of late; `when_unfit` holds from then on."""
         is_alive = self._life is not None and not self._life.done() and self.status.state != "unloaded"
         if not is_alive and not self._limit.is_reached:
+            if when_unfit is not None:
+                self._load = replace(self._load, config=replace(self._load.config, when_unfit=when_unfit))
             self._begin_loading()
             self._ending, self._life = self._life, asyncio.create_task(self._live(after=self._life))
 
@@ -219,7 +226,8 @@ class Supervisor:
             error = await self._run_worker()
         except EngineError as refused:
             error = refused
-        self._limit.record_failure()
+        if not isinstance(self.status.error, UnfitError):  # nothing failed: somebody is to be asked
+            self._limit.record_failure()
         self._fail_running(error)
         was_ready = self.status.ready is not None
         self._settle_failed(self.status.error or error)
@@ -272,15 +280,22 @@ class Supervisor:
                 self._resolve(frame.call_id, frame.text)
             case Embedded() | Ranked() | Observed():
                 self._resolve(frame.call_id, frame)
+            case LoadProgress() | Notice() | Planned() | Ready():
+                self._take_news(frame)
+            case _:
+                raise EngineError(f"The engine process sent a {type(frame).__name__} frame.", "Report this.")
+
+    def _take_news(self, frame: LoadProgress | Notice | Planned | Ready) -> None:
+        match frame:
             case LoadProgress():
                 self.status = replace(self.status, progress=frame.fraction)
             case Notice():
                 self.status = replace(self.status, notices=(*self.status.notices, frame.text))
+            case Planned():
+                self.status = replace(self.status, plan=frame.plan)
             case Ready():
                 self.status = replace(self.status, state="ready", progress=1.0, ready=frame)
                 self._settled.set()
-            case _:
-                raise EngineError(f"The engine process sent a {type(frame).__name__} frame.", "Report this.")
 
     def _finish(self, frame: Finished) -> None:
         if frame.reason in (FinishReason.STOP, FinishReason.LENGTH):

@@ -16,7 +16,8 @@ import gguf
 import httpx
 import pytest
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "quantizer"), str(Path(__file__).parent)]
+ROOMS = [str(Path(__file__).parents[1] / room) for room in ("quantizer", "offload")]
+sys.path[:0] = [*ROOMS, str(Path(__file__).parent)]
 
 from gguf_files import tiny_llama  # noqa: E402
 from running import RunningService  # noqa: E402

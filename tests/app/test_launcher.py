@@ -3,7 +3,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from app import launcher
 from app.client import Completed, Message, ModelStatus, TextDelta
 from app.launcher import load_model, open_service
 from app.settings import Settings, load_settings
-from quantizer.errors import ModelFileError
+from quantizer.errors import ModelFileError, UnfitError
 
 
 @pytest.fixture
@@ -56,6 +57,24 @@ async def test_what_the_service_refuses_is_raised_as_itself(settings: Settings, 
     with pytest.raises(ModelFileError, match="not a GGUF"):
         async with open_service(settings, str(broken)):
             pass
+
+
+async def test_a_model_that_fits_in_part_is_loaded_after_a_yes_and_not_before(settings: Settings) -> None:
+    asked: list[str] = []
+
+    def answer_with(answer: bool) -> Callable[[UnfitError], bool]:
+        def agrees(error: UnfitError) -> bool:
+            asked.append(error.cause)
+            return answer
+
+        return agrees
+
+    unfit = replace(settings, engine="fake-unfit", when_unfit="ask")
+    async with open_service(unfit) as client:
+        with pytest.raises(UnfitError, match="Only 1 of 3 layers fit"):
+            await load_model(client, "", when_unfit="ask", agrees=answer_with(False))
+        assert (await load_model(client, "", when_unfit="ask", agrees=answer_with(True))).state == "ready"
+    assert asked == ["Only 1 of 3 layers fit."] * 2
 
 
 async def test_another_program_on_the_port_is_not_taken_for_a_service() -> None:

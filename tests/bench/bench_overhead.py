@@ -24,6 +24,7 @@ from app.engine.request import Request, SamplingParams
 from app.engine.step_cost import StepCost
 from app.engine.tuning import Setting
 from offload.cpu import default_threads
+from offload.load_parameters import ON_HOST
 from quantizer.gate import admit
 
 __all__ = ["Decoded"]
@@ -111,7 +112,7 @@ def main() -> None:
     options = parser.parse_args()
     admit(options.model)
     setting = Setting(options.threads, options.flash, options.repack)
-    model = LlamaModel(options.model, 0, setting.extra_buffers, lambda _fraction: True)
+    model = LlamaModel(options.model, ON_HOST, setting.extra_buffers, lambda _fraction: True)
     backend = model.context(EngineConfig(n_ctx=options.tokens + 1024, n_sequences=1), setting)
     prompt = backend.tokenize(Prose(seed=0).words(_PROMPT_WORDS), add_special=True, parse_special=False)
     raw_decode(backend, prompt, 8)  # the first run reads the weights from disk

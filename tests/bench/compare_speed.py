@@ -19,7 +19,7 @@ from statistics import median
 
 from app.engine.backend import Chunk
 from app.engine.frames import EngineConfig
-from app.engine.loading import load_model
+from app.engine.loading import Listener, load_model
 from app.engine.rates import machine_key, rates_here, run_history
 from app.engine.request import SamplingParams
 from app.engine.run_history import RunRecord
@@ -45,7 +45,7 @@ class Subject:
         admit(path)
         self.name = path.name
         self._cache_dir = cache_dir
-        self._loaded = load_model(path, CONFIG, cache_dir, lambda _fraction: True, print)
+        self._loaded = load_model(path, CONFIG, cache_dir, Listener(lambda _fraction: True, print, lambda _plan: None))
         self._backend = self._loaded.backend
         self._sampler = self._backend.new_sampler(SamplingParams(seed=1), ignore_eos=True)
         self._states = {depth: self._state(depth) for depth in DEPTHS if depth}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import re
 from collections import defaultdict
 
+from app.engine.llama.buffers import parse_buffer
 from app.engine.llama.native import lib
 
 __all__ = ["EngineLog"]
 
-_BUFFER = re.compile(r": +(\S+?)(?:_Mapped)? +(model|KV|RS|compute) buffer size = +([\d.]+) MiB")
+_MIB = 1 << 20
 
 
 class EngineLog:
@@ -27,8 +27,8 @@ class EngineLog:
     def buffers(self) -> dict[tuple[str, str], float]:
         """MiB, as printed, by device and kind: model, KV, RS or compute."""
         found: dict[tuple[str, str], float] = defaultdict(float)
-        for device, kind, mib in _BUFFER.findall(self.text):
-            found[device, kind] += float(mib)
+        for buffer in filter(None, map(parse_buffer, self.text.splitlines())):
+            found[buffer.name, buffer.kind] += round(buffer.n_bytes / _MIB, 2)
         return found
 
     def buffers_of(self, kind: str) -> float:

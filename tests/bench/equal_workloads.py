@@ -24,6 +24,7 @@ from app.engine.frames import Finished
 from app.engine.llama import LlamaModel
 from app.engine.request import FinishReason
 from app.engine.tuning import Setting
+from offload.load_parameters import ON_HOST
 from quantizer.gate import admit
 
 __all__ = ["Findings", "examine"]
@@ -89,7 +90,7 @@ def _difference(said: Said, made: AloneAnswer, n_same: int, alone: Alone) -> str
 def examine(path: Path, seeds: range, setting: Setting) -> Findings:
     """Play the workloads of `seeds` on the model at `path` and compare every answer."""
     admit(path)
-    model = LlamaModel(path, 0, setting.extra_buffers, lambda _fraction: True)
+    model = LlamaModel(path, ON_HOST, setting.extra_buffers, lambda _fraction: True)
     alone = Alone(model, N_CTX, setting)
     findings = Findings()
     for seed in seeds:

@@ -1,45 +1,51 @@
 """Load planned placements onto two pseudo-GPUs, RPC servers on this machine, and compare the bytes that llama.cpp logs.
 
 Run: `uv run python tests/bench/place_over_rpc.py [--runs 100] [--seed 0]`. Each run draws a model at a reduced shape, a
-context and what each device has free. The plan must load, with the weights and cache of each device within 3 % of what
-was planned, and never more in all than it had free; how far compute buffers are off is printed.
+context and what each device has free, and plans as loading does. That must load, with the weights, cache and compute
+buffers of each device within 3 % of what was planned, and never more in all than it had free.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import random
-import socket
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "offload"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "app"))
 
 import model_outlines
-from engine_log import EngineLog
 from model_outlines import OUTLINES, header_of, write_outline
+from pseudo_gpu import free_ports, pseudo_gpus
 
-from app.engine.llama.native import ggml_function, lib
-from offload.allocation import Share, allocate
+from app.engine.dry_run import dry_run_request
+from app.engine.llama.devices import ggml_gpus, held_by_device
+from app.engine.llama.dry_run import context_params, dry_compute_bytes
+from app.engine.llama.native import lib, native_log
+from app.engine.llama.placing import Placing
+from app.engine.llama.rpc import add_rpc_servers
+from offload.allocation import Share
+from offload.dry_plan import dry_plan, parameters_of
+from offload.holding import Holding
 from offload.kv_cache import parse_kv_types
-from offload.load_parameters import LoadParameters, load_parameters
+from offload.load_parameters import LoadParameters
 from offload.machine import Device, DeviceKind, Machine
 from offload.model import PlannedModel
-from offload.placement import place
+from offload.plan import PlanQuestion
 from offload.profile import Setting
 from offload.speed import expected_rates
 
 MIB = 1 << 20
 TOLERANCE = 0.03
-PRINTED_MIB = 0.05  # what rounding may hide
-N_GPUS = 2
+ROUNDED_BYTES = MIB // 20  # what rounding may hide
+N_GPUS, N_SEQUENCES = 2, 2
+Held = Mapping[str, Holding]
 REDUCED = {
     "llama-3.1-8b": {"n_embd": 1024, "n_ff": 3584, "n_heads": 8, "n_kv_heads": 2, "n_vocab": 16_384},
     "qwen3-0.6b": {"n_ff": 2048, "n_vocab": 16_384},
@@ -49,48 +55,11 @@ REDUCED = {
 }
 
 
-class Override(ctypes.Structure):
-    """llama_model_tensor_buft_override@0.3.36."""
-
-    _fields_ = [("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p)]
-
-
-def serve(port: int) -> None:
-    """Be a pseudo-GPU: the processor, behind RPC."""
-    by_type, start = ggml_function("ggml_backend_dev_by_type"), rpc_function("ggml_backend_rpc_start_server")
-    by_type.restype, by_type.argtypes = ctypes.c_void_p, [ctypes.c_int]
-    start.restype = None
-    start.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p]
-    devices = (ctypes.c_void_p * 1)(by_type(0))
-    start(f"127.0.0.1:{port}".encode(), None, 1, 1, devices)
-
-
-def rpc_function(name: str) -> ctypes._CFuncPtr:
-    folder = Path(lib.__file__).parent / "lib"
-    library = ctypes.CDLL(str(next(folder.glob("libggml-rpc.so*"), folder / "libggml-rpc.so")))
-    function: ctypes._CFuncPtr = getattr(library, name)
-    return function
-
-
-def connect(port: int) -> int:
-    """Return the device behind a port, once its server answers."""
-    for _ in range(200):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                break
-        time.sleep(0.05)
-    add, get = rpc_function("ggml_backend_rpc_add_server"), ggml_function("ggml_backend_reg_dev_get")
-    add.restype, add.argtypes = ctypes.c_void_p, [ctypes.c_char_p]
-    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t]
-    device: int = get(add(f"127.0.0.1:{port}".encode()), 0)
-    return device
-
-
-def drawn(chance: random.Random, model: PlannedModel, names: Sequence[str]) -> tuple[Setting, Machine]:
+def drawn(chance: random.Random, model: PlannedModel, names: Sequence[str]) -> tuple[PlanQuestion, Machine]:
     """Draw a context and memory limits around what the model takes."""
     n_ctx = chance.choice((512, 2048, 4096))
-    kv_type = chance.choice(("f16", "q8_0"))
-    setting = Setting(n_ctx=n_ctx, n_cells=n_ctx, kv_types=parse_kv_types(kv_type), n_sequences=2, n_ubatch=256)
+    kv_types = parse_kv_types(chance.choice(("f16", "q8_0")))
+    setting = Setting(n_ctx=n_ctx, n_cells=n_ctx, kv_types=kv_types, n_sequences=N_SEQUENCES)
     total = model.profile(setting).total_bytes
     gpus = [
         Device(
@@ -103,106 +72,85 @@ def drawn(chance: random.Random, model: PlannedModel, names: Sequence[str]) -> t
         for name in names
     ]
     host = Device(name="CPU", kind=DeviceKind.CPU, total_bytes=1 << 40, free_bytes=1 << 40, bytes_per_s=50e9)
-    return setting, Machine(host, tuple(gpus))
+    question = PlanQuestion(n_ctx=n_ctx, n_cells=n_ctx, kv_types=kv_types, n_sequences=N_SEQUENCES)
+    return question, Machine(host, tuple(gpus))
 
 
-def load(path: Path, wanted: LoadParameters, setting: Setting, devices: dict[str, int], log: EngineLog) -> None:
-    """Load as planned, make the context, and free both."""
-    cpu_type = ggml_function("ggml_backend_cpu_buffer_type")
-    cpu_type.restype = ctypes.c_void_p
-    pattern = wanted.host_pattern.encode()
-    overrides = (Override * 2)(Override(pattern, cpu_type()), Override(None, None))
-    chosen = (ctypes.c_void_p * (N_GPUS + 1))(*(devices[name] for name in wanted.devices), None)
-    split = (ctypes.c_float * lib.llama_max_devices())(*wanted.tensor_split)
+def load(path: Path, wanted: LoadParameters, setting: Setting) -> Held:
+    """Load as planned, make the context, free both and return what each device held."""
+    log, placing = native_log(), Placing(wanted)
     params = lib.llama_model_default_params()
-    params.n_gpu_layers, params.use_extra_bufts = wanted.n_gpu_layers, False
+    placing.fill(params)
+    params.use_extra_bufts = False
     params.load_mode = lib.LLAMA_LOAD_MODE_NONE  # of a mapping the whole span would be logged
-    params.devices = ctypes.addressof(chosen)
-    params.tensor_split = split
-    if pattern:
-        params.tensor_buft_overrides = ctypes.addressof(overrides)
+    log.taken_buffers()
     model = lib.llama_model_load_from_file(os.fsencode(path), params)
     if not model:
-        sys.exit(log.text)
-    context_params = lib.llama_context_default_params()
-    context_params.n_ctx, context_params.n_seq_max = setting.n_cells, setting.n_sequences
-    context_params.n_batch = context_params.n_ubatch = setting.n_ubatch
-    context_params.type_k, context_params.type_v = setting.kv_types.ids
-    context_params.kv_unified, context_params.flash_attn_type = True, lib.LLAMA_FLASH_ATTN_TYPE_ENABLED
-    context = lib.llama_init_from_model(model, context_params)
+        sys.exit(log.last_words())
+    context = lib.llama_init_from_model(model, context_params(dry_run_request(path, setting, wanted)))
     if not context:
-        sys.exit(log.text)
+        sys.exit(log.last_words())
     lib.llama_free(context)
     lib.llama_model_free(model)
+    return held_by_device(log.taken_buffers())
 
 
-def faults(shares: Sequence[Share], logged: dict[tuple[str, str], float]) -> list[str]:
-    """Return where a device got other weights and cache than planned, or more in all than it had."""
+def faults(shares: Sequence[Share], held: Held) -> list[str]:
+    """Return where a device got other bytes than planned, or more in all than it had."""
     found = []
     for share in shares:
-        got = {kind: logged.get((share.device.name, kind), 0.0) for kind in ("model", "KV", "RS", "compute")}
-        kept, planned = sum(got.values()) - got["compute"], (share.weight_bytes + share.cache_bytes) / MIB
-        if abs(planned - kept) > TOLERANCE * planned + PRINTED_MIB:
-            found.append(f"{share.device.name}: planned {planned:.1f} MiB, got {kept:.1f}")
-        if share.n_layers and sum(got.values()) > share.device.free_bytes / MIB:
+        got = held[share.device.name]
+        planned = share.n_bytes - share.host_bytes
+        if abs(planned - got.n_bytes) > TOLERANCE * planned + ROUNDED_BYTES:
+            found.append(f"{share.device.name}: planned {planned / MIB:.1f} MiB, got {got.n_bytes / MIB:.1f}")
+        if share.n_layers and got.n_bytes > share.device.free_bytes:
             found.append(f"{share.device.name}: got more than the {share.device.free_bytes / MIB:.1f} MiB it had")
     return found
 
 
-def compute_errors(shares: Sequence[Share], logged: dict[tuple[str, str], float]) -> Iterator[float]:
-    """Yield by what share of all it holds each GPU's compute buffer is off."""
-    for share in shares:
-        if share.n_layers and not share.device.shares_host:
-            error_mib = logged.get((share.device.name, "compute"), 0.0) - share.compute_bytes / MIB
-            yield abs(error_mib) / (share.n_bytes / MIB)
+def worst_error(shares: Sequence[Share], held: Held) -> float:
+    """Return the largest share by which what a device in use got is off what was planned for it."""
+    planned = {share.device.name: share.n_bytes - share.host_bytes for share in shares if share.n_layers}
+    return max(abs(held[name].n_bytes / n_bytes - 1) for name, n_bytes in planned.items())
 
 
-def run_all(n_runs: int, seed: int, devices: dict[str, int]) -> int:
-    chance, log, n_faulty = random.Random(seed), EngineLog(), 0
+def run_all(n_runs: int, seed: int, names: Sequence[str]) -> int:
+    chance, n_faulty = random.Random(seed), 0
     with tempfile.TemporaryDirectory() as folder:
         for index in range(n_runs):
             name = chance.choice(list(REDUCED))
-            header, path = header_of(name), Path(folder) / f"{name}.gguf"
+            path = Path(folder) / f"{name}.gguf"
             if not path.exists():
                 write_outline(name, path)
+            header = header_of(name)
             model = PlannedModel(header, header.tensors)
-            setting, machine = drawn(chance, model, list(devices))
-            profile = model.profile(setting)
-            placement = place(profile, machine, expected_rates(machine))
+            question, machine = drawn(chance, model, names)
+            found = dry_plan(model, question, machine, expected_rates(machine), partial(dry_run, path))
+            held = load(path, parameters_of(found), found.setting)
+            placement, shares = found.found.placement, found.found.shares
             assert placement is not None
-            log.text = ""
-            load(path, load_parameters(profile, placement), setting, devices, log)
-            shares, logged = allocate(profile, machine, placement), log.buffers()
-            wrong, compute_error = faults(shares, logged), max(compute_errors(shares, logged), default=0.0)
+            wrong = faults(shares, held)
             n_faulty += bool(wrong)
-            outcome = "; ".join(wrong) or "as planned"
-            place_text = f"{placement.gpu_layers} split {placement.n_split}"
-            print(f"{index:3} {name:14} {place_text}: {outcome}, compute off by {compute_error:.1%}", flush=True)
+            outcome = "; ".join(wrong) or f"as planned, off by {worst_error(shares, held):.2%}"
+            print(f"{index:3} {name:14} {placement.gpu_layers} split {placement.n_split}: {outcome}", flush=True)
     return n_faulty
+
+
+def dry_run(path: Path, setting: Setting, parameters: LoadParameters) -> dict[str, int]:
+    return dry_compute_bytes(dry_run_request(path, setting, parameters))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--port", type=int, default=50_900, help="the first of two")
-    parser.add_argument("--serve", type=int, metavar="PORT", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    lib.llama_backend_init()
-    if options.serve:
-        serve(options.serve)
-        return
     for name, changes in REDUCED.items():
         model_outlines.OUTLINES[name] = replace(OUTLINES[name], **changes)
-    ports = [options.port + index for index in range(N_GPUS)]
-    servers = [
-        subprocess.Popen([sys.executable, __file__, "--serve", str(port)], stdout=subprocess.DEVNULL) for port in ports
-    ]
-    try:
-        n_faulty = run_all(options.runs, options.seed, {f"RPC0[127.0.0.1:{port}]": connect(port) for port in ports})
-    finally:
-        for server in servers:
-            server.kill()
+    lib.llama_backend_init()
+    with pseudo_gpus(free_ports(N_GPUS)) as endpoints:
+        add_rpc_servers(endpoints)
+        n_faulty = run_all(options.runs, options.seed, [gpu.name for gpu in ggml_gpus()])
     print(f"{n_faulty} of {options.runs} otherwise than planned")
     sys.exit(n_faulty > 0)
 

@@ -28,6 +28,7 @@ from app.engine.llama import LlamaBackend, LlamaModel
 from app.engine.request import Request, SamplingParams
 from app.engine.step_cost import StepCost
 from app.engine.tuning import Setting
+from offload.load_parameters import ON_HOST
 from quantizer.gate import admit
 
 __all__ = ["Judge", "chi_squared"]
@@ -135,7 +136,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="of the model (1)")
     options = parser.parse_args()
     admit(options.model)
-    model = LlamaModel(options.model, 0, extra_buffers=False, on_progress=lambda _fraction: True)
+    model = LlamaModel(options.model, ON_HOST, extra_buffers=False, on_progress=lambda _fraction: True)
     backend = model.context(EngineConfig(n_ctx=_N_CTX), Setting(options.threads, False, False))
     drafted, n_accepted = places(backend, options.answers, options.seed, FreeDrafts())
     plain, _ = places(backend, options.answers, options.seed + 1, StepCost(dict(_NO_DRAFT_PAYS)))

@@ -28,6 +28,7 @@ from app.bench.client import Client
 from app.bench.prose import Prose
 from app.engine.llama import LlamaModel
 from app.engine.tuning import Setting
+from offload.load_parameters import ON_HOST
 from quantizer.gate import admit
 
 __all__ = ["Job", "Watch", "known_jobs"]
@@ -69,7 +70,7 @@ class Watch:
 def known_jobs(path: Path, seed: int) -> list[Job]:
     """Return prompts with a shared begin, new ones and next turns, with their answers by the model at `path`."""
     admit(path)
-    model = LlamaModel(path, 0, extra_buffers=False, on_progress=lambda _fraction: True)
+    model = LlamaModel(path, ON_HOST, extra_buffers=False, on_progress=lambda _fraction: True)
     alone = Alone(model, _N_CTX, Setting(1, False, False))
     chance, prose = random.Random(seed), Prose(seed)
     system = prose.words(_N_SYSTEM_WORDS)

@@ -59,7 +59,7 @@ async def test_only_a_lost_service_is_opened_again(error, n_opened):
 async def test_model_that_the_service_forgot_is_an_error():
     client = ScriptedClient()
 
-    async def load(model):
+    async def load(model, when_unfit):
         return "another"
 
     client.load = load

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from app.engine.llama.activations import ActivationWatch
 from app.engine.llama.context import LlamaBackend
-from app.engine.llama.devices import n_gpu_devices
+from app.engine.llama.devices import ggml_gpus, held_by_device
+from app.engine.llama.dry_run import dry_compute_bytes
 from app.engine.llama.headed import HeadedBackend
 from app.engine.llama.model import LlamaModel
-from app.engine.llama.native import Watch
+from app.engine.llama.native import Watch, native_log
+from app.engine.llama.rpc import add_rpc_servers
 from app.engine.llama.weights import WritableWeights
 
 __all__ = [
@@ -21,5 +23,9 @@ __all__ = [
     "LlamaModel",
     "Watch",
     "WritableWeights",
-    "n_gpu_devices",
+    "add_rpc_servers",
+    "dry_compute_bytes",
+    "ggml_gpus",
+    "held_by_device",
+    "native_log",
 ]

@@ -6,20 +6,29 @@ Owns the list. Loading a driver may end the process: ask in one that may die. Kn
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
+from app.engine.llama.buffers import Buffer
+from app.engine.llama.link import Link, measure_link
 from app.engine.llama.native import ggml_function
+from offload.holding import Holding
+from offload.machine import HOST_NAME
+from quantizer.errors import EngineError
 
-__all__ = ["GgmlDevice", "ggml_gpus", "n_gpu_devices"]
+__all__ = ["GgmlDevice", "ggml_gpus", "gpu_address", "held_by_device"]
 
+_FIELDS = {"model": "weight_bytes", "KV": "cache_bytes", "RS": "cache_bytes", "compute": "compute_bytes"}
+_REMOTE = "RPC"
 _DISCRETE, _INTEGRATED = _GPU_KINDS = (1, 2)  # of ggml_backend_dev_type@0.3.36
 
 
 @dataclass(frozen=True, slots=True)
 class GgmlDevice:
-    """What ggml says of a GPU: bytes of memory, 0 where it cannot tell, and its `address` on the PCI bus, if any."""
+    """What ggml says of a GPU: bytes of memory, 0 where it cannot tell, and its `address` on the PCI bus, if any.
+
+    `link` leads to one of another machine, where it was measured.
+    """
 
     name: str
     description: str
@@ -27,6 +36,7 @@ class GgmlDevice:
     free_bytes: int
     total_bytes: int
     address: str
+    link: Link | None = None
 
 
 class _Properties(ctypes.Structure):
@@ -43,20 +53,37 @@ class _Properties(ctypes.Structure):
     ]
 
 
-@cache
-def n_gpu_devices() -> int:
-    """Return how many GPUs this build can use. llama_supports_gpu_offload says yes to any build with RPC in it."""
-    return sum(1 for _ in _gpus())
-
-
-def ggml_gpus() -> Iterator[GgmlDevice]:
-    """Yield every GPU in ggml's order, which is llama.cpp's too."""
+def ggml_gpus(*, with_links: bool = False) -> Iterator[GgmlDevice]:
+    """Yield every GPU in ggml's order, which is llama.cpp's too; links to other machines are measured `with_links`."""
     read = ggml_function("ggml_backend_dev_get_props")
     read.restype, read.argtypes = None, [ctypes.c_void_p, ctypes.POINTER(_Properties)]
     for address in _gpus():
         properties = _Properties()
         read(address, ctypes.byref(properties))
-        yield _device(properties)
+        device = _device(properties)
+        is_remote = device.name.startswith(_REMOTE)
+        yield replace(device, link=measure_link(address)) if with_links and is_remote else device
+
+
+def gpu_address(name: str) -> int:
+    """Return the native address of the GPU that ggml calls `name`. Raises EngineError where there is none."""
+    for address in _gpus():
+        if _name(address) == name:
+            return address
+    raise EngineError(
+        f"The device {name}, which was planned with, is not there any more.",
+        "See `localllm doctor` for what is, and load again.",
+    )
+
+
+def held_by_device(buffers: Iterable[Buffer]) -> dict[str, Holding]:
+    """Return what each device holds with these `buffers`, by its name; what is no GPU's is the processor's."""
+    names = {_buffer_name(address): _name(address) for address in _gpus()}
+    found = dict.fromkeys([HOST_NAME, *names.values()], Holding())
+    for buffer in buffers:
+        device, field = names.get(buffer.name, HOST_NAME), _FIELDS[buffer.kind]
+        found[device] = replace(found[device], **{field: getattr(found[device], field) + buffer.n_bytes})
+    return found
 
 
 def _gpus() -> Iterator[int]:
@@ -64,6 +91,19 @@ def _gpus() -> Iterator[int]:
     count.restype, get.restype, get.argtypes = ctypes.c_size_t, ctypes.c_void_p, [ctypes.c_size_t]
     kind.restype, kind.argtypes = ctypes.c_int, [ctypes.c_void_p]
     return (address for address in map(get, range(count())) if kind(address) in _GPU_KINDS)
+
+
+def _name(device: int) -> str:
+    read = ggml_function("ggml_backend_dev_name")
+    read.restype, read.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
+    return _text(read(device))
+
+
+def _buffer_name(device: int) -> str:
+    of_device, name = ggml_function("ggml_backend_dev_buffer_type"), ggml_function("ggml_backend_buft_name")
+    of_device.restype, of_device.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    name.restype, name.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
+    return _text(name(of_device(device)))
 
 
 def _device(properties: _Properties) -> GgmlDevice:

@@ -1,69 +1,57 @@
 """What a context computes in, as llama.cpp itself works it out: a model loaded without its weights.
 
-Owns the dry run. It replaces the process's log, so it belongs in one of its own. Knows nothing of plans.
+Owns the dry run. Knows nothing of plans.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
-import re
 from pathlib import Path
 
 from app.engine.dry_run import DryRunRequest
-from app.engine.llama.native import NativeLog, lib
+from app.engine.llama.devices import held_by_device
+from app.engine.llama.native import lib, native_log
+from app.engine.llama.placing import Placing
 from offload.kv_cache import parse_kv_types
 from quantizer.errors import EngineError
 
-__all__ = ["compute_buffers"]
-
-_BUFFER = re.compile(r"(\S+) compute buffer size = +([\d.]+) MiB")
-_MIB = 1 << 20
+__all__ = ["context_params", "dry_compute_bytes"]
 
 
-class _FullLog(NativeLog):
-    """Everything llama.cpp says while this is alive."""
+def dry_compute_bytes(request: DryRunRequest) -> dict[str, int]:
+    """Return the bytes that each device computes in, by its name; the processor's are told too.
 
-    def __init__(self) -> None:
-        self.said: list[str] = []
-        super().__init__()
-
-    def _receive(self, level: int, text: bytes, data: object) -> None:
-        self.said.append(text.decode("utf-8", "replace"))
-        super()._receive(level, text, data)
-
-
-def compute_buffers(request: DryRunRequest) -> dict[str, int]:
-    """Return the bytes of each compute buffer, by the name of its memory, where no GPU takes part.
-
-    Raises EngineError where llama.cpp cannot run such a model.
+    Raises EngineError where llama.cpp cannot run such a model, or a device is not there any more.
     """
-    path, log = Path(request.path), _FullLog()
+    path, log = Path(request.path), native_log()
     lib.llama_backend_init()
+    placing = Placing(request.parameters)
     params = lib.llama_model_default_params()
+    placing.fill(params)
     params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE  # mapping would end the process
-    params.n_gpu_layers, params.use_extra_bufts = 0, False
-    no_devices = (ctypes.c_void_p * 1)(None)
-    params.devices = ctypes.addressof(no_devices)
+    params.use_extra_bufts = False
     model = lib.llama_model_load_from_file(os.fsencode(path), params)
     if not model:
         raise EngineError(f"llama.cpp cannot load {path.name}: {log.last_words()}", "See `localllm show`.")
     try:
-        context = lib.llama_init_from_model(model, _context_params(request))
+        log.taken_buffers()
+        context = lib.llama_init_from_model(model, context_params(request))
         if not context:
             raise EngineError(f"llama.cpp cannot make this context: {log.last_words()}", "Use a smaller --ctx.")
         lib.llama_free(context)
     finally:
         lib.llama_model_free(model)
-    return {name: int(float(mib) * _MIB) for name, mib in _BUFFER.findall("".join(log.said))}
+    return {name: held.compute_bytes for name, held in held_by_device(log.taken_buffers()).items()}
 
 
-def _context_params(request: DryRunRequest) -> lib.llama_context_params:
+def context_params(request: DryRunRequest) -> lib.llama_context_params:
+    """Return the context that is asked for."""
     params = lib.llama_context_default_params()
     params.n_ctx, params.n_seq_max = request.n_cells, request.n_sequences
     params.n_batch = params.n_ubatch = request.n_ubatch
     params.type_k, params.type_v = parse_kv_types(request.kv_type).ids
     params.kv_unified = True
+    params.offload_kqv = request.parameters.offload_kqv
     is_fused = request.is_fused
     params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_AUTO if is_fused else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
     return params

@@ -20,15 +20,16 @@ from app.engine.backend import ModelFacts
 from app.engine.embedding import Pooling
 from app.engine.frames import EngineConfig
 from app.engine.llama.context import LlamaBackend
-from app.engine.llama.devices import n_gpu_devices
 from app.engine.llama.embedder import LlamaEmbedder
 from app.engine.llama.head import DRAFT_CELLS, LlamaHead
 from app.engine.llama.headed import HeadedBackend
-from app.engine.llama.native import Watch, lib, native_log
+from app.engine.llama.native import Watch, lib, native_log, refusal
+from app.engine.llama.placing import Placing
 from app.engine.llama.steering import Steering, load_adapters
 from app.engine.tuning import Setting
 from app.engine.vocabulary import Vocabulary
 from offload.kv_cache import parse_kv_types
+from offload.load_parameters import LoadParameters
 from quantizer.errors import EngineError
 
 __all__ = ["LlamaModel"]
@@ -43,24 +44,27 @@ class LlamaModel:
     def __init__(
         self,
         path: Path,
-        n_gpu_layers: int,
+        parameters: LoadParameters,
         extra_buffers: bool,
         on_progress: Callable[[float], bool],
         *,
         with_head: bool = False,
         is_writable: bool = False,
     ) -> None:
-        """Load the model at `path`, which `quantizer` has let through, and its prediction layer only `with_head`.
+        """Load the model at `path`, which `quantizer` has let through, as `parameters` say where.
 
-        Weights that are `is_writable` lie in memory of this process, not in the file's pages.
-        `on_progress` gets fractions from 0 to 1 and returns False to cancel. Raises EngineError with llama.cpp's words.
+        Its prediction layer is loaded only `with_head`. Weights that are `is_writable` lie in memory of this process,
+        not in the file's pages. `on_progress` gets fractions from 0 to 1 and returns False to cancel.
+
+        Raises EngineError with llama.cpp's words, its kind MemoryShortError where a device has too little memory.
         """
         log = native_log()
         lib.llama_backend_init()
         self._owned = ExitStack()
         progress = lib.llama_progress_callback(lambda fraction, _data: on_progress(fraction))
         params = lib.llama_model_default_params()
-        params.n_gpu_layers = n_gpu_layers
+        self._parameters, self._placing = parameters, Placing(parameters)
+        self._placing.fill(params)
         params.use_extra_bufts = extra_buffers
         params.progress_callback = progress
         params.load_mtp = self._has_head = with_head
@@ -68,7 +72,7 @@ class LlamaModel:
             params.load_mode = lib.LLAMA_LOAD_MODE_NONE
         self._model = lib.llama_model_load_from_file(os.fsencode(path), params)
         if not self._model:
-            raise EngineError(f"llama.cpp cannot load {path.name}: {log.last_words()}", "See `localllm show`.")
+            raise refusal(f"llama.cpp cannot load {path.name}", log.last_words(), "See `localllm show`.")
         self._owned.callback(lib.llama_model_free, self._model)
         self._adapters: tuple[Adapter, ...] = ()
         self._steering = Steering({}, None)
@@ -81,9 +85,10 @@ class LlamaModel:
 
         It has a head where one was loaded, and the cache can be cut. `watch` sees all that it computes.
         """
-        facts = _facts(self._model, config, setting)
+        is_on_gpu = self._parameters.n_gpu_layers > 0 and self._parameters.offload_kqv
+        facts = replace(_facts(self._model, config, setting), is_on_host=not is_on_gpu)
         with ExitStack() as owned:
-            params = _context_params(facts, setting)
+            params = self._context_params(facts, setting)
             if watch is not None:
                 params.cb_eval = watch.callback
             context = self._new_context(params, owned)
@@ -125,20 +130,23 @@ class LlamaModel:
     def _new_context(self, params: lib.llama_context_params, owned: ExitStack) -> int:
         context: int | None = lib.llama_init_from_model(self._model, params)
         if not context:
-            raise EngineError(
-                f"llama.cpp cannot make a context of {params.n_ctx} tokens: {native_log().last_words()}",
-                "Use a smaller --ctx, or a smaller model.",
-            )
+            what = f"llama.cpp cannot make a context of {params.n_ctx} tokens"
+            raise refusal(what, native_log().last_words(), "Use a smaller --ctx, or a smaller model.")
         owned.callback(lib.llama_free, context)
         self._steering.open(context)
         return context
 
     def _new_head(self, facts: ModelFacts, setting: Setting, owned: ExitStack) -> LlamaHead:
         facts = replace(facts, n_cells=facts.n_cells + facts.n_sequences * DRAFT_CELLS)
-        params = _context_params(facts, setting)
+        params = self._context_params(facts, setting)
         params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP
         params.n_outputs_max = facts.n_places  # a row of each answer, not of a whole batch; fewer than places abort
         return LlamaHead(self._model, self._new_context(params, owned), facts, self._steering)
+
+    def _context_params(self, facts: ModelFacts, setting: Setting) -> lib.llama_context_params:
+        params = _context_params(facts, setting)
+        params.offload_kqv = self._parameters.offload_kqv
+        return params
 
     def _has_vocabulary(self) -> bool:
         return bool(lib.llama_vocab_type(lib.llama_model_get_vocab(self._model)))
@@ -166,7 +174,6 @@ def _facts(model: int, config: EngineConfig, setting: Setting) -> ModelFacts:
         n_parameters=lib.llama_model_n_params(model),
         model_bytes=lib.llama_model_size(model),
         layout=_layout(setting),
-        is_on_host=not (n_gpu_devices() and config.n_gpu_layers),
     )
 
 

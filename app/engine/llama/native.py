@@ -6,6 +6,7 @@ The only module that imports llama_cpp. Knows nothing of models.
 from __future__ import annotations
 
 import ctypes
+import re
 import sys
 from collections import deque
 from functools import cache
@@ -15,6 +16,8 @@ from typing import Any, Protocol
 import llama_cpp.llama_cpp as lib
 from llama_cpp._ctypes_extensions import load_shared_library
 
+from app.engine.backend import MemoryShortError
+from app.engine.llama.buffers import Buffer, parse_buffer
 from quantizer.errors import EngineError
 
 __all__ = [
@@ -25,11 +28,13 @@ __all__ = [
     "hidden_states",
     "lib",
     "native_log",
+    "refusal",
 ]
 
 NativeSampler = Any  # a ctypes pointer to llama_sampler
 EvalCallback = Any  # a ctypes function pointer, ggml_backend_sched_eval_callback
 _N_KEPT_LOG_LINES = 50
+_OF_MEMORY = re.compile(r"(failed|unable) to allocate|out of memory|OutOf(Device|Host)Memory")
 _WARN, _ERROR, _CONTINUED = 3, 4, 5  # ggml_log_level@0.3.36; llama_cpp._logger has another, wrong order
 
 
@@ -40,11 +45,15 @@ class Watch(Protocol):
 
 
 class NativeLog:
-    """What llama.cpp says: the last warnings and errors are kept for error messages and passed to stderr."""
+    """What llama.cpp says: the last warnings and errors are kept for error messages and passed to stderr.
+
+    So are the sizes of the buffers that it makes.
+    """
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=_N_KEPT_LOG_LINES)
         self._level = 0
+        self._buffers: list[Buffer] = []
         self._callback = lib.llama_log_callback(self._receive)  # must live as long as llama.cpp may call it
         lib.llama_log_set(self._callback, ctypes.c_void_p())
 
@@ -53,10 +62,17 @@ class NativeLog:
         words = " ".join(list(self._lines)[-n_lines:])
         return "".join(character for character in words if character.isprintable())
 
+    def taken_buffers(self) -> tuple[Buffer, ...]:
+        """Return the buffers that were made since the last call."""
+        buffers, self._buffers = tuple(self._buffers), []
+        return buffers
+
     def _receive(self, level: int, text: bytes, data: object) -> None:  # noqa: ARG002 - llama.cpp passes it
         if level != _CONTINUED:
             self._level = level
         line = text.decode("utf-8", "replace").strip()
+        if buffer := parse_buffer(line):
+            self._buffers.append(buffer)
         if self._level in (_WARN, _ERROR) and line:
             self._lines.append(line)
             print(line, file=sys.stderr, flush=True)
@@ -66,6 +82,12 @@ class NativeLog:
 def native_log() -> NativeLog:
     """Return the process's one log; llama.cpp knows only one receiver."""
     return NativeLog()
+
+
+def refusal(what: str, words: str, remedy: str) -> EngineError:
+    """Return the error for `what` failed, with llama.cpp's last `words`; its kind tells whether they are of memory."""
+    kind = MemoryShortError if _OF_MEMORY.search(words) else EngineError
+    return kind(f"{what}: {words}", remedy)
 
 
 @cache

@@ -13,6 +13,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from app import __version__
+from app.engine.frames import WhenUnfit
 from app.service.api.access import models_of
 from app.service.api.bodies import Body
 from app.service.api.engine_counters import counters_of
@@ -29,9 +30,10 @@ error_body = partial(openai_error, hide_paths=False)
 
 
 class LoadBody(Body):
-    """`model` is a name or a path; empty is the default model."""
+    """`model` is a name or a path; empty is the default model. `when_unfit` null is what the service's settings say."""
 
     model: str = ""
+    when_unfit: WhenUnfit | None = None
 
 
 @router.get("/status")
@@ -54,7 +56,7 @@ async def status(request: Request) -> Response:
 async def load(request: Request) -> Response:
     """Begin to load a model; /status tells how far it is."""
     body = await read_body(request, LoadBody)
-    model = await models_of(request).load(body.model)
+    model = await models_of(request).load(body.model, body.when_unfit)
     return JsonBytes({"id": model.ref.id})
 
 
@@ -66,6 +68,7 @@ async def _entry(model: ServedModel) -> dict[str, Any]:
         "progress": engine.progress,
         "n_ctx": engine.ready.n_ctx if engine.ready else 0,
         "notices": engine.notices,
+        "plan": engine.plan,
         "error": error_body(engine.error)["error"] if engine.error else None,
         "n_running": model.engine.n_running,
         "worker_pid": model.engine.worker_pid,

@@ -15,12 +15,13 @@ from app.engine.llama import LlamaModel
 from app.engine.llama.grammar import Grammar
 from app.engine.llama.samplers import allowed_by
 from app.engine.tuning import Setting
+from offload.load_parameters import ON_HOST
 
 N_STEPS = 30
 
 
 def main() -> None:
-    model = LlamaModel(Path(sys.argv[1]), 0, False, lambda _fraction: True)
+    model = LlamaModel(Path(sys.argv[1]), ON_HOST, False, lambda _fraction: True)
     backend = model.context(EngineConfig(n_ctx=64, n_sequences=1), Setting(1, False, False))
     characters = backend._first_characters()
     rng = random.Random(1)

@@ -16,6 +16,7 @@ from app.engine.backend import Chunk
 from app.engine.frames import EngineConfig
 from app.engine.llama import LlamaBackend, LlamaModel
 from app.engine.tuning import Setting
+from offload.load_parameters import ON_HOST
 
 BEGIN, OTHER, NEXT = list(range(10, 42)), list(range(50, 82)), 7
 
@@ -34,7 +35,7 @@ def differences(backend: LlamaBackend) -> list[float]:
 
 
 def main() -> None:
-    loaded = LlamaModel(Path(sys.argv[1]), 0, False, lambda _fraction: True)
+    loaded = LlamaModel(Path(sys.argv[1]), ON_HOST, False, lambda _fraction: True)
     found = {}
     for name, is_fused in (("plain", False), ("fused", True)):
         backend = loaded.context(EngineConfig(n_ctx=256, n_sequences=2), Setting(1, is_fused, False))

@@ -20,6 +20,7 @@ from app.engine.llama import LlamaBackend, LlamaModel
 from app.engine.request import Request, SamplingParams
 from app.engine.step_cost import StepCost
 from app.engine.tuning import Setting
+from offload.load_parameters import ON_HOST, LoadParameters
 
 PROMPTS = ("What is a GGUF file?", "How do I quantize a model?", "Tell me about threads.")
 SETTING = Setting(1, False, False)
@@ -51,16 +52,20 @@ def answers(backend: LlamaBackend, draft_model: DraftModel | None, temperature: 
     return {"texts": texts, "drafts": counted, "n_steps": engine.counters.n_steps}
 
 
+def on_host(_path: Path, _config: EngineConfig) -> LoadParameters:
+    return ON_HOST
+
+
 def main() -> None:
     path = sys.argv[1]
     config = EngineConfig(n_ctx=256, n_threads=1, n_sequences=3, draft_path=path)
     with ExitStack() as owned:
-        model = LlamaModel(Path(path), 0, False, lambda _fraction: True)
+        model = LlamaModel(Path(path), ON_HOST, False, lambda _fraction: True)
         owned.callback(model.close)
         backend = model.context(config, SETTING)
         owned.callback(backend.close)
         facts = replace(backend.facts, model_bytes=100 * backend.facts.model_bytes)  # its own size would never pay
-        draft_model = load_draft_model(config, SETTING, model, facts, free_steps(), owned)
+        draft_model = load_draft_model(config, SETTING, model, facts, free_steps(), owned, on_host)
         assert draft_model is not None
         found = {
             f"{name} at {temperature}": answers(backend, drafting, temperature)

@@ -19,6 +19,7 @@ from app.engine.embedding_queue import EmbeddingQueue
 from app.engine.frames import Embed, Embedded, EngineConfig, Failed, Rank, Ranked
 from app.engine.llama import LlamaModel, embedder
 from app.engine.tuning import Setting
+from offload.load_parameters import ON_HOST
 from quantizer.header import read_header
 
 CONFIG, SETTING = EngineConfig(n_sequences=2), Setting(1, False, False)
@@ -44,7 +45,7 @@ def _run(path: Path, cases: dict[str, dict[str, Any]]) -> dict[str, Any]:
     said: dict[str, Any] = {}
     events: list[Embedded | Ranked | Failed] = []
     with (
-        closing(LlamaModel(path, 0, False, lambda _fraction: True)) as model,
+        closing(LlamaModel(path, ON_HOST, False, lambda _fraction: True)) as model,
         closing(model.context(CONFIG, SETTING)) as backend,
     ):
         made = model.embedder(CONFIG, SETTING, pooling_of(read_header(path)))

@@ -25,6 +25,7 @@ from app.engine.request import Request, SamplingParams
 from app.engine.sources import DraftSource
 from app.engine.step_cost import StepCost
 from app.engine.tuning import Setting
+from offload.load_parameters import ON_HOST
 from quantizer.header import read_header
 
 PROMPTS = ("What is a GGUF file?", "How do I quantize a model?", "Tell me about threads.", "What is a GGUF header?")
@@ -152,7 +153,7 @@ def main() -> None:
     path = Path(sys.argv[1])
     layer = prediction_layer(read_header(path))
     with ExitStack() as owned:
-        model = LlamaModel(path, 0, False, lambda _fraction: True, with_head=layer is not None)
+        model = LlamaModel(path, ON_HOST, False, lambda _fraction: True, with_head=layer is not None)
         owned.callback(model.close)
         backend = model.context(CONFIG, SETTING)
         owned.callback(backend.close)

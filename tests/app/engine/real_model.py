@@ -21,6 +21,7 @@ from app.engine.llama import LlamaBackend, LlamaModel, grammar, model
 from app.engine.request import Request, SamplingParams
 from app.engine.step_cost import StepCost
 from app.engine.tuning import Setting
+from offload.load_parameters import ON_HOST
 
 
 class Recording(LlamaBackend):
@@ -96,7 +97,7 @@ def answer(backend: Recording, case: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     model.LlamaBackend = Recording  # type: ignore[misc]
-    loaded = LlamaModel(Path(sys.argv[1]), 0, False, lambda _fraction: True)
+    loaded = LlamaModel(Path(sys.argv[1]), ON_HOST, False, lambda _fraction: True)
     backend = loaded.context(EngineConfig(n_ctx=2048, n_sequences=2), Setting(1, False, False))
     assert isinstance(backend, Recording)
     facts = backend.facts

@@ -21,6 +21,7 @@ from app.engine.frames import EngineConfig, Failed, Finished, Output
 from app.engine.llama import LlamaBackend, LlamaModel
 from app.engine.request import Request, SamplingParams
 from app.engine.tuning import Setting
+from offload.load_parameters import ON_HOST
 from quantizer.adapter import admit_adapter
 from quantizer.control_vector import read_control_vector
 
@@ -74,7 +75,7 @@ def main() -> None:
     path, first, second, vector = map(Path, sys.argv[1:])
     for adapter in (first, second):
         admit_adapter(adapter, path)
-    with closing(LlamaModel(path, 0, False, lambda _fraction: True)) as model:
+    with closing(LlamaModel(path, ON_HOST, False, lambda _fraction: True)) as model:
         with closing(model.context(CONFIG, SETTING)) as backend:
             plain = _logits(backend)
         model.steer({Adapter("first", "k1"): first, Adapter("second", "k2"): second}, None)

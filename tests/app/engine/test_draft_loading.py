@@ -18,6 +18,7 @@ from app.engine.frames import EngineConfig
 from app.engine.llama import LlamaModel
 from app.engine.step_cost import StepCost
 from app.engine.tuning import Setting
+from offload.load_parameters import ON_HOST
 from quantizer.errors import ModelFileError
 
 REAL_DRAFT = Path(__file__).parent / "real_draft.py"
@@ -68,6 +69,6 @@ def load(target: Path, draft: Path, *, can_cut: bool = True) -> None:
     config = EngineConfig(n_ctx=64, n_threads=1, n_sequences=1, draft_path=str(draft))
     facts = replace(FakeBackend().facts, can_cut=can_cut)
     with ExitStack() as owned:
-        model = LlamaModel(target, 0, False, lambda _fraction: True)
+        model = LlamaModel(target, ON_HOST, False, lambda _fraction: True)
         owned.callback(model.close)
-        load_draft_model(config, SETTING, model, facts, StepCost(), owned)
+        load_draft_model(config, SETTING, model, facts, StepCost(), owned, lambda _path, _config: ON_HOST)

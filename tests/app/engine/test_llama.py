@@ -221,8 +221,9 @@ from app.engine.backend import Chunk
 from app.engine.frames import EngineConfig
 from app.engine.llama import LlamaModel
 from app.engine.tuning import Setting
+from offload.load_parameters import ON_HOST
 
-model = LlamaModel(Path(sys.argv[1]), 0, False, lambda _fraction: True)
+model = LlamaModel(Path(sys.argv[1]), ON_HOST, False, lambda _fraction: True)
 backend = model.context(EngineConfig(n_ctx=256, n_batch=4), Setting(1, False, False))
 assert backend.facts.n_places > 4
 print(backend.decode([Chunk(0, 0, [1, 2, 3, 4], 4)]).name)

@@ -12,7 +12,7 @@ from gguf_heads import predicting_model
 from app.engine.backend import Chunk, DecodeStatus
 from app.engine.frames import EngineConfig
 from app.engine.llama import HeadedBackend
-from app.engine.loading import load_model
+from app.engine.loading import Listener, load_model
 
 REAL_HEAD = Path(__file__).parent / "real_head.py"
 SAME = 1e-3  # logits that differ by their last bits only
@@ -79,7 +79,7 @@ def test_a_person_is_told_whether_a_prediction_layer_drafts(
     notices: list[str] = []
     config = EngineConfig(n_ctx=64, n_threads=1, n_sequences=1)
     path = predicting_model(tmp_path / "m.gguf", architecture)
-    loaded = load_model(path, config, tmp_path, lambda _fraction: True, notices.append)
+    loaded = load_model(path, config, tmp_path, Listener(lambda _fraction: True, notices.append, lambda _plan: None))
     with loaded.owned:
         assert notice in notices
         assert [source.name for source in loaded.draft_sources] == names

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 
 from app.engine.child import lines_of
-from app.engine.llama import n_gpu_devices
-from app.engine.llama.devices import GgmlDevice
-from app.engine.machine import gpu_of, unusable_gpus
+from app.engine.llama.devices import GgmlDevice, ggml_gpus
+from app.engine.llama.link import Link
+from app.engine.machine import gpu_of, machine_here, unusable_gpus
+from app.engine.machine_file import MachineFile
 from app.processes import python_module
 from offload.machine import DeviceKind
 from offload.pci import PciGpu
@@ -27,9 +29,25 @@ def test_what_nobody_can_tell_of_a_gpu_stays_unknown() -> None:
     assert device.bytes_per_s is device.link_bytes_per_s is None
 
 
+def test_a_gpu_of_another_machine_has_the_link_that_was_measured() -> None:
+    said = asdict(GgmlDevice("RPC0", "10.0.0.2:50052", False, GIB, GIB, "", Link(0.0005, 110e6)))
+    device = gpu_of(said, {})
+    assert device.is_remote
+    assert (device.link_latency_s, device.link_bytes_per_s) == (0.0005, 110e6)
+    assert not gpu_of(asdict(CARD), {}).is_remote
+
+
+def test_how_fast_memory_is_read_is_measured_once_and_only_for_a_gpu(tmp_path: Path) -> None:
+    kept = MachineFile(tmp_path / "bandwidth.json", "here")
+    assert machine_here([], kept).host.bytes_per_s is None
+    kept.update("CPU", {"bytes_per_s": 42e9})
+    machine = machine_here([asdict(CARD)], kept)
+    assert (machine.host.bytes_per_s, machine.gpus[0].name) == (42e9, "CUDA0")
+
+
 def test_the_process_that_lists_gpus_tells_of_each_that_the_engine_can_use() -> None:
-    said = list(lines_of(python_module("app.engine.devices_process"), {}))
-    assert len(said) == n_gpu_devices()
+    said = list(lines_of(python_module("app.engine.devices_process"), {"rpc": []}))
+    assert len(said) == len(list(ggml_gpus()))
     assert all(set(line) == set(asdict(CARD)) and line["name"] for line in said)
 
 

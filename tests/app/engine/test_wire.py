@@ -18,6 +18,7 @@ SAMPLES = [
         Request(request_id="a", prompt="text\x00\ud800", stop=("x",), sampling=SamplingParams(seed=2**64 - 1))
     ),
     frames.Load("m", frames.EngineConfig(lora=(("/a.gguf", "a"),), control_vectors=(("/b.gguf", -0.5),))),
+    frames.Load("m", frames.EngineConfig(rpc=("host:1",), when_unfit=frames.WhenUnfit.ASK)),
     frames.Submit(Request(request_id="a", prompt=(1, 2), max_tokens=0, visible_tags=("<tool_call>",))),
     frames.Submit(Request(request_id="a", prompt="", lora=((0, 0.5), ("name", 1.0)))),
     frames.Submit(
@@ -36,6 +37,7 @@ SAMPLES = [
     frames.LoadProgress(0.5),
     frames.Ready(1, 2, 3, 4, 5, 6, "llama", 0.1),
     frames.Notice("careful"),
+    frames.Planned({"verdict": "fits", "devices": [], "decode_tps": None}),
     frames.Output("a", "text", 1),
     frames.Output("a", "€", 2, (TokenLogprob(b"\xe2\x82", -0.5, ((bytes(range(256)), -9999.0),), 3),)),
     frames.Finished("a", FinishReason.LENGTH, Usage(n_prompt_tokens=1), Timings(queue_s=0.5)),

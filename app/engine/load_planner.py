@@ -1,0 +1,148 @@
+"""What loading asks the planner, and what it does with the answer: sizes, setting and places of one load.
+
+Owns going from how a model was asked for to how it is loaded, and to less where that failed. Pure but for the dry run
+that it is given. Knows nothing of native code or of files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from app.engine.backend import MemoryShortError
+from app.engine.frames import EngineConfig
+from app.engine.tuning import Setting
+from offload.allocation import Share
+from offload.context import MIN_N_CTX
+from offload.dry_plan import DryRun, dry_plan, parameters_of
+from offload.holding import Surplus, with_room
+from offload.kv_cache import parse_kv_types
+from offload.load_parameters import LoadParameters
+from offload.machine import Machine
+from offload.model import PlannedModel
+from offload.plan import Plan, PlanQuestion, plan
+from offload.sentences import what_fits
+from offload.speed import Rates, expected_rates
+from offload.wording import memory, tokens
+from quantizer.errors import EngineError
+
+__all__ = ["LoadCase", "LoadPlanner", "load_within_memory"]
+
+_STEP_DOWN = 0.85  # of what GPUs have free, after a load that failed
+Loaded = TypeVar("Loaded")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCase:
+    """A model about to be loaded: its sizes, what decides its speed, and the plan that it follows."""
+
+    config: EngineConfig
+    setting: Setting
+    plan: Plan
+
+    @property
+    def parameters(self) -> LoadParameters:
+        """Where its layers go."""
+        return parameters_of(self.plan)
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """What each device gets; nothing where nobody could say."""
+        return self.plan.found.shares
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlanner:
+    """Plans loads of `model` on `machine`; `surplus` is what its last load took beyond the plan.
+
+    `rates_of` tells how fast a machine is.
+    """
+
+    model: PlannedModel
+    machine: Machine
+    dry_run: DryRun
+    surplus: Surplus
+    rates_of: Callable[[Machine], Rates] = expected_rates
+
+    def case(self, config: EngineConfig, setting: Setting) -> LoadCase:
+        """Return how to load under `config`, whose context is chosen, and `setting`.
+
+        With a GPU the plan decides on cells and on how layers are computed; without one all stays as it was measured.
+        Raises UsageError for a cache that the model cannot have.
+        """
+        machine = with_room(self.machine, self.surplus)
+        question = PlanQuestion(
+            n_ctx=config.n_ctx,
+            n_cells=config.n_cells,
+            kv_types=parse_kv_types(config.kv_type),
+            n_sequences=config.n_sequences,
+            is_fused=setting.flash_attention,
+        )
+        rates = self.rates_of(machine)
+        if not machine.gpus:
+            return LoadCase(config, setting, plan(self.model, question, machine, rates))
+        found = dry_plan(self.model, question, machine, rates, self.dry_run)
+        parameters = parameters_of(found)
+        setting = replace(
+            setting,
+            flash_attention=found.setting.is_fused,
+            n_ubatch=found.setting.n_ubatch,
+            n_threads=config.n_threads or parameters.n_threads or setting.n_threads,
+        )
+        return LoadCase(replace(config, n_cells=found.setting.n_cells), setting, found)
+
+    def smaller(self, case: LoadCase, *, may_shorten: bool) -> LoadCase | None:
+        """Return how to load with less memory after `case` had too little, None where nothing is left to give up.
+
+        First GPUs get less, and the processor the rest; without any the context is halved where it `may_shorten`.
+        """
+        if case.parameters.devices:
+            gpus = tuple(replace(gpu, free_bytes=int(_STEP_DOWN * gpu.free_bytes)) for gpu in self.machine.gpus)
+            tighter = replace(self, machine=Machine(self.machine.host, gpus))
+            return tighter.case(case.config, case.setting)
+        n_ctx = case.config.n_ctx // 2
+        if not may_shorten or n_ctx < MIN_N_CTX:
+            return None
+        return self.case(replace(case.config, n_ctx=n_ctx, n_cells=n_ctx), case.setting)
+
+
+def load_within_memory(
+    planner: LoadPlanner,
+    case: LoadCase,
+    load: Callable[[LoadCase], Loaded],
+    on_notice: Callable[[str], None],
+    *,
+    may_shorten: bool,
+) -> tuple[Loaded, LoadCase]:
+    """Load `case`; where memory does not suffice, step down once and say so. Return what was loaded, and as what.
+
+    Raises EngineError with the numbers where that fails too.
+    """
+    try:
+        return load(case), case
+    except MemoryShortError as error:
+        smaller = planner.smaller(case, may_shorten=may_shorten)
+        if smaller is None:
+            raise _too_large(case, error) from error
+        on_notice(f"Memory did not suffice for what was planned, so it is loaded with less: {_told(smaller)}.")
+    try:
+        return load(smaller), smaller
+    except MemoryShortError as error:
+        raise _too_large(smaller, error) from error
+
+
+def _told(case: LoadCase) -> str:
+    """Say what came of giving up some: 30 of 33 layers fit, a context of 8,192 tokens."""
+    context = f"a context of {tokens(case.config.n_ctx)} tokens"
+    return f"{what_fits(case.plan.found)}, {context}" if case.parameters.devices else context
+
+
+def _too_large(case: LoadCase, error: MemoryShortError) -> EngineError:
+    planned = ", ".join(
+        f"{memory(share.n_bytes)} on {share.device.name} with {memory(share.device.free_bytes)} free"
+        for share in case.shares
+        if share.n_bytes
+    )
+    cause = f"{error.cause.rstrip('.')}. Planned were {planned}." if planned else error.cause
+    return EngineError(cause, "Close programs that take memory, use a smaller --ctx, or a smaller quantization.")

@@ -1,0 +1,43 @@
+"""A plan as one JSON object, for `localllm plan --json` and the service's API. Pure.
+
+Owns the names of its fields. Knows nothing of who reads them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from offload.plan import Plan
+
+__all__ = ["plan_json"]
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """Return the plan as one object; numbers that nobody can know are null."""
+    found = plan.found
+    return {
+        "verdict": found.verdict.value,
+        "devices": [
+            {
+                "name": share.device.name,
+                "weights_bytes": share.weight_bytes,
+                "kv_bytes": share.cache_bytes,
+                "compute_bytes": share.compute_bytes + share.host_bytes,
+                "free_bytes": share.device.free_bytes,
+                "layers": share.n_layers,
+            }
+            for share in found.shares
+        ],
+        "decode_tps": _rounded(found.decode_tps),
+        "prefill_tps": _rounded(found.speed.prefill_tps if found.speed else None),
+        "curve": [{"gpu_layers": count, "decode_tps": _rounded(tps)} for count, tps in enumerate(found.curve)],
+        "warnings": list(plan.warnings),
+        "remedies": [
+            {"what": remedy.what, "decode_tps": _rounded(remedy.decode_tps), "cost": remedy.cost}
+            for remedy in plan.remedies
+        ],
+    }
+
+
+def _rounded(tps: float | None) -> float | None:
+    return None if tps is None else round(tps, 3)

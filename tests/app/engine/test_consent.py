@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from machines import MACHINES
+from model_outlines import header_of
+
+from app.engine.consent import check_fit
+from app.engine.frames import WhenUnfit
+from offload.assessment import Verdict
+from offload.kv_cache import KvTypes
+from offload.machine import Machine
+from offload.model import PlannedModel
+from offload.plan import Plan, PlanQuestion, plan
+from offload.speed import expected_rates
+from quantizer.errors import EngineError, UnfitError
+
+GIB = 1 << 30
+CARD = MACHINES["RTX 3060 12 GB, 32 GB RAM"]
+
+
+def planned(free_gib: float, on_card_gib: float | None = None) -> Plan:
+    """A plan of an 8B in Q8_0 (8 GiB) on a machine with so much free."""
+    cards = () if on_card_gib is None else (replace(CARD.gpus[0], free_bytes=int(on_card_gib * GIB)),)
+    machine = Machine(replace(CARD.host, free_bytes=int(free_gib * GIB)), cards)
+    header = header_of("llama-3.1-8b")
+    question = PlanQuestion(n_ctx=2048, n_cells=2048, kv_types=KvTypes())
+    return plan(PlannedModel(header, header.tensors), question, machine, expected_rates(machine))
+
+
+@pytest.mark.parametrize("when_unfit", WhenUnfit)
+def test_a_model_that_fits_is_loaded_without_a_word(when_unfit: WhenUnfit) -> None:
+    assert check_fit(planned(20, 11.5), when_unfit) == ""
+
+
+@pytest.mark.parametrize("when_unfit", WhenUnfit)
+def test_a_processor_alone_is_not_called_slow(when_unfit: WhenUnfit) -> None:
+    assert check_fit(planned(20), when_unfit) == ""
+
+
+@pytest.mark.parametrize("when_unfit", [WhenUnfit.WARN, WhenUnfit.LOAD])
+def test_of_a_model_that_fits_in_part_the_cliff_is_said_in_one_sentence(when_unfit: WhenUnfit) -> None:
+    said = check_fit(planned(20, 5), when_unfit)
+    assert "of 33 layers fit" in said
+    assert "tok/s instead of" in said
+    assert "\n" not in said
+
+
+def test_a_model_that_fits_in_part_waits_for_a_yes_where_somebody_can_be_asked() -> None:
+    with pytest.raises(UnfitError, match=r"tok/s instead of .* What would help: "):
+        check_fit(planned(20, 5), WhenUnfit.ASK)
+
+
+def test_a_model_beyond_all_memory_is_refused_with_ways_out_unless_somebody_agrees() -> None:
+    hopeless = planned(6)
+    assert hopeless.found.verdict is Verdict.WONT_RUN
+    with pytest.raises(EngineError, match=r"It needs .* are free.* What would help: .*quantize .* with --yes"):
+        check_fit(hopeless, WhenUnfit.WARN)
+    with pytest.raises(UnfitError):
+        check_fit(hopeless, WhenUnfit.ASK)
+    assert "It needs" in check_fit(hopeless, WhenUnfit.LOAD)
+
+
+def test_no_gpu_is_passed_over_in_silence() -> None:
+    with pytest.raises(EngineError, match="with --yes"):
+        check_fit(planned(7.9, 0.5), WhenUnfit.WARN)
+
+
+def test_a_model_that_leaves_a_processor_alone_no_margin_is_loaded() -> None:
+    profile = planned(20).found.profile
+    tight = planned((profile.weight_bytes + profile.cache_bytes + profile.compute_bytes) / GIB + 0.1)
+    assert tight.found.verdict is Verdict.WONT_RUN
+    assert check_fit(tight, WhenUnfit.WARN) == ""

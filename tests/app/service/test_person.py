@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from app.engine.frames import EngineConfig, WhenUnfit
+from app.processes import python_module
+from app.service.person import Person, settle
+from app.service.supervisor import Supervisor
+from quantizer.errors import UnfitError
+
+
+@pytest.mark.parametrize("answer", [True, False])
+async def test_who_serves_a_model_that_fits_in_part_is_asked_while_it_serves(answer: bool) -> None:
+    asked, told = list[str](), list[str]()
+
+    def agrees(error: UnfitError) -> bool:
+        asked.append(error.cause)
+        return answer
+
+    command = python_module("app.engine.worker", "--fake", "--fake-unfit")
+    engine = Supervisor(Path("tiny.gguf"), EngineConfig(n_ctx=64, when_unfit=WhenUnfit.ASK), command)
+    try:
+        with contextlib.nullcontext() if answer else pytest.raises(UnfitError):
+            await settle(engine, Person(told.append, agrees))
+    finally:
+        await engine.stop()
+    assert asked == ["Only 1 of 3 layers fit."]
+    assert (engine.status.ready is not None) == answer

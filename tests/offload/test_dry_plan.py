@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from machines import MACHINES
+from model_outlines import header_of
+
+from offload.assessment import Verdict
+from offload.dry_plan import dry_plan, parameters_of
+from offload.kv_cache import KvTypes
+from offload.load_parameters import ON_HOST, LoadParameters
+from offload.machine import Machine
+from offload.model import PlannedModel
+from offload.placement import margin_bytes
+from offload.plan import Plan, PlanQuestion, plan
+from offload.profile import Setting
+from offload.speed import expected_rates
+
+GIB = 1 << 30
+QUESTION = PlanQuestion(kv_types=KvTypes(), n_sequences=1)
+TWO_CARDS = MACHINES["2 × RTX 3090, 64 GB RAM"]
+
+
+def with_free(machine: Machine, *free_gib: float) -> Machine:
+    cards = zip(machine.gpus, free_gib, strict=True)
+    return Machine(machine.host, tuple(replace(gpu, free_bytes=int(gib * GIB)) for gpu, gib in cards))
+
+
+def planned(machine: Machine, compute_gib: float) -> tuple[Plan, list[LoadParameters]]:
+    """Plan where every device turns out to compute in so much."""
+    asked: list[LoadParameters] = []
+
+    def dry_run(setting: Setting, parameters: LoadParameters) -> Mapping[str, int]:
+        asked.append(parameters)
+        return dict.fromkeys((*parameters.devices, "CPU"), int(compute_gib * GIB))
+
+    header = header_of("llama-3.1-8b")
+    model = PlannedModel(header, header.tensors)
+    return dry_plan(model, QUESTION, machine, expected_rates(machine), dry_run), asked
+
+
+def test_a_plan_that_a_dry_run_confirms_has_the_bytes_of_the_dry_run() -> None:
+    found, asked = planned(with_free(TWO_CARDS, 6, 6), 0.25)
+    assert len(asked) == 1
+    assert asked[0] == parameters_of(found)
+    assert {share.compute_bytes for share in found.found.shares} == {GIB // 4}
+
+
+def test_where_more_is_computed_in_than_there_is_room_for_fewer_layers_go_there() -> None:
+    machine = with_free(TWO_CARDS, 4, 4)
+    lean, _ = planned(machine, 0.1)
+    found, asked = planned(machine, 1.5)
+    assert len(asked) > 1
+    assert parameters_of(found).n_gpu_layers < parameters_of(lean).n_gpu_layers
+    for share in found.found.shares[:-1]:
+        assert share.n_bytes <= share.device.free_bytes - margin_bytes(share.device)
+
+
+def test_what_runs_nowhere_by_the_formula_is_planned_again_with_the_dry_run() -> None:
+    host = MACHINES["RTX 4090, 64 GB RAM"].host
+    header = header_of("llama-3.1-8b")
+    setting = Setting(n_ctx=8192, n_cells=8192, kv_types=KvTypes())
+    just_short = PlannedModel(header, header.tensors).profile(setting).total_bytes + margin_bytes(host) - (50 << 20)
+    machine = Machine(replace(host, free_bytes=just_short))
+    model = PlannedModel(header, header.tensors)
+    assert plan(model, QUESTION, machine, expected_rates(machine)).found.verdict is Verdict.WONT_RUN
+    found, asked = planned(machine, 0.01)
+    assert asked[0] == ON_HOST
+    assert found.found.verdict is Verdict.TIGHT
+
+
+@pytest.mark.parametrize("compute_gib", [0.01, 40.0])
+def test_what_will_not_run_is_left_to_the_processor(compute_gib: float) -> None:
+    machine = Machine(replace(TWO_CARDS.host, free_bytes=GIB))
+    found, _ = planned(machine, compute_gib)
+    assert found.found.verdict is Verdict.WONT_RUN
+    assert parameters_of(found) == ON_HOST
