@@ -134,5 +134,7 @@ def _link(gpu: Device) -> str:
 def _memory(device: Device) -> str:
     from offload.wording import gigabytes_per_s, memory
 
+    if not device.total_bytes:
+        return "how much memory it has is unknown"
     pace = f"read at {gigabytes_per_s(device.bytes_per_s)} GB/s" if device.bytes_per_s else "speed unknown"
     return f"{memory(device.free_bytes)} of {memory(device.total_bytes)} free, {pace}"

@@ -6,10 +6,10 @@ from pathlib import Path
 from app.engine.child import lines_of
 from app.engine.llama.devices import GgmlDevice, ggml_gpus
 from app.engine.llama.link import Link
-from app.engine.machine import gpu_of, machine_here, unusable_gpus
+from app.engine.machine import gpu_of, machine_here, sharing, unusable_gpus
 from app.engine.machine_file import MachineFile
 from app.processes import python_module
-from offload.machine import DeviceKind
+from offload.machine import Device, DeviceKind
 from offload.pci import PciGpu
 
 GIB = 1 << 30
@@ -21,6 +21,27 @@ def test_a_gpu_has_the_speed_of_its_name_and_the_link_of_its_address() -> None:
     assert (device.name, device.kind) == ("CUDA0", DeviceKind.GPU)
     assert (device.bytes_per_s, device.link_bytes_per_s) == (360e9, 15.75e9)
     assert (device.free_bytes, device.total_bytes) == (11 * GIB, 12 * GIB)
+
+
+def test_a_gpu_that_the_table_lacks_is_as_fast_as_its_driver_says() -> None:
+    laptop = GgmlDevice("CUDA0", "NVIDIA GeForce RTX 4070 Laptop GPU", False, GIB, GIB, "0000:01:00.0")
+    assert gpu_of(asdict(laptop), {}, {"0000:01:00.0": 256e9}).bytes_per_s == 256e9
+    assert gpu_of(asdict(CARD), {}, {"0000:01:00.0": 1e9}).bytes_per_s == 360e9
+
+
+def test_a_gpu_of_apple_takes_from_the_memory_of_the_processor() -> None:
+    metal = gpu_of(asdict(GgmlDevice("MTL0", "Apple M2", False, 10 * GIB, 10 * GIB, "")), {})
+    assert metal.kind is DeviceKind.INTEGRATED
+    assert metal.total_bytes == 10 * GIB  # the working set that Metal recommends
+
+
+def test_an_integrated_gpu_reads_as_fast_as_the_processor_where_nobody_knows_more() -> None:
+    host = Device(name="CPU", kind=DeviceKind.CPU, total_bytes=GIB, free_bytes=GIB, bytes_per_s=50e9)
+    shared = gpu_of(asdict(GgmlDevice("Vulkan0", "Some GPU", True, GIB, GIB, "")), {})
+    assert sharing(shared, host).bytes_per_s == 50e9
+    assert sharing(gpu_of(asdict(CARD), {}), host).bytes_per_s == 360e9
+    card = gpu_of(asdict(GgmlDevice("Vulkan1", "Some card", False, GIB, GIB, "")), {})
+    assert sharing(card, host).bytes_per_s is None
 
 
 def test_what_nobody_can_tell_of_a_gpu_stays_unknown() -> None:
