@@ -15,14 +15,16 @@ from offload.speed import Work
 
 __all__ = ["Share", "allocate", "decode_work", "prefill_work", "with_compute"]
 
+_OPERATIONS_PER_CACHED_BYTE = 4  # of an F16 cache whose keys and values are shared by four heads
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
     """What one device gets, in bytes; `n_layers` counts the output as a layer.
 
-    `host_bytes` are the engine's own, `read_bytes` what one token of an answer reads, `operations` what it computes.
-    `work_bytes` is what reading keeps it busy with: of the processor weights, and what it could read while it unpacks
-    them; `attention_bytes` is what it could read while it attends, 0 of GPUs.
+    `host_bytes` are the engine's own, `beside_bytes` those of companions, `read_bytes` what one token of an answer
+    reads, `operations` what it computes. `work_bytes` is what reading keeps it busy with: of the processor weights, and
+    what it could read while it unpacks them; `attention_bytes` is what it could read while it attends, 0 of GPUs.
     """
 
     device: Device
@@ -31,6 +33,7 @@ class Share:
     cache_bytes: int
     compute_bytes: int
     host_bytes: int
+    beside_bytes: int
     read_bytes: int
     operations: float
     work_bytes: float
@@ -39,12 +42,12 @@ class Share:
     @property
     def n_bytes(self) -> int:
         """All that the device holds."""
-        return self.weight_bytes + self.cache_bytes + self.compute_bytes + self.host_bytes
+        return self.weight_bytes + self.cache_bytes + self.compute_bytes + self.host_bytes + self.beside_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A layer, or what stays or moves of one."""
+    """A layer, or what stays or is left of one; `attending` are operations that no weight accounts for."""
 
     weight_bytes: int = 0
     cache_bytes: int = 0
@@ -53,25 +56,30 @@ class _Part:
     operations: float = 0.0
     unpacking_bytes: float = 0.0
     attention_bytes: float = 0.0
+    attending: float = 0.0
+
+
+_NOTHING = _Part()
 
 
 def allocate(profile: ModelProfile, machine: Machine, placement: Placement) -> tuple[Share, ...]:
     """Return the share of each GPU, in the machine's order, and then the processor's."""
     counts = dict(zip(placement.gpus, placement.gpu_layers, strict=True))
+    host = machine.host.name
     parts: dict[str, list[_Part]] = {device.name: [] for device in (*machine.gpus, machine.host)}
     end = len(profile.layers)
     for name, count in counts.items():
-        start = end - count
-        for index in range(start, end):
-            is_split = index < placement.n_split
-            parts[name].append(_staying(profile.layers[index], is_split=is_split))
-            if is_split:
-                parts[machine.host.name].append(_moved(profile.layers[index]))
-        if count and end == len(profile.layers):
-            parts[name].append(_Part(profile.tied_bytes))
-        end = start
-    parts[machine.host.name] += [_staying(layer, is_split=False) for layer in profile.layers[:end]]
-    last = next((name for name, count in counts.items() if count), machine.host.name)
+        for index in range(end - count, end):
+            layer = profile.layers[index]
+            left = _left(layer, is_split=index < placement.n_split, has_cache_on_host=placement.has_cache_on_host)
+            parts[name].append(_rest(layer, left))
+            if left.weight_bytes or left.cache_bytes:
+                parts[host].append(left)
+        end -= count
+    parts[host] += [_rest(layer, _NOTHING) for layer in profile.layers[:end]]
+    last = next((name for name, count in counts.items() if count), host)
+    if last != host:
+        parts[last].append(_Part(profile.tied_bytes))
 
     def share(device: Device, n_layers: int) -> Share:
         return _share(profile, device, n_layers, parts[device.name], has_output=device.name == last)
@@ -117,32 +125,44 @@ def _share(profile: ModelProfile, device: Device, n_layers: int, parts: Sequence
         cache_bytes=sum(part.cache_bytes for part in parts),
         compute_bytes=compute_bytes if parts else 0,
         host_bytes=profile.host_bytes if is_host else 0,
+        beside_bytes=(profile.beside_host_bytes if is_host else 0) + (profile.beside_bytes if has_output else 0),
         read_bytes=weights_read + cache_read,
-        operations=sum(part.operations for part in parts),
+        operations=sum(part.operations + part.attending for part in parts),
         work_bytes=weights_read + beside,
         attention_bytes=sum(part.attention_bytes for part in parts) if is_host else 0.0,
     )
 
 
-def _staying(layer: Layer, *, is_split: bool) -> _Part:
-    """Return what a device gets of a layer."""
-    moved = _moved(layer) if is_split else _Part()
-    return _Part(
-        weight_bytes=layer.weight_bytes - moved.weight_bytes,
+def _left(layer: Layer, *, is_split: bool, has_cache_on_host: bool) -> _Part:
+    """Return what stays with the processor of a layer on a GPU."""
+    left = _NOTHING
+    if is_split:
+        share = layer.movable_read_bytes / layer.read_bytes if layer.read_bytes else 0.0
+        left = _Part(
+            weight_bytes=layer.movable_bytes,
+            read_bytes=layer.movable_read_bytes,
+            operations=layer.operations * share,
+            unpacking_bytes=layer.movable_unpacking_bytes,
+        )
+    if not has_cache_on_host:
+        return left
+    return replace(
+        left,
         cache_bytes=layer.cache_bytes,
-        read_bytes=layer.read_bytes - moved.read_bytes,
         cache_read_bytes=layer.cache_read_bytes,
-        operations=layer.operations - moved.operations,
-        unpacking_bytes=layer.unpacking_bytes - moved.unpacking_bytes,
         attention_bytes=layer.attention_bytes,
+        attending=_OPERATIONS_PER_CACHED_BYTE * layer.cache_read_bytes,
     )
 
 
-def _moved(layer: Layer) -> _Part:
-    """Return what stays with the processor of a layer that is split."""
+def _rest(layer: Layer, left: _Part) -> _Part:
+    """Return what a device gets of a layer of which that is left elsewhere."""
     return _Part(
-        weight_bytes=layer.movable_bytes,
-        read_bytes=layer.movable_read_bytes,
-        operations=layer.operations * layer.movable_read_bytes / layer.read_bytes if layer.read_bytes else 0.0,
-        unpacking_bytes=layer.movable_unpacking_bytes,
+        weight_bytes=layer.weight_bytes - left.weight_bytes,
+        cache_bytes=layer.cache_bytes - left.cache_bytes,
+        read_bytes=layer.read_bytes - left.read_bytes,
+        cache_read_bytes=layer.cache_read_bytes - left.cache_read_bytes,
+        operations=layer.operations - left.operations,
+        unpacking_bytes=layer.unpacking_bytes - left.unpacking_bytes,
+        attention_bytes=layer.attention_bytes - left.attention_bytes,
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from offload.kv_cache import KvTypes
 from quantizer.layer_caches import LayerCaches
 
-__all__ = ["CacheCells", "cache_layers", "cells_for"]
+__all__ = ["CacheCells", "cache_layers", "cells_for", "head_cache"]
 
 _CELL_BLOCK = 256
 _STATE_BYTES = 4  # states are F32 whatever the cache's types
@@ -40,7 +40,7 @@ def cells_for(
 
 
 def cache_layers(caches: LayerCaches, types: KvTypes, cells: CacheCells, *, is_fused: bool = True) -> tuple[int, ...]:
-    """Return the bytes of each answering layer. The types must have passed `check_kv_types`.
+    """Return the bytes of each layer, none of those that only predict. The types must have passed `check_kv_types`.
 
     Without fused attention values lie transposed, in rows as long as those of the layer with the most.
     """
@@ -52,7 +52,13 @@ def cache_layers(caches: LayerCaches, types: KvTypes, cells: CacheCells, *, is_f
         v_elements = max(layer.v_elements, v_padded) if layer.k_elements else 0
         state_bytes = layer.state_elements * _STATE_BYTES * cells.n_sequences
         sizes.append(types.n_bytes(layer.k_elements, v_elements) * n_cells + state_bytes)
-    return tuple(sizes)
+    return (*sizes, *[0] * caches.n_predicting)
+
+
+def head_cache(caches: LayerCaches, types: KvTypes, n_ctx: int) -> int:
+    """Return the bytes that a prediction layer keeps of `n_ctx` tokens."""
+    layer = caches.layers[-1]
+    return types.n_bytes(layer.k_elements, layer.v_elements) * _padded(n_ctx)
 
 
 def _padded(n_cells: int) -> int:

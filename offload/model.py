@@ -6,9 +6,13 @@ Owns what is asked of it: a profile under a setting, the same model in another q
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
+from offload.companions import ALONE, Companions
+from offload.extras import extras_of
 from offload.profile import ModelProfile, Setting, profile_of
 from offload.quants import quantized
+from offload.weights import WeightTable, weights_of
 from quantizer.file_types import FileType
 from quantizer.header import Header, TensorInfo
 from quantizer.hyperparameters import hyperparameter
@@ -17,7 +21,7 @@ from quantizer.kv_shape import KvShape, kv_shape_of
 __all__ = ["PlannedModel"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PlannedModel:
     """`header` is that of the first file, `tensors` are those of all.
 
@@ -27,6 +31,7 @@ class PlannedModel:
     header: Header
     tensors: tuple[TensorInfo, ...]
     compute_scale: float = 1.0
+    companions: Companions = ALONE
 
     @property
     def n_bytes(self) -> int:
@@ -43,14 +48,23 @@ class PlannedModel:
         """What a token leaves in its cache."""
         return kv_shape_of(self.header)
 
+    @cached_property
+    def _weights(self) -> WeightTable:
+        """Its weights with those of adapters, whatever the setting."""
+        tensors = (*self.tensors, *self.companions.adapter_tensors)
+        return weights_of(self.header, tensors, has_head=self.companions.has_head)
+
     def profile(self, setting: Setting) -> ModelProfile:
         """What it takes under `setting`. Raises UsageError for a cache it cannot have."""
-        profile = profile_of(self.header, self.tensors, setting)
-        return replace(
+        profile = profile_of(self.header, self._weights, setting, has_head=self.companions.has_head)
+        profile = replace(
             profile,
             compute_bytes=int(profile.compute_bytes * self.compute_scale),
             inner_compute_bytes=int(profile.inner_compute_bytes * self.compute_scale),
         )
+        extras = extras_of(self.companions, profile)
+        tied_bytes = profile.tied_bytes + sum(extra.tied_bytes for extra in extras)
+        return replace(profile, extras=extras, tied_bytes=tied_bytes)
 
     def quantized(self, file_type: FileType) -> PlannedModel:
         """The same model as `localllm quantize` would make it."""
@@ -58,5 +72,5 @@ class PlannedModel:
 
     def measured(self, setting: Setting, compute_bytes: int) -> PlannedModel:
         """The same model when a dry run under `setting` took `compute_bytes`."""
-        predicted = profile_of(self.header, self.tensors, setting).compute_bytes
+        predicted = profile_of(self.header, self._weights, setting).compute_bytes
         return replace(self, compute_scale=compute_bytes / predicted if predicted else 1.0)

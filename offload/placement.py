@@ -1,8 +1,9 @@
 """Where layers go: of all placements that fit, the one that answers fastest. Pure.
 
 Owns the search. The last layers go to GPUs, the output first; of layers there, the experts (or the feed-forward of a
-dense model) may stay with the processor, those of the first ones first. For every order of GPUs all numbers of
-such layers and of layers on GPUs are looked at. Knows nothing of verdicts or of words.
+dense model) may stay with the processor, those of the first ones first, and so may the cache of all. For every order of
+GPUs, with the cache here and there, all numbers of such layers and of layers on GPUs are looked at. Knows nothing of
+verdicts or of words.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ __all__ = ["ON_HOST", "Placement", "curve", "margin_bytes", "place"]
 
 _MARGIN_SHARE, _LEAST_MARGIN_BYTES, _MOST_MARGIN_BYTES = 0.04, 256 << 20, 1 << 30
 _HOST_MARGIN_BYTES = 512 << 20
-_CROSSINGS_OF_A_SPLIT_LAYER = 2  # to what stayed with the processor, and back
+_CROSSINGS_OF_A_MOVED_PART = 2  # to what stayed with the processor, and back
 _MOST_GPUS_IN_ANY_CHOICE = 3
 
 Bytes = NDArray[np.float64]
@@ -58,14 +59,17 @@ ON_HOST = Placement(gpus=(), gpu_layers=(), n_split=0, n_crossings=0, token_s=0.
 class _Tables:
     """For every number of split layers (rows) and of layers on GPUs (columns): bytes there, read there, left behind.
 
-    `host_s` is what the processor takes for what it keeps.
+    `host_s` is what the processor takes for what it keeps; `n_split` counts the layers on GPUs that are split, and
+    `n_moved` what stays behind of layers there.
     """
 
+    has_cache_on_host: bool
     on_gpu: Bytes
     read_on_gpu: Bytes
     on_host: Bytes
     host_s: Bytes
     n_split: Bytes
+    n_moved: Bytes
 
 
 def margin_bytes(device: Device) -> int:
@@ -77,8 +81,13 @@ def margin_bytes(device: Device) -> int:
 
 def place(profile: ModelProfile, machine: Machine, rates: Rates) -> Placement | None:
     """Return the fastest placement that fits into free memory less the margins, None where none does."""
-    tables = _tables(profile, machine, rates)
-    found = [_best(profile, machine, rates, tables, order) for order in _orders(machine.gpus, rates)]
+    orders = _orders(machine.gpus, rates)
+    found = [
+        _best(profile, machine, rates, tables, order)
+        for tables in (_tables(profile, machine, rates, has_cache_on_host=is_there) for is_there in (False, True))
+        for order in orders
+        if order or not tables.has_cache_on_host
+    ]
     return min((placement for placement in found if placement), key=lambda placement: placement.token_s, default=None)
 
 
@@ -107,7 +116,7 @@ def _orders(gpus: Sequence[Device], rates: Rates) -> list[tuple[Device, ...]]:
 
 def curve(profile: ModelProfile, machine: Machine, rates: Rates) -> tuple[float, ...]:
     """Return what a token takes with 0, 1, 2 … layers on the fastest GPU, as if it had room for them."""
-    tables = _tables(profile, machine, rates)
+    tables = _tables(profile, machine, rates, has_cache_on_host=False)
     gpu = min(machine.gpus, key=lambda device: rates.seconds_per_byte[device.name], default=None)
     if gpu is None:
         return (float(tables.host_s[0, 0]) + rates.overhead_s(len(profile.layers)),)
@@ -117,7 +126,7 @@ def curve(profile: ModelProfile, machine: Machine, rates: Rates) -> tuple[float,
     return tuple((reading_s + is_mixed * rates.crossing_s + rates.overhead_s(n_layers)).tolist())
 
 
-def _tables(profile: ModelProfile, machine: Machine, rates: Rates) -> _Tables:
+def _tables(profile: ModelProfile, machine: Machine, rates: Rates, *, has_cache_on_host: bool) -> _Tables:
     layers = profile.layers
     n_rows = len(layers) if any(layer.movable_bytes for layer in layers) else 1  # the output has nothing to move
     backwards = layers[::-1]
@@ -126,21 +135,27 @@ def _tables(profile: ModelProfile, machine: Machine, rates: Rates) -> _Tables:
     def column(values: Sequence[float]) -> Bytes:
         return np.array(values, np.float64)[None, :]
 
-    moved = is_split * column([layer.movable_bytes for layer in backwards])
-    moved_read = is_split * column([layer.movable_read_bytes for layer in backwards])
-    whole = column([layer.weight_bytes + layer.cache_bytes for layer in backwards])
-    read = column([layer.read_bytes + layer.cache_read_bytes for layer in backwards])
-    on_gpu, read_on_gpu = _summed(whole - moved), _summed(read - moved_read)
+    cache = column([layer.cache_bytes for layer in backwards])
+    cache_read = column([layer.cache_read_bytes for layer in backwards])
+    split = is_split * column([layer.movable_bytes for layer in backwards])
+    split_read = is_split * column([layer.movable_read_bytes for layer in backwards])
+    moved_cache, attended = cache * has_cache_on_host, cache_read * has_cache_on_host
+    whole = column([layer.weight_bytes for layer in backwards]) + cache
+    read = column([layer.read_bytes for layer in backwards]) + cache_read
+    on_gpu, read_on_gpu = _summed(whole - split - moved_cache), _summed(read - split_read - attended)
     on_host = whole.sum() - on_gpu + profile.input_bytes  # before what a tied output adds on its device
-    on_gpu[:, 1:] += profile.tied_bytes
-    has_host_work = (np.arange(len(layers) + 1)[None, :] < len(layers)) | (_summed(moved) > 0)
-    on_host += profile.host_bytes + has_host_work * profile.compute_bytes
+    on_gpu[:, 1:] += profile.tied_bytes + profile.beside_bytes
+    on_host[:, 0] += profile.beside_bytes
+    n_split, n_cached = _summed(is_split * (split > 0)), _summed((moved_cache > 0).astype(np.float64))
+    has_host_work = (np.arange(len(layers) + 1)[None, :] < len(layers)) | (n_split + n_cached > 0)
+    on_host += profile.host_bytes + profile.beside_host_bytes + has_host_work * profile.compute_bytes
     pace = rates.seconds_per_byte[machine.host.name]
     attending_s = column([layer.attention_bytes * rates.attention_seconds_per_byte for layer in backwards])
     working_s = column([layer.work_bytes * pace for layer in backwards]) + attending_s
-    moved_s = is_split * column([layer.movable_work_bytes * pace for layer in backwards])
-    host_s = working_s.sum() - _summed(working_s - moved_s)
-    return _Tables(on_gpu, read_on_gpu, on_host, host_s, _summed(is_split * (moved > 0)))
+    left_s = is_split * column([layer.movable_work_bytes * pace for layer in backwards])
+    left_s = left_s + attending_s * has_cache_on_host
+    host_s = working_s.sum() - _summed(working_s - left_s)
+    return _Tables(has_cache_on_host, on_gpu, read_on_gpu, on_host, host_s, n_split, n_split + n_cached)
 
 
 def _summed(values: Bytes) -> Bytes:
@@ -216,7 +231,7 @@ def _best(
     filling = _fill_slower_first(profile, tables, *gpus) if is_reversed else _fill_in_turn(profile, tables, gpus)
     fills, has_host_layers = filling.fills, _counts(tables) < len(profile.layers)
     n_devices = sum((fill.is_used for fill in fills), start=has_host_layers.astype(np.int64))
-    n_crossings = np.maximum(0, n_devices - 1) + _CROSSINGS_OF_A_SPLIT_LAYER * tables.n_split
+    n_crossings = np.maximum(0, n_devices - 1) + _CROSSINGS_OF_A_MOVED_PART * tables.n_moved
     reading_s = [fill.sums(tables.read_on_gpu) * rates.seconds_per_byte[fill.gpu.name] for fill in fills]
     token_s = sum(reading_s, start=tables.host_s) + n_crossings * rates.crossing_s
     token_s = token_s + rates.overhead_s(len(profile.layers))
@@ -231,6 +246,7 @@ def _best(
         n_split=int(row) if tables.n_split[row, column] else 0,
         n_crossings=int(n_crossings[row, column]),
         token_s=float(token_s[row, column]),
+        has_cache_on_host=bool(tables.has_cache_on_host and column),
     )
 
 

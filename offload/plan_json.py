@@ -7,15 +7,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from offload.companions import Extra
 from offload.plan import Plan
 
 __all__ = ["plan_json"]
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
-    """Return the plan as one object; numbers that nobody can know are null."""
+    """Return the plan as one object; numbers that nobody can know are null, and `extras` are there where any are.
+
+    What extras take is not in the other figures of a device, but for the bytes that lie among its layers.
+    """
     found = plan.found
-    return {
+    told: dict[str, Any] = {
         "verdict": found.verdict.value,
         "devices": [
             {
@@ -36,6 +40,20 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             {"what": remedy.what, "decode_tps": _rounded(remedy.decode_tps), "cost": remedy.cost}
             for remedy in plan.remedies
         ],
+    }
+    if found.profile.extras:
+        told["extras"] = [_extra(extra) for extra in found.profile.extras]
+        for device, share in zip(told["devices"], found.shares, strict=True):
+            device["extras_bytes"] = share.beside_bytes
+    return told
+
+
+def _extra(extra: Extra) -> dict[str, Any]:
+    return {
+        "what": extra.what,
+        "weights_bytes": extra.weight_bytes,
+        "kv_bytes": extra.cache_bytes,
+        "compute_bytes": extra.compute_bytes + extra.host_bytes,
     }
 
 

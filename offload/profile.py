@@ -5,23 +5,25 @@ Owns the sum of weights, cache and compute buffers. Knows nothing of devices.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from offload.cache_size import CacheCells, cache_layers, cells_for
+from offload.cache_size import CacheCells, cache_layers, cells_for, head_cache
+from offload.companions import Extra
 from offload.compute_size import compute_bytes, graph_shape_of, output_bytes
 from offload.host_work import attention_bytes
 from offload.kv_cache import KvTypes, check_kv_types
-from offload.weights import WeightGroup, weights_of
-from quantizer.header import Header, TensorInfo
+from offload.places import DRAFT_CELLS, can_cut, n_places
+from offload.weights import WeightGroup, WeightTable
+from quantizer.header import Header
 from quantizer.kv_shape import kv_shape_of
 from quantizer.layer_caches import layer_caches_of
 
-__all__ = ["DEFAULT_DEPTH", "Layer", "ModelProfile", "Setting", "profile_of"]
+__all__ = ["DEFAULT_DEPTH", "DEFAULT_N_UBATCH", "ENGINE_BYTES", "Layer", "ModelProfile", "Setting", "profile_of"]
 
-_OVERHEAD_BYTES = 150 << 20  # of the engine's process: Python, libraries, vocabulary
+ENGINE_BYTES = 150 << 20  # of the engine's process: Python, libraries, vocabulary
 _FLOAT_BYTES = 4
+DEFAULT_N_UBATCH = 512  # tokens computed at once
 DEFAULT_DEPTH = 512  # tokens before the one that a speed is told for
 _OPERATIONS_PER_WEIGHT = 2
 _F16 = KvTypes()
@@ -29,13 +31,16 @@ _F16 = KvTypes()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """How a model is to run. `n_cells` are shared by all sequences, `depth` is how many tokens a speed is told for."""
+    """How a model is to run. All sequences share `n_cells`, and `n_sequences` of them are answered at once.
+
+    `depth` is how many tokens a speed is told for.
+    """
 
     n_ctx: int
     n_cells: int
     kv_types: KvTypes = _F16
     n_sequences: int = 1
-    n_ubatch: int = 512
+    n_ubatch: int = DEFAULT_N_UBATCH
     depth: int = DEFAULT_DEPTH
     is_fused: bool = True
 
@@ -73,7 +78,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelProfile:
-    """One model under one setting. `layers` end with the output.
+    """One model under one setting. `layers` end with the output; layers that only predict count, as in llama.cpp.
 
     `input_bytes` always lie with the processor; `tied_bytes` lie a second time on the device of the output, which takes
     `compute_bytes`; every other device that has a layer takes `inner_compute_bytes`, for it makes no logits.
@@ -88,6 +93,7 @@ class ModelProfile:
     has_experts: bool
     is_exact: bool
     setting: Setting
+    extras: tuple[Extra, ...] = ()
 
     @property
     def weight_bytes(self) -> int:
@@ -100,23 +106,39 @@ class ModelProfile:
         return sum(layer.cache_bytes for layer in self.layers)
 
     @property
+    def beside_bytes(self) -> int:
+        """Bytes of companions, once, on the device of the output."""
+        return sum(extra.beside_bytes for extra in self.extras)
+
+    @property
+    def beside_host_bytes(self) -> int:
+        """Bytes of companions that are the processor's wherever the layers go."""
+        return sum(extra.host_bytes for extra in self.extras)
+
+    @property
     def total_bytes(self) -> int:
         """Bytes that the model takes where one device with the processor's memory has all of it."""
-        return self.weight_bytes + self.cache_bytes + self.compute_bytes + self.host_bytes
+        own = self.weight_bytes + self.cache_bytes + self.compute_bytes + self.host_bytes
+        return own + self.beside_bytes + self.beside_host_bytes
 
 
-def profile_of(header: Header, tensors: Sequence[TensorInfo], setting: Setting) -> ModelProfile:
-    """Return what the model whose files hold `tensors` takes, its first header being `header`.
+def profile_of(header: Header, weights: WeightTable, setting: Setting, *, has_head: bool = False) -> ModelProfile:
+    """Return what the model of `header` and its `weights` takes, and with its prediction layer where it `has_head`.
 
     Raises UsageError where the model cannot have such a cache.
     """
     check_kv_types(setting.kv_types, kv_shape_of(header))
-    weights, caches, shape = weights_of(header, tensors), layer_caches_of(header), graph_shape_of(header)
-    cells = cells_for(caches, setting.n_cells, n_sequences=setting.n_sequences, n_ubatch=setting.n_ubatch)
+    caches, shape = layer_caches_of(header), graph_shape_of(header)
+    places = n_places(setting.n_sequences, can_cut=can_cut(caches))
+    cells = cells_for(caches, setting.n_cells, n_sequences=places, n_ubatch=setting.n_ubatch)
     kept = cache_layers(caches, setting.kv_types, cells, is_fused=setting.is_fused)
+    if has_head:
+        head_cells = setting.n_cells + setting.n_sequences * DRAFT_CELLS
+        kept = (*kept[:-1], head_cache(caches, setting.kv_types, head_cells))
     seen = CacheCells(setting.depth, min(setting.depth, caches.n_window or setting.depth), 1)
     read = cache_layers(caches, setting.kv_types, seen, is_fused=setting.is_fused)
     attending = attention_bytes(header, caches, setting.depth, is_fused=setting.is_fused)
+    attending = (*attending, *[0.0] * caches.n_predicting)
     layers = [_layer(*parts) for parts in zip(weights.layers, kept, read, attending, strict=True)]
     output = _layer(weights.output, 0, 0, 0.0)
     computing = partial(compute_bytes, shape, cells.n_full, n_ubatch=setting.n_ubatch, is_fused=setting.is_fused)
@@ -127,7 +149,7 @@ def profile_of(header: Header, tensors: Sequence[TensorInfo], setting: Setting) 
         tied_bytes=weights.tied_bytes,
         compute_bytes=computing(),
         inner_compute_bytes=computing(has_output=False),
-        host_bytes=output_bytes(shape, setting.n_sequences) + inputs_bytes + _OVERHEAD_BYTES,
+        host_bytes=output_bytes(shape, places) + inputs_bytes + ENGINE_BYTES,
         has_experts=weights.has_experts,
         is_exact=caches.is_complete,
         setting=setting,

@@ -61,20 +61,21 @@ class WeightTable:
         return self.input.n_bytes + sum(layer.n_bytes for layer in self.layers) + self.output.n_bytes
 
 
-def weights_of(header: Header, tensors: Sequence[TensorInfo]) -> WeightTable:
+def weights_of(header: Header, tensors: Sequence[TensorInfo], *, has_head: bool = False) -> WeightTable:
     """Group `tensors`, those of all files of the model, of which `header` is the first.
 
-    Layers that only predict are left out: llama.cpp does not load them unless it is to draft with them.
+    Layers that only predict are empty unless it `has_head`: llama.cpp counts them, and loads them to draft with them.
     """
-    n_layers = hyperparameter(header, "block_count") - hyperparameter(header, "nextn_predict_layers")
+    n_all = hyperparameter(header, "block_count")
+    n_loaded = n_all if has_head else n_all - hyperparameter(header, "nextn_predict_layers")
     inputs: list[TensorInfo] = []
     outputs: list[TensorInfo] = []
-    layers: list[list[TensorInfo]] = [[] for _ in range(max(0, n_layers))]
+    layers: list[list[TensorInfo]] = [[] for _ in range(n_all)]
     for tensor in tensors:
         match = _LAYER.match(tensor.name)
         if match is None:
             (inputs if tensor.name.startswith(_INPUTS) else outputs).append(tensor)
-        elif int(match[1]) < n_layers:
+        elif int(match[1]) < n_loaded:
             layers[int(match[1])].append(tensor)
     has_experts = any(is_of_experts(tensor.name) for tensor in tensors)
     output = _group(outputs, header, has_experts)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["plan"]
 
 _MOST_N_CTX = 1 << 30  # llama.cpp counts cells in 32 bits
+_MOST_DRY_CELLS = 1 << 22  # a dry run takes 50 bytes for each, however much memory the machine has that is planned for
 
 
 @click.command()
@@ -31,6 +32,9 @@ _MOST_N_CTX = 1 << 30  # llama.cpp counts cells in 32 bits
 @click.option("--vram", multiple=True, help="Plan for this GPU instead of those here: NAME=SIZE[@SPEED], repeatable.")
 @click.option("--ram", help="Plan for so much memory: SIZE[@SPEED], such as 16GiB@60GB/s.")
 @rpc_option
+@click.option("--draft", metavar="MODEL", help="Count a draft model too.")
+@click.option("--lora", multiple=True, metavar="FILE[=NAME]", help="Count a LoRA adapter too; repeatable.")
+@click.option("--mmproj", metavar="FILE", help="Count a projector too, which turns pictures into tokens.")
 @click.option("--kv-table", "wants_table", is_flag=True, help="Print only how large its cache is, by context and type.")
 @click.option("--speculation", "wants_gains", is_flag=True, help="Print only what drafts gain, by how they are taken.")
 @click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
@@ -42,6 +46,9 @@ def plan(
     vram: tuple[str, ...],
     ram: str | None,
     rpc: str | None,
+    draft: str | None,
+    lora: tuple[str, ...],
+    mmproj: str | None,
     wants_table: bool,
     wants_gains: bool,
     wants_json: bool,
@@ -53,6 +60,7 @@ def plan(
     rest is arithmetic.
     """
     from app.cli.gain_report import gains_json, gains_lines
+    from app.cli.plan_companions import attached_to, told_of_projectors
     from app.cli.plan_report import kv_table_json, kv_table_lines, plan_lines
     from app.engine.draft_gain import draft_gains
     from app.engine.measured_cost import measured_cost
@@ -66,7 +74,8 @@ def plan(
 
     settings = load_settings({"ctx": n_ctx, "kv_type": kv_type, "rpc": rpc})
     header = admit(resolve(model, settings).path)
-    candidate = PlannedModel(header, tensors_of(header))
+    companions = attached_to(header, model, settings, draft=draft, lora=lora, mmproj=mmproj)
+    candidate = PlannedModel(header, tensors_of(header), companions=companions)
     if wants_table:
         rows = kv_table(candidate, settings.parallel)
         told, lines = kv_table_json(rows), kv_table_lines(rows)
@@ -76,6 +85,7 @@ def plan(
         told, lines = gains_json(gains, is_measured=cost is not None), gains_lines(gains, is_measured=cost is not None)
     else:
         found = _planned(candidate, settings, _machine(settings, vram, ram), is_here=not vram and ram is None)
+        found = told_of_projectors(found, header.path, companions)
         told, lines = plan_json(found), plan_lines(found, with_curve=plot)
     if wants_json:
         click.echo(json.dumps(told))
@@ -108,10 +118,11 @@ def _planned(model: PlannedModel, settings: Settings, machine: Machine, *, is_he
         return compute_by_device(replace(request, rpc=endpoints_of(settings.rpc)))
 
     question = question_of(settings, machine)
+    rates = rates_here(machine, settings.cache_dir, settings.threads) if is_here else expected_rates(machine)
+    found = planned(model, question, machine, rates)
+    if found.setting.n_cells > _MOST_DRY_CELLS:
+        return found
     if is_here:
-        rates = rates_here(machine, settings.cache_dir, settings.threads)
         return dry_plan(model, question, machine, rates, dry_run)
-    rates = expected_rates(machine)
-    setting = planned(model, question, machine, rates).setting
-    n_bytes = sum(dry_run(setting, ON_HOST).values())
-    return planned(model.measured(setting, n_bytes), question, machine, rates)
+    n_bytes = sum(dry_run(found.setting, ON_HOST).values())
+    return planned(model.measured(found.setting, n_bytes), question, machine, rates)

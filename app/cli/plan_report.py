@@ -5,12 +5,14 @@ So too the table of cache sizes, which can be one JSON object as well (that of a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from offload.allocation import Share
 from offload.assessment import Verdict
 from offload.kv_table import KvRow
 from offload.plan import Plan
+from offload.profile import DEFAULT_N_UBATCH
 from offload.wording import memory, speed, tokens
 
 __all__ = ["aligned", "kv_table_json", "kv_table_lines", "plan_lines"]
@@ -21,21 +23,24 @@ _VERDICTS = {
     Verdict.PARTIAL: "Only a part of it fits where it is fast.",
     Verdict.WONT_RUN: "It will not run here.",
 }
-_N_ROWS, _BAR_COLUMNS = 12, 50
+_N_ROWS, _BAR_COLUMNS, _COMMAND_COLUMNS = 12, 50, 60
 
 
 def plan_lines(plan: Plan, *, with_curve: bool = False) -> Iterator[str]:
     """Yield the lines of a plan."""
     found, setting = plan.found, plan.setting
     yield _VERDICTS[found.verdict]
-    yield f"Context {tokens(setting.n_ctx)} tokens, {tokens(setting.n_cells)} cells of {setting.kv_types}."
+    cells = f"{tokens(setting.n_cells)} cells of {setting.kv_types}"
+    yield f"Context {tokens(setting.n_ctx)} tokens, {cells}{_batches(plan)}."
     if found.shares:
         yield ""
         yield from _table(plan)
+    yield from (f"Beside it: {extra.what}, {memory(extra.n_bytes)}." for extra in found.profile.extras)
     if found.speed:
         answers, prompts = speed(found.speed.decode_tps), speed(found.speed.prefill_tps)
         yield ""
-        yield f"Answers {answers} tok/s (± {plan.uncertainty:.0%}), prompts {prompts} tok/s."
+        behind = f"behind {tokens(setting.depth)} tokens"
+        yield f"Answers {answers} tok/s {behind} (± {plan.uncertainty:.0%}), prompts {prompts} tok/s."
         yield f"First token of a 2,048-token prompt after {found.speed.first_token_s:.1f} s."
     yield from (f"! {warning}" for warning in plan.warnings)
     if plan.remedies:
@@ -79,11 +84,25 @@ def _sampled(n_points: int, here: int) -> Sequence[int]:
 
 
 def _table(plan: Plan) -> Iterator[str]:
-    rows = [["device", "layers", "weights", "cache", "compute", "free"]]
-    for share in plan.found.shares:
-        sizes = (share.weight_bytes, share.cache_bytes, share.compute_bytes + share.host_bytes, share.device.free_bytes)
-        rows.append([share.device.name, str(share.n_layers), *(memory(size) for size in sizes)])
-    yield from aligned(rows)
+    columns: dict[str, Callable[[Share], int]] = {
+        "weights": lambda share: share.weight_bytes,
+        "cache": lambda share: share.cache_bytes,
+        "compute": lambda share: share.compute_bytes + share.host_bytes,
+    }
+    if plan.found.profile.extras:
+        columns["beside"] = lambda share: share.beside_bytes
+    columns["free"] = lambda share: share.device.free_bytes
+    rows = [
+        [share.device.name, str(share.n_layers), *(memory(size(share)) for size in columns.values())]
+        for share in plan.found.shares
+    ]
+    yield from aligned([["device", "layers", *columns], *rows])
+
+
+def _batches(plan: Plan) -> str:
+    """Say what was chosen against the usual."""
+    n_ubatch = plan.setting.n_ubatch
+    return f", in micro-batches of {n_ubatch} tokens" if n_ubatch != DEFAULT_N_UBATCH else ""
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -95,7 +114,11 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _remedies(plan: Plan) -> Iterator[str]:
-    width = max(len(remedy.what) for remedy in plan.remedies)
+    width = max((len(remedy.what) for remedy in plan.remedies if len(remedy.what) <= _COMMAND_COLUMNS), default=0)
     for remedy in plan.remedies:
         gained = f"{speed(remedy.decode_tps)} tok/s" if remedy.decode_tps is not None else "speed unknown"
-        yield f"  {remedy.what.ljust(width)}  {gained:>13}  {remedy.cost}"
+        if len(remedy.what) > _COMMAND_COLUMNS:  # a command line, to be copied
+            yield f"  {remedy.what}"
+            yield f"    {remedy.cost}"
+        else:
+            yield f"  {remedy.what.ljust(width)}  {gained:>13}  {remedy.cost}"

@@ -22,7 +22,8 @@ __all__ = ["DryRunRequest", "compute_by_device", "dry_run_request", "request_of"
 class DryRunRequest:
     """A context as the engine would make it of the model at `path`, which the gate has let through, placed somewhere.
 
-    All sequences share its cells. `rpc` are the servers whose devices may be among those of `parameters`.
+    All `n_sequences` that it answers at once, and those kept beside them, share its cells. `rpc` are the servers whose
+    devices may be among those of `parameters`.
     """
 
     path: str

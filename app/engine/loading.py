@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from app.engine import selftest
 from app.engine.adapters import Adapter
 from app.engine.backend import Backend
+from app.engine.companions import companions_of
 from app.engine.consent import check_fit
 from app.engine.draft_loading import head_drafts, head_notice, load_draft_model
 from app.engine.embedding import Embedder, pooling_of
@@ -39,6 +39,7 @@ from app.engine.tuning import Setting, TuneFile, Work, choose, default_setting, 
 from app.engine.witness import CleanAnswer
 from offload.cpu import default_threads
 from offload.holding import Holding
+from offload.host_memory import host_memory
 from offload.model import PlannedModel
 from offload.placement import ON_HOST
 from offload.plan_json import plan_json
@@ -109,7 +110,9 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: List
     key = fingerprint(path, metadata.version("llama-cpp-python"))
     tuned = tune_file(cache_dir)
     setting, measured_ratios = _setting(tuned, key, config, has_gpu=devices.has_gpu, is_safe=is_safe)
-    planner = devices.planner(path, header, key)
+    adapters = [Path(file) for file, _ in config.lora]
+    companions = companions_of(header, draft_path=config.draft_path, adapters=adapters)
+    planner = devices.planner(path, header, key, companions)
     case = planner.case(config, setting)
     listener.on_plan(plan_json(case.plan))
     if warning := check_fit(case.plan, config.when_unfit):
@@ -160,7 +163,7 @@ def _is_safe(cache_dir: Path, listener: Listener) -> bool:
 
 
 def _store(backend: Backend, weights: str, cache_dir: Path, owned: ExitStack) -> SequenceStore:
-    max_memory_bytes = psutil.virtual_memory().total // MEMORY_SHARE
+    max_memory_bytes = host_memory().total_bytes // MEMORY_SHARE
     store = SequenceStore(cache_dir / "prefix" / f"{weights}-{backend.facts.layout}", max_memory_bytes)
     owned.callback(store.close)
     return store

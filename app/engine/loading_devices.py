@@ -22,6 +22,7 @@ from app.engine.rates import rates_here
 from app.engine.rpc import check_reachable
 from app.engine.store import fingerprint
 from app.engine.tuning import Setting
+from offload.companions import ALONE, Companions
 from offload.holding import Holding, Surplus, missing_gpus, surplus_of
 from offload.load_parameters import ON_HOST, LoadParameters
 from offload.model import PlannedModel
@@ -55,10 +56,13 @@ class Devices:
         """Whether any layer may go elsewhere than to the processor."""
         return bool(self._gpus())
 
-    def planner(self, path: Path, header: Header, key: str) -> LoadPlanner:
-        """Return what plans loads of the model at `path` with what is free now; `key` is its fingerprint."""
+    def planner(self, path: Path, header: Header, key: str, companions: Companions = ALONE) -> LoadPlanner:
+        """Return what plans loads of the model at `path` with what is free now; `key` is its fingerprint.
+
+        It leaves room for `companions`, which are loaded after it.
+        """
         machine = machine_here([asdict(gpu) for gpu in self._gpus(with_links=True)], self._bandwidth)
-        model = PlannedModel(header, tensors_of(header))
+        model = PlannedModel(header, tensors_of(header), companions=companions)
         kept = self._surplus.entry(key)
         surplus = Surplus(int(kept.get("gpu_bytes", 0)), int(kept.get("host_bytes", 0)))
         return LoadPlanner(model, machine, partial(_dry_run, path), surplus, self._rates_of)

@@ -87,7 +87,7 @@ def load(path: Path, wanted: LoadParameters, setting: Setting) -> Held:
     model = lib.llama_model_load_from_file(os.fsencode(path), params)
     if not model:
         sys.exit(log.last_words())
-    context = lib.llama_init_from_model(model, context_params(dry_run_request(path, setting, wanted)))
+    context = lib.llama_init_from_model(model, context_params(model, dry_run_request(path, setting, wanted)))
     if not context:
         sys.exit(log.last_words())
     lib.llama_free(context)

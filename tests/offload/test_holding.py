@@ -20,6 +20,9 @@ def share(device: Device, n_layers: int = 3) -> Share:
         host_bytes=0,
         read_bytes=100,
         operations=0.0,
+        work_bytes=0.0,
+        attention_bytes=0.0,
+        beside_bytes=0,
     )
 
 

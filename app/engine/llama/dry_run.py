@@ -10,9 +10,11 @@ from pathlib import Path
 
 from app.engine.dry_run import DryRunRequest
 from app.engine.llama.devices import held_by_device
+from app.engine.llama.model import can_cut, flash_attention
 from app.engine.llama.native import lib, native_log
 from app.engine.llama.placing import Placing
 from offload.kv_cache import parse_kv_types
+from offload.places import n_places
 from quantizer.errors import EngineError
 
 __all__ = ["context_params", "dry_compute_bytes"]
@@ -35,7 +37,7 @@ def dry_compute_bytes(request: DryRunRequest) -> dict[str, int]:
         raise EngineError(f"llama.cpp cannot load {path.name}: {log.last_words()}", "See `localllm show`.")
     try:
         log.taken_buffers()
-        context = lib.llama_init_from_model(model, context_params(request))
+        context = lib.llama_init_from_model(model, context_params(model, request))
         if not context:
             raise EngineError(f"llama.cpp cannot make this context: {log.last_words()}", "Use a smaller --ctx.")
         lib.llama_free(context)
@@ -44,14 +46,14 @@ def dry_compute_bytes(request: DryRunRequest) -> dict[str, int]:
     return {name: held.compute_bytes for name, held in held_by_device(log.taken_buffers()).items()}
 
 
-def context_params(request: DryRunRequest) -> lib.llama_context_params:
-    """Return the context that is asked for."""
+def context_params(model: int, request: DryRunRequest) -> lib.llama_context_params:
+    """Return the context that is asked for over a loaded `model`."""
     params = lib.llama_context_default_params()
-    params.n_ctx, params.n_seq_max = request.n_cells, request.n_sequences
+    params.n_ctx = request.n_cells
+    params.n_seq_max = n_places(request.n_sequences, can_cut=can_cut(model))
     params.n_batch = params.n_ubatch = request.n_ubatch
     params.type_k, params.type_v = parse_kv_types(request.kv_type).ids
     params.kv_unified = True
     params.offload_kqv = request.parameters.offload_kqv
-    is_fused = request.is_fused
-    params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_AUTO if is_fused else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    params.flash_attn_type = flash_attention(is_fused=request.is_fused, parameters=request.parameters)
     return params

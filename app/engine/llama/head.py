@@ -19,9 +19,7 @@ from app.engine.llama.hidden import HiddenRows, Row
 from app.engine.llama.native import hidden_states, lib
 from app.engine.llama.steering import Steering
 
-__all__ = ["DRAFT_CELLS", "LlamaHead"]
-
-DRAFT_CELLS = 32  # of an answer, beside the cells of the model; where they do not suffice, drafts end
+__all__ = ["LlamaHead"]
 
 
 class LlamaHead(LlamaBackend):

@@ -21,7 +21,7 @@ from app.engine.embedding import Pooling
 from app.engine.frames import EngineConfig
 from app.engine.llama.context import LlamaBackend
 from app.engine.llama.embedder import LlamaEmbedder
-from app.engine.llama.head import DRAFT_CELLS, LlamaHead
+from app.engine.llama.head import LlamaHead
 from app.engine.llama.headed import HeadedBackend
 from app.engine.llama.native import Watch, lib, native_log, refusal
 from app.engine.llama.placing import Placing
@@ -30,12 +30,12 @@ from app.engine.tuning import Setting
 from app.engine.vocabulary import Vocabulary
 from offload.kv_cache import parse_kv_types
 from offload.load_parameters import LoadParameters
+from offload.places import DRAFT_CELLS, n_places
 from quantizer.errors import EngineError
 
-__all__ = ["LlamaModel"]
+__all__ = ["LlamaModel", "can_cut", "flash_attention"]
 
 N_BATCH = 512
-N_PARKED = 32  # sequences kept beside the running ones for their prefixes; each costs only its cells
 
 
 class LlamaModel:
@@ -146,6 +146,7 @@ class LlamaModel:
     def _context_params(self, facts: ModelFacts, setting: Setting) -> lib.llama_context_params:
         params = _context_params(facts, setting)
         params.offload_kqv = self._parameters.offload_kqv
+        params.flash_attn_type = flash_attention(is_fused=setting.flash_attention, parameters=self._parameters)
         return params
 
     def _has_vocabulary(self) -> bool:
@@ -155,10 +156,6 @@ class LlamaModel:
 def _facts(model: int, config: EngineConfig, setting: Setting) -> ModelFacts:
     n_ctx_train = lib.llama_model_n_ctx_train(model)
     n_ctx = config.n_ctx or n_ctx_train
-    can_cut = not (
-        lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model) or lib.llama_model_n_swa(model) > 0
-    )
-    n_parked = N_PARKED if can_cut else config.n_sequences
     description = ctypes.create_string_buffer(128)
     lib.llama_model_desc(model, description, len(description))
     return ModelFacts(
@@ -168,13 +165,26 @@ def _facts(model: int, config: EngineConfig, setting: Setting) -> ModelFacts:
         n_ctx_train=n_ctx_train,
         n_cells=max(n_ctx, config.n_cells),
         n_sequences=config.n_sequences,
-        n_places=min(config.n_sequences + n_parked, lib.llama_max_parallel_sequences()),
-        can_cut=can_cut,
+        n_places=n_places(config.n_sequences, can_cut=can_cut(model)),
+        can_cut=can_cut(model),
         n_batch=config.n_batch or N_BATCH,
         n_parameters=lib.llama_model_n_params(model),
         model_bytes=lib.llama_model_size(model),
         layout=_layout(setting),
     )
+
+
+def flash_attention(*, is_fused: bool, parameters: LoadParameters) -> int:
+    """Return how llama.cpp is to attend. Left to itself it would not fuse where the processor attends for GPUs."""
+    if not is_fused:
+        return int(lib.LLAMA_FLASH_ATTN_TYPE_DISABLED)
+    return int(lib.LLAMA_FLASH_ATTN_TYPE_AUTO if parameters.offload_kqv else lib.LLAMA_FLASH_ATTN_TYPE_ENABLED)
+
+
+def can_cut(model: int) -> bool:
+    """Whether what a loaded model has seen can be taken back in part; `offload.places` says it of a header."""
+    is_stateful = lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)
+    return not is_stateful and lib.llama_model_n_swa(model) <= 0
 
 
 def _layout(setting: Setting) -> str:
@@ -192,6 +202,4 @@ def _context_params(facts: ModelFacts, setting: Setting) -> lib.llama_context_pa
     params.n_threads = params.n_threads_batch = setting.n_threads
     params.kv_unified = True  # one stream: any sequence may use any cell, and prefixes can be shared
     params.no_perf = True
-    is_fused = setting.flash_attention
-    params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_AUTO if is_fused else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
     return params

@@ -39,6 +39,18 @@ def test_a_plan_is_one_object_with_the_keys_that_programs_know(
     assert told["curve"][3]["decode_tps"] == pytest.approx(told["decode_tps"], rel=0.01)
 
 
+def test_what_is_loaded_beside_a_model_is_told_and_counted(environment: Mapping[str, str], tiny_model: Path) -> None:
+    machine = ("--vram", "GPU0=8GiB@900GB/s", "--ram", "16GiB@60GB/s")
+    done = plan(environment, str(tiny_model), "--draft", str(tiny_model), *machine, "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    (extra,) = told["extras"]
+    assert extra["what"] == f"draft model {tiny_model.name}"
+    gpu, _ = told["devices"]
+    assert gpu["extras_bytes"] >= extra["weights_bytes"] + extra["kv_bytes"] > 0
+    assert extra["kv_bytes"] == gpu["kv_bytes"]
+
+
 def test_a_plan_for_people_has_a_table_speeds_and_a_curve(environment: Mapping[str, str], tiny_model: Path) -> None:
     done = plan(environment, str(tiny_model), "--vram", "GPU0=8GiB@900GB/s", "--ram", "16GiB@60GB/s", "--plot")
     assert done.returncode == 0, done.stderr
