@@ -48,14 +48,15 @@ class Speed:
 class Assessment:
     """`speed` is None where a device in use has a bandwidth that nobody knows, or where the model does not run.
 
-    `best_tps` is what the answer would come at were all of it where it is read fastest; `curve` what it comes at with
-    0, 1, 2 … layers on the fastest GPU; without them where a GPU that could be used has no known bandwidth.
+    `best` is the placement with memory enough, `best_tps` what the answer would then come at; `curve` what it comes at
+    with 0, 1, 2 … layers on the fastest GPU; without speeds where a GPU that could be used has no known bandwidth.
     """
 
     verdict: Verdict
     profile: ModelProfile
     machine: Machine
     placement: Placement | None
+    best: Placement | None = None
     shares: tuple[Share, ...] = ()
     speed: Speed | None = None
     best_tps: float | None = None
@@ -67,13 +68,16 @@ class Assessment:
         return self.speed.decode_tps if self.speed else None
 
 
-def assess(profile: ModelProfile, machine: Machine, rates: Rates) -> Assessment:
-    """Place the model of `profile` on `machine` and say what comes of it."""
+def assess(profile: ModelProfile, machine: Machine, rates: Rates, best: Placement | None = None) -> Assessment:
+    """Place the model of `profile` on `machine` and say what comes of it.
+
+    `best` is the placement with memory enough, where it is known: it depends on nothing that only takes memory.
+    """
     placement = place(profile, machine, rates)
     if placement is None:
         return Assessment(verdict=Verdict.WONT_RUN, profile=profile, machine=machine, placement=None)
     shares = allocate(profile, machine, placement)
-    best = place(profile, _with_plenty(machine), rates)
+    best = best or place(profile, _with_plenty(machine), rates)
     assert best is not None
     is_partial = best.token_s < _SAME_SPEED * placement.token_s
     found = Assessment(
@@ -81,6 +85,7 @@ def assess(profile: ModelProfile, machine: Machine, rates: Rates) -> Assessment:
         profile=profile,
         machine=machine,
         placement=placement,
+        best=best,
         shares=shares,
     )
     in_use = {share.device.name for share in shares if share.read_bytes}

@@ -5,9 +5,10 @@ Owns what is asked and what is answered. Knows nothing of where a header or a ma
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from offload.assessment import Assessment, Verdict, assess
+from offload.assessment import Assessment
+from offload.choice import choose
 from offload.context import DEFAULT_N_CELLS, DEFAULT_N_CTX
 from offload.kv_cache import KvTypes
 from offload.machine import Machine
@@ -18,6 +19,8 @@ from offload.sentences import warnings_of
 from offload.speed import Rates
 
 __all__ = ["Plan", "PlanQuestion", "plan"]
+
+_DEPTH_SHARE = 4  # a speed is told for a quarter of the context: who asks for a long one will not leave it empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,24 +49,15 @@ class Plan:
 
 
 def plan(model: PlannedModel, question: PlanQuestion, machine: Machine, rates: Rates) -> Plan:
-    """Plan `model` for `machine`, whose speeds are `rates`. Raises UsageError for a cache that the model cannot have.
-
-    Cells beyond one context, which only spare computing prefixes again, are given up first where memory is short.
-    """
-    setting = _setting(model, question)
-    found = assess(model.profile(setting), machine, rates)
-    if found.verdict is not Verdict.FITS and setting.n_cells > setting.n_ctx:
-        smaller = replace(setting, n_cells=setting.n_ctx)
-        other = assess(model.profile(smaller), machine, rates)
-        is_better = (other.verdict.rank, -(other.decode_tps or 0.0)) < (found.verdict.rank, -(found.decode_tps or 0.0))
-        if is_better or found.verdict is Verdict.WONT_RUN:
-            setting, found = smaller, other
+    """Plan `model` for `machine`, whose speeds are `rates`. Raises UsageError for a cache that it cannot have."""
+    wanted = _setting(model, question)
+    found = choose(model, wanted, machine, rates)
     return Plan(
-        setting=setting,
+        setting=found.profile.setting,
         found=found,
         uncertainty=rates.uncertainty,
         warnings=warnings_of(found, rates),
-        remedies=remedies_of(model, setting, machine, rates, found),
+        remedies=remedies_of(model, wanted, machine, rates, found),
     )
 
 
@@ -75,6 +69,6 @@ def _setting(model: PlannedModel, question: PlanQuestion) -> Setting:
         n_cells=question.n_cells or max(n_ctx, min(n_ctx * question.n_sequences, DEFAULT_N_CELLS)),
         kv_types=question.kv_types,
         n_sequences=question.n_sequences,
-        depth=min(n_ctx, DEFAULT_DEPTH),
+        depth=min(n_ctx, max(DEFAULT_DEPTH, n_ctx // _DEPTH_SHARE)),
         is_fused=question.is_fused or question.kv_types.needs_flash_attention,
     )

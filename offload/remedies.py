@@ -1,6 +1,7 @@
 """Ways out of a plan that is slow or impossible, each assessed like the plan itself, the fastest first. Pure.
 
-Owns the list of ways: a smaller file, a smaller cache, a shorter context, a larger GPU. Knows nothing of screens.
+Owns the list of ways: a smaller file, a smaller cache, a shorter context, a larger GPU, several machines. Knows nothing
+of screens.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from offload.assessment import Assessment, Verdict, assess
+from offload.choice import choose
 from offload.kv_cache import KvTypes, can_have
 from offload.machine import Device, DeviceKind, Machine
 from offload.model import PlannedModel
 from offload.profile import Setting
 from offload.speed import Rates, expected_rates
+from offload.vllm import checkpoint_of, cluster_for, vllm_command
 from offload.wording import gigabytes_per_s, memory, tokens
 from quantizer.file_types import FILE_TYPES
 
@@ -22,6 +25,7 @@ __all__ = ["Remedy", "remedies_of"]
 _FILE_TYPES = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_XS", "Q3_K_M", "Q2_K")  # from the best to the smallest
 _SMALLER_FILE = 0.95  # of the bytes: less is no way out
 _FASTER = 1.05
+_READING_TPS = 5.0  # what is slower than people read makes them look for other machines
 _SMALLER_KV = "q8_0"
 _LEAST_N_CTX = 2048
 _GPU_GIB = (6, 8, 12, 16, 24, 32, 48, 80)
@@ -41,59 +45,74 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """What is to be helped."""
+    """What is to be helped, and the setting it was wanted under."""
 
     model: PlannedModel
-    setting: Setting
+    wanted: Setting
     machine: Machine
     rates: Rates
     found: Assessment
 
+    @property
+    def fast_bytes(self) -> int:
+        """Free memory of the GPUs, or the processor's where there are none."""
+        return sum(gpu.free_bytes for gpu in self.machine.gpus) or self.machine.host.free_bytes
+
 
 def remedies_of(
-    model: PlannedModel, setting: Setting, machine: Machine, rates: Rates, found: Assessment
+    model: PlannedModel, wanted: Setting, machine: Machine, rates: Rates, found: Assessment
 ) -> tuple[Remedy, ...]:
-    """Return what helps `found`, the assessment of `model` under `setting`; nothing where all fits."""
+    """Return what helps `found`, the best that comes of `model` when it is `wanted` so; nothing where all fits."""
     if found.verdict is Verdict.FITS:
         return ()
-    case = _Case(model, setting, machine, rates, found)
+    case = _Case(model, wanted, machine, rates, found)
     ways = [remedy for way in _WAYS for remedy in way(case)]
+    if all((remedy.decode_tps or 0.0) < _READING_TPS for remedy in ways) and (found.decode_tps or 0.0) < _READING_TPS:
+        ways += _several_machines(case)
+    ways += _larger_gpu(case)
     return tuple(sorted(ways, key=lambda remedy: -(remedy.decode_tps or 0.0)))
 
 
 def _smaller_file(case: _Case) -> Iterator[Remedy]:
-    """The best type that fits whole, or else the fastest there is."""
+    """The best type that fits whole; where none does, the best and the smallest that help."""
     helping: list[Remedy] = []
+    n_weights = sum(tensor.n_elements for tensor in case.model.tensors)
     for name in _FILE_TYPES:
+        least_bytes = FILE_TYPES[name].bits_per_weight * n_weights / 8
+        if least_bytes > min(_SMALLER_FILE * case.model.n_bytes, case.machine.free_bytes):
+            continue
+        if helping and least_bytes > case.fast_bytes and name != _FILE_TYPES[-1]:
+            continue  # neither the best that helps nor the smallest, and it cannot fit whole
         smaller = case.model.quantized(FILE_TYPES[name])
         if smaller.n_bytes > _SMALLER_FILE * case.model.n_bytes:
             continue
-        found = assess(smaller.profile(case.setting), case.machine, case.rates)
+        found = choose(smaller, case.wanted, case.machine, case.rates)
         loss = FILE_TYPES[name].perplexity_loss
         cost = f"+{loss:.2f} on a perplexity of 6.23" if loss is not None else FILE_TYPES[name].description
         if _helps(found, case.found):
             helping.append(_remedy(f"quantize to {name} ({memory(smaller.n_bytes)})", found, cost))
-        if helping and found.verdict in (Verdict.FITS, Verdict.TIGHT):
-            break
-    yield from helping[-1:]
+            if found.verdict in (Verdict.FITS, Verdict.TIGHT):
+                yield helping[-1]
+                return
+    yield from helping if len(helping) < 2 else (helping[0], helping[-1])
 
 
 def _smaller_cache(case: _Case) -> Iterator[Remedy]:
     kv_types = KvTypes(_SMALLER_KV, _SMALLER_KV)
-    if case.setting.kv_types == KvTypes() and can_have(kv_types, case.model.kv_shape):
-        profile = case.model.profile(replace(case.setting, kv_types=kv_types))
-        found = assess(profile, case.machine, case.rates)
-        saved = case.found.profile.cache_bytes - profile.cache_bytes
+    if case.wanted.kv_types == KvTypes() and can_have(kv_types, case.model.kv_shape):
+        wanted = replace(case.wanted, kv_types=kv_types, is_fused=True)
+        found = choose(case.model, wanted, case.machine, case.rates)
         if _helps(found, case.found):
-            yield _remedy(f"--kv-type {_SMALLER_KV} ({memory(saved)} less cache)", found, "almost none")
+            size = memory(found.profile.cache_bytes)
+            yield _remedy(f"--kv {_SMALLER_KV} ({size} of cache)", found, "almost none")
 
 
 def _shorter_context(case: _Case) -> Iterator[Remedy]:
     """The longest that helps, by halves."""
-    n_ctx = case.setting.n_ctx // 2
+    n_ctx = case.wanted.n_ctx // 2
     while n_ctx >= _LEAST_N_CTX:
-        setting = replace(case.setting, n_ctx=n_ctx, n_cells=n_ctx)
-        found = assess(case.model.profile(setting), case.machine, case.rates)
+        wanted = replace(case.wanted, n_ctx=n_ctx, n_cells=n_ctx, depth=min(n_ctx, case.wanted.depth))
+        found = choose(case.model, wanted, case.machine, case.rates)
         if _helps(found, case.found):
             yield _remedy(f"--ctx {n_ctx}", found, f"context of {tokens(n_ctx)} tokens")
             return
@@ -104,9 +123,13 @@ def _larger_gpu(case: _Case) -> Iterator[Remedy]:
     """The smallest card of usual size that holds everything, as fast as the fastest here."""
     known = [gpu.bytes_per_s for gpu in case.machine.gpus if gpu.bytes_per_s]
     bytes_per_s = max(known, default=_COMMON_GPU_BYTES_PER_S)
-    if any(gpu.kind is DeviceKind.INTEGRATED for gpu in case.machine.gpus):
-        return
+    is_unified = bool(case.machine.gpus) and all(gpu.kind is DeviceKind.INTEGRATED for gpu in case.machine.gpus)
+    if is_unified:
+        bytes_per_s = _COMMON_GPU_BYTES_PER_S
+    least_bytes = case.found.profile.weight_bytes - case.found.profile.input_bytes
     for size in _GPU_GIB:
+        if size << 30 < least_bytes:
+            continue
         card = Device(
             name="new GPU",
             kind=DeviceKind.GPU,
@@ -117,13 +140,23 @@ def _larger_gpu(case: _Case) -> Iterator[Remedy]:
         machine = Machine(case.machine.host, (card,))
         found = assess(case.found.profile, machine, expected_rates(machine))
         if found.verdict in (Verdict.FITS, Verdict.TIGHT):
-            yield _remedy(
-                f"a GPU of {size} GiB", found, f"the card; said for one of {gigabytes_per_s(bytes_per_s)} GB/s"
-            )
+            what, cost = ("a machine with a GPU", "the machine") if is_unified else ("a GPU", "the card")
+            said_for = f"said for one of {gigabytes_per_s(bytes_per_s)} GB/s"
+            yield _remedy(f"{what} of {size} GiB", found, f"{cost}; {said_for}")
             return
 
 
-_WAYS: tuple[Callable[[_Case], Iterator[Remedy]], ...] = (_smaller_file, _smaller_cache, _shorter_context, _larger_gpu)
+def _several_machines(case: _Case) -> Iterator[Remedy]:
+    """Another engine; how fast it is there nobody can tell from here."""
+    cluster = cluster_for(case.model, case.found.profile, case.machine)
+    if cluster is not None:
+        needs = "" if checkpoint_of(case.model) else "; of a GGUF vLLM takes one file only, with vllm-gguf-plugin"
+        joined = ", joined with `ray start`" if cluster.n_machines > 1 else ""
+        cost = f"{cluster}{joined}{needs}; clients then use http://HOST:8000/v1"
+        yield Remedy(vllm_command(case.model, cluster, case.wanted.n_ctx), None, cost, Verdict.FITS)
+
+
+_WAYS: tuple[Callable[[_Case], Iterator[Remedy]], ...] = (_smaller_file, _smaller_cache, _shorter_context)
 
 
 def _helps(found: Assessment, before: Assessment) -> bool:

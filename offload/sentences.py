@@ -27,6 +27,9 @@ def _sentences(found: Assessment, rates: Rates) -> Iterator[str]:
         yield f"{what_fits(found)}{_what_it_costs(found)}."
     if found.verdict is Verdict.TIGHT:
         yield "It fits with little to spare: another program that takes memory may make loading fail."
+    for gpu in found.machine.gpus:
+        if not gpu.total_bytes:
+            yield f"How much memory {gpu.name} has is unknown, so nothing is planned for it; say it with --vram."
     for device in _unknown(found, rates):
         yield f"How fast {device.name} reads its memory is unknown, so no speed is predicted; give it with @GB/s."
     if not found.profile.is_exact:
@@ -34,9 +37,11 @@ def _sentences(found: Assessment, rates: Rates) -> Iterator[str]:
 
 
 def _too_large(found: Assessment) -> str:
-    free = sum(gpu.free_bytes for gpu in found.machine.gpus if not gpu.shares_host) + found.machine.host.free_bytes
+    free = found.machine.free_bytes
     profile = found.profile
     parts = f"{memory(profile.weight_bytes)} of weights, {memory(profile.cache_bytes)} of cache"
+    if beside := profile.beside_bytes + profile.beside_host_bytes:
+        parts += f", {memory(beside)} beside the model"
     return f"It needs {memory(profile.total_bytes)} ({parts}) and {memory(free)} are free, of which some must stay so."
 
 
@@ -46,9 +51,14 @@ def what_fits(found: Assessment) -> str:
     assert placement is not None
     n_split = max(0, placement.n_split - (n_layers - placement.n_on_gpus))
     movable = "experts" if found.profile.has_experts else "feed-forward"
-    if n_split and placement.n_on_gpus == n_layers:
-        return f"The {movable} of {n_split} of {n_layers} layers stay with the processor"
+    if (n_split or placement.has_cache_on_host) and placement.n_on_gpus == n_layers:
+        left = [f"the {movable} of {n_split} of {n_layers} layers"] if n_split else []
+        left += ["the cache"] if placement.has_cache_on_host else []
+        what = " and ".join(left)
+        verb = "stay" if len(left) > 1 or (n_split and found.profile.has_experts) else "stays"
+        return f"{what[0].upper()}{what[1:]} {verb} with the processor"
     without = f", {n_split} of them without their {movable}" if n_split else ""
+    without += ", all without their cache" if placement.has_cache_on_host else ""
     return f"{placement.n_on_gpus} of {n_layers} layers fit{without}"
 
 

@@ -57,7 +57,7 @@ MACHINES = {
     "M2, 16 GB": Machine(_host(16, 11, 80), (_integrated("Metal", "Apple M2", 10.7),)),
     "M3 Max, 64 GB": Machine(_host(64, 52, 300), (_integrated("Metal", "Apple M3 Max", 48),)),
     "laptop with an integrated GPU, 16 GB": Machine(
-        _host(16, 10, 50), (_integrated("Vulkan0", "Intel(R) Iris(R) Xe Graphics", 8),)
+        _host(16, 10, 50), (_integrated("Vulkan0", "Intel(R) Iris(R) Xe Graphics", 8, 50),)
     ),
     "processor only, 32 GB": Machine(_host(32, 28, 40)),
     "container of 4 GiB": Machine(_host(4, 3.6, 20)),

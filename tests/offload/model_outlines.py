@@ -7,14 +7,14 @@ each model (source: its repository on the Hugging Face hub). Matrices are Q8_0, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from quantizer.header import Header, parse_header
 from quantizer.layout import Entry, OutputTensor, encode_entry, encode_header, file_bytes
 from quantizer.tensor_types import tensor_type_named
 
-__all__ = ["OUTLINES", "Outline", "header_of", "write_outline"]
+__all__ = ["OUTLINES", "UNMEASURED", "Outline", "header_of", "write_outline"]
 
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
 
@@ -57,7 +57,7 @@ class _Head:
 
 def header_of(name: str) -> Header:
     """Return the header of the model called `name`, as if its file were there."""
-    head, n_bytes = _encoded(OUTLINES[name])
+    head, n_bytes = _encoded((OUTLINES | UNMEASURED)[name])
     return parse_header(_Head(head, n_bytes), Path(f"{name}.gguf"))
 
 
@@ -475,4 +475,9 @@ OUTLINES = {
         output_norm="",
         more={"attention.causal": False, "pooling_type": 2},
     ),
+}
+
+# Too large for what llama.cpp logs of them to be compared.
+UNMEASURED = {
+    "llama-3.3-70b": replace(OUTLINES["llama-3.1-8b"], n_layers=80, n_embd=8192, n_ff=28_672, n_heads=64),
 }

@@ -61,7 +61,7 @@ def test_where_more_is_computed_in_than_there_is_room_for_fewer_layers_go_there(
 def test_what_runs_nowhere_by_the_formula_is_planned_again_with_the_dry_run() -> None:
     host = MACHINES["RTX 4090, 64 GB RAM"].host
     header = header_of("llama-3.1-8b")
-    setting = Setting(n_ctx=8192, n_cells=8192, kv_types=KvTypes())
+    setting = Setting(n_ctx=8192, n_cells=8192, n_ubatch=128)  # the smallest that is tried
     just_short = PlannedModel(header, header.tensors).profile(setting).total_bytes + margin_bytes(host) - (50 << 20)
     machine = Machine(replace(host, free_bytes=just_short))
     model = PlannedModel(header, header.tensors)

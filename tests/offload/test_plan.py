@@ -14,17 +14,25 @@ from machines import MACHINES
 from model_outlines import header_of
 
 from offload.assessment import Verdict
+from offload.companions import Companions, Draft
 from offload.kv_cache import KvTypes
 from offload.machine import Machine
 from offload.model import PlannedModel
 from offload.plan import Plan, PlanQuestion, plan
+from offload.profile import DEFAULT_N_UBATCH
 from offload.speed import expected_rates
 from offload.wording import memory, speed
 from quantizer.errors import UsageError
 from quantizer.file_types import file_type_named
 
 GOLDEN = Path(__file__).with_name("plans.txt")
-MODELS = (("qwen3-0.6b", "Q8_0"), ("llama-3.1-8b", "Q4_K_M"), ("gemma-2-9b", "Q8_0"), ("qwen3-30b-a3b", "Q4_K_M"))
+MODELS = (
+    ("qwen3-0.6b", "Q8_0"),
+    ("llama-3.1-8b", "Q4_K_M"),
+    ("gemma-2-9b", "Q8_0"),
+    ("qwen3-30b-a3b", "Q4_K_M"),
+    ("llama-3.3-70b", "Q4_K_M"),
+)
 QUESTION = PlanQuestion(kv_types=KvTypes(), n_sequences=8)
 GIB = 1 << 30
 
@@ -35,6 +43,7 @@ def model(name: str, file_type: str) -> PlannedModel:
 
 
 def planned(name: str, file_type: str, machine: Machine, question: PlanQuestion = QUESTION) -> Plan:
+    question = replace(question, is_fused=bool(machine.gpus))
     return plan(model(name, file_type), question, machine, expected_rates(machine))
 
 
@@ -42,11 +51,18 @@ def told(found: Plan) -> list[str]:
     """A plan on a few lines."""
     pace = found.found.speed
     tps = f"{speed(pace.decode_tps)} tok/s, prompt {speed(pace.prefill_tps)}" if pace else "speed unknown"
-    lines = [f"{found.found.verdict}, {tps}, {found.setting.n_cells} cells for a context of {found.setting.n_ctx}"]
+    setting = found.setting
+    lines = [f"{found.found.verdict}, {tps}, {setting.n_cells} cells for a context of {setting.n_ctx}"]
+    lines += (
+        [f"  micro-batches of {setting.n_ubatch}"]
+        if found.found.placement and setting.n_ubatch != DEFAULT_N_UBATCH
+        else []
+    )
     lines += [
         f"  {share.device.name}: {share.n_layers} layers, {memory(share.n_bytes)} of {memory(share.device.free_bytes)}"
         for share in found.found.shares
     ]
+    lines += [f"  + {extra.what}: {memory(extra.n_bytes)}" for extra in found.found.profile.extras]
     lines += [f"  ! {warning}" for warning in found.warnings]
     for remedy in found.remedies:
         gained = speed(remedy.decode_tps) if remedy.decode_tps else "?"
@@ -59,6 +75,12 @@ def test_plans_for_known_machines_are_as_written_down() -> None:
     for name, file_type in MODELS:
         for label, machine in MACHINES.items():
             lines += [f"== {name} {file_type} on {label}", *told(planned(name, file_type, machine)), ""]
+    machine, draft = MACHINES["RTX 3060 12 GB, 32 GB RAM"], model("qwen3-0.6b", "Q8_0")
+    drafting = replace(
+        model("gemma-2-9b", "Q6_K"), companions=Companions(draft=Draft("qwen3-0.6b", draft.header, draft.tensors))
+    )
+    with_draft = plan(drafting, QUESTION, machine, expected_rates(machine))
+    lines += ["== gemma-2-9b Q6_K with a draft model on RTX 3060 12 GB, 32 GB RAM", *told(with_draft), ""]
     text = "\n".join(lines)
     if os.environ.get("LOCALLLM_WRITE_GOLDEN"):
         GOLDEN.write_text(text, encoding="utf-8")
@@ -117,3 +139,27 @@ def test_a_cache_that_the_model_cannot_have_is_refused() -> None:
     question = replace(QUESTION, kv_types=KvTypes("q8_0", "f16"))
     with pytest.raises(UsageError, match="one vector"):
         planned("deepseek-v2-lite", "Q4_K_M", MACHINES["RTX 4090, 64 GB RAM"], question)
+
+
+def test_a_gpu_that_does_not_tell_its_memory_gets_nothing_and_a_sentence() -> None:
+    machine = MACHINES["RTX 4090, 64 GB RAM"]
+    silent = replace(machine.gpus[0], name="Vulkan0", total_bytes=0, free_bytes=0)
+    found = planned("llama-3.1-8b", "Q4_K_M", Machine(machine.host, (silent,)))
+    assert found.found.shares[0].n_layers == 0
+    assert any("How much memory Vulkan0 has is unknown" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("vram", "ram", "n_ctx"),
+    [(0, 0, 0), (1, 1, 1), (1 << 60, 1 << 60, 1 << 30), (0, 1 << 62, 1 << 30), (1 << 62, 0, 512), (24 * GIB, 1, 8192)],
+)
+def test_machines_that_make_no_sense_are_planned_for_without_a_crash(vram: int, ram: int, n_ctx: int) -> None:
+    machine = MACHINES["RTX 4090, 64 GB RAM"]
+    odd = Machine(
+        replace(machine.host, total_bytes=ram, free_bytes=ram),
+        (replace(machine.gpus[0], total_bytes=vram, free_bytes=vram),),
+    )
+    for name in ("llama-3.1-8b", "mamba-130m", "bge-base"):
+        found = planned(name, "Q8_0", odd, replace(QUESTION, n_ctx=n_ctx))
+        assert (found.found.placement is None) == (found.found.verdict is Verdict.WONT_RUN)
+        assert found.found.decode_tps is None or found.found.decode_tps > 0
