@@ -144,7 +144,7 @@ def _left(layer: Layer, *, is_split: bool, has_cache_on_host: bool) -> _Part:
             operations=layer.operations * share,
             unpacking_bytes=layer.movable_unpacking_bytes,
         )
-    if not has_cache_on_host:
+    if not (has_cache_on_host and layer.cache_bytes):
         return left
     return replace(
         left,

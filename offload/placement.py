@@ -94,19 +94,19 @@ def place(profile: ModelProfile, machine: Machine, rates: Rates) -> Placement | 
 def _orders(gpus: Sequence[Device], rates: Rates) -> list[tuple[Device, ...]]:
     """Return which GPUs may be filled in which order, every two alike only once.
 
-    The faster first, where there are few in every choice of them; of two also the slower first, for a fast one may be
-    too small for the last layers.
+    The faster first, where there are few in every choice of them, and else each alone too; of two also the slower
+    first, for a fast one may be too small for the last layers.
     """
 
     def pace(gpu: Device) -> float:
         return rates.seconds_per_byte[gpu.name]
 
-    fastest = sorted(gpus, key=pace)
+    fastest = sorted(gpus, key=lambda gpu: (pace(gpu), -gpu.free_bytes))  # of those alike, the one with the most room
     if len(gpus) <= _MOST_GPUS_IN_ANY_CHOICE:
         orders = [order for n_gpus in range(len(gpus) + 1) for order in combinations(fastest, n_gpus)]
         orders += [(slower, faster) for faster, slower in combinations(fastest, 2)]
     else:
-        orders = [tuple(fastest[:n_gpus]) for n_gpus in range(len(gpus) + 1)]
+        orders = [tuple(fastest[:n_gpus]) for n_gpus in range(len(gpus) + 1)] + [(gpu,) for gpu in fastest]
     different: dict[object, tuple[Device, ...]] = {}
     for order in orders:
         key = tuple((pace(gpu), gpu.free_bytes, gpu.total_bytes, gpu.kind) for gpu in order)
@@ -139,21 +139,22 @@ def _tables(profile: ModelProfile, machine: Machine, rates: Rates, *, has_cache_
     cache_read = column([layer.cache_read_bytes for layer in backwards])
     split = is_split * column([layer.movable_bytes for layer in backwards])
     split_read = is_split * column([layer.movable_read_bytes for layer in backwards])
-    moved_cache, attended = cache * has_cache_on_host, cache_read * has_cache_on_host
+    is_cached = (cache > 0) & has_cache_on_host
+    moved_cache, attended = cache * is_cached, cache_read * is_cached
     whole = column([layer.weight_bytes for layer in backwards]) + cache
     read = column([layer.read_bytes for layer in backwards]) + cache_read
     on_gpu, read_on_gpu = _summed(whole - split - moved_cache), _summed(read - split_read - attended)
     on_host = whole.sum() - on_gpu + profile.input_bytes  # before what a tied output adds on its device
     on_gpu[:, 1:] += profile.tied_bytes + profile.beside_bytes
     on_host[:, 0] += profile.beside_bytes
-    n_split, n_cached = _summed(is_split * (split > 0)), _summed((moved_cache > 0).astype(np.float64))
+    n_split, n_cached = _summed(is_split * (split > 0)), _summed(is_cached.astype(np.float64))
     has_host_work = (np.arange(len(layers) + 1)[None, :] < len(layers)) | (n_split + n_cached > 0)
     on_host += profile.host_bytes + profile.beside_host_bytes + has_host_work * profile.compute_bytes
     pace = rates.seconds_per_byte[machine.host.name]
     attending_s = column([layer.attention_bytes * rates.attention_seconds_per_byte for layer in backwards])
     working_s = column([layer.work_bytes * pace for layer in backwards]) + attending_s
     left_s = is_split * column([layer.movable_work_bytes * pace for layer in backwards])
-    left_s = left_s + attending_s * has_cache_on_host
+    left_s = left_s + attending_s * is_cached
     host_s = working_s.sum() - _summed(working_s - left_s)
     return _Tables(has_cache_on_host, on_gpu, read_on_gpu, on_host, host_s, n_split, n_split + n_cached)
 
