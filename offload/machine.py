@@ -60,4 +60,5 @@ class Machine:
         """All free memory, once."""
         return self.host.free_bytes + sum(gpu.free_bytes for gpu in self.gpus if not gpu.shares_host)
 
+
 HOST_ONLY = Machine(Device(name=HOST_NAME, kind=DeviceKind.CPU, total_bytes=0, free_bytes=0))  # nothing measured
