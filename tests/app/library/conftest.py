@@ -1,0 +1,8 @@
+"""Makes the test hub importable by every test of the library."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parent)]

@@ -1,0 +1,105 @@
+"""What the test hub holds: repositories and files, and the JSON that the Hugging Face hub says of them.
+
+Owns the shape of the hub's API (source: replies of huggingface.co/api/models, as huggingface-hub 1 and 2 parse them).
+Knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+__all__ = ["HubFile", "HubRepo"]
+
+_LFS_SUFFIXES = (".gguf", ".safetensors", ".bin", ".model", ".pt")
+_POINTER_BYTES = 135
+
+
+@dataclass(frozen=True)
+class HubFile:
+    """A file of a repository, from memory or from the disk; large kinds lie in LFS, with a sha256 that the hub tells."""
+
+    path: str
+    data: bytes | Path
+
+    @property
+    def is_lfs(self) -> bool:
+        return self.path.endswith(_LFS_SUFFIXES)
+
+    @property
+    def n_bytes(self) -> int:
+        return len(self.data) if isinstance(self.data, bytes) else self.data.stat().st_size
+
+    @cached_property
+    def sha256(self) -> str:
+        if isinstance(self.data, bytes):
+            return hashlib.sha256(self.data).hexdigest()
+        with self.data.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    @cached_property
+    def blob_id(self) -> str:
+        """The name that git has for the file; of one in LFS only the pointer has one, and any name will do."""
+        content = self.data if isinstance(self.data, bytes) and not self.is_lfs else self.sha256.encode()
+        return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+    def sibling(self, *, has_blobs: bool) -> dict[str, Any]:
+        """What /api/models/ORG/REPO says of it, with `?blobs=true` or without."""
+        if not has_blobs:
+            return {"rfilename": self.path}
+        lfs = {"sha256": self.sha256, "size": self.n_bytes, "pointerSize": _POINTER_BYTES}
+        said = {"rfilename": self.path, "size": self.n_bytes, "blobId": self.blob_id}
+        return said | ({"lfs": lfs} if self.is_lfs else {})
+
+    def tree_entry(self) -> dict[str, Any]:
+        """What /api/models/ORG/REPO/tree/REVISION says of it."""
+        said = {"type": "file", "oid": self.blob_id, "size": self.n_bytes, "path": self.path}
+        lfs = {"oid": self.sha256, "size": self.n_bytes, "pointerSize": _POINTER_BYTES}
+        return said | ({"lfs": lfs} if self.is_lfs else {})
+
+
+@dataclass
+class HubRepo:
+    """A repository. `gated` is empty, "auto" or "manual"; `more` is what else its JSON says (tags, downloads, gguf…)."""
+
+    id: str
+    files: dict[str, HubFile]
+    gated: str = ""
+    more: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, id: str, files: dict[str, bytes | Path], gated: str = "", **more: Any) -> HubRepo:
+        return cls(id, {path: HubFile(path, data) for path, data in files.items()}, gated, more)
+
+    def put(self, path: str, data: bytes | Path) -> None:
+        """Commit another content of the file `path`."""
+        self.files[path] = HubFile(path, data)
+
+    @property
+    def commit(self) -> str:
+        said = "".join(f"{file.path}:{file.sha256};" for file in self.files.values())
+        return hashlib.sha1(f"{self.id};{said}".encode()).hexdigest()
+
+    def info(self, *, has_blobs: bool = False, has_siblings: bool = True) -> dict[str, Any]:
+        """What /api/models/ORG/REPO says; a list of models leaves the siblings out unless asked for."""
+        said: dict[str, Any] = {
+            "_id": hashlib.md5(self.id.encode()).hexdigest()[:24],
+            "id": self.id,
+            "modelId": self.id,
+            "author": self.id.partition("/")[0],
+            "sha": self.commit,
+            "lastModified": "2026-05-01T12:00:00.000Z",
+            "createdAt": "2026-04-01T12:00:00.000Z",
+            "private": False,
+            "gated": self.gated or False,
+            "disabled": False,
+            "downloads": 0,
+            "likes": 0,
+            "tags": ["gguf"] if any(path.endswith(".gguf") for path in self.files) else ["safetensors"],
+            **self.more,
+        }
+        siblings = [file.sibling(has_blobs=has_blobs) for file in self.files.values()]
+        return said | ({"siblings": siblings} if has_siblings else {})
