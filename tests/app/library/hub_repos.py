@@ -20,7 +20,7 @@ _POINTER_BYTES = 135
 
 @dataclass(frozen=True)
 class HubFile:
-    """A file of a repository, from memory or from the disk; large kinds lie in LFS, with a sha256 that the hub tells."""
+    """A file of a repository, from memory or from the disk; large kinds lie in LFS, whose sha256 the hub tells."""
 
     path: str
     data: bytes | Path
@@ -63,7 +63,7 @@ class HubFile:
 
 @dataclass
 class HubRepo:
-    """A repository. `gated` is empty, "auto" or "manual"; `more` is what else its JSON says (tags, downloads, gguf…)."""
+    """A repository. `gated` is empty, "auto" or "manual"; `more` is what else its JSON says."""
 
     id: str
     files: dict[str, HubFile]
@@ -71,8 +71,8 @@ class HubRepo:
     more: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, id: str, files: dict[str, bytes | Path], gated: str = "", **more: Any) -> HubRepo:
-        return cls(id, {path: HubFile(path, data) for path, data in files.items()}, gated, more)
+    def of(cls, name: str, files: dict[str, bytes | Path], gated: str = "", **more: Any) -> HubRepo:
+        return cls(name, {path: HubFile(path, data) for path, data in files.items()}, gated, more)
 
     def put(self, path: str, data: bytes | Path) -> None:
         """Commit another content of the file `path`."""

@@ -319,7 +319,7 @@ class HubHandler(BaseHTTPRequestHandler):
             except OSError:
                 return
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, *_message: Any) -> None:
         """Say nothing; what came is in the hub's log."""
 
 
