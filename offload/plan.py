@@ -18,7 +18,7 @@ from offload.remedies import Remedy, remedies_of
 from offload.sentences import warnings_of
 from offload.speed import Rates
 
-__all__ = ["Plan", "PlanQuestion", "plan"]
+__all__ = ["Plan", "PlanQuestion", "plan", "settled"]
 
 _DEPTH_SHARE = 4  # a speed is told for a quarter of the context: who asks for a long one will not leave it empty
 
@@ -59,6 +59,11 @@ def plan(model: PlannedModel, question: PlanQuestion, machine: Machine, rates: R
         warnings=warnings_of(found, rates),
         remedies=remedies_of(model, wanted, machine, rates, found),
     )
+
+
+def settled(model: PlannedModel, question: PlanQuestion, machine: Machine, rates: Rates) -> Assessment:
+    """Return the best that `model` comes to, without what to tell of it. Raises as `plan` does."""
+    return choose(model, _setting(model, question), machine, rates)
 
 
 def _setting(model: PlannedModel, question: PlanQuestion) -> Setting:
