@@ -1,0 +1,78 @@
+"""How the hub is reached: its address, the token, and who gets to see it.
+
+Owns HF_ENDPOINT, the token as huggingface-hub finds it (HF_TOKEN, or the file that `hf auth login` wrote), and the rule
+that the token goes to the hub's own origin only. Knows nothing of what is asked there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import httpx
+
+from app import __version__
+from quantizer.errors import UsageError, UserError
+
+__all__ = ["HubAccess", "HubError", "access_here", "http_client", "no_network"]
+
+_PUBLIC_HUB = "https://huggingface.co"
+_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
+
+
+class HubError(UserError):
+    """The hub, or where it sends us, cannot be reached or does not give what was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubAccess:
+    """The hub at `endpoint`, and a token for it or ""."""
+
+    endpoint: str = _PUBLIC_HUB
+    token: str = ""
+
+    def headers_for(self, url: str) -> dict[str, str]:
+        """Return what to send to `url` to be known there: the token to the hub itself, nothing to anyone else."""
+        is_home = _origin(url) == _origin(self.endpoint)
+        return {"Authorization": f"Bearer {self.token}"} if self.token and is_home else {}
+
+    def file_url(self, repo: str, path: str, revision: str = "main") -> str:
+        """Return where the file `path` of `repo` is had."""
+        return f"{self.endpoint}/{quote(repo)}/resolve/{quote(revision, safe='')}/{quote(path)}"
+
+
+def access_here(environment: Mapping[str, str] = os.environ) -> HubAccess:
+    """Return the access that this environment gives. Raises UsageError for an endpoint that is no web address."""
+    from huggingface_hub import get_token  # takes a fifth of a second
+
+    endpoint = environment.get("HF_ENDPOINT", "").rstrip("/") or _PUBLIC_HUB
+    scheme, host, _port = _origin(endpoint)
+    if scheme not in ("http", "https") or not host:
+        cause = f"HF_ENDPOINT is {endpoint!r}, which is no web address."
+        raise UsageError(cause, f"Set it to one such as {_PUBLIC_HUB}, or unset it.")
+    return HubAccess(endpoint, get_token() or "")
+
+
+def http_client() -> httpx.Client:
+    """Return a client that follows no redirect by itself, asks for bytes as they are and says who it is."""
+    headers = {"User-Agent": f"localllm/{__version__}", "Accept-Encoding": "identity"}
+    return httpx.Client(headers=headers, timeout=_TIMEOUT, follow_redirects=False)
+
+
+def no_network(url: str, reason: str) -> HubError:
+    """Return the error for an address that nobody answers at, with what works all the same."""
+    return HubError(
+        f"{_origin(url)[1] or url} cannot be reached: {reason}.",
+        "Check the network. Without it, everything but search and pull works with the models that are here.",
+    )
+
+
+def _origin(url: str) -> tuple[str, str, int | None]:
+    """Scheme, host and port, None for the usual one; of what is no address, nothing."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        return "", "", None
+    return parsed.scheme, parsed.host, parsed.port
