@@ -1,4 +1,4 @@
-"""Where bytes of a model file come from: the local disk now, the first bytes over HTTP later.
+"""Where bytes of a model file come from: the local disk here, and wherever another `ByteSource` has them.
 
 Owns opening and reading; knows nothing of what the bytes mean.
 """

@@ -46,7 +46,7 @@ _SCALARS = {type_id: struct.Struct(form) for type_id, form in SCALAR_FORMATS.ite
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 
-_WINDOW_BYTES = 1 << 20
+_WINDOW_BYTES = 256 << 10  # a source far away decides itself how far to read ahead
 _MAX_STRING_BYTES = 256 << 20  # an embedded tokenizer.json reaches 33 MB
 _MAX_STRINGS = 8_000_000  # in all arrays of one file; the largest vocabularies with merges have about a million
 
