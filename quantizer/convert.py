@@ -15,9 +15,10 @@ from quantizer.categories import allows_quantization
 from quantizer.checkpoint import read_checkpoint
 from quantizer.config import Config
 from quantizer.errors import CheckpointError
-from quantizer.layout import Entry, encode_entry
+from quantizer.layout import Entry
 from quantizer.mapping import mapped
 from quantizer.mix import ModelShape
+from quantizer.outline import hyperparameter_entries
 from quantizer.packed.methods import unpacked
 from quantizer.pooling import read_pooling
 from quantizer.sources import SourceModel, SourceTensor
@@ -82,7 +83,4 @@ def _hyperparameters(folder: Path, config: Config, architecture: Architecture) -
     """The rows of the table, and how vectors are pooled where the folder says so and the table does not."""
     pooling = Hyperparameter("pooling_type", "u32", lambda _config: read_pooling(folder))
     rows = {row.key: row for row in (pooling, *architecture.hyperparameters)}
-    for row in rows.values():
-        value = row.read(config)
-        if value is not None:
-            yield encode_entry(f"{architecture.gguf_name}.{row.key}", value, row.type_name)
+    return hyperparameter_entries(architecture, config, rows.values())

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quantizer.file_types import FILE_TYPES, FileType
-from quantizer.header import Header, parse_header
+from quantizer.header import Header
 from quantizer.plan import QuantizePlan, open_source, plan_model
+from quantizer.unwritten import unwritten_header
 
 __all__ = ["SizeRow", "planned_header", "size_table"]
 
@@ -21,17 +22,6 @@ class SizeRow:
     plan: QuantizePlan
 
 
-@dataclass(frozen=True, slots=True)
-class _UnwrittenFile:
-    """The header of a file that is not there yet, as a ByteSource."""
-
-    head: bytes
-    n_bytes: int
-
-    def read(self, start: int, stop: int) -> bytes:
-        return self.head[start:stop]
-
-
 def size_table(source: Path) -> Iterator[SizeRow]:
     """Plan `source` once for every file type; headers are read once. Raises UserError as `plan` does."""
     model = open_source(source)
@@ -42,4 +32,4 @@ def size_table(source: Path) -> Iterator[SizeRow]:
 def planned_header(plan: QuantizePlan) -> Header:
     """The header of the file that a plan in one file would write, as if it were read from there."""
     (shard,) = plan.shards
-    return parse_header(_UnwrittenFile(shard.header, plan.n_bytes), shard.path)
+    return unwritten_header(shard.header, plan.n_bytes, shard.path)
