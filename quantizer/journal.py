@@ -10,17 +10,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from contextlib import ExitStack
 from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
 from quantizer.errors import StorageError
-from quantizer.locks import try_lock
+from quantizer.locks import open_locked
 
 __all__ = ["Journal", "journal_path"]
 
-_N_ATTEMPTS = 10
 _LINE = re.compile(rb"[0-9a-f]{8}")
 
 
@@ -70,20 +68,7 @@ def journal_path(output: Path) -> Path:
 
 
 def _opened(path: Path, output: Path) -> BinaryIO:
-    for _ in range(_N_ATTEMPTS):
-        with ExitStack() as stack:
-            file: BinaryIO = stack.enter_context(path.open("a+b", buffering=0))
-            if not try_lock(file):
-                break
-            if _is_at(path, file):
-                stack.pop_all()
-                return file
-    raise StorageError(f"Another run is writing {output.name}.", "Wait for it, or name another output with -o.")
-
-
-def _is_at(path: Path, file: BinaryIO) -> bool:
-    """Whether an open file still lies at `path`; the run that held it may have removed it meanwhile."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    except FileNotFoundError:
-        return False
+    file = open_locked(path)
+    if file is None:
+        raise StorageError(f"Another run is writing {output.name}.", "Wait for it, or name another output with -o.")
+    return file

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import ExitStack
+from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["try_lock"]
+__all__ = ["open_locked", "try_lock"]
 
+_N_ATTEMPTS = 10
 _FAR_OFFSET = 1 << 40  # Windows locks bytes, and keeps others from reading them: one that no file has
 
 
@@ -32,3 +35,27 @@ def try_lock(file: BinaryIO) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def open_locked(path: Path) -> BinaryIO | None:
+    """Open the file at `path` for appending, made if need be, and lock it; None when another process holds it.
+
+    Whoever removes such a file does so while it holds it. Raises OSError.
+    """
+    for _ in range(_N_ATTEMPTS):
+        with ExitStack() as stack:
+            file: BinaryIO = stack.enter_context(path.open("a+b", buffering=0))
+            if not try_lock(file):
+                return None
+            if _is_at(path, file):
+                stack.pop_all()
+                return file
+    return None
+
+
+def _is_at(path: Path, file: BinaryIO) -> bool:
+    """Whether an open file still lies at `path`; the process that held it may have removed it meanwhile."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from app.library.hub_access import HubAccess, HubError, no_network
+from app.library.hub_access import HubAccess, HubError, next_url, no_network
 
 __all__ = ["RangeReader"]
 
@@ -96,21 +96,10 @@ class RangeReader:
                         self._url = url
                         yield reply
                         return
-                    url = self._next_url(url, reply.headers.get("Location", ""))
+                    url = next_url(url, reply.headers.get("Location", ""))
             except httpx.TransportError as error:
                 raise _PassingError(str(error) or type(error).__name__) from error
         raise HubError(f"{self._name} leads in circles.", "The server is at fault: try again later.")
-
-    def _next_url(self, url: str, location: str) -> str:
-        """Where a redirect leads, which must not be less safe than where it comes from."""
-        try:
-            following = httpx.URL(url).join(location)
-        except (httpx.InvalidURL, ValueError):
-            following = httpx.URL()
-        allowed = ("https",) if url.startswith("https:") else ("http", "https")
-        if not location or following.scheme not in allowed or not following.host:
-            raise HubError(f"{self._name} leads to {location[:200]!r}, where nothing is read.", "Try again later.")
-        return str(following)
 
     def _agreed(self, reply: httpx.Response, start: int, stop: int) -> int:
         """Return where the part ends, once it is the one asked for, as it is, of the same file as those before."""

@@ -16,10 +16,12 @@ import httpx
 from app import __version__
 from quantizer.errors import UsageError, UserError
 
-__all__ = ["HubAccess", "HubError", "access_here", "http_client", "no_network"]
+__all__ = ["HubAccess", "HubError", "access_here", "async_http_client", "http_client", "next_url", "no_network"]
 
 _PUBLIC_HUB = "https://huggingface.co"
-_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
+_CONNECT_TIMEOUT_S = 10.0
+_TIMEOUT = httpx.Timeout(30.0, connect=_CONNECT_TIMEOUT_S)
+_HEADERS = {"User-Agent": f"localllm/{__version__}", "Accept-Encoding": "identity"}
 
 
 class HubError(UserError):
@@ -35,8 +37,11 @@ class HubAccess:
 
     def headers_for(self, url: str) -> dict[str, str]:
         """Return what to send to `url` to be known there: the token to the hub itself, nothing to anyone else."""
-        is_home = _origin(url) == _origin(self.endpoint)
-        return {"Authorization": f"Bearer {self.token}"} if self.token and is_home else {}
+        return {"Authorization": f"Bearer {self.token}"} if self.token and self.is_home(url) else {}
+
+    def is_home(self, url: str) -> bool:
+        """Return whether `url` is the hub's own, to the scheme and the port."""
+        return _origin(url) == _origin(self.endpoint)
 
     def file_url(self, repo: str, path: str, revision: str = "main") -> str:
         """Return where the file `path` of `repo` is had."""
@@ -57,8 +62,26 @@ def access_here(environment: Mapping[str, str] = os.environ) -> HubAccess:
 
 def http_client() -> httpx.Client:
     """Return a client that follows no redirect by itself, asks for bytes as they are and says who it is."""
-    headers = {"User-Agent": f"localllm/{__version__}", "Accept-Encoding": "identity"}
-    return httpx.Client(headers=headers, timeout=_TIMEOUT, follow_redirects=False)
+    return httpx.Client(headers=_HEADERS, timeout=_TIMEOUT, follow_redirects=False)
+
+
+def async_http_client(timeout_s: float) -> httpx.AsyncClient:
+    """Return the same for asyncio, where a server that says nothing for `timeout_s` has failed."""
+    timeout = httpx.Timeout(timeout_s, connect=_CONNECT_TIMEOUT_S)
+    return httpx.AsyncClient(headers=_HEADERS, timeout=timeout, follow_redirects=False)
+
+
+def next_url(url: str, location: str) -> str:
+    """Return where a redirect from `url` leads, which must not be less safe. Raises HubError where nothing is read."""
+    try:
+        following = httpx.URL(url).join(location)
+    except (httpx.InvalidURL, ValueError):
+        following = httpx.URL()
+    allowed = ("https",) if url.startswith("https:") else ("http", "https")
+    if not location or following.scheme not in allowed or not following.host:
+        cause = f"{_origin(url)[1]} leads to {location[:200]!r}, where nothing is read."
+        raise HubError(cause, "Try again later.")
+    return str(following)
 
 
 def no_network(url: str, reason: str) -> HubError:

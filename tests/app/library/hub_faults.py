@@ -10,12 +10,16 @@ import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hub_server import HubHandler
 
 __all__ = ["FAULTS", "Injection", "Reply"]
+
+
+_ROUNDS = 8  # of a redirect loop, each a request: more than anybody follows
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,10 @@ class Injection:
     skip: int = 0
     at: float = 0.5
     stage: str = "content"
+
+    def __post_init__(self) -> None:
+        if self.kind == "redirect loop":
+            self.times *= _ROUNDS
 
     def strikes(self, stage: str) -> bool:
         """Whether the request that comes now is struck; it is counted."""
@@ -102,7 +110,6 @@ def _stall(handler: HubHandler, reply: Reply, injection: Injection) -> None:
 
 
 def _redirect_loop(handler: HubHandler, reply: Reply, injection: Injection) -> None:
-    injection.times += 1  # each round of the loop is a request of its own
     handler.send_text(302, "", {"Location": handler.path})
 
 
@@ -128,10 +135,15 @@ def _wrong_length(handler: HubHandler, reply: Reply, injection: Injection) -> No
 
 def _gzip(handler: HubHandler, reply: Reply, injection: Injection) -> None:
     """A body that inflates to far more than was asked for."""
-    body = memoryview(gzip.compress(bytes(64 << 20), 1))
+    body = memoryview(_bomb())
     headers = {**reply.headers, "Content-Encoding": "gzip"}
     handler.send_head(replace(reply, headers=headers, data=body, begin=0, end=len(body)))
     handler.send_data(body)
+
+
+@cache
+def _bomb() -> bytes:
+    return gzip.compress(bytes(64 << 20), 1)
 
 
 def _reset(handler: HubHandler, reply: Reply, injection: Injection) -> None:

@@ -1,0 +1,168 @@
+"""Fetching a file whole: parts in parallel, each tried until it comes, hashed as they stand.
+
+Owns who fetches which part and what becomes of a file that hashes to something else. Knows nothing of names and
+folders, nor of what is in the file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from app.library.download.connection import Connection
+from app.library.download.events import Discarded, Fetching, Progress, Report, Retrying
+from app.library.download.follower import Follower
+from app.library.download.partial_file import PartialFile, RunWriter
+from app.library.download.ranges import Range
+from app.library.download.rates import RateLimit, Speedometer
+from app.library.download.replies import FaultError
+from app.library.download.retries import Retries, RetryPolicy
+from app.library.download.schedule import Schedule
+from app.library.download.source import NoRangesError, Source
+from app.library.hub_access import HubError
+from app.library.remote_file import RemoteFile
+
+__all__ = ["DownloadOptions", "Downloader"]
+
+_PROGRESS_EVERY_S = 0.25
+_N_DOWNLOADS = 2  # of a file that does not hash to what it should
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadOptions:
+    """How to fetch; `bytes_per_s` is a limit, 0 for none."""
+
+    n_connections: int = 4
+    bytes_per_s: int = 0
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+
+
+class Downloader:
+    """Fetches files one after the other over the same connections."""
+
+    def __init__(self, connection: Connection, options: DownloadOptions, report: Report) -> None:
+        self._connection = connection
+        self._options = options
+        self._report = report
+        self._limit = RateLimit(options.bytes_per_s)
+
+    async def fetch(self, file: RemoteFile, path: Path) -> str:
+        """Bring `file` to `path`, going on from what is there, and return its hash.
+
+        What came stays for the next time however it ends, unless it was wrong. Raises HubError, StorageError and
+        RemoteChangedError.
+        """
+        with PartialFile(path, file.n_bytes, file.fingerprint) as partial:
+            for _ in range(_N_DOWNLOADS):
+                self._report(Fetching(file.name, file.n_bytes, partial.done.n_bytes))
+                found = await self._filled(partial, file)
+                if file.digest.is_met_by(found):
+                    return found
+                partial.restart()
+                self._report(Discarded(file.name, f"its hash is {found}, and should be {file.digest.hex}"))
+        raise HubError(
+            f"{file.name} came twice with another hash than the hub names.",
+            "Nothing of it was kept. Try again later, or over another network.",
+        )
+
+    async def _filled(self, partial: PartialFile, file: RemoteFile) -> str:
+        source = Source(self._connection, file)
+        with Follower(partial.path, file.n_bytes, file.digest.hasher(file.n_bytes)) as follower:
+            follower.advance(partial.done.frontier)
+            transfer = _Transfer(source, file, partial, follower, self._limit, self._options, self._report)
+            await transfer.run()
+            return await asyncio.to_thread(follower.digest)
+
+
+@dataclass(slots=True)
+class _Transfer:
+    """One go at what is missing of a file."""
+
+    source: Source
+    file: RemoteFile
+    partial: PartialFile
+    follower: Follower
+    limit: RateLimit
+    options: DownloadOptions
+    report: Report
+
+    async def run(self) -> None:
+        """Fetch it all. Raises as `Downloader.fetch` does."""
+        watching = asyncio.ensure_future(self._watch())
+        try:
+            await self._fetch_parts()
+        except NoRangesError:
+            missing = self.partial.done.missing(self.file.n_bytes)
+            await self._fetch(Range(missing[0].begin, self.file.n_bytes))
+        finally:
+            watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await watching
+        self._tell(Speedometer())
+
+    async def _fetch_parts(self) -> None:
+        schedule = Schedule(self.partial.done.missing(self.file.n_bytes), self.options.n_connections)
+        await _together(self._work(schedule) for _ in range(self.options.n_connections))
+
+    async def _work(self, schedule: Schedule) -> None:
+        while (part := schedule.take()) is not None:
+            await self._fetch(part)
+
+    async def _fetch(self, part: Range) -> None:
+        writer = self.partial.writer(part.begin)
+        retries = Retries(self.options.retry)
+        while writer.at < part.end:
+            try:
+                await self._stream(writer, part.end, retries)
+            except FaultError as fault:
+                self.source.learn(fault)
+                await self._pause(retries, fault)
+
+    async def _stream(self, writer: RunWriter, end: int, retries: Retries) -> None:
+        try:
+            async with aclosing(self.source.read(Range(writer.at, end))) as pieces:
+                async for data in pieces:
+                    writer.write(data)
+                    retries.progressed()
+                    self.follower.advance(self.partial.done.frontier)
+                    await self.limit.took(len(data))
+        finally:
+            writer.note()
+            self.follower.advance(self.partial.done.frontier)
+
+    async def _pause(self, retries: Retries, fault: FaultError) -> None:
+        try:
+            wait_s = retries.wait_s(fault)
+        except FaultError as last:
+            raise HubError(
+                f"{self.file.name} does not come: {last}.",
+                "What came is kept: pull it again and it goes on from there.",
+            ) from last
+        self.report(Retrying(self.file.name, str(fault), wait_s))
+        await asyncio.sleep(wait_s)
+
+    async def _watch(self) -> None:
+        speed = Speedometer()
+        while True:
+            self._tell(speed)
+            await asyncio.sleep(_PROGRESS_EVERY_S)
+
+    def _tell(self, speed: Speedometer) -> None:
+        n_done, n_bytes = self.partial.done.n_bytes, self.file.n_bytes
+        bytes_per_s = speed.bytes_per_s(n_done)
+        remaining_s = (n_bytes - n_done) / bytes_per_s if bytes_per_s else None
+        self.report(Progress(self.file.name, n_bytes, n_done, bytes_per_s, remaining_s))
+
+
+async def _together(works: Iterable[Coroutine[None, None, None]]) -> None:
+    """Do all of them at once; the first error ends the others and is raised as it is."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

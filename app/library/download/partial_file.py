@@ -1,0 +1,167 @@
+"""A file of known length that fills up in any order, and the account of what it holds.
+
+Owns its space on the disk, its journal and their syncing. Knows nothing of where bytes come from.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from app.library.download.journal import DownloadJournal
+from app.library.download.ranges import Range, Ranges
+from quantizer.errors import StorageError
+
+__all__ = ["PartialFile", "RunWriter", "journal_of"]
+
+_SPARE_BYTES = 64 << 20
+_NOTED_BYTES = 128 << 10  # as much is fetched again for each connection after a kill
+_SYNCED_BYTES = 64 << 20
+
+
+class PartialFile:
+    """A context manager over the file at `path`, resumed where `fingerprint` is that of the run before.
+
+    `done` is what stands. One process at a time: the caller holds a lock. Raises StorageError, before anything is
+    written when the disk has no room.
+    """
+
+    def __init__(self, path: Path, n_bytes: int, fingerprint: str) -> None:
+        self.path = path
+        self.n_bytes = n_bytes
+        self.done = Ranges()
+        self._fingerprint = fingerprint
+        self._n_unsynced = 0
+        self._pool = ThreadPoolExecutor(1, "syncing")
+        self._syncing: Future[None] | None = None
+
+    def __enter__(self) -> PartialFile:
+        try:
+            self._open()
+        except OSError as error:
+            raise self._not_written(error) from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._pool.shutdown()
+            self._sync()
+        finally:
+            self._file.close()
+            self._journal.close()
+
+    def writer(self, at: int) -> RunWriter:
+        """What writes bytes that follow each other from `at` on."""
+        return RunWriter(self, at)
+
+    def write(self, at: int, data: bytes) -> None:
+        """Put `data` at `at`; it counts once it was noted. Raises StorageError."""
+        view = memoryview(data)
+        try:
+            self._file.seek(at)
+            while view:
+                view = view[self._file.write(view) :]
+        except OSError as error:
+            raise self._not_written(error) from error
+
+    def note(self, written: Range) -> None:
+        """Put down that a range stands. Raises StorageError."""
+        try:
+            self._journal.add(written)
+        except OSError as error:
+            raise self._not_written(error) from error
+        self.done.add(written)
+        self._n_unsynced += written.n_bytes
+        if self._n_unsynced >= _SYNCED_BYTES and (self._syncing is None or self._syncing.done()):
+            self._sync_meanwhile()
+
+    def restart(self) -> None:
+        """Forget all that stands: it is not what it should be. Raises StorageError."""
+        if self._syncing is not None:
+            self._syncing.result()  # it would speak of lines that are gone
+        try:
+            self._journal.restart(self._fingerprint)
+        except OSError as error:
+            raise self._not_written(error) from error
+        self.done = Ranges()
+
+    def _sync_meanwhile(self) -> None:
+        """Let the disk work while more comes: the last sync is a short one then. Raises what the one before did."""
+        self._n_unsynced = 0
+        if self._syncing is not None:
+            self._syncing.result()
+        self._syncing = self._pool.submit(self._sync)
+
+    def _sync(self) -> None:
+        n_lines = self._journal.n_lines
+        try:
+            os.fsync(self._file.fileno())
+            self._journal.synced(n_lines)
+        except OSError as error:
+            raise self._not_written(error) from error
+
+    def _open(self) -> None:
+        self.path.open("ab").close()
+        self._file: BinaryIO = self.path.open("r+b", buffering=0)
+        try:
+            self._journal = DownloadJournal(journal_of(self.path))
+            standing = self._journal.standing(self._fingerprint)
+            if standing is None:
+                self._file.truncate(0)
+                self._journal.restart(self._fingerprint)
+            self.done = standing or Ranges()
+            self._reserve()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _reserve(self) -> None:
+        """Take the space for the whole file now: it must not run out in the middle."""
+        status = os.fstat(self._file.fileno())
+        n_held = min(getattr(status, "st_blocks", 0) * 512, self.n_bytes)  # Windows does not say
+        free = shutil.disk_usage(self.path.parent).free
+        if free < self.n_bytes - n_held + _SPARE_BYTES:
+            cause = f"{self.path.name} takes {self.n_bytes / 1e9:.3f} GB and its disk has {free / 1e9:.3f} GB free."
+            raise StorageError(
+                cause, "Free some space, choose a smaller one, or set LOCALLLM_DATA_DIR to another disk."
+            )
+        if hasattr(os, "posix_fallocate") and self.n_bytes:
+            os.posix_fallocate(self._file.fileno(), 0, self.n_bytes)
+        self._file.truncate(self.n_bytes)
+
+    def _not_written(self, error: OSError) -> StorageError:
+        reason = error.strerror or str(error)
+        return StorageError(f"{self.path.name} could not be written: {reason}.", "Free some space, then pull again.")
+
+
+class RunWriter:
+    """Writes bytes that follow each other and notes them from time to time; `at` is where the next one goes."""
+
+    def __init__(self, file: PartialFile, at: int) -> None:
+        self.at = at
+        self._noted = at
+        self._file = file
+
+    def write(self, data: bytes) -> None:
+        """Append `data`. Raises StorageError."""
+        self._file.write(self.at, data)
+        self.at += len(data)
+        if self.at - self._noted >= _NOTED_BYTES:
+            self.note()
+
+    def note(self) -> None:
+        """Note all that was written. Raises StorageError."""
+        if self.at > self._noted:
+            self._file.note(Range(self._noted, self.at))
+            self._noted = self.at
+
+
+def journal_of(path: Path) -> Path:
+    """Where the journal of the partial file at `path` lies."""
+    return path.with_name(f"{path.name}.journal")

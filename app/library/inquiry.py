@@ -1,0 +1,95 @@
+"""Asking what there is: the hub for a repository, any server for a file.
+
+Owns both requests and how often they are made. Knows nothing of what is chosen of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import httpx
+
+from app.library.download.connection import Connection
+from app.library.download.replies import FaultError, retry_after_s, strong_etag
+from app.library.download.retries import Retries, RetryPolicy
+from app.library.hub_access import HubError, no_network
+from app.library.refusals import refusal
+from app.library.remote_file import RemoteFile
+from app.library.repository import Repository, parse_repository
+
+__all__ = ["ask_file", "ask_repository"]
+
+_MAX_BODY_BYTES = 32 << 20
+_TOTAL = re.compile(r"bytes 0-0/(\d{1,15})")
+_Answer = TypeVar("_Answer")
+
+
+async def ask_repository(connection: Connection, repo: str, policy: RetryPolicy) -> Repository:
+    """Return what `repo` holds now. Raises HubError where it is not there, not given, or nobody answers."""
+    url = f"{connection.access.endpoint}/api/models/{quote(repo)}?blobs=true"
+
+    async def ask() -> Repository:
+        async with connection.answer(url, {}) as reply:
+            if (error := refusal(reply.status_code, reply.headers, repo)) is not None:
+                raise error
+            if reply.status_code != 200:
+                raise FaultError(f"it answers {reply.status_code}", wait_s=retry_after_s(reply.headers))
+            return parse_repository(await _json(reply))
+
+    return await _persistently(ask, url, policy)
+
+
+async def ask_file(connection: Connection, url: str, name: str, policy: RetryPolicy) -> RemoteFile:
+    """Return what the server of `url` says of the file there. Raises HubError as `ask_repository` does."""
+
+    async def ask() -> RemoteFile:
+        async with connection.answer(url, {"Range": "bytes=0-0"}) as reply:
+            if reply.status_code in (401, 403, 404, 410):
+                raise HubError(f"{name} is not given there: the server answers {reply.status_code}.", "Check the URL.")
+            n_bytes = _length(reply)
+            if n_bytes is None:
+                raise FaultError(f"it answers {reply.status_code} and no length", wait_s=retry_after_s(reply.headers))
+            return RemoteFile(name, url, n_bytes, etag=strong_etag(reply.headers))
+
+    return await _persistently(ask, url, policy)
+
+
+async def _persistently(ask: Callable[[], Awaitable[_Answer]], url: str, policy: RetryPolicy) -> _Answer:
+    retries = Retries(policy)
+    while True:
+        try:
+            return await ask()
+        except FaultError as fault:
+            try:
+                wait_s = retries.wait_s(fault)
+            except FaultError as last:
+                raise no_network(url, str(last)) from last
+            await asyncio.sleep(wait_s)
+
+
+async def _json(reply: httpx.Response) -> Any:
+    """The body, of which no more is read than a listing can have."""
+    if reply.headers.get("Content-Encoding", "identity") != "identity":
+        raise FaultError("it encodes what it says, which was not asked for")
+    body = bytearray()
+    async for piece in reply.aiter_raw():
+        body += piece
+        if len(body) > _MAX_BODY_BYTES:
+            raise HubError("The hub says more of the repository than can be believed.", "Try again later.")
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise FaultError("it says what is no JSON") from error
+
+
+def _length(reply: httpx.Response) -> int | None:
+    if reply.status_code == 206:
+        match = _TOTAL.fullmatch(reply.headers.get("Content-Range", ""))
+        return int(match[1]) if match else None
+    said = reply.headers.get("Content-Length", "")
+    return int(said) if reply.status_code == 200 and said.isascii() and said.isdecimal() and len(said) < 16 else None

@@ -1,0 +1,45 @@
+"""A download from the test hub, as tests hold it: impatient, and with all that it said."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from urllib.parse import quote
+
+from hub_server import HubServer
+
+from app.library.digest import Digest
+from app.library.download.connection import Connection
+from app.library.download.downloader import Downloader, DownloadOptions
+from app.library.download.events import Event
+from app.library.download.retries import RetryPolicy
+from app.library.hub_access import HubAccess, async_http_client
+from app.library.remote_file import RemoteFile
+
+__all__ = ["IMPATIENT", "NAME", "REPO", "fetch", "noise", "remote_file"]
+
+REPO, NAME = "org/repo", "m-Q4_0.gguf"
+IMPATIENT = RetryPolicy(n_attempts=6, first_wait_s=0.01, longest_wait_s=0.05, most_patience_s=1.0, stall_s=0.5)
+
+
+def noise(n_bytes: int, seed: int = 1) -> bytes:
+    """Bytes of which none can be mistaken for another place's."""
+    return random.Random(seed).randbytes(n_bytes)
+
+
+def remote_file(hub: HubServer, repo: str = REPO, name: str = NAME) -> RemoteFile:
+    """What the hub's listing says of a file."""
+    held = hub.repos[repo].files[name]
+    digest = Digest("sha256", held.sha256) if held.is_lfs else Digest("git", held.blob_id)
+    return RemoteFile(name, f"{hub.url}/{repo}/resolve/main/{quote(name)}", held.n_bytes, digest)
+
+
+async def fetch(
+    hub: HubServer, path: Path, file: RemoteFile | None = None, token: str = "", **options: int
+) -> tuple[str, list[Event]]:
+    """Fetch a file of the hub and return its hash and what was said."""
+    said: list[Event] = []
+    async with async_http_client(IMPATIENT.stall_s) as http:
+        connection = Connection(http, HubAccess(hub.url, token))
+        downloader = Downloader(connection, DownloadOptions(retry=IMPATIENT, **options), said.append)
+        return await downloader.fetch(file or remote_file(hub), path), said
