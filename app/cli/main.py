@@ -42,6 +42,9 @@ _VERBS = {
     "tune": _Verb("app.cli.tune:tune", "Measure how this machine runs a model fastest."),
     "bench": _Verb("app.cli.bench:bench", "Measure how fast a model answers here, alone or beside another."),
     "plan": _Verb("app.cli.plan:plan", "Tell what fits on this machine, how fast it will be, and what would help."),
+    "recommend": _Verb(
+        "app.cli.recommend:recommend", "Choose a model to begin with on this machine, without a network."
+    ),
     "doctor": _Verb("app.cli.doctor:doctor", "Tell what this machine is for running models, and what would mend it."),
     "ls": _Verb("app.cli.ls:ls", "List the models of this machine."),
     "show": _Verb("app.cli.show:show", "Tell what a model file is."),

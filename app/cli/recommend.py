@@ -1,0 +1,102 @@
+"""`localllm recommend`: which model to begin with on this machine, and why. It needs no network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from app.terminal import printable
+
+if TYPE_CHECKING:
+    from app.library.recommend import Recommendation, Suggestion
+
+__all__ = ["recommend"]
+
+_ROLES = ("chat", "code", "small", "moe", "embedding")  # those of app.library.catalogue, which help must not wait for
+_FOR = {
+    "chat": "To chat",
+    "code": "To write code, filling in the middle",
+    "small": "Small and quick",
+    "moe": "With experts, of which a token reads a few",
+    "embedding": "To find texts by their meaning",
+}
+
+
+@click.command(epilog="Example: localllm recommend --role code --vram 'RTX 3060=12GiB' --ram 32GiB@45GB/s")
+@click.option("--role", type=click.Choice(_ROLES), help="Only for this; without it, one for each.")
+@click.option("--vram", multiple=True, help="For this GPU instead of those here: NAME=SIZE[@SPEED], repeatable.")
+@click.option("--ram", help="For so much memory: SIZE[@SPEED], such as 16GiB@60GB/s.")
+@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+def recommend(role: str | None, vram: tuple[str, ...], ram: str | None, wants_json: bool) -> None:
+    """Choose from a short catalogue of open models what suits this machine, and say why.
+
+    Sizes and speeds are computed from the models' shapes; nothing is downloaded and nobody is asked.
+    """
+    from app.cli.machine_options import given_machine
+    from app.engine.machine import survey
+    from app.library.catalogue import Role, read_catalogue
+    from app.library.fit import circumstances
+    from app.library.recommend import recommend as recommended
+    from app.settings import load_settings
+
+    here = circumstances(load_settings(), given_machine(lambda: survey().machine, vram, ram))
+    wanted = [Role(role)] if role else list(Role)
+    found = [recommended(read_catalogue(), each, here) for each in wanted]
+    if wants_json:
+        click.echo(json.dumps({"recommendations": [_json(each) for each in found]}))
+        return
+    for each in found:
+        for line in _lines(each):
+            click.echo(printable(line))
+
+
+def _json(found: Recommendation) -> dict[str, Any]:
+    return {
+        "role": found.role.value,
+        "model": _suggestion_json(found.suggestion) if found.suggestion else None,
+        "why": found.why,
+        "passed_over": [_suggestion_json(suggestion) for suggestion in found.passed_over],
+    }
+
+
+def _suggestion_json(suggestion: Suggestion) -> dict[str, Any]:
+    model, candidate = suggestion.model, suggestion.candidate
+    return {
+        "name": model.name,
+        "title": model.title,
+        "ref": suggestion.ref,
+        "quant": candidate.name,
+        "n_bytes": candidate.n_bytes,
+        "n_parameters": candidate.n_parameters,
+        "licence": model.licence,
+        "n_ctx_train": suggestion.n_ctx_train,
+        "verdict": candidate.fit.verdict.value,
+        "decode_tps": None if candidate.fit.decode_tps is None else round(candidate.fit.decode_tps, 3),
+        "uncertainty": round(candidate.fit.uncertainty, 3),
+        "total_bytes": candidate.fit.total_bytes,
+    }
+
+
+def _lines(found: Recommendation) -> Iterator[str]:
+    suggestion = found.suggestion
+    if suggestion is None:
+        yield f"{_FOR[found.role]}: nothing."
+    else:
+        yield f"{_FOR[found.role]}: {_told(suggestion)}, {suggestion.model.licence}"
+    yield f"  {found.why}"
+    for other in found.passed_over[-2:]:
+        yield f"  Passed over: {_told(other)}"
+    if suggestion is not None:
+        yield f"  localllm pull {suggestion.ref}"
+    yield ""
+
+
+def _told(suggestion: Suggestion) -> str:
+    from app.cli.fit_words import fit_words
+
+    candidate = suggestion.candidate
+    size = f"{candidate.n_parameters / 1e9:.1f}B parameters, {candidate.n_bytes / 1e9:.1f} GB"
+    return f"{suggestion.model.title} in {candidate.name} ({size}): {fit_words(candidate.fit)}"
