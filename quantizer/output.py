@@ -19,7 +19,7 @@ from quantizer.blocks import OutputFile, blocks, checksum_of
 from quantizer.checksums import joined
 from quantizer.errors import StorageError, UsageError
 from quantizer.journal import Journal, journal_path
-from quantizer.syncing import BackgroundSync
+from quantizer.syncing import BackgroundSync, sync_folder
 
 __all__ = ["PartialOutput", "check_output", "discard_partial", "partial_path"]
 
@@ -168,7 +168,7 @@ class PartialOutput:
             if os.path.lexists(file.path) and not self._is_overwriting:
                 raise _in_the_way(file.path)
             part.replace(file.path)
-        _sync_folder(self._output.parent)
+        sync_folder(self._output.parent)
 
 
 def check_output(output: Path, paths: Sequence[Path], inputs: Sequence[Path]) -> None:
@@ -232,16 +232,6 @@ def _close(file: BinaryIO | None) -> None:
     except OSError:
         # what could not be written is no loss: the error that led here is already on its way
         return
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":
-        return  # Windows has no way to sync a folder
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _in_the_way(output: Path) -> StorageError:

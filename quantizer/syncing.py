@@ -1,4 +1,4 @@
-"""Syncing a file while it is still being written, so that the disk works meanwhile and the last sync is a short one.
+"""Syncing a file while it is still being written, so that the disk works meanwhile and the last sync is a short one; and folders.
 
 Left alone, a system with much memory starts to write when gigabytes wait, which is at the end.
 """
@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["BackgroundSync"]
+__all__ = ["BackgroundSync", "sync_folder"]
 
 _EVERY_BYTES = 128 << 20
 
@@ -40,3 +41,14 @@ class BackgroundSync:
     def close(self) -> None:
         """Wait for the sync that runs, whatever becomes of it: something else went wrong already."""
         self._pool.shutdown()
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk. Raises OSError."""
+    if os.name == "nt":
+        return  # Windows has no way to sync a folder
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

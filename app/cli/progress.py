@@ -20,11 +20,12 @@ from rich.progress import (
 )
 
 from app.engine.child import Step
+from app.library.download import events as download
 from app.terminal import printable
 from quantizer.events import Event, Planned
 from quantizer.events import Progress as TensorProgress
 
-__all__ = ["JobProgress", "Meter", "with_progress"]
+__all__ = ["DownloadProgress", "JobProgress", "Meter", "with_progress"]
 
 
 _Step = TypeVar("_Step", bound=Step)
@@ -37,6 +38,45 @@ def with_progress(title: str, steps: Iterator[_Step]) -> Iterator[_Step]:
         for step in steps:
             bar.update(task, total=step.n_steps, completed=step.index + 1)
             yield step
+
+
+class DownloadProgress:
+    """A context manager around a bar, fed with what a download says; what is worth a sentence stands above it."""
+
+    def __init__(self) -> None:
+        self._bar = _bar(DownloadColumn(), TransferSpeedColumn())
+        self._task = self._bar.add_task("Asking what there is", total=None)
+
+    def __enter__(self) -> DownloadProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def show(self, event: download.Event) -> None:
+        """Bring the line up to date, or put a sentence above it."""
+        if isinstance(event, download.Fetching | download.Progress):
+            name = printable(event.name)
+            self._bar.update(self._task, total=event.n_bytes, completed=event.n_done, description=name)
+        elif sentence := _sentence(event):
+            self._bar.console.print(printable(sentence), markup=False, highlight=False, soft_wrap=True)
+
+
+def _sentence(event: download.Event) -> str:
+    match event:
+        case download.Chosen():
+            files = f" in {event.n_files} files" if event.n_files > 1 else ""
+            return f"{event.name}, {event.n_bytes / 1e9:.2f} GB{files}. {event.reason}"
+        case download.Waiting():
+            return f"Another localllm fetches {event.name}: waiting for it."
+        case download.Retrying():
+            return f"{event.name}: {event.reason}; again in {event.wait_s:.1f} s."
+        case download.Discarded():
+            return f"{event.name} begins anew: {event.reason}."
+    return ""
 
 
 class JobProgress:

@@ -29,9 +29,13 @@ _TOTAL = re.compile(r"bytes 0-0/(\d{1,15})")
 _Answer = TypeVar("_Answer")
 
 
-async def ask_repository(connection: Connection, repo: str, policy: RetryPolicy) -> Repository:
-    """Return what `repo` holds now. Raises HubError where it is not there, not given, or nobody answers."""
-    url = f"{connection.access.endpoint}/api/models/{quote(repo)}?blobs=true"
+async def ask_repository(connection: Connection, repo: str, revision: str, policy: RetryPolicy) -> Repository:
+    """Return what `repo` holds in `revision`, now where that is empty.
+
+    Raises HubError where it is not there, not given, or nobody answers.
+    """
+    place = f"{repo}/revision/{revision}" if revision else repo
+    url = f"{connection.access.endpoint}/api/models/{quote(place)}?blobs=true"
 
     async def ask() -> Repository:
         async with connection.answer(url, {}) as reply:

@@ -13,7 +13,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from app.library.digest import Digest
-from app.library.hub_access import HubError
+from app.library.hub_access import HubAccess, HubError
+from app.library.remote_file import RemoteFile
 from app.library.safe_name import is_safe_name
 from quantizer.shards import MAX_SHARDS, shard_index, unsplit_name
 
@@ -64,6 +65,10 @@ class Repository:
     commit: str
     gated: str
     files: tuple[RepoFile, ...]
+
+    def remote(self, file: RepoFile, access: HubAccess) -> RemoteFile:
+        """Where `file` of this very commit is had."""
+        return RemoteFile(file.name, access.file_url(self.id, file.path, self.commit), file.n_bytes, file.digest)
 
     @property
     def models(self) -> tuple[RepoModel, ...]:

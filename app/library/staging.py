@@ -1,0 +1,114 @@
+"""Where the files of one model are while they are fetched, and how they appear in the library: whole, checked, at once.
+
+`<repo>/.fetching/` holds them under their own names, so that the gate sees a split model as it will be; no list shows
+hidden folders. Owns that folder and the lock by which many processes that want a model fetch it once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from app.library.download.events import Report, Waiting
+from app.library.download.partial_file import journal_of
+from quantizer.errors import StorageError
+from quantizer.gate import admit
+from quantizer.locks import open_locked
+from quantizer.syncing import sync_folder
+
+__all__ = ["FETCHING", "Staging", "staged"]
+
+FETCHING = ".fetching"
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """The files of one model, `names` in order, on their way into `folder`."""
+
+    folder: Path
+    names: tuple[str, ...]
+
+    def path(self, name: str) -> Path:
+        """Where a file is fetched to."""
+        return self.folder / FETCHING / name
+
+    def target(self, name: str) -> Path:
+        """Where it will lie."""
+        return self.folder / name
+
+    def publish(self) -> Path:
+        """Let the model pass the gate, then give its files their names, the first one last; return that one's path.
+
+        Raises ModelFileError when the gate refuses it, after which nothing is left of it, and StorageError.
+        """
+        try:
+            admit(self.path(self.names[0]))
+        except BaseException:
+            self.discard()
+            raise
+        try:
+            for name in reversed(self.names):
+                self.path(name).replace(self.target(name))
+            sync_folder(self.folder)
+        except OSError as error:
+            raise _not_placed(self.folder, error) from error
+        self.discard()
+        return self.target(self.names[0])
+
+    def discard(self) -> None:
+        """Remove what is left of the fetching. Raises StorageError."""
+        try:
+            for name in self.names:
+                self.path(name).unlink(missing_ok=True)
+                journal_of(self.path(name)).unlink(missing_ok=True)
+        except OSError as error:
+            raise _not_placed(self.folder, error) from error
+
+
+@asynccontextmanager
+async def staged(folder: Path, names: Sequence[str], report: Report) -> AsyncIterator[Staging]:
+    """Give the staging of a model to one process at a time; the others wait, and say so once. Raises StorageError."""
+    staging = Staging(folder, tuple(names))
+    path = staging.path(f"{names[0]}.lock")
+    has_said = False
+    while (lock := _locked(path)) is None:
+        if not has_said:
+            report(Waiting(names[0]))
+            has_said = True
+        await asyncio.sleep(_POLL_S)
+    try:
+        yield staging
+    finally:
+        _unlock(path, lock)
+        for empty in (path.parent, folder, folder.parent):  # a pull that came to nothing leaves no folders
+            with suppress(OSError):
+                empty.rmdir()
+
+
+def _locked(path: Path) -> BinaryIO | None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return open_locked(path)
+    except FileNotFoundError:  # whoever was ready just now took the empty folder away
+        return None
+    except OSError as error:
+        raise _not_placed(path.parent, error) from error
+
+
+def _unlock(path: Path, lock: BinaryIO) -> None:
+    if os.name == "nt":
+        lock.close()  # Windows removes no open file
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+    lock.close()
+
+
+def _not_placed(folder: Path, error: OSError) -> StorageError:
+    reason = error.strerror or str(error)
+    return StorageError(f"Models cannot be placed in {folder}: {reason}.", "Check its permissions and its disk.")
