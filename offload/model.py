@@ -11,7 +11,7 @@ from functools import cached_property
 from offload.companions import ALONE, Companions
 from offload.extras import extras_of
 from offload.profile import ModelProfile, Setting, profile_of
-from offload.quants import quantized
+from offload.quants import quantized, resized
 from offload.weights import WeightTable, weights_of
 from quantizer.file_types import FileType
 from quantizer.header import Header, TensorInfo
@@ -69,6 +69,10 @@ class PlannedModel:
     def quantized(self, file_type: FileType) -> PlannedModel:
         """The same model as `localllm quantize` would make it."""
         return replace(self, tensors=quantized(self.header, self.tensors, file_type))
+
+    def resized(self, n_bytes: int) -> PlannedModel:
+        """The same model where its tensors take `n_bytes`, in types that are not known."""
+        return replace(self, tensors=resized(self.tensors, n_bytes))
 
     def measured(self, setting: Setting, compute_bytes: int) -> PlannedModel:
         """The same model when a dry run under `setting` took `compute_bytes`."""

@@ -1,6 +1,6 @@
 """What another quantization would make of a model's tensors, from its header alone.
 
-Owns the change of types. Knows nothing of how tensors are converted.
+Owns the change of types, and of sizes alone where only those are known. Knows nothing of how tensors are converted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from quantizer.header import Header, TensorInfo
 from quantizer.mix import MixTensor, assign
 from quantizer.tensor_types import tensor_type
 
-__all__ = ["quantized"]
+__all__ = ["quantized", "resized"]
 
 
 def quantized(header: Header, tensors: Sequence[TensorInfo], file_type: FileType) -> tuple[TensorInfo, ...]:
@@ -26,3 +26,9 @@ def quantized(header: Header, tensors: Sequence[TensorInfo], file_type: FileType
         for tensor in tensors
         for target in (verdicts[tensor.name].target,)
     )
+
+
+def resized(tensors: Sequence[TensorInfo], n_bytes: int) -> tuple[TensorInfo, ...]:
+    """Return `tensors` as if all of them together took `n_bytes`, each its share."""
+    scale = n_bytes / sum(tensor.n_bytes for tensor in tensors)
+    return tuple(replace(tensor, n_bytes=max(1, round(tensor.n_bytes * scale))) for tensor in tensors)

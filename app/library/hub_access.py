@@ -16,11 +16,10 @@ import httpx
 from app import __version__
 from quantizer.errors import UsageError, UserError
 
-__all__ = ["HubAccess", "HubError", "access_here", "async_http_client", "http_client", "next_url", "no_network"]
+__all__ = ["HubAccess", "HubError", "access_here", "async_http_client", "next_url", "no_network"]
 
 _PUBLIC_HUB = "https://huggingface.co"
 _CONNECT_TIMEOUT_S = 10.0
-_TIMEOUT = httpx.Timeout(30.0, connect=_CONNECT_TIMEOUT_S)
 _HEADERS = {"User-Agent": f"localllm/{__version__}", "Accept-Encoding": "identity"}
 
 
@@ -60,13 +59,11 @@ def access_here(environment: Mapping[str, str] = os.environ) -> HubAccess:
     return HubAccess(endpoint, get_token() or "")
 
 
-def http_client() -> httpx.Client:
-    """Return a client that follows no redirect by itself, asks for bytes as they are and says who it is."""
-    return httpx.Client(headers=_HEADERS, timeout=_TIMEOUT, follow_redirects=False)
-
-
 def async_http_client(timeout_s: float) -> httpx.AsyncClient:
-    """Return the same for asyncio, where a server that says nothing for `timeout_s` has failed."""
+    """Return a client that follows no redirect by itself, asks for bytes as they are and says who it is.
+
+    A server that says nothing for `timeout_s` has failed.
+    """
     timeout = httpx.Timeout(timeout_s, connect=_CONNECT_TIMEOUT_S)
     return httpx.AsyncClient(headers=_HEADERS, timeout=timeout, follow_redirects=False)
 

@@ -1,43 +1,115 @@
-"""A GGUF that is not here, as a model to plan for: the headers of all its files, read over HTTP and held to the gate.
+"""A GGUF that is elsewhere, as a model to plan for: the headers of all its files, read over HTTP and held to the gate.
 
-Owns where the further files of a split model are. Knows nothing of verdicts.
+Owns how much of each file is read: enough for its header, and none of its weights. Knows nothing of verdicts.
 """
 
 from __future__ import annotations
 
-from pathlib import Path, PurePosixPath
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from pathlib import Path
 
-import httpx
-
-from app.library.byte_range import RangeReader
-from app.library.hub_access import HubAccess
-from app.library.remote_source import RemoteSource
+from app.library.download.connection import Connection
+from app.library.download.ranges import Range
+from app.library.download.replies import FaultError
+from app.library.download.retries import Retries, RetryPolicy
+from app.library.download.source import NoRangesError, RemoteChangedError, Source
+from app.library.hub_access import HubError, no_network
+from app.library.remote_file import RemoteFile
 from offload.model import PlannedModel
-from quantizer.gate import check, shard_paths
+from quantizer.errors import ModelFileError
+from quantizer.gate import check
 from quantizer.header import Header, parse_header
 
-__all__ = ["read_remote_header", "read_remote_model"]
+__all__ = ["QUICK_RETRIES", "read_remote_model"]
+
+QUICK_RETRIES = RetryPolicy(n_attempts=3, longest_wait_s=2.0, most_patience_s=10.0)  # somebody waits for the answer
+_FIRST_BYTES, _MOST_BYTES_AT_ONCE = 512 << 10, 4 << 20
+_MOST_BYTES = 48 << 20  # of a header; vocabularies of 250,000 tokens with their merges take 12 MiB
 
 
-def read_remote_model(http: httpx.Client, url: str, access: HubAccess) -> PlannedModel:
-    """Read the headers of the model whose first file is at `url`.
+class _MoreNeededError(Exception):
+    """The header goes on to byte `stop`, or beyond."""
+
+    def __init__(self, stop: int) -> None:
+        super().__init__(stop)
+        self.stop = stop
+
+
+class _Head:
+    """The first bytes of a file of `n_bytes`, as a ByteSource that says when others are wanted."""
+
+    def __init__(self, n_bytes: int) -> None:
+        self.n_bytes = n_bytes
+        self.data = bytearray()
+        self._etag = ""
+
+    def append(self, data: bytes, etag: str) -> None:
+        """Put `data` behind what is there. Raises RemoteChangedError where `etag` is of another content."""
+        if self.data and etag != self._etag:
+            raise RemoteChangedError
+        self.data += data
+        self._etag = etag
+
+    def read(self, start: int, stop: int) -> bytes:
+        stop = min(stop, self.n_bytes)
+        if stop > len(self.data):
+            raise _MoreNeededError(stop)
+        return bytes(self.data[start:stop])
+
+
+async def read_remote_model(
+    connection: Connection, files: Sequence[RemoteFile], policy: RetryPolicy = QUICK_RETRIES
+) -> PlannedModel:
+    """Read the headers of a model's `files`, which are all there are, in order.
 
     Raises HubError for what cannot be had, ModelFileError for what llama.cpp could not survive.
     """
-    header = read_remote_header(http, url, access)
-    check(header)
-    later = [read_remote_header(http, _sibling(url, path.name), access) for path in shard_paths(header)[1:]]
-    return PlannedModel(header, (*header.tensors, *(tensor for part in later for tensor in part.tensors)))
+    first, *later = [await _read_header(connection, file, policy) for file in files]
+    check(first)
+    if (first.integer("split.count") or 1) != len(files):
+        raise ModelFileError(f"{first.path.name} is a part of a split model.", "Name the whole model.")
+    return PlannedModel(first, (*first.tensors, *(tensor for header in later for tensor in header.tensors)))
 
 
-def read_remote_header(http: httpx.Client, url: str, access: HubAccess) -> Header:
-    """Read the header of the one file at `url`. Raises as `read_remote_model` does."""
-    name = PurePosixPath(unquote(urlsplit(url).path)).name
-    return parse_header(RemoteSource(RangeReader(http, url, access), name), Path(name))
+async def _read_header(connection: Connection, file: RemoteFile, policy: RetryPolicy) -> Header:
+    """Read on until the header is whole: as much again as is there, so that small ones cost little and large ones few
+    requests."""
+    source, head = Source(connection, file), _Head(file.n_bytes)
+    stop = min(_FIRST_BYTES, file.n_bytes)
+    while True:
+        if stop > _MOST_BYTES:
+            raise ModelFileError(
+                f"The header of {file.name} is longer than {_MOST_BYTES >> 20} MiB.", "Choose another."
+            )
+        await _read_up_to(stop, source, head, file, policy)
+        try:
+            return parse_header(head, Path(file.name))
+        except _MoreNeededError as more:
+            grown = len(head.data) + min(len(head.data), _MOST_BYTES_AT_ONCE)
+            stop = max(more.stop, min(grown, file.n_bytes))
 
 
-def _sibling(url: str, name: str) -> str:
-    """The address of the file `name` beside the one at `url`."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(path=f"{parts.path.rpartition('/')[0]}/{quote(name)}"))
+async def _read_up_to(stop: int, source: Source, head: _Head, file: RemoteFile, policy: RetryPolicy) -> None:
+    retries = Retries(policy)
+    while len(head.data) < stop:
+        try:
+            async with aclosing(source.read(Range(len(head.data), stop))) as pieces:
+                async for piece in pieces:
+                    head.append(piece, source.etag)
+                    retries.progressed()
+        except FaultError as fault:
+            await asyncio.sleep(_wait_s(fault, source, retries, file))
+        except RemoteChangedError as error:
+            raise HubError(f"{file.name} changed while it was read.", "Try again.") from error
+
+
+def _wait_s(fault: FaultError, source: Source, retries: Retries, file: RemoteFile) -> float:
+    try:
+        source.learn(fault)
+        return retries.wait_s(fault)
+    except NoRangesError as error:
+        raise HubError(f"The server of {file.name} sends no parts of it.", "Download it, and name the file.") from error
+    except FaultError as last:
+        raise no_network(file.url, f"{file.name} does not come, {last}") from last

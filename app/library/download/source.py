@@ -39,6 +39,11 @@ class Source:
         self._etag = file.etag
         self._n_refused_ranges = 0
 
+    @property
+    def etag(self) -> str:
+        """The mark of the content that was read last, empty without one."""
+        return self._etag
+
     async def read(self, part: Range) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of `part` in order, and no more of a server that sends more.
 
