@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from app.cli.completions import complete_model
-from app.cli.rpc_option import rpc_option, told_endpoints
+from app.cli.rpc_option import rpc_option
 from app.terminal import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
     from app.settings import Settings
-    from offload.machine import Machine
-    from offload.model import PlannedModel
-    from offload.plan import Plan
-    from offload.profile import Setting
 
 __all__ = ["plan"]
 
 _MOST_N_CTX = 1 << 30  # llama.cpp counts cells in 32 bits
-_MOST_DRY_CELLS = 1 << 22  # a dry run takes 50 bytes for each, however much memory the machine has that is planned for
 
 
 @click.command()
@@ -57,35 +56,36 @@ def plan(
     """Tell what MODEL (guide, a path to a GGUF, or a name in the library) comes to on this machine, or on another.
 
     No weights are loaded: the header is read, the machine is asked, llama.cpp says what it would compute in, and the
-    rest is arithmetic.
+    rest is arithmetic. Of a model that is not here (org/repo, org/repo:Q4_K_M, org/repo/file.gguf, a URL, or a name of
+    the catalogue) only the header is fetched, and a formula says what it would compute in.
+
+    \b
+    Example: localllm plan unsloth/gemma-3-4b-it-GGUF:Q4_K_M --vram 'RTX 3060=12GiB'
     """
-    from app.cli.gain_report import gains_json, gains_lines
     from app.cli.plan_companions import attached_to, told_of_projectors
     from app.cli.plan_report import kv_table_json, kv_table_lines, plan_lines
-    from app.engine.draft_gain import draft_gains
-    from app.engine.measured_cost import measured_cost
-    from app.engine.step_cost import StepCost
-    from app.library.resolve import resolve
+    from app.cli.planning import plan_of, plan_of_absent, wanted_circumstances
+    from app.library.lookup import find_model
     from app.settings import load_settings
     from offload.kv_table import kv_table
-    from offload.model import PlannedModel
     from offload.plan_json import plan_json
-    from quantizer.gate import admit, tensors_of
 
     settings = load_settings({"ctx": n_ctx, "kv_type": kv_type, "rpc": rpc})
-    header = admit(resolve(model, settings).path)
-    companions = attached_to(header, model, settings, draft=draft, lora=lora, mmproj=mmproj)
-    candidate = PlannedModel(header, tensors_of(header), companions=companions)
+    wanted = cache(lambda: wanted_circumstances(settings, vram, ram))
+    candidate, notice = find_model(model, settings, wanted)
     if wants_table:
         rows = kv_table(candidate, settings.parallel)
         told, lines = kv_table_json(rows), kv_table_lines(rows)
     elif wants_gains:
-        cost = measured_cost(header.path, settings.cache_dir)
-        gains = draft_gains(cost or StepCost())
-        told, lines = gains_json(gains, is_measured=cost is not None), gains_lines(gains, is_measured=cost is not None)
+        told, lines = _gains(None if notice else candidate.header.path, settings)
+    elif notice:
+        found = plan_of_absent(candidate, notice, wanted())
+        told, lines = plan_json(found), plan_lines(found, with_curve=plot)
     else:
-        found = _planned(candidate, settings, _machine(settings, vram, ram), is_here=not vram and ram is None)
-        found = told_of_projectors(found, header.path, companions)
+        companions = attached_to(candidate.header, model, settings, draft=draft, lora=lora, mmproj=mmproj)
+        candidate = replace(candidate, companions=companions)
+        found = plan_of(candidate, settings, wanted(), is_here=not vram and ram is None)
+        found = told_of_projectors(found, candidate.header.path, companions)
         told, lines = plan_json(found), plan_lines(found, with_curve=plot)
     if wants_json:
         click.echo(json.dumps(told))
@@ -94,35 +94,13 @@ def plan(
         click.echo(printable(line))
 
 
-def _machine(settings: Settings, vram: tuple[str, ...], ram: str | None) -> Machine:
-    """Return the machine to plan for."""
-    from app.cli.machine_options import given_machine
-    from app.engine.machine import survey
+def _gains(path: Path | None, settings: Settings) -> tuple[dict[str, Any], Iterable[str]]:
+    """Return what drafts gain, by what steps of the model at `path` were measured to cost; None is measured nowhere."""
+    from app.cli.gain_report import gains_json, gains_lines
+    from app.engine.draft_gain import draft_gains
+    from app.engine.measured_cost import measured_cost
+    from app.engine.step_cost import StepCost
 
-    return given_machine(lambda: survey(told_endpoints(settings)).machine, vram, ram)
-
-
-def _planned(model: PlannedModel, settings: Settings, machine: Machine, *, is_here: bool) -> Plan:
-    """Plan, with what llama.cpp says that this plan computes in: of devices that are not here, by the processor's."""
-    from app.engine.dry_run import compute_by_device, dry_run_request
-    from app.engine.question import question_of
-    from app.engine.rates import rates_here
-    from app.engine.rpc import endpoints_of
-    from offload.dry_plan import dry_plan
-    from offload.load_parameters import ON_HOST, LoadParameters
-    from offload.plan import plan as planned
-    from offload.speed import expected_rates
-
-    def dry_run(setting: Setting, parameters: LoadParameters) -> dict[str, int]:
-        request = dry_run_request(model.header.path, setting, parameters)
-        return compute_by_device(replace(request, rpc=endpoints_of(settings.rpc)))
-
-    question = question_of(settings, machine)
-    rates = rates_here(machine, settings.cache_dir, settings.threads) if is_here else expected_rates(machine)
-    found = planned(model, question, machine, rates)
-    if found.setting.n_cells > _MOST_DRY_CELLS:
-        return found
-    if is_here:
-        return dry_plan(model, question, machine, rates, dry_run)
-    n_bytes = sum(dry_run(found.setting, ON_HOST).values())
-    return planned(model.measured(found.setting, n_bytes), question, machine, rates)
+    cost = measured_cost(path, settings.cache_dir) if path else None
+    gains = draft_gains(cost or StepCost())
+    return gains_json(gains, is_measured=cost is not None), gains_lines(gains, is_measured=cost is not None)

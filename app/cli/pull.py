@@ -15,7 +15,6 @@ from app.terminal import printable
 
 if TYPE_CHECKING:
     from app.library.download.events import Report
-    from app.library.reference import FileReference, RepoReference, UrlReference
 
 __all__ = ["pull"]
 
@@ -37,6 +36,7 @@ def pull(reference: str, bytes_per_s: int, n_connections: int, is_overwriting: b
     \b
     Example: localllm pull bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M
     """
+    from app.library.catalogue import wanted_by
     from app.library.download.downloader import DownloadOptions
     from app.library.hub_access import access_here
     from app.library.index import Index
@@ -45,7 +45,7 @@ def pull(reference: str, bytes_per_s: int, n_connections: int, is_overwriting: b
     from app.settings import load_settings
 
     settings, access = load_settings(), access_here()
-    wanted = _known(reference, access.endpoint)
+    wanted = wanted_by(reference, access.endpoint)
     options = DownloadOptions(n_connections, bytes_per_s)
     choose = choose_here(settings, access)
     with Index(settings.cache_dir) as index, _shown(wants_json=wants_json) as report:
@@ -53,15 +53,6 @@ def pull(reference: str, bytes_per_s: int, n_connections: int, is_overwriting: b
         path = asyncio.run(puller.pull(wanted))
     if not wants_json:
         click.echo(printable(f"{path} is whole, and what the hub says it is. Run it: localllm run {path.stem}"))
-
-
-def _known(text: str, endpoint: str) -> RepoReference | FileReference | UrlReference:
-    """Return what `text` refers to, a name of the catalogue by what it stands for. Raises UsageError."""
-    from app.library.catalogue import named
-    from app.library.reference import CatalogueReference, RepoReference, parse_reference
-
-    reference = parse_reference(text, endpoint)
-    return RepoReference(named(reference.name).repo) if isinstance(reference, CatalogueReference) else reference
 
 
 @contextmanager

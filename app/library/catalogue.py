@@ -14,12 +14,19 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from app.library.reference import (
+    CatalogueReference,
+    FileReference,
+    RepoReference,
+    UrlReference,
+    parse_reference,
+)
 from offload.model import PlannedModel
 from quantizer.errors import UsageError
 from quantizer.file_types import FILE_TYPES, FileType
 from quantizer.outline import outline_of
 
-__all__ = ["CatalogueModel", "Role", "named", "parse_catalogue", "read_catalogue"]
+__all__ = ["CatalogueModel", "Role", "named", "parse_catalogue", "read_catalogue", "wanted_by"]
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,40}")
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -68,6 +75,12 @@ def named(name: str) -> CatalogueModel:
             return model
     known = ", ".join(model.name for model in models)
     raise UsageError(f"The catalogue has no model {name!r}.", f"It has {known}. Other models are org/repo.")
+
+
+def wanted_by(text: str, endpoint: str) -> RepoReference | FileReference | UrlReference:
+    """Return what `text` refers to, a name of the catalogue by the repository that it stands for. Raises UsageError."""
+    reference = parse_reference(text, endpoint)
+    return RepoReference(named(reference.name).repo) if isinstance(reference, CatalogueReference) else reference
 
 
 def parse_catalogue(text: str) -> tuple[CatalogueModel, ...]:

@@ -6,6 +6,7 @@ Owns the question: one header of the repository's largest family is read over HT
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from app.library.choice import choose
 from app.library.download.connection import Connection
@@ -19,11 +20,16 @@ from app.settings import Settings
 from offload.model import PlannedModel
 from offload.wording import speed
 
-__all__ = ["best_quant", "choose_here"]
+__all__ = ["best_quant", "choose_here", "chooser"]
 
 
 def choose_here(settings: Settings, access: HubAccess) -> Choose:
-    """Return what chooses among the quants of a repository for this machine, which is measured when it is asked.
+    """Return what chooses among the quants of a repository for this machine, which is measured when it is asked."""
+    return chooser(access, lambda: circumstances_here(settings))
+
+
+def chooser(access: HubAccess, here: Callable[[], Circumstances]) -> Choose:
+    """Return what chooses for `here`.
 
     It runs an event loop of its own, so it is for threads that have none.
     """
@@ -36,7 +42,7 @@ def choose_here(settings: Settings, access: HubAccess) -> Choose:
     def choose_now(repository: Repository) -> Choice:
         smallest = families_of(repository.models)[0][0]
         planned = asyncio.run(read(repository, smallest))
-        return best_quant(repository, smallest, planned, circumstances_here(settings))
+        return best_quant(repository, smallest, planned, here())
 
     return choose_now
 

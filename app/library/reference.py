@@ -80,7 +80,7 @@ def _of_repo(parts: Sequence[str], text: str) -> Reference:
     if len(parts) > 2:
         return FileReference(_repo(parts[:2], text), _path(parts[2:], text))
     name, colon, quant = parts[1].partition(":")
-    if colon and not _QUANT.fullmatch(quant):
+    if (colon and not _QUANT.fullmatch(quant)) or name.endswith(".gguf"):  # a file that is not there, more likely
         raise _no_reference(text)
     return RepoReference(_repo([parts[0], name], text), quant)
 

@@ -1,0 +1,9 @@
+"""Makes the test hub, and model files for it, importable by the tests of verbs that ask one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+_TESTS = Path(__file__).parents[2]
+sys.path[:0] = [str(_TESTS / "app" / "library"), str(_TESTS / "offload")]
