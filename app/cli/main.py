@@ -43,6 +43,7 @@ _VERBS = {
     "tune": _Verb("app.cli.tune:tune", "Measure how this machine runs a model fastest."),
     "bench": _Verb("app.cli.bench:bench", "Measure how fast a model answers here, alone or beside another."),
     "plan": _Verb("app.cli.plan:plan", "Tell what fits on this machine, how fast it will be, and what would help."),
+    "search": _Verb("app.cli.search:search", "Find models on the hub, with what each would come to here."),
     "recommend": _Verb(
         "app.cli.recommend:recommend", "Choose a model to begin with on this machine, without a network."
     ),

@@ -1,6 +1,6 @@
-"""Asking what there is: the hub for a repository, any server for a file.
+"""Asking what there is: the hub for a repository or a config.json, any server for a file.
 
-Owns both requests and how often they are made. Knows nothing of what is chosen of it.
+Owns these requests and how often they are made. Knows nothing of what is chosen of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from app.library.refusals import refusal
 from app.library.remote_file import RemoteFile
 from app.library.repository import Repository, parse_repository
 
-__all__ = ["ask_file", "ask_repository"]
+__all__ = ["ask_config", "ask_file", "ask_repository"]
 
 _MAX_BODY_BYTES = 32 << 20
 _TOTAL = re.compile(r"bytes 0-0/(\d{1,15})")
@@ -36,14 +36,33 @@ async def ask_repository(connection: Connection, repo: str, revision: str, polic
     """
     place = f"{repo}/revision/{revision}" if revision else repo
     url = f"{connection.access.endpoint}/api/models/{quote(place)}?blobs=true"
+    return await _ask_json(connection, url, repo, policy, parse_repository)
 
-    async def ask() -> Repository:
+
+async def ask_config(connection: Connection, repo: str, policy: RetryPolicy) -> dict[str, Any]:
+    """Return the config.json of the checkpoint `repo`. Raises HubError as `ask_repository` does."""
+
+    def parse(said: Any) -> dict[str, Any]:
+        if not isinstance(said, dict):
+            raise HubError(f"The config.json of {repo} makes no sense.", "Choose another checkpoint.")
+        return said
+
+    url = connection.access.file_url(repo, "config.json")
+    return await _ask_json(connection, url, f"config.json of {repo}", policy, parse)
+
+
+async def _ask_json(
+    connection: Connection, url: str, name: str, policy: RetryPolicy, parse: Callable[[Any], _Answer]
+) -> _Answer:
+    """Return what `parse` makes of the JSON at `url` of the hub."""
+
+    async def ask() -> _Answer:
         async with connection.answer(url, {}) as reply:
-            if (error := refusal(reply.status_code, reply.headers, repo)) is not None:
+            if (error := refusal(reply.status_code, reply.headers, name)) is not None:
                 raise error
             if reply.status_code != 200:
                 raise FaultError(f"it answers {reply.status_code}", wait_s=retry_after_s(reply.headers))
-            return parse_repository(await _json(reply))
+            return parse(await _json(reply))
 
     return await _persistently(ask, url, policy)
 
@@ -84,7 +103,7 @@ async def _json(reply: httpx.Response) -> Any:
     async for piece in reply.aiter_raw():
         body += piece
         if len(body) > _MAX_BODY_BYTES:
-            raise HubError("The hub says more of the repository than can be believed.", "Try again later.")
+            raise HubError("The hub says more than can be believed.", "Try again later.")
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:

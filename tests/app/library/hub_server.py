@@ -173,6 +173,8 @@ class HubHandler(BaseHTTPRequestHandler):
     # What the hub says
 
     def answer_models(self) -> None:
+        if self._is_struck("list"):
+            return
         asked = self.asked()
         words = asked.get("search", "").lower().split()
         found = [repo for repo in self.hub.repos.values() if all(word in repo.id.lower() for word in words)]
@@ -219,15 +221,20 @@ class HubHandler(BaseHTTPRequestHandler):
 
     def _held(self, repo: str) -> HubRepo | None:
         """The repository, or None once the hub has said that there is none."""
-        injection = self.hub.struck("api") if self.path.startswith("/api/") else None
-        if injection is not None:
-            FAULTS[injection.kind](self, Reply(200, {}, memoryview(b"{}"), 0, 2, 2), injection)
+        if self.path.startswith("/api/") and self._is_struck("api"):
             return None
         held = self.hub.repos.get(repo)
         if held is None:
             status = 404 if self._token() in self.hub.members else 401
             self.send_text(status, "Repository not found", {"X-Error-Code": "RepoNotFound"})
         return held
+
+    def _is_struck(self, stage: str) -> bool:
+        """Whether a fault answered instead of the hub."""
+        injection = self.hub.struck(stage)
+        if injection is not None:
+            FAULTS[injection.kind](self, Reply(200, {}, memoryview(b"{}"), 0, 2, 2), injection)
+        return injection is not None
 
     def _is_let_in(self, repo: HubRepo) -> bool:
         if not repo.gated or self._token() in self.hub.readers:

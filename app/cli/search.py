@@ -1,0 +1,139 @@
+"""`localllm search`: models of the hub, each quant with what it would come to on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from app.terminal import printable
+
+if TYPE_CHECKING:
+    from app.library.choice import Candidate
+    from app.library.fit import Circumstances
+    from app.library.hub_access import HubAccess
+    from app.library.hub_list import ListedRepo
+    from app.library.search import Family, Hit
+
+__all__ = ["search"]
+
+
+@click.command()
+@click.argument("words", nargs=-1, required=True)
+@click.option("--fits", "only_fitting", is_flag=True, help="Leave out what does not fit on this machine.")
+@click.option("--limit", "n_most", type=click.IntRange(1, 100), default=10, show_default=True, help="Repositories.")
+@click.option("--vram", multiple=True, help="For this GPU instead of those here: NAME=SIZE[@SPEED], repeatable.")
+@click.option("--ram", help="For so much memory: SIZE[@SPEED], such as 16GiB@60GB/s.")
+@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+def search(
+    words: tuple[str, ...], only_fitting: bool, n_most: int, vram: tuple[str, ...], ram: str | None, wants_json: bool
+) -> None:
+    """Find models whose names have all WORDS on the hub, and say how each of their quants would run here.
+
+    GGUF repositories come first, then checkpoints that can be converted. Of each model one header is read, some
+    megabytes; no weights are. HF_TOKEN, HF_ENDPOINT and proxies are honoured.
+
+    \b
+    Example: localllm search qwen3 coder --fits
+    """
+    from app.cli.machine_options import given_machine
+    from app.engine.machine import survey
+    from app.library.fit import circumstances
+    from app.library.hub_access import access_here
+    from app.library.hub_list import list_repos
+    from app.settings import load_settings
+
+    here = circumstances(load_settings(), given_machine(lambda: survey().machine, vram, ram))
+    access = access_here()
+    hits = asyncio.run(_looked_at(list_repos(access, " ".join(words), n_most), access, here))
+    if only_fitting:
+        hits = [hit for hit in map(_fitting, hits) if hit.families]
+    if wants_json:
+        click.echo(json.dumps({"repositories": [_json(hit) for hit in hits]}))
+        return
+    for hit in hits:
+        for line in _lines(hit):
+            click.echo(printable(line))
+    if not hits:
+        click.echo("Nothing was found.")
+
+
+async def _looked_at(listed: Sequence[ListedRepo], access: HubAccess, here: Circumstances) -> list[Hit]:
+    from app.cli.progress import counting
+    from app.library.search import look_at
+
+    with counting("Reading headers", len(listed)) as advance:
+        return await look_at(listed, access, here, advance)
+
+
+def _fitting(hit: Hit) -> Hit:
+    """The hit without quants that do not fit, and without families that are empty then."""
+    kept = [
+        replace(family, candidates=tuple(each for each in family.candidates if each.fit.runs_well))
+        for family in hit.families
+    ]
+    return replace(hit, families=tuple(family for family in kept if family.candidates))
+
+
+def _json(hit: Hit) -> dict[str, Any]:
+    return {
+        "repo": hit.listed.repo,
+        "kind": "checkpoint" if hit.listed.is_checkpoint else "gguf",
+        "downloads": hit.listed.n_downloads,
+        "licence": hit.listed.licence or None,
+        "gated": hit.listed.is_gated,
+        "models": [_family_json(family) for family in hit.families],
+        "models_left_out": hit.n_left_out,
+        "problem": hit.problem or None,
+    }
+
+
+def _family_json(family: Family) -> dict[str, Any]:
+    return {
+        "architecture": family.architecture,
+        "n_parameters": family.n_parameters,
+        "n_ctx_train": family.n_ctx_train or None,
+        "quants": [_candidate_json(candidate) for candidate in family.candidates],
+    }
+
+
+def _candidate_json(candidate: Candidate) -> dict[str, Any]:
+    tps = candidate.fit.decode_tps
+    return {
+        "quant": candidate.name,
+        "n_bytes": candidate.n_bytes,
+        "verdict": candidate.fit.verdict.value,
+        "decode_tps": None if tps is None else round(tps, 3),
+        "total_bytes": candidate.fit.total_bytes,
+    }
+
+
+def _lines(hit: Hit) -> Iterator[str]:
+    listed = hit.listed
+    facts = [f"{listed.n_downloads:,} downloads", listed.licence, "gated" if listed.is_gated else ""]
+    facts.append("checkpoint, to be converted" if listed.is_checkpoint else "")
+    yield f"{listed.repo}  {', '.join(fact for fact in facts if fact)}"
+    for family in hit.families:
+        yield from _family_lines(family)
+    if hit.problem:
+        yield f"  ! {hit.problem}"
+    if hit.n_left_out:
+        yield f"  and {hit.n_left_out} files of other models"
+
+
+def _family_lines(family: Family) -> Iterator[str]:
+    from app.cli.fit_words import fit_words
+    from app.library.choice import choose
+
+    context = f", context {family.n_ctx_train:,}" if family.n_ctx_train else ""
+    yield f"  {family.architecture}, {family.n_parameters / 1e9:.1f}B parameters{context}"
+    best = choose(family.candidates)
+    width = max(len(candidate.name) for candidate in family.candidates)
+    for candidate in family.candidates:
+        mark = "  ← suits this machine best" if candidate is best else ""
+        size = f"{candidate.n_bytes / 1e9:.2f} GB"
+        yield f"    {candidate.name.ljust(width)}  {size:>9}  {fit_words(candidate.fit)}{mark}"

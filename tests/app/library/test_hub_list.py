@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from hub_repos import HubRepo
+from hub_server import HubServer
+
+from app.library import hub_list
+from app.library.hub_access import HubAccess, HubError
+from app.library.hub_list import list_repos
+
+LLAMA = {"architectures": ["LlamaForCausalLM"]}
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[HubServer]:
+    repos = [
+        HubRepo.of("a/llama-GGUF", {}, tags=["gguf", "license:mit"], downloads=7),
+        HubRepo.of("a/llama", {}, gated="auto", tags=["safetensors"], config=LLAMA),
+        HubRepo.of("a/llama-odd", {}, tags=["safetensors"], config={"architectures": ["Odd"]}),
+        HubRepo.of("a/llama-bare", {}, tags=["safetensors"]),
+        HubRepo.of("../../llama", {}, tags=["gguf"]),
+    ]
+    with HubServer(*repos) as hub:
+        yield hub
+
+
+def test_ggufs_and_convertible_checkpoints_are_listed_with_what_people_ask_for(hub: HubServer) -> None:
+    gguf, checkpoint = list_repos(HubAccess(hub.url), "llama", 10)
+    assert (gguf.repo, gguf.is_checkpoint, gguf.n_downloads, gguf.licence) == ("a/llama-GGUF", False, 7, "mit")
+    assert (checkpoint.repo, checkpoint.is_checkpoint, checkpoint.is_gated) == ("a/llama", True, True)
+
+
+def test_the_token_is_given_to_the_hub(hub: HubServer) -> None:
+    hub.log.clear()
+    list_repos(HubAccess(hub.url, "secret"), "llama", 1)
+    assert {entry.headers.get("authorization") for entry in hub.log} == {"Bearer secret"}
+
+
+@pytest.mark.parametrize("kind", ["429", "5xx", "stall", "reset", "tls error", "redirect loop", "416"])
+def test_a_search_that_fails_is_given_up_at_once(hub: HubServer, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(hub_list, "_TIMEOUT_S", 0.3)
+    hub.inject(kind, stage="list", times=1)
+    started_s = time.monotonic()
+    with pytest.raises(HubError):
+        list_repos(HubAccess(hub.url), "llama", 10)
+    assert time.monotonic() - started_s < 5
+    hub.injections.clear()
+
+
+@pytest.mark.parametrize("tags", ["gguf", [["gguf"]], None, 3])
+def test_answers_that_make_no_sense_are_no_crash(tags: object) -> None:
+    with HubServer(HubRepo.of("a/b", {}, tags=tags, downloads="many", config=[])) as hub:
+        try:
+            assert isinstance(list_repos(HubAccess(hub.url), "b", 10), tuple)
+        except HubError as error:
+            assert "makes no sense" in error.cause
