@@ -99,7 +99,7 @@ def _bounded_client() -> httpx2.Client:
             try:
                 with closing(super().send(request, **{**options, "stream": True})) as reply:
                     body = b"".join(_bounded(reply.iter_raw()))
-            except httpx2.TransportError as error:
+            except httpx2.RequestError as error:
                 raise no_network(url, str(error) or type(error).__name__) from error
             if reply.status_code == 429 or reply.status_code >= 500:
                 raise no_network(url, f"it answers {reply.status_code}")

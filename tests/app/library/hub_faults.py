@@ -42,7 +42,7 @@ class Reply:
 class Injection:
     """A fault for `times` requests to `stage`, after `skip` that pass, at the share `at` of the body.
 
-    `stage` is "content" (the storage behind the hub's redirect), "resolve", "api" (one repository) or "list" (a search).
+    `stage` is "content" (the storage behind the hub's redirect), "resolve", "api" (a repository) or "list" (a search).
     """
 
     kind: str
