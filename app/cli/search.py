@@ -24,7 +24,7 @@ __all__ = ["search"]
 
 @click.command()
 @click.argument("words", nargs=-1, required=True)
-@click.option("--fits", "only_fitting", is_flag=True, help="Leave out what does not fit on this machine.")
+@click.option("--fits", "only_fitting", is_flag=True, help="Leave out what is known not to fit here.")
 @click.option("--limit", "n_most", type=click.IntRange(1, 100), default=10, show_default=True, help="Repositories.")
 @click.option("--vram", multiple=True, help="For this GPU instead of those here: NAME=SIZE[@SPEED], repeatable.")
 @click.option("--ram", help="For so much memory: SIZE[@SPEED], such as 16GiB@60GB/s.")
@@ -51,7 +51,7 @@ def search(
     access = access_here()
     hits = asyncio.run(_looked_at(list_repos(access, " ".join(words), n_most), access, here))
     if only_fitting:
-        hits = [hit for hit in map(_fitting, hits) if hit.families]
+        hits = [hit for hit in map(_fitting, hits) if hit.families or hit.problem]
     if wants_json:
         click.echo(json.dumps({"repositories": [_json(hit) for hit in hits]}))
         return

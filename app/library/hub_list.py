@@ -25,7 +25,7 @@ __all__ = ["ListedRepo", "list_repos"]
 _TIMEOUT_S = 20.0
 _MAX_BODY_BYTES = 32 << 20
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
-_LICENCE_TAG = "license:"
+_LICENCE_TAG = re.compile(r"license:([\w.+-]{1,64})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ def _checkpoints(found: Iterable[ModelInfo]) -> Iterator[ListedRepo]:
 
 
 def _listed(info: ModelInfo, *, is_checkpoint: bool) -> ListedRepo:
-    licences = [str(tag).removeprefix(_LICENCE_TAG) for tag in info.tags or () if str(tag).startswith(_LICENCE_TAG)]
+    licences = [match[1] for tag in info.tags or () if (match := _LICENCE_TAG.fullmatch(str(tag)))]
     return ListedRepo(
         repo=info.id,
         is_checkpoint=is_checkpoint,

@@ -77,7 +77,8 @@ def test_checkpoints_that_can_be_converted_are_found_too(environment: Mapping[st
 
 def test_only_what_fits_is_left_where_that_is_asked_for(environment: Mapping[str, str], ggufs: HubRepo) -> None:
     with HubServer(ggufs, HubRepo.of("broken/llama-GGUF", {"llama.gguf": b"<html>"})) as hub:
-        (repository,) = found(environment, hub.url, "llama", "--fits")
+        repository, unreadable = found(environment, hub.url, "llama", "--fits")
+    assert unreadable["problem"]
     assert [quant["quant"] for quant in repository["models"][0]["quants"]] == ["Q4_K_M", "Q2_K"]
 
 
