@@ -74,8 +74,7 @@ async def read_remote_model(
 
 
 async def _read_header(connection: Connection, file: RemoteFile, policy: RetryPolicy) -> Header:
-    """Read on until the header is whole: as much again as is there, so that small ones cost little and large ones few
-    requests."""
+    """Read as much again as is there until the header is whole: small ones cost little, large ones few requests."""
     source, head = Source(connection, file), _Head(file.n_bytes)
     stop = min(_FIRST_BYTES, file.n_bytes)
     while True:
