@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -107,30 +108,32 @@ class PartialFile:
             raise self._not_written(error) from error
 
     def _open(self) -> None:
+        self._check_space()
         self.path.open("ab").close()
-        self._file: BinaryIO = self.path.open("r+b", buffering=0)
-        try:
+        with ExitStack() as stack:
+            self._file: BinaryIO = stack.enter_context(self.path.open("r+b", buffering=0))
             self._journal = DownloadJournal(journal_of(self.path))
+            stack.callback(self._journal.close)
             standing = self._journal.standing(self._fingerprint)
             if standing is None:
                 self._file.truncate(0)
                 self._journal.restart(self._fingerprint)
             self.done = standing or Ranges()
             self._reserve()
-        except BaseException:
-            self._file.close()
-            raise
+            stack.pop_all()
 
-    def _reserve(self) -> None:
-        """Take the space for the whole file now: it must not run out in the middle."""
-        status = os.fstat(self._file.fileno())
-        n_held = min(getattr(status, "st_blocks", 0) * 512, self.n_bytes)  # Windows does not say
+    def _check_space(self) -> None:
+        held = self.path.stat() if self.path.exists() else None
+        n_held = min(getattr(held, "st_blocks", 0) * 512, self.n_bytes)  # Windows does not say
         free = shutil.disk_usage(self.path.parent).free
         if free < self.n_bytes - n_held + _SPARE_BYTES:
             cause = f"{self.path.name} takes {self.n_bytes / 1e9:.3f} GB and its disk has {free / 1e9:.3f} GB free."
             raise StorageError(
                 cause, "Free some space, choose a smaller one, or set LOCALLLM_DATA_DIR to another disk."
             )
+
+    def _reserve(self) -> None:
+        """Take the space for the whole file now: it must not run out in the middle."""
         if hasattr(os, "posix_fallocate") and self.n_bytes:
             os.posix_fallocate(self._file.fileno(), 0, self.n_bytes)
         self._file.truncate(self.n_bytes)

@@ -214,7 +214,8 @@ class HubHandler(BaseHTTPRequestHandler):
         elif self.origin == "storage" and urlsplit(self.path).query != self.hub.signature:
             self.send_text(403, "this link has expired", {})
         else:
-            self._send_file("content", file, {"ETag": f'"stored-{sha256[:32]}"', "Accept-Ranges": "bytes"})
+            stage = "content" if self.origin == "storage" else "stranger"
+            self._send_file(stage, file, {"ETag": f'"stored-{sha256[:32]}"', "Accept-Ranges": "bytes"})
 
     def asked(self) -> dict[str, str]:
         return {name: values[-1] for name, values in parse_qs(urlsplit(self.path).query).items()}

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import time
 from pathlib import Path
 
 import pytest
-from fetching import fetch
+from fetching import NAME, REPO, fetch, remote_file
 from hub_faults import FAULTS
-from hub_server import HubServer
+from hub_repos import HubRepo
+from hub_server import CERTIFICATE, HubServer
 
+from app.library.download.partial_file import PartialFile
 from app.library.hub_access import HubError
 
 
@@ -35,3 +39,74 @@ async def test_a_fault_that_stays_leaves_right_bytes_or_an_error(
     except HubError:
         return
     assert (tmp_path / "m").read_bytes() == data
+
+
+async def test_what_came_before_an_interruption_is_not_asked_for_again(
+    hub: HubServer, data: bytes, tmp_path: Path
+) -> None:
+    hub.bytes_per_s = 8 << 20
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await fetch(hub, tmp_path / "m")
+    hub.bytes_per_s = 0
+    with PartialFile(tmp_path / "m", len(data), _mark(data)) as partial:
+        n_done = partial.done.n_bytes
+    hub.log.clear()
+    await fetch(hub, tmp_path / "m")
+    assert 0 < n_done < len(data)
+    assert hub.n_sent() == len(data) - n_done
+    assert (tmp_path / "m").read_bytes() == data
+
+
+async def test_a_server_without_ranges_is_read_from_the_beginning(hub: HubServer, data: bytes, tmp_path: Path) -> None:
+    hub.inject("200 for a range", times=10**6)
+    await fetch(hub, tmp_path / "m")
+    assert (tmp_path / "m").read_bytes() == data
+
+
+async def test_a_link_that_expires_is_asked_for_anew(hub: HubServer, data: bytes, tmp_path: Path) -> None:
+    hub.bytes_per_s = 16 << 20
+    fetching = asyncio.ensure_future(fetch(hub, tmp_path / "m"))
+    await asyncio.sleep(0.05)
+    hub.expire_links()
+    await fetching
+    assert (tmp_path / "m").read_bytes() == data
+    assert sum(request.origin == "hub" for request in hub.log) > 1
+
+
+async def test_the_token_is_the_hubs_alone(hub: HubServer, data: bytes, tmp_path: Path) -> None:
+    hub.inject("cross-host redirect", times=10**6)
+    await fetch(hub, tmp_path / "m", token="hf_secret")
+    who = {request.origin for request in hub.log if "authorization" in request.headers}
+    assert who == {"hub"}
+    assert {request.origin for request in hub.log} == {"hub", "storage", "stranger"}
+
+
+async def test_a_limit_is_kept(hub: HubServer, data: bytes, tmp_path: Path) -> None:
+    begun_s = time.monotonic()
+    await fetch(hub, tmp_path / "m", bytes_per_s=2 * len(data))
+    assert time.monotonic() - begun_s > 0.4
+
+
+async def test_a_server_that_cannot_prove_who_it_is_gets_no_second_try(
+    tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with HubServer(HubRepo.of(REPO, {NAME: data}), is_tls=True) as hub:
+        with pytest.raises(HubError, match="cannot prove who it is"):
+            await fetch(hub, tmp_path / "m")
+        assert hub.log == []
+        monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+        await fetch(hub, tmp_path / "m")
+    assert (tmp_path / "m").read_bytes() == data
+
+
+async def test_small_files_are_held_against_the_hash_of_git(tmp_path: Path) -> None:
+    with HubServer(HubRepo.of(REPO, {NAME: b"", "config.json": b"{}"})) as hub:
+        found, _ = await fetch(hub, tmp_path / "config.json", remote_file(hub, name="config.json"))
+        assert found == hub.repos[REPO].files["config.json"].blob_id
+        await fetch(hub, tmp_path / "empty")
+    assert (tmp_path / "empty").read_bytes() == b""
+
+
+def _mark(data: bytes) -> str:
+    return f"sha256 {hashlib.sha256(data).hexdigest()} {len(data)}"

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from app.library.download.ranges import Range
+from app.library.download.rates import RateLimit, Speedometer
+from app.library.download.replies import Expected, FaultError, body_of, retry_after_s
+from app.library.download.retries import Retries, RetryPolicy
+
+PART = {"Content-Range": "bytes 10-19/100", "ETag": '"a"'}
+ASKED = Expected(Range(10, 20), 100, '"a"')
+
+
+def test_a_part_is_where_it_says() -> None:
+    body = body_of(206, httpx.Headers(PART), ASKED)
+    assert (body.begin, body.etag) == (10, '"a"')
+
+
+def test_the_whole_is_as_good_as_a_part_at_its_beginning() -> None:
+    assert body_of(200, httpx.Headers({"Content-Length": "100"}), Expected(Range(0, 20), 100)).begin == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "is_stale"),
+    [
+        (206, {"ETag": '"a"'}, False),
+        (206, PART | {"Content-Range": "bytes 11-19/100"}, False),
+        (206, PART | {"Content-Range": "bytes 10-20/100"}, False),
+        (206, PART | {"Content-Range": "bytes 10-9/100"}, False),
+        (206, PART | {"Content-Range": "bytes 10-19/101"}, True),
+        (206, PART | {"ETag": '"b"'}, True),
+        (206, PART | {"ETag": 'W/"a"'}, True),
+        (206, PART | {"Content-Encoding": "gzip"}, False),
+        (200, {"Content-Length": "100", "ETag": '"a"'}, False),
+        (200, {"Content-Length": "99", "ETag": '"a"'}, True),
+        (403, {}, True),
+        (416, {}, True),
+        (503, {}, False),
+        (204, {}, True),
+    ],
+)
+def test_any_other_reply_is_a_fault(status: int, headers: dict[str, str], is_stale: bool) -> None:
+    with pytest.raises(FaultError) as caught:
+        body_of(status, httpx.Headers(headers), ASKED)
+    assert caught.value.is_stale is is_stale
+
+
+@pytest.mark.parametrize(
+    ("said", "wait_s"),
+    [("7", 7.0), ("0", 0.0), ("-1", 0.0), ("1e9", 0.0), ("²", 0.0), ("9999999", 0.0), ("Wed, 21 Oct 2026", 0.0)],
+)
+def test_a_server_may_ask_for_seconds(said: str, wait_s: float) -> None:
+    assert retry_after_s({"Retry-After": said}) == wait_s
+
+
+def test_waits_grow_and_end() -> None:
+    retries = Retries(RetryPolicy(n_attempts=5, first_wait_s=1.0, longest_wait_s=4.0))
+    fault = FaultError("it stalls")
+    waits = [retries.wait_s(fault) for _ in range(4)]
+    assert all(0.5 * limit <= wait <= limit for wait, limit in zip(waits, (1.0, 2.0, 4.0, 4.0), strict=True))
+    with pytest.raises(FaultError):
+        retries.wait_s(fault)
+    retries.progressed()
+    assert retries.wait_s(fault) <= 1.0
+
+
+def test_a_server_gets_the_time_that_it_asks_for_within_reason() -> None:
+    retries = Retries(RetryPolicy(most_patience_s=60.0))
+    assert retries.wait_s(FaultError("429", wait_s=59.0)) == 59.0
+    with pytest.raises(FaultError):
+        retries.wait_s(FaultError("429", wait_s=3600.0))
+
+
+def test_a_limit_holds_for_all_who_take() -> None:
+    limit = RateLimit(1000, now=lambda: 0.0)
+    assert [limit.wait_s(500), limit.wait_s(500), limit.wait_s(1000)] == [0.5, 1.0, 2.0]
+    assert RateLimit(0).wait_s(10**9) == 0.0
+
+
+def test_speed_is_that_of_the_last_seconds() -> None:
+    clock = iter(range(100))
+    speed = Speedometer(now=lambda: float(next(clock)))
+    assert [speed.bytes_per_s(n) for n in (0, 100, 200)] == [0.0, 100.0, 100.0]
+    assert [speed.bytes_per_s(200) for _ in range(12)][-1] == 0.0
