@@ -22,6 +22,7 @@ from app.library.hub_access import HubAccess, HubError, async_http_client
 from app.library.inquiry import ask_file, ask_repository
 from app.library.reference import FileReference, RepoReference, UrlReference
 from app.library.remote_file import RemoteFile
+from app.library.remote_model import QUICK_RETRIES
 from app.library.selection import Choose, select
 from app.library.staging import Staging, staged
 from quantizer.errors import StorageError
@@ -78,11 +79,11 @@ class Puller:
 
     async def _wanted(self, connection: Connection, reference: RepoReference | FileReference | UrlReference) -> _Wanted:
         if isinstance(reference, UrlReference):
-            file = await ask_file(connection, reference.url, reference.name, self.options.retry)
+            file = await ask_file(connection, reference.url, reference.name, QUICK_RETRIES)
             folder = self.models_dir / reference.host / reference.name.removesuffix(".gguf")
             return _Wanted(reference.url, (file,), folder, "It was asked for by its URL.")
         revision = reference.revision if isinstance(reference, FileReference) else ""
-        repository = await ask_repository(connection, reference.repo, revision, self.options.retry)
+        repository = await ask_repository(connection, reference.repo, revision, QUICK_RETRIES)
         choice = await asyncio.to_thread(select, repository, reference, self.choose)
         files = tuple(repository.remote(file, self.access) for file in choice.model.files)
         return _Wanted(reference.repo, files, self.models_dir / reference.repo, choice.reason)
