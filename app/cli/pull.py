@@ -12,22 +12,38 @@ import click
 
 from app.cli.byte_sizes import byte_size_option
 from app.terminal import printable
+from quantizer.errors import UsageError
 
 if TYPE_CHECKING:
+    from app.cli.pull_checkpoint import CheckpointPull
     from app.library.download.events import Report
+    from app.library.reference import Reference
+    from app.settings import Settings
 
 __all__ = ["pull"]
 
 _LIMIT_HELP = "Take at most SIZE a second, such as 5MB."
+_QUANTIZE_HELP = "REF is a checkpoint: fetch it and make a GGUF of TYPE of it."
+_REMOVE_HELP = "Remove the checkpoint once the GGUF is made."
 
 
 @click.command()
 @click.argument("reference", metavar="REF")
+@click.option("--quantize", "file_type", metavar="TYPE", default="", help=_QUANTIZE_HELP)
+@click.option("--remove-checkpoint", "is_removing", is_flag=True, help=_REMOVE_HELP)
 @click.option("--limit", "bytes_per_s", metavar="SIZE", callback=byte_size_option, help=_LIMIT_HELP)
 @click.option("--connections", "n_connections", type=click.IntRange(1, 16), default=4, show_default=True)
 @click.option("--overwrite", "is_overwriting", is_flag=True, help="Replace a file that is in the way.")
 @click.option("--json", "wants_json", is_flag=True, help="Print what goes on as lines of JSON.")
-def pull(reference: str, bytes_per_s: int, n_connections: int, is_overwriting: bool, wants_json: bool) -> None:
+def pull(
+    reference: str,
+    file_type: str,
+    is_removing: bool,
+    bytes_per_s: int,
+    n_connections: int,
+    is_overwriting: bool,
+    wants_json: bool,
+) -> None:
     """Fetch the model REF: org/repo, org/repo:Q4_K_M, org/repo/file.gguf, a URL, or a name of the catalogue.
 
     Without a quant, the best that runs well on this machine is taken. Ctrl-C keeps what came: the same command goes on
@@ -40,19 +56,40 @@ def pull(reference: str, bytes_per_s: int, n_connections: int, is_overwriting: b
     from app.library.download.downloader import DownloadOptions
     from app.library.hub_access import access_here
     from app.library.index import Index
+    from app.library.order import order_model
     from app.library.pull import Puller
     from app.library.quant_choice import choose_here
     from app.settings import load_settings
 
     settings, access = load_settings(), access_here()
     wanted = wanted_by(reference, access.endpoint)
-    options = DownloadOptions(n_connections, bytes_per_s)
+    if is_removing and not file_type:
+        raise UsageError("--remove-checkpoint goes with --quantize only.", "Give --quantize TYPE too.")
+    checkpoint = _checkpoint(wanted, file_type, settings, is_overwriting=is_overwriting)
     choose = choose_here(settings, access)
     with Index(settings.cache_dir) as index, _shown(wants_json=wants_json) as report:
-        puller = Puller(settings.models_dir, access, index, options, choose, report, is_overwriting)
-        path = asyncio.run(puller.pull(wanted))
+        puller = Puller(access, index, DownloadOptions(n_connections, bytes_per_s), report, is_overwriting)
+        if checkpoint is None:
+            path = asyncio.run(puller.pull(lambda at: order_model(at, wanted, settings.models_dir, choose)))
+        else:
+            asyncio.run(puller.pull(checkpoint.order))
+    if checkpoint is not None:
+        path, made = checkpoint.output, checkpoint.quantize(is_removing=is_removing)
+        if wants_json:
+            click.echo(json.dumps({"event": "quantized", **made}))
     if not wants_json:
-        click.echo(printable(f"{path} is whole, and what the hub says it is. Run it: localllm run {path.stem}"))
+        click.echo(printable(f"{path} is whole. Run it: localllm run {path.stem}"))
+
+
+def _checkpoint(
+    wanted: Reference, file_type: str, settings: Settings, *, is_overwriting: bool
+) -> CheckpointPull | None:
+    """What is to be converted, None where nothing is: then the converter is not imported."""
+    if not file_type:
+        return None
+    from app.cli.pull_checkpoint import CheckpointPull
+
+    return CheckpointPull.of(wanted, file_type, settings, is_overwriting=is_overwriting)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from quantizer.shards import unsplit_name
 if TYPE_CHECKING:
     from quantizer.job import JobRequest
 
-__all__ = ["quantize"]
+__all__ = ["quantize", "written"]
 
 _GUIDE = "guide"
 _SHARD_HELP = "Split into files of at most SIZE, such as 500M or 2GB, as llama.cpp does."
@@ -90,7 +90,7 @@ def quantize(
     mix: dict[str, object] = {}
     if target:
         request, mix = _mixed(request, target, threads or 0, wants_json=wants_json)
-    result = {**(_planned(request) if dry_run else _written(request)), **mix}
+    result = {**(_planned(request) if dry_run else written(request)), **mix}
     click.echo(json.dumps(result) if wants_json else _summary(result))
 
 
@@ -158,7 +158,8 @@ def _planned(request: JobRequest) -> dict[str, object]:
     return {**_result(planned), "dry_run": True}
 
 
-def _written(request: JobRequest) -> dict[str, object]:
+def written(request: JobRequest) -> dict[str, object]:
+    """Run the job while a bar keeps up, and return what became of it. Raises UserError as `run_job` does."""
     from app.cli.progress import JobProgress
     from quantizer.runner import run_job
 

@@ -66,9 +66,10 @@ class Repository:
     gated: str
     files: tuple[RepoFile, ...]
 
-    def remote(self, file: RepoFile, access: HubAccess) -> RemoteFile:
-        """Where `file` of this very commit is had."""
-        return RemoteFile(file.name, access.file_url(self.id, file.path, self.commit), file.n_bytes, file.digest)
+    def remote(self, file: RepoFile, access: HubAccess, name: str = "") -> RemoteFile:
+        """Where `file` of this very commit is had; here it is called `name`, or as it is there without its folder."""
+        url = access.file_url(self.id, file.path, self.commit)
+        return RemoteFile(name or file.name, url, file.n_bytes, file.digest)
 
     @property
     def models(self) -> tuple[RepoModel, ...]:

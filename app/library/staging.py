@@ -1,14 +1,15 @@
 """Where the files of one model are while they are fetched, and how they appear in the library: whole, checked, at once.
 
 `<repo>/.fetching/` holds them under their own names, so that the gate sees a split model as it will be; no list shows
-hidden folders. Owns that folder and the lock by which many processes that want a model fetch it once.
+hidden folders. Owns that folder and the lock by which many processes that want a model fetch it once. What is sound
+the caller knows.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,7 @@ from typing import BinaryIO
 
 from app.library.download.events import Report, Waiting
 from app.library.download.partial_file import journal_of
-from quantizer.errors import StorageError
-from quantizer.gate import admit
+from quantizer.errors import StorageError, UserError
 from quantizer.locks import open_locked
 from quantizer.syncing import sync_folder
 
@@ -38,28 +38,36 @@ class Staging:
         """Where a file is fetched to."""
         return self.folder / FETCHING / name
 
+    def made(self, name: str) -> Path:
+        """The same, in a folder that is there. Raises StorageError."""
+        try:
+            self.path(name).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _not_placed(self.folder, error) from error
+        return self.path(name)
+
     def target(self, name: str) -> Path:
         """Where it will lie."""
         return self.folder / name
 
-    def publish(self) -> Path:
-        """Let the model pass the gate, then give its files their names, the first one last; return that one's path.
+    def publish(self, check: Callable[[Path], object]) -> None:
+        """Let the files pass `check`, which is given the first one's path, then name them all, the first one last.
 
-        Raises ModelFileError when the gate refuses it, after which nothing is left of it, and StorageError.
+        Raises StorageError, and what `check` does: after that nothing is left of them.
         """
         try:
-            admit(self.path(self.names[0]))
-        except BaseException:
+            check(self.path(self.names[0]))
+        except UserError:
             self.discard()
             raise
         try:
             for name in reversed(self.names):
+                self.target(name).parent.mkdir(exist_ok=True)
                 self.path(name).replace(self.target(name))
             sync_folder(self.folder)
         except OSError as error:
             raise _not_placed(self.folder, error) from error
         self.discard()
-        return self.target(self.names[0])
 
     def discard(self) -> None:
         """Remove what is left of the fetching. Raises StorageError."""
@@ -67,6 +75,7 @@ class Staging:
             for name in self.names:
                 self.path(name).unlink(missing_ok=True)
                 journal_of(self.path(name)).unlink(missing_ok=True)
+                _remove_if_empty(self.path(name).parent)
         except OSError as error:
             raise _not_placed(self.folder, error) from error
 
@@ -87,8 +96,7 @@ async def staged(folder: Path, names: Sequence[str], report: Report) -> AsyncIte
     finally:
         _unlock(path, lock)
         for empty in (path.parent, folder, folder.parent):  # a pull that came to nothing leaves no folders
-            with suppress(OSError):
-                empty.rmdir()
+            _remove_if_empty(empty)
 
 
 def _locked(path: Path) -> BinaryIO | None:
@@ -107,6 +115,11 @@ def _unlock(path: Path, lock: BinaryIO) -> None:
     with suppress(OSError):
         path.unlink(missing_ok=True)
     lock.close()
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):  # something is in it, or it went already
+        folder.rmdir()
 
 
 def _not_placed(folder: Path, error: OSError) -> StorageError:

@@ -27,10 +27,12 @@ from hub_faults import FAULTS  # noqa: E402
 from hub_repos import HubRepo  # noqa: E402
 from hub_server import CERTIFICATE, HubServer  # noqa: E402
 
+from app.library.download.connection import Connection  # noqa: E402
 from app.library.download.downloader import DownloadOptions  # noqa: E402
 from app.library.download.events import Discarded, Event, Fetching  # noqa: E402
 from app.library.hub_access import HubAccess  # noqa: E402
 from app.library.index import Index  # noqa: E402
+from app.library.order import Order, order_model  # noqa: E402
 from app.library.pull import Puller  # noqa: E402
 from app.library.reference import RepoReference  # noqa: E402
 from app.library.repository import Repository  # noqa: E402
@@ -89,14 +91,16 @@ class Trial:
         """Pull once; what is wrong then."""
         access, options = HubAccess(hub.url, _TOKEN), DownloadOptions(retry=IMPATIENT)
         with Index(self.settings.cache_dir) as index:
-            puller = Puller(self.settings.models_dir, access, index, options, _first, self._hearing(hub))
             try:
-                await puller.pull(RepoReference("org/repo"))
+                await Puller(access, index, options, self._hearing(hub)).pull(self._order)
             except UserError as error:
                 self.ended.append(type(error).__name__)
             else:
                 self.ended.append("right")
         return self._wrong()
+
+    async def _order(self, connection: Connection) -> Order:
+        return await order_model(connection, RepoReference("org/repo"), self.settings.models_dir, _first)
 
     def _hearing(self, hub: HubServer) -> Callable[[Event], None]:
         def hear(event: Event) -> None:

@@ -83,12 +83,12 @@ class Discarded:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The model stands whole under its name; `is_new` is False where it was there already."""
+    """The files stand whole under their names, the first at `path`; `is_new` is False where they did already."""
 
     kind: ClassVar[str] = "done"
     path: str
     n_bytes: int
-    sha256: tuple[str, ...]
+    hashes: tuple[str, ...]
     is_new: bool
 
 

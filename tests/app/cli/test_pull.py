@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkpoints import TinyLlama
 from gguf_files import tiny_llama
 from hub_repos import HubRepo
 from hub_server import HubServer
@@ -113,6 +114,57 @@ def test_ctrl_c_keeps_what_came_and_the_next_pull_goes_on(
     begun = next(said for said in events(pull(own, "org/large", "--json").stdout) if said["event"] == "fetching")
     assert begun["n_done"] >= n_seen
     assert [path.name for path in (tmp_path / "data" / "models").glob("*/*/*")] == ["m-Q8_0.gguf"]
+
+
+def test_a_checkpoint_is_fetched_and_made_a_model(own: Mapping[str, str], hub: HubServer, tmp_path: Path) -> None:
+    folder = TinyLlama(n_shards=2).write(tmp_path / "checkpoint")
+    files = {path.name: path for path in folder.iterdir()}
+    hub.repos["org/check"] = HubRepo.of("org/check", {**files, "consolidated.safetensors": b"the same again"})
+    done = pull(own, "org/check", "--quantize", "q8_0", "--remove-checkpoint", "--json")
+    assert done.returncode == 0, done.stderr
+    said = events(done.stdout)
+    made = tmp_path / "data" / "models" / "org" / "check" / "check-Q8_0.gguf"
+    assert (said[-1]["event"], said[-1]["output"], said[-1]["bytes"]) == ("quantized", str(made), made.stat().st_size)
+    assert said[0]["n_files"] == len(files)
+    assert "of disk at the most" in said[0]["reason"]
+    assert not list((tmp_path / "data" / "checkpoints").glob("*/*"))
+    again = pull(own, "org/check", "--quantize", "q8_0")
+    assert again.returncode == 1
+    assert "exists already" in again.stderr
+
+
+def test_a_checkpoint_stays_unless_it_shall_go(own: Mapping[str, str], hub: HubServer, tmp_path: Path) -> None:
+    folder = TinyLlama().write(tmp_path / "checkpoint")
+    hub.repos["org/check"] = HubRepo.of("org/check", {path.name: path for path in folder.iterdir()})
+    for kind in ("Q8_0", "F16"):
+        assert pull(own, "org/check", "--quantize", kind).returncode == 0
+    kept = tmp_path / "data" / "checkpoints" / "org" / "check"
+    assert sorted(path.name for path in kept.iterdir()) == sorted(path.name for path in folder.iterdir())
+    assert hub.n_sent("storage") == sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("files", "arguments", "status", "words"),
+    [
+        ({"pytorch_model.bin": b"x", "config.json": b"{}"}, ("--quantize", "Q8_0"), 1, "Pickles"),
+        ({"model.safetensors": b"x"}, ("--quantize", "Q8_0"), 1, "no config.json"),
+        ({"model.safetensors": b"x", "config.json": b"{}"}, ("--quantize", "Q8_9"), 2, "Q8_0"),
+        ({"model.safetensors": b"x", "config.json": b"{}"}, ("--remove-checkpoint",), 2, "--quantize"),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused_before_it_is_fetched(
+    own: Mapping[str, str],
+    hub: HubServer,
+    files: dict[str, bytes | Path],
+    arguments: tuple[str, ...],
+    status: int,
+    words: str,
+) -> None:
+    hub.repos["org/bad"] = HubRepo.of("org/bad", files)
+    done = pull(own, "org/bad", *arguments)
+    assert done.returncode == status
+    assert words in done.stderr
+    assert hub.n_sent() == 0
 
 
 def test_help_has_an_example() -> None:

@@ -43,8 +43,12 @@ class HubFile:
     @cached_property
     def blob_id(self) -> str:
         """The name that git has for the file; of one in LFS only the pointer has one, and any name will do."""
-        content = self.data if isinstance(self.data, bytes) and not self.is_lfs else self.sha256.encode()
+        content = self.sha256.encode() if self.is_lfs else self._content
         return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+    @property
+    def _content(self) -> bytes:
+        return self.data if isinstance(self.data, bytes) else self.data.read_bytes()
 
     def sibling(self, *, has_blobs: bool) -> dict[str, Any]:
         """What /api/models/ORG/REPO says of it, with `?blobs=true` or without."""

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,11 +11,13 @@ from gguf_files import tiny_llama
 from hub_repos import HubRepo
 from hub_server import HubServer
 
+from app.library.download.connection import Connection
 from app.library.download.downloader import DownloadOptions
-from app.library.download.events import Done, Event, Waiting
+from app.library.download.events import Done, Event, Report, Waiting
 from app.library.hub_access import HubAccess, HubError
+from app.library.order import Order, order_model
 from app.library.pull import Puller
-from app.library.reference import parse_reference
+from app.library.reference import CatalogueReference, parse_reference
 from app.library.repository import Repository
 from app.library.selection import Choice
 from quantizer.errors import ModelFileError, StorageError
@@ -44,9 +46,16 @@ class Library:
     said: list[Event] = field(default_factory=list)
 
     async def pull(self, reference: str, token: str = "", *, overwrites: bool = False) -> Path:
+        return await self.puller(self.said.append, token, overwrites=overwrites).pull(self.order(reference))
+
+    def puller(self, report: Report, token: str = "", *, overwrites: bool = False) -> Puller:
         access, options = HubAccess(self.hub.url, token), DownloadOptions(retry=IMPATIENT)
-        puller = Puller(self.models_dir, access, self.records, options, _largest, self.said.append, overwrites)
-        return await puller.pull(parse_reference(reference, self.hub.url))
+        return Puller(access, self.records, options, report, overwrites)
+
+    def order(self, text: str) -> Callable[[Connection], Awaitable[Order]]:
+        reference = parse_reference(text, self.hub.url)
+        assert not isinstance(reference, CatalogueReference)
+        return lambda connection: order_model(connection, reference, self.models_dir, _largest)
 
     def files(self) -> list[str]:
         return sorted(str(path.relative_to(self.models_dir)) for path in self.models_dir.rglob("*"))
@@ -158,6 +167,5 @@ async def test_a_file_that_changes_while_it_is_fetched_is_fetched_anew(library: 
         if event.kind == "fetching" and library.hub.repos["org/repo"].files["m-Q4_0.gguf"].n_bytes == len(model):
             library.hub.repos["org/repo"].put("m-Q4_0.gguf", changed)
 
-    access, options = HubAccess(library.hub.url), DownloadOptions(retry=IMPATIENT)
-    puller = Puller(library.models_dir, access, library.records, options, _largest, change)
-    assert (await puller.pull(parse_reference("org/repo:Q4_0"))).read_bytes() == changed
+    path = await library.puller(change).pull(library.order("org/repo:Q4_0"))
+    assert path.read_bytes() == changed
