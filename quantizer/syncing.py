@@ -1,6 +1,7 @@
-"""Syncing a file while it is still being written, so that the disk works meanwhile and the last sync is a short one; and folders.
+"""Syncing a file while it is still being written, and the names in a folder.
 
-Left alone, a system with much memory starts to write when gigabytes wait, which is at the end.
+The disk works meanwhile and the last sync is a short one. Left alone, a system with much memory starts to write when
+gigabytes wait, which is at the end.
 """
 
 from __future__ import annotations

@@ -58,13 +58,13 @@ class Connection:
             async with self.http.stream("GET", url, headers=headers | self.access.headers_for(url)) as reply:
                 yield reply
         except (httpx.TransportError, ssl.SSLError) as error:
-            if is_certificate_refused(error):
+            if _is_certificate_refused(error):
                 cause = f"{httpx.URL(url).host} cannot prove who it is: {error}."
                 raise HubError(cause, _CERTIFICATE_REMEDY) from error
             raise FaultError(_reason(error)) from error
 
 
-def is_certificate_refused(error: BaseException | None) -> bool:
+def _is_certificate_refused(error: BaseException | None) -> bool:
     """Whether it came of a certificate: that does not pass by itself."""
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):

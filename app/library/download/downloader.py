@@ -56,13 +56,14 @@ class Downloader:
         RemoteChangedError.
         """
         with PartialFile(path, file.n_bytes, file.fingerprint) as partial:
-            for _ in range(_N_DOWNLOADS):
+            for n_left in reversed(range(_N_DOWNLOADS)):
                 self._report(Fetching(file.name, file.n_bytes, partial.done.n_bytes))
                 found = await self._filled(partial, file)
                 if file.digest.is_met_by(found):
                     return found
                 partial.restart()
-                self._report(Discarded(file.name, f"its hash is {found}, and should be {file.digest.hex}"))
+                if n_left:
+                    self._report(Discarded(file.name, f"its hash is {found}, and should be {file.digest.hex}"))
         raise HubError(
             f"{file.name} came twice with another hash than the hub names.",
             "Nothing of it was kept. Try again later, or over another network.",
