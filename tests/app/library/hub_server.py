@@ -114,7 +114,8 @@ class HubServer:
             server.server_close()
 
     def _url(self, name: str) -> str:
-        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self._servers[name].server_address[1]}"
+        host = "127.0.0.1" if name == "hub" else "localhost"  # clients tell hosts apart by name, not by port
+        return f"{'https' if self._tls else 'http'}://{host}:{self._servers[name].server_address[1]}"
 
     def _server(self, name: str) -> ThreadingHTTPServer:
         server = _QuietServer(("127.0.0.1", 0), partial(HubHandler, self, name, self._tls))
