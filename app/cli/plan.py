@@ -14,7 +14,7 @@ from app.cli.rpc_option import rpc_option
 from app.terminal import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator
     from pathlib import Path
 
     from app.settings import Settings
@@ -94,7 +94,7 @@ def plan(
         click.echo(printable(line))
 
 
-def _gains(path: Path | None, settings: Settings) -> tuple[dict[str, Any], Iterable[str]]:
+def _gains(path: Path | None, settings: Settings) -> tuple[dict[str, Any], Iterator[str]]:
     """Return what drafts gain, by what steps of the model at `path` were measured to cost; None is measured nowhere."""
     from app.cli.gain_report import gains_json, gains_lines
     from app.engine.draft_gain import draft_gains

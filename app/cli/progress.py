@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import TracebackType
 from typing import TypeVar
 
@@ -27,7 +25,7 @@ from app.terminal import printable
 from quantizer.events import Event, Planned
 from quantizer.events import Progress as TensorProgress
 
-__all__ = ["DownloadProgress", "JobProgress", "Meter", "counting", "with_progress"]
+__all__ = ["DownloadProgress", "JobProgress", "Meter", "with_progress"]
 
 
 _Step = TypeVar("_Step", bound=Step)
@@ -40,14 +38,6 @@ def with_progress(title: str, steps: Iterator[_Step]) -> Iterator[_Step]:
         for step in steps:
             bar.update(task, total=step.n_steps, completed=step.index + 1)
             yield step
-
-
-@contextmanager
-def counting(title: str, n_steps: int) -> Iterator[Callable[[], None]]:
-    """Give what is to be called after each of `n_steps`, while a bar keeps up."""
-    with _bar(MofNCompleteColumn()) as bar:
-        task = bar.add_task(title, total=n_steps)
-        yield lambda: bar.advance(task)
 
 
 class DownloadProgress:

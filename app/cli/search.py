@@ -63,11 +63,11 @@ def search(
 
 
 async def _looked_at(listed: Sequence[ListedRepo], access: HubAccess, here: Circumstances) -> list[Hit]:
-    from app.cli.progress import counting
+    from app.cli.progress import Meter
     from app.library.search import look_at
 
-    with counting("Reading headers", len(listed)) as advance:
-        return await look_at(listed, access, here, advance)
+    with Meter("Reading headers", len(listed)) as meter:
+        return await look_at(listed, access, here, meter.advance)
 
 
 def _fitting(hit: Hit) -> Hit:

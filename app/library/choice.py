@@ -12,12 +12,12 @@ from app.library.fit import Fit
 from offload.assessment import Verdict
 from quantizer.file_types import FILE_TYPES
 
-__all__ = ["COMFORTABLE_TPS", "Candidate", "choose"]
+__all__ = ["COMFORTABLE_TPS", "NEARLY_AS_FAST", "Candidate", "choose"]
 
 COMFORTABLE_TPS = 12.0  # faster than most people read
 _GOOD_BITS = 4.2  # IQ4_XS and MXFP4; below it a model loses more than another second of patience costs
 _MOST_BITS = 9.0  # beyond Q8_0 nothing is gained that anyone notices
-_NEARLY_AS_FAST = 0.85
+NEARLY_AS_FAST = 0.85
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def choose(candidates: Sequence[Candidate], pace_tps: float = COMFORTABLE_TPS) -
 
 def _nearly_fastest(candidates: Sequence[Candidate]) -> list[Candidate]:
     most_tps = max(candidate.decode_tps for candidate in candidates)
-    return [candidate for candidate in candidates if candidate.decode_tps >= _NEARLY_AS_FAST * most_tps]
+    return [candidate for candidate in candidates if candidate.decode_tps >= NEARLY_AS_FAST * most_tps]
 
 
 def _quality(candidate: Candidate) -> tuple[float, int]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.library.catalogue import CatalogueModel, Role
-from app.library.choice import COMFORTABLE_TPS, Candidate, choose
+from app.library.choice import COMFORTABLE_TPS, NEARLY_AS_FAST, Candidate, choose
 from app.library.fit import Circumstances
 from offload.assessment import Verdict
 from offload.wording import memory, speed
@@ -53,7 +53,7 @@ class Recommendation:
 def recommend(models: Sequence[CatalogueModel], role: Role, here: Circumstances) -> Recommendation:
     """Return the first of `models`, the best first, that has the role, fits here and keeps the role's pace.
 
-    Where none does, the fastest that runs.
+    Where none does, the first that is nearly as fast as the fastest that runs.
     """
     pace_tps = _PACES_TPS[role]
     passed_over: list[Suggestion] = []
@@ -64,9 +64,10 @@ def recommend(models: Sequence[CatalogueModel], role: Role, here: Circumstances)
     running = [suggestion for suggestion in passed_over if suggestion.candidate.fit.verdict is not Verdict.WONT_RUN]
     if not running:
         return Recommendation(role, None, _why_nothing(here), tuple(passed_over))
-    fastest = max(running, key=lambda suggestion: suggestion.candidate.decode_tps)
-    why = f"Nothing of this kind fits and answers with {speed(pace_tps)} tok/s; this is the fastest."
-    return Recommendation(role, fastest, why, tuple(other for other in passed_over if other is not fastest))
+    enough_tps = NEARLY_AS_FAST * max(suggestion.candidate.decode_tps for suggestion in running)
+    best = next(suggestion for suggestion in running if suggestion.candidate.decode_tps >= enough_tps)
+    why = f"Nothing of this kind fits and answers with {speed(pace_tps)} tok/s; this is the best of the fastest."
+    return Recommendation(role, best, why, tuple(other for other in passed_over if other is not best))
 
 
 def _suggestion(model: CatalogueModel, here: Circumstances, pace_tps: float) -> Suggestion:

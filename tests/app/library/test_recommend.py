@@ -49,4 +49,4 @@ def test_where_all_are_slow_the_fastest_is_recommended_and_it_is_said() -> None:
     assert all(suggestion.candidate.fit.verdict is Verdict.WONT_RUN for suggestion in found.passed_over)
     slow = recommended(Role.CODE, "container of 4 GiB")
     assert slow.suggestion is not None
-    assert "this is the fastest" in slow.why
+    assert "the best of the fastest" in slow.why
