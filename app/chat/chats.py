@@ -1,0 +1,122 @@
+"""The chats that are kept: made, listed, named, pinned, archived, deleted and brought back.
+
+Owns the table of chats. What is said in them belongs to `app.chat.messages`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from app.chat.chat import Chat, ChatSettings
+from app.chat.database import Database
+from app.chat.rows import CHAT_COLUMNS, chat_of, insert, settings_json
+from app.chat.text import storable
+from quantizer.errors import UserError
+
+__all__ = ["PAGE_SIZE", "SWEPT_AFTER_MS", "Chats", "UnknownChatError", "now_ms"]
+
+PAGE_SIZE = 50
+SWEPT_AFTER_MS = 7 * 24 * 3600 * 1000  # for a week a deleted chat can be brought back
+_LISTED = f"SELECT {CHAT_COLUMNS} FROM chats WHERE deleted_ms IS NULL"  # noqa: S608  (columns of ours)
+_BEFORE_ALL = (2, 0, 0)  # a place in the order below: no chat is pinned twice
+_ORDER = "is_pinned DESC, updated_ms DESC, id DESC"
+
+
+class UnknownChatError(UserError):
+    """An id that is no chat's, or that of a deleted one."""
+
+    def __init__(self, chat_id: int) -> None:
+        super().__init__(f"There is no chat {chat_id}.", "`localllm chats list` shows those that are there.")
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970, UTC."""
+    return time.time_ns() // 1_000_000
+
+
+class Chats:
+    """The table of chats. Methods that take the id of a chat raise UnknownChatError when there is none."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def create(self, *, title: str = "", model: str = "", settings: ChatSettings | None = None) -> Chat:
+        """Begin a chat."""
+        now = now_ms()
+        columns = {
+            "title": storable(title),
+            "created_ms": now,
+            "updated_ms": now,
+            "model": storable(model),
+            "settings": settings_json(settings or ChatSettings()),
+        }
+        with self._database.writing() as connection:
+            return self.get(insert(connection, "chats", columns))
+
+    def get(self, chat_id: int) -> Chat:
+        """Return a chat."""
+        with self._database.reading() as connection:
+            row = connection.execute(f"{_LISTED} AND id = ?", (chat_id,)).fetchone()
+        if row is None:
+            raise UnknownChatError(chat_id)
+        return chat_of(row)
+
+    def page(self, *, after: Chat | None = None, archived: bool = False, limit: int = PAGE_SIZE) -> list[Chat]:
+        """Return up to `limit` chats that follow `after` in the list: pinned ones first, then what is newest."""
+        place = (after.is_pinned, after.updated_ms, after.id) if after else _BEFORE_ALL
+        condition = "is_archived = ? AND (is_pinned, updated_ms, id) < (?, ?, ?)"
+        return self._select(f"{condition} ORDER BY {_ORDER} LIMIT ?", (archived, *place, limit))
+
+    def latest(self) -> Chat | None:
+        """Return the chat in which something was said last, None where there is none."""
+        return next(iter(self._select("is_archived = 0 ORDER BY updated_ms DESC, id DESC LIMIT 1", ())), None)
+
+    def rename(self, chat_id: int, title: str) -> None:
+        """Give a chat another title."""
+        self._set(chat_id, "title", storable(title))
+
+    def pin(self, chat_id: int, is_pinned: bool) -> None:
+        """Keep a chat at the top of the list, or no longer."""
+        self._set(chat_id, "is_pinned", is_pinned)
+
+    def archive(self, chat_id: int, is_archived: bool) -> None:
+        """Put a chat out of the list and out of the way, or back."""
+        self._set(chat_id, "is_archived", is_archived)
+
+    def use_model(self, chat_id: int, model: str) -> None:
+        """Remember which model answers in a chat."""
+        self._set(chat_id, "model", storable(model))
+
+    def configure(self, chat_id: int, settings: ChatSettings) -> None:
+        """Change how a chat is answered."""
+        self._set(chat_id, "settings", settings_json(settings))
+
+    def delete(self, chat_id: int) -> None:
+        """Take a chat out of every list and search. `restore` brings it back until it is swept."""
+        self._set(chat_id, "deleted_ms", now_ms())
+
+    def restore(self, chat_id: int) -> Chat:
+        """Bring a deleted chat back; one that is there stays as it is."""
+        with self._database.writing() as connection:
+            connection.execute("UPDATE chats SET deleted_ms = NULL WHERE id = ?", (chat_id,))
+            return self.get(chat_id)
+
+    def sweep(self, deleted_before_ms: int) -> int:
+        """Forget for good what was deleted before a moment, in milliseconds since 1970; return how many chats."""
+        doomed = "SELECT id FROM chats WHERE deleted_ms < ?"
+        with self._database.writing() as connection:
+            connection.execute(f"UPDATE chats SET leaf_id = NULL WHERE id IN ({doomed})", (deleted_before_ms,))  # noqa: S608
+            connection.execute(f"DELETE FROM messages WHERE chat_id IN ({doomed})", (deleted_before_ms,))  # noqa: S608
+            return connection.execute("DELETE FROM chats WHERE deleted_ms < ?", (deleted_before_ms,)).rowcount
+
+    def _select(self, rest: str, values: Sequence[object]) -> list[Chat]:
+        with self._database.reading() as connection:
+            return [chat_of(row) for row in connection.execute(f"{_LISTED} AND {rest}", values)]
+
+    def _set(self, chat_id: int, column: str, value: object) -> None:
+        """Set one column alone, so that two windows with one chat do not undo what the other did."""
+        statement = f"UPDATE chats SET {column} = ? WHERE id = ? AND deleted_ms IS NULL"  # noqa: S608  (a name of ours)
+        with self._database.writing() as connection:
+            if not connection.execute(statement, (value, chat_id)).rowcount:
+                raise UnknownChatError(chat_id)

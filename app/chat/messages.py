@@ -1,0 +1,92 @@
+"""The messages of chats as they are kept: added, written on, finished, removed.
+
+Owns the table of messages and where each chat's leaf is. What the tree means is decided in `app.chat.tree`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import replace
+
+from app.chat.chats import now_ms
+from app.chat.database import Database
+from app.chat.message import Message, Scalar, State, Utterance
+from app.chat.rows import insert, message_of, utterance_columns
+from app.chat.text import storable
+
+__all__ = ["Messages", "insert_message"]
+
+_BELOW = """WITH RECURSIVE below (id) AS (
+    SELECT id FROM messages WHERE id = :id AND chat_id = :chat_id
+    UNION ALL
+    SELECT messages.id FROM messages JOIN below ON messages.chat_id = :chat_id AND messages.parent_id = below.id
+)"""
+
+
+class Messages:
+    """The table of messages. Raises StorageError for a chat or parent that is not there."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def of(self, chat_id: int) -> tuple[Message, ...]:
+        """Return all messages of a chat, every branch, parents before children."""
+        with self._database.reading() as connection:
+            rows = connection.execute("SELECT * FROM messages WHERE chat_id = ? ORDER BY id", (chat_id,))
+            return tuple(message_of(row) for row in rows)
+
+    def add(self, chat_id: int, parent_id: int | None, said: Utterance) -> Message:
+        """Add what was said after `parent_id` (None: at the beginning) and show the branch that ends with it.
+
+        Without a time of its own it was said now. When this returns it is on the disk.
+        """
+        said = said if said.created_ms else replace(said, created_ms=now_ms())
+        with self._database.writing() as connection:
+            message_id = insert_message(connection, chat_id, parent_id, said)
+            _show(connection, chat_id, message_id)
+            connection.execute("UPDATE chats SET updated_ms = ? WHERE id = ?", (now_ms(), chat_id))
+            return message_of(connection.execute("SELECT * FROM messages WHERE id = ?", (message_id,)).fetchone())
+
+    def write(self, message_id: int, content: str, reasoning: str = "") -> None:
+        """Keep how far a message has come; it stays partial."""
+        values = (storable(content), storable(reasoning), message_id)
+        with self._database.writing() as connection:
+            connection.execute("UPDATE messages SET content = ?, reasoning = ? WHERE id = ?", values)
+
+    def finish(self, message_id: int, content: str, reasoning: str, state: State, stats: Mapping[str, Scalar]) -> None:
+        """Keep a message as its author left it. When this returns it is on the disk."""
+        said = Utterance(role="assistant", content=content, reasoning=reasoning, state=state, stats=stats)
+        kept = utterance_columns(said)
+        names = ("content", "reasoning", "state", "stats")
+        statement = f"UPDATE messages SET {', '.join(f'{name} = :{name}' for name in names)} WHERE id = :id"  # noqa: S608
+        touched = "UPDATE chats SET updated_ms = ? WHERE id = (SELECT chat_id FROM messages WHERE id = ?)"
+        with self._database.writing() as connection:
+            connection.execute(statement, {**kept, "id": message_id})
+            connection.execute(touched, (now_ms(), message_id))
+
+    def show(self, chat_id: int, leaf_id: int | None) -> None:
+        """Show the branch of a chat that ends with `leaf_id`."""
+        with self._database.writing() as connection:
+            _show(connection, chat_id, leaf_id)
+
+    def remove(self, chat_id: int, message_id: int) -> None:
+        """Forget a message and all that was said after it; where it was shown, the branch ends before it."""
+        place = {"chat_id": chat_id, "id": message_id}
+        before = "(SELECT parent_id FROM messages WHERE id = :id)"
+        with self._database.writing() as connection:
+            connection.execute(
+                f"{_BELOW} UPDATE chats SET leaf_id = {before} WHERE id = :chat_id AND leaf_id IN below",  # noqa: S608
+                place,
+            )
+            connection.execute(f"{_BELOW} DELETE FROM messages WHERE id IN below", place)  # noqa: S608
+
+
+def insert_message(connection: sqlite3.Connection, chat_id: int, parent_id: int | None, said: Utterance) -> int:
+    """Insert a message within the caller's transaction and return its id."""
+    place = {"chat_id": chat_id, "parent_id": parent_id}
+    return insert(connection, "messages", {**place, **utterance_columns(said)})
+
+
+def _show(connection: sqlite3.Connection, chat_id: int, leaf_id: int | None) -> None:
+    connection.execute("UPDATE chats SET leaf_id = ? WHERE id = ?", (leaf_id, chat_id))

@@ -1,0 +1,84 @@
+"""Rows of the tables <-> values.
+
+Owns the columns and the JSON in them. A row is ours, so what does not fit in it is a bug and not a person's fault.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from app.chat.chat import Chat, ChatSettings
+from app.chat.message import Attachment, Message, State, Utterance
+from app.chat.text import storable
+
+__all__ = ["CHAT_COLUMNS", "chat_of", "insert", "message_of", "settings_json", "utterance_columns"]
+
+CHAT_COLUMNS = (
+    "chats.id, chats.title, chats.created_ms, chats.updated_ms, chats.is_pinned, chats.is_archived, chats.model,"
+    " chats.settings, chats.leaf_id"
+)
+
+
+def insert(connection: sqlite3.Connection, table: str, columns: Mapping[str, object]) -> int:
+    """Insert a row within the caller's transaction and return its id."""
+    names, marks = ", ".join(columns), ", ".join(f":{name}" for name in columns)
+    made = connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", columns)  # noqa: S608  (names of ours)
+    assert made.lastrowid is not None
+    return made.lastrowid
+
+
+def chat_of(row: sqlite3.Row) -> Chat:
+    """Return the chat of a row that has at least CHAT_COLUMNS."""
+    return Chat(
+        id=row["id"],
+        title=row["title"],
+        created_ms=row["created_ms"],
+        updated_ms=row["updated_ms"],
+        is_pinned=bool(row["is_pinned"]),
+        is_archived=bool(row["is_archived"]),
+        model=row["model"],
+        settings=ChatSettings(**json.loads(row["settings"])),
+        leaf_id=row["leaf_id"],
+    )
+
+
+def message_of(row: sqlite3.Row) -> Message:
+    """Return the message of a row of the table."""
+    return Message(
+        id=row["id"],
+        parent_id=row["parent_id"],
+        role=row["role"],
+        content=row["content"],
+        reasoning=row["reasoning"],
+        attachments=tuple(Attachment(**fields) for fields in json.loads(row["attachments"])),
+        model=row["model"],
+        stats=json.loads(row["stats"]),
+        state=State(row["state"]),
+        created_ms=row["created_ms"],
+    )
+
+
+def settings_json(settings: ChatSettings) -> str:
+    """Return what the column of settings keeps."""
+    return _json({"system": settings.system, "options": dict(settings.options)})
+
+
+def utterance_columns(said: Utterance) -> Mapping[str, str | int]:
+    """Return what the columns of a message keep of what was said."""
+    return {
+        "role": said.role,
+        "content": storable(said.content),
+        "reasoning": storable(said.reasoning),
+        "attachments": _json([asdict(attachment) for attachment in said.attachments]),
+        "model": storable(said.model),
+        "stats": _json(dict(said.stats)),
+        "state": said.state.value,
+        "created_ms": said.created_ms,
+    }
+
+
+def _json(value: object) -> str:
+    return storable(json.dumps(value, ensure_ascii=False, separators=(",", ":")))

@@ -1,0 +1,120 @@
+"""Full-text search over every title and every message.
+
+Owns the two queries, their order and the snippets. What a person types becomes an expression in `app.chat.query`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+from app.chat.chat import Chat
+from app.chat.database import Database
+from app.chat.query import match_expression
+from app.chat.rows import CHAT_COLUMNS, chat_of
+from app.chat.text import MATCH_BEGIN, MATCH_END
+
+__all__ = ["ANYTHING", "Filter", "Hit", "Search", "Snippet"]
+
+_SNIPPET_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """A stretch of a text and where in it the words were found: pairs of offsets, begin and end, in characters."""
+
+    text: str
+    matches: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A chat in which the words were found: in its title (`message_id` None), else in the newest message with them."""
+
+    chat: Chat
+    message_id: int | None
+    snippet: Snippet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which chats and moments are searched. None: all.
+
+    `model` is the one that answered last in a chat. Moments are milliseconds since 1970, UTC; `until_ms` is the first
+    that is too late. A title is as old as what was last said in its chat.
+    """
+
+    model: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+
+ANYTHING = Filter()
+
+
+class Search:
+    """Finds chats by words."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def find(self, typed: str, narrowed: Filter = ANYTHING, *, limit: int = 50) -> list[Hit]:
+        """Return up to `limit` chats with all the words of `typed`: titles first, then messages, the newest first."""
+        expression = match_expression(typed)
+        if not expression:
+            return []
+        values = {"expression": expression, "tokens": _SNIPPET_TOKENS, "begin": MATCH_BEGIN, "end": MATCH_END}
+        conditions, limits = _conditions(narrowed)
+        with self._database.reading() as connection:
+            return list(islice(_hits(connection, conditions, {**values, **limits}), limit))
+
+
+def _hits(connection: sqlite3.Connection, conditions: str, values: Mapping[str, object]) -> Iterator[Hit]:
+    """One hit a chat. Rows come in the order of the index, so the first ones are there without sorting all."""
+    seen = set()
+    for statement in (_titles(conditions), _contents(conditions)):
+        for row in connection.execute(statement, values):
+            if row["id"] not in seen:
+                seen.add(row["id"])
+                yield Hit(chat_of(row), row["message_id"], snippet_of(row["snippet"]))
+
+
+def _titles(conditions: str) -> str:
+    return f"""SELECT {CHAT_COLUMNS}, NULL AS message_id,
+            snippet(chats_words, 0, :begin, :end, '…', :tokens) AS snippet
+        FROM chats_words JOIN chats ON chats.id = chats_words.rowid
+        WHERE chats_words MATCH :expression AND {conditions.format(moment="chats.updated_ms")}
+        ORDER BY chats_words.rowid DESC"""  # noqa: S608  (all of it is ours)
+
+
+def _contents(conditions: str) -> str:
+    return f"""SELECT {CHAT_COLUMNS}, messages.id AS message_id,
+            snippet(messages_words, 0, :begin, :end, '…', :tokens) AS snippet
+        FROM messages_words
+            JOIN messages ON messages.id = messages_words.rowid
+            JOIN chats ON chats.id = messages.chat_id
+        WHERE messages_words MATCH :expression AND {conditions.format(moment="messages.created_ms")}
+        ORDER BY messages_words.rowid DESC"""  # noqa: S608  (all of it is ours)
+
+
+def _conditions(narrowed: Filter) -> tuple[str, dict[str, object]]:
+    """The conditions of a filter, `{moment}` standing for the column of times, and their values."""
+    wanted = {
+        "chats.model = :model": ("model", narrowed.model),
+        "{moment} >= :since_ms": ("since_ms", narrowed.since_ms),
+        "{moment} < :until_ms": ("until_ms", narrowed.until_ms),
+    }
+    given = {condition: pair for condition, pair in wanted.items() if pair[1] is not None}
+    return " AND ".join(["chats.deleted_ms IS NULL", *given]), dict(given.values())
+
+
+def snippet_of(marked: str) -> Snippet:
+    """Return the snippet that SQLite marked."""
+    text, matches, begin = "", [], 0
+    for piece in marked.replace(MATCH_END, MATCH_BEGIN).split(MATCH_BEGIN):
+        matches.append((begin, begin + len(piece)))
+        text += piece
+        begin = len(text)
+    return Snippet(text, tuple(matches[1::2]))

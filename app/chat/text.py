@@ -1,0 +1,26 @@
+"""Text as the store keeps it.
+
+Owns which characters cannot be kept. What a terminal may be shown is decided in `app.terminal`.
+"""
+
+from __future__ import annotations
+
+__all__ = ["MATCH_BEGIN", "MATCH_END", "provisional_title", "storable"]
+
+# Characters that Unicode keeps for a program's own use: they mark matches, so no stored text has them.
+MATCH_BEGIN = "\ufdd0"
+MATCH_END = "\ufdd1"
+_REPLACEMENT = 0xFFFD
+_UNSTORABLE = dict.fromkeys((0, ord(MATCH_BEGIN), ord(MATCH_END), *range(0xD800, 0xE000)), _REPLACEMENT)
+_TITLE_CHARACTERS = 60
+
+
+def storable(text: str) -> str:
+    """Return `text` with U+FFFD for NUL, lone surrogates and our two marks: SQLite takes the rest as it is."""
+    return text.translate(_UNSTORABLE)
+
+
+def provisional_title(text: str) -> str:
+    """Return what a chat that begins with `text` is called until it gets a better title: at most 60 characters."""
+    words = " ".join(text.split())
+    return words if len(words) <= _TITLE_CHARACTERS else f"{words[: _TITLE_CHARACTERS - 1].rstrip()}…"

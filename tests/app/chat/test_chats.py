@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import pytest
+
+from app.chat.chat import Chat, ChatSettings
+from app.chat.chats import PAGE_SIZE, UnknownChatError
+from app.chat.message import Utterance
+from app.chat.store import ChatStore
+
+
+def test_a_chat_comes_back_as_it_was_made(store: ChatStore) -> None:
+    settings = ChatSettings("Be brief.", {"temperature": 0.5, "top_k": 40, "stop": "\n"})
+    made = store.chats.create(title="Soup", model="guide", settings=settings)
+    assert store.chats.get(made.id) == made
+    assert (made.title, made.model, made.settings, made.leaf_id) == ("Soup", "guide", settings, None)
+
+
+def test_titles_that_sqlite_cannot_keep_are_kept_with_a_mark(store: ChatStore) -> None:
+    made = store.chats.create(title="a\x00b\ud800c")
+    assert made.title == "a\ufffdb\ufffdc"
+
+
+def test_each_change_leaves_the_others_alone(store: ChatStore) -> None:
+    chat_id = store.chats.create(title="old").id
+    store.chats.rename(chat_id, "new")
+    store.chats.pin(chat_id, True)
+    store.chats.archive(chat_id, True)
+    store.chats.use_model(chat_id, "qwen")
+    store.chats.configure(chat_id, ChatSettings("system"))
+    found = store.chats.get(chat_id)
+    assert (found.title, found.is_pinned, found.is_archived, found.model) == ("new", True, True, "qwen")
+    assert found.settings == ChatSettings("system")
+
+
+def _all_pages(store: ChatStore, **options: bool) -> list[Chat]:
+    chats: list[Chat] = []
+    while page := store.chats.page(after=chats[-1] if chats else None, limit=3, **options):
+        chats += page
+    return chats
+
+
+def test_pages_show_every_chat_once_pinned_ones_first(store: ChatStore) -> None:
+    ids = [store.chats.create(title=str(number)).id for number in range(10)]
+    store.chats.pin(ids[4], True)
+    store.messages.add(ids[2], None, Utterance(role="user", content="the latest news"))
+    listed = [chat.id for chat in _all_pages(store)]
+    assert sorted(listed) == ids
+    assert listed[0] == ids[4]
+    assert store.chats.latest() is not None
+    assert [chat.updated_ms for chat in _all_pages(store)[1:]] == sorted(
+        (chat.updated_ms for chat in _all_pages(store)[1:]), reverse=True
+    )
+
+
+def test_archived_chats_have_a_list_of_their_own(store: ChatStore) -> None:
+    kept, archived = store.chats.create(title="kept"), store.chats.create(title="archived")
+    store.chats.archive(archived.id, True)
+    assert [chat.id for chat in store.chats.page()] == [kept.id]
+    assert [chat.id for chat in store.chats.page(archived=True)] == [archived.id]
+
+
+def test_a_page_is_bounded(store: ChatStore) -> None:
+    for _ in range(PAGE_SIZE + 1):
+        store.chats.create()
+    assert len(store.chats.page()) == PAGE_SIZE
+
+
+def test_a_deleted_chat_is_nowhere_until_it_is_restored(store: ChatStore) -> None:
+    chat = store.chats.create(title="gone")
+    store.messages.add(chat.id, None, Utterance(role="user", content="aubergine"))
+    store.chats.delete(chat.id)
+    assert store.chats.page() == []
+    assert store.chats.latest() is None
+    assert store.search.find("aubergine") == []
+    assert store.search.find("gone") == []
+    with pytest.raises(UnknownChatError):
+        store.chats.get(chat.id)
+    assert store.chats.restore(chat.id).title == "gone"
+    assert len(store.search.find("aubergine")) == 1
+
+
+def test_sweeping_forgets_what_was_deleted_long_ago_and_nothing_else(store: ChatStore) -> None:
+    old, kept = store.chats.create(title="old"), store.chats.create(title="kept")
+    parent_id = None
+    for number in range(1_200):  # deeper than SQLite lets triggers go
+        parent_id = store.messages.add(old.id, parent_id, Utterance(role="user", content=f"turn {number}")).id
+    store.chats.delete(old.id)
+    assert store.sweep() == 0
+    assert store.chats.sweep(2**62) == 1
+    with pytest.raises(UnknownChatError):
+        store.chats.restore(old.id)
+    assert store.messages.of(old.id) == ()
+    assert store.chats.get(kept.id) == kept
+
+
+@pytest.mark.parametrize("verb", ["rename", "pin", "delete", "get", "restore", "read", "duplicate"])
+def test_a_chat_that_is_not_there_is_named(store: ChatStore, verb: str) -> None:
+    acts = {
+        "rename": lambda: store.chats.rename(7, "x"),
+        "pin": lambda: store.chats.pin(7, True),
+        "delete": lambda: store.chats.delete(7),
+        "get": lambda: store.chats.get(7),
+        "restore": lambda: store.chats.restore(7),
+        "read": lambda: store.transcripts.read(7),
+        "duplicate": lambda: store.transcripts.duplicate(7),
+    }
+    with pytest.raises(UnknownChatError, match="no chat 7"):
+        acts[verb]()
+
+
+def test_a_duplicate_has_every_branch_and_shares_nothing(store: ChatStore) -> None:
+    chat = store.chats.create(title="two ways")
+    question = store.messages.add(chat.id, None, Utterance(role="user", content="why?"))
+    first = store.messages.add(chat.id, question.id, Utterance(role="assistant", content="because"))
+    store.messages.add(chat.id, question.id, Utterance(role="assistant", content="therefore"))
+    store.messages.show(chat.id, first.id)
+    copy = store.transcripts.read(store.transcripts.duplicate(chat.id).id)
+    store.messages.remove(chat.id, question.id)
+    assert [message.content for message in copy.messages] == ["why?", "because", "therefore"]
+    assert [message.content for message in copy.branch] == ["why?", "because"]
+    assert store.transcripts.read(copy.chat.id) == copy

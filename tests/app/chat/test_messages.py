@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.chat.message import Attachment, State, Utterance
+from app.chat.store import ChatStore
+from app.chat.text import storable
+from quantizer.errors import StorageError
+
+
+def _said(content: str) -> Utterance:
+    return Utterance(role="user", content=content)
+
+
+def test_a_message_comes_back_as_it_was_said(store: ChatStore) -> None:
+    said = Utterance(
+        role="assistant",
+        content="Forty-two.",
+        reasoning="Let me think.",
+        attachments=(Attachment("notes.txt", "a\nb"), Attachment("x.py", "print()", "text/x-python")),
+        model="guide",
+        stats={"decode_tokens_per_s": 12.5, "finish_reason": "stop", "n_output_tokens": 3},
+        state=State.PARTIAL,
+        created_ms=123,
+    )
+    chat_id = store.chats.create().id
+    added = store.messages.add(chat_id, None, said)
+    assert store.messages.of(chat_id) == (added,)
+    assert all(getattr(added, name) == getattr(said, name) for name in Utterance.__dataclass_fields__)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(st.text(st.characters(exclude_categories=())))
+def test_any_text_can_be_said_and_is_found_as_it_is_storable(store: ChatStore, content: str) -> None:
+    chat_id = store.chats.create().id
+    store.messages.add(
+        chat_id, None, Utterance(role="user", content=content, attachments=(Attachment(content, content),))
+    )
+    (message,) = store.messages.of(chat_id)
+    assert message.content == storable(content)
+    message.attachments[0].content.encode()
+
+
+def test_what_is_added_is_shown_and_moves_its_chat_up(store: ChatStore) -> None:
+    chat = store.chats.create()
+    message = store.messages.add(chat.id, None, _said("hello"))
+    found = store.chats.get(chat.id)
+    assert found.leaf_id == message.id
+    assert found.updated_ms >= chat.updated_ms
+    assert message.created_ms >= chat.created_ms
+
+
+def test_an_answer_is_partial_until_it_is_finished(store: ChatStore) -> None:
+    chat_id = store.chats.create().id
+    answer = store.messages.add(chat_id, None, Utterance(role="assistant", content="", state=State.PARTIAL))
+    store.messages.write(answer.id, "Once upon", "hm")
+    (half,) = store.messages.of(chat_id)
+    assert (half.content, half.reasoning, half.state) == ("Once upon", "hm", State.PARTIAL)
+    store.messages.finish(answer.id, "Once upon a time.", "hm.", State.FINISHED, {"n_output_tokens": 4})
+    (whole,) = store.messages.of(chat_id)
+    assert (whole.content, whole.reasoning, whole.state) == ("Once upon a time.", "hm.", State.FINISHED)
+    assert whole.stats == {"n_output_tokens": 4}
+
+
+def test_removing_a_message_removes_what_followed_it_and_shows_what_came_before(store: ChatStore) -> None:
+    chat_id = store.chats.create().id
+    question = store.messages.add(chat_id, None, _said("question"))
+    answer = store.messages.add(chat_id, question.id, _said("answer"))
+    other = store.messages.add(chat_id, question.id, _said("other answer"))
+    store.messages.add(chat_id, answer.id, _said("next question"))
+    store.messages.remove(chat_id, answer.id)
+    assert {message.id for message in store.messages.of(chat_id)} == {question.id, other.id}
+    assert store.chats.get(chat_id).leaf_id == question.id
+
+
+def test_removing_another_branch_leaves_the_one_that_is_shown(store: ChatStore) -> None:
+    chat_id = store.chats.create().id
+    first = store.messages.add(chat_id, None, _said("first"))
+    second = store.messages.add(chat_id, None, _said("second"))
+    store.messages.remove(chat_id, first.id)
+    store.messages.remove(chat_id, first.id)  # another window may have been quicker
+    assert store.chats.get(chat_id).leaf_id == second.id
+
+
+def test_a_parent_of_another_chat_is_refused_and_nothing_is_kept(store: ChatStore) -> None:
+    here, there = store.chats.create(), store.chats.create()
+    message = store.messages.add(there.id, None, _said("there"))
+    with pytest.raises(StorageError, match="no longer there"):
+        store.messages.add(here.id, message.id, _said("here"))
+    assert store.messages.of(here.id) == ()
+    store.messages.add(here.id, None, _said("and goes on"))

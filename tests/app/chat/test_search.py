@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.chat.message import State, Utterance
+from app.chat.search import Filter, snippet_of
+from app.chat.store import ChatStore
+from app.chat.text import MATCH_BEGIN, MATCH_END, storable
+
+
+def _chat(store: ChatStore, title: str, *contents: str, model: str = "", created_ms: int = 0) -> int:
+    chat_id, parent_id = store.chats.create(title=title, model=model).id, None
+    for content in contents:
+        said = Utterance(role="user", content=content, created_ms=created_ms)
+        parent_id = store.messages.add(chat_id, parent_id, said).id
+    return chat_id
+
+
+def _found(store: ChatStore, typed: str, narrowed: Filter | None = None) -> list[int]:
+    return [hit.chat.id for hit in store.search.find(typed, narrowed or Filter())]
+
+
+def test_words_are_found_while_they_are_typed_without_case_or_accents(store: ChatStore) -> None:
+    chat_id = _chat(store, "", "Das Café öffnet um acht")
+    for typed in ("c", "caf", "CAFE", "offnet caf", '"offnet um"', "acht "):
+        assert _found(store, typed) == [chat_id], typed
+    for typed in ("afé", "um caff", '"um offnet"', "ach "):
+        assert _found(store, typed) == [], typed
+
+
+def test_a_snippet_says_where_the_words_are(store: ChatStore) -> None:
+    _chat(store, "", "word " * 100 + "the needle in it" + " word" * 100)
+    (hit,) = store.search.find("needle")
+    (match,) = hit.snippet.matches
+    assert hit.snippet.text[slice(*match)] == "needle"
+    assert hit.snippet.text.startswith("…")
+    assert len(hit.snippet.text) < 200
+
+
+@given(st.lists(st.tuples(st.text(), st.text())))
+def test_marks_become_offsets(pieces: list[tuple[str, str]]) -> None:
+    clean = [(storable(before), storable(match)) for before, match in pieces]
+    found = snippet_of("".join(f"{before}{MATCH_BEGIN}{match}{MATCH_END}" for before, match in clean))
+    assert found.text == "".join(before + match for before, match in clean)
+    assert [found.text[slice(*offsets)] for offsets in found.matches] == [match for _, match in clean]
+
+
+def test_a_chat_is_found_once_by_its_newest_message_and_titles_come_first(store: ChatStore) -> None:
+    spoken = _chat(store, "dinner", "soup today", "more soup")
+    titled = _chat(store, "soup", "what shall I cook")
+    hits = store.search.find("soup")
+    assert [hit.chat.id for hit in hits] == [titled, spoken]
+    assert hits[0].message_id is None
+    assert hits[1].message_id == store.messages.of(spoken)[-1].id
+
+
+def test_the_newest_message_comes_first_and_no_more_than_asked(store: ChatStore) -> None:
+    ids = [_chat(store, "", f"soup {number}") for number in range(5)]
+    assert [hit.chat.id for hit in store.search.find("soup", limit=2)] == [ids[4], ids[3]]
+
+
+def test_a_search_is_narrowed_by_model_and_moment(store: ChatStore) -> None:
+    old = _chat(store, "", "soup", model="guide", created_ms=1_000)
+    new = _chat(store, "", "soup", model="qwen", created_ms=2_000)
+    assert _found(store, "soup", Filter(model="guide")) == [old]
+    assert _found(store, "soup", Filter(since_ms=2_000)) == [new]
+    assert _found(store, "soup", Filter(until_ms=2_000)) == [old]
+    assert _found(store, "soup", Filter(model="guide", since_ms=2_000)) == []
+
+
+def test_what_is_renamed_rewritten_or_removed_is_found_as_it_is_now(store: ChatStore) -> None:
+    chat_id = _chat(store, "before")
+    store.chats.rename(chat_id, "after")
+    answer = store.messages.add(chat_id, None, Utterance(role="assistant", content="fir", state=State.PARTIAL))
+    store.messages.write(answer.id, "first half")
+    assert (_found(store, "before"), _found(store, "after"), _found(store, "half")) == ([], [chat_id], [chat_id])
+    store.messages.finish(answer.id, "second", "", State.FINISHED, {})
+    assert (_found(store, "half"), _found(store, "second")) == ([], [chat_id])
+    store.messages.remove(chat_id, answer.id)
+    assert _found(store, "second") == []
+
+
+@pytest.mark.parametrize("typed", ["", " ", "!!!", '"', "…"])
+def test_nothing_to_look_for_finds_nothing(store: ChatStore, typed: str) -> None:
+    _chat(store, "!!!", "…")
+    assert _found(store, typed) == []
