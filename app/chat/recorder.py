@@ -1,0 +1,75 @@
+"""An answer kept while it is written: a kill costs at most its last second.
+
+Owns the pace of saving. Where the text comes from and who shows it, it does not know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from types import TracebackType
+
+from app.chat.message import Message, Scalar, State, Utterance
+from app.chat.store import ChatStore
+from app.chat.store_thread import StoreThread
+from quantizer.errors import StorageError
+
+__all__ = ["SAVED_AFTER_S", "AnswerRecorder"]
+
+SAVED_AFTER_S = 0.5  # text waits for this long, and then for the disk: together under a second
+
+
+class AnswerRecorder:
+    """An async context manager that keeps the answer to one message; `message` is what is kept of it.
+
+    The answer is partial from the first moment on and stays so unless `finish` says otherwise: whatever ends the
+    process leaves nothing to mend. Leaving the block saves all of it, and raises StorageError when that fails.
+    """
+
+    def __init__(self, thread: StoreThread, chat_id: int, parent_id: int | None, model: str = "") -> None:
+        self._thread = thread
+        self._place = chat_id, parent_id, Utterance(role="assistant", content="", model=model, state=State.PARTIAL)
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._has_news = asyncio.Event()
+        self._outcome: tuple[State, Mapping[str, Scalar]] = (State.PARTIAL, {})
+
+    async def __aenter__(self) -> AnswerRecorder:
+        self.message: Message = await self._thread.do(lambda store: store.messages.add(*self._place))
+        self._saving = asyncio.create_task(self._save_along())
+        return self
+
+    def write(self, content: str, reasoning: str = "") -> None:
+        """Take in what the answer went on with. Never waits."""
+        self._content.append(content)
+        self._reasoning.append(reasoning)
+        self._has_news.set()
+
+    def finish(self, state: State, stats: Mapping[str, Scalar]) -> None:
+        """Say how the answer ended, before the block is left."""
+        self._outcome = state, stats
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._saving.cancel()
+        await asyncio.shield(self._thread.do(self._end))
+
+    async def _save_along(self) -> None:
+        while True:
+            await self._has_news.wait()
+            await asyncio.sleep(SAVED_AFTER_S)
+            self._has_news.clear()
+            try:
+                await self._thread.do(self._save)
+            except StorageError:  # tried again, and reported if the last save fails too
+                self._has_news.set()
+
+    def _save(self, store: ChatStore) -> None:
+        store.messages.write(self.message.id, *self._text())
+
+    def _end(self, store: ChatStore) -> None:
+        store.messages.finish(self.message.id, *self._text(), *self._outcome)
+
+    def _text(self) -> tuple[str, str]:
+        return "".join(self._content), "".join(self._reasoning)

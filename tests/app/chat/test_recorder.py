@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from app.chat import recorder
+from app.chat.message import Message, State, Utterance
+from app.chat.recorder import AnswerRecorder
+from app.chat.store import ChatStore
+from app.chat.store_thread import StoreThread
+from quantizer.errors import StorageError
+
+
+@pytest.fixture
+async def thread(tmp_path: Path) -> AsyncIterator[StoreThread]:
+    async with StoreThread(tmp_path) as opened:
+        yield opened
+
+
+async def _question(thread: StoreThread) -> tuple[int, int]:
+    chat = await thread.do(lambda store: store.chats.create())
+    said = Utterance(role="user", content="why?")
+    return chat.id, (await thread.do(lambda store: store.messages.add(chat.id, None, said))).id
+
+
+def _last(tmp_path: Path, chat_id: int) -> Message:
+    with ChatStore(tmp_path) as window:
+        return window.messages.of(chat_id)[-1]
+
+
+async def _eventually(tmp_path: Path, chat_id: int, content: str) -> Message:
+    """Look from another window until the last message has this content."""
+    for _ in range(500):
+        if (seen := _last(tmp_path, chat_id)).content == content:
+            return seen
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"{content!r} was not saved")
+
+
+async def test_another_window_sees_the_text_while_it_is_written(thread: StoreThread, tmp_path: Path) -> None:
+    place = await _question(thread)
+    async with AnswerRecorder(thread, *place, "guide") as answer:
+        answer.write("Because ")
+        answer.write("it is so", "hm")
+        seen = await _eventually(tmp_path, place[0], "Because it is so")
+        assert (seen.reasoning, seen.state, seen.model) == ("hm", State.PARTIAL, "guide")
+        answer.finish(State.FINISHED, {"n_output_tokens": 4})
+    whole = _last(tmp_path, place[0])
+    assert (whole.content, whole.state, whole.stats) == ("Because it is so", State.FINISHED, {"n_output_tokens": 4})
+
+
+async def test_an_answer_that_is_cancelled_keeps_all_that_came_of_it(thread: StoreThread, tmp_path: Path) -> None:
+    place = await _question(thread)
+    has_begun = asyncio.Event()
+
+    async def answering() -> None:
+        async with AnswerRecorder(thread, *place) as answer:
+            answer.write("Half an ans")
+            has_begun.set()
+            await asyncio.sleep(60)
+
+    task = asyncio.create_task(answering())
+    await has_begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    kept = _last(tmp_path, place[0])
+    assert (kept.content, kept.state) == ("Half an ans", State.PARTIAL)
+
+
+async def test_an_answer_without_a_word_is_partial_and_shown(thread: StoreThread, tmp_path: Path) -> None:
+    chat_id, question_id = await _question(thread)
+    async with AnswerRecorder(thread, chat_id, question_id) as answer:
+        pass
+    kept = _last(tmp_path, chat_id)
+    assert (kept.id, kept.parent_id, kept.state) == (answer.message.id, question_id, State.PARTIAL)
+    with ChatStore(tmp_path) as window:
+        assert window.chats.get(chat_id).leaf_id == kept.id
+
+
+async def test_a_save_that_fails_is_tried_again(
+    thread: StoreThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "SAVED_AFTER_S", 0.01)
+    place = await _question(thread)
+    n_failures = 3
+    save = AnswerRecorder._save
+
+    def failing_at_first(self: AnswerRecorder, store: ChatStore) -> None:
+        nonlocal n_failures
+        n_failures -= 1
+        if n_failures > 0:
+            raise StorageError("The disk is full.")
+        save(self, store)
+
+    monkeypatch.setattr(AnswerRecorder, "_save", failing_at_first)
+    async with AnswerRecorder(thread, *place) as answer:
+        answer.write("text")
+        await _eventually(tmp_path, place[0], "text")
+
+
+async def test_the_loop_goes_on_while_the_disk_is_busy(thread: StoreThread, tmp_path: Path) -> None:
+    place = await _question(thread)
+    with ChatStore(tmp_path) as other, other._database.writing():
+        adding = asyncio.create_task(
+            thread.do(lambda store: store.messages.add(*place, Utterance(role="user", content="late")))
+        )
+        for _ in range(10):
+            await asyncio.sleep(0.005)
+        assert not adding.done()
+    assert (await adding).content == "late"
+
+
+async def test_what_was_asked_of_the_store_is_done_before_it_closes(tmp_path: Path) -> None:
+    async with StoreThread(tmp_path) as thread:
+        asked = [asyncio.create_task(thread.do(lambda store: store.chats.create())) for _ in range(5)]
+        await asyncio.sleep(0)
+    assert len(await asyncio.gather(*asked)) == 5

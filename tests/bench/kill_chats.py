@@ -1,0 +1,41 @@
+"""Kills a process that writes chats at random moments, and looks for what it was told is kept.
+
+    uv run python tests/bench/kill_chats.py [--kills 100]
+
+Fails the run when the database is damaged, when an acknowledged message is missing or other than it was, or when more
+than the last second of a running answer is lost. Seeded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "app" / "chat"))
+
+from killed_writer import kill_a_writer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=100)
+    options = parser.parse_args()
+    chance = random.Random(1)
+    trials = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(options.kills):
+            trials.append(kill_a_writer(Path(folder, str(number)), chance.uniform(0, 3)))
+            for fault in trials[-1].faults:
+                print(f"kill {number}: {fault}", flush=True)
+    n_faulty = sum(bool(trial.faults) for trial in trials)
+    print(f"{options.kills - n_faulty} of {options.kills} kills as they should be")
+    print(f"acknowledged messages: {sum(trial.n_acknowledged for trial in trials):,}, all there unless told above")
+    print(f"longest wait of text that was lost: {max(trial.lost_s for trial in trials):.2f} s")
+    sys.exit(n_faulty > 0)
+
+
+if __name__ == "__main__":
+    main()
