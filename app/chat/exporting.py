@@ -1,0 +1,40 @@
+"""Chats -> a file in one of the formats for export.
+
+Owns the table of formats, and that a file stands under its name only when it is whole.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from app.chat.chat import Transcript
+from app.chat.formats.markdown import markdown
+from app.chat.formats.own import own_json
+from app.chat.formats.page import page
+from quantizer.errors import StorageError
+
+__all__ = ["EXPORTS", "export_to"]
+
+Export = Callable[[Iterable[Transcript]], Iterator[str]]
+EXPORTS: Mapping[str, Export] = {"markdown": markdown, "json": own_json, "html": page}
+
+
+def export_to(path: Path, pieces: Iterable[str]) -> None:
+    """Write `pieces` to `path`. Raises StorageError when something is there already, or the disk refuses."""
+    if os.path.lexists(path):
+        raise StorageError(f"{path} is there already.", "Name another file.")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("x", encoding="utf-8", newline="\n") as file:
+            file.writelines(pieces)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise StorageError(f"{path} could not be written: {error.strerror}.", "Name another file.") from error
+    finally:
+        with suppress(OSError):  # where nothing can be made, nothing can be removed
+            partial.unlink(missing_ok=True)

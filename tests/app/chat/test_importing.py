@@ -1,0 +1,241 @@
+"""Files from elsewhere: what fits is taken in, what does not is told, and nothing in them can do harm."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.chat import importing
+from app.chat.formats.reading import LeftOut, Reading
+from app.chat.importing import read_chats
+from app.chat.store import ChatStore
+from quantizer.errors import UserError
+
+
+def _file(tmp_path: Path, content: object) -> Path:
+    path = tmp_path / "chats.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return path
+
+
+def _only(tmp_path: Path, content: object) -> Reading:
+    (item,) = read_chats(_file(tmp_path, content))
+    assert isinstance(item, Reading), item
+    return item
+
+
+def _said(reading: Reading) -> list[tuple[str, str]]:
+    return [(message.role, message.content) for message in reading.transcript.branch]
+
+
+def _node(parent: str | None, role: str = "", content: Any = None, **metadata: object) -> dict[str, Any]:
+    message = {
+        "author": {"role": role},
+        "create_time": 1_700_000_000.5,
+        "content": content,
+        "metadata": metadata,
+    }
+    return {"parent": parent, "children": [], "message": message if role else None}
+
+
+def _text(*parts: object) -> dict[str, object]:
+    return {"content_type": "text", "parts": list(parts)}
+
+
+def _chatgpt(**changes: object) -> dict[str, Any]:
+    mapping = {
+        "root": _node(None),
+        "hidden": _node("root", "system", _text("You are ChatGPT.")),
+        "q": _node("hidden", "user", _text("How long do eggs boil?")),
+        "think": _node("q", "assistant", {"content_type": "thoughts", "thoughts": [{"content": "Eggs."}]}),
+        "a1": _node("think", "assistant", _text("Six minutes."), model_slug="gpt-4o"),
+        "a2": _node("q", "assistant", _text("Ten."), model_slug="gpt-4o"),
+    }
+    return {"title": "Eggs", "create_time": 1_700_000_000.5, "mapping": mapping, "current_node": "a1", **changes}
+
+
+def test_a_chat_of_chatgpt_comes_with_its_branches_thoughts_and_times(tmp_path: Path) -> None:
+    found = _only(tmp_path, [_chatgpt()])
+    chat, messages = found.transcript.chat, found.transcript.messages
+    assert _said(found) == [("user", "How long do eggs boil?"), ("assistant", "Six minutes.")]
+    assert sorted(message.content for message in messages) == ["How long do eggs boil?", "Six minutes.", "Ten."]
+    assert next(message for message in messages if message.content == "Six minutes.").reasoning == "Eggs.\n\n"
+    assert (chat.title, chat.model, chat.created_ms) == ("Eggs", "gpt-4o", 1_700_000_000_500)
+    assert found.left_out == ()
+
+
+def test_code_output_and_speech_of_chatgpt_are_kept_and_pictures_are_told(tmp_path: Path) -> None:
+    mapping = {
+        "q": _node(
+            None, "user", {"content_type": "multimodal_text", "parts": [{"asset_pointer": "file://x"}, "What?"]}
+        ),
+        "c": _node("q", "assistant", {"content_type": "code", "language": "python", "text": "print(1)"}),
+        "o": _node("c", "tool", {"content_type": "execution_output", "text": "1"}),
+        "s": _node("o", "user", _text({"content_type": "audio_transcription", "text": "thanks"})),
+    }
+    found = _only(tmp_path, [_chatgpt(mapping=mapping, current_node="s")])
+    assert _said(found) == [
+        ("user", "What?"),
+        ("assistant", "```python\nprint(1)\n```"),
+        ("tool", "1"),
+        ("user", "thanks"),
+    ]
+    assert [fault.place for fault in found.left_out] == ["chat 0.mapping.q.message.content.parts[0]"]
+
+
+def _open_webui() -> dict[str, Any]:
+    thought = (
+        '<details type="reasoning" done="true">\n<summary>Thought</summary>\n&gt; 2 &lt; 3\n&gt; so\n</details>\nYes.'
+    )
+    messages = {
+        "u": {"id": "u", "parentId": None, "role": "user", "content": "Is 2 < 3?", "timestamp": 1_700_000_000},
+        "a": {"id": "a", "parentId": "u", "role": "assistant", "content": thought, "model": "qwen3:8b"},
+    }
+    inner = {
+        "models": ["qwen3:8b"],
+        "params": {"system": "Be exact."},
+        "history": {"messages": messages, "currentId": "a"},
+    }
+    return {"title": "Sums", "chat": inner, "created_at": 1_700_000_000, "pinned": True, "archived": False}
+
+
+def test_a_chat_of_open_webui_comes_with_its_system_prompt_and_thought(tmp_path: Path) -> None:
+    found = _only(tmp_path, [_open_webui()])
+    assert _said(found) == [("user", "Is 2 < 3?"), ("assistant", "Yes.")]
+    assert found.transcript.messages[1].reasoning == "2 < 3\nso"
+    assert found.transcript.chat.settings.system == "Be exact."
+    assert (found.transcript.chat.title, found.transcript.chat.model) == ("Sums", "qwen3:8b")
+    assert found.transcript.chat.is_pinned
+
+
+def test_a_list_of_messages_as_ollama_takes_it_is_one_branch(tmp_path: Path) -> None:
+    messages = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "image_url"}]},
+        {"role": "assistant", "content": "Hello", "thinking": "greet"},
+    ]
+    found = _only(tmp_path, {"model": "llama3.2", "messages": messages})
+    assert _said(found) == [("user", "Hi"), ("assistant", "Hello")]
+    assert found.transcript.messages[1].reasoning == "greet"
+    assert (found.transcript.chat.settings.system, found.transcript.chat.title) == ("Be kind.", "Hi")
+    assert [fault.place for fault in found.left_out] == ["chat 0.messages[1].content[1]"]
+
+
+def test_a_file_may_hold_one_chat_a_line(tmp_path: Path) -> None:
+    lines = "\n".join(json.dumps(_chatgpt(title=str(number))) for number in range(3))
+    titles = [item.transcript.chat.title for item in read_chats(_file(tmp_path, lines)) if isinstance(item, Reading)]
+    assert titles == ["0", "1", "2"]
+
+
+def test_of_a_file_with_bad_chats_the_good_ones_are_taken_and_the_others_told(tmp_path: Path) -> None:
+    bad = _chatgpt(title=["no text"])
+    items = list(read_chats(_file(tmp_path, [_chatgpt(), bad, {"x": 1}, 7, _chatgpt(mapping={}), _chatgpt()])))
+    assert [item.place for item in items if isinstance(item, LeftOut)] == ["chat 1.title", "chat 2", "chat 3", "chat 4"]
+    assert sum(isinstance(item, Reading) for item in items) == 2
+
+
+def test_of_a_file_that_breaks_off_what_came_before_is_taken(tmp_path: Path) -> None:
+    whole = json.dumps([_chatgpt(), _chatgpt()])
+    first, second = read_chats(_file(tmp_path, whole[:-30]))
+    assert isinstance(first, Reading)
+    assert isinstance(second, LeftOut)
+    assert "not JSON from character" in second.why
+
+
+def test_a_circle_of_nodes_is_told_and_the_rest_is_taken(tmp_path: Path) -> None:
+    chat = _chatgpt()
+    chat["mapping"]["x"] = _node("y", "user", _text("round"))
+    chat["mapping"]["y"] = _node("x", "user", _text("and round"))
+    found = _only(tmp_path, [chat])
+    assert len(found.transcript.messages) == 3
+    assert [fault.why for fault in found.left_out] == ["belongs to no branch"] * 2
+
+
+def test_a_very_long_conversation_is_read_without_going_deep(tmp_path: Path, store: ChatStore) -> None:
+    mapping = {str(number): _node(str(number - 1), "user", _text("turn")) for number in range(20_000)}
+    found = _only(tmp_path, [_chatgpt(mapping=mapping, current_node="19999")])
+    chat = store.transcripts.insert(found.transcript)
+    assert len(store.transcripts.read(chat.id).branch) == 20_000
+
+
+@pytest.mark.parametrize(
+    ("content", "cause"),
+    [
+        ("", "holds no chat"),
+        ("[]", "holds no chat"),
+        ("[{}]", "chat 0 is no chat of localllm, ChatGPT"),
+        ("{", "not JSON from character"),
+        ("[" * 100_000, "not JSON from character"),
+        ('[{"format": "localllm-chat", "version": 2}]', "update it"),
+        ('{"messages": [{"role": "user", "content": NaN}]}', "not JSON"),
+        ('{"messages": [{"role": "wizard", "content": ""}]}', "is none of assistant"),
+    ],
+)
+def test_a_file_without_a_chat_is_refused_with_the_reason(tmp_path: Path, content: str, cause: str) -> None:
+    with pytest.raises(UserError) as refused:
+        list(read_chats(_file(tmp_path, content)))
+    assert cause in refused.value.cause
+
+
+def test_files_that_are_no_text_are_refused_with_a_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "export"
+    for data, cause in ((b"PK\x03\x04", "ZIP"), (b"[\xff]", "byte 1 is wrong")):
+        path.write_bytes(data)
+        with pytest.raises(UserError, match=cause):
+            list(read_chats(path))
+    monkeypatch.setattr(importing, "MAX_FILE_BYTES", 2)
+    with pytest.raises(UserError, match="larger"):
+        list(read_chats(path))
+    with pytest.raises(UserError, match="cannot be read"):
+        list(read_chats(tmp_path / "none"))
+
+
+def _seeds() -> list[Any]:
+    own = {"format": "localllm-chat", "version": 1, "messages": [{"id": 1, "role": "user", "content": "x"}]}
+    return [_chatgpt(), _open_webui(), own, {"messages": [{"role": "user", "content": "x"}]}]
+
+
+_JUNK = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+_JUNK |= (
+    st.text(st.characters(exclude_categories=()), max_size=5)
+    | st.builds(list)
+    | st.builds(dict)
+    | st.builds(lambda: [{}])
+)
+
+
+@st.composite
+def mutants(draw: st.DrawFn) -> Any:
+    """A chat of a known format with something else in a few of its places."""
+    chat = json.loads(json.dumps(draw(st.sampled_from(_seeds()))))
+    for _ in range(draw(st.integers(1, 4))):
+        place = chat
+        while True:
+            keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+            if not keys:
+                break
+            key = draw(st.sampled_from(keys))
+            if not isinstance(place[key], dict | list) or draw(st.integers(0, 3)) == 0:
+                place[key] = draw(_JUNK)
+                break
+            place = place[key]
+    return chat
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300, deadline=None)
+@given(mutants())
+def test_whatever_a_file_holds_is_taken_in_or_told(tmp_path: Path, store: ChatStore, chat: Any) -> None:
+    try:
+        items = list(read_chats(_file(tmp_path, [chat])))
+    except UserError:
+        return
+    for item in items:
+        if isinstance(item, Reading):
+            kept = store.transcripts.read(store.transcripts.insert(item.transcript).id)
+            assert len(kept.messages) == len(item.transcript.messages)
+            assert [message.role for message in kept.branch] == [role for role, _ in _said(item)]
