@@ -20,6 +20,8 @@ from app.settings import Settings
 from tui.backend import local_service
 from tui.commands import COMMANDS
 from tui.connection import Connection
+from tui.keeper import Keeper, Unkept
+from tui.kept_chat import KeptChat
 from tui.meter import Clock
 from tui.screens.chat import ChatScreen
 
@@ -27,15 +29,16 @@ __all__ = ["LocalllmApp", "run"]
 
 
 class LocalllmApp(App[None]):
-    """localllm in a terminal. It paints first and connects then; whoever runs it closes the connection."""
+    """localllm in a terminal. It paints first and connects then; whoever runs it closes the connection and the
+    keeper."""
 
     TITLE = "localllm"
     DEFAULT_MODE = "chat"
 
-    def __init__(self, connection: Connection, clock: Clock = time.monotonic) -> None:
+    def __init__(self, connection: Connection, keeper: Keeper | None = None, clock: Clock = time.monotonic) -> None:
         super().__init__()
         self.animation_level = "none"
-        self.add_mode("chat", partial(ChatScreen, connection, clock))
+        self.add_mode("chat", partial(ChatScreen, connection, keeper or Unkept(), clock))
 
     def on_mount(self) -> None:
         self.call_after_refresh(self._import_what_answers_need)
@@ -58,8 +61,11 @@ def run(settings: Settings) -> int:
 
 
 async def _run(settings: Settings) -> int:
-    async with Connection(local_service(settings), settings.model) as connection:
-        app = LocalllmApp(connection)
+    async with (
+        KeptChat(settings.data_dir) as keeper,
+        Connection(local_service(settings), settings.model) as connection,
+    ):
+        app = LocalllmApp(connection, keeper)
         _leave_when_told_to(app)
         await app.run_async()
         return app.return_code or 0

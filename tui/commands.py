@@ -77,7 +77,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         id="new",
         title="New chat",
-        tooltip="Start an empty chat and forget this one",
+        tooltip="Start an empty chat; this one is kept",
         keys="ctrl+n",
         slash="new",
         run=lambda chat, _: chat.new_chat(),

@@ -14,6 +14,7 @@ from textual.pilot import Pilot
 from app.client_fake import ScriptedClient
 from tui.app import LocalllmApp
 from tui.connection import Connection
+from tui.keeper import Keeper
 
 PATIENCE_S = 20.0
 
@@ -74,9 +75,11 @@ def sitting() -> Sitting:
     """Sit down at the app whose service is the given scripted client; the clock stands still."""
 
     @asynccontextmanager
-    async def sit_down(client: ScriptedClient, size: tuple[int, int] = (80, 24)) -> AsyncIterator[Person]:
+    async def sit_down(
+        client: ScriptedClient, size: tuple[int, int] = (80, 24), keeper: Keeper | None = None
+    ) -> AsyncIterator[Person]:
         async with Connection(client.opened, "guide") as connection:
-            app = LocalllmApp(connection, clock=lambda: 0.0)
+            app = LocalllmApp(connection, keeper, clock=lambda: 0.0)
             async with app.run_test(size=size, notifications=True) as pilot:
                 yield Person(pilot)
 

@@ -6,6 +6,7 @@ Owns what may be done when. What is said and how an answer runs lives in `tui.se
 
 from __future__ import annotations
 
+import asyncio
 from inspect import isawaitable
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,10 @@ from textual.screen import Screen
 from textual.worker import Worker, WorkerCancelled
 
 from app.terminal import printable
+from quantizer.errors import StorageError
 from tui.commands import bindings, command_named, slash_command
 from tui.connection import Connection
+from tui.keeper import Keeper
 from tui.meter import Clock
 from tui.session import ChatSession
 from tui.widgets.prompt_input import PromptInput
@@ -39,11 +42,12 @@ class ChatScreen(Screen[None]):
     class ConnectionChanged(Message):
         """The connection has a new state."""
 
-    def __init__(self, connection: Connection, clock: Clock) -> None:
+    def __init__(self, connection: Connection, keeper: Keeper, clock: Clock) -> None:
         super().__init__()
         self._connection = connection
-        self._session = ChatSession(connection, clock, self._show_status)
+        self._session = ChatSession(connection, keeper, clock, self._show_status)
         self._answering: Worker[None] | None = None
+        self._is_reopened = asyncio.Event()
         self._seen_notices: set[str] = set()
 
     def compose(self) -> ComposeResult:
@@ -56,6 +60,7 @@ class ChatScreen(Screen[None]):
         self._show_status()
         self._connection.watch(self._post_connection_changed)
         self.call_after_refresh(self._connection.start)
+        self.call_after_refresh(self.run_worker, self._reopen, group="reopen")
 
     @property
     def transcript(self) -> Transcript:
@@ -114,15 +119,17 @@ class ChatScreen(Screen[None]):
 
     async def answer_again(self) -> None:
         """Ask the last question again; when there is none, connect again."""
+        await self._is_reopened.wait()
         await self.stop_answer()
-        if question := self._session.conversation.take_back():
+        if question := self._session.take_back():
             await self.transcript.drop_last_turn()
             self.ask(question)
         else:
             self._connection.start()
 
     async def new_chat(self) -> None:
-        """Forget this chat and start an empty one."""
+        """Leave this chat and start an empty one."""
+        await self._is_reopened.wait()
         await self.stop_answer()
         self._session.start_over()
         await self.transcript.clear()
@@ -137,6 +144,7 @@ class ChatScreen(Screen[None]):
 
     async def set_system_prompt(self, text: str) -> None:
         """Set the system prompt of this chat, or show it."""
+        await self._is_reopened.wait()
         conversation = self._session.conversation
         conversation.system = text or conversation.system
         current = conversation.system
@@ -163,7 +171,18 @@ class ChatScreen(Screen[None]):
 
     # What comes from the service and from the model
 
+    async def _reopen(self) -> None:
+        """Show the chat that was kept last."""
+        try:
+            await self._session.reopen()
+            await self.transcript.restore(self._session.conversation.exchanges)
+        except StorageError as error:
+            await self.transcript.add_error(error)
+        finally:
+            self._is_reopened.set()
+
     async def _answer(self, question: str) -> None:
+        await self._is_reopened.wait()
         turn = await self.transcript.add_turn(question)
         await self._session.answer(question, turn)
 

@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from tui.conversation import Ending
+from tui.conversation import Ending, Exchange
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -32,16 +32,30 @@ def _parser() -> MarkdownIt:
     return MarkdownIt("gfm-like", {"html": False})
 
 
-class Answer(Vertical):
-    """Markdown that grows. What it is given must be fit for a terminal already."""
+def _folded(text: str) -> Static:
+    """Return Markdown in one widget. Links show their whole address, and no escape sequence carries one."""
+    from rich.markdown import Markdown as RichMarkdown
 
-    def __init__(self) -> None:
+    return Static(RichMarkdown(text, hyperlinks=False))
+
+
+class Answer(Vertical):
+    """Markdown that grows, or `said` another time and folded. What it is given must be fit for a terminal already."""
+
+    def __init__(self, said: Exchange | None = None) -> None:
         super().__init__()
-        self.text = ""
+        self.text = said.answer if said else ""
+        self._said = said
         self._stream: MarkdownStream | None = None
 
     def compose(self) -> ComposeResult:
-        yield Static(_WAITING, markup=False, classes="mark")
+        if self._said is None:
+            yield Static(_WAITING, markup=False, classes="mark")
+            return
+        yield _folded(self.text)
+        mark = Static(_MARKS[self._said.ending], markup=False, classes="mark")
+        mark.display = bool(_MARKS[self._said.ending])
+        yield mark
 
     @property
     def _mark(self) -> Static:
@@ -63,12 +77,10 @@ class Answer(Vertical):
 
     async def fold(self) -> None:
         """Become one widget: a Markdown document costs about twenty, and hundreds of them freeze the app."""
-        from rich.markdown import Markdown as RichMarkdown
         from textual.widgets import Markdown
 
         for document in self.query(Markdown):
-            # Links show their whole address, and no escape sequence carries one.
-            await self.mount(Static(RichMarkdown(self.text, hyperlinks=False)), before=document)
+            await self.mount(_folded(self.text), before=document)
             await document.remove()
 
     async def _begin(self) -> MarkdownStream:

@@ -6,7 +6,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 
 from quantizer.errors import UserError
-from tui.conversation import Ending
+from tui.conversation import Ending, Exchange
 from tui.widgets.answer import Answer
 from tui.widgets.error_panel import ErrorPanel
 from tui.widgets.question import Question
@@ -15,15 +15,19 @@ __all__ = ["Turn"]
 
 
 class Turn(Vertical):
-    """A question, its answer and, when there was one, the error; fulfils `tui.session.AnswerView`."""
+    """A question, its answer and, when there was one, the error; fulfils `tui.session.AnswerView`.
 
-    def __init__(self, question: str) -> None:
+    `said` is what came of the question another time.
+    """
+
+    def __init__(self, question: str, said: Exchange | None = None) -> None:
         super().__init__()
         self._question = question
+        self._said = said
 
     def compose(self) -> ComposeResult:
         yield Question(self._question)
-        yield Answer()
+        yield Answer(self._said)
 
     @property
     def answer(self) -> Answer:

@@ -1,0 +1,175 @@
+"""What was said is there again: after quitting, after a stop, after a kill, in every branch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.chat.message import Message, State, Utterance
+from app.chat.store import ChatStore
+from app.client_fake import ScriptedClient, ScriptedReply
+from quantizer.errors import StorageError
+from tui import kept_chat
+from tui.conversation import Conversation, Ending, Exchange
+from tui.kept_chat import KeptChat, exchange_of, turns_of
+
+
+def _kept(data_dir: Path) -> list[Message]:
+    with ChatStore(data_dir) as store:
+        chat = store.chats.latest()
+        return list(store.messages.of(chat.id)) if chat else []
+
+
+def _shown(data_dir: Path) -> list[tuple[str, str]]:
+    with ChatStore(data_dir) as store:
+        chat = store.chats.latest()
+        assert chat is not None
+        return [(message.role, message.content) for message in store.transcripts.read(chat.id).branch]
+
+
+async def test_person_quits_and_finds_the_chat_there_again_and_goes_on(sitting, tmp_path):
+    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+        await person.asks("Who are you?")
+        await person.sees("Hello.", "48.0 tok/s")
+    later = ScriptedClient(ScriptedReply(deltas=("Still me.",)))
+    async with KeptChat(tmp_path) as keeper, sitting(later, keeper=keeper) as person:
+        await person.sees("Who are you?", "Hello.")
+        await person.asks("And now?")
+        await person.sees("Still me.")
+    assert [message.content for message in later.requests[0]] == ["Who are you?", "Hello.", "And now?"]
+    assert [content for _, content in _shown(tmp_path)] == ["Who are you?", "Hello.", "And now?", "Still me."]
+    first_answer = _kept(tmp_path)[1]
+    assert (first_answer.model, first_answer.stats["decode_tokens_per_s"]) == ("guide", 48.0)
+
+
+async def test_a_stopped_answer_is_kept_as_partial(sitting, tmp_path):
+    client = ScriptedClient(ScriptedReply(deltas=("Kept ", "half ", "never"), pause_after=2))
+    async with KeptChat(tmp_path) as keeper, sitting(client, keeper=keeper) as person:
+        await person.asks("go")
+        await person.sees("Kept half")
+        await person.presses("escape")
+        await person.sees("stopped")
+    assert [(message.content, message.state) for message in _kept(tmp_path)][1:] == [("Kept half ", State.PARTIAL)]
+
+
+async def test_quitting_in_mid_answer_keeps_what_came_of_it(sitting, tmp_path):
+    client = ScriptedClient(ScriptedReply(deltas=("Half.", "never"), pause_after=1))
+    async with KeptChat(tmp_path) as keeper, sitting(client, keeper=keeper) as person:
+        await person.asks("go")
+        await person.sees("Half.")
+    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+        await person.sees("go", "Half.", "stopped")
+
+
+async def test_an_answer_made_again_is_a_sibling_of_the_first(sitting, tmp_path):
+    client = ScriptedClient(ScriptedReply(deltas=("First try.",)), ScriptedReply(deltas=("Second try.",)))
+    async with KeptChat(tmp_path) as keeper, sitting(client, keeper=keeper) as person:
+        await person.asks("again?")
+        await person.sees("First try.")
+        await person.presses("ctrl+r")
+        await person.sees("Second try.")
+    question, first, second = _kept(tmp_path)
+    assert first.parent_id == second.parent_id == question.id
+    assert _shown(tmp_path) == [("user", "again?"), ("assistant", "Second try.")]
+
+
+async def test_of_a_long_chat_the_end_is_shown_and_the_model_is_told_all(sitting, tmp_path):
+    with ChatStore(tmp_path) as store:
+        chat, leaf_id = store.chats.create(), None
+        for number in range(50):
+            for role in ("user", "assistant"):
+                leaf_id = store.messages.add(chat.id, leaf_id, Utterance(role=role, content=f"{role} {number}")).id
+    client = ScriptedClient()
+    async with KeptChat(tmp_path) as keeper, sitting(client, (80, 200), keeper=keeper) as person:
+        await person.sees("not shown: 30.", "user 30", "assistant 49")
+        assert "assistant 29" not in person.screen_text
+        await person.asks("on")
+        await person.sees("Hello.")
+    assert len(client.requests[0]) == 101
+
+
+async def test_a_new_chat_is_another_one_and_the_old_one_stays(sitting, tmp_path):
+    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+        await person.asks("the first")
+        await person.sees("Hello.")
+        await person.presses("ctrl+n")
+        await person.asks("the second")
+        await person.sees("Hello.")
+    with ChatStore(tmp_path) as store:
+        assert sorted(chat.title for chat in store.chats.page()) == ["the first", "the second"]
+
+
+async def test_the_system_prompt_comes_back_with_the_chat(sitting, tmp_path):
+    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+        await person.asks("/system Be kind.")
+        await person.asks("hi")
+        await person.sees("Hello.")
+    async with KeptChat(tmp_path) as keeper:
+        assert (await keeper.reopen()).system == "Be kind."
+
+
+async def test_a_store_that_cannot_be_used_is_told_of_and_no_question_is_lost_in_it(sitting, tmp_path):
+    (tmp_path / "chats.db").write_bytes(b"my diary" * 1000)
+    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+        await person.sees("The file is no database.", "Nothing was deleted")
+        await person.asks("hi")
+        await person.sees("hi", "not complete")
+
+
+async def test_a_question_that_was_not_kept_is_kept_when_it_is_asked_again(sitting, tmp_path, monkeypatch):
+    client = ScriptedClient()
+    async with KeptChat(tmp_path) as keeper, sitting(client, keeper=keeper) as person:
+        await person.asks("first")
+        await person.sees("Hello.")
+        with monkeypatch.context() as full:
+            full.setattr(kept_chat, "_ask", _fail)
+            await person.asks("second")
+            await person.sees("The disk is full.", "not complete")
+        await person.presses("ctrl+r")
+        await person.no_longer_sees("The disk is full.")
+        await person.sees("ready")
+    assert [content for _, content in _shown(tmp_path)] == ["first", "Hello.", "second", "Hello."]
+    assert len(client.requests) == 2
+
+
+def _fail(*_: object) -> None:
+    raise StorageError("The disk is full.")
+
+
+def _message(number: int, role: str, content: str, **fields: object) -> Message:
+    return Message(id=number, parent_id=number - 1 or None, role=role, content=content, **fields)
+
+
+@pytest.mark.parametrize(
+    ("branch", "exchanges"),
+    [
+        ([], []),
+        ([_message(1, "user", "a")], [Exchange("a", "", Ending.STOPPED)]),
+        ([_message(1, "assistant", "A \x1b[2J")], [Exchange("", "A [2J", Ending.COMPLETE)]),
+        (
+            [
+                _message(1, "user", "a"),
+                _message(2, "assistant", "A"),
+                _message(3, "tool", "1"),
+                _message(4, "assistant", "B", stats={"finish_reason": "length"}),
+                _message(5, "user", "b"),
+                _message(6, "assistant", "C", state=State.PARTIAL),
+            ],
+            [Exchange("a", "A\n\n1\n\nB", Ending.CUT), Exchange("b", "C", Ending.STOPPED)],
+        ),
+    ],
+)
+def test_any_branch_can_be_shown(branch, exchanges):
+    assert [exchange_of(turn) for turn in turns_of(branch)] == exchanges
+
+
+async def test_a_chat_taken_in_from_elsewhere_can_be_gone_on_with(tmp_path):
+    with ChatStore(tmp_path) as store:
+        chat = store.chats.create(title="imported")
+        store.messages.add(chat.id, None, Utterance(role="assistant", content="How can I help?"))
+    async with KeptChat(tmp_path) as keeper:
+        assert await keeper.reopen() == Conversation("", [Exchange("", "How can I help?", Ending.COMPLETE)])
+        async with keeper.exchange("like this", "guide", "") as recording:
+            recording.write("Fine.")
+    assert [content for _, content in _shown(tmp_path)] == ["How can I help?", "like this", "Fine."]
