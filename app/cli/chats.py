@@ -26,7 +26,7 @@ _limit_option = click.option("--limit", type=click.IntRange(1, 10_000), default=
 _chat_ids = click.argument("chat_ids", type=int, nargs=-1, required=True, metavar="ID...")
 
 
-@click.group()
+@click.group(epilog="Example: localllm chats search 'kv cache'")
 def chats() -> None:
     """List, search, export and import conversations."""
 

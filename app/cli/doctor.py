@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["doctor"]
 
 
-@click.command()
+@click.command(epilog="Example: localllm doctor guide")
 @click.argument("model", required=False, shell_complete=complete_model)
 @rpc_option
 @click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")

@@ -23,7 +23,7 @@ __all__ = ["CALIBRATION", "gather_on", "imatrix"]
 CALIBRATION = shipped("calibration.txt")
 
 
-@click.command()
+@click.command(epilog="Example: localllm imatrix model-F16.gguf -o model.imatrix.gguf")
 @click.argument("model", required=False, shell_complete=complete_model)
 @click.option("--text", type=click.Path(path_type=Path), help="A UTF-8 text.  [default: one that ships with localllm]")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write.  [default: <name>.imatrix.gguf]")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["judge"]
 
 
-@click.command()
+@click.command(epilog="Example: localllm judge model-Q4_K_M.gguf --against model-F16.gguf")
 @click.argument("model", shell_complete=complete_model)
 @click.option("--against", metavar="REFERENCE", help="The same model in a better type, such as F16.")
 @click.option("--text", type=click.Path(path_type=Path), help="A UTF-8 text.  [default: one that ships with localllm]")

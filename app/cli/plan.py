@@ -24,7 +24,7 @@ __all__ = ["plan"]
 _MOST_N_CTX = 1 << 30  # llama.cpp counts cells in 32 bits
 
 
-@click.command()
+@click.command(epilog="Example: localllm plan unsloth/gemma-3-4b-it-GGUF:Q4_K_M --vram 'RTX 3060=12GiB'")
 @click.argument("model", shell_complete=complete_model)
 @click.option("--ctx", "n_ctx", type=click.IntRange(0, _MOST_N_CTX), help="Tokens of context; 0 chooses.")
 @click.option("--kv", "kv_type", help="Type of the KV cache: TYPE or K_TYPE,V_TYPE, such as q8_0.")
@@ -58,9 +58,6 @@ def plan(
     No weights are loaded: the header is read, the machine is asked, llama.cpp says what it would compute in, and the
     rest is arithmetic. Of a model that is not here (org/repo, org/repo:Q4_K_M, org/repo/file.gguf, a URL, or a name of
     the catalogue) only the header is fetched, and a formula says what it would compute in.
-
-    \b
-    Example: localllm plan unsloth/gemma-3-4b-it-GGUF:Q4_K_M --vram 'RTX 3060=12GiB'
     """
     from app.cli.plan_companions import attached_to, told_of_projectors
     from app.cli.plan_report import kv_table_json, kv_table_lines, plan_lines

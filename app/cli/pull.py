@@ -27,7 +27,7 @@ _QUANTIZE_HELP = "REF is a checkpoint: fetch it and make a GGUF of TYPE of it."
 _REMOVE_HELP = "Remove the checkpoint once the GGUF is made."
 
 
-@click.command()
+@click.command(epilog="Example: localllm pull bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M")
 @click.argument("reference", metavar="REF")
 @click.option("--quantize", "file_type", metavar="TYPE", default="", help=_QUANTIZE_HELP)
 @click.option("--remove-checkpoint", "is_removing", is_flag=True, help=_REMOVE_HELP)
@@ -48,9 +48,6 @@ def pull(
 
     Without a quant, the best that runs well on this machine is taken. Ctrl-C keeps what came: the same command goes on
     from there. HF_TOKEN, HF_ENDPOINT and proxies are honoured.
-
-    \b
-    Example: localllm pull bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M
     """
     from app.library.catalogue import wanted_by
     from app.library.download.downloader import DownloadOptions

@@ -36,7 +36,7 @@ _BASE_HELP = "The model that an adapter is for, its folder or GGUF.  [default: w
 _KEPT_IN_NAMES = "-_.+"
 
 
-@click.command()
+@click.command(epilog="Example: localllm quantize CHECKPOINT Q4_K_M -o model.gguf --imatrix auto")
 @click.argument("source", metavar="SRC")
 @click.argument("file_type", metavar="[TYPE]", default="")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write.  [default: <name>-<TYPE>.gguf]")

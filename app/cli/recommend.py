@@ -35,14 +35,12 @@ def recommend(role: str | None, vram: tuple[str, ...], ram: str | None, wants_js
 
     Sizes and speeds are computed from the models' shapes; nothing is downloaded and nobody is asked.
     """
-    from app.cli.machine_options import given_machine
-    from app.engine.machine import survey
+    from app.cli.planning import wanted_circumstances
     from app.library.catalogue import Role, read_catalogue
-    from app.library.fit import circumstances
     from app.library.recommend import recommend as recommended
     from app.settings import load_settings
 
-    here = circumstances(load_settings(), given_machine(lambda: survey().machine, vram, ram))
+    here = wanted_circumstances(load_settings(), vram, ram)
     wanted = [Role(role)] if role else list(Role)
     found = [recommended(read_catalogue(), each, here) for each in wanted]
     if wants_json:

@@ -43,7 +43,7 @@ def _finite(_context: click.Context, _parameter: click.Parameter, value: float |
     return value
 
 
-@click.command()
+@click.command(epilog="Example: localllm run guide 'How do I quantize a model?'")
 @click.argument("model", required=False, shell_complete=complete_model)
 @click.argument("prompt", required=False)
 @click.option("-m", "--model", "model_option", help="The same as MODEL.", shell_complete=complete_model)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["search"]
 
 
-@click.command()
+@click.command(epilog="Example: localllm search qwen3 coder --fits")
 @click.argument("words", nargs=-1, required=True)
 @click.option("--fits", "only_fitting", is_flag=True, help="Leave out what is known not to fit here.")
 @click.option("--limit", "n_most", type=click.IntRange(1, 100), default=10, show_default=True, help="Repositories.")
@@ -36,18 +36,13 @@ def search(
 
     GGUF repositories come first, then checkpoints that can be converted. Of each model one header is read, some
     megabytes; no weights are. HF_TOKEN, HF_ENDPOINT and proxies are honoured.
-
-    \b
-    Example: localllm search qwen3 coder --fits
     """
-    from app.cli.machine_options import given_machine
-    from app.engine.machine import survey
-    from app.library.fit import circumstances
+    from app.cli.planning import wanted_circumstances
     from app.library.hub_access import access_here
     from app.library.hub_list import list_repos
     from app.settings import load_settings
 
-    here = circumstances(load_settings(), given_machine(lambda: survey().machine, vram, ram))
+    here = wanted_circumstances(load_settings(), vram, ram)
     access = access_here()
     hits = asyncio.run(_looked_at(list_repos(access, " ".join(words), n_most), access, here))
     if only_fitting:

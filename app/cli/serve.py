@@ -18,7 +18,7 @@ from quantizer.errors import UserError
 __all__ = ["serve"]
 
 
-@click.command()
+@click.command(epilog="Example: localllm serve -m model.gguf --ctx 16384")
 @click.option("--host", help="Address to listen on. Beyond this machine a key is required.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 takes a free one.  [default: 11500]")
 @click.option(

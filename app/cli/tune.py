@@ -21,7 +21,7 @@ __all__ = ["tune"]
 _VERIFIED = 16  # a step's size that every measurement has
 
 
-@click.command()
+@click.command(epilog="Example: localllm tune model.gguf")
 @click.argument("model", required=False, shell_complete=complete_model)
 @click.option("--show", is_flag=True, help="Print what was measured before, of MODEL or of all, and measure nothing.")
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads; 0 takes the physical cores.")

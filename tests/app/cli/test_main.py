@@ -37,8 +37,8 @@ finally:
     assert HEAVY & set(done.stderr.split()) == set()
 
 
-@pytest.mark.parametrize("verb", ["ls", "show", "import", "cp", "rm", "verify", "prune", "completion"])
-def test_help_of_the_librarys_verbs_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("verb", command_line._VERBS)
+def test_help_of_every_verb_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as leaving:
         command_line.main([verb, "-h"])
     assert leaving.value.code == 0
