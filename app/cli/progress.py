@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -40,14 +40,14 @@ def with_progress(title: str, steps: Iterator[_Step]) -> Iterator[_Step]:
             yield step
 
 
-class DownloadProgress:
-    """A context manager around a bar, fed with what a download says; what is worth a sentence stands above it."""
+class _Shown:
+    """A context manager around a bar for `n_total` of something; None is not known yet."""
 
-    def __init__(self) -> None:
-        self._bar = _bar(DownloadColumn(), TransferSpeedColumn())
-        self._task = self._bar.add_task("Asking what there is", total=None)
+    def __init__(self, title: str, n_total: int | None, *counts: ProgressColumn) -> None:
+        self._bar = _bar(*counts)
+        self._task = self._bar.add_task(title, total=n_total)
 
-    def __enter__(self) -> DownloadProgress:
+    def __enter__(self) -> Self:
         self._bar.start()
         return self
 
@@ -55,6 +55,13 @@ class DownloadProgress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.stop()
+
+
+class DownloadProgress(_Shown):
+    """A bar, fed with what a download says; what is worth a sentence stands above it."""
+
+    def __init__(self) -> None:
+        super().__init__("Asking what there is", None, DownloadColumn(), TransferSpeedColumn())
 
     def show(self, event: download.Event) -> None:
         """Bring the line up to date, or put a sentence above it."""
@@ -79,21 +86,11 @@ def _sentence(event: download.Event) -> str:
     return ""
 
 
-class JobProgress:
-    """A context manager around a bar, fed with a job's events."""
+class JobProgress(_Shown):
+    """A bar, fed with a job's events."""
 
     def __init__(self) -> None:
-        self._bar = _bar(DownloadColumn(), TransferSpeedColumn())
-        self._task = self._bar.add_task("Reading headers", total=None)
-
-    def __enter__(self) -> JobProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
+        super().__init__("Reading headers", None, DownloadColumn(), TransferSpeedColumn())
 
     def show(self, event: Event) -> None:
         """Bring the line up to date; other events than the plan and tensors change nothing."""
@@ -104,21 +101,12 @@ class JobProgress:
             self._bar.update(self._task, completed=event.n_written, description=description)
 
 
-class Meter:
-    """A context manager around a bar of `n_total` things, or of as many bytes."""
+class Meter(_Shown):
+    """A bar of `n_total` things, or of as many bytes."""
 
     def __init__(self, title: str, n_total: int, *, is_bytes: bool = False) -> None:
-        self._bar = _bar(DownloadColumn(), TransferSpeedColumn()) if is_bytes else _bar(MofNCompleteColumn())
-        self._task = self._bar.add_task(title, total=n_total)
-
-    def __enter__(self) -> Meter:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
+        counts = (DownloadColumn(), TransferSpeedColumn()) if is_bytes else (MofNCompleteColumn(),)
+        super().__init__(title, n_total, *counts)
 
     def advance(self, n: int = 1) -> None:
         """Count `n` more as done."""
