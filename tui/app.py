@@ -1,4 +1,4 @@
-"""The app: its first screen, its palette, its end.
+"""The app: its places, its palette, its end.
 
 Owns Textual's App and the order of leaving. Knows nothing of chats.
 """
@@ -18,37 +18,74 @@ from textual.screen import Screen
 
 from app.settings import Settings
 from tui.backend import local_service
-from tui.commands import COMMANDS
 from tui.connection import Connection
 from tui.keeper import Keeper, Unkept
 from tui.kept_chat import KeptChat
 from tui.meter import Clock
+from tui.places import HOME, PLACES
+from tui.resources import Resources
 from tui.screens.chat import ChatScreen
+from tui.screens.command_screen import CommandScreen
 
 __all__ = ["LocalllmApp", "run"]
 
 
 class LocalllmApp(App[None]):
-    """localllm in a terminal. It paints first and connects then; whoever runs it closes the connection and the
-    keeper."""
+    """localllm in a terminal; fulfils `tui.commands.AppActions`. It paints first and connects then; whoever runs it
+    closes the connection and the keeper."""
 
     TITLE = "localllm"
-    DEFAULT_MODE = "chat"
+    DEFAULT_MODE = HOME
 
-    def __init__(self, connection: Connection, keeper: Keeper | None = None, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        keeper: Keeper | None = None,
+        clock: Clock = time.monotonic,
+        settings: Settings | None = None,
+    ) -> None:
         super().__init__()
         self.animation_level = "none"
-        self.add_mode("chat", partial(ChatScreen, connection, keeper or Unkept(), clock))
+        resources = Resources(
+            connection=connection, keeper=keeper or Unkept(), settings=settings or Settings(), clock=clock
+        )
+        for place in PLACES:
+            self.add_mode(place.id, partial(place.open, resources))
 
     def on_mount(self) -> None:
         self.call_after_refresh(self._import_what_answers_need)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Fill the palette from the table of commands."""
-        if isinstance(screen, ChatScreen):
-            for command in COMMANDS:
-                if command.slash:
+        """Fill the palette from the tables of commands."""
+        if isinstance(screen, CommandScreen):
+            for command in screen.all_commands():
+                if command.is_listed:
                     yield SystemCommand(command.title, command.tooltip, partial(screen.run_command, command.id))
+
+    async def go_to(self, place_id: str) -> None:
+        """Show a place as it was left."""
+        await self.switch_mode(place_id)
+
+    async def open_chat(self, chat_id: int) -> None:
+        """Go to the chat, and show in it the one with this id."""
+        await self.go_to(HOME)
+        assert isinstance(self.screen, ChatScreen)
+        await self.screen.open_chat(chat_id)
+
+    def show_help(self) -> None:
+        """Tell what can be done on the screen that is shown."""
+        from tui.screens.help import HelpScreen
+
+        if isinstance(self.screen, CommandScreen):
+            self.push_screen(HelpScreen(self.screen))
+
+    def change_theme(self) -> None:
+        """Open the choice of themes."""
+        self.action_change_theme()
+
+    def leave(self) -> None:
+        """End the app."""
+        self.exit()
 
     def _import_what_answers_need(self) -> None:
         """Import in a thread what would otherwise hold up the first answer: half the time of the first frame."""
@@ -65,7 +102,7 @@ async def _run(settings: Settings) -> int:
         KeptChat(settings.data_dir) as keeper,
         Connection(local_service(settings), settings.model) as connection,
     ):
-        app = LocalllmApp(connection, keeper)
+        app = LocalllmApp(connection, keeper, settings=settings)
         _leave_when_told_to(app)
         await app.run_async()
         return app.return_code or 0

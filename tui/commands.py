@@ -1,192 +1,144 @@
-"""Everything the chat can be told to do: one table that feeds key bindings, slash commands, palette and help.
+"""What a screen can be told to do: tables of commands that feed keys, slash words, palette, footer and help.
 
-Owns names, keys and words. What a command does is a method of the screen, seen here as `ChatActions`.
+Owns the form of such a table and what is the same on every screen. What a command does is a method of the screen or of
+the app, seen here as a protocol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
 
 from textual.binding import Binding, BindingType
 
-__all__ = ["COMMANDS", "EXAMPLES", "ChatActions", "Command", "bindings", "command_named", "slash_command"]
+from tui.places import PLACES
 
-EXAMPLES = ("What can you do?", "How do I quantize a model?", "Which keys does this app have?")
+__all__ = ["APP_COMMANDS", "AppActions", "Command", "CommandTable", "slash_line"]
+
+Actions = TypeVar("Actions")
 
 
-class ChatActions(Protocol):
-    """What the commands need of the chat screen."""
+class AppActions(Protocol):
+    """What the commands that every screen has need of the app."""
 
-    def ask(self, question: str) -> None: ...
-
-    async def stop_answer(self) -> None: ...
-
-    async def answer_again(self) -> None: ...
-
-    async def new_chat(self) -> None: ...
-
-    def copy_answer(self) -> None: ...
-
-    async def set_system_prompt(self, text: str) -> None: ...
-
-    def scroll_pages(self, n_pages: int) -> None: ...
+    def go_to(self, place_id: str) -> Awaitable[None]: ...
 
     def show_help(self) -> None: ...
 
     def change_theme(self) -> None: ...
 
-    def quit(self) -> None: ...
+    def leave(self) -> None: ...
 
 
-Handler = Callable[[ChatActions, str], Awaitable[None] | None]
+@dataclass(frozen=True, kw_only=True)  # no slots: a generic dataclass that is frozen too cannot be made with them
+class Command(Generic[Actions]):
+    """One thing that can be done. `keys` are Textual's names, comma-separated; `slash` is the word after the slash, and
+    `argument` names what may follow it.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """One thing that the chat can be told to do. `keys` are Textual's names, comma-separated; `slash` is the word after
-    the slash, and `argument` names what may follow it. The palette shows the commands that have a slash word."""
+    A key that `has_priority` comes before a text field that would take it; the footer shows one that `is_shown`, the
+    palette every command that `is_listed`.
+    """
 
     id: str
     title: str
     tooltip: str
-    run: Handler
+    run: Callable[[Actions, str], Awaitable[None] | None]
     keys: str = ""
     slash: str = ""
     argument: str = ""
+    has_priority: bool = True
+    is_shown: bool = False
+    is_listed: bool = True
 
 
-COMMANDS: tuple[Command, ...] = (
-    Command(
-        id="stop",
-        title="Stop the answer",
-        tooltip="Stop the answer and keep what came so far",
-        keys="escape",
-        slash="stop",
-        run=lambda chat, _: chat.stop_answer(),
-    ),
-    Command(
-        id="retry",
-        title="Answer again",
-        tooltip="Ask the last question again",
-        keys="ctrl+r",
-        slash="retry",
-        run=lambda chat, _: chat.answer_again(),
-    ),
-    Command(
-        id="new",
-        title="New chat",
-        tooltip="Start an empty chat; this one is kept",
-        keys="ctrl+n",
-        slash="new",
-        run=lambda chat, _: chat.new_chat(),
-    ),
-    Command(
-        id="copy",
-        title="Copy the last answer",
-        tooltip="Put the last answer on the clipboard",
-        keys="ctrl+y",
-        slash="copy",
-        run=lambda chat, _: chat.copy_answer(),
-    ),
-    Command(
-        id="system",
-        title="System prompt",
-        tooltip="Tell the model how to behave in this chat; alone, show it",
-        slash="system",
-        argument="TEXT",
-        run=lambda chat, text: chat.set_system_prompt(text),
-    ),
-    Command(
-        id="page-up",
-        title="Scroll up",
-        tooltip="Read what was said before",
-        keys="pageup",
-        run=lambda chat, _: chat.scroll_pages(-1),
-    ),
-    Command(
-        id="page-down",
-        title="Scroll down",
-        tooltip="Go towards the latest answer",
-        keys="pagedown",
-        run=lambda chat, _: chat.scroll_pages(1),
-    ),
-    Command(
-        id="theme",
-        title="Theme",
-        tooltip="Choose other colours",
-        slash="theme",
-        run=lambda chat, _: chat.change_theme(),
-    ),
-    Command(
-        id="help",
-        title="Help",
-        tooltip="Show every key and command",
-        keys="f1",
-        slash="help",
-        run=lambda chat, _: chat.show_help(),
-    ),
-    Command(
-        id="quit",
-        title="Quit",
-        tooltip="Leave; the service stops too if this app started it",
-        keys="ctrl+q",
-        slash="quit",
-        run=lambda chat, _: chat.quit(),
-    ),
-    Command(
-        id="example-1",
-        title=EXAMPLES[0],
-        tooltip=f"Ask “{EXAMPLES[0]}”",
-        keys="f2",
-        run=lambda chat, _: chat.ask(EXAMPLES[0]),
-    ),
-    Command(
-        id="example-2",
-        title=EXAMPLES[1],
-        tooltip=f"Ask “{EXAMPLES[1]}”",
-        keys="f3",
-        run=lambda chat, _: chat.ask(EXAMPLES[1]),
-    ),
-    Command(
-        id="example-3",
-        title=EXAMPLES[2],
-        tooltip=f"Ask “{EXAMPLES[2]}”",
-        keys="f4",
-        run=lambda chat, _: chat.ask(EXAMPLES[2]),
-    ),
-)
+@dataclass(frozen=True)
+class CommandTable(Generic[Actions]):
+    """The commands of one screen, in the order in which help lists them."""
 
-_BY_ID = {command.id: command for command in COMMANDS}
-_BY_SLASH = {command.slash: command for command in COMMANDS if command.slash}
+    commands: tuple[Command[Actions], ...]
+    _by_id: dict[str, Command[Actions]] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._by_id.update({command.id: command for command in self.commands})
+
+    def __iter__(self) -> Iterator[Command[Actions]]:
+        return iter(self.commands)
+
+    def find(self, command_id: str) -> Command[Actions] | None:
+        """Return the command with this id."""
+        return self._by_id.get(command_id)
+
+    def of_word(self, word: str) -> Command[Actions] | None:
+        """Return the command with this slash word."""
+        return next((command for command in self.commands if command.slash and command.slash == word), None)
+
+    def bindings(self) -> list[BindingType]:
+        """Return the key bindings of all commands that have keys."""
+        return [
+            Binding(
+                command.keys,
+                f"command('{command.id}')",
+                command.title,
+                show=command.is_shown,
+                id=command.id,
+                tooltip=command.tooltip,
+                priority=command.has_priority,
+            )
+            for command in self.commands
+            if command.keys
+        ]
 
 
-def command_named(command_id: str) -> Command:
-    """Return the command with this id. Raises KeyError when there is none."""
-    return _BY_ID[command_id]
-
-
-def slash_command(line: str) -> tuple[Command | None, str] | None:
-    """Return the command of a line such as `/system Be brief` and its argument, None as command when there is no such
-    word, and None alone when the line is no command at all (`/etc/hosts` is not)."""
+def slash_line(line: str) -> tuple[str, str] | None:
+    """Return word and argument of a line such as `/system Be brief`; None for one that is no command at all
+    (`/etc/hosts` is not)."""
     word, _, argument = line.strip().partition(" ")
     if not (word.startswith("/") and word[1:].isalpha() and "\n" not in word):
         return None
-    return _BY_SLASH.get(word[1:].lower()), argument.strip()
+    return word[1:].lower(), argument.strip()
 
 
-def bindings() -> list[BindingType]:
-    """Return the key bindings of all commands. They have priority, since a text field takes some of the keys itself."""
-    return [
-        Binding(
-            key,
-            f"command('{command.id}')",
-            command.title,
-            id=command.id,
-            tooltip=command.tooltip,
-            priority=True,
-        )
-        for command in COMMANDS
-        if (key := command.keys)
-    ]
+def _go_to(place_id: str, app: AppActions, _: str) -> Awaitable[None]:
+    return app.go_to(place_id)
+
+
+APP_COMMANDS: CommandTable[Any] = CommandTable(
+    (
+        *(
+            Command[AppActions](
+                id=f"go-{place.id}",
+                title=place.title,
+                tooltip=place.tooltip,
+                keys=place.key,
+                slash=place.id,
+                run=partial(_go_to, place.id),
+            )
+            for place in PLACES
+        ),
+        Command[AppActions](
+            id="theme",
+            title="Theme",
+            tooltip="Choose other colours",
+            slash="theme",
+            run=lambda app, _: app.change_theme(),
+        ),
+        Command[AppActions](
+            id="help",
+            title="Help",
+            tooltip="Show every key and command of this screen",
+            keys="f1",
+            slash="help",
+            run=lambda app, _: app.show_help(),
+        ),
+        Command[AppActions](
+            id="quit",
+            title="Quit",
+            tooltip="Leave; the service stops too if this app started it",
+            keys="ctrl+q",
+            slash="quit",
+            run=lambda app, _: app.leave(),
+        ),
+    )
+)

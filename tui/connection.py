@@ -43,7 +43,8 @@ class Connection:
         self._task: asyncio.Task[None] | None = None
         self._is_settled = asyncio.Event()
         self._must_reload = asyncio.Event()
-        self._watcher: Callable[[], None] = lambda: None
+        self._watchers: list[Callable[[], None]] = []
+        self._is_reached = asyncio.Event()  # the service is open, or it could not be opened
 
     async def __aenter__(self) -> Connection:
         return self
@@ -55,14 +56,35 @@ class Connection:
 
     def watch(self, callback: Callable[[], None]) -> None:
         """Call `callback` after every change of `state`."""
-        self._watcher = callback
+        self._watchers.append(callback)
 
     def start(self) -> None:
-        """Connect in the background; does nothing while connected or connecting."""
+        """Connect in the background, or load again what failed to; does nothing while connected or connecting."""
         if self._task is None or self._task.done():
+            self._is_reached.clear()
             self._become(ConnectionState(phase="starting", model=self.state.model))
             self._task = asyncio.create_task(self._hold())
-            self._task.add_done_callback(lambda _: self._is_settled.set())
+            self._task.add_done_callback(self._ended)
+        elif self.state.phase == "failed":
+            self._reload()
+
+    async def use_model(self, name: str) -> None:
+        """Talk with the model `name` from now on; it begins to load."""
+        self._requested_model = name
+        self.state = replace(self.state, model=name)
+        if self._task is None or self._task.done():
+            self.start()
+        else:
+            self._reload()
+
+    async def service(self) -> ChatBackend:
+        """Return the client as soon as the service is there, whatever becomes of the model. Raises what prevents it."""
+        if self._task is None or self._task.done():
+            self.start()
+        await self._is_reached.wait()
+        if self._backend is None:
+            raise self.state.error or ServiceError("The service is not there.", "Try again.")
+        return self._backend
 
     async def client(self) -> ChatBackend:
         """Return the client as soon as the model is ready, connecting if need be.
@@ -87,17 +109,45 @@ class Connection:
             await self._close()
             self._become(replace(self.state, phase="failed", error=error))
         elif isinstance(error, EngineError):
-            self._become(replace(self.state, phase="loading", progress=0.0))
-            self._must_reload.set()
+            self._reload()
+
+    def _reload(self) -> None:
+        self._become(ConnectionState(phase="loading", model=self.state.model, n_ctx=self.state.n_ctx))
+        self._must_reload.set()
 
     async def _hold(self) -> None:
         try:
             async with self._opener() as backend:
                 self._backend = backend
+                self._is_reached.set()
                 while True:
-                    await self._load(backend)
-                    await self._must_reload.wait()
+                    await self._load_until_told_otherwise(backend)
                     self._must_reload.clear()
+        except UserError as error:
+            self._become(replace(self.state, phase="failed", error=error))
+        finally:
+            self._backend = None
+
+    async def _load_until_told_otherwise(self, backend: ChatBackend) -> None:
+        """Load the model, and return when it, or another one, is to be loaded anew."""
+        loading = asyncio.create_task(self._load(backend))
+        told = asyncio.create_task(self._must_reload.wait())
+        try:
+            await asyncio.wait({loading, told}, return_when=asyncio.FIRST_COMPLETED)
+            if not told.done():
+                await self._note_failure(loading)
+                await told
+        finally:
+            loading.cancel()
+            told.cancel()
+            await asyncio.gather(loading, told, return_exceptions=True)
+
+    async def _note_failure(self, loading: asyncio.Task[None]) -> None:
+        """Say what came of loading; a service that is gone is raised, a model that does not load leaves it open."""
+        try:
+            await loading
+        except ServiceError:
+            raise
         except UserError as error:
             self._become(replace(self.state, phase="failed", error=error))
 
@@ -121,11 +171,15 @@ class Connection:
             self._is_settled.set()
         else:
             self._is_settled.clear()
-        self._watcher()
+        for watcher in self._watchers:
+            watcher()
+
+    def _ended(self, _: asyncio.Task[None]) -> None:
+        self._is_settled.set()
+        self._is_reached.set()
 
     async def _close(self) -> None:
         task, self._task = self._task, None
-        self._backend = None
         if task is not None:
             task.cancel()
             await asyncio.wait({task})

@@ -28,8 +28,9 @@ class Recording(Protocol):
 class Keeper(Protocol):
     """Keeps one chat at a time. What waits for a disk raises StorageError."""
 
-    async def reopen(self) -> Conversation:
-        """Go on with the chat in which something was said last; an empty one where there is none."""
+    async def reopen(self, chat_id: int | None = None) -> Conversation:
+        """Go on with a chat; without an id with that in which something was said last, an empty one where there is
+        none."""
 
     def exchange(self, question: str, model: str, system: str) -> AbstractAsyncContextManager[Recording]:
         """Keep a question, and its answer until the block is left."""
@@ -44,7 +45,7 @@ class Keeper(Protocol):
 class Unkept:
     """Keeps nothing: for a chat that nobody should find later."""
 
-    async def reopen(self) -> Conversation:
+    async def reopen(self, chat_id: int | None = None) -> Conversation:  # noqa: ARG002
         return Conversation()
 
     @asynccontextmanager

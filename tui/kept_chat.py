@@ -60,9 +60,13 @@ class KeptChat:
             if self._opened is not None:
                 await self._opened.close()
 
-    async def reopen(self) -> Conversation:
-        """Go on with the chat in which something was said last. Raises StorageError."""
-        transcript = await self._thread.do(_latest)
+    async def reopen(self, chat_id: int | None = None) -> Conversation:
+        """Go on with a chat, without an id with that in which something was said last.
+
+        Raises StorageError, and UnknownChatError for one that is not there.
+        """
+        transcript = await self._thread.do(partial(_read, chat_id))
+        self.start_over()
         if transcript is None:
             return Conversation()
         turns = turns_of(transcript.branch)
@@ -137,9 +141,9 @@ def _ending(answer: Message) -> Ending:
     return Ending.CUT if answer.stats.get("finish_reason") == "length" else Ending.COMPLETE
 
 
-def _latest(store: ChatStore) -> Transcript | None:
+def _read(chat_id: int | None, store: ChatStore) -> Transcript | None:
     store.sweep()
-    chat = store.chats.latest()
+    chat = store.chats.latest() if chat_id is None else store.chats.get(chat_id)
     return store.transcripts.read(chat.id) if chat else None
 
 

@@ -50,9 +50,11 @@ class ChatSession:
         """What the status line should say now."""
         return status_of(self._connection.state, self._meter, self._cost)
 
-    async def reopen(self) -> None:
-        """Go on with the chat that was kept last. Raises StorageError."""
-        self.conversation = await self._keeper.reopen()
+    async def reopen(self, chat_id: int | None = None) -> None:
+        """Go on with a chat that is kept, without an id the last one. Raises StorageError, UnknownChatError."""
+        self.conversation = await self._keeper.reopen(chat_id)
+        self._cost = None
+        self._on_change()
 
     def take_back(self) -> str | None:
         """Forget the last exchange and return its question, to be asked again; what is kept stays a branch."""

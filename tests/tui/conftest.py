@@ -6,12 +6,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 
 import pytest
 from textual.events import Paste
 from textual.pilot import Pilot
 
 from app.client_fake import ScriptedClient
+from app.settings import Settings
 from tui.app import LocalllmApp
 from tui.connection import Connection
 from tui.keeper import Keeper
@@ -71,15 +73,16 @@ Sitting = Callable[..., AbstractAsyncContextManager[Person]]
 
 
 @pytest.fixture
-def sitting() -> Sitting:
-    """Sit down at the app whose service is the given scripted client; the clock stands still."""
+def sitting(tmp_path: Path) -> Sitting:
+    """Sit down at the app whose service is the given scripted client; the clock stands still, the disk is a test's."""
+    settings = Settings(data_dir=tmp_path / "data", cache_dir=tmp_path / "cache")
 
     @asynccontextmanager
     async def sit_down(
         client: ScriptedClient, size: tuple[int, int] = (80, 24), keeper: Keeper | None = None
     ) -> AsyncIterator[Person]:
         async with Connection(client.opened, "guide") as connection:
-            app = LocalllmApp(connection, keeper, clock=lambda: 0.0)
+            app = LocalllmApp(connection, keeper, clock=lambda: 0.0, settings=settings)
             async with app.run_test(size=size, notifications=True) as pilot:
                 yield Person(pilot)
 

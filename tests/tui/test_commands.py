@@ -2,39 +2,52 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter
 
 import pytest
 
-from tui.commands import COMMANDS, slash_command
-from tui.screens.chat import ChatScreen
-from tui.widgets.prompt_input import PromptInput
+from tui.commands import APP_COMMANDS, slash_line
+from tui.places import PLACES
+
+SCREENS = [getattr(importlib.import_module(module), name) for module, name in (p.screen.split(":") for p in PLACES)]
+EVERY_SCREEN = pytest.mark.parametrize("screen", SCREENS, ids=lambda screen: screen.__name__)
 
 
-def test_ids_keys_and_words_are_each_used_once():
-    keys = [key for command in COMMANDS for key in command.keys.split(",") if key]
-    keys += [key for binding in PromptInput.KEYS for key in binding.key.split(",")]
-    for names in ([command.id for command in COMMANDS], keys, [command.slash for command in COMMANDS if command.slash]):
+@EVERY_SCREEN
+def test_ids_keys_and_words_are_each_used_once(screen):
+    commands = [*screen.TABLE, *APP_COMMANDS]
+    keys = [key for command in commands for key in command.keys.split(",") if key]
+    keys += [key for binding in screen.KEYS for key in binding.key.split(",")]
+    for names in ([command.id for command in commands], keys, [command.slash for command in commands if command.slash]):
         assert max(Counter(names).values()) == 1
 
 
-def test_every_command_can_be_reached_and_says_what_it_does():
-    assert all((command.keys or command.slash) and command.title and command.tooltip for command in COMMANDS)
+@EVERY_SCREEN
+def test_every_command_can_be_reached_and_says_what_it_does(screen):
+    commands = [*screen.TABLE, *APP_COMMANDS]
+    assert all((command.keys or command.slash) and command.title and command.tooltip for command in commands)
 
 
-def test_every_key_has_an_id_and_a_tooltip():
-    assert all(binding.id and binding.tooltip for binding in (*ChatScreen.BINDINGS, *PromptInput.BINDINGS))
+@EVERY_SCREEN
+def test_every_key_has_an_id_and_a_tooltip(screen):
+    assert all(binding.id and binding.tooltip for binding in (*screen.BINDINGS, *screen.KEYS))
+
+
+@EVERY_SCREEN
+def test_a_screen_binds_the_keys_of_its_table(screen):
+    bound = {binding.id for kind in screen.__mro__ for binding in vars(kind).get("BINDINGS", ())}
+    assert {command.id for command in (*screen.TABLE, *APP_COMMANDS) if command.keys} <= bound
 
 
 @pytest.mark.parametrize(
-    ("line", "command_id", "argument"),
-    [("/new", "new", ""), ("/system  Be brief. ", "system", "Be brief."), ("/QUIT", "quit", ""), ("/nosuch", None, "")],
+    ("line", "word", "argument"),
+    [("/new", "new", ""), ("/system  Be brief. ", "system", "Be brief."), ("/QUIT", "quit", "")],
 )
-def test_slash_lines_name_a_command(line, command_id, argument):
-    command, rest = slash_command(line)
-    assert (command.id if command else None, rest) == (command_id, argument)
+def test_slash_lines_are_a_word_and_an_argument(line, word, argument):
+    assert slash_line(line) == (word, argument)
 
 
 @pytest.mark.parametrize("line", ["what is /new", "/etc/hosts says what?", "/", "//", "/2+2", "hello", "/new\nline"])
 def test_other_lines_are_questions(line):
-    assert slash_command(line) is None
+    assert slash_line(line) is None

@@ -85,3 +85,33 @@ async def test_leaving_while_loading_closes_the_service():
         connection.start()
         await asyncio.sleep(0.02)
     assert client.n_opened == client.n_closed == 1
+
+
+async def test_another_model_is_loaded_while_the_first_one_still_loads():
+    client = ScriptedClient(model=replace(LOADING, id="first"))
+    async with Connection(client.opened, "first") as connection:
+        connection.start()
+        assert await connection.service() is client
+        assert connection.state.phase != "ready"
+        client.model = replace(READY, id="second")
+        await connection.use_model("second")
+        await connection.client()
+        assert (connection.state.phase, connection.state.model, client.n_opened) == ("ready", "second", 1)
+
+
+async def test_service_is_there_although_its_model_failed():
+    client = ScriptedClient(model=replace(READY, state="failed", error=ModelFileError("Cut short.")))
+    async with Connection(client.opened, "guide") as connection:
+        with pytest.raises(ModelFileError):
+            await connection.client()
+        assert await connection.service() is client
+        assert client.n_closed == 0
+
+
+async def test_every_watcher_hears_of_every_change():
+    heard: list[str] = []
+    async with Connection(ScriptedClient().opened, "guide") as connection:
+        connection.watch(lambda: heard.append("one"))
+        connection.watch(lambda: heard.append("two"))
+        await connection.client()
+    assert heard.count("one") == heard.count("two") > 0

@@ -173,3 +173,22 @@ async def test_a_chat_taken_in_from_elsewhere_can_be_gone_on_with(tmp_path):
         async with keeper.exchange("like this", "guide", "") as recording:
             recording.write("Fine.")
     assert [content for _, content in _shown(tmp_path)] == ["How can I help?", "like this", "Fine."]
+
+
+async def test_another_chat_is_opened_and_gone_on_with(sitting, tmp_path):
+    client = ScriptedClient(ScriptedReply(deltas=("Of soup.",)), ScriptedReply(deltas=("Of bread.",)))
+    async with KeptChat(tmp_path) as keeper, sitting(client, keeper=keeper) as person:
+        await person.asks("About soup?")
+        await person.sees("Of soup.", "48.0 tok/s")
+        await person.presses("ctrl+n")
+        await person.no_longer_sees("Of soup.")
+        await person.asks("About bread?")
+        await person.sees("Of bread.", "48.0 tok/s")
+        with ChatStore(tmp_path) as store:
+            soup = next(chat for chat in store.chats.page() if "soup" in chat.title)
+        await person.app.open_chat(soup.id)
+        await person.sees("Of soup.")
+        assert "Of bread." not in person.screen_text
+        await person.asks("More?")
+        await person.sees("More?", "48.0 tok/s")
+    assert [message.content for message in client.requests[-1]] == ["About soup?", "Of soup.", "More?"]

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from app.client_fake import LOADING, READY, ScriptedClient, ScriptedReply
 from quantizer.errors import ContextOverflowError
 from tui.app import LocalllmApp
-from tui.commands import EXAMPLES
+from tui.chat_commands import EXAMPLES
 from tui.connection import Connection
 
 DRAWN_WITH = {"textual": "8.2.8", "rich": "15.0.0"}

@@ -7,21 +7,19 @@ Owns what may be done when. What is said and how an answer runs lives in `tui.se
 from __future__ import annotations
 
 import asyncio
-from inspect import isawaitable
 from typing import TYPE_CHECKING
 
 from textual import on
 from textual.app import ComposeResult
 from textual.message import Message
-from textual.screen import Screen
 from textual.worker import Worker, WorkerCancelled
 
 from app.terminal import printable
 from quantizer.errors import StorageError
-from tui.commands import bindings, command_named, slash_command
-from tui.connection import Connection
-from tui.keeper import Keeper
-from tui.meter import Clock
+from tui.chat_commands import CHAT_COMMANDS
+from tui.commands import slash_line
+from tui.resources import Resources
+from tui.screens.command_screen import CommandScreen
 from tui.session import ChatSession
 from tui.widgets.prompt_input import PromptInput
 from tui.widgets.status_line import StatusLine
@@ -33,19 +31,21 @@ if TYPE_CHECKING:
 __all__ = ["ChatScreen"]
 
 
-class ChatScreen(Screen[None]):
-    """One conversation with one model; fulfils `tui.commands.ChatActions`."""
+class ChatScreen(CommandScreen):
+    """One conversation with one model; fulfils `tui.chat_commands.ChatActions`."""
 
     CSS_PATH = "chat.tcss"
-    BINDINGS = bindings()
+    TABLE = CHAT_COMMANDS
+    KEYS = PromptInput.KEYS
+    BINDINGS = CHAT_COMMANDS.bindings()
 
     class ConnectionChanged(Message):
         """The connection has a new state."""
 
-    def __init__(self, connection: Connection, keeper: Keeper, clock: Clock) -> None:
+    def __init__(self, resources: Resources) -> None:
         super().__init__()
-        self._connection = connection
-        self._session = ChatSession(connection, keeper, clock, self._show_status)
+        self._connection = resources.connection
+        self._session = ChatSession(resources.connection, resources.keeper, resources.clock, self._show_status)
         self._answering: Worker[None] | None = None
         self._is_reopened = asyncio.Event()
         self._seen_notices: set[str] = set()
@@ -79,24 +79,14 @@ class ChatScreen(Screen[None]):
 
     @on(PromptInput.Submitted)
     async def _submitted(self, event: PromptInput.Submitted) -> None:
-        found = slash_command(event.text)
-        if found is None:
+        line = slash_line(event.text)
+        if line is None:
             self.ask(event.text)
-        elif found[0] is None:
-            self.prompt.put(event.text)
-            self._say(f"There is no command {event.text.split()[0]}: F1 lists them.")
+        elif command := self.command_of_word(line[0]):
+            await self.run_command(command.id, line[1])
         else:
-            await self.run_command(found[0].id, found[1])
-
-    async def action_command(self, command_id: str) -> None:
-        """Do what a key or a click asks for."""
-        await self.run_command(command_id)
-
-    async def run_command(self, command_id: str, argument: str = "") -> None:
-        """Do what the command of this id does."""
-        outcome = command_named(command_id).run(self, argument)
-        if isawaitable(outcome):
-            await outcome
+            self.prompt.put(event.text)
+            self.say(f"There is no command /{line[0]}: F1 lists them.")
 
     # What the commands do
 
@@ -104,7 +94,7 @@ class ChatScreen(Screen[None]):
         """Send `question`; while an answer is under way it goes back to where it was typed."""
         if self.is_answering:
             self.prompt.put(question)
-            self._say("An answer is under way: Esc stops it.")
+            self.say("An answer is under way: Esc stops it.")
         else:
             self._answering = self.run_worker(self._answer(question), group="answer")
 
@@ -138,9 +128,9 @@ class ChatScreen(Screen[None]):
         """Put the last answer on the clipboard."""
         if text := self._session.conversation.last_answer:
             self.app.copy_to_clipboard(text)
-            self._say(f"Copied {len(text)} characters.")
+            self.say(f"Copied {len(text)} characters.")
         else:
-            self._say("There is no answer to copy yet.")
+            self.say("There is no answer to copy yet.")
 
     async def set_system_prompt(self, text: str) -> None:
         """Set the system prompt of this chat, or show it."""
@@ -155,26 +145,20 @@ class ChatScreen(Screen[None]):
         rows = max(1, self.transcript.size.height - 2)
         self.transcript.scroll_relative(y=n_pages * rows, animate=False)
 
-    def show_help(self) -> None:
-        """Open the help screen."""
-        from tui.screens.help import HelpScreen
-
-        self.app.push_screen(HelpScreen())
-
-    def change_theme(self) -> None:
-        """Open the choice of themes."""
-        self.app.action_change_theme()
-
-    def quit(self) -> None:
-        """Leave the app."""
-        self.app.exit()
-
     # What comes from the service and from the model
 
-    async def _reopen(self) -> None:
-        """Show the chat that was kept last."""
+    async def open_chat(self, chat_id: int) -> None:
+        """Leave this chat and show another one that is kept."""
+        await self._is_reopened.wait()
+        await self.stop_answer()
+        await self.transcript.clear()
+        await self._reopen(chat_id)
+        self.prompt.focus()
+
+    async def _reopen(self, chat_id: int | None = None) -> None:
+        """Show a chat that is kept, without an id the one in which something was said last."""
         try:
-            await self._session.reopen()
+            await self._session.reopen(chat_id)
             await self.transcript.restore(self._session.conversation.exchanges)
         except StorageError as error:
             await self.transcript.add_error(error)
@@ -204,10 +188,7 @@ class ChatScreen(Screen[None]):
         """Show where a link leads instead of going there: a model wrote it."""
         address = printable(event.href)
         self.app.copy_to_clipboard(address)
-        self._say(f"Copied, not opened: {address}")
-
-    def _say(self, text: str) -> None:
-        self.notify(printable(text), markup=False, timeout=4)
+        self.say(f"Copied, not opened: {address}")
 
     def _show_status(self) -> None:
         for line in self.query(StatusLine):  # none is left while the app closes

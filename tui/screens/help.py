@@ -1,8 +1,8 @@
-"""The help screen: every key and command, from the one table of them."""
+"""The help screen: every key and command of the screen that it was called from, out of their tables."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rich.table import Table
 from rich.text import Text
@@ -12,8 +12,8 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from tui.commands import COMMANDS, Command
-from tui.widgets.prompt_input import PromptInput
+from tui.commands import Command
+from tui.screens.command_screen import CommandScreen
 
 __all__ = ["HelpScreen"]
 
@@ -25,34 +25,38 @@ class HelpScreen(ModalScreen[None]):
 
     CSS_PATH = "help.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,f1,q", "dismiss(None)", "Close", id="help-close", tooltip="Go back to the chat"),
+        Binding("escape,f1,q", "dismiss(None)", "Close", id="help-close", tooltip="Go back"),
     ]
+
+    def __init__(self, about: CommandScreen) -> None:
+        super().__init__()
+        self._about = about
 
     def compose(self) -> ComposeResult:
         with VerticalScroll() as panel:
             panel.border_title = "Keys and commands"
             panel.border_subtitle = "Esc closes"
-            yield Static(_table())
+            yield Static(_table(self._about))
 
 
-def _table() -> Table:
+def _table(about: CommandScreen) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(ratio=1)
-    for label, text in _rows():
+    for label, text in _rows(about):
         table.add_row(Text(label, style="bold"), Text(text))
     return table
 
 
-def _rows() -> list[tuple[str, str]]:
+def _rows(about: CommandScreen) -> list[tuple[str, str]]:
     return [
-        *((_shown(binding.key), binding.tooltip) for binding in PromptInput.KEYS),
-        *((_label(command), command.tooltip) for command in COMMANDS),
+        *((_shown(binding.key), binding.tooltip) for binding in about.KEYS),
+        *((_label(command), command.tooltip) for command in about.all_commands()),
         ("Ctrl+P", "Search the commands by name"),
     ]
 
 
-def _label(command: Command) -> str:
+def _label(command: Command[Any]) -> str:
     slash = f"/{command.slash} {command.argument}".rstrip() if command.slash else ""
     return "  ".join(part for part in (_shown(command.keys), slash) if part)
 

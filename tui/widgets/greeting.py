@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.content import Content
 from textual.widgets import Static
 
-from tui.commands import EXAMPLES
+from tui.chat_commands import EXAMPLES
 
 __all__ = ["Greeting"]
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from app.client_fake import ScriptedClient
-from tui.commands import COMMANDS
+from tui.chat_commands import CHAT_COMMANDS
+from tui.commands import APP_COMMANDS
 
 
 async def test_f1_shows_every_command_and_escape_returns(sitting):
     async with sitting(ScriptedClient(), size=(120, 40)) as person:
         await person.presses("f1")
-        await person.sees("Ctrl+J, Shift+Enter", *(command.tooltip for command in COMMANDS))
+        await person.sees("Ctrl+J, Shift+Enter", *(command.tooltip for command in (*CHAT_COMMANDS, *APP_COMMANDS)))
         await person.sees("/system TEXT", "Ctrl+Q  /quit", "Page Up")
         await person.presses("escape")
         await person.no_longer_sees("Keys and commands")

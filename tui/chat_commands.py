@@ -1,0 +1,118 @@
+"""Everything that the chat screen can be told to do.
+
+Owns names, keys and words. What a command does is a method of the screen, seen here as `ChatActions`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from tui.commands import Command, CommandTable
+
+__all__ = ["CHAT_COMMANDS", "EXAMPLES", "ChatActions"]
+
+EXAMPLES = ("What can you do?", "How do I quantize a model?", "Which keys does this app have?")
+
+
+class ChatActions(Protocol):
+    """What the commands need of the chat screen."""
+
+    def ask(self, question: str) -> None: ...
+
+    async def stop_answer(self) -> None: ...
+
+    async def answer_again(self) -> None: ...
+
+    async def new_chat(self) -> None: ...
+
+    def copy_answer(self) -> None: ...
+
+    async def set_system_prompt(self, text: str) -> None: ...
+
+    def scroll_pages(self, n_pages: int) -> None: ...
+
+
+CHAT_COMMANDS: CommandTable[Any] = CommandTable(
+    (
+        Command[ChatActions](
+            id="stop",
+            title="Stop the answer",
+            tooltip="Stop the answer and keep what came so far",
+            keys="escape",
+            slash="stop",
+            run=lambda chat, _: chat.stop_answer(),
+        ),
+        Command[ChatActions](
+            id="retry",
+            title="Answer again",
+            tooltip="Ask the last question again",
+            keys="ctrl+r",
+            slash="retry",
+            run=lambda chat, _: chat.answer_again(),
+        ),
+        Command[ChatActions](
+            id="new",
+            title="New chat",
+            tooltip="Start an empty chat; this one is kept",
+            keys="ctrl+n",
+            slash="new",
+            run=lambda chat, _: chat.new_chat(),
+        ),
+        Command[ChatActions](
+            id="copy",
+            title="Copy the last answer",
+            tooltip="Put the last answer on the clipboard",
+            keys="ctrl+y",
+            slash="copy",
+            run=lambda chat, _: chat.copy_answer(),
+        ),
+        Command[ChatActions](
+            id="system",
+            title="System prompt",
+            tooltip="Tell the model how to behave in this chat; alone, show it",
+            slash="system",
+            argument="TEXT",
+            run=lambda chat, text: chat.set_system_prompt(text),
+        ),
+        Command[ChatActions](
+            id="page-up",
+            title="Scroll up",
+            tooltip="Read what was said before",
+            keys="pageup",
+            is_listed=False,
+            run=lambda chat, _: chat.scroll_pages(-1),
+        ),
+        Command[ChatActions](
+            id="page-down",
+            title="Scroll down",
+            tooltip="Go towards the latest answer",
+            keys="pagedown",
+            is_listed=False,
+            run=lambda chat, _: chat.scroll_pages(1),
+        ),
+        Command[ChatActions](
+            id="example-1",
+            title=EXAMPLES[0],
+            tooltip=f"Ask “{EXAMPLES[0]}”",
+            keys="f2",
+            is_listed=False,
+            run=lambda chat, _: chat.ask(EXAMPLES[0]),
+        ),
+        Command[ChatActions](
+            id="example-2",
+            title=EXAMPLES[1],
+            tooltip=f"Ask “{EXAMPLES[1]}”",
+            keys="f3",
+            is_listed=False,
+            run=lambda chat, _: chat.ask(EXAMPLES[1]),
+        ),
+        Command[ChatActions](
+            id="example-3",
+            title=EXAMPLES[2],
+            tooltip=f"Ask “{EXAMPLES[2]}”",
+            keys="f4",
+            is_listed=False,
+            run=lambda chat, _: chat.ask(EXAMPLES[2]),
+        ),
+    )
+)

@@ -1,0 +1,38 @@
+"""The places that a person can be in: one table of screens to stay in, each imported when it is first visited.
+
+Owns their names, keys and order. What they show is theirs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tui.resources import Resources
+    from tui.screens.command_screen import CommandScreen
+
+__all__ = ["HOME", "PLACES", "Place"]
+
+HOME = "chat"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A screen to stay in: `module:class` of it, made with the app's `Resources`. `id` is its slash word too."""
+
+    id: str
+    title: str
+    tooltip: str
+    key: str
+    screen: str
+
+    def open(self, resources: Resources) -> CommandScreen:
+        """Make the screen. Its module is imported now and not before: the first frame waits for none but its own."""
+        module, _, name = self.screen.partition(":")
+        made: CommandScreen = getattr(importlib.import_module(module), name)(resources)
+        return made
+
+
+PLACES = (Place("chat", "Chat", "Talk with the model", "", "tui.screens.chat:ChatScreen"),)
