@@ -6,14 +6,25 @@ Owns what a test says the service does. Knows nothing of HTTP or of who asks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
-from app.client import Completed, GenerationOptions, Message, ModelStatus, ServiceStatus, TextDelta
-from quantizer.errors import UserError
+from app.client import (
+    Completed,
+    GenerationOptions,
+    Job,
+    JobKind,
+    JobState,
+    Message,
+    ModelStatus,
+    ServiceStatus,
+    TextDelta,
+)
+from quantizer.errors import RequestError, UserError
 
-__all__ = ["COMPLETED", "LOADING", "READY", "ScriptedClient", "ScriptedReply"]
+__all__ = ["COMPLETED", "LOADING", "READY", "ScriptedClient", "ScriptedJobs", "ScriptedReply"]
 
 COMPLETED = Completed(
     finish_reason="stop",
@@ -37,14 +48,104 @@ class ScriptedReply:
     pause_after: int | None = None
 
 
-class ScriptedClient:
+class ScriptedJobs:
+    """The jobs of a service that does none: they wait until a test says with `change` what becomes of them.
+
+    `started` are the kinds and arguments of those asked for, `logs` what each is to have said, by id.
+    """
+
+    def __init__(self, *jobs: Job) -> None:
+        self.started: list[tuple[JobKind, dict[str, Any]]] = []
+        self.logs: dict[str, str] = {}
+        self.is_staying = False
+        self._jobs = {job.id: job for job in jobs}
+        self._watchers: list[asyncio.Queue[Job]] = []
+
+    def change(self, job: Job) -> None:
+        """Let `job` stand as given, and tell all who watch."""
+        self._jobs[job.id] = job
+        for watcher in self._watchers:
+            watcher.put_nowait(job)
+
+    async def jobs(self) -> tuple[Job, ...]:
+        """Return the jobs, oldest first."""
+        return tuple(self._jobs.values())
+
+    async def job(self, job_id: str) -> Job:
+        """Return one job. Raises RequestError for one that is not there."""
+        if job_id not in self._jobs:
+            raise RequestError(f"There is no job {job_id}.")
+        return self._jobs[job_id]
+
+    async def start_job(self, kind: JobKind, arguments: Mapping[str, Any]) -> Job:
+        """Add a job that waits, as job-1, job-2 ..."""
+        self.started.append((kind, dict(arguments)))
+        number = len(self._jobs) + 1
+        title = " ".join([kind, *(str(value) for value in arguments.values())])
+        job = Job(id=f"job-{number}", kind=kind, title=title, arguments=dict(arguments), created_s=float(number))
+        self.change(job)
+        return job
+
+    async def watch_jobs(self) -> AsyncGenerator[Job, None]:
+        """Yield every job, then each that is changed."""
+        watcher: asyncio.Queue[Job] = asyncio.Queue()
+        for job in self._jobs.values():
+            watcher.put_nowait(job)
+        self._watchers.append(watcher)
+        try:
+            while True:
+                yield await watcher.get()
+        finally:
+            self._watchers.remove(watcher)
+
+    async def watch_job(self, job_id: str) -> AsyncGenerator[Job, None]:
+        """Yield one job as it changes, until it has ended."""
+        await self.job(job_id)
+        async for job in self.watch_jobs():
+            if job.id == job_id:
+                yield job
+                if job.has_ended:
+                    return
+
+    async def job_log(self, job_id: str) -> str:
+        """Return what `logs` has of the job."""
+        return self.logs.get((await self.job(job_id)).id, "")
+
+    async def cancel_job(self, job_id: str) -> Job:
+        """Let a job be cancelled at once."""
+        return await self._become(job_id, "cancelled", has_ended=False)
+
+    async def retry_job(self, job_id: str) -> Job:
+        """Let a job that ended wait again."""
+        return await self._become(job_id, "queued", has_ended=True)
+
+    async def forget_job(self, job_id: str) -> None:
+        """Remove a job that ended."""
+        await self._become(job_id, "forgotten", has_ended=True)
+        del self._jobs[job_id]
+
+    async def stay_until_jobs_end(self) -> None:
+        """Note that the service is to stay."""
+        self.is_staying = True
+
+    async def _become(self, job_id: str, state: JobState, *, has_ended: bool) -> Job:
+        job = await self.job(job_id)
+        if job.has_ended != has_ended:
+            raise RequestError(f"The job {job_id} is {job.state}.")
+        job = replace(job, state=state, error=None)
+        self.change(job)
+        return job
+
+
+class ScriptedClient(ScriptedJobs):
     """Answers the n-th question with the n-th reply; the last reply serves all later ones.
 
     `model` is what `status` reports. `requests` are the conversations it was sent, `n_aborted` counts answers that were
     closed before their end, `n_opened` and `n_closed` count uses of `opened`.
     """
 
-    def __init__(self, *replies: ScriptedReply, model: ModelStatus = READY) -> None:
+    def __init__(self, *replies: ScriptedReply, model: ModelStatus = READY, jobs: Sequence[Job] = ()) -> None:
+        super().__init__(*jobs)
         self.model = model
         self.requests: list[tuple[Message, ...]] = []
         self.n_aborted = 0
@@ -68,7 +169,8 @@ class ScriptedClient:
 
     async def status(self) -> ServiceStatus:
         """Return `model` as the service's only model."""
-        return ServiceStatus(version="0", default_model=self.model.id, models=(self.model,))
+        stays_until = "jobs-end" if self.is_staying else ""
+        return ServiceStatus(version="0", default_model=self.model.id, models=(self.model,), stays_until=stays_until)
 
     async def load(self, model: str, when_unfit: str = "") -> str:  # noqa: ARG002 - the one model stands for every name
         """Return the id of the only model."""

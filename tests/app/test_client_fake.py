@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 
 import pytest
 
-from app.client import ServiceClient, TextDelta
+from app.client import Job, ServiceClient, TextDelta
 from app.client_fake import COMPLETED, ScriptedClient, ScriptedReply
-from quantizer.errors import EngineError
+from quantizer.errors import EngineError, RequestError
+
+_NOT_SCRIPTED = {"count_tokens"}
 
 
-@pytest.mark.parametrize("name", ["status", "load", "chat"])
+@pytest.mark.parametrize("name", sorted({name for name in vars(ServiceClient) if name[0] != "_"} - _NOT_SCRIPTED))
 def test_scripted_client_has_the_signatures_of_the_real_one(name):
     assert inspect.signature(getattr(ScriptedClient, name)) == inspect.signature(getattr(ServiceClient, name))
 
@@ -28,3 +31,28 @@ async def test_scripted_error_ends_an_answer_and_is_no_abort():
     with pytest.raises(EngineError, match="died"):
         await anext(client.chat([]))
     assert client.n_aborted == 0
+
+
+async def test_who_watches_scripted_jobs_sees_what_stands_and_what_changes():
+    client = ScriptedClient(jobs=[Job(id="old", kind="tune", title="tune guide", arguments={}, created_s=0.0)])
+    watch = client.watch_jobs()
+    assert (await anext(watch)).id == "old"
+    started = await client.start_job("pull", {"reference": "org/repo"})
+    assert await anext(watch) == started
+    client.change(replace(started, state="running", fraction=0.5))
+    assert (await anext(watch)).fraction == 0.5
+    await client.cancel_job(started.id)
+    assert (await anext(watch)).state == "cancelled"
+    await client.forget_job(started.id)
+    assert (await anext(watch)).state == "forgotten"
+    assert [job.id for job in await client.jobs()] == ["old"]
+    await watch.aclose()
+
+
+async def test_scripted_jobs_refuse_what_the_service_refuses():
+    client = ScriptedClient()
+    job = await client.start_job("tune", {"model": "guide"})
+    with pytest.raises(RequestError, match="queued"):
+        await client.retry_job(job.id)
+    with pytest.raises(RequestError, match="no job"):
+        await client.job("another")

@@ -1,0 +1,81 @@
+"""What a chat is asked and answered with: messages, options, text as it comes, and what an answer cost.
+
+Owns these values and how the service words them. Knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+__all__ = ["Completed", "GenerationOptions", "Message", "TextDelta", "completed_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationOptions:
+    """How to answer. None leaves the choice to the service and the model."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """New text of the running answer, as the model wrote it: not yet fit for a terminal.
+
+    `n_tokens` is how many tokens the answer has by now; a verified draft brings many at once.
+    """
+
+    text: str
+    n_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """The end of an answer and what it cost. Rates are tokens a second.
+
+    `tokens_per_pass` is above 1 where draft tokens were taken; `saved_s` is what the service estimates that they saved.
+    """
+
+    finish_reason: str
+    n_prompt_tokens: int
+    n_cached_tokens: int
+    n_output_tokens: int
+    time_to_first_token_s: float
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float
+    n_drafted_tokens: int = 0
+    n_accepted_tokens: int = 0
+    tokens_per_pass: float = 1.0
+    saved_s: float = 0.0
+
+
+def completed_of(reason: str, usage: dict[str, Any], timings: dict[str, Any]) -> Completed:
+    """Return the end of an answer from the last of OpenAI's `usage` and llama.cpp's `timings`."""
+    details = usage.get("prompt_tokens_details") or {}
+    return Completed(
+        finish_reason=reason,
+        n_prompt_tokens=usage.get("prompt_tokens", 0),
+        n_cached_tokens=details.get("cached_tokens", 0),
+        n_output_tokens=usage.get("completion_tokens", 0),
+        time_to_first_token_s=timings.get("time_to_first_token_ms", 0.0) / 1000,
+        prefill_tokens_per_s=timings.get("prompt_per_second", 0.0),
+        decode_tokens_per_s=timings.get("predicted_per_second", 0.0),
+        n_drafted_tokens=timings.get("draft_n", 0),
+        n_accepted_tokens=timings.get("draft_n_accepted", 0),
+        tokens_per_pass=timings.get("tokens_per_pass", 1.0),
+        saved_s=timings.get("draft_saved_ms", 0.0) / 1000,
+    )

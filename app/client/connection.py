@@ -1,0 +1,85 @@
+"""Requests to the service and its errors, made our own again.
+
+Owns HTTP. Knows nothing of what is asked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+
+from quantizer.errors import ServiceError, UserError, rebuild
+
+__all__ = ["Connection", "error_of"]
+
+_START_AGAIN = "Start it with `localllm serve`, or start localllm again."
+
+
+class Connection:
+    """An open connection to the service at `base_url`.
+
+    Every method raises ServiceError when the service cannot be reached, and the error that the service reports.
+    """
+
+    def __init__(self, base_url: str, api_key: str, transport: httpx.AsyncBaseTransport | None) -> None:
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        # The service is on this machine: no proxy, and an answer may take as long as it takes.
+        self._http = httpx.AsyncClient(
+            base_url=base_url,
+            headers=headers,
+            transport=transport or httpx.AsyncHTTPTransport(),
+            timeout=httpx.Timeout(None, connect=5.0),
+            trust_env=False,
+        )
+        self._base_url = base_url
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def call(self, method: str, path: str, body: object = None) -> Any:
+        """Return the JSON that is answered."""
+        try:
+            response = await self._http.request(method, path, json=body)
+        except httpx.TransportError as error:
+            raise _unreachable(self._base_url) from error
+        if response.is_error:
+            raise _reported(response.content)
+        return response.json()
+
+    async def events(self, method: str, path: str, body: object = None) -> AsyncIterator[dict[str, Any]]:
+        """Yield the data of server-sent events until `[DONE]`. Raises ServiceError where they end without it."""
+        try:
+            async with self._http.stream(method, path, json=body) as response:
+                if response.is_error:
+                    raise _reported(await response.aread())
+                async for line in response.aiter_lines():
+                    if line == "data: [DONE]":
+                        return
+                    if line.startswith("data: "):
+                        event = json.loads(line[6:])
+                        if event.keys() == {"error"}:
+                            raise error_of(event["error"])
+                        yield event
+        except httpx.TransportError as error:
+            raise _unreachable(self._base_url) from error
+        raise ServiceError("The service ended the answer before it was complete.", _START_AGAIN)
+
+
+def error_of(data: dict[str, Any]) -> UserError:
+    """Return the error that the service described: OpenAI's fields plus `kind`, `cause`, `remedy`, `details`."""
+    cause = data.get("cause") or data.get("message") or "The service failed."
+    return rebuild(data.get("kind", "ServiceError"), cause, data.get("remedy", ""), data.get("details", {}))
+
+
+def _reported(body: bytes) -> UserError:
+    try:
+        return error_of(json.loads(body)["error"])
+    except (ValueError, KeyError, TypeError):
+        return ServiceError("What answers on the service's port is not localllm.", "Give another --port.")
+
+
+def _unreachable(base_url: str) -> ServiceError:
+    return ServiceError(f"No localllm service answers at {base_url}.", _START_AGAIN)

@@ -1,0 +1,81 @@
+"""A job: long work that the service has done by a process of its own, as all sides see it.
+
+Owns the value and its JSON. Knows nothing of how a job is run, kept or asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, TypeAlias
+
+from quantizer.errors import UserError, rebuild
+
+__all__ = ["ENDED", "Job", "JobFailure", "JobKind", "JobState"]
+
+JobKind: TypeAlias = Literal["pull", "quantize", "tune", "judge"]
+JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled", "interrupted", "forgotten"]
+
+ENDED = frozenset({"done", "failed", "cancelled", "interrupted", "forgotten"})
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailure:
+    """Why a job failed; `kind` is a class of the error tree."""
+
+    kind: str
+    cause: str
+    remedy: str
+
+    @classmethod
+    def of(cls, error: UserError) -> JobFailure:
+        return cls(type(error).__name__, error.cause, error.remedy)
+
+    def error(self) -> UserError:
+        """The error again."""
+        return rebuild(self.kind, self.cause, self.remedy, {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One job as it stands. Times are seconds since 1970; what is None is not known, or does not apply.
+
+    `arguments` are what it was started with, `result` what its verb printed in the end, `message` what it does now or
+    did last: that and `error` may quote a hub or a file. "interrupted" is one whose service ended first: `retry_job`
+    goes on from there. "forgotten" is only told to those who watch.
+    """
+
+    id: str
+    kind: JobKind
+    title: str
+    arguments: Mapping[str, Any]
+    created_s: float
+    state: JobState = "queued"
+    started_s: float | None = None
+    ended_s: float | None = None
+    fraction: float | None = None  # 0 to 1
+    n_done_bytes: int | None = None
+    n_bytes: int | None = None
+    bytes_per_s: float | None = None
+    remaining_s: float | None = None
+    message: str = ""
+    error: JobFailure | None = None
+    result: Mapping[str, Any] | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """True for what neither runs nor waits."""
+        return self.state in ENDED
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the job as JSON takes it."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Job:
+        """Return the job that `as_json` described; what a later version adds is ignored.
+
+        Raises KeyError or TypeError for what is no job.
+        """
+        known = {field.name: data[field.name] for field in fields(cls) if field.name in data}
+        return cls(**known | {"error": JobFailure(**data["error"]) if data.get("error") else None})
