@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from offload.allocation import Share, with_compute
+from offload.assessment import Assessment
 from offload.load_parameters import ON_HOST, LoadParameters, load_parameters
 from offload.machine import Machine
 from offload.model import PlannedModel
 from offload.placement import margin_bytes
-from offload.plan import Plan, PlanQuestion, plan
+from offload.plan import Plan, PlanQuestion, settled, told
 from offload.profile import Setting
 from offload.speed import Rates
 
@@ -30,31 +31,30 @@ def dry_plan(model: PlannedModel, question: PlanQuestion, machine: Machine, rate
 
     Raises UsageError for a cache that the model cannot have, and what `dry_run` raises.
     """
-    found = plan(model, question, machine, rates)
+    found = settled(model, question, machine, rates)
     for _ in range(_MOST_ROUNDS):
-        measured = dry_run(found.setting, parameters_of(found))
-        if found.found.placement is not None:
-            shares = with_compute(found.found.shares, measured)
+        measured = dry_run(found.profile.setting, parameters_of(found))
+        if found.placement is not None:
+            shares = with_compute(found.shares, measured)
             if _is_held(shares, machine):
-                return replace(found, found=replace(found.found, shares=shares))
+                return told(replace(found, shares=shares), model, question, machine, rates)
         model = _scaled(model, found, measured)
-        found = plan(model, question, machine, rates)
-    return found
+        found = settled(model, question, machine, rates)
+    return told(found, model, question, machine, rates)
 
 
-def parameters_of(found: Plan) -> LoadParameters:
+def parameters_of(found: Assessment) -> LoadParameters:
     """Return what makes llama.cpp load as planned; what runs nowhere is left to the processor."""
-    assessment = found.found
-    if assessment.placement is None:
+    if found.placement is None:
         return ON_HOST
-    return load_parameters(assessment.profile, assessment.machine, assessment.placement)
+    return load_parameters(found.profile, found.machine, found.placement)
 
 
-def _scaled(model: PlannedModel, found: Plan, measured: Mapping[str, int]) -> PlannedModel:
+def _scaled(model: PlannedModel, found: Assessment, measured: Mapping[str, int]) -> PlannedModel:
     """Return `model` with compute buffers as large as on the device that the formula falls shortest of."""
-    if found.found.placement is None:
-        return model.measured(found.setting, sum(measured.values()))
-    in_use = [share for share in found.found.shares if share.n_layers]
+    if found.placement is None:
+        return model.measured(found.profile.setting, sum(measured.values()))
+    in_use = [share for share in found.shares if share.n_layers]
     ratios = [measured.get(share.device.name, 0) / share.compute_bytes for share in in_use]
     return replace(model, compute_scale=model.compute_scale * max(ratios))
 

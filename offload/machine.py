@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["HOST_NAME", "HOST_ONLY", "Device", "DeviceKind", "Machine"]
+__all__ = ["HOST_NAME", "Device", "DeviceKind", "Machine"]
 
 HOST_NAME = "CPU"  # as llama.cpp calls it
 
@@ -59,6 +59,3 @@ class Machine:
     def free_bytes(self) -> int:
         """All free memory, once."""
         return self.host.free_bytes + sum(gpu.free_bytes for gpu in self.gpus if not gpu.shares_host)
-
-
-HOST_ONLY = Machine(Device(name=HOST_NAME, kind=DeviceKind.CPU, total_bytes=0, free_bytes=0))  # nothing measured

@@ -19,7 +19,7 @@ from offload.machine import Device, Machine
 from offload.profile import ModelProfile
 from offload.speed import Rates
 
-__all__ = ["ON_HOST", "Placement", "curve", "margin_bytes", "place"]
+__all__ = ["ALL_ON_HOST", "Placement", "curve", "margin_bytes", "place"]
 
 _MARGIN_SHARE, _LEAST_MARGIN_BYTES, _MOST_MARGIN_BYTES = 0.04, 256 << 20, 1 << 30
 _HOST_MARGIN_BYTES = 512 << 20
@@ -52,7 +52,7 @@ class Placement:
         return sum(self.gpu_layers)
 
 
-ON_HOST = Placement(gpus=(), gpu_layers=(), n_split=0, n_crossings=0, token_s=0.0)  # nobody has told its speed
+ALL_ON_HOST = Placement(gpus=(), gpu_layers=(), n_split=0, n_crossings=0, token_s=0.0)  # nobody has told its speed
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from offload.remedies import Remedy, remedies_of
 from offload.sentences import warnings_of
 from offload.speed import Rates
 
-__all__ = ["Plan", "PlanQuestion", "plan", "settled"]
+__all__ = ["Plan", "PlanQuestion", "plan", "settled", "told"]
 
 _DEPTH_SHARE = 4  # a speed is told for a quarter of the context: who asks for a long one will not leave it empty
 
@@ -50,20 +50,23 @@ class Plan:
 
 def plan(model: PlannedModel, question: PlanQuestion, machine: Machine, rates: Rates) -> Plan:
     """Plan `model` for `machine`, whose speeds are `rates`. Raises UsageError for a cache that it cannot have."""
-    wanted = _setting(model, question)
-    found = choose(model, wanted, machine, rates)
-    return Plan(
-        setting=found.profile.setting,
-        found=found,
-        uncertainty=rates.uncertainty,
-        warnings=warnings_of(found, rates),
-        remedies=remedies_of(model, wanted, machine, rates, found),
-    )
+    return told(settled(model, question, machine, rates), model, question, machine, rates)
 
 
 def settled(model: PlannedModel, question: PlanQuestion, machine: Machine, rates: Rates) -> Assessment:
     """Return the best that `model` comes to, without what to tell of it. Raises as `plan` does."""
     return choose(model, _setting(model, question), machine, rates)
+
+
+def told(found: Assessment, model: PlannedModel, question: PlanQuestion, machine: Machine, rates: Rates) -> Plan:
+    """Return what was `found` of a model with all that there is to tell of it; looking for ways out takes longest."""
+    return Plan(
+        setting=found.profile.setting,
+        found=found,
+        uncertainty=rates.uncertainty,
+        warnings=warnings_of(found, rates),
+        remedies=remedies_of(model, _setting(model, question), machine, rates, found),
+    )
 
 
 def _setting(model: PlannedModel, question: PlanQuestion) -> Setting:

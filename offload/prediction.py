@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from offload.assessment import assess
 from offload.machine import Machine
 from offload.model import PlannedModel
-from offload.plan import PlanQuestion, plan
+from offload.plan import PlanQuestion, settled
 from offload.speed import Rates
 from quantizer.file_types import FILE_TYPES
 
@@ -36,8 +36,8 @@ class Prediction:
 def predict(
     model: PlannedModel, question: PlanQuestion, machine: Machine, rates: Rates, depths: Iterable[int]
 ) -> Prediction:
-    """Plan `model` and return how fast it will be behind each of `depths` tokens. Raises what `plan` raises."""
-    setting = plan(model, question, machine, rates).setting
+    """Plan `model` and return how fast it will be behind each of `depths` tokens. Raises what `settled` raises."""
+    setting = settled(model, question, machine, rates).profile.setting
     found = {depth: assess(model.profile(replace(setting, depth=depth)), machine, rates).speed for depth in depths}
     known = {depth: speed for depth, speed in found.items() if speed is not None}
     prefill_tps = next((speed.prefill_tps for speed in known.values()), None)
@@ -48,7 +48,7 @@ def faster_quantization(
     model: PlannedModel, question: PlanQuestion, machine: Machine, rates: Rates
 ) -> tuple[str, float] | None:
     """Return the best type of file that answers much faster, and how many times; None where there is none."""
-    setting = plan(model, question, machine, rates).setting
+    setting = settled(model, question, machine, rates).profile.setting
     now = assess(model.profile(setting), machine, rates).decode_tps
     for name in _FILE_TYPES if now else ():
         tps = assess(model.quantized(FILE_TYPES[name]).profile(setting), machine, rates).decode_tps

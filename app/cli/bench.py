@@ -104,19 +104,15 @@ def _read_bytes(model: str, settings: Settings) -> int:
 def _predicted(model: str, settings: Settings) -> _Predicted:
     """Return what the planner says of `model` by work and case, before this measures it."""
     from app.bench.workloads import DEPTHS, PREFILL_TOKENS, decode_case, prefill_case
-    from app.cli.rpc_option import told_endpoints
-    from app.engine.machine import survey
-    from app.engine.question import question_of
-    from app.engine.rates import rates_here
+    from app.cli.planning import wanted_circumstances
     from app.library.resolve import resolve
     from offload.model import PlannedModel
     from offload.prediction import predict
     from quantizer.gate import admit, tensors_of
 
-    header, machine = admit(resolve(model, settings).path), survey(told_endpoints(settings)).machine
-    rates = rates_here(machine, settings.cache_dir, settings.threads)
+    header, here = admit(resolve(model, settings).path), wanted_circumstances(settings)
     candidate = PlannedModel(header, tensors_of(header))
-    found = predict(candidate, question_of(settings, machine), machine, rates, DEPTHS)
+    found = predict(candidate, here.question, here.machine, here.rates, DEPTHS)
     decodes = {("decode", decode_case(depth)): tps for depth, tps in found.decode_tps.items()}
     prefills = {("prefill", prefill_case(n_tokens)): found.prefill_tps for n_tokens in PREFILL_TOKENS}
     return decodes | {key: tps for key, tps in prefills.items() if tps is not None}

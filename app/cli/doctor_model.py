@@ -45,24 +45,19 @@ def examined(model: str, settings: Settings, machine: Machine) -> Examination:
 
 def _judging(path: Path, settings: Settings, machine: Machine) -> Callable[[Turn], Symptoms]:
     """Plan the model at `path` and return what makes symptoms of a turn; what it is used for is known by then."""
-    from importlib import metadata
-
     from app.engine.loading import tune_file
-    from app.engine.question import question_of
-    from app.engine.rates import rates_here
-    from app.engine.store import fingerprint
+    from app.engine.store import model_key
+    from app.library.fit import circumstances_here
     from offload.bottleneck import Symptoms
     from offload.model import PlannedModel
-    from offload.plan import plan
     from offload.prediction import faster_quantization
     from quantizer.gate import admit, tensors_of
 
     header = admit(path)
-    candidate, question = PlannedModel(header, tensors_of(header)), question_of(settings, machine)
-    rates = rates_here(machine, settings.cache_dir, settings.threads)
-    planned = plan(candidate, question, machine, rates)
-    smaller = faster_quantization(candidate, question, machine, rates)
-    work = tune_file(settings.cache_dir).work(fingerprint(path, metadata.version("llama-cpp-python")))
+    candidate, here = PlannedModel(header, tensors_of(header)), circumstances_here(settings, machine)
+    planned = here.plan(candidate)
+    smaller = faster_quantization(candidate, here.question, here.machine, here.rates)
+    work = tune_file(settings.cache_dir).work(model_key(path))
 
     def symptoms(turn: Turn) -> Symptoms:
         return Symptoms(

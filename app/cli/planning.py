@@ -26,7 +26,7 @@ __all__ = ["plan_of", "plan_of_absent", "wanted_circumstances"]
 _MOST_DRY_CELLS = 1 << 22  # a dry run takes 50 bytes for each, however much memory the machine has that is planned for
 
 
-def wanted_circumstances(settings: Settings, vram: Sequence[str], ram: str | None) -> Circumstances:
+def wanted_circumstances(settings: Settings, vram: Sequence[str] = (), ram: str | None = None) -> Circumstances:
     """Return the machine to plan for: this one, or what is given of another. Raises UsageError."""
     endpoints = told_endpoints(settings)
     if not vram and ram is None:
@@ -41,13 +41,13 @@ def plan_of(model: PlannedModel, settings: Settings, wanted: Circumstances, *, i
         request = dry_run_request(model.header.path, setting, parameters)
         return compute_by_device(replace(request, rpc=endpoints_of(settings.rpc)))
 
-    found = wanted.plan(model)
-    if found.setting.n_cells > _MOST_DRY_CELLS:
-        return found
+    setting = wanted.settled(model).profile.setting
+    if setting.n_cells > _MOST_DRY_CELLS:
+        return wanted.plan(model)
     if is_here:
         return dry_plan(model, wanted.question, wanted.machine, wanted.rates, dry_run)
-    n_bytes = sum(dry_run(found.setting, ON_HOST).values())
-    return wanted.plan(model.measured(found.setting, n_bytes))
+    n_bytes = sum(dry_run(setting, ON_HOST).values())
+    return wanted.plan(model.measured(setting, n_bytes))
 
 
 def plan_of_absent(model: PlannedModel, notice: str, wanted: Circumstances) -> Plan:

@@ -57,13 +57,11 @@ def _measure(path: Path, n_threads: int) -> list[Measured]:
 
 
 def _show_known(cache_dir: Path, path: Path | None, *, wants_json: bool) -> None:
-    from importlib import metadata
-
     from app.engine.loading import tune_file
-    from app.engine.store import fingerprint
+    from app.engine.store import model_key
 
     known = tune_file(cache_dir)
-    wanted = None if path is None else fingerprint(path, metadata.version("llama-cpp-python"))
+    wanted = None if path is None else model_key(path)
     names = {key: name for key, name in known.names().items() if wanted in (None, key)}
     if not names:
         raise UsageError("Nothing was measured yet.", "Run `localllm tune MODEL`.")

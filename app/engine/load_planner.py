@@ -44,7 +44,7 @@ class LoadCase:
     @property
     def parameters(self) -> LoadParameters:
         """Where its layers go."""
-        return parameters_of(self.plan)
+        return parameters_of(self.plan.found)
 
     @property
     def shares(self) -> tuple[Share, ...]:
@@ -83,7 +83,7 @@ class LoadPlanner:
         if not machine.gpus:
             return LoadCase(config, setting, plan(self.model, question, machine, rates))
         found = dry_plan(self.model, question, machine, rates, self.dry_run)
-        parameters = parameters_of(found)
+        parameters = parameters_of(found.found)
         setting = replace(
             setting,
             flash_attention=found.setting.is_fused,

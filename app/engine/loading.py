@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,14 +33,14 @@ from app.engine.run_recorder import RunRecorder
 from app.engine.sizing import sized
 from app.engine.sources import DraftSource
 from app.engine.step_cost import StepCost
-from app.engine.store import SequenceStore, fingerprint
+from app.engine.store import SequenceStore, fingerprint, model_key
 from app.engine.tuning import Setting, TuneFile, Work, choose, default_setting, with_kv_type
 from app.engine.witness import CleanAnswer
 from offload.cpu import default_threads
 from offload.holding import Holding
 from offload.host_memory import host_memory
 from offload.model import PlannedModel
-from offload.placement import ON_HOST
+from offload.placement import ALL_ON_HOST
 from offload.plan_json import plan_json
 from quantizer.control_vector import read_control_vector
 from quantizer.errors import UsageError
@@ -107,7 +106,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: List
     config, notice = sized(config, header, is_on_host=not devices.has_gpu)
     for sentence in filter(None, (notice, exposure(config.rpc))):
         listener.on_notice(sentence)
-    key = fingerprint(path, metadata.version("llama-cpp-python"))
+    key = model_key(path)
     tuned = tune_file(cache_dir)
     setting, measured_ratios = _setting(tuned, key, config, has_gpu=devices.has_gpu, is_safe=is_safe)
     adapters = [Path(file) for file, _ in config.lora]
@@ -194,7 +193,7 @@ def _recorder(case: LoadCase, model: PlannedModel, key: str, cache_dir: Path) ->
         model=model,
         setting=replace(case.plan.setting, n_ubatch=case.setting.n_ubatch, is_fused=case.setting.flash_attention),
         devices=found.machine,
-        placement=found.placement or ON_HOST,
+        placement=found.placement or ALL_ON_HOST,
     )
 
 

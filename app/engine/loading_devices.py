@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ from app.engine.machine import machine_here
 from app.engine.machine_file import MachineFile, this_build
 from app.engine.rates import rates_here
 from app.engine.rpc import check_reachable
-from app.engine.store import fingerprint
+from app.engine.store import model_key
 from app.engine.tuning import Setting
 from offload.companions import ALONE, Companions
 from offload.holding import Holding, Surplus, missing_gpus, surplus_of
@@ -71,8 +70,7 @@ class Devices:
         """Return where the layers of the model at `path` go, one that is loaded beside another or for itself."""
         if not self.has_gpu:
             return ON_HOST
-        key = fingerprint(path, metadata.version("llama-cpp-python"))
-        return self.planner(path, read_header(path), key).case(config, setting).parameters
+        return self.planner(path, read_header(path), model_key(path)).case(config, setting).parameters
 
     def settle(self, case: LoadCase, held: Mapping[str, Holding], key: str) -> None:
         """Compare what a load of the model `key` took with its plan, and keep what it took more for the next one.

@@ -1,22 +1,30 @@
-"""What steps of a model were measured to cost on this machine, by their tokens. Knows nothing of who asks."""
+"""What was measured of a model on this machine: the setting that suits its work best, and what its steps cost.
+
+Knows nothing of who asks.
+"""
 
 from __future__ import annotations
 
-from importlib import metadata
 from pathlib import Path
 
 from app.engine.loading import tune_file
 from app.engine.step_cost import StepCost
-from app.engine.store import fingerprint
-from app.engine.tuning import choose
+from app.engine.store import model_key
+from app.engine.tuning import Measured, choose
 
-__all__ = ["measured_cost"]
+__all__ = ["best_measured", "measured_cost"]
+
+
+def best_measured(path: Path, cache_dir: Path) -> Measured | None:
+    """Return the setting of the model at `path` that suits best what it is used for; None before it was tuned."""
+    known, key = tune_file(cache_dir), model_key(path)
+    measured = known.measured(key)
+    return choose(measured, known.work(key)) if measured else None
 
 
 def measured_cost(path: Path, cache_dir: Path) -> StepCost | None:
     """Return what steps of the model at `path` cost, as answers showed since it was tuned; None before it was."""
-    known, key = tune_file(cache_dir), fingerprint(path, metadata.version("llama-cpp-python"))
-    measured = known.measured(key)
-    if not measured:
+    best = best_measured(path, cache_dir)
+    if best is None:
         return None
-    return StepCost.through(known.step_ratios(key) or dict(choose(measured, known.work(key)).step_ratios))
+    return StepCost.through(tune_file(cache_dir).step_ratios(model_key(path)) or dict(best.step_ratios))

@@ -11,13 +11,14 @@ import queue
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 
 from app.engine.sequence_file import Label, Tokens, labels_in, read_state, touch, write_state
 
-__all__ = ["SavedMatch", "SequenceStore", "fingerprint"]
+__all__ = ["SavedMatch", "SequenceStore", "fingerprint", "model_key"]
 
 MAX_MEMORY_BYTES = 1 << 30
 MAX_DISK_BYTES = 4 << 30
@@ -55,6 +56,12 @@ def fingerprint(path: Path, *parts: object) -> str:
             file.seek(n_bytes * index // _N_SAMPLES)
             digest.update(file.read(_SAMPLE_BYTES))
     return digest.hexdigest()
+
+
+def model_key(path: Path) -> str:
+    """Return the name under which what was learnt here of the model at `path` is kept: its weights and the build of
+    llama.cpp that runs them."""
+    return fingerprint(path, metadata.version("llama-cpp-python"))
 
 
 class SequenceStore:

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 
 import psutil
@@ -25,7 +24,7 @@ from app.engine.frames import EngineConfig
 from app.engine.llama import LlamaModel
 from app.engine.loading import tune_file
 from app.engine.loading_devices import Devices
-from app.engine.store import fingerprint
+from app.engine.store import model_key
 from app.engine.tune_plan import QUICK, THOROUGH, Effort, first_settings, refinements
 from app.engine.tuner import measure
 from app.engine.tuning import DEFAULT_WORK, Measured, Setting, TuneRequest, choose
@@ -77,7 +76,7 @@ class _Loader:
 
 def _thorough(path: Path, n_threads: int, cache_dir: Path) -> Iterator[tuple[int, Measured]]:
     """Yield (how many there will be, speeds) of each setting worth measuring, keeping each."""
-    known, key, shape = tune_file(cache_dir), _key(path), kv_shape_of(read_header(path))
+    known, key, shape = tune_file(cache_dir), model_key(path), kv_shape_of(read_header(path))
     first = _first(n_threads, cache_dir)
     n_settings = len(first) + len(_possible(refinements(first[0], usable_processors()), shape))
     found: list[Measured] = []
@@ -97,7 +96,7 @@ def _idle(path: Path, n_threads: int, cache_dir: Path) -> None:
     """Measure quickly what nobody has measured yet, where there is memory for a second copy of the model."""
     if psutil.virtual_memory().available < _SPARE_SHARE * path.stat().st_size:
         return
-    known, key = tune_file(cache_dir), _key(path)
+    known, key = tune_file(cache_dir), model_key(path)
     done = {measured.setting for measured in known.measured(key)}
     with closing(_Loader(path, QUICK)) as loader:
         for setting in _first(n_threads, cache_dir):
@@ -112,10 +111,6 @@ def _first(n_threads: int, cache_dir: Path) -> list[Setting]:
 def _possible(settings: list[Setting], shape: KvShape) -> list[Setting]:
     """Return those of `settings` whose cache this model can have."""
     return [setting for setting in settings if can_have(parse_kv_types(setting.kv_type), shape)]
-
-
-def _key(path: Path) -> str:
-    return fingerprint(path, metadata.version("llama-cpp-python"))
 
 
 def _give_way() -> None:

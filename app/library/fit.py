@@ -13,7 +13,7 @@ from app.engine.question import question_of
 from app.engine.rates import rates_here
 from app.engine.rpc import endpoints_of
 from app.settings import Settings
-from offload.assessment import Verdict
+from offload.assessment import Assessment, Verdict
 from offload.machine import Machine
 from offload.model import PlannedModel
 from offload.plan import Plan, PlanQuestion, plan, settled
@@ -50,9 +50,13 @@ class Circumstances:
     rates: Rates
     question: PlanQuestion
 
+    def settled(self, model: PlannedModel) -> Assessment:
+        """Return where `model` goes. Raises UsageError for a cache that it cannot have."""
+        return settled(model, self.question, self.machine, self.rates)
+
     def fit(self, model: PlannedModel) -> Fit:
-        """Return the verdict on `model`. Raises UsageError for a cache that it cannot have."""
-        found = settled(model, self.question, self.machine, self.rates)
+        """Return the verdict on `model`. Raises as `settled` does."""
+        found = self.settled(model)
         return Fit(
             verdict=found.verdict,
             decode_tps=found.decode_tps,
@@ -62,7 +66,7 @@ class Circumstances:
         )
 
     def plan(self, model: PlannedModel) -> Plan:
-        """Return the same verdict with all that there is to tell: shares, warnings, ways out. Raises as `fit` does."""
+        """Return the same with all that there is to tell: shares, warnings, ways out. Raises as `settled` does."""
         return plan(model, self.question, self.machine, self.rates)
 
 
@@ -71,12 +75,13 @@ def circumstances(settings: Settings, machine: Machine) -> Circumstances:
     return Circumstances(machine, expected_rates(machine), question_of(settings, machine))
 
 
-def circumstances_here(settings: Settings) -> Circumstances:
-    """Return the same for this machine, with the speeds seen here; looking takes about a second.
+def circumstances_here(settings: Settings, machine: Machine | None = None) -> Circumstances:
+    """Return the same for this machine, with the speeds seen here; looking takes about a second, unless `machine` was
+    looked at already.
 
     Raises EngineError where that fails.
     """
-    machine = survey(endpoints_of(settings.rpc)).machine
+    machine = machine or survey(endpoints_of(settings.rpc)).machine
     return Circumstances(
         machine, rates_here(machine, settings.cache_dir, settings.threads), question_of(settings, machine)
     )

@@ -41,13 +41,6 @@ def record_of(header: Header, index: Index, cache_dir: Path) -> ModelRecord:
 def _tuned(path: Path, cache_dir: Path) -> Measured | None:
     if not (cache_dir / "tune.json").is_file():
         return None
-    from importlib import metadata
+    from app.engine.measured_cost import best_measured
 
-    from app.engine.loading import tune_file
-    from app.engine.store import fingerprint
-    from app.engine.tuning import choose
-
-    key = fingerprint(path, metadata.version("llama-cpp-python"))
-    known = tune_file(cache_dir)
-    measured = known.measured(key)
-    return choose(measured, known.work(key)) if measured else None
+    return best_measured(path, cache_dir)

@@ -26,7 +26,7 @@ from app.engine.run_history import RunRecord
 from app.engine.witness import CleanAnswer
 from offload.bandwidth import measure_read_bandwidth
 from offload.cpu import default_threads
-from offload.machine import HOST_NAME, HOST_ONLY, Device, DeviceKind, Machine
+from offload.machine import HOST_NAME, Device, DeviceKind, Machine
 from offload.speed import decode_s, expected_rates
 from quantizer.gate import admit
 
@@ -36,6 +36,7 @@ DEPTHS = (0, 256, 1024)
 N_ROUNDS, N_TOKENS = 5, 12
 TOLERANCE = 0.15
 CONFIG = EngineConfig(n_ctx=2048, n_sequences=1)
+_HERE = Machine(Device(name=HOST_NAME, kind=DeviceKind.CPU, total_bytes=0, free_bytes=0))
 
 
 class Subject:
@@ -70,7 +71,7 @@ class Subject:
             self._loaded.keep_answer(CleanAnswer(median(speeds), middle, middle, None, 0))
         self._sampler.close()
         self._loaded.owned.close()
-        return run_history(self._cache_dir).records(machine_key(HOST_ONLY))[-len(DEPTHS) :]
+        return run_history(self._cache_dir).records(machine_key(_HERE))[-len(DEPTHS) :]
 
     def _state(self, depth: int) -> bytes | bytearray:
         for start in range(0, depth, 256):

@@ -44,7 +44,7 @@ def planned(machine: Machine, compute_gib: float) -> tuple[Plan, list[LoadParame
 def test_a_plan_that_a_dry_run_confirms_has_the_bytes_of_the_dry_run() -> None:
     found, asked = planned(with_free(TWO_CARDS, 6, 6), 0.25)
     assert len(asked) == 1
-    assert asked[0] == parameters_of(found)
+    assert asked[0] == parameters_of(found.found)
     assert {share.compute_bytes for share in found.found.shares} == {GIB // 4}
 
 
@@ -53,7 +53,7 @@ def test_where_more_is_computed_in_than_there_is_room_for_fewer_layers_go_there(
     lean, _ = planned(machine, 0.1)
     found, asked = planned(machine, 1.5)
     assert len(asked) > 1
-    assert parameters_of(found).n_gpu_layers < parameters_of(lean).n_gpu_layers
+    assert parameters_of(found.found).n_gpu_layers < parameters_of(lean.found).n_gpu_layers
     for share in found.found.shares[:-1]:
         assert share.n_bytes <= share.device.free_bytes - margin_bytes(share.device)
 
@@ -76,4 +76,4 @@ def test_what_will_not_run_is_left_to_the_processor(compute_gib: float) -> None:
     machine = Machine(replace(TWO_CARDS.host, free_bytes=GIB))
     found, _ = planned(machine, compute_gib)
     assert found.found.verdict is Verdict.WONT_RUN
-    assert parameters_of(found) == ON_HOST
+    assert parameters_of(found.found) == ON_HOST

@@ -9,15 +9,15 @@ from app.engine.rates import machine_key, rates_here, run_history
 from app.engine.run_recorder import RunRecorder
 from app.engine.witness import CleanAnswer
 from offload.kv_cache import KvTypes
-from offload.machine import HOST_ONLY, Device, DeviceKind, Machine
+from offload.machine import HOST_NAME, Device, DeviceKind, Machine
 from offload.model import PlannedModel
-from offload.placement import ON_HOST
+from offload.placement import ALL_ON_HOST
 from offload.profile import Setting
 from offload.speed import decode_s, expected_rates, prefill_s
 from quantizer.gate import tensors_of
 from quantizer.header import read_header
 
-MACHINE = Machine(replace(HOST_ONLY.host, bytes_per_s=1e9))
+MACHINE = Machine(Device(name=HOST_NAME, kind=DeviceKind.CPU, total_bytes=0, free_bytes=0, bytes_per_s=1e9))
 ANSWER = CleanAnswer(decode_tps=5.0, depth=100, n_cells=600, prefill_tps=50.0, prefill_depth=90)
 
 
@@ -29,8 +29,8 @@ def recorder(cache_dir: Path, model: Path, *, is_fused: bool = False) -> RunReco
         fingerprint="a",
         model=PlannedModel(header, tensors_of(header)),
         setting=Setting(n_ctx=128, n_cells=128, kv_types=KvTypes(), is_fused=is_fused),
-        devices=HOST_ONLY,
-        placement=ON_HOST,
+        devices=MACHINE,
+        placement=ALL_ON_HOST,
     )
 
 
