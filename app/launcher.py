@@ -1,4 +1,4 @@
-"""How a face gets a service: one that runs already, or one of its own that goes when the face goes.
+"""How a face gets a service: one that runs already, one of its own that goes with the face, or an engine elsewhere.
 
 Owns finding, starting and ending the service's process. Knows nothing of what is asked of it.
 """
@@ -11,18 +11,19 @@ import json
 import os
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from app.client import ModelStatus, ServiceClient, error_of
+from app.client import ModelStatus, RemoteEngine, ServiceClient, error_of
+from app.client.remote_engine import address
 from app.library.resolve import portable
 from app.processes import apart_from_terminal, child_environment, python_module
 from app.settings import ENVIRONMENT_PREFIX, Settings
-from quantizer.errors import EngineError, ServiceError, UnfitError, UserError
+from quantizer.errors import EngineError, ServiceError, UnfitError, UsageError, UserError
 
-__all__ = ["load_model", "open_service"]
+__all__ = ["connect", "load_model", "open_engine", "open_service"]
 
 _START_TIMEOUT_S = 60.0  # a cold disk may take long over Python's imports
 _FINISH_TIMEOUT_S = 75.0  # the service lets answers in flight finish for 60 s
@@ -48,8 +49,32 @@ async def open_service(settings: Settings, model: str | None = None) -> AsyncIte
         yield client
 
 
+def open_engine(settings: Settings) -> AbstractAsyncContextManager[ServiceClient | RemoteEngine]:
+    """Give a client of what `settings` want to chat with: an engine elsewhere, else a service; see there for both."""
+    return connect(settings.connect, settings.api_key) if settings.connect else open_service(settings)
+
+
+@asynccontextmanager
+async def connect(url: str, api_key: str) -> AsyncIterator[ServiceClient | RemoteEngine]:
+    """Give a client of what answers at `url`: another localllm, or any OpenAI-compatible engine.
+
+    Raises UsageError for no address, ServiceError when nothing of the kind is there, RequestError where the key is
+    refused.
+    """
+    base_url = address(url)
+    if base_url is None:
+        raise UsageError(f"{url!r} is no address of an engine.", "Give one such as http://192.168.1.7:11500.")
+    async with RemoteEngine(base_url, api_key) as engine:
+        await engine.status()  # tells what is wrong with it in words
+        if not await _answers(base_url, api_key):
+            yield engine
+            return
+    async with ServiceClient(base_url, api_key) as client:
+        yield client
+
+
 async def load_model(
-    client: ServiceClient,
+    client: ServiceClient | RemoteEngine,
     model: str,
     on_status: Callable[[ModelStatus], None] | None = None,
     *,

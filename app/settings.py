@@ -30,6 +30,7 @@ class Settings:
     port: int = DEFAULT_PORT
     also: bool = False  # listen on the ports of Ollama, LM Studio and llama.cpp too, where those are free
     api_key: str = ""
+    connect: str = ""  # the address of an engine elsewhere to chat with, instead of a service of this machine
     model: str = "guide"
     ctx: int = 0  # tokens of context
     kv_type: str = ""  # what the KV cache stores: TYPE or K_TYPE,V_TYPE, such as q8_0

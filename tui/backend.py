@@ -33,14 +33,15 @@ Opener = Callable[[], AbstractAsyncContextManager[ChatBackend]]
 
 
 def local_service(settings: Settings) -> Opener:
-    """Return an opener of the service that `settings` name: the running one, else one started and stopped with us."""
+    """Return an opener of what `settings` name: the engine elsewhere, the service that runs, else one started and
+    stopped with us."""
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[ChatBackend]:
         await asyncio.to_thread(import_module, "app.launcher")
-        from app.launcher import open_service
+        from app.launcher import open_engine
 
-        async with open_service(settings, settings.model) as client:
+        async with open_engine(settings) as client:
             yield client
 
     return opened

@@ -17,7 +17,7 @@ from app.client import ModelStatus
 from app.launcher import load_model, open_service
 from app.settings import Settings
 
-__all__ = ["OtherServer", "Target", "address", "open_model", "open_server"]
+__all__ = ["OtherServer", "Target", "open_model", "open_server"]
 
 _READY_TIMEOUT_S = 30.0
 # What was learned of this machine, which a service under measurement is to know too.
@@ -41,13 +41,6 @@ class Target:
     model: str
     client: Client
     n_ctx: int = 0
-
-
-def address(text: str) -> str | None:
-    """Return the address of a server that `text` names, None where it names a model."""
-    if not text.startswith(("http://", "https://")):
-        return None
-    return text.rstrip("/").removesuffix("/v1")
 
 
 @asynccontextmanager

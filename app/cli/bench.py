@@ -67,7 +67,8 @@ def bench(
     of one that comes back, of a shared system prompt. clients: tok/s of 1, 4 and 8 together. edit: tok/s of forced
     answers that repeat their prompt. A model gets a service of its own; OTHER is measured after it, with the same text.
     """
-    from app.bench.target import OtherServer, address
+    from app.bench.target import OtherServer
+    from app.client.remote_engine import address
     from app.settings import load_settings
 
     job = _Job(load_settings(flags), _works(only), runs, secrets.randbits(32) if seed is None else seed)

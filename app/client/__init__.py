@@ -2,6 +2,7 @@
 
 from app.client.chat import Completed, GenerationOptions, Message, TextDelta
 from app.client.connection import error_of
+from app.client.remote_engine import RemoteEngine
 from app.client.service_client import ServiceClient
 from app.client.status import EngineCounters, ModelStatus, Occupancy, ServiceStatus, Spread
 from app.job import Job, JobFailure, JobKind, JobState
@@ -17,6 +18,7 @@ __all__ = [
     "Message",
     "ModelStatus",
     "Occupancy",
+    "RemoteEngine",
     "ServiceClient",
     "ServiceStatus",
     "Spread",

@@ -11,10 +11,10 @@ import pytest
 from running import RunningService
 
 from app import launcher
-from app.client import Completed, Message, ModelStatus, TextDelta
-from app.launcher import load_model, open_service
+from app.client import Completed, Message, ModelStatus, RemoteEngine, ServiceClient, TextDelta
+from app.launcher import connect, load_model, open_service
 from app.settings import Settings, load_settings
-from quantizer.errors import ModelFileError, UnfitError
+from quantizer.errors import ModelFileError, UnfitError, UsageError
 
 
 @pytest.fixture
@@ -134,3 +134,28 @@ async def _listens(url: str) -> bool:
         return False
     writer.close()
     return True
+
+
+async def test_another_localllm_is_told_from_any_other_engine(service: RunningService) -> None:
+    async with connect(f"{service.url}/v1", "") as client:
+        assert isinstance(client, ServiceClient)
+        assert (await load_model(client, "")).id == "tiny"
+
+
+async def test_an_engine_that_is_not_ours_answers_too(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def is_ours(_url: str, _key: str) -> bool:
+        return False
+
+    monkeypatch.setattr(launcher, "_answers", is_ours)
+    async with connect(service.url, "") as engine:
+        assert isinstance(engine, RemoteEngine)
+        model = await load_model(engine, "")
+        events = [event async for event in engine.chat([Message("user", "hello")], model.id)]
+    assert isinstance(events[-1], Completed)
+    assert events[-1].n_output_tokens > 0
+
+
+async def test_what_is_no_address_is_wrong_use() -> None:
+    with pytest.raises(UsageError, match="no address"):
+        async with connect("far:8000", ""):
+            pass

@@ -8,7 +8,7 @@ from tui.arguments import app_options
 
 
 def test_no_arguments_are_for_the_app():
-    assert app_options([]) == dict.fromkeys(("model", "host", "ctx", "threads", "port"))
+    assert app_options([]) == dict.fromkeys(("model", "host", "connect", "api_key", "ctx", "threads", "port"))
 
 
 def test_options_of_the_app_are_read():
@@ -19,6 +19,12 @@ def test_options_of_the_app_are_read():
         "ctx": 4096,
         "port": 1234,
     }
+
+
+def test_an_engine_elsewhere_chooses_the_model_itself():
+    options = app_options(["--connect", "http://far:8000", "--key", "secret"])
+    assert options is not None
+    assert (options["connect"], options["api_key"], options["model"]) == ("http://far:8000", "secret", "")
 
 
 @pytest.mark.parametrize(

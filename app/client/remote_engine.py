@@ -1,0 +1,221 @@
+"""Any OpenAI-compatible engine behind the same chat: vLLM, SGLang, llama-server, a service on the internet.
+
+Owns what such an engine is asked, and what is measured here because it does not say. Knows nothing of localllm's own
+routes: planning, jobs and the library are there only where localllm is.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from app.client.chat import Completed, GenerationOptions, Message, TextDelta, completed_of
+from app.client.status import ModelStatus, ServiceStatus
+from quantizer.errors import RequestError, ServiceError
+
+__all__ = ["RemoteEngine", "address"]
+
+_MAX_QUOTED = 300  # characters of what an engine says, in an error
+_CONTEXT_FIELDS = ("max_model_len", "context_length", "max_context_length")  # vLLM's; OpenRouter's; LM Studio's
+_OPEN_THOUGHT, _CLOSE_THOUGHT = "<think>", "</think>\n\n"
+
+
+def address(text: str) -> str | None:
+    """Return the address of an engine that `text` names, without /v1; None where it names something else."""
+    if not text.startswith(("http://", "https://")):
+        return None
+    return text.rstrip("/").removesuffix("/v1")
+
+
+class RemoteEngine:
+    """An open connection to the engine at `base_url`; fulfils what a chat needs of `ServiceClient`.
+
+    Use it as an async context manager. Every method raises ServiceError when the engine cannot be reached or is none,
+    and RequestError for what it refuses.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str = "",
+        transport: httpx.AsyncBaseTransport | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.base_url = base_url
+        self._clock = clock
+        self._http = httpx.AsyncClient(
+            base_url=base_url,
+            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+            transport=transport,
+            timeout=httpx.Timeout(None, connect=10.0),
+        )
+
+    async def __aenter__(self) -> RemoteEngine:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def status(self) -> ServiceStatus:
+        """Return the engine's models, each ready: how far one is, such an engine does not say."""
+        with self._reaching():
+            response = await self._http.get("/v1/models")
+        self._check(response.status_code, response.content)
+        with self._understanding():
+            items = [item for item in response.json()["data"] if isinstance(item["id"], str)]
+            models = tuple(_model(item) for item in items)
+        if not models:
+            raise ServiceError(f"The engine at {self.base_url} has no model.", "Give it one.")
+        return ServiceStatus(version="", default_model=models[0].id, models=models)
+
+    async def load(self, model: str, when_unfit: str = "") -> str:  # noqa: ARG002 - it fits where it runs
+        """Return the id under which the engine has `model`; empty is its first. Raises RequestError where it has none
+        of that name."""
+        status = await self.status()
+        if status.model(model) is None and model:
+            here = ", ".join(other.id for other in status.models)
+            raise RequestError(f"The engine at {self.base_url} has no model {model}.", f"It has: {here}.")
+        return model or status.default_model
+
+    async def chat(
+        self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None
+    ) -> AsyncGenerator[TextDelta | Completed, None]:
+        """Yield the answer as it is made and, last, one Completed. Closing the iterator stops the answer.
+
+        Tokens are counted as pieces until the engine tells its own count; times are measured here unless it tells them
+        as llama.cpp does. Thoughts that come apart from the answer are put before it in tags.
+        """
+        given = {name: value for name, value in asdict(options or GenerationOptions()).items() if value is not None}
+        body = {
+            "model": model,
+            "messages": [asdict(message) for message in messages],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **given,
+        }
+        reply = _Reply(self._clock)
+        async for event in self._events("/v1/chat/completions", body):
+            with self._understanding():
+                text = reply.add(event)
+            if text:
+                yield TextDelta(text, reply.n_pieces)
+        yield reply.completed()
+
+    async def _events(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[Any]:
+        with self._reaching():
+            async with self._http.stream("POST", path, json=body) as response:
+                if response.is_error:
+                    self._check(response.status_code, await response.aread())
+                async for line in response.aiter_lines():
+                    if line.startswith("data:") and line[5:].strip() != "[DONE]":
+                        with self._understanding():
+                            event = json.loads(line[5:])
+                        yield event
+
+    def _check(self, status: int, body: bytes) -> None:
+        """Raise what a status that is no success means."""
+        said = f"The engine at {self.base_url} answers {status}: {_said(body)}"
+        if status in (401, 403):
+            raise RequestError(said, "Give its key with --key, or in LOCALLLM_API_KEY.")
+        if status == 429:
+            raise RequestError(said, "Ask again in a while.")
+        if status >= 500:
+            raise ServiceError(said, "Ask again, or look at its log.")
+        if status >= 400:
+            raise RequestError(said, "Change what is asked, or the engine's settings.")
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx.InvalidURL as error:
+            raise ServiceError(
+                f"{self.base_url} is no address: {error}.", "Give one such as http://host:8000."
+            ) from error
+        except httpx.TransportError as error:
+            cause = f"No engine answers at {self.base_url}: {str(error) or type(error).__name__}."
+            raise ServiceError(cause, "Check the address, and that it runs.") from error
+
+    @contextmanager
+    def _understanding(self) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            cause = f"The engine at {self.base_url} says what OpenAI's API does not: {str(error)[:_MAX_QUOTED]}."
+            raise ServiceError(cause, "Give the address of an OpenAI-compatible engine.") from error
+
+
+class _Reply:
+    """One answer while it comes, on the clock of this machine."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.n_pieces = 0
+        self._clock = clock
+        self._sent_s = clock()
+        self._first_s: float | None = None
+        self._last_s = self._sent_s
+        self._reason = "stop"
+        self._usage: dict[str, Any] = {}
+        self._timings: dict[str, Any] = {}
+        self._is_thinking = False
+
+    def add(self, event: Mapping[str, Any]) -> str:
+        """Take in an event and return its text. Raises ServiceError for an error in mid-answer."""
+        if error := event.get("error"):
+            raise ServiceError(f"The engine failed: {str(error)[:_MAX_QUOTED]}", "Ask again.")
+        text = ""
+        for choice in event.get("choices") or ():
+            self._reason = choice.get("finish_reason") or self._reason
+            text += self._text_of(choice.get("delta") or {})
+        self._usage = event.get("usage") or self._usage
+        self._timings = event.get("timings") or self._timings
+        if text:
+            self.n_pieces += 1
+            self._last_s = self._clock()
+            self._first_s = self._last_s if self._first_s is None else self._first_s
+        return text
+
+    def completed(self) -> Completed:
+        """Return what the answer cost."""
+        n_output = self._usage.get("completion_tokens", self.n_pieces)
+        first_s = self._last_s if self._first_s is None else self._first_s
+        span_s = self._last_s - first_s
+        measured = {
+            "time_to_first_token_ms": 1000 * (first_s - self._sent_s),
+            "predicted_per_second": (n_output - 1) / span_s if span_s > 0 else 0.0,
+        }
+        return completed_of(self._reason, {"completion_tokens": n_output, **self._usage}, {**measured, **self._timings})
+
+    def _text_of(self, delta: Mapping[str, Any]) -> str:
+        thought = str(delta.get("reasoning_content") or delta.get("reasoning") or "")
+        content = str(delta.get("content") or "")
+        if thought and not self._is_thinking:
+            thought, self._is_thinking = _OPEN_THOUGHT + thought, True
+        if content and self._is_thinking:
+            content, self._is_thinking = _CLOSE_THOUGHT + content, False
+        return thought + content
+
+
+def _model(item: Mapping[str, Any]) -> ModelStatus:
+    told = [item.get(name) for name in _CONTEXT_FIELDS] + [(item.get("meta") or {}).get("n_ctx")]
+    n_ctx = next((value for value in told if isinstance(value, int)), 0)
+    return ModelStatus(id=item["id"], state="ready", progress=1.0, n_ctx=n_ctx, notices=(), error=None)
+
+
+def _said(body: bytes) -> str:
+    """Return what an engine says of an error, in OpenAI's shape or any other."""
+    text = body.decode("utf-8", "replace")
+    try:
+        error = json.loads(text)["error"]
+    except (ValueError, LookupError, TypeError):
+        return text[:_MAX_QUOTED]
+    return str(error.get("message", error) if isinstance(error, dict) else error)[:_MAX_QUOTED]

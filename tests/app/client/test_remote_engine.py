@@ -1,0 +1,139 @@
+"""Engines that are not ours, behind the same chat."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from app.client import Completed, GenerationOptions, Message, TextDelta
+from app.client.remote_engine import RemoteEngine, address
+from quantizer.errors import RequestError, ServiceError
+
+USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
+HELLO = [Message("user", "hello")]
+
+
+def _delta(**fields: str) -> dict[str, object]:
+    return {"choices": [{"delta": fields, "finish_reason": None}]}
+
+
+def _engine(
+    answer: Callable[[httpx.Request], httpx.Response], clock: Callable[[], float] = lambda: 0.0
+) -> RemoteEngine:
+    return RemoteEngine("http://peer", "secret", httpx.MockTransport(answer), clock)
+
+
+def _streaming(*events: object) -> RemoteEngine:
+    body = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
+    ticks = iter(range(100))
+    return _engine(lambda _request: httpx.Response(200, text=body), lambda: float(next(ticks)))
+
+
+async def _said(engine: RemoteEngine) -> tuple[str, Completed]:
+    async with engine:
+        *deltas, completed = [event async for event in engine.chat(HELLO, "m")]
+    assert isinstance(completed, Completed)
+    return "".join(delta.text for delta in deltas if isinstance(delta, TextDelta)), completed
+
+
+async def test_an_answer_is_counted_by_the_engine_and_timed_here() -> None:
+    text, completed = await _said(
+        _streaming(_delta(content="a"), _delta(content="bc"), {"choices": [], "usage": USAGE})
+    )
+    assert text == "abc"
+    assert (completed.n_prompt_tokens, completed.n_cached_tokens, completed.n_output_tokens) == (5, 4, 3)
+    assert (completed.time_to_first_token_s, completed.decode_tokens_per_s) == (1.0, 2.0)
+
+
+async def test_an_engine_that_tells_no_usage_is_counted_by_pieces() -> None:
+    _, completed = await _said(_streaming(_delta(content="a"), _delta(content="b"), _delta(content="c")))
+    assert (completed.n_output_tokens, completed.decode_tokens_per_s) == (3, 1.0)
+
+
+async def test_times_of_llama_cpp_replace_those_of_the_clock() -> None:
+    timings = {"predicted_per_second": 77.0, "prompt_per_second": 500.0}
+    _, completed = await _said(_streaming(_delta(content="a"), {"choices": [], "usage": USAGE, "timings": timings}))
+    assert (completed.decode_tokens_per_s, completed.prefill_tokens_per_s) == (77.0, 500.0)
+
+
+async def test_thoughts_come_before_the_answer_in_tags() -> None:
+    events = (_delta(reasoning_content="hm"), _delta(reasoning_content=" yes"), _delta(content="So."))
+    assert (await _said(_streaming(*events)))[0] == "<think>hm yes</think>\n\nSo."
+
+
+async def test_only_options_that_were_given_are_sent() -> None:
+    sent: list[dict[str, object]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(json.loads(request.content))
+        assert request.headers["authorization"] == "Bearer secret"
+        return httpx.Response(200, text="data: [DONE]\n\n")
+
+    async with _engine(answer) as engine:
+        [_ async for _ in engine.chat(HELLO, "m", GenerationOptions(temperature=0.0))]
+    assert sent[0].keys() == {"model", "messages", "stream", "stream_options", "temperature"}
+
+
+async def test_models_and_their_context_are_told_and_an_unknown_one_refused() -> None:
+    models = {"data": [{"id": "a", "max_model_len": 4096}, {"id": "b", "meta": {"n_ctx": 2048}}, {"id": "c"}]}
+    async with _engine(lambda _request: httpx.Response(200, json=models)) as engine:
+        status = await engine.status()
+        assert [(model.id, model.n_ctx) for model in status.models] == [("a", 4096), ("b", 2048), ("c", 0)]
+        assert (await engine.load(""), await engine.load("b")) == ("a", "b")
+        with pytest.raises(RequestError, match=r"no model d. It has: a, b, c"):
+            await engine.load("d")
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "words"),
+    [
+        (401, RequestError, "--key"),
+        (404, RequestError, "no such"),
+        (429, RequestError, "a while"),
+        (500, ServiceError, "log"),
+    ],
+)
+async def test_a_refusal_says_what_to_do(status: int, kind: type[Exception], words: str) -> None:
+    error = {"error": {"message": "no such thing"}}
+    async with _engine(lambda _request: httpx.Response(status, json=error)) as engine:
+        for ask in (engine.status(), engine.chat(HELLO).__anext__()):
+            with pytest.raises(kind, match=words):
+                await ask
+
+
+@pytest.mark.parametrize("body", ["<html>", "[]", '{"data": [{}]}', '{"data": []}', '{"data": null}'])
+async def test_what_is_no_engine_is_a_sentence(body: str) -> None:
+    async with _engine(lambda _request: httpx.Response(200, text=body)) as engine:
+        with pytest.raises(ServiceError, match=r"http://peer"):
+            await engine.status()
+
+
+@pytest.mark.parametrize("event", [[], {"choices": [None]}, {"choices": 7}, {"error": {"message": "out of memory"}}])
+async def test_an_answer_that_goes_wrong_is_a_sentence(event: object) -> None:
+    async with _streaming(_delta(content="a"), event) as engine:
+        with pytest.raises(ServiceError):
+            [_ async for _ in engine.chat(HELLO)]
+
+
+async def test_an_engine_that_is_not_there_is_named() -> None:
+    async with RemoteEngine("http://127.0.0.1:1") as engine:
+        with pytest.raises(ServiceError, match=r"No engine answers at http://127\.0\.0\.1:1"):
+            await engine.status()
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
+        ("http://127.0.0.1:11434/v1/", "http://127.0.0.1:11434"),
+        ("https://host/base/v1", "https://host/base"),
+        ("guide", None),
+        ("./http.gguf", None),
+        ("publisher/repo", None),
+    ],
+)
+def test_an_address_is_told_from_a_model(text: str, url: str | None) -> None:
+    assert address(text) == url
