@@ -118,6 +118,9 @@ class _ImpatientProtocol(H11Protocol):
         super().connection_lost(exc)
         self._cancel_timer()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Say nothing: what asks for a socket gets an answer, and no page may write to a person's terminal."""
+
     def _watch_headers(self) -> None:
         """Time the next request's headers from their first byte on, and those of the first from the connection on."""
         is_waiting = self.cycle is None or (self.cycle.response_complete and self.timeout_keep_alive_task is None)

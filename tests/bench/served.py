@@ -90,15 +90,16 @@ def _is_answered(served: Served, prompt: list[int]) -> bool:
 
 
 @contextmanager
-def serve(model: Path, port: int, *flags: str) -> Iterator[Served]:
-    """Serve `model` with folders of its own, which go with it, and `flags` of `localllm serve`."""
+def serve(model: Path, port: int, *flags: str, **settings: str) -> Iterator[Served]:
+    """Serve `model` with folders of its own, which go with it, `flags` of `localllm serve`, and `settings`."""
     with tempfile.TemporaryDirectory() as folder:
         names = ("DATA_DIR", "CACHE_DIR", "CONFIG")
         clean = {name: value for name, value in os.environ.items() if not name.startswith("LOCALLLM_")}
         own = {f"LOCALLLM_{name}": str(Path(folder, name.lower())) for name in names}
+        told = {f"LOCALLLM_{name.upper()}": value for name, value in settings.items()}
         command = python_module("app.cli.main", "serve", "--owned", "--model", str(model), "--port", str(port), *flags)
         with (
-            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=clean | own) as process,
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=clean | own | told) as process,
             httpx.Client(trust_env=False, timeout=_READY_TIMEOUT_S) as http,
         ):
             assert process.stdin is not None
