@@ -118,6 +118,13 @@ class _ImpatientProtocol(H11Protocol):
         super().connection_lost(exc)
         self._cancel_timer()
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP; an answer to the request that it came with would be a second one."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        super().send_400_response(msg)
+
     def _unsupported_upgrade_warning(self) -> None:
         """Say nothing: what asks for a socket gets an answer, and no page may write to a person's terminal."""
 

@@ -168,6 +168,24 @@ async def test_a_kept_connection_may_ask_again(monkeypatch: pytest.MonkeyPatch) 
         await writer.wait_closed()
 
 
+async def test_a_body_that_is_no_http_is_refused_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with _listening() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
+        assert (await reader.read()).count(b"HTTP/1.1 400") == 1
+        writer.close()
+    assert "Exception" not in caplog.text
+
+
+async def test_a_request_for_a_socket_is_answered_without_a_word_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with _listening() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+        assert b"200" in await reader.readline()
+        writer.close()
+    assert caplog.text == ""
+
+
 def test_listening_on_ipv6_loopback_works_where_it_exists() -> None:
     if not socket.has_ipv6:
         pytest.skip("no IPv6 here")
