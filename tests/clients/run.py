@@ -1,7 +1,7 @@
 """Runs the clients that people use against a real service: `uv run python tests/clients/run.py [--only NAME,NAME]`.
 
-Each is installed in the version of the table, in a folder of its own, and given a home of its own. Exits with 1 where
-one fails. Needs uv, npm and node; see README.md.
+Each is installed in the version of the table, in a folder of its own, and given a home of its own; one that cannot be
+installed is named and left out. Exits with 1 where one fails. Needs uv, npm and node; see README.md.
 """
 
 from __future__ import annotations
@@ -25,12 +25,16 @@ __all__ = ["CLIENTS", "Client"]
 
 _HERE = Path(__file__).parent
 _TIMEOUT_S = 300
+_INSTALL_TIMEOUT_S = 120
 _OTHERS_SETTINGS = ("OPENAI_", "ANTHROPIC_", "CLAUDE")  # of whoever runs this
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A package in one version, and the script that uses it; `command` is what it installs for a shell, if it does."""
+    """A package in one version, and the script that uses it; `command` is what it installs for a shell, if it does.
+
+    Without a package the script is the client.
+    """
 
     name: str
     package: str
@@ -44,6 +48,7 @@ class Client:
 
 
 CLIENTS = (
+    Client("llama.vim", "", "with_llama_vim.py"),
     Client("openai", "openai==3.54.0", "with_openai.py"),
     Client("anthropic", "anthropic==2.12.0", "with_anthropic.py"),
     Client("ollama", "ollama==0.6.3", "with_ollama.py"),
@@ -75,15 +80,26 @@ def served(home: Path, **settings: str) -> Iterator[str]:
         process.stdin.close()
 
 
-def install(client: Client, folder: Path) -> None:
-    """Put `client` into `folder`, unless it is there."""
-    if folder.exists():
-        return
+def install(client: Client, folder: Path) -> str:
+    """Put `client` into `folder`, unless it is there; return why that cannot be done, "" where it can."""
+    if folder.exists() or not client.package:
+        return ""
     npm = shutil.which("npm") or "npm"
-    node = [npm, "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder)]
+    node = [npm, "install", "--no-audit", "--no-fund", "--fetch-retries=1", "--prefix", str(folder)]
     python = ["uv", "pip", "install", "--quiet", "--python", sys.executable, "--target", str(folder)]
     packages = [client.package, *filter(None, (client.also,))]
-    subprocess.run([*(node if client.is_node else python), *packages], check=True)
+    command = [*(node if client.is_node else python), *packages]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=_INSTALL_TIMEOUT_S)
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.strip().splitlines() or [f"exit status {error.returncode}"]
+        reason = next((line for line in said if "error" in line), said[-1])
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = str(error)
+    else:
+        return ""
+    shutil.rmtree(folder, ignore_errors=True)
+    return reason
 
 
 def run(client: Client, folder: Path, urls: dict[str, str]) -> str:
@@ -126,11 +142,14 @@ def main() -> int:
         urls = {"LOCALLLM_GUIDE_URL": guide, "LOCALLLM_FAKE_URL": fake}
         for client in (client for client in CLIENTS if client.name in only):
             folder = (options.keep or home) / client.name
-            install(client, folder)
+            name = client.package or client.name
+            if reason := install(client, folder):
+                print(f"left  {name:36} not installed: {reason}", flush=True)
+                continue
             begun_s = time.monotonic()
             fault = run(client, folder, urls)
             n_failed += bool(fault)
-            print(f"{'FAIL' if fault else 'ok':4}  {client.package:36} {time.monotonic() - begun_s:5.1f} s", flush=True)
+            print(f"{'FAIL' if fault else 'ok':4}  {name:36} {time.monotonic() - begun_s:5.1f} s", flush=True)
             print(fault, end="", flush=True)
     return min(n_failed, 1)
 

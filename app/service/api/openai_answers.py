@@ -167,9 +167,11 @@ def timings_of(finished: Finished) -> dict[str, Any]:
         "cache_n": usage.n_cached_tokens,
         "prompt_n": n_computed,
         "prompt_ms": timings.prefill_s * 1000,
+        "prompt_per_token_ms": _each_ms(n_computed, timings.prefill_s),
         "prompt_per_second": _rate(n_computed, timings.prefill_s),
         "predicted_n": usage.n_output_tokens,
         "predicted_ms": timings.decode_s * 1000,
+        "predicted_per_token_ms": _each_ms(usage.n_output_tokens - 1, timings.decode_s),
         "predicted_per_second": _rate(usage.n_output_tokens - 1, timings.decode_s),
         "dropped_n": usage.n_dropped_tokens,
         "draft_n": usage.n_drafted_tokens,
@@ -183,6 +185,10 @@ def timings_of(finished: Finished) -> dict[str, Any]:
 
 def _rate(n_tokens: int, seconds: float) -> float:
     return n_tokens / seconds if seconds > 0 and n_tokens > 0 else 0.0
+
+
+def _each_ms(n_tokens: int, seconds: float) -> float:
+    return 1000 * seconds / n_tokens if n_tokens > 0 else 0.0
 
 
 def _reason(answer: Answer) -> str:
