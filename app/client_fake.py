@@ -22,6 +22,7 @@ from app.client import (
     ServiceStatus,
     TextDelta,
 )
+from app.client.library_fake import ScriptedLibrary
 from quantizer.errors import RequestError, UserError
 
 __all__ = ["COMPLETED", "LOADING", "READY", "ScriptedClient", "ScriptedJobs", "ScriptedReply"]
@@ -146,6 +147,7 @@ class ScriptedClient(ScriptedJobs):
 
     def __init__(self, *replies: ScriptedReply, model: ModelStatus = READY, jobs: Sequence[Job] = ()) -> None:
         super().__init__(*jobs)
+        self.library = ScriptedLibrary()
         self.model = model
         self.requests: list[tuple[Message, ...]] = []
         self.n_aborted = 0

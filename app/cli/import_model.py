@@ -34,14 +34,10 @@ def import_model(source: str, name: str, *, is_copy: bool, wants_json: bool) -> 
     it and the library share one file. Where the other one lies on another disk, the link refers to it, and works as
     long as it is there.
     """
-    from app.library.elsewhere import elsewhere
-    from app.library.resolve import resolve
+    from app.library.importing import importable
     from app.settings import load_settings
 
-    ref = resolve(source, load_settings())
-    if not ref.repo:  # a path may be another program's file, whose name is a better one
-        ref = next((other for other in elsewhere() if other.path == ref.path), ref)
-    _place(ref, name, is_copy=is_copy, wants_json=wants_json)
+    _place(importable(source, load_settings()), name, is_copy=is_copy, wants_json=wants_json)
 
 
 @click.command(epilog="Example: localllm cp qwen3-0.6b-Q8_0 coder")
@@ -60,6 +56,7 @@ def cp(model: str, name: str, *, wants_json: bool) -> None:
 
 
 def _place(source: ModelRef, name: str, *, is_copy: bool, wants_json: bool) -> None:
+    from app.library.library_json import placement_json
     from app.library.placement import link_all, plan_placement
     from app.library.resolve import resolve
     from app.settings import load_settings
@@ -70,8 +67,7 @@ def _place(source: ModelRef, name: str, *, is_copy: bool, wants_json: bool) -> N
         way = _copied(placement, index) if is_copy else link_all(placement, index)
     placed = resolve(str(placement.path), settings)
     if wants_json:
-        result = {"id": placed.id, "path": str(placed.path), "bytes": placement.n_bytes, "way": way}
-        click.echo(json.dumps(result))
+        click.echo(json.dumps(placement_json(placed, placement, way)))
         return
     click.echo(f"{printable_line(placed.id)} ({shown_bytes(placement.n_bytes)}) is in the library: {_WAYS[way]}.")
 

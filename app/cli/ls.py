@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, fields
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ls"]
 
-_LIBRARY = "library"
 _ABILITIES = (("has_chat_template", "chat"), ("has_tools", "tools"), ("has_fim", "fim"))
 _HEADINGS = ("size", "weights", "type", "context", "architecture", "can", "changed")
 _WIDTHS = (8, 7, 9, 9, -12, -14, -10)  # of the columns behind the name; below 0: flush left
@@ -37,6 +35,7 @@ def ls(*, is_wide: bool, wants_json: bool) -> None:
     reason. Models that other programs hold run where they are, by the names shown.
     """
     from app.library.elsewhere import elsewhere
+    from app.library.library_json import LIBRARY, entry_json
     from app.library.listing import forget_vanished, survey
     from app.library.resolve import available
     from app.settings import load_settings
@@ -47,29 +46,13 @@ def ls(*, is_wide: bool, wants_json: bool) -> None:
         forget_vanished(settings.models_dir, index)
         entries = survey((*here, *(elsewhere() if is_wide else ())), index)
         if wants_json:
-            click.echo(json.dumps({"models": [_as_json(entry) for entry in _read(entries, index)]}))
+            click.echo(json.dumps({"models": [entry_json(entry) for entry in _read(entries, index)]}))
             return
         width = max(len(printable_line(entry.ref.id)) for entry in entries) if entries else 0
         click.echo(_line("name", width, _HEADINGS) + ("where" if is_wide else ""))
         for entry in _read(entries, index):
-            place = (entry.ref.place or _LIBRARY) if is_wide else ""
+            place = (entry.ref.place or LIBRARY) if is_wide else ""
             click.echo(f"{_row(entry, width)}{place}".rstrip())
-
-
-def _as_json(entry: Entry) -> dict[str, object]:
-    """Return an entry as `--json` shows it: what the disk says, and the facts, each null where the file is damaged."""
-    from app.library.facts import Facts
-
-    facts = asdict(entry.facts) if entry.facts else dict.fromkeys(field.name for field in fields(Facts))
-    return {
-        "id": entry.ref.id,
-        "where": entry.ref.place or _LIBRARY,
-        "path": str(entry.ref.path),
-        "bytes": entry.disk.n_bytes,
-        "modified_s": round(entry.disk.modified_s),
-        "damaged": entry.fault or None,
-        **facts,
-    }
 
 
 def _read(entries: Sequence[Entry], index: Index) -> Iterator[Entry]:

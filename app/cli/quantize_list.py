@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import click
 from app.terminal import printable
 
 if TYPE_CHECKING:
+    from app.library.type_rows import TypeRow
     from offload.bandwidth import ReadBandwidth
 
 __all__ = ["list_types"]
@@ -19,25 +20,13 @@ __all__ = ["list_types"]
 _WIDTH_COLUMNS = 140  # where the output is no terminal
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One type for this model; `max_tokens_per_s` is what reading its weights from memory leaves room for here."""
-
-    type: str
-    bits_per_weight: float
-    bytes: int
-    perplexity_loss: float | None
-    max_tokens_per_s: float
-    needs_imatrix: bool
-    description: str
-
-
 def list_types(source: Path, n_threads: int, *, wants_json: bool) -> None:
     """Print the table of all types for the model at `source`. Raises UserError as planning does."""
+    from app.library.type_rows import type_rows
     from offload.bandwidth import measure_read_bandwidth
 
     bandwidth = measure_read_bandwidth(n_threads)
-    rows = _rows(source, bandwidth)
+    rows = list(type_rows(source, bandwidth.bytes_per_s))
     if wants_json:
         measured = {"read_bytes_per_s": round(bandwidth.bytes_per_s), "threads": bandwidth.n_threads}
         click.echo(json.dumps({"source": str(source), **measured, "types": [asdict(row) for row in rows]}))
@@ -45,29 +34,7 @@ def list_types(source: Path, n_threads: int, *, wants_json: bool) -> None:
     _print(rows, bandwidth)
 
 
-def _rows(source: Path, bandwidth: ReadBandwidth) -> list[_Row]:
-    from offload.reading import weight_bytes_per_token
-    from quantizer.size_table import planned_header, size_table
-
-    rows = []
-    for item in size_table(source):
-        header = planned_header(item.plan)
-        n_read = weight_bytes_per_token(header, header.tensors)
-        rows.append(
-            _Row(
-                item.file_type.name,
-                round(item.plan.bits_per_weight, 3),
-                item.plan.n_bytes,
-                item.file_type.perplexity_loss,
-                round(bandwidth.bytes_per_s / n_read, 1),
-                bool(item.plan.missing_imatrix),
-                item.file_type.description,
-            )
-        )
-    return rows
-
-
-def _print(rows: list[_Row], bandwidth: ReadBandwidth) -> None:
+def _print(rows: list[TypeRow], bandwidth: ReadBandwidth) -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -37,6 +37,7 @@ def recommend(role: str | None, vram: tuple[str, ...], ram: str | None, wants_js
     """
     from app.cli.planning import wanted_circumstances
     from app.library.catalogue import Role, read_catalogue
+    from app.library.library_json import recommendation_json
     from app.library.recommend import recommend as recommended
     from app.settings import load_settings
 
@@ -44,38 +45,11 @@ def recommend(role: str | None, vram: tuple[str, ...], ram: str | None, wants_js
     wanted = [Role(role)] if role else list(Role)
     found = [recommended(read_catalogue(), each, here) for each in wanted]
     if wants_json:
-        click.echo(json.dumps({"recommendations": [_json(each) for each in found]}))
+        click.echo(json.dumps({"recommendations": [recommendation_json(each) for each in found]}))
         return
     for each in found:
         for line in _lines(each):
             click.echo(printable(line))
-
-
-def _json(found: Recommendation) -> dict[str, Any]:
-    return {
-        "role": found.role.value,
-        "model": _suggestion_json(found.suggestion) if found.suggestion else None,
-        "why": found.why,
-        "passed_over": [_suggestion_json(suggestion) for suggestion in found.passed_over],
-    }
-
-
-def _suggestion_json(suggestion: Suggestion) -> dict[str, Any]:
-    model, candidate = suggestion.model, suggestion.candidate
-    return {
-        "name": model.name,
-        "title": model.title,
-        "ref": suggestion.ref,
-        "quant": candidate.name,
-        "n_bytes": candidate.n_bytes,
-        "n_parameters": candidate.n_parameters,
-        "licence": model.licence,
-        "n_ctx_train": suggestion.n_ctx_train,
-        "verdict": candidate.fit.verdict.value,
-        "decode_tps": None if candidate.fit.decode_tps is None else round(candidate.fit.decode_tps, 3),
-        "uncertainty": round(candidate.fit.uncertainty, 3),
-        "total_bytes": candidate.fit.total_bytes,
-    }
 
 
 def _lines(found: Recommendation) -> Iterator[str]:

@@ -35,6 +35,7 @@ def rm(models: tuple[str, ...], *, is_agreed: bool, wants_json: bool) -> None:
     Only names in the models folder go. A model that was imported by a link loses the link, and the program that holds
     its file keeps it. A model that a running service has loaded stays, unless you give --yes.
     """
+    from app.library.library_json import removal_json
     from app.library.removal import plan_removal, remove
     from app.library.resolve import resolve
     from app.settings import load_settings
@@ -52,7 +53,7 @@ def rm(models: tuple[str, ...], *, is_agreed: bool, wants_json: bool) -> None:
             if not wants_json:
                 click.echo(f"Removed {_described(removal)}.")
     if wants_json:
-        click.echo(json.dumps({"removed": [_as_json(removal) for removal in removals]}))
+        click.echo(json.dumps({"removed": [removal_json(removal) for removal in removals]}))
 
 
 def _check_unused(ids: Sequence[str], settings: Settings) -> None:
@@ -84,8 +85,3 @@ def _described(removal: Removal) -> str:
     n_bytes = removal.n_bytes_freed
     frees = f"frees {shown_bytes(n_bytes)}" if n_bytes else "frees nothing: its bytes have another name"
     return f"{printable_line(removal.ref.id)} ({frees})"
-
-
-def _as_json(removal: Removal) -> dict[str, object]:
-    paths = [str(path) for path in removal.paths]
-    return {"id": removal.ref.id, "paths": paths, "bytes_freed": removal.n_bytes_freed}

@@ -6,14 +6,13 @@ import asyncio
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from app.terminal import printable
 
 if TYPE_CHECKING:
-    from app.library.choice import Candidate
     from app.library.fit import Circumstances
     from app.library.hub_access import HubAccess
     from app.library.hub_list import ListedRepo
@@ -40,6 +39,7 @@ def search(
     from app.cli.planning import wanted_circumstances
     from app.library.hub_access import access_here
     from app.library.hub_list import list_repos
+    from app.library.library_json import hit_json
     from app.settings import load_settings
 
     here = wanted_circumstances(load_settings(), vram, ram)
@@ -48,7 +48,7 @@ def search(
     if only_fitting:
         hits = [hit for hit in map(_fitting, hits) if hit.families or hit.problem]
     if wants_json:
-        click.echo(json.dumps({"repositories": [_json(hit) for hit in hits]}))
+        click.echo(json.dumps({"repositories": [hit_json(hit) for hit in hits]}))
         return
     for hit in hits:
         for line in _lines(hit):
@@ -72,39 +72,6 @@ def _fitting(hit: Hit) -> Hit:
         for family in hit.families
     ]
     return replace(hit, families=tuple(family for family in kept if family.candidates))
-
-
-def _json(hit: Hit) -> dict[str, Any]:
-    return {
-        "repo": hit.listed.repo,
-        "kind": "checkpoint" if hit.listed.is_checkpoint else "gguf",
-        "downloads": hit.listed.n_downloads,
-        "licence": hit.listed.licence or None,
-        "gated": hit.listed.is_gated,
-        "models": [_family_json(family) for family in hit.families],
-        "models_left_out": hit.n_left_out,
-        "problem": hit.problem or None,
-    }
-
-
-def _family_json(family: Family) -> dict[str, Any]:
-    return {
-        "architecture": family.architecture,
-        "n_parameters": family.n_parameters,
-        "n_ctx_train": family.n_ctx_train or None,
-        "quants": [_candidate_json(candidate) for candidate in family.candidates],
-    }
-
-
-def _candidate_json(candidate: Candidate) -> dict[str, Any]:
-    tps = candidate.fit.decode_tps
-    return {
-        "quant": candidate.name,
-        "n_bytes": candidate.n_bytes,
-        "verdict": candidate.fit.verdict.value,
-        "decode_tps": None if tps is None else round(tps, 3),
-        "total_bytes": candidate.fit.total_bytes,
-    }
 
 
 def _lines(hit: Hit) -> Iterator[str]:

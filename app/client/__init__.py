@@ -2,26 +2,52 @@
 
 from app.client.chat import Completed, GenerationOptions, Message, TextDelta
 from app.client.connection import error_of
+from app.client.library import LibraryClient
+from app.client.model_values import (
+    Checkup,
+    FoundModel,
+    FoundRepo,
+    HereModel,
+    MachineProblem,
+    ModelFit,
+    Quant,
+    Recommended,
+    Removed,
+    Shelf,
+    TypeChoice,
+)
 from app.client.remote_engine import RemoteEngine
 from app.client.service_client import ServiceClient
 from app.client.status import EngineCounters, ModelStatus, Occupancy, ServiceStatus, Spread
 from app.job import Job, JobFailure, JobKind, JobState
 
 __all__ = [
+    "Checkup",
     "Completed",
     "EngineCounters",
+    "FoundModel",
+    "FoundRepo",
     "GenerationOptions",
+    "HereModel",
     "Job",
     "JobFailure",
     "JobKind",
     "JobState",
+    "LibraryClient",
+    "MachineProblem",
     "Message",
+    "ModelFit",
     "ModelStatus",
     "Occupancy",
+    "Quant",
+    "Recommended",
     "RemoteEngine",
+    "Removed",
     "ServiceClient",
     "ServiceStatus",
+    "Shelf",
     "Spread",
     "TextDelta",
+    "TypeChoice",
     "error_of",
 ]

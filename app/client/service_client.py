@@ -14,6 +14,7 @@ import httpx
 
 from app.client.chat import Completed, GenerationOptions, Message, TextDelta, completed_of
 from app.client.connection import Connection
+from app.client.library import LibraryClient
 from app.client.status import ServiceStatus, status_of
 from app.job import Job, JobKind
 
@@ -26,11 +27,13 @@ class ServiceClient:
     """An open connection to the service at `base_url`. Use it as an async context manager.
 
     Every method raises ServiceError when the service cannot be reached, and the error that the service reports.
+    `library` has the calls about models on the disk and on the hub.
     `is_staying` is True once `stay_until_jobs_end` was called: the service then outlives whoever started it.
     """
 
     def __init__(self, base_url: str, api_key: str = "", transport: httpx.AsyncBaseTransport | None = None) -> None:
         self._connection = Connection(base_url, api_key, transport)
+        self.library = LibraryClient(self._connection)
         self.base_url = base_url
         self.is_staying = False
 

@@ -17,6 +17,7 @@ from app.service.api import (
     anthropic,
     docs,
     embeddings,
+    library,
     llamacpp,
     llamacpp_text,
     lmstudio,
@@ -27,6 +28,7 @@ from app.service.api import (
     responses,
 )
 from app.service.guard import Guard, GuardPolicy
+from app.service.library import ServedLibrary
 from app.service.models import ModelManager
 from app.service.problems import (
     BUG,
@@ -55,6 +57,7 @@ _SURFACES = (
     llamacpp_text,
     metrics,
     localllm,
+    library,
     docs,
 )
 _LLAMACPP_PATHS = (
@@ -83,17 +86,21 @@ _CODES = {404: "not_found", 405: "method_not_allowed"}
 def create_app(models: ModelManager, policy: GuardPolicy) -> ASGIApp:
     """Return the service over `models`, which it closes at the end, behind a guard with `policy`."""
 
+    served = ServedLibrary(models.settings)
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         warming = asyncio.create_task(models.warm_up())
         yield
         warming.cancel()
         await asyncio.gather(warming, return_exceptions=True)
+        await served.close()
         await models.close()
 
     # The document and the page are ours (api/docs.py): FastAPI's page loads its scripts from the network.
     app = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.models = models
+    app.state.library = served
     app.state.routes = tuple(route for surface in _SURFACES for route in surface.router.routes)
     for surface in _SURFACES:
         app.include_router(surface.router)

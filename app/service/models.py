@@ -104,6 +104,11 @@ class ModelManager:
         self._tuning = IdleTuning(self._is_busy)
 
     @property
+    def settings(self) -> Settings:
+        """What the service was started with."""
+        return self._settings
+
+    @property
     def loaded(self) -> tuple[ServedModel, ...]:
         """The models that have an engine, the default first."""
         return tuple(self._models.values())

@@ -59,16 +59,16 @@ def environment(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> M
 
 @pytest.fixture(scope="session")
 def start_service(environment: Mapping[str, str]) -> Iterator[Callable[..., RunningService]]:
-    """Start services that end with the tests."""
+    """Start services that end with the tests; `outside` are variables that are no settings."""
     running: list[RunningService] = []
 
-    def start(**settings: str) -> RunningService:
+    def start(outside: Mapping[str, str] | None = None, **settings: str) -> RunningService:
         own = {f"LOCALLLM_{name.upper()}": value for name, value in settings.items()}
         process = subprocess.Popen(
             python_module("app.cli.main", "serve", "--owned"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**environment, **own},
+            env={**environment, **(outside or {}), **own},
         )
         assert process.stdout is not None
         url = json.loads(process.stdout.readline())["url"]

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.client import Job, ServiceClient, TextDelta
+from app.client import Job, LibraryClient, ServiceClient, TextDelta
+from app.client.library_fake import ScriptedLibrary
 from app.client_fake import COMPLETED, ScriptedClient, ScriptedReply
 from quantizer.errors import EngineError, RequestError
 
@@ -17,6 +18,11 @@ _NOT_SCRIPTED = {"count_tokens"}
 @pytest.mark.parametrize("name", sorted({name for name in vars(ServiceClient) if name[0] != "_"} - _NOT_SCRIPTED))
 def test_scripted_client_has_the_signatures_of_the_real_one(name):
     assert inspect.signature(getattr(ScriptedClient, name)) == inspect.signature(getattr(ServiceClient, name))
+
+
+@pytest.mark.parametrize("name", sorted(name for name in vars(LibraryClient) if name[0] != "_"))
+def test_the_scripted_library_has_the_signatures_of_the_real_one(name):
+    assert inspect.signature(getattr(ScriptedLibrary, name)) == inspect.signature(getattr(LibraryClient, name))
 
 
 async def test_replies_come_in_order_and_the_last_serves_all_later_questions():

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from starlette.requests import Request
 
+from app.service.library import ServedLibrary
 from app.service.models import ModelManager
 
-__all__ = ["models_of", "routes_of"]
+__all__ = ["library_of", "models_of", "routes_of"]
 
 
 def models_of(request: Request) -> ModelManager:
@@ -16,6 +17,13 @@ def models_of(request: Request) -> ModelManager:
     models = request.app.state.models
     assert isinstance(models, ModelManager)
     return models
+
+
+def library_of(request: Request) -> ServedLibrary:
+    """Return the library as the service has it."""
+    library = request.app.state.library
+    assert isinstance(library, ServedLibrary)
+    return library
 
 
 def routes_of(request: Request) -> Sequence[object]:

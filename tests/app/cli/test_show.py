@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from small_models import small_model, small_shards
 
-from app.cli import show
 from app.engine.tuning import Measured, Setting
+from app.library import card_rows
 from app.library.record import ModelRecord
 
 Run = Callable[..., Any]
@@ -62,6 +62,6 @@ def test_what_a_terminal_would_obey_is_not_printed(localllm: Run, models: Path) 
 
 def test_tuning_that_was_measured_is_told() -> None:
     tuned = Measured(Setting(4, flash_attention=True, extra_buffers=False), 120.0, ((0, 30.0), (1024, 20.5)), ())
-    rows = dict(show._record_rows(ModelRecord((), "", None, tuned)))
+    rows = dict(card_rows._of_record(ModelRecord((), "", None, tuned)))
     expected = "fused attention, 4 threads: 120.0 tok/s of prompt; tok/s of answer by tokens in the cache: "
     assert rows["tuned"] == expected + "30.0 at 0, 20.5 at 1024"

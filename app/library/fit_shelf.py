@@ -1,0 +1,72 @@
+"""What the models of this machine come to on it, worked out once for each file and kept while it is as it was.
+
+Owns the machine as it was looked at, and the verdicts. One thread at a time looks and reads; knows nothing of who asks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from app.library.fit import Circumstances, Fit, circumstances_here
+from app.library.listing import Entry
+from app.settings import Settings
+from offload.model import PlannedModel
+from quantizer.errors import UserError
+from quantizer.gate import admit, tensors_of
+
+__all__ = ["FitShelf"]
+
+
+class FitShelf:
+    """Verdicts for the machine as it was at the first question, or when `forget` was called last.
+
+    `look` finds out what the machine is; it takes about a second and may raise EngineError.
+    """
+
+    def __init__(self, settings: Settings, look: Callable[[Settings], Circumstances] = circumstances_here) -> None:
+        self._settings = settings
+        self._look = look
+        self._here: Circumstances | None = None
+        self._fits: dict[Path, tuple[str, Fit | None]] = {}
+        self._turn = threading.Lock()
+
+    def here(self) -> Circumstances:
+        """Return the machine, looking at it first where nobody has. Raises EngineError where that fails."""
+        with self._turn:
+            if self._here is None:
+                self._here = self._look(self._settings)
+            return self._here
+
+    def forget(self) -> None:
+        """Look at the machine anew at the next question: what is free may have changed."""
+        with self._turn:
+            self._here = None
+            self._fits.clear()
+
+    def known(self, entry: Entry) -> Fit | None:
+        """Return the verdict on a model whose file is as it was, None where there is none."""
+        stamp, fit = self._fits.get(entry.ref.path, ("", None))
+        return fit if stamp == entry.disk.stamp else None
+
+    def is_known(self, entry: Entry) -> bool:
+        """Whether `learn` has nothing to find out; of a damaged file there never is."""
+        stamp, _ = self._fits.get(entry.ref.path, ("", None))
+        return bool(entry.fault) or stamp == entry.disk.stamp
+
+    def learn(self, entry: Entry) -> None:
+        """Read the header of a model and keep the verdict; one that cannot be had is kept as none.
+
+        Raises EngineError where the machine cannot be looked at.
+        """
+        here = self.here()
+        self._fits[entry.ref.path] = (entry.disk.stamp, _fit(entry.ref.path, here))
+
+
+def _fit(path: Path, here: Circumstances) -> Fit | None:
+    try:
+        header = admit(path)
+        return here.fit(PlannedModel(header, tensors_of(header)))
+    except UserError:  # damaged since, or asked for with a cache that it cannot have: loading says so
+        return None

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from machines import MACHINES
+
+from app.library.fit import Circumstances, circumstances
+from app.library.fit_shelf import FitShelf
+from app.library.folder import look_at
+from app.library.listing import Entry
+from app.library.model_ref import ModelRef
+from app.settings import Settings
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "quantizer"))
+
+from gguf_files import tiny_llama
+
+
+class Machine:
+    """A machine that counts how often it is looked at."""
+
+    def __init__(self) -> None:
+        self.n_looks = 0
+
+    def look(self, settings: Settings) -> Circumstances:
+        self.n_looks += 1
+        return circumstances(settings, MACHINES["processor only, 32 GB"])
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def shelf(machine: Machine) -> FitShelf:
+    return FitShelf(Settings(), machine.look)
+
+
+def entry(path: Path) -> Entry:
+    return Entry(ModelRef(path.stem, path), look_at(path))
+
+
+def test_a_verdict_is_kept_while_the_file_is_as_it_was(shelf: FitShelf, machine: Machine, tmp_path: Path) -> None:
+    path = tiny_llama(tmp_path / "tiny.gguf")
+    assert not shelf.is_known(entry(path))
+    shelf.learn(entry(path))
+    known = shelf.known(entry(path))
+    assert known is not None
+    assert known.runs_well
+    shutil.copy(path, tmp_path / "other.gguf")
+    (tmp_path / "other.gguf").replace(path)
+    assert not shelf.is_known(entry(path))
+    assert shelf.known(entry(path)) is None
+    assert machine.n_looks == 1
+
+
+def test_a_file_that_is_no_model_has_no_verdict_and_is_not_read_again(shelf: FitShelf, tmp_path: Path) -> None:
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(b"GGUF\x03\x00\x00\x00")
+    shelf.learn(entry(path))
+    assert shelf.is_known(entry(path))
+    assert shelf.known(entry(path)) is None
+
+
+def test_the_machine_is_looked_at_anew_when_that_is_asked_for(
+    shelf: FitShelf, machine: Machine, tmp_path: Path
+) -> None:
+    path = tiny_llama(tmp_path / "tiny.gguf")
+    shelf.learn(entry(path))
+    shelf.forget()
+    assert not shelf.is_known(entry(path))
+    shelf.learn(entry(path))
+    assert machine.n_looks == 2
