@@ -141,8 +141,8 @@ class ScriptedJobs:
 class ScriptedClient(ScriptedJobs):
     """Answers the n-th question with the n-th reply; the last reply serves all later ones.
 
-    `model` is what `status` reports. `requests` are the conversations it was sent, `n_aborted` counts answers that were
-    closed before their end, `n_opened` and `n_closed` count uses of `opened`.
+    `model` is what `status` reports. `requests` are the conversations it was sent, `loads` the models asked for,
+    `n_aborted` counts answers that were closed before their end, `n_opened` and `n_closed` count uses of `opened`.
     """
 
     def __init__(self, *replies: ScriptedReply, model: ModelStatus = READY, jobs: Sequence[Job] = ()) -> None:
@@ -150,6 +150,7 @@ class ScriptedClient(ScriptedJobs):
         self.library = ScriptedLibrary()
         self.model = model
         self.requests: list[tuple[Message, ...]] = []
+        self.loads: list[str] = []
         self.n_aborted = 0
         self.n_opened = 0
         self.n_closed = 0
@@ -175,7 +176,8 @@ class ScriptedClient(ScriptedJobs):
         return ServiceStatus(version="0", default_model=self.model.id, models=(self.model,), stays_until=stays_until)
 
     async def load(self, model: str, when_unfit: str = "") -> str:  # noqa: ARG002 - the one model stands for every name
-        """Return the id of the only model."""
+        """Note what was asked for, and return the id of the only model."""
+        self.loads.append(model)
         return self.model.id
 
     async def chat(

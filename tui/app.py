@@ -12,13 +12,16 @@ import time
 from collections.abc import Iterable
 from functools import partial
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from textual.app import App, SystemCommand
 from textual.screen import Screen
 
 from app.settings import Settings
+from app.terminal import printable_line
 from tui.backend import local_service
 from tui.connection import Connection
+from tui.downloads import Downloads, model_of
 from tui.keeper import Keeper, Unkept
 from tui.kept_chat import KeptChat
 from tui.meter import Clock
@@ -27,7 +30,12 @@ from tui.resources import Resources
 from tui.screens.chat import ChatScreen
 from tui.screens.command_screen import CommandScreen
 
+if TYPE_CHECKING:
+    from app.client import Job
+
 __all__ = ["LocalllmApp", "run"]
+
+_NEWS_S = 30.0  # a person may be reading
 
 
 class LocalllmApp(App[None]):
@@ -46,14 +54,24 @@ class LocalllmApp(App[None]):
     ) -> None:
         super().__init__()
         self.animation_level = "none"
+        self._connection = connection
+        self._settings = settings or Settings()
+        self._downloads = Downloads(connection, self._tell_of_download)
         resources = Resources(
-            connection=connection, keeper=keeper or Unkept(), settings=settings or Settings(), clock=clock
+            connection=connection,
+            downloads=self._downloads,
+            keeper=keeper or Unkept(),
+            settings=self._settings,
+            clock=clock,
         )
         for place in PLACES:
             self.add_mode(place.id, partial(place.open, resources))
 
     def on_mount(self) -> None:
         self.call_after_refresh(self._import_what_answers_need)
+
+    async def on_unmount(self) -> None:
+        await self._downloads.close()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Fill the palette from the tables of commands."""
@@ -72,6 +90,14 @@ class LocalllmApp(App[None]):
         assert isinstance(self.screen, ChatScreen)
         await self.screen.open_chat(chat_id)
 
+    async def talk_with_newest(self) -> None:
+        """Talk with the model that was fetched last."""
+        if self._downloads.newest:
+            await self._connection.use_model(self._downloads.newest)
+            await self.go_to(HOME)
+        else:
+            self.notify("No model was fetched since the app began: F6 shows what can be.", markup=False)
+
     def show_help(self) -> None:
         """Tell what can be done on the screen that is shown."""
         from tui.screens.help import HelpScreen
@@ -86,6 +112,15 @@ class LocalllmApp(App[None]):
     def leave(self) -> None:
         """End the app."""
         self.exit()
+
+    def _tell_of_download(self, job: Job) -> None:
+        """Say on whatever screen what came of a download."""
+        name = printable_line(str(job.arguments["reference"]))
+        if model_of(job):
+            self.notify(f"Ctrl+T talks with the new model: {name}", timeout=_NEWS_S, markup=False)
+        elif job.state == "failed" and job.error is not None:
+            text = printable_line(f"{name} did not come: {job.error.cause} {job.error.remedy}")
+            self.notify(text, severity="error", timeout=_NEWS_S, markup=False)
 
     def _import_what_answers_need(self) -> None:
         """Import in a thread what would otherwise hold up the first answer: half the time of the first frame."""

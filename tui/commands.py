@@ -25,6 +25,8 @@ class AppActions(Protocol):
 
     def go_to(self, place_id: str) -> Awaitable[None]: ...
 
+    def talk_with_newest(self) -> Awaitable[None]: ...
+
     def show_help(self) -> None: ...
 
     def change_theme(self) -> None: ...
@@ -116,6 +118,13 @@ APP_COMMANDS: CommandTable[Any] = CommandTable(
                 run=partial(_go_to, place.id),
             )
             for place in PLACES
+        ),
+        Command[AppActions](
+            id="talk-newest",
+            title="Talk with the new model",
+            tooltip="Talk with the model that was fetched last",
+            keys="ctrl+t",
+            run=lambda app, _: app.talk_with_newest(),
         ),
         Command[AppActions](
             id="theme",

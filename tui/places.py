@@ -35,4 +35,7 @@ class Place:
         return made
 
 
-PLACES = (Place("chat", "Chat", "Talk with the model", "", "tui.screens.chat:ChatScreen"),)
+PLACES = (
+    Place("chat", "Chat", "Talk with the model", "", "tui.screens.chat:ChatScreen"),
+    Place("models", "Models", "Choose, fetch, quantize and remove models", "f6", "tui.screens.models:ModelsScreen"),
+)

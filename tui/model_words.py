@@ -1,0 +1,59 @@
+"""Models in the few words that rows have room for. Pure.
+
+Owns how sizes, verdicts, speeds, contexts and progress are worded in the app.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from app.cli.quantities import shown_bytes
+from offload.wording import speed
+
+if TYPE_CHECKING:
+    from app.client import Job, ModelFit
+
+__all__ = ["context", "fit_word", "pace", "progress_of", "size"]
+
+_VERDICTS = {"fits": "fits", "tight": "tight", "partial": "partly", "wont_run": "won't run"}
+_MINUTE_S, _HOUR_S = 60, 3600
+
+
+def size(n_bytes: int) -> str:
+    """Bytes as disks are sold: 4.92 GB; nothing where they are not known."""
+    return shown_bytes(n_bytes) if n_bytes else ""
+
+
+def fit_word(fit: ModelFit | None) -> str:
+    """Whether it fits: fits, tight, partly, won't run."""
+    return "" if fit is None else _VERDICTS[fit.verdict]
+
+
+def pace(fit: ModelFit | None) -> str:
+    """What it is expected to answer with: 32 tok/s."""
+    return "" if fit is None or fit.decode_tps is None else f"{speed(fit.decode_tps)} tok/s"
+
+
+def context(n_tokens: int) -> str:
+    """A context as people name it: 128k, 40k, 512."""
+    return "" if not n_tokens else str(n_tokens) if n_tokens < 1024 else f"{round(n_tokens / 1024)}k"
+
+
+def progress_of(job: Job) -> str:
+    """How far a job is, in a few words: 43 %, 12.3 MB/s, 2 min left."""
+    if job.state == "queued":
+        return "waiting for its turn"
+    if job.has_ended:
+        return f"{job.state}: {job.error.cause}" if job.error else job.state
+    parts = (
+        "" if job.fraction is None else f"{job.fraction:.0%}",
+        f"{shown_bytes(round(job.bytes_per_s))}/s" if job.bytes_per_s else "",
+        "" if job.remaining_s is None else f"{_duration(job.remaining_s)} left",
+    )
+    return ", ".join(filter(None, parts)) or "under way"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < _MINUTE_S:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / _MINUTE_S)} min" if seconds < _HOUR_S else f"{seconds / _HOUR_S:.1f} h"
