@@ -22,6 +22,7 @@ from app.terminal import printable_line
 from tui.backend import local_service
 from tui.connection import Connection
 from tui.downloads import Downloads, model_of
+from tui.first_run import is_first_run, note_seen
 from tui.keeper import Keeper, Unkept
 from tui.kept_chat import KeptChat
 from tui.meter import Clock
@@ -40,7 +41,7 @@ _NEWS_S = 30.0  # a person may be reading
 
 class LocalllmApp(App[None]):
     """localllm in a terminal; fulfils `tui.commands.AppActions`. It paints first and connects then; whoever runs it
-    closes the connection and the keeper."""
+    closes the connection and the keeper. `is_welcoming` shows a newcomer around first."""
 
     TITLE = "localllm"
     DEFAULT_MODE = HOME
@@ -51,8 +52,11 @@ class LocalllmApp(App[None]):
         keeper: Keeper | None = None,
         clock: Clock = time.monotonic,
         settings: Settings | None = None,
+        *,
+        is_welcoming: bool = False,
     ) -> None:
         super().__init__()
+        self._is_welcoming = is_welcoming
         self.animation_level = "none"
         self._connection = connection
         self._settings = settings or Settings()
@@ -69,6 +73,8 @@ class LocalllmApp(App[None]):
 
     def on_mount(self) -> None:
         self.call_after_refresh(self._import_what_answers_need)
+        if self._is_welcoming:
+            self.call_after_refresh(self._welcome)
 
     async def on_unmount(self) -> None:
         await self._downloads.close()
@@ -113,6 +119,12 @@ class LocalllmApp(App[None]):
         """End the app."""
         self.exit()
 
+    def _welcome(self) -> None:
+        """Show a newcomer what this machine is and which models suit it, once."""
+        from tui.screens.welcome import WelcomeScreen
+
+        self.push_screen(WelcomeScreen(self._connection, self._downloads), lambda _: note_seen(self._settings))
+
     def _tell_of_download(self, job: Job) -> None:
         """Say on whatever screen what came of a download."""
         name = printable_line(str(job.arguments["reference"]))
@@ -137,7 +149,7 @@ async def _run(settings: Settings) -> int:
         KeptChat(settings.data_dir) as keeper,
         Connection(local_service(settings), settings.model) as connection,
     ):
-        app = LocalllmApp(connection, keeper, settings=settings)
+        app = LocalllmApp(connection, keeper, settings=settings, is_welcoming=is_first_run(settings))
         _leave_when_told_to(app)
         await app.run_async()
         return app.return_code or 0

@@ -1,0 +1,103 @@
+"""The first run, acted on through keys."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.client import Checkup, MachineProblem
+from app.settings import Settings
+from quantizer.errors import EngineError
+from tui.app import LocalllmApp
+from tui.connection import Connection
+from tui.first_run import is_first_run, note_seen
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from model_scenes import client_with_models
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return Settings(data_dir=tmp_path / "data", cache_dir=tmp_path / "cache")
+
+
+@pytest.fixture
+def arrival(settings, meet):
+    """A newcomer sits down."""
+
+    @asynccontextmanager
+    async def arrive(client):
+        async with Connection(client.opened, "guide") as connection:
+            app = LocalllmApp(connection, settings=settings, clock=lambda: 0.0, is_welcoming=True)
+            async with app.run_test(size=(80, 24), notifications=True) as pilot:
+                yield meet(pilot)
+
+    return arrive
+
+
+async def test_a_newcomer_sees_the_machine_what_is_wrong_and_what_suits_it(arrival):
+    client = client_with_models()
+    problem = MachineProblem("Memory is swapped.", "Close other programs.")
+    client.library.checkup = Checkup((("memory", "20 GiB of 24 GiB free"),), (problem,))
+    async with arrival(client) as person:
+        await person.sees("Qwen3 4B Instruct · 2.5 GB · fits · about 14 tok/s · to chat", "Llama 3.2 1B Instruct")
+        await person.sees("memory     20 GiB of 24 GiB free", "! Memory is swapped. Close other programs.")
+
+
+async def test_enter_fetches_the_first_while_the_guide_is_there_to_talk_to(arrival, settings):
+    client = client_with_models()
+    async with arrival(client) as person:
+        await person.sees("Qwen3 4B Instruct ·")
+        await person.presses("enter")
+        await person.sees("Fetching Qwen3 4B Instruct", "guide · ready")
+        job = (await client.jobs())[0]
+        client.change(replace(job, state="failed"))
+        await person.presses("f2")
+        await person.sees("Hello.")
+    assert client.started == [("pull", {"reference": "org/Qwen3-4B-GGUF:Q4_K_M"})]
+    assert not is_first_run(settings)
+
+
+async def test_escape_talks_with_the_guide_and_fetches_nothing(arrival):
+    client = client_with_models()
+    async with arrival(client) as person:
+        await person.sees("Qwen3 4B Instruct ·")
+        await person.presses("escape")
+        await person.sees("Type a question", "guide · ready")
+    assert client.started == []
+
+
+async def test_a_machine_that_cannot_be_looked_at_still_lets_a_person_in(arrival):
+    client = client_with_models()
+
+    async def failing():
+        raise EngineError("The build is broken.", "Build it anew.")
+
+    client.library.recommend = failing
+    client.library.machine = failing
+    async with arrival(client) as person:
+        await person.sees("The build is broken. Build it anew.", "None of them now")
+        await person.presses("enter")
+        await person.sees("guide · ready")
+
+
+def test_the_welcome_is_for_those_who_have_nothing_and_did_not_see_it(settings, tmp_path):
+    assert is_first_run(settings)
+    assert not is_first_run(replace(settings, model="other.gguf"))
+    assert not is_first_run(replace(settings, connect="http://127.0.0.1:1"))
+    note_seen(settings)
+    assert not is_first_run(settings)
+    other = replace(settings, data_dir=tmp_path / "other")
+    (other.models_dir / "a" / "b").mkdir(parents=True)
+    (other.models_dir / "a" / "b" / "c.gguf").touch()
+    assert not is_first_run(other)
+
+
+def test_a_disk_that_cannot_be_written_to_is_no_reason_to_stop(settings, tmp_path):
+    (tmp_path / "file").touch()
+    note_seen(replace(settings, data_dir=tmp_path / "file" / "below"))

@@ -1,0 +1,71 @@
+"""A newcomer's path: from the first start to the first answer of a downloaded model, in at most six keys.
+
+The real service in a process of its own, its jobs and the test hub; only the engine is the fake one.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOMS = [str(Path(__file__).parents[1] / room) for room in ("quantizer", "app/library")]
+sys.path[:0] = ROOMS
+
+from gguf_files import tiny_llama
+from hub_repos import HubRepo
+from hub_server import HubServer
+
+from app.library.catalogue import read_catalogue
+from app.settings import Settings
+from tui.app import LocalllmApp
+from tui.backend import local_service
+from tui.connection import Connection
+from tui.first_run import is_first_run
+
+MOST_KEYS = 6
+TEMPLATE = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub that has every model of the catalogue, each as large as the machine that tests can bear."""
+    tiny = tiny_llama(tmp_path / "tiny.gguf", lambda writer: writer.add_chat_template(TEMPLATE))
+    repos = {
+        model.repo: {f"{model.name}-{quant.name}.gguf": tiny for quant in model.quants} for model in read_catalogue()
+    }
+    with HubServer(*(HubRepo.of(repo, files) for repo, files in repos.items())) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+        monkeypatch.setenv("HF_TOKEN", "")
+        yield hub
+
+
+@pytest.mark.usefixtures("hub")
+async def test_a_newcomer_talks_with_a_downloaded_model_after_at_most_six_keys(tmp_path, meet):
+    settings = Settings(engine="fake", port=0, data_dir=tmp_path / "data", cache_dir=tmp_path / "cache")
+    keys: list[str] = []
+    assert is_first_run(settings)
+    async with Connection(local_service(settings), settings.model) as connection:
+        app = LocalllmApp(connection, settings=settings, is_welcoming=is_first_run(settings))
+        async with app.run_test(size=(80, 24), notifications=True) as pilot:
+            person = meet(pilot)
+
+            async def presses(key: str) -> None:
+                keys.append(key)
+                await person.presses(key)
+
+            await person.sees("Chat while one comes", " · to chat")
+            await presses("enter")
+            await person.sees("Fetching", "guide · ready")  # the guide can be talked to meanwhile
+            await person.sees("Ctrl+T talks with the new model")
+            await presses("ctrl+t")
+            await person.no_longer_sees("guide · ")
+            await person.sees("ready")
+            await presses("f2")
+            await person.sees("tok/s", "first token")
+            (fetched,) = settings.models_dir.glob("*/*/*.gguf")
+            assert connection.state.model == fetched.stem
+    assert len(keys) <= MOST_KEYS
+    assert not is_first_run(settings)
