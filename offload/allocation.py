@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from offload.machine import Device, DeviceKind, Machine
-from offload.placement import Placement
+from offload.placement import Placement, margin_bytes
 from offload.profile import Layer, ModelProfile
 from offload.speed import Work
 
-__all__ = ["Share", "allocate", "decode_work", "prefill_work", "with_compute"]
+__all__ = ["Share", "allocate", "decode_work", "is_held", "overfull", "prefill_work", "with_compute"]
 
 _OPERATIONS_PER_CACHED_BYTE = 4  # of an F16 cache whose keys and values are shared by four heads
 
@@ -90,6 +90,27 @@ def allocate(profile: ModelProfile, machine: Machine, placement: Placement) -> t
 def with_compute(shares: Sequence[Share], compute_bytes: Mapping[str, int]) -> tuple[Share, ...]:
     """Return `shares` with the bytes that devices compute in as somebody measured them, by name."""
     return tuple(replace(share, compute_bytes=compute_bytes.get(share.device.name, 0)) for share in shares)
+
+
+def is_held(shares: Sequence[Share], machine: Machine) -> bool:
+    """Whether every GPU keeps its margin, and the processor, from whose memory some GPUs take."""
+    return not overfull(shares, machine)
+
+
+def overfull(shares: Sequence[Share], machine: Machine) -> tuple[Share, ...]:
+    """Return the shares that leave their device less than its margin; the processor's where those that take from its
+    memory do so together."""
+    host_bytes = sum(share.n_bytes for share in shares if share.device.shares_host)
+    is_host_full = host_bytes > machine.host.free_bytes - margin_bytes(machine.host)
+    return tuple(
+        share
+        for share in shares
+        if (
+            is_host_full and share.device.kind is DeviceKind.CPU
+            if share.device.shares_host
+            else share.n_layers and share.n_bytes > share.device.free_bytes - margin_bytes(share.device)
+        )
+    )
 
 
 def decode_work(shares: Sequence[Share], placement: Placement) -> Work:

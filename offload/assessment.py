@@ -5,11 +5,13 @@ Owns the verdict. Knows nothing of words or of ways out.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from offload.allocation import Share, allocate, decode_work, prefill_work
+from offload.allocation import Share, allocate, decode_work, is_held, prefill_work
 from offload.machine import Machine
+from offload.pinned import pin
 from offload.placement import Placement, curve, margin_bytes, place
 from offload.profile import ModelProfile
 from offload.speed import Rates, decode_s, prefill_s
@@ -48,6 +50,9 @@ class Speed:
 class Assessment:
     """`speed` is None where a device in use has a bandwidth that nobody knows, or where the model does not run.
 
+    `placement` is None where none fits. One that was given may not fit either: the verdict then says that it won't
+    run, and shares and speed are those that it would have with room enough.
+
     `best` is the placement with memory enough, `best_tps` what the answer would then come at; `curve` what it comes at
     with 0, 1, 2 … layers on the fastest GPU; without speeds where a GPU that could be used has no known bandwidth.
     """
@@ -61,6 +66,7 @@ class Assessment:
     speed: Speed | None = None
     best_tps: float | None = None
     curve: tuple[float, ...] = ()
+    is_pinned: bool = False
 
     @property
     def decode_tps(self) -> float | None:
@@ -68,25 +74,36 @@ class Assessment:
         return self.speed.decode_tps if self.speed else None
 
 
-def assess(profile: ModelProfile, machine: Machine, rates: Rates, best: Placement | None = None) -> Assessment:
-    """Place the model of `profile` on `machine` and say what comes of it.
+def assess(
+    profile: ModelProfile,
+    machine: Machine,
+    rates: Rates,
+    best: Placement | None = None,
+    gpu_layers: Mapping[str, int] | None = None,
+) -> Assessment:
+    """Place the model of `profile` on `machine`, as well as can be or with `gpu_layers` on GPUs, and say what comes of
+    it.
 
-    `best` is the placement with memory enough, where it is known: it depends on nothing that only takes memory.
+    `best` is the placement with memory enough, where it is known: it depends on nothing that only takes memory. Raises
+    UsageError for layers that cannot be so.
     """
-    placement = place(profile, machine, rates)
+    is_pinned = gpu_layers is not None
+    placement = place(profile, machine, rates) if gpu_layers is None else pin(profile, machine, rates, gpu_layers)
     if placement is None:
         return Assessment(verdict=Verdict.WONT_RUN, profile=profile, machine=machine, placement=None)
     shares = allocate(profile, machine, placement)
     best = best or place(profile, _with_plenty(machine), rates)
     assert best is not None
     is_partial = best.token_s < _SAME_SPEED * placement.token_s
+    verdict = Verdict.PARTIAL if is_partial else _whole(shares, machine)
     found = Assessment(
-        verdict=Verdict.PARTIAL if is_partial else _whole(shares, machine),
+        verdict=Verdict.WONT_RUN if is_pinned and not is_held(shares, machine) else verdict,
         profile=profile,
         machine=machine,
         placement=placement,
         best=best,
         shares=shares,
+        is_pinned=is_pinned,
     )
     in_use = {share.device.name for share in shares if share.read_bytes}
     if not in_use <= rates.known:

@@ -5,7 +5,7 @@ Owns what is given up, in which order, and for what. Knows nothing of words or o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from offload.assessment import Assessment, Verdict, assess
@@ -14,7 +14,7 @@ from offload.model import PlannedModel
 from offload.profile import Setting
 from offload.speed import Rates
 
-__all__ = ["choose"]
+__all__ = ["choose", "choose_pinned"]
 
 _SMALLER_UBATCHES = (256, 128)
 _EQUAL = 1 + 1e-9
@@ -35,6 +35,21 @@ def choose(model: PlannedModel, wanted: Setting, machine: Machine, rates: Rates)
         other = assess(model.profile(setting), machine, rates, found.best)
         is_free = setting == replace(wanted, n_cells=setting.n_cells, is_fused=wanted.is_fused and setting.is_fused)
         if (is_free or found.placement is None or _is_fastest(other)) and _rank(other) < _rank(found):
+            found = other
+    return found
+
+
+def choose_pinned(
+    model: PlannedModel, wanted: Setting, machine: Machine, rates: Rates, gpu_layers: Mapping[str, int]
+) -> Assessment:
+    """Return what comes of `model` with `gpu_layers` on GPUs, under `wanted` or the first smaller setting that then
+    fits; where none does, under the smallest. Raises UsageError for layers that cannot be so."""
+    found = assess(model.profile(wanted), machine, rates, gpu_layers=gpu_layers)
+    for setting in _smaller(wanted):
+        if found.verdict is not Verdict.WONT_RUN:
+            break
+        other = assess(model.profile(setting), machine, rates, found.best, gpu_layers)
+        if other.verdict is not Verdict.WONT_RUN or other.profile.total_bytes < found.profile.total_bytes:
             found = other
     return found
 

@@ -5,15 +5,14 @@ Owns going back and forth between both until they agree. Knows nothing of how a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from offload.allocation import Share, with_compute
-from offload.assessment import Assessment
+from offload.allocation import is_held, with_compute
+from offload.assessment import Assessment, Verdict
 from offload.load_parameters import ON_HOST, LoadParameters, load_parameters
 from offload.machine import Machine
 from offload.model import PlannedModel
-from offload.placement import margin_bytes
 from offload.plan import Plan, PlanQuestion, settled, told
 from offload.profile import Setting
 from offload.speed import Rates
@@ -36,8 +35,10 @@ def dry_plan(model: PlannedModel, question: PlanQuestion, machine: Machine, rate
         measured = dry_run(found.profile.setting, parameters_of(found))
         if found.placement is not None:
             shares = with_compute(found.shares, measured)
-            if _is_held(shares, machine):
-                return told(replace(found, shares=shares), model, question, machine, rates)
+            is_well = is_held(shares, machine)
+            if is_well or question.gpu_layers is not None:  # those stay where they were put
+                verdict = found.verdict if is_well else Verdict.WONT_RUN
+                return told(replace(found, shares=shares, verdict=verdict), model, question, machine, rates)
         model = _scaled(model, found, measured)
         found = settled(model, question, machine, rates)
     return told(found, model, question, machine, rates)
@@ -57,12 +58,3 @@ def _scaled(model: PlannedModel, found: Assessment, measured: Mapping[str, int])
     in_use = [share for share in found.shares if share.n_layers]
     ratios = [measured.get(share.device.name, 0) / share.compute_bytes for share in in_use]
     return replace(model, compute_scale=model.compute_scale * max(ratios))
-
-
-def _is_held(shares: Sequence[Share], machine: Machine) -> bool:
-    """Whether every GPU keeps its margin, and the processor, from whose memory some GPUs take."""
-    host_bytes = sum(share.n_bytes for share in shares if share.device.shares_host)
-    own = [share for share in shares if share.n_layers and not share.device.shares_host]
-    return host_bytes <= machine.host.free_bytes - margin_bytes(machine.host) and all(
-        share.n_bytes <= share.device.free_bytes - margin_bytes(share.device) for share in own
-    )

@@ -5,10 +5,11 @@ Owns what is asked and what is answered. Knows nothing of where a header or a ma
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from offload.assessment import Assessment
-from offload.choice import choose
+from offload.choice import choose, choose_pinned
 from offload.context import DEFAULT_N_CELLS, DEFAULT_N_CTX
 from offload.kv_cache import KvTypes
 from offload.machine import Machine
@@ -25,13 +26,17 @@ _DEPTH_SHARE = 4  # a speed is told for a quarter of the context: who asks for a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanQuestion:
-    """How a model is wanted. `n_ctx` 0 leaves the context open, `n_cells` 0 how many cells all sequences share."""
+    """How a model is wanted. `n_ctx` 0 leaves the context open, `n_cells` 0 how many cells all sequences share.
+
+    `gpu_layers` are layers by names of GPUs, the output counted as one; None leaves them to the planner.
+    """
 
     n_ctx: int = 0
     n_cells: int = 0
     kv_types: KvTypes
     n_sequences: int = 1
     is_fused: bool = True
+    gpu_layers: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,24 +53,40 @@ class Plan:
     remedies: tuple[Remedy, ...]
 
 
-def plan(model: PlannedModel, question: PlanQuestion, machine: Machine, rates: Rates) -> Plan:
-    """Plan `model` for `machine`, whose speeds are `rates`. Raises UsageError for a cache that it cannot have."""
-    return told(settled(model, question, machine, rates), model, question, machine, rates)
+def plan(
+    model: PlannedModel, question: PlanQuestion, machine: Machine, rates: Rates, *, wants_remedies: bool = True
+) -> Plan:
+    """Plan `model` for `machine`, whose speeds are `rates`. Raises UsageError for a cache that it cannot have, and for
+    layers on GPUs that are not there."""
+    found = settled(model, question, machine, rates)
+    return told(found, model, question, machine, rates, wants_remedies=wants_remedies)
 
 
 def settled(model: PlannedModel, question: PlanQuestion, machine: Machine, rates: Rates) -> Assessment:
     """Return the best that `model` comes to, without what to tell of it. Raises as `plan` does."""
-    return choose(model, _setting(model, question), machine, rates)
+    wanted = _setting(model, question)
+    if question.gpu_layers is not None:
+        return choose_pinned(model, wanted, machine, rates, question.gpu_layers)
+    return choose(model, wanted, machine, rates)
 
 
-def told(found: Assessment, model: PlannedModel, question: PlanQuestion, machine: Machine, rates: Rates) -> Plan:
-    """Return what was `found` of a model with all that there is to tell of it; looking for ways out takes longest."""
+def told(
+    found: Assessment,
+    model: PlannedModel,
+    question: PlanQuestion,
+    machine: Machine,
+    rates: Rates,
+    *,
+    wants_remedies: bool = True,
+) -> Plan:
+    """Return what was `found` of a model with all that there is to tell of it; looking for ways out takes longest, and
+    who asks at every key leaves them out."""
     return Plan(
         setting=found.profile.setting,
         found=found,
         uncertainty=rates.uncertainty,
         warnings=warnings_of(found, rates),
-        remedies=remedies_of(model, _setting(model, question), machine, rates, found),
+        remedies=remedies_of(model, _setting(model, question), machine, rates, found) if wants_remedies else (),
     )
 
 

@@ -20,7 +20,7 @@ from offload.vllm import checkpoint_of, cluster_for, vllm_command
 from offload.wording import gigabytes_per_s, memory, tokens
 from quantizer.file_types import FILE_TYPES
 
-__all__ = ["Remedy", "remedies_of"]
+__all__ = ["NO_CHANGE", "Change", "Remedy", "remedies_of"]
 
 _FILE_TYPES = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_XS", "Q3_K_M", "Q2_K")  # from the best to the smallest
 _SMALLER_FILE = 0.95  # of the bytes: less is no way out
@@ -33,14 +33,30 @@ _COMMON_GPU_BYTES_PER_S = 360e9  # an RTX 3060, where there is no GPU to take as
 _GPU_SHARE = 0.97  # of a card's memory that is free on it
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a program can do about it: another context, cache or type of file; empty where that does not change."""
+
+    n_ctx: int = 0
+    kv_type: str = ""
+    file_type: str = ""
+
+
+NO_CHANGE = Change()
+
+
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to do, what the answer then comes at (None where nobody can tell), and what it costs."""
+    """What to do, what the answer then comes at (None where nobody can tell), and what it costs.
+
+    `change` is the same for programs; nothing where a person has to buy or to join something.
+    """
 
     what: str
     decode_tps: float | None
     cost: str
     verdict: Verdict
+    change: Change = NO_CHANGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +106,9 @@ def _smaller_file(case: _Case) -> Iterator[Remedy]:
         loss = FILE_TYPES[name].perplexity_loss
         cost = f"+{loss:.2f} on a perplexity of 6.23" if loss is not None else FILE_TYPES[name].description
         if _helps(found, case.found):
-            helping.append(_remedy(f"quantize to {name} ({memory(smaller.n_bytes)})", found, cost))
+            helping.append(
+                _remedy(f"quantize to {name} ({memory(smaller.n_bytes)})", found, cost, Change(file_type=name))
+            )
             if found.verdict in (Verdict.FITS, Verdict.TIGHT):
                 yield helping[-1]
                 return
@@ -104,7 +122,7 @@ def _smaller_cache(case: _Case) -> Iterator[Remedy]:
         found = choose(case.model, wanted, case.machine, case.rates)
         if _helps(found, case.found):
             size = memory(found.profile.cache_bytes)
-            yield _remedy(f"--kv {_SMALLER_KV} ({size} of cache)", found, "almost none")
+            yield _remedy(f"--kv {_SMALLER_KV} ({size} of cache)", found, "almost none", Change(kv_type=_SMALLER_KV))
 
 
 def _shorter_context(case: _Case) -> Iterator[Remedy]:
@@ -114,7 +132,7 @@ def _shorter_context(case: _Case) -> Iterator[Remedy]:
         wanted = replace(case.wanted, n_ctx=n_ctx, n_cells=n_ctx, depth=min(n_ctx, case.wanted.depth))
         found = choose(case.model, wanted, case.machine, case.rates)
         if _helps(found, case.found):
-            yield _remedy(f"--ctx {n_ctx}", found, f"context of {tokens(n_ctx)} tokens")
+            yield _remedy(f"--ctx {n_ctx}", found, f"context of {tokens(n_ctx)} tokens", Change(n_ctx=n_ctx))
             return
         n_ctx //= 2
 
@@ -167,5 +185,5 @@ def _helps(found: Assessment, before: Assessment) -> bool:
     return faster and (found.decode_tps or 0.0) >= _FASTER * (before.decode_tps or 0.0)
 
 
-def _remedy(what: str, found: Assessment, cost: str) -> Remedy:
-    return Remedy(what, found.decode_tps, cost, found.verdict)
+def _remedy(what: str, found: Assessment, cost: str, change: Change = NO_CHANGE) -> Remedy:
+    return Remedy(what, found.decode_tps, cost, found.verdict, change)

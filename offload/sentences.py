@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from offload.allocation import overfull
 from offload.assessment import Assessment, Verdict
 from offload.machine import Device
 from offload.speed import Rates
@@ -37,6 +38,12 @@ def _sentences(found: Assessment, rates: Rates) -> Iterator[str]:
 
 
 def _too_large(found: Assessment) -> str:
+    if found.placement is not None:  # somebody wanted it so, on devices of which some have too little
+        parts = [
+            f"{share.device.name} would hold {memory(share.n_bytes)} and has {memory(share.device.free_bytes)} free"
+            for share in overfull(found.shares, found.machine)
+        ]
+        return f"{'; '.join(parts)}, of which some must stay so."
     free = found.machine.free_bytes
     profile = found.profile
     parts = f"{memory(profile.weight_bytes)} of weights, {memory(profile.cache_bytes)} of cache"
@@ -59,7 +66,8 @@ def what_fits(found: Assessment) -> str:
         return f"{what[0].upper()}{what[1:]} {verb} with the processor"
     without = f", {n_split} of them without their {movable}" if n_split else ""
     without += ", all without their cache" if placement.has_cache_on_host else ""
-    return f"{placement.n_on_gpus} of {n_layers} layers fit{without}"
+    verb = "are on GPUs" if found.is_pinned else "fit"
+    return f"{placement.n_on_gpus} of {n_layers} layers {verb}{without}"
 
 
 def _what_it_costs(found: Assessment) -> str:
