@@ -23,6 +23,7 @@ from app.client import (
     TextDelta,
 )
 from app.client.library_fake import ScriptedLibrary
+from app.client.planner_fake import ScriptedPlanner
 from quantizer.errors import RequestError, UserError
 
 __all__ = ["COMPLETED", "LOADING", "READY", "ScriptedClient", "ScriptedJobs", "ScriptedReply"]
@@ -143,11 +144,13 @@ class ScriptedClient(ScriptedJobs):
 
     `model` is what `status` reports. `requests` are the conversations it was sent, `loads` the models asked for,
     `n_aborted` counts answers that were closed before their end, `n_opened` and `n_closed` count uses of `opened`.
+    `planner` plans as a test says.
     """
 
     def __init__(self, *replies: ScriptedReply, model: ModelStatus = READY, jobs: Sequence[Job] = ()) -> None:
         super().__init__(*jobs)
         self.library = ScriptedLibrary()
+        self.planner = ScriptedPlanner()
         self.model = model
         self.requests: list[tuple[Message, ...]] = []
         self.loads: list[str] = []

@@ -61,8 +61,9 @@ def plan(
     """
     from app.cli.plan_companions import attached_to, told_of_projectors
     from app.cli.plan_report import kv_table_json, kv_table_lines, plan_lines
-    from app.cli.planning import plan_of, plan_of_absent, wanted_circumstances
+    from app.cli.planning import wanted_circumstances
     from app.library.lookup import find_model
+    from app.library.planning import plan_of, plan_of_absent
     from app.settings import load_settings
     from offload.kv_table import kv_table
     from offload.plan_json import plan_json

@@ -16,14 +16,18 @@ from app.client.model_values import (
     Shelf,
     TypeChoice,
 )
+from app.client.plan_report import DevicePlan, MeasuredRun, PlanChange, PlanRemedy, PlanReport, PlanSetting
+from app.client.planner import PlannerClient
 from app.client.remote_engine import RemoteEngine
 from app.client.service_client import ServiceClient
 from app.client.status import EngineCounters, ModelStatus, Occupancy, ServiceStatus, Spread
 from app.job import Job, JobFailure, JobKind, JobState
+from app.plan_wish import PlanWish
 
 __all__ = [
     "Checkup",
     "Completed",
+    "DevicePlan",
     "EngineCounters",
     "FoundModel",
     "FoundRepo",
@@ -35,10 +39,17 @@ __all__ = [
     "JobState",
     "LibraryClient",
     "MachineProblem",
+    "MeasuredRun",
     "Message",
     "ModelFit",
     "ModelStatus",
     "Occupancy",
+    "PlanChange",
+    "PlanRemedy",
+    "PlanReport",
+    "PlanSetting",
+    "PlanWish",
+    "PlannerClient",
     "Quant",
     "Recommended",
     "RemoteEngine",

@@ -15,6 +15,7 @@ import httpx
 from app.client.chat import Completed, GenerationOptions, Message, TextDelta, completed_of
 from app.client.connection import Connection
 from app.client.library import LibraryClient
+from app.client.planner import PlannerClient
 from app.client.status import ServiceStatus, status_of
 from app.job import Job, JobKind
 
@@ -34,6 +35,7 @@ class ServiceClient:
     def __init__(self, base_url: str, api_key: str = "", transport: httpx.AsyncBaseTransport | None = None) -> None:
         self._connection = Connection(base_url, api_key, transport)
         self.library = LibraryClient(self._connection)
+        self.planner = PlannerClient(self._connection)
         self.base_url = base_url
         self.is_staying = False
 

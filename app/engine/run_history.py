@@ -32,7 +32,8 @@ _DEPTH_STEP = 256
 class RunRecord:
     """One run on `machine` (see `rates.machine_key`) with `n_threads`: an answer behind `depth` tokens, or a prompt.
 
-    `model` is its fingerprint. `work` is what a token made the devices do; `n_ubatch` counts for prompts.
+    `model` is its fingerprint. `work` is what a token made the devices do; `n_ubatch` counts for prompts. `at_s` is
+    when it ended, in seconds since 1970, `gpu_layers` how many layers were on GPUs; 0 and None where that was not kept.
     """
 
     machine: str
@@ -43,6 +44,8 @@ class RunRecord:
     tokens_per_s: float
     work: Work
     n_ubatch: int = 0
+    at_s: float = 0.0
+    gpu_layers: int | None = None
 
 
 class RunHistory:

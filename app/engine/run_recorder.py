@@ -5,7 +5,8 @@ Owns the translation. Knows nothing of which answers are clean.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from app.engine.rates import machine_key
@@ -22,7 +23,10 @@ __all__ = ["RunRecorder"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecorder:
-    """`fingerprint` names the weights of `model`, which lies on `devices` as `placement` says, under `setting`."""
+    """`fingerprint` names the weights of `model`, which lies on `devices` as `placement` says, under `setting`.
+
+    `now_s` tells the seconds since 1970.
+    """
 
     history: RunHistory
     n_threads: int
@@ -31,6 +35,7 @@ class RunRecorder:
     setting: Setting
     devices: Machine
     placement: Placement
+    now_s: Callable[[], float] = time.time
 
     def keep(self, answer: CleanAnswer) -> None:
         """Keep one answer, and its prompt where that shows something."""
@@ -49,6 +54,8 @@ class RunRecorder:
             depth=depth,
             tokens_per_s=answer.decode_tps,
             work=decode_work(shares, self.placement),
+            at_s=self.now_s(),
+            gpu_layers=self.placement.n_on_gpus,
         )
         yield record
         if answer.prefill_tps is not None:

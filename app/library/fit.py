@@ -65,9 +65,9 @@ class Circumstances:
             n_ctx=found.profile.setting.n_ctx,
         )
 
-    def plan(self, model: PlannedModel) -> Plan:
+    def plan(self, model: PlannedModel, *, wants_remedies: bool = True) -> Plan:
         """Return the same with all that there is to tell: shares, warnings, ways out. Raises as `settled` does."""
-        return plan(model, self.question, self.machine, self.rates)
+        return plan(model, self.question, self.machine, self.rates, wants_remedies=wants_remedies)
 
 
 def circumstances(settings: Settings, machine: Machine) -> Circumstances:

@@ -25,11 +25,13 @@ from app.service.api import (
     metrics,
     ollama,
     openai,
+    planning,
     responses,
 )
 from app.service.guard import Guard, GuardPolicy
 from app.service.library import ServedLibrary
 from app.service.models import ModelManager
+from app.service.planner import Planner
 from app.service.problems import (
     BUG,
     ErrorBody,
@@ -58,6 +60,7 @@ _SURFACES = (
     metrics,
     localllm,
     library,
+    planning,
     docs,
 )
 _LLAMACPP_PATHS = (
@@ -101,6 +104,7 @@ def create_app(models: ModelManager, policy: GuardPolicy) -> ASGIApp:
     app = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.models = models
     app.state.library = served
+    app.state.planner = Planner(models.settings)
     app.state.routes = tuple(route for surface in _SURFACES for route in surface.router.routes)
     for surface in _SURFACES:
         app.include_router(surface.router)

@@ -8,8 +8,9 @@ from starlette.requests import Request
 
 from app.service.library import ServedLibrary
 from app.service.models import ModelManager
+from app.service.planner import Planner
 
-__all__ = ["library_of", "models_of", "routes_of"]
+__all__ = ["library_of", "models_of", "planner_of", "routes_of"]
 
 
 def models_of(request: Request) -> ModelManager:
@@ -24,6 +25,13 @@ def library_of(request: Request) -> ServedLibrary:
     library = request.app.state.library
     assert isinstance(library, ServedLibrary)
     return library
+
+
+def planner_of(request: Request) -> Planner:
+    """Return what plans for the service."""
+    planner = request.app.state.planner
+    assert isinstance(planner, Planner)
+    return planner
 
 
 def routes_of(request: Request) -> Sequence[object]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.machine_options import given_machine
+from app.library.given_machine import given_machine
 from app.processes import python_module
 from offload.machine import Device, DeviceKind, Machine
 from quantizer.errors import UsageError

@@ -12,7 +12,7 @@ from checkpoints import TinyLlama
 from gguf_files import write_gguf
 from peft_adapters import pair, write_peft
 
-from app.cli.byte_sizes import parse_byte_size
+from app.byte_size import parse_byte_size
 from quantizer.file_types import FILE_TYPES
 from quantizer.header import read_header
 

@@ -1,10 +1,10 @@
-"""Machines as people write them on the command line: `--vram GPU0=8GiB@900GB/s --ram 16GiB@60GB/s`."""
+"""Machines as people write them, on the command line and elsewhere: `--vram GPU0=8GiB@900GB/s --ram 16GiB@60GB/s`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from app.cli.byte_sizes import parse_byte_size
+from app.byte_size import parse_byte_size
 from offload.gpu_table import known_bandwidth
 from offload.machine import HOST_NAME, Device, DeviceKind, Machine
 from quantizer.errors import UsageError

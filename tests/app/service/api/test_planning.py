@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from running import RunningService
+
+from app.client import PlanWish, ServiceClient
+from quantizer.errors import ModelFileError, RequestError, UsageError
+
+CARD = ("RTX 3060=12GiB",)
+RAM = "32GiB@45GB/s"
+
+
+async def test_the_default_model_is_planned_for_the_services_machine(service: RunningService) -> None:
+    async with ServiceClient(service.url) as client:
+        report = await client.planner.plan(PlanWish())
+    assert report.model == "tiny"
+    assert report.devices[-1].kind == "cpu"
+    assert sum(device.layers for device in report.devices) == report.n_layers
+    assert report.decode_tps is not None
+
+
+async def test_layers_and_context_are_planned_as_wished(service: RunningService, tiny_model: Path) -> None:
+    wish = PlanWish(model=str(tiny_model), n_ctx=512, vram=CARD, ram=RAM, gpu_layers={"RTX 3060": 1}, is_full=True)
+    async with ServiceClient(service.url) as client:
+        report = await client.planner.plan(wish)
+    assert [(device.name, device.layers) for device in report.devices] == [("RTX 3060", 1), ("CPU", 2)]
+    assert (report.setting.ctx, report.n_on_gpus, report.is_full) == (512, 1, True)
+    assert len(report.curve) == report.n_layers + 1
+
+
+@pytest.mark.parametrize(
+    ("wish", "error"),
+    [
+        (PlanWish(model="nobody-has-this"), ModelFileError),
+        (PlanWish(n_ctx=-1), RequestError),
+        (PlanWish(kv_type="q9"), UsageError),
+    ],
+    ids=["model", "context", "cache"],
+)
+async def test_what_cannot_be_planned_is_said(service: RunningService, wish: PlanWish, error: type[Exception]) -> None:
+    async with ServiceClient(service.url) as client:
+        with pytest.raises(error):
+            await client.planner.plan(wish)
