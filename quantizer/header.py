@@ -15,6 +15,7 @@ from typing import TypeAlias, TypeVar
 
 from quantizer.errors import ModelFileError
 from quantizer.source import ByteSource, open_local
+from quantizer.strings import Strings, strings_in
 from quantizer.tensor_types import TENSOR_TYPES
 from quantizer.wire import (
     ARRAY,
@@ -31,7 +32,7 @@ from quantizer.wire import (
 __all__ = ["ArrayRef", "Field", "Header", "TensorInfo", "Value", "parse_header", "read_header"]
 
 Value: TypeAlias = Scalar | str | ArrayRef
-Element = TypeVar("Element")
+Decoded = TypeVar("Decoded")
 
 _MAGIC = b"GGUF"
 _DEFAULT_ALIGNMENT = 32
@@ -130,6 +131,13 @@ class Header:
             raise KeyError(key)
         return self._decoded(decode_strings, ref)
 
+    def table(self, key: str) -> Strings:
+        """The elements of an array of strings, to be asked as a whole. Raises as `array` does."""
+        ref = self.array_ref(key)
+        if ref.element_type != STRING:
+            raise KeyError(key)
+        return self._decoded(strings_in, ref)
+
     def numbers(self, key: str) -> list[Scalar]:
         """The elements of an array of numbers or bools. Raises as `array` does."""
         ref = self.array_ref(key)
@@ -144,7 +152,7 @@ class Header:
             raise KeyError(key)
         return value
 
-    def _decoded(self, decode: Callable[[ArrayRef, bytes], list[Element]], ref: ArrayRef) -> list[Element]:
+    def _decoded(self, decode: Callable[[ArrayRef, bytes], Decoded], ref: ArrayRef) -> Decoded:
         try:
             return decode(ref, self.source.read(ref.start, ref.stop))
         except struct.error as error:

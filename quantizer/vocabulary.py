@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from quantizer.header import Header
+from quantizer.strings import Strings
 from quantizer.wire import STRING, ArrayRef
 
 __all__ = ["vocabulary_faults"]
@@ -88,38 +89,38 @@ def _parallel_faults(header: Header, n_tokens: int) -> Iterator[str]:
             yield f"{key} has {ref.count} entries for {n_tokens} tokens"
 
 
-def _as_read(strings: list[bytes]) -> list[bytes]:
-    """Return the strings as llama.cpp reads them: up to a NUL, which may make two of them one."""
-    if b"\0" not in b"".join(strings):  # a third of the time that looking into each would take
-        return strings
-    return [string.partition(b"\0")[0] for string in strings]
+def _as_read(header: Header, key: str) -> Strings:
+    """The strings of an array as llama.cpp reads them: up to a NUL, which may make two of them one."""
+    return header.table(key).up_to_nul()
 
 
 def _token_faults(header: Header, n_tokens: int) -> Iterator[str]:
-    tokens = _as_read(header.strings(_TOKENS))
-    # an empty token gets this name in llama.cpp, which counts distinct names and aborts on a repeated one
-    distinct = set(tokens)
-    if b"" in distinct:
-        distinct = {token or b"[EMPTY_%d]" % index for index, token in enumerate(tokens)}
-    if len(distinct) != n_tokens:
-        yield f"{n_tokens - len(distinct)} of its tokens are repeated"
-    if len(max(tokens, key=len)) > _MAX_TOKEN_BYTES:
+    tokens = _as_read(header, _TOKENS)
+    if n_repeated := n_tokens - _n_distinct(tokens):
+        yield f"{n_repeated} of its tokens are repeated"
+    if tokens.longest_bytes() > _MAX_TOKEN_BYTES:
         yield "one of its tokens is absurdly long"
     model = header.text(_MODEL)
-    if model in _NEEDS_NEWLINE and b"\\n" not in distinct and b"\n" not in distinct:
+    if model in _NEEDS_NEWLINE and not tokens.held({b"\\n", b"\n"}):
         yield "its vocabulary has no newline token"
     yield from _byte_faults(header, tokens, model)
 
 
-def _byte_faults(header: Header, tokens: list[bytes], model: str) -> Iterator[str]:
-    if model in _NEEDS_BYTE_TOKENS and not _BYTE_TOKENS.issubset(tokens) and b"\n" not in tokens:
+def _n_distinct(tokens: Strings) -> int:
+    """How many names there are: llama.cpp gives each empty token one of its own, and aborts on a repeated name."""
+    names = {b"[EMPTY_%d]" % index for index in tokens.empty()}
+    return tokens.n_distinct() - bool(names) + len(names) - len(tokens.held(names))
+
+
+def _byte_faults(header: Header, tokens: Strings, model: str) -> Iterator[str]:
+    if model in _NEEDS_BYTE_TOKENS and tokens.held(_BYTE_TOKENS) != _BYTE_TOKENS and not tokens.held({b"\n"}):
         yield "its vocabulary lacks byte tokens"
     if "tokenizer.ggml.token_type" not in header.fields:
         return
     kinds = header.numbers("tokenizer.ggml.token_type")
     if _BYTE_TYPE in kinds:
-        wrong = (token for token, kind in zip(tokens, kinds, strict=True) if kind == _BYTE_TYPE)
-        yield from (f"the token {token[:32]!r} is no byte" for token in wrong if token not in _BYTE_TOKENS)
+        named = tokens.at([index for index, kind in enumerate(kinds) if kind == _BYTE_TYPE])
+        yield from (f"the token {token[:32]!r} is no byte" for token in named if token not in _BYTE_TOKENS)
 
 
 def _merge_faults(header: Header) -> Iterator[str]:
@@ -129,5 +130,5 @@ def _merge_faults(header: Header) -> Iterator[str]:
         yield "its merges are not a list of strings"
         return
     # the first space that parts a pair is looked for behind the first byte
-    if any([merge.rfind(b" ") < 1 for merge in _as_read(header.strings(_MERGES))]):  # noqa: C419  (twice as fast)
+    if not _as_read(header, _MERGES).all_hold_behind_first(b" "):
         yield "one of its merges is not a pair"

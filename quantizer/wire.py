@@ -16,6 +16,7 @@ from quantizer.source import ByteSource
 __all__ = [
     "ARRAY",
     "BOOL",
+    "MANY",
     "SCALAR_FORMATS",
     "STRING",
     "ArrayRef",
@@ -49,6 +50,7 @@ _U64 = struct.Struct("<Q")
 _WINDOW_BYTES = 256 << 10  # a source far away decides itself how far to read ahead
 _MAX_STRING_BYTES = 256 << 20  # an embedded tokenizer.json reaches 33 MB
 _MAX_STRINGS = 8_000_000  # in all arrays of one file; the largest vocabularies with merges have about a million
+MANY = 20_000  # strings in an array from which on numpy is worth its import
 
 Scalar: TypeAlias = int | float | bool
 
@@ -161,6 +163,10 @@ class Cursor:
 
 def _walk_strings(window: bytes, at: int, count: int) -> tuple[int, int]:
     """Step over up to `count` strings that start in `window`; returns the position reached and how many are left."""
+    if count >= MANY:
+        from quantizer.many_strings import skip_strings  # brings in numpy, which faces do without
+
+        at, count = skip_strings(window, at, count)
     unpack = _U64.unpack_from
     left = count
     try:
@@ -181,6 +187,10 @@ def decode_numbers(ref: ArrayRef, data: bytes) -> list[Scalar]:
 
 def decode_strings(ref: ArrayRef, data: bytes) -> list[bytes]:
     """Build an array of strings from its bytes. Raises struct.error as `decode_numbers` does."""
+    if ref.count >= MANY:
+        from quantizer.many_strings import ManyStrings
+
+        return ManyStrings.of(data, ref.count).strings()
     unpack = _U64.unpack_from
     strings: list[bytes] = []
     append = strings.append
