@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import os
+import select
+import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,3 +78,65 @@ def test_bash_takes_its_script(localllm: Run, tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-c", f"source {script} && complete -p localllm"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "_localllm_completion" in done.stdout
+
+
+@pytest.fixture
+def command(home: Path, models: Path, localllm: Run, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with `localllm` as a command on the PATH, zsh's and fish's scripts; the library holds two models."""
+    for name in ("qwen-q4", "other"):
+        small_model(models / "me" / "x" / f"{name}.gguf")
+    folder = home / "bin"
+    folder.mkdir()
+    (folder / "localllm").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m tui "$@"\n')
+    (folder / "localllm").chmod(0o755)
+    (folder / "_localllm").write_text(localllm("completion", "zsh").out)
+    (folder / "localllm.fish").write_text(localllm("completion", "fish").out)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    monkeypatch.setenv("HOME", str(home))
+    return folder
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="no fish")
+def test_fish_offers_verbs_options_and_models(command: Path) -> None:
+    asked = "; ".join(f"complete -C {shlex.quote(f'localllm {words}')}" for words in ("pru", "pull --quan", "rm qw"))
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", f"source {command / 'localllm.fish'}; {asked}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stderr == ""
+    assert [line.split("\t")[0] for line in done.stdout.splitlines() if line] == ["prune", "--quantize", "qwen-q4"]
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh")
+@pytest.mark.parametrize(
+    ("typed", "completed"), [("localllm pru", "localllm prune"), ("localllm show oth", "localllm show other")]
+)
+def test_zsh_completes_verbs_and_models_at_tab(command: Path, typed: str, completed: str) -> None:
+    import pty  # not on Windows
+
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        ["zsh", "-f", "-i"], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    ) as shell:
+        os.close(theirs)
+        try:
+            script = f"PS1=; fpath=({command} $fpath); autoload -U compinit; compinit -u -D; echo rea''dy\n"
+            os.write(ours, script.encode())
+            _wait_for(ours, "ready\r\n")
+            os.write(ours, f"{typed}\t".encode())
+            _wait_for(ours, completed)
+        finally:
+            shell.kill()
+            os.close(ours)
+
+
+def _wait_for(terminal: int, text: str) -> None:
+    """Read what a terminal shows until `text` is there."""
+    seen, give_up_s = b"", time.monotonic() + 30
+    while text.encode() not in seen:
+        assert time.monotonic() < give_up_s, seen
+        if select.select([terminal], [], [], 0.2)[0]:
+            seen += os.read(terminal, 4096)
