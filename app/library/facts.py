@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VERSION", "Facts", "read_facts", "whole_card"]
 
-VERSION = 1  # of what is kept and how it is worked out: facts of another version are read anew
+VERSION = 2  # of what is kept and how it is worked out: facts of another version are read anew
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

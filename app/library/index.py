@@ -1,7 +1,8 @@
 """What was learnt of model files, kept so that it need not be read again: `<cache>/index.db`, which may go at any time.
 
-Owns the database: facts or faults by path, good as long as the files' stamp is the same, and SHA-256 hashes by file.
-Several processes may use it. A damaged one is made anew. Knows nothing of folders or of what the facts mean.
+Owns the database: facts or faults by path, good as long as the files' stamp is the same; by file its SHA-256, and what
+told it from others where it came from. Several processes may use it. A damaged one is made anew. Knows nothing of
+folders or of what the facts mean.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ _SCHEMA = (
     WITHOUT ROWID""",
     """CREATE TABLE IF NOT EXISTS hashes (path BLOB PRIMARY KEY, n_bytes INTEGER NOT NULL, inode TEXT NOT NULL,
     sha256 TEXT NOT NULL) WITHOUT ROWID""",
+    """CREATE TABLE IF NOT EXISTS origins (path BLOB PRIMARY KEY, n_bytes INTEGER NOT NULL, inode TEXT NOT NULL,
+    origin TEXT NOT NULL) WITHOUT ROWID""",
 )
 
 
@@ -77,22 +80,39 @@ class Index:
     def forget(self, paths: Iterable[bytes | Path]) -> None:
         """Drop all that is known of `paths`."""
         keys = [(index_key(path),) for path in paths]
-        for table in ("models", "hashes") if keys else ():
-            self._run(f"DELETE FROM {table} WHERE path = ?", keys)  # noqa: S608  (one of two names)
+        for table in ("models", "hashes", "origins") if keys else ():
+            self._run(f"DELETE FROM {table} WHERE path = ?", keys)  # noqa: S608  (one of these names)
 
     def sha256(self, path: Path) -> str:
         """Return the hash recorded of a file, empty where there is none: another file at its place has none."""
-        rows = self._run("SELECT n_bytes, inode, sha256 FROM hashes WHERE path = ?", [(index_key(path),)])
-        return next((sha256 for *identity, sha256 in rows if identity == _identity(path)), "")
+        return self._told("SELECT n_bytes, inode, sha256 FROM hashes WHERE path = ?", path)
 
     def record(self, path: Path, sha256: str) -> None:
         """Record what the bytes of the file at `path` hash to, from now on."""
         row = (index_key(path), *_identity(path), sha256)
         self._run("INSERT OR REPLACE INTO hashes VALUES (?, ?, ?, ?)", [row])
 
+    def origin(self, path: Path) -> str:
+        """Return the fingerprint that the file had where it came from, empty as for `sha256`."""
+        return self._told("SELECT n_bytes, inode, origin FROM origins WHERE path = ?", path)
+
+    def record_origin(self, path: Path, fingerprint: str) -> None:
+        """Record what told the content of the file at `path` from others where it was fetched."""
+        row = (index_key(path), *_identity(path), fingerprint)
+        self._run("INSERT OR REPLACE INTO origins VALUES (?, ?, ?, ?)", [row])
+
     def paths(self) -> set[bytes]:
         """Return the keys of all paths that anything is known of."""
-        return {path for (path,) in self._run("SELECT path FROM models UNION SELECT path FROM hashes")}
+        return {
+            path
+            for (path,) in self._run(
+                "SELECT path FROM models UNION SELECT path FROM hashes UNION SELECT path FROM origins"
+            )
+        }
+
+    def _told(self, statement: str, path: Path) -> str:
+        rows = self._run(statement, [(index_key(path),)])
+        return next((text for *identity, text in rows if identity == _identity(path)), "")
 
     def _run(self, statement: str, rows: Sequence[tuple[object, ...]] = ((),)) -> list[tuple[Any, ...]]:
         """Run a statement for each of `rows`, in one transaction; once more on a new index if this one is damaged."""

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import httpx
 
 from app.library.download.connection import Connection
-from app.library.download.replies import FaultError, retry_after_s, strong_etag
+from app.library.download.replies import FaultError, content_mark, retry_after_s
 from app.library.download.retries import Retries, RetryPolicy
 from app.library.hub_access import HubError, no_network
 from app.library.refusals import refusal
@@ -77,7 +77,7 @@ async def ask_file(connection: Connection, url: str, name: str, policy: RetryPol
             n_bytes = _length(reply)
             if n_bytes is None:
                 raise FaultError(f"it answers {reply.status_code} and no length", wait_s=retry_after_s(reply.headers))
-            return RemoteFile(name, url, n_bytes, etag=strong_etag(reply.headers))
+            return RemoteFile(name, url, n_bytes, mark=content_mark(reply.headers))
 
     return await _persistently(ask, url, policy)
 

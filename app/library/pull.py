@@ -28,11 +28,15 @@ _N_CHANGES = 3
 
 
 class Records(Protocol):
-    """Where the hash of a file that was fetched is kept, as `app.library.index` does."""
+    """Where it is kept what a file that was fetched hashes to and as what it came, as `app.library.index` does."""
 
     def sha256(self, path: Path) -> str: ...
 
     def record(self, path: Path, sha256: str) -> None: ...
+
+    def origin(self, path: Path) -> str: ...
+
+    def record_origin(self, path: Path, fingerprint: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,8 @@ class Puller:
             for file, found in zip(order.files, hashes, strict=True):
                 if file.digest.kind == "sha256":
                     self.records.record(staging.target(file.name), found)
+                if is_new and not file.digest.hex:
+                    self.records.record_origin(staging.target(file.name), file.fingerprint)
             self.report(Done(str(staging.target(first)), order.n_bytes, tuple(hashes), is_new))
             return staging.target(first)
 
@@ -88,12 +94,14 @@ class Puller:
                 return None
             known = self.records.sha256(path)
             found = known or await asyncio.to_thread(_hash_of, path, file)
-            if path.stat().st_size == file.n_bytes and file.digest.is_met_by(found):
+            is_told = file.digest.hex or not file.mark or self.records.origin(path) == file.fingerprint
+            if path.stat().st_size == file.n_bytes and file.digest.is_met_by(found) and is_told:
                 hashes.append(found)
-            elif known or file.digest.kind == "git":
+            elif (known if file.digest.hex else self.records.origin(path)) or file.digest.kind == "git":
                 return None  # it came from there, and there is a newer one
             else:
-                raise StorageError(f"{path} exists already and is another file.", "Pass --overwrite to replace it.")
+                how = "is another file" if is_told else "may be another file"
+                raise StorageError(f"{path} exists already and {how}.", "Pass --overwrite to replace it.")
         return hashes
 
 

@@ -13,17 +13,17 @@ __all__ = ["RemoteFile"]
 class RemoteFile:
     """A file of `n_bytes` at `url`, called `name` here.
 
-    `etag` marks the content where no digest does: the server's strong one, or empty.
+    `mark` tells the content where no digest does: the server's strong etag, when it last changed, or empty.
     """
 
     name: str
     url: str
     n_bytes: int
     digest: Digest = field(default_factory=Digest)
-    etag: str = ""
+    mark: str = ""
 
     @property
     def fingerprint(self) -> str:
         """A text that is the same as long as the content is; empty where nothing tells."""
-        mark = self.digest.hex or self.etag
+        mark = self.digest.hex or self.mark
         return f"{self.digest.kind} {mark} {self.n_bytes}" if mark else ""

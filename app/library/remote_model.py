@@ -43,14 +43,14 @@ class _Head:
     def __init__(self, n_bytes: int) -> None:
         self.n_bytes = n_bytes
         self.data = bytearray()
-        self._etag = ""
+        self._mark = ""
 
-    def append(self, data: bytes, etag: str) -> None:
-        """Put `data` behind what is there. Raises RemoteChangedError where `etag` is of another content."""
-        if self.data and etag != self._etag:
+    def append(self, data: bytes, mark: str) -> None:
+        """Put `data` behind what is there. Raises RemoteChangedError where `mark` is of another content."""
+        if self.data and mark != self._mark:
             raise RemoteChangedError
         self.data += data
-        self._etag = etag
+        self._mark = mark
 
     def read(self, start: int, stop: int) -> bytes:
         stop = min(stop, self.n_bytes)
@@ -96,7 +96,7 @@ async def _read_up_to(stop: int, source: Source, head: _Head, file: RemoteFile, 
         try:
             async with aclosing(source.read(Range(len(head.data), stop))) as pieces:
                 async for piece in pieces:
-                    head.append(piece, source.etag)
+                    head.append(piece, source.mark)
                     retries.progressed()
         except FaultError as fault:
             await asyncio.sleep(_wait_s(fault, source, retries, file))

@@ -6,16 +6,21 @@ Owns which statuses and headers are believed. A fault is one that may pass: whoe
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 
 from app.library.download.ranges import Range
 
-__all__ = ["Body", "Expected", "FaultError", "body_of", "retry_after_s", "strong_etag"]
+__all__ = ["Body", "Expected", "FaultError", "body_of", "content_mark", "retry_after_s"]
 
 _PART = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
 _SLOW_DOWN = {408, 425, 429, 500, 502, 503, 504}
 _MAX_DIGITS = 6
+_MAX_MARK_CHARS = 256
+_SETTLED_S = 60.0  # a file that changed within the same second keeps its Last-Modified; clocks may differ
 
 
 class FaultError(Exception):
@@ -32,19 +37,20 @@ class FaultError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is known before the reply: the range asked for, the length of the file, and its etag there or empty."""
+    """What is known before the reply: the range asked for, the length of the file, and the mark of its content there or
+    empty."""
 
     part: Range
     n_bytes: int
-    etag: str = ""
+    mark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Where in the file the body of a reply begins, and the etag that it came with or empty."""
+    """Where in the file the body of a reply begins, and the mark that it came with or empty."""
 
     begin: int
-    etag: str
+    mark: str
 
 
 def body_of(status: int, headers: Mapping[str, str], expected: Expected) -> Body:
@@ -55,22 +61,46 @@ def body_of(status: int, headers: Mapping[str, str], expected: Expected) -> Body
         raise FaultError(f"it answers {status}", is_stale=True)
     if headers.get("Content-Encoding", "identity") != "identity":
         raise FaultError("it sends the file encoded, which was not asked for")
-    etag = strong_etag(headers)
-    if expected.etag and etag != expected.etag:
+    mark = content_mark(headers)
+    if expected.mark and mark != expected.mark:
         raise FaultError("the file there has changed", is_stale=True)
-    return Body(_begin_of_part(headers, expected) if status == 206 else _begin_of_whole(headers, expected), etag)
+    return Body(_begin_of_part(headers, expected) if status == 206 else _begin_of_whole(headers, expected), mark)
 
 
-def strong_etag(headers: Mapping[str, str]) -> str:
-    """Return the mark of these very bytes, empty without one: a weak one would do for others too."""
-    etag = headers.get("ETag", "")
-    return etag if etag.startswith('"') and len(etag) < 256 else ""
+def content_mark(headers: Mapping[str, str]) -> str:
+    """Return what marks these very bytes, fit for If-Range: a strong etag, or when they changed; empty without either.
+
+    A weak etag would do for other bytes too, and so would a change a moment ago (RFC 9110, 8.8.2.2 and 13.1.5).
+    """
+    etag, changed = headers.get("ETag", ""), headers.get("Last-Modified", "")
+    if etag:
+        return etag if etag.startswith('"') and len(etag) < _MAX_MARK_CHARS else ""
+    changed_s, sent_s = _seconds(changed), _seconds(headers.get("Date", ""))
+    return changed if changed_s is not None and sent_s is not None and sent_s - changed_s >= _SETTLED_S else ""
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float:
-    """Return how long a server asks to be left alone, 0 where it does not say so in seconds."""
+    """Return how long a server asks to be left alone, 0 where it does not say: in seconds, or until a date."""
     said = headers.get("Retry-After", "")
-    return float(said) if said.isascii() and said.isdecimal() and len(said) <= _MAX_DIGITS else 0.0
+    if said.isascii() and said.isdecimal():
+        return float(said) if len(said) <= _MAX_DIGITS else 0.0
+    until_s, sent_s = _seconds(said), _seconds(headers.get("Date", ""))
+    now_s = time.time() if sent_s is None else sent_s  # by its own clock, which is the one that it reckons with
+    return 0.0 if until_s is None else max(0.0, until_s - now_s)
+
+
+def _seconds(date: str) -> float | None:
+    """A date of HTTP as seconds since 1970, None for what is none."""
+    try:
+        said = parsedate_to_datetime(date)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return _since_1970(said)
+
+
+def _since_1970(date: datetime) -> float:
+    """Dates of HTTP are in GMT, which one without a zone leaves unsaid."""
+    return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
 
 
 def _begin_of_part(headers: Mapping[str, str], expected: Expected) -> int:

@@ -1,7 +1,7 @@
 """Reading ranges of one remote file.
 
-Owns the link that the hub gave out, which may expire, and the etag of the storage behind it. A read that fails raises a
-FaultError; who tries again, and how often, is not known here.
+Owns the link that the hub gave out, which may expire, and the mark of the content in the storage behind it. A read that
+fails raises a FaultError; who tries again, and how often, is not known here.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Source:
         self._connection = connection
         self._file = file
         self._link = file.url
-        self._etag = file.etag
+        self._mark = file.mark
         self._n_refused_ranges = 0
 
     @property
-    def etag(self) -> str:
+    def mark(self) -> str:
         """The mark of the content that was read last, empty without one."""
-        return self._etag
+        return self._mark
 
     async def read(self, part: Range) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of `part` in order, and no more of a server that sends more.
@@ -64,7 +64,7 @@ class Source:
     def learn(self, fault: FaultError) -> None:
         """Ask otherwise the next time, where that helps. Raises NoRangesError once that is plain."""
         if fault.is_stale:
-            self._link, self._etag = self._file.url, self._file.etag
+            self._link, self._mark = self._file.url, self._file.mark
         if fault.has_no_ranges:
             self._n_refused_ranges += 1
             if not self._has_ranges:
@@ -73,7 +73,7 @@ class Source:
     def _headers(self, part: Range) -> dict[str, str]:
         if not self._has_ranges:
             return {}
-        unchanged = {"If-Range": self._etag} if self._etag else {}
+        unchanged = {"If-Range": self._mark} if self._mark else {}
         return {"Range": f"bytes={part.begin}-{part.end - 1}", **unchanged}
 
     def _check(self, url: str, reply: httpx.Response) -> None:
@@ -89,8 +89,8 @@ class Source:
     def _begin(self, reply: httpx.Response, part: Range) -> int:
         """Where in the file the body begins, once it is known to be of use."""
         asked = part if self._has_ranges else Range(0, self._file.n_bytes)
-        body = body_of(reply.status_code, reply.headers, Expected(asked, self._file.n_bytes, self._etag))
-        self._link, self._etag = str(reply.url), body.etag
+        body = body_of(reply.status_code, reply.headers, Expected(asked, self._file.n_bytes, self._mark))
+        self._link, self._mark = str(reply.url), body.mark
         return body.begin
 
     @property

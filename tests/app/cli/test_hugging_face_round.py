@@ -1,4 +1,4 @@
-"""One round with huggingface-hub itself over one cache: what it placed we list, run and import, and it still reads it."""
+"""A round with huggingface-hub itself over one cache: what it placed we list, run and import, and it reads it still."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _READ = """
 print(json.dumps({
     "tried": try_to_load_from_cache(repo, file),
     "local": hf_hub_download(repo, file, local_files_only=True),
-    "scanned": [str(found.file_path) for entry in scan_cache_dir().repos for at in entry.revisions for found in at.files],
+    "scanned": [str(it.file_path) for repo in scan_cache_dir().repos for at in repo.revisions for it in at.files],
     "warnings": list(map(str, scan_cache_dir().warnings)),
 }))"""
 _DELETE = """

@@ -47,6 +47,7 @@ class Request:
 class HubServer:
     """A context manager: a hub of `repos` at `url`, its storage at another origin, and a stranger at a third.
 
+    `plain` files lie at the stranger's /plain/NAME, each with the headers that it is sent with.
     `readers` are the tokens that gated repositories let in, `members` those that are known at all. What is in
     `injections` strikes; `log` says what came. `bytes_per_s` limits each connection's bodies, 0 does not.
     """
@@ -55,6 +56,7 @@ class HubServer:
         self.repos = {repo.id: repo for repo in repos}
         self.injections: list[Injection] = []
         self.log: list[Request] = []
+        self.plain: dict[str, tuple[bytes, dict[str, str]]] = {}
         self.members: set[str] = set()
         self.readers: set[str] = set()
         self.bytes_per_s = 0
@@ -218,6 +220,10 @@ class HubHandler(BaseHTTPRequestHandler):
             stage = "content" if self.origin == "storage" else "stranger"
             self._send_file(stage, file, {"ETag": f'"stored-{sha256[:32]}"', "Accept-Ranges": "bytes"})
 
+    def answer_plain(self, name: str) -> None:
+        data, headers = self.hub.plain[name]
+        self._send_file("stranger", HubFile(name, data), headers)
+
     def asked(self) -> dict[str, str]:
         return {name: values[-1] for name, values in parse_qs(urlsplit(self.path).query).items()}
 
@@ -258,7 +264,8 @@ class HubHandler(BaseHTTPRequestHandler):
         n_total = file.n_bytes
         begin, end = 0, n_total
         status = 200
-        is_current = self.headers.get("If-Range", headers["ETag"]) == headers["ETag"]
+        mark = headers.get("ETag", headers.get("Last-Modified"))
+        is_current = self.headers.get("If-Range", mark) == mark
         if (match := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))) and is_current:
             begin, end = int(match[1]), min(int(match[2] or n_total) + 1, n_total)
             if begin >= end:
@@ -343,7 +350,7 @@ _ROUTES: dict[str, list[tuple[str, Answer]]] = {
         (rf"/{_REPO}/resolve/(?P<revision>[^/]+)/(?P<path>.+)", HubHandler.answer_resolve),
     ],
     "storage": [_CONTENT],
-    "stranger": [_CONTENT],
+    "stranger": [_CONTENT, (r"/plain/(?P<name>[^/]+)", HubHandler.answer_plain)],
 }
 
 

@@ -134,3 +134,16 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(StorageError, match=r"index\.db cannot be used"):
         Index(tmp_path / "cache")
+
+
+def test_what_a_file_came_as_is_told_of_that_file_only(tmp_path: Path) -> None:
+    path = small_model(tmp_path / "m.gguf")
+    with Index(tmp_path / "cache") as index:
+        index.record_origin(path, 'sha256 "etag" 7')
+        assert index.origin(path) == 'sha256 "etag" 7'
+        assert index_key(path) in index.paths()
+        path.rename(tmp_path / "another.gguf")
+        small_model(path)
+        assert index.origin(path) == ""
+        index.forget([path])
+        assert index.paths() == set()

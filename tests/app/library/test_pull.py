@@ -13,7 +13,7 @@ from hub_server import HubServer
 
 from app.library.download.connection import Connection
 from app.library.download.downloader import DownloadOptions
-from app.library.download.events import Done, Event, Report, Waiting
+from app.library.download.events import Done, Event, Fetching, Report, Waiting
 from app.library.hub_access import HubAccess, HubError
 from app.library.order import Order, order_model
 from app.library.pull import Puller
@@ -28,12 +28,19 @@ class Hashes:
     """Records in memory."""
 
     known: dict[Path, str] = field(default_factory=dict)
+    origins: dict[Path, str] = field(default_factory=dict)
 
     def sha256(self, path: Path) -> str:
         return self.known.get(path, "")
 
     def record(self, path: Path, sha256: str) -> None:
         self.known[path] = sha256
+
+    def origin(self, path: Path) -> str:
+        return self.origins.get(path, "")
+
+    def record_origin(self, path: Path, fingerprint: str) -> None:
+        self.origins[path] = fingerprint
 
 
 @dataclass
@@ -120,6 +127,48 @@ async def test_a_newer_version_replaces_what_came_from_there_and_nothing_else(li
     assert path.read_bytes() == b"mine"
     await library.pull("org/repo:Q4_0", overwrites=True)
     assert len(path.read_bytes()) == len(model) + 32
+
+
+_MARKS = [
+    ({"ETag": '"one"'}, {"ETag": '"two"'}),
+    ({"Last-Modified": "Wed, 01 Apr 2026 12:00:00 GMT"}, {"Last-Modified": "Thu, 02 Apr 2026 12:00:00 GMT"}),
+]
+
+
+@pytest.mark.parametrize(("mark", "other"), _MARKS)
+async def test_a_file_at_a_url_that_changed_and_kept_its_length_is_another_one(
+    library: Library, model: bytes, mark: dict[str, str], other: dict[str, str]
+) -> None:
+    url, changed = f"{library.hub.stranger_url}/plain/m.gguf", model[:-9] + b"something"
+    library.hub.plain["m.gguf"] = (model, mark)
+    path = await library.pull(url)
+    n_sent = library.hub.n_sent("stranger")
+    assert await library.pull(url) == path
+    assert library.hub.n_sent("stranger") == n_sent + 1  # the question what there is
+    library.hub.plain["m.gguf"] = (changed, other)
+    assert (await library.pull(url)).read_bytes() == changed
+    library.records.origins.clear()
+    with pytest.raises(StorageError, match="may be another file"):
+        await library.pull(url)
+
+
+@pytest.mark.parametrize(("mark", "other"), _MARKS)
+async def test_a_download_from_a_url_goes_on_if_the_file_is_the_same(
+    library: Library, model: bytes, mark: dict[str, str], other: dict[str, str]
+) -> None:
+    url, large, changed = f"{library.hub.stranger_url}/plain/m.gguf", model + bytes(1 << 20), model + b"x" * (1 << 20)
+    for data, headers, is_resumed in ((large, mark, True), (changed, other, False)):
+        library.hub.plain["m.gguf"] = (large, mark)
+        library.hub.inject("truncation", times=40, at=0.5, skip=1, stage="stranger")
+        with pytest.raises(HubError):
+            await library.pull(url)
+        library.hub.injections.clear()
+        library.hub.plain["m.gguf"] = (data, headers)
+        path = await library.pull(url)
+        begun = [event.n_done for event in library.said if isinstance(event, Fetching)]
+        assert (begun[-1] > 0) is is_resumed
+        assert path.read_bytes() == data
+        path.unlink()
 
 
 async def test_a_file_that_the_gate_refuses_is_never_listed(library: Library, model: bytes) -> None:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import time
+from email.utils import formatdate
+
 import httpx
 import pytest
 
 from app.library.download.ranges import Range
 from app.library.download.rates import RateLimit, Speedometer
-from app.library.download.replies import Expected, FaultError, body_of, retry_after_s
+from app.library.download.replies import Expected, FaultError, body_of, content_mark, retry_after_s
 from app.library.download.retries import Retries, RetryPolicy
 
 PART = {"Content-Range": "bytes 10-19/100", "ETag": '"a"'}
@@ -14,7 +17,7 @@ ASKED = Expected(Range(10, 20), 100, '"a"')
 
 def test_a_part_is_where_it_says() -> None:
     body = body_of(206, httpx.Headers(PART), ASKED)
-    assert (body.begin, body.etag) == (10, '"a"')
+    assert (body.begin, body.mark) == (10, '"a"')
 
 
 def test_the_whole_is_as_good_as_a_part_at_its_beginning() -> None:
@@ -52,6 +55,40 @@ def test_any_other_reply_is_a_fault(status: int, headers: dict[str, str], is_sta
 )
 def test_a_server_may_ask_for_seconds(said: str, wait_s: float) -> None:
     assert retry_after_s({"Retry-After": said}) == wait_s
+
+
+@pytest.mark.parametrize(
+    ("said", "date", "wait_s"),
+    [
+        ("Wed, 21 Oct 2026 07:28:30 GMT", "Wed, 21 Oct 2026 07:28:00 GMT", 30.0),
+        ("Wednesday, 21-Oct-26 07:28:30 GMT", "Wed, 21 Oct 2026 07:28:00 GMT", 30.0),
+        ("Wed Oct 21 07:28:30 2026", "Wed, 21 Oct 2026 07:28:00 GMT", 30.0),
+        ("Wed, 21 Oct 2026 07:28:30 GMT", "Wed, 21 Oct 2026 07:29:00 GMT", 0.0),
+        ("Wed, 21 Oct 1026 07:28:30 GMT", "", 0.0),
+        ("Wed, 99 Oct 2026 07:28:30 GMT", "Wed, 21 Oct 2026 07:28:00 GMT", 0.0),
+    ],
+)
+def test_a_server_may_name_the_time_by_its_own_clock(said: str, date: str, wait_s: float) -> None:
+    assert retry_after_s({"Retry-After": said, **({"Date": date} if date else {})}) == wait_s
+
+
+def test_a_time_is_reckoned_by_our_clock_where_the_server_does_not_tell_its_own() -> None:
+    assert 50 < retry_after_s({"Retry-After": formatdate(time.time() + 60, usegmt=True)}) <= 60
+
+
+@pytest.mark.parametrize(
+    ("headers", "mark"),
+    [
+        ({"ETag": '"a"', "Last-Modified": "Wed, 21 Oct 2026 07:00:00 GMT"}, '"a"'),
+        ({"ETag": 'W/"a"', "Last-Modified": "Wed, 21 Oct 2026 07:00:00 GMT"}, ""),
+        ({"Last-Modified": "Wed, 21 Oct 2026 07:00:00 GMT"}, "Wed, 21 Oct 2026 07:00:00 GMT"),
+        ({"Last-Modified": "Wed, 21 Oct 2026 07:59:30 GMT"}, ""),  # it may change again in the same second
+        ({"Last-Modified": "yesterday"}, ""),
+        ({}, ""),
+    ],
+)
+def test_only_what_tells_very_bytes_apart_marks_them(headers: dict[str, str], mark: str) -> None:
+    assert content_mark({"Date": "Wed, 21 Oct 2026 08:00:00 GMT", **headers}) == mark
 
 
 def test_waits_grow_and_end() -> None:
