@@ -59,6 +59,7 @@ class Job:
     bytes_per_s: float | None = None
     remaining_s: float | None = None
     message: str = ""
+    digest: str = ""  # of the file that is being fetched, such as sha256:…, where its hub says one
     error: JobFailure | None = None
     result: Mapping[str, Any] | None = None
 

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
-from asyncio.subprocess import PIPE, Process
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, replace
@@ -37,16 +37,30 @@ async def open_service(settings: Settings, model: str | None = None) -> AsyncIte
     """Give a client of the service at `settings.url`, starting one when none answers there.
 
     A service of our own begins to load `model` (or the settings' model) at once and ends with this context, or with
-    this process however that ends; one that was found is left as it is. Raises ServiceError when none can be started,
-    and the service's own error when it refuses the model.
+    this process however that ends, unless the client told it to stay; one that was found is left as it is, and stays
+    as long as this context where another face told it to stay for its jobs. Raises ServiceError when none can be
+    started, and the service's own error when it refuses the model.
     """
     wanted = replace(settings, model=portable(model or settings.model))
     if await _answers(settings.url, settings.api_key):
-        async with ServiceClient(settings.url, settings.api_key) as client:
+        async with ServiceClient(settings.url, settings.api_key) as client, _present(client):
             yield client
         return
-    async with _own_service(wanted) as own_url, ServiceClient(own_url, settings.api_key) as client:
-        yield client
+    with _open_log(settings.cache_dir) as log:
+        process = await asyncio.to_thread(_start, wanted, log)
+    is_staying = False
+    try:
+        url = await _ready_url(process, Path(log.name))
+        async with ServiceClient(url, settings.api_key) as client:
+            try:
+                yield client
+            finally:
+                is_staying = client.is_staying
+    finally:
+        if is_staying:
+            _leave(process)
+        else:
+            await _end(process)
 
 
 def open_engine(settings: Settings) -> AbstractAsyncContextManager[ServiceClient | RemoteEngine]:
@@ -115,31 +129,39 @@ async def _answers(url: str, api_key: str) -> bool:
 
 
 @asynccontextmanager
-async def _own_service(settings: Settings) -> AsyncIterator[str]:
-    with _open_log(settings.cache_dir) as log:
-        process = await _start(settings, log)
+async def _present(client: ServiceClient) -> AsyncIterator[None]:
+    """Watch the jobs of a service for as long as this lasts: one that stays for them does not go meanwhile."""
+
+    async def watch() -> None:
+        with contextlib.suppress(UserError):
+            async for _ in client.watch_jobs():
+                pass
+
+    watching = asyncio.create_task(watch())
     try:
-        yield await _ready_url(process, Path(log.name))
+        yield
     finally:
-        await _end(process)
+        watching.cancel()
+        await asyncio.wait({watching})
 
 
-async def _start(settings: Settings, log: BinaryIO) -> Process:
-    return await asyncio.create_subprocess_exec(
-        *python_module("app.cli.main", "serve", "--owned"),
-        stdin=PIPE,  # its end tells the service that we are gone, even when we were killed
-        stdout=PIPE,
+def _start(settings: Settings, log: BinaryIO) -> subprocess.Popen[bytes]:
+    # not a process of asyncio's, which would be killed with the loop even where it is to stay
+    return subprocess.Popen(
+        python_module("app.cli.main", "serve", "--owned"),
+        stdin=subprocess.PIPE,  # its end tells the service that we are gone, even when we were killed
+        stdout=subprocess.PIPE,
         stderr=log,
         env=child_environment(**_variables(settings)),
         **apart_from_terminal(),
     )
 
 
-async def _ready_url(process: Process, log: Path) -> str:
+async def _ready_url(process: subprocess.Popen[bytes], log: Path) -> str:
     assert process.stdout is not None
     try:
         async with asyncio.timeout(_START_TIMEOUT_S):
-            line = await process.stdout.readline()
+            line = await asyncio.to_thread(process.stdout.readline)
     except TimeoutError:
         process.kill()
         raise ServiceError(f"The service did not start within {_START_TIMEOUT_S:g} s.", f"See {log}.") from None
@@ -151,19 +173,29 @@ async def _ready_url(process: Process, log: Path) -> str:
     return str(said["url"])
 
 
-async def _end(process: Process) -> None:
+async def _end(process: subprocess.Popen[bytes]) -> None:
     """Let the service finish and end; kill it when it does not."""
     assert process.stdin is not None
     process.stdin.close()
     try:
         async with asyncio.timeout(_FINISH_TIMEOUT_S):
-            await process.wait()
+            await asyncio.to_thread(process.wait)
     except TimeoutError:
         pass
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()  # does nothing to one that has ended
-        await process.wait()
+        process.kill()  # does nothing to one that has ended
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def _leave(process: subprocess.Popen[bytes]) -> None:
+    """Let the service go on without us: it ends when its jobs have."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.close()
+    process.stdout.close()
+    process.returncode = 0  # it is nobody's child any more, and Popen shall not miss its end
 
 
 def _parsed(line: bytes) -> dict[str, Any]:

@@ -11,14 +11,17 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
 
 from app import __version__
 from app.terminal import printable
-from quantizer.errors import UserError
+from quantizer.errors import UsageError, UserError
+
+if TYPE_CHECKING:
+    from app.cli.job_events import JobEvents
 
 __all__ = ["main"]
 
@@ -91,21 +94,29 @@ def _cli() -> None:
     """Chat with language models on your own machine. Without a command: the terminal app."""
 
 
-def main(args: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line `args` (the process's own when None) and exit: 0 done, 1 failed, 2 wrong use."""
-    sys.exit(_status(args))
+def main(args: Sequence[str] | None = None, events: JobEvents | None = None) -> NoReturn:
+    """Run the command line `args` (the process's own when None) and exit: 0 done, 1 failed, 2 wrong use.
+
+    With `events` it is a job: they hear how far it is and how it failed.
+    """
+    sys.exit(_status(args, events))
 
 
-def _status(args: Sequence[str] | None) -> int:
+def _status(args: Sequence[str] | None, events: JobEvents | None) -> int:
+    words = list(args) if args is not None else None
     try:
         # click returns the status of what left early, and what the verb returned where none did: nothing
-        left = _cli.main(args=list(args) if args is not None else None, prog_name="localllm", standalone_mode=False)
+        left = _cli.main(args=words, prog_name="localllm", standalone_mode=False, obj=events)
         sys.stdout.flush()
     except click.ClickException as error:
         error.show()
+        if events:
+            events.failed(UsageError(error.format_message()))
         return error.exit_code
     except UserError as error:
         click.echo(f"Error: {printable(str(error))}", err=True)  # it may name what a file or a hub said
+        if events:
+            events.failed(error)
         return error.exit_status
     except (KeyboardInterrupt, click.Abort):
         return _INTERRUPTED

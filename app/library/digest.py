@@ -31,6 +31,10 @@ class Digest:
         if self.hex and not re.fullmatch(rf"[0-9a-f]{{{_LENGTHS[self.kind]}}}", self.hex):
             raise ValueError(f"{self.hex[:80]!r} is no {self.kind} hash")
 
+    def __str__(self) -> str:
+        """The digest as hubs write it, such as sha256:…; empty where nobody said it."""
+        return f"{self.kind}:{self.hex}" if self.hex else ""
+
     def hasher(self, n_bytes: int) -> Hasher:
         """What computes it for a file of `n_bytes`. Source: git's hash-object, which hashes a header first."""
         if self.kind == "sha256":

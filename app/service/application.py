@@ -28,7 +28,12 @@ from app.service.api import (
     planning,
     responses,
 )
+from app.service.api import (
+    jobs as jobs_api,
+)
+from app.service.departure import Departure
 from app.service.guard import Guard, GuardPolicy
+from app.service.jobs.jobs import Jobs
 from app.service.library import ServedLibrary
 from app.service.models import ModelManager
 from app.service.planner import Planner
@@ -61,6 +66,7 @@ _SURFACES = (
     localllm,
     library,
     planning,
+    jobs_api,
     docs,
 )
 _LLAMACPP_PATHS = (
@@ -86,8 +92,8 @@ _ERROR_BODIES: tuple[tuple[str, ErrorBody], ...] = (
 _CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
-def create_app(models: ModelManager, policy: GuardPolicy) -> ASGIApp:
-    """Return the service over `models`, which it closes at the end, behind a guard with `policy`."""
+def create_app(models: ModelManager, jobs: Jobs, departure: Departure, policy: GuardPolicy) -> ASGIApp:
+    """Return the service over `models` and `jobs`, which it closes at the end, behind a guard with `policy`."""
 
     served = ServedLibrary(models.settings)
 
@@ -97,14 +103,15 @@ def create_app(models: ModelManager, policy: GuardPolicy) -> ASGIApp:
         yield
         warming.cancel()
         await asyncio.gather(warming, return_exceptions=True)
-        await served.close()
-        await models.close()
+        await asyncio.gather(served.close(), models.close(), jobs.close())
 
     # The document and the page are ours (api/docs.py): FastAPI's page loads its scripts from the network.
     app = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.models = models
     app.state.library = served
     app.state.planner = Planner(models.settings)
+    app.state.jobs = jobs
+    app.state.departure = departure
     app.state.routes = tuple(route for surface in _SURFACES for route in surface.router.routes)
     for surface in _SURFACES:
         app.include_router(surface.router)

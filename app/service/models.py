@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -92,15 +92,23 @@ def _when_unfit(settings: Settings) -> WhenUnfit:
 
 
 class ModelManager:
-    """Holds one engine per loaded model. `command` runs a worker; `renderer` fills chat templates."""
+    """Holds one engine per loaded model. `command` runs a worker; `renderer` fills chat templates. While
+    `is_occupied` says that others keep the machine busy nothing is measured."""
 
-    def __init__(self, settings: Settings, command: Sequence[str], renderer: Renderer) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        command: Sequence[str],
+        renderer: Renderer,
+        is_occupied: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._settings = settings
         self._command = tuple(command)
         self._renderer = renderer
         self._models: dict[str, ServedModel] = {}
         self._opening = asyncio.Lock()
         self._facts = FactsShelf()
+        self._is_occupied = is_occupied
         self._tuning = IdleTuning(self._is_busy)
 
     @property
@@ -223,6 +231,10 @@ class ModelManager:
         if self._settings.anticipate:
             model.anticipation.begin(request, prompt_after)
 
+    def make_way(self) -> None:
+        """End at once what is measured while nothing else goes on."""
+        self._tuning.disturb()
+
     async def warm_up(self) -> None:
         """Start what chat will need, so that the first question does not wait for it."""
         await self._renderer.render("", [])
@@ -237,7 +249,7 @@ class ModelManager:
         await self._renderer.close()
 
     def _is_busy(self) -> bool:
-        return any(model.engine.is_busy for model in self.loaded)
+        return self._is_occupied() or any(model.engine.is_busy for model in self.loaded)
 
     def _known(self, name: str) -> ServedModel | None:
         return self._models.get(name) if name else self.default

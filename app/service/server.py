@@ -23,7 +23,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from app.engine.template_process import TemplateProcess
 from app.library.resolve import resolve
 from app.service.attachments import read_attachments
+from app.service.departure import Departure
 from app.service.guard import GuardPolicy, policy_of
+from app.service.jobs.jobs import Jobs
 from app.service.listening import listen, listen_for_clients
 from app.service.model_file import read_model_file
 from app.service.models import ModelManager, worker_command
@@ -42,7 +44,8 @@ _KEEP_ALIVE_S = 75  # longer than clients keep a connection: whoever closes firs
 
 
 def serve(settings: Settings, announce: Announce, person: Person | None = None) -> None:
-    """Serve until a signal comes or, without a `person`, until stdin ends; then finish answers in flight for 60 s.
+    """Serve until a signal comes or, without a `person`, until stdin ends (and, where asked to stay, the last job);
+    then finish answers in flight for 60 s.
 
     `announce(url, model_id, ports)` is called when requests are taken, `ports` being those of clients that are listened
     on too. Raises ServiceError when the port is in use, UsageError for settings that make no sense, ModelFileError when
@@ -59,14 +62,18 @@ def serve(settings: Settings, announce: Announce, person: Person | None = None) 
         url = replace(settings, port=listener.getsockname()[1]).url
 
         async def run() -> None:
-            models = ModelManager(settings, command, TemplateProcess())
+            departure = Departure(is_owned=person is None)
+            models = ModelManager(settings, command, TemplateProcess(), lambda: jobs.is_computing)
+            jobs = Jobs(settings, models.make_way, departure.consider)
+            departure.is_resting = lambda: jobs.are_resting
             model = models.add(ref, file, attached)
             # FastAPI takes a second to import; the worker starts and loads meanwhile.
-            app = await asyncio.to_thread(_application, models, policy)
-            server = _Server(_config(app), lambda: announce(url, model.ref.id, tuple(others)))
+            app = await asyncio.to_thread(_application, models, jobs, departure, policy)
+            server = _Server(_config(app), lambda: announce(url, model.ref.id, tuple(others)), jobs.end_watching)
+            departure.end = server.end
             sockets = [listener, *others.values()]
             if person is None:
-                _end_with_stdin(server, asyncio.get_running_loop())
+                _watch_stdin(departure, asyncio.get_running_loop())
                 await server.serve(sockets=sockets)
             else:
                 await _serve_beside(server, sockets, model.engine, person)
@@ -90,15 +97,24 @@ async def _serve_beside(server: _Server, sockets: list[socket.socket], engine: S
 
 
 class _Server(uvicorn.Server):
-    """Calls `on_listening` once requests are taken."""
+    """Calls `on_listening` once requests are taken, and `on_ending` when none are any more."""
 
-    def __init__(self, config: uvicorn.Config, on_listening: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, on_listening: Callable[[], None], on_ending: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_listening = on_listening
+        self._on_ending = on_ending
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._on_listening()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_ending()
+        await super().shutdown(sockets)
+
+    def end(self) -> None:
+        """Take no more requests, and end when those in flight are answered."""
+        self.should_exit = True
 
 
 class _ImpatientProtocol(H11Protocol):
@@ -142,10 +158,10 @@ class _ImpatientProtocol(H11Protocol):
             self._header_timer = None
 
 
-def _application(models: ModelManager, policy: GuardPolicy) -> ASGIApp:
+def _application(models: ModelManager, jobs: Jobs, departure: Departure, policy: GuardPolicy) -> ASGIApp:
     from app.service.application import create_app
 
-    return create_app(models, policy)
+    return create_app(models, jobs, departure, policy)
 
 
 def _config(app: ASGIApp) -> uvicorn.Config:
@@ -164,18 +180,15 @@ def _config(app: ASGIApp) -> uvicorn.Config:
     )
 
 
-def _end_with_stdin(server: uvicorn.Server, loop: asyncio.AbstractEventLoop) -> None:
-    """End `server` when stdin does: then the process that started this one is gone, however it went."""
-
-    def stop() -> None:
-        server.should_exit = True
+def _watch_stdin(departure: Departure, loop: asyncio.AbstractEventLoop) -> None:
+    """Tell `departure` when stdin ends: then the process that started this one is gone, however it went."""
 
     def wait() -> None:
         with contextlib.suppress(OSError, ValueError):
             while os.read(0, 4096):  # not through sys.stdin: its lock would hang the interpreter's end
                 pass
         with contextlib.suppress(RuntimeError):  # the loop has ended first
-            loop.call_soon_threadsafe(stop)
+            loop.call_soon_threadsafe(departure.lose_owner)
 
     threading.Thread(target=wait, name="owner-watch", daemon=True).start()
 

@@ -57,7 +57,7 @@ class Downloader:
         """
         with PartialFile(path, file.n_bytes, file.fingerprint) as partial:
             for n_left in reversed(range(_N_DOWNLOADS)):
-                self._report(Fetching(file.name, file.n_bytes, partial.done.n_bytes))
+                self._report(Fetching(file.name, file.n_bytes, partial.done.n_bytes, str(file.digest)))
                 found = await self._filled(partial, file)
                 if file.digest.is_met_by(found):
                     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, TypeAlias
 
@@ -16,7 +16,9 @@ __all__ = [
     "Report",
     "Retrying",
     "Waiting",
+    "decode_event",
     "encode_event",
+    "sentence_of",
 ]
 
 
@@ -42,12 +44,13 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Fetching:
-    """A file begins, or goes on: `n_done` of its bytes stand from before."""
+    """A file begins, or goes on: `n_done` of its bytes stand from before. `digest` is the hash that it must have."""
 
     kind: ClassVar[str] = "fetching"
     name: str
     n_bytes: int
     n_done: int
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +96,33 @@ class Done:
 
 
 Event: TypeAlias = Chosen | Waiting | Fetching | Progress | Retrying | Discarded | Done
+_KINDS: dict[str, type[Event]] = {
+    kind.kind: kind for kind in (Chosen, Waiting, Fetching, Progress, Retrying, Discarded, Done)
+}
 Report: TypeAlias = Callable[[Event], None]
 
 
 def encode_event(event: Event) -> dict[str, Any]:
     """The event as JSON takes it."""
     return {"event": event.kind, **asdict(event)}
+
+
+def decode_event(line: Mapping[str, Any]) -> Event | None:
+    """Return the event of a line that `encode_event` made, None for one of another kind."""
+    kind = _KINDS.get(line["event"])
+    return kind(**{name: value for name, value in line.items() if name != "event"}) if kind else None
+
+
+def sentence_of(event: Event) -> str:
+    """Return what a person should read of `event`, which may quote a hub; nothing for what a bar shows."""
+    match event:
+        case Chosen():
+            files = f" in {event.n_files} files" if event.n_files > 1 else ""
+            return f"{event.name}, {event.n_bytes / 1e9:.2f} GB{files}. {event.reason}"
+        case Waiting():
+            return f"Another localllm fetches {event.name}: waiting for it."
+        case Retrying():
+            return f"{event.name}: {event.reason}; again in {event.wait_s:.1f} s."
+        case Discarded():
+            return f"{event.name} begins anew: {event.reason}."
+    return ""

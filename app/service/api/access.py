@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 from starlette.requests import Request
 
+from app.service.departure import Departure
+from app.service.jobs.jobs import Jobs
 from app.service.library import ServedLibrary
 from app.service.models import ModelManager
 from app.service.planner import Planner
 
-__all__ = ["library_of", "models_of", "planner_of", "routes_of"]
+__all__ = ["departure_of", "jobs_of", "library_of", "models_of", "planner_of", "routes_of"]
 
 
 def models_of(request: Request) -> ModelManager:
@@ -32,6 +34,20 @@ def planner_of(request: Request) -> Planner:
     planner = request.app.state.planner
     assert isinstance(planner, Planner)
     return planner
+
+
+def jobs_of(request: Request) -> Jobs:
+    """Return the service's jobs."""
+    jobs = request.app.state.jobs
+    assert isinstance(jobs, Jobs)
+    return jobs
+
+
+def departure_of(request: Request) -> Departure:
+    """Return when the service ends."""
+    departure = request.app.state.departure
+    assert isinstance(departure, Departure)
+    return departure
 
 
 def routes_of(request: Request) -> Sequence[object]:

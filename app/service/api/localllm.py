@@ -1,4 +1,4 @@
-"""Our own routes, used by the faces through `app.client`: /api/localllm/status and /api/localllm/load.
+"""Our own routes, used by the faces through `app.client`: /api/localllm/status, load and stay.
 
 Here alone errors may name paths of this machine: the caller named them.
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
 
 from app import __version__
 from app.engine.frames import WhenUnfit
-from app.service.api.access import models_of
+from app.service.api.access import departure_of, models_of
 from app.service.api.bodies import Body
 from app.service.api.engine_counters import counters_of
 from app.service.body import read_body
@@ -36,6 +36,12 @@ class LoadBody(Body):
     when_unfit: WhenUnfit | None = None
 
 
+class StayBody(Body):
+    """For what the service is to outlive the face that started it."""
+
+    until: Literal["jobs-end"]
+
+
 @router.get("/status")
 async def status(request: Request) -> Response:
     """The service's version and its models, each with what its engine holds (`occupancy`) and did (`counters`).
@@ -47,6 +53,7 @@ async def status(request: Request) -> Response:
         {
             "version": __version__,
             "default_model": models.default.ref.id,
+            "stays_until": departure_of(request).stays_until,
             "models": await asyncio.gather(*(_entry(model) for model in models.loaded)),
         }
     )
@@ -58,6 +65,15 @@ async def load(request: Request) -> Response:
     body = await read_body(request, LoadBody)
     model = await models_of(request).load(body.model, body.when_unfit)
     return JsonBytes({"id": model.ref.id})
+
+
+@router.post("/stay", openapi_extra=takes(StayBody))
+async def stay(request: Request) -> Response:
+    """Let a service that a face started outlive it until its last job has ended and nobody watches; /status tells."""
+    await read_body(request, StayBody)
+    departure = departure_of(request)
+    departure.stay()
+    return JsonBytes({"stays_until": departure.stays_until})
 
 
 async def _entry(model: ServedModel) -> dict[str, Any]:

@@ -1,0 +1,134 @@
+"""Jobs over HTTP: /api/localllm/jobs. Start, list, watch, cancel, retry and forget long work.
+
+Owns these routes. What a job is told is `app.service.jobs.arguments`'s; errors may name paths: the caller named them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Annotated, Literal, TypeAlias
+
+from fastapi import APIRouter, Request, Response
+from pydantic import Field, RootModel
+
+from app.job import Job
+from app.service.api.access import jobs_of
+from app.service.api.bodies import Body
+from app.service.api.localllm import error_body
+from app.service.body import read_body
+from app.service.jobs.arguments import JudgeArguments, PullArguments, QuantizeArguments, TuneArguments
+from app.service.openapi import takes
+from app.service.streaming import EventStream, JsonBytes, event
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/localllm/jobs")
+
+_DONE = b"data: [DONE]\n\n"
+
+
+class PullBody(Body):
+    """Fetch a model."""
+
+    kind: Literal["pull"]
+    arguments: PullArguments
+
+
+class QuantizeBody(Body):
+    """Make a smaller GGUF."""
+
+    kind: Literal["quantize"]
+    arguments: QuantizeArguments
+
+
+class TuneBody(Body):
+    """Measure how a model runs fastest here."""
+
+    kind: Literal["tune"]
+    arguments: TuneArguments
+
+
+class JudgeBody(Body):
+    """Measure how well a model predicts a text."""
+
+    kind: Literal["judge"]
+    arguments: JudgeArguments
+
+
+_AnyBody: TypeAlias = Annotated[PullBody | QuantizeBody | TuneBody | JudgeBody, Field(discriminator="kind")]
+
+
+class JobBody(RootModel[_AnyBody]):
+    """A kind of job with its arguments."""
+
+
+class _Events(Response):
+    media_type = "text/event-stream"
+
+
+@router.post("", openapi_extra=takes(JobBody), status_code=201)
+async def start(request: Request) -> Response:
+    """Put a job into the queue; the answer is the job, as `GET /api/localllm/jobs/{job_id}` tells it later."""
+    body = await read_body(request, JobBody)
+    return JsonBytes((await jobs_of(request).start(body.root.arguments)).as_json(), 201)
+
+
+@router.get("")
+async def list_jobs(request: Request) -> Response:
+    """Every job that waits, runs or has ended, oldest first; of the ended ones the last hundred."""
+    return JsonBytes({"jobs": [job.as_json() for job in jobs_of(request).all]})
+
+
+@router.get("/events", response_class=_Events)
+async def watch_all(request: Request) -> Response:
+    """Server-sent events, each a job: all of them as they stand, then each as it changes, ten times a second at most.
+
+    One that is removed comes once more, as "forgotten". Whoever leaves stops no job.
+    """
+    return EventStream(_events(jobs_of(request).watch()), error_body)
+
+
+@router.get("/{job_id}")
+async def show(request: Request, job_id: str) -> Response:
+    """One job as it stands."""
+    return JsonBytes(jobs_of(request).find(job_id).as_json())
+
+
+@router.get("/{job_id}/events", response_class=_Events)
+async def watch_one(request: Request, job_id: str) -> Response:
+    """Server-sent events, each this job as it stands, until it has ended; the last one says [DONE]."""
+    jobs = jobs_of(request)
+    jobs.find(job_id)
+    return EventStream(_events(jobs.watch_one(job_id)), error_body)
+
+
+@router.get("/{job_id}/log")
+async def show_log(request: Request, job_id: str) -> Response:
+    """What a job has said, the last 256 KiB of it."""
+    return JsonBytes({"log": jobs_of(request).log(job_id)})
+
+
+@router.post("/{job_id}/cancel")
+async def cancel(request: Request, job_id: str) -> Response:
+    """Take a job from the queue, or let it end as with Ctrl-C; its events tell when it has."""
+    return JsonBytes(jobs_of(request).cancel(job_id).as_json())
+
+
+@router.post("/{job_id}/retry")
+async def retry(request: Request, job_id: str) -> Response:
+    """Put a job that has ended into the queue again: a download goes on where it stopped."""
+    return JsonBytes((await jobs_of(request).retry(job_id)).as_json())
+
+
+@router.delete("/{job_id}")
+async def forget(request: Request, job_id: str) -> Response:
+    """Remove a job that has ended, and its log; what it made stays."""
+    return JsonBytes(jobs_of(request).forget(job_id).as_json())
+
+
+async def _events(jobs: AsyncGenerator[Job, None]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(jobs):
+        async for job in jobs:
+            yield event(job.as_json())
+    yield _DONE

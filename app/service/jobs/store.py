@@ -1,0 +1,103 @@
+"""Jobs on the disk: `<data>/jobs/<id>.json` and `<id>.log`, there again when the service is.
+
+Owns these files, and whose a job is: each unfinished one names a lock that its service holds as long as it lives, so
+that two services on one data folder leave each other's alone. Knows nothing of running.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from app.job import Job
+from app.service.jobs.log import JobLog
+from quantizer.errors import StorageError
+from quantizer.locks import open_locked
+
+__all__ = ["JobStore"]
+
+
+class JobStore:
+    """The jobs in `folder`, which is made when the first one is kept."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._owner = secrets.token_hex(8)
+        self._lock: BinaryIO | None = None
+
+    def load(self) -> list[Job]:
+        """Return the jobs that ended and those whose service is gone, oldest first; files that are none are left."""
+        owners: dict[str, bool] = {}
+        jobs = []
+        for path in self.folder.glob("*.json"):
+            try:
+                data = json.loads(path.read_text(encoding="utf-8"))
+                job, owner = Job.from_json(data), str(data["owner"])
+            except (OSError, ValueError, KeyError, TypeError, AttributeError):
+                continue
+            if not job.has_ended and owner not in owners:
+                owners[owner] = self._is_alive(owner)
+            if job.id == path.stem and (job.has_ended or not owners[owner]):
+                jobs.append(job)
+        return sorted(jobs, key=lambda job: (job.created_s, job.id))
+
+    def save(self, job: Job) -> None:
+        """Keep `job` as it stands. Raises StorageError."""
+        try:
+            self._hold()
+            partial = self.folder / f"{job.id}.json.part"
+            partial.write_text(json.dumps({**job.as_json(), "owner": self._owner}), encoding="utf-8")
+            partial.replace(self.folder / f"{job.id}.json")
+        except OSError as error:
+            cause = f"The job cannot be kept in {self.folder}: {error.strerror}."
+            raise StorageError(cause, "Check its permissions and its disk.") from error
+
+    def log(self, job_id: str) -> JobLog:
+        """Return the log of a job."""
+        return JobLog(self.folder / f"{job_id}.log")
+
+    def remove(self, job_id: str) -> None:
+        """Forget a job and its log. Raises StorageError."""
+        try:
+            (self.folder / f"{job_id}.json").unlink(missing_ok=True)
+            self.log(job_id).remove()
+        except OSError as error:
+            raise StorageError(f"The job {job_id} cannot be removed: {error.strerror}.", "Check its folder.") from error
+
+    def close(self) -> None:
+        """Let go of what is ours."""
+        if self._lock is not None:
+            if os.name == "nt":
+                self._lock.close()  # Windows removes no open file
+            with suppress(OSError):
+                self._lock_path(self._owner).unlink(missing_ok=True)
+            self._lock.close()
+            self._lock = None
+
+    def _hold(self) -> None:
+        if self._lock is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = open_locked(self._lock_path(self._owner))
+
+    def _lock_path(self, owner: str) -> Path:
+        return self.folder / f"{owner}.lock"
+
+    def _is_alive(self, owner: str) -> bool:
+        """Whether the service that calls itself `owner` runs; what a dead one left of its lock is removed."""
+        path = self._lock_path(owner)
+        if not owner.isalnum() or not path.exists():
+            return False
+        try:
+            lock = open_locked(path)
+        except OSError:
+            return False
+        if lock is None:
+            return True
+        with lock:
+            if os.name != "nt":
+                path.unlink(missing_ok=True)
+        return False

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from pydantic import ValidationError
+
+from app.cli.main import _cli
+from app.job import JobKind
+from app.library.resolve import UnknownModelError
+from app.service.jobs.command import JobCommand, arguments_of, command_of
+from app.settings import Settings
+from quantizer.errors import RequestError
+
+
+@pytest.fixture
+def command(tmp_path: Path, tiny_model: Path) -> Callable[..., JobCommand]:
+    """Return the command for a kind and its arguments, in a library with one model, org/repo/m-F16."""
+    settings = Settings(data_dir=tmp_path)
+    installed = settings.models_dir / "org" / "repo" / "m-F16.gguf"
+    installed.parent.mkdir(parents=True)
+    installed.symlink_to(tiny_model)
+    return lambda kind, **arguments: command_of(arguments_of(kind, arguments), settings)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        ("pull", {"reference": "--help"}),
+        ("pull", {"reference": "a/b", "quantize": "--x", "limit_bytes_per_s": 5, "overwrite": True}),
+        ("quantize", {"source": "guide", "file_type": "Q8_0", "imatrix": "--x", "tensor_types": ["--help"]}),
+        ("quantize", {"source": "guide", "kld": 0.02, "threads": 2, "max_shard_bytes": 9}),
+        ("tune", {"model": "--show", "threads": 2}),
+        ("judge", {"model": "-h", "against": "--json", "ctx": 128, "chunks": 1}),
+    ],
+)
+def test_every_command_is_one_that_the_command_line_takes_and_no_value_is_an_option(
+    command: Callable[..., JobCommand], kind: JobKind, arguments: dict[str, Any]
+) -> None:
+    verb, *words = command(kind, **arguments).words
+    known = _cli.get_command(click.Context(_cli), verb)
+    assert known is not None
+    with known.make_context(verb, words) as context:
+        assert context.params["wants_json"]
+        taken = [str(value) for value in context.params.values()]
+    assert all(any(str(value) in text for text in taken) for value in arguments.values() if isinstance(value, str))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "place"),
+    [
+        ({}, "org/repo/m-F16-Q4_K_M.gguf"),
+        ({"file_type": "q8_0"}, "org/repo/m-F16-Q8_0.gguf"),
+        ({"n_bytes": 4_200_000_000}, "org/repo/m-F16-4.2GB.gguf"),
+        ({"kld": 0.02}, "org/repo/m-F16-kld0.02.gguf"),
+        ({"output": "mine"}, "local/mine/mine.gguf"),
+        ({"output": "me/mine/small"}, "me/mine/small.gguf"),
+    ],
+)
+def test_what_is_made_lies_in_the_library_unless_a_path_says_otherwise(
+    command: Callable[..., JobCommand], tmp_path: Path, arguments: dict[str, Any], place: str
+) -> None:
+    made = command("quantize", source="m-F16", **arguments)
+    assert f"--output={tmp_path / 'models' / place}" in made.words
+    assert made.folder == (tmp_path / "models" / place).parent
+    assert str(tmp_path / "models" / "org" / "repo" / "m-F16.gguf") in made.words
+    elsewhere = command("quantize", source="m-F16", output=str(tmp_path / "x.gguf"))
+    assert elsewhere.folder == tmp_path
+
+
+def test_a_checkpoint_that_was_fetched_becomes_a_model_of_its_repository(
+    command: Callable[..., JobCommand], tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoints" / "org" / "check"
+    folder.mkdir(parents=True)
+    made = command("quantize", source=str(folder), file_type="F16")
+    assert made.folder == tmp_path / "models" / "org" / "check"
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        ("quantize", {"source": "./m.gguf"}),
+        ("quantize", {"source": "m-F16", "output": "../../x"}),
+        ("quantize", {"source": "m-F16", "output": "a/b/c/d"}),
+        ("quantize", {"source": "m-F16", "file_type": "Q99"}),
+        ("judge", {"model": "m-F16", "text": "text.txt"}),
+        ("tune", {"model": "~/m.gguf"}),
+    ],
+)
+def test_what_means_nothing_to_a_service_is_refused_before_it_starts(
+    command: Callable[..., JobCommand], kind: JobKind, arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(RequestError):
+        command(kind, **arguments)
+
+
+def test_a_source_that_is_not_here_is_named_with_what_is(command: Callable[..., JobCommand]) -> None:
+    with pytest.raises(UnknownModelError, match="m-F16"):
+        command("quantize", source="nothing")
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        ("pull", {}),
+        ("pull", {"reference": "a/b", "conections": 4}),
+        ("pull", {"reference": "a\0b"}),
+        ("pull", {"reference": "a/b", "connections": 17}),
+        ("quantize", {"source": "guide", "kld": float("nan")}),
+        ("tune", {"model": ""}),
+        ("judge", {"model": "guide", "ctx": -1}),
+    ],
+)
+def test_arguments_that_a_kind_does_not_take_are_refused(kind: JobKind, arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        arguments_of(kind, arguments)
