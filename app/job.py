@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeAlias
 
-from quantizer.errors import UserError, rebuild
+from quantizer.errors import UserError, kind_of, rebuild
 
 __all__ = ["ENDED", "Job", "JobFailure", "JobKind", "JobState"]
 
@@ -29,7 +29,7 @@ class JobFailure:
 
     @classmethod
     def of(cls, error: UserError) -> JobFailure:
-        return cls(type(error).__name__, error.cause, error.remedy)
+        return cls(kind_of(error), error.cause, error.remedy)
 
     def error(self) -> UserError:
         """The error again."""

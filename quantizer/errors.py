@@ -31,6 +31,7 @@ __all__ = [
     "UnfitError",
     "UsageError",
     "UserError",
+    "kind_of",
     "rebuild",
 ]
 
@@ -116,6 +117,11 @@ _KINDS: dict[str, type[UserError]] = {
         ServiceError,
     )
 }
+
+
+def kind_of(error: UserError) -> str:
+    """Return the name of the nearest class of this tree, by which another process can `rebuild` the error."""
+    return next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in __all__)
 
 
 def rebuild(kind: str, cause: str, remedy: str, details: Mapping[str, int]) -> UserError:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, TypeAlias
 
-from quantizer.errors import EngineError, UserError, rebuild
+from quantizer.errors import EngineError, UserError, kind_of, rebuild
 
 __all__ = ["Done", "Event", "Failed", "Planned", "Progress", "Resumed", "Warned", "decode_event", "encode_event"]
 
@@ -78,7 +78,7 @@ class Failed:
     @classmethod
     def of(cls, error: UserError) -> Failed:
         """Describe an error for the other side."""
-        return cls(type(error).__name__, error.cause, error.remedy)
+        return cls(kind_of(error), error.cause, error.remedy)
 
     def error(self) -> UserError:
         """The error again."""

@@ -193,6 +193,20 @@ class ModelManager:
         """Return the model of `ref` with its engine, None where it has none."""
         return next((model for model in self.loaded if model.ref.path == ref.path), None)
 
+    async def release(self, ref: ModelRef) -> None:
+        """Let go of the model of `ref` for good, as its file goes. Raises RequestError for one that is needed."""
+        model = self.serving(ref)
+        if model is None:
+            return
+        if model is self.default:
+            raise RequestError(f"{ref.id} is the model that this service was started with.", "Start it with another.")
+        if model.engine.is_busy:
+            raise RequestError(f"{ref.id} is at work.", "Wait until its answers have ended.")
+        del self._models[model.ref.id]
+        model.anticipation.give_way()
+        model.keep_alive.pause()
+        await model.engine.stop()
+
     async def described(self) -> list[tuple[ModelRef, FileFacts]]:
         """Return every model that a request may name, with its facts; files that the gate refuses are none."""
         refs = await self.here()

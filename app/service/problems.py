@@ -11,7 +11,15 @@ from typing import Any, Protocol
 
 from app.library.resolve import UnknownModelError
 from quantizer import errors
-from quantizer.errors import ContextOverflowError, EngineError, ModelFileError, RequestError, ServiceError, UserError
+from quantizer.errors import (
+    ContextOverflowError,
+    EngineError,
+    ModelFileError,
+    RequestError,
+    ServiceError,
+    UserError,
+    kind_of,
+)
 
 __all__ = [
     "BUG",
@@ -124,7 +132,7 @@ def _common(error: UserError, hide_paths: bool) -> dict[str, Any]:
     return {
         "message": message_of(error, hide_paths),
         "type": "invalid_request_error" if status_of(error) < 500 else "server_error",
-        "kind": next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in errors.__all__),
+        "kind": kind_of(error),
         "cause": show(error.cause),
         "remedy": show(error.remedy),
         "details": _details(error),

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.job import ENDED, Job, JobFailure
+from app.library.hub_access import HubError
 from quantizer.errors import EngineError, StorageError
 
 texts = st.text(max_size=20)
@@ -46,4 +47,5 @@ def test_a_failure_becomes_its_error_again() -> None:
     failure = JobFailure.of(StorageError("The disk is full.", "Free 2 GB."))
     assert isinstance(failure.error(), StorageError)
     assert str(failure.error()) == "The disk is full. Free 2 GB."
+    assert JobFailure.of(HubError("There is no such model.")).kind == "UserError", "the nearest that every side knows"
     assert isinstance(JobFailure("NoSuchKind", "It failed.", "").error(), EngineError)

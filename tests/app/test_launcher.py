@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,6 +51,35 @@ async def test_a_service_that_was_found_is_used_and_left_running(settings: Setti
         assert client.base_url == service.url
         assert (await load_model(client, "")).id == "tiny"
     assert service.http.get("/health").status_code == 200
+
+
+async def test_a_service_that_was_told_to_stay_ends_its_jobs_when_the_face_has_left(
+    settings: Settings, tmp_path: Path
+) -> None:
+    own = replace(settings, data_dir=tmp_path / "data", cache_dir=tmp_path / "cache")
+    async with open_service(own) as client:
+        job = await client.start_job("quantize", {"source": "guide", "file_type": "Q8_0"})
+        await client.stay_until_jobs_end()
+        url = client.base_url
+    assert await _listens(url), "its job has just begun"
+    async with asyncio.timeout(30):
+        while await _listens(url):  # noqa: ASYNC110 - other processes send no events
+            await asyncio.sleep(0.05)
+    ended = json.loads((tmp_path / "data" / "jobs" / f"{job.id}.json").read_text())
+    assert (ended["state"], ended["error"]) == ("done", None)
+
+
+async def test_a_face_that_finds_a_service_which_stays_keeps_it(settings: Settings, tmp_path: Path) -> None:
+    own = replace(settings, data_dir=tmp_path / "data", cache_dir=tmp_path / "cache")
+    async with AsyncExitStack() as second:
+        async with open_service(own) as client:
+            port = int(client.base_url.rpartition(":")[2])
+            found = await second.enter_async_context(open_service(replace(own, port=port)))
+            await client.stay_until_jobs_end()
+        assert (await found.status()).stays_until == "jobs-end"
+    async with asyncio.timeout(30):
+        while await _listens(client.base_url):  # noqa: ASYNC110 - other processes send no events
+            await asyncio.sleep(0.05)
 
 
 async def test_what_the_service_refuses_is_raised_as_itself(settings: Settings, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Ollama's dialect: `/` and /api/*, as its own client and the editors that know it call them.
 
-Owns these routes; bodies, answers and descriptions of models have modules of their own. Knows nothing of how an answer
-is made.
+Owns these routes, but for those that change which models are here (`ollama_library`); bodies, answers and descriptions
+of models have modules of their own. Knows nothing of how an answer is made.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from app.service.api.access import models_of
 from app.service.api.embeddings import as_floats, check_dimensions
 from app.service.api.ollama_answers import AnswerShape, Kind
 from app.service.api.ollama_bodies import ChatBody, EmbedBody, GenerateBody, ModelBody, TextBody, UseBody
+from app.service.api.ollama_library import found, not_found
 from app.service.api.ollama_models import description_of, entry_of, running_entry_of
 from app.service.body import read_body
 from app.service.chat import generation_of
@@ -33,13 +34,6 @@ __all__ = ["router"]
 router = APIRouter()
 
 API_VERSION = "0.13.5"  # of the Ollama whose API this is; clients ask for 0.13.4 at least
-_ABSENT = {
-    "/api/pull": "Models are not downloaded by this route",
-    "/api/create": "Models are not made by this route",
-    "/api/push": "Models are not published from here",
-    "/api/copy": "Models are not copied by this route",
-    "/api/delete": "Models are not removed by this route",
-}
 
 
 @router.api_route("/", methods=["GET", "HEAD"], response_class=PlainTextResponse)
@@ -73,10 +67,7 @@ async def show(request: Request) -> Response:
     """All that is told of one model."""
     body = await read_body(request, ModelBody)
     models = models_of(request)
-    try:
-        ref = await models.find(body.model_name)
-    except UnknownModelError as error:
-        raise _not_found(body.model_name, error) from error
+    ref = await found(models, body.model_name)
     return JsonBytes(description_of(ref, await models.facts(ref), models.serving(ref)))
 
 
@@ -142,30 +133,16 @@ async def embeddings(request: Request) -> Response:
     return await while_connected(request, answer())
 
 
-@router.api_route("/api/pull", methods=["POST"])
-@router.api_route("/api/create", methods=["POST"])
-@router.api_route("/api/push", methods=["POST"])
-@router.api_route("/api/copy", methods=["POST"])
-@router.api_route("/api/delete", methods=["DELETE"])
-async def absent(request: Request) -> Response:
-    """What Ollama does to its store of models and this service does not."""
-    raise RefusedError(501, "not_implemented", f"{_ABSENT[request.url.path]}.", "Use the command localllm.")
-
-
 async def _used(request: Request, body: UseBody) -> ServedModel:
     """Return the model that `body` names, to be kept as long as it says. Raises RefusedError in Ollama's words."""
     idle_s = body.idle_s
     try:
         model = await models_of(request).named(body.model_name)
     except UnknownModelError as error:
-        raise _not_found(body.model_name, error) from error
+        raise not_found(body.model_name, error) from error
     if body.keep_alive is not None:
         model.keep_alive.keep(idle_s)
     return model
-
-
-def _not_found(name: str, error: UnknownModelError) -> RefusedError:
-    return RefusedError(404, "model_not_found", f"model '{name[:80]}' not found.", error.remedy)
 
 
 async def _load(request: Request, shape: AnswerShape, body: UseBody, model: ServedModel) -> Response:

@@ -23,7 +23,17 @@ from app.service.chat import ChatTurn
 from app.service.infill.gap import Gap
 from quantizer.errors import RequestError
 
-__all__ = ["ChatBody", "EmbedBody", "GenerateBody", "ModelBody", "TextBody", "UseBody"]
+__all__ = [
+    "ChatBody",
+    "CopyBody",
+    "CreateBody",
+    "EmbedBody",
+    "GenerateBody",
+    "ModelBody",
+    "PullBody",
+    "TextBody",
+    "UseBody",
+]
 
 MAX_INPUTS = 2048
 _NO_LIMITS = (None, -1, -2)  # to the end of the answer, and to the end of the context
@@ -38,6 +48,44 @@ class ModelBody(Body):
     @property
     def model_name(self) -> str:
         return self.model or self.name or ""
+
+
+class PullBody(ModelBody):
+    """The body of /api/pull."""
+
+    stream: bool | None = None
+
+
+class CopyBody(Body):
+    """The body of /api/copy."""
+
+    source: Text
+    destination: Text
+
+
+class CreateBody(PullBody):
+    """The body of /api/create: a model made of one that is here."""
+
+    base: Text | None = Field(None, alias="from")
+    quantize: Text | None = None
+    modelfile: Text | None = None
+    files: dict[str, Any] | None = None
+    adapters: dict[str, Any] | None = None
+    template: Text | None = None
+    system: Text | None = None
+    parameters: dict[str, Any] | None = None
+    messages: list[Any] | None = None
+
+    def check(self) -> None:
+        """Raise RequestError for what would make another model than is asked for."""
+        for name in ("template", "system", "parameters", "messages", "modelfile"):
+            if getattr(self, name):
+                raise RequestError(f"A model does not keep {name} here.", "Send them with each request instead.")
+        for name in ("files", "adapters"):
+            if getattr(self, name):
+                raise RequestError(f"Models are not made of {name} here.", "Name a model that is here as `from`.")
+        if not self.base:
+            raise RequestError("There is no `from`.", "Name the model that this one is made of.")
 
 
 class UseBody(ModelBody):

@@ -40,7 +40,7 @@ class Course:
     @classmethod
     def begun(cls, job: Job, now_s: float) -> Course:
         """Start `job`, for the first time or again."""
-        fresh = {"message": "", "digest": "", "error": None, "result": None, "ended_s": None}
+        fresh: dict[str, Any] = {"message": "", "digest": "", "error": None, "result": None, "ended_s": None}
         return cls(replace(job, state="running", started_s=now_s, **fresh, **_NOTHING_MOVES))
 
     def after(self, line: Line) -> Course:
@@ -51,7 +51,7 @@ class Course:
 
     def ended(self, state: JobState, now_s: float) -> Job:
         """Return the job in its end."""
-        rates = {"bytes_per_s": None, "remaining_s": None}
+        rates: dict[str, Any] = {"bytes_per_s": None, "remaining_s": None}
         fraction = 1.0 if state == "done" else self.job.fraction
         error = self.job.error if state == "failed" else None
         return replace(self.job, state=state, ended_s=now_s, fraction=fraction, error=error, **rates)

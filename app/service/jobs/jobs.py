@@ -43,7 +43,7 @@ class Jobs:
         on_rest: Callable[[], None] = lambda: None,
         command: Sequence[str] = python_module("app.cli.job"),
     ) -> None:
-        self._settings = settings
+        self.settings = settings
         self._runner = Runner(settings, tuple(command))
         self._on_work = on_work
         self._on_rest = on_rest
@@ -81,7 +81,7 @@ class Jobs:
     async def start(self, arguments: Arguments) -> Job:
         """Put a job into the queue. Raises RequestError for what cannot be done, RefusedError where too many wait."""
         self._check_queue()
-        await asyncio.to_thread(command_of, arguments, self._settings)
+        await asyncio.to_thread(command_of, arguments, self.settings)
         job = Job(
             id=secrets.token_hex(4),
             kind=arguments.kind,

@@ -75,6 +75,6 @@ def test_its_own_errors_are_raised(client: ollama.Client) -> None:
     assert unknown.value.status_code == 404
     with pytest.raises(ollama.ResponseError, match="context holds 4096"):
         list(client.generate("tiny", "x" * 5000, stream=True))
-    with pytest.raises(ollama.ResponseError, match="downloaded") as absent:
-        client.pull("tiny")
+    with pytest.raises(ollama.ResponseError, match="not published") as absent:
+        client.push("tiny")
     assert absent.value.status_code == 501
