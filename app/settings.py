@@ -37,6 +37,8 @@ class Settings:
     context_shift: bool = False  # answers that fill the context go on, and forget the oldest tokens
     threads: int = 0
     parallel: int = 8  # answers at once
+    keep_alive: str = "10m"  # how long an idle model stays that a request has loaded: "90s", "1h", -1 for good, 0 not
+    max_memory: str = ""  # main memory that all models may take together, such as 12GiB; empty: what there is
     draft: str = ""  # a small model with the same vocabulary that drafts for the default model
     lora: tuple[str, ...] = ()  # adapters of the default model, each FILE or FILE=NAME
     control_vector: tuple[str, ...] = ()  # directions added in the default model, each FILE or FILE=SCALE

@@ -54,7 +54,7 @@ class Anticipation:
         await asyncio.sleep(self._quiet_s)
         with contextlib.suppress(UserError):  # nobody has asked yet; who does is told
             begin = _common_begin(*[(await prompt_after(word)).text for word in _ANY_TWO_WORDS])
-            if not begin or self._engine.status.state != "ready" or self._engine.n_running:
+            if not begin or not self._engine.is_at_hand or self._engine.n_running:
                 return
             async with self._engine.answer(_prefill_of(request, begin)) as events:
                 async for _ in events:

@@ -12,9 +12,10 @@ from typing import Any
 from app.engine.request import Request
 from app.service.answer import Answer
 from app.service.generation import Generation
-from app.service.models import ModelManager, ServedModel
+from app.service.models import ModelManager
 from app.service.prompt import Prompt
 from app.service.reasoning import NO_THINKING
+from app.service.served_model import ServedModel
 from app.service.tools.offer import NO_TOOLS, Offer
 from quantizer.errors import RequestError
 

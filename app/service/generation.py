@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 from app.engine.request import Request
 from app.service.answer import Answer, Delta
-from app.service.models import ServedModel
 from app.service.reasoning import NO_THINKING, Thinking
+from app.service.served_model import ServedModel
 from app.service.tools.calling import Calling
 
 __all__ = ["Generation", "Prepare"]

@@ -8,34 +8,33 @@ from __future__ import annotations
 import asyncio
 import time
 
-from app.service.supervisor import Supervisor
+from app.service.engine_life import EngineLife, Watcher
 
 __all__ = ["KeepAlive"]
 
 
-_BUSY_S = 1.0  # how long a busy engine is left alone at least
-
-
 class KeepAlive:
-    """Unloads the model of `engine` when it was idle for as long as the last request that said so wanted it kept.
+    """Unloads the model of `engine` when it was idle for `idle_s`, or as long as the last request that said so wanted.
 
-    Until one does it stays.
+    None keeps it, until another model needs its room.
     """
 
-    def __init__(self, engine: Supervisor) -> None:
+    def __init__(self, engine: EngineLife, idle_s: float | None = None) -> None:
         self._engine = engine
-        self._idle_s: float | None = None
+        self._idle_s = idle_s
         self._timer: asyncio.TimerHandle | None = None
+        engine.watch(Watcher(work=self.pause, rest=self.begin_again))
 
     @property
     def expires_s(self) -> float | None:
         """The time since 1970 at which the model is let go if nobody asks before; None for one that stays."""
-        if self._timer is None:
+        if self._idle_s is None:
             return None
-        return time.time() + self._timer.when() - asyncio.get_running_loop().time()
+        left_s = self._timer.when() - asyncio.get_running_loop().time() if self._timer is not None else self._idle_s
+        return time.time() + left_s
 
     def keep(self, idle_s: float | None) -> None:
-        """Let the model stay for so many idle seconds, counted from `begin_again` on; None keeps it for good."""
+        """Let the model stay for so many idle seconds, counted from its next rest on; None keeps it."""
         self._idle_s = idle_s
 
     def pause(self) -> None:
@@ -47,12 +46,9 @@ class KeepAlive:
     def begin_again(self) -> None:
         """Count idle seconds from now on."""
         self.pause()
-        if self._idle_s is not None:
-            self._timer = asyncio.get_running_loop().call_later(self._idle_s, self._let_go, self._idle_s)
+        if self._idle_s is not None and self._engine.status.state == "ready":
+            self._timer = asyncio.get_running_loop().call_later(self._idle_s, self._let_go)
 
-    def _let_go(self, idle_s: float) -> None:
+    def _let_go(self) -> None:
         self._timer = None
-        if self._engine.is_busy:
-            self._timer = asyncio.get_running_loop().call_later(max(idle_s, _BUSY_S), self._let_go, idle_s)
-        else:
-            self._engine.unload()
+        self._engine.unload()  # one that has got work meanwhile begins again when that is done

@@ -6,30 +6,33 @@ Owns which models are loaded and which one answers when a request names none. Kn
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from app.engine.frames import Embedded, EngineConfig, WhenUnfit
+from app.durations import seconds_of
+from app.engine.frames import EngineConfig, WhenUnfit
 from app.engine.request import Request
 from app.engine.rpc import endpoints_of
-from app.library.resolve import ModelRef, available, named, resolve
+from app.library.model_ref import ModelRef
 from app.processes import python_module
+from app.service.admission import Admission
 from app.service.anticipation import Anticipation
 from app.service.attachments import NOTHING_ATTACHED, Attachments
-from app.service.file_facts import FactsShelf, FileFacts
+from app.service.engine_life import Watcher
 from app.service.idle_tuning import IdleTuning
 from app.service.keep_alive import KeepAlive
+from app.service.memory import MachineMemory, Memory
 from app.service.model_file import ModelFile, read_model_file
 from app.service.prompt import NO_VARIABLES, Prompt, Renderer, make_prompt
-from app.service.supervisor import AnswerEvent, Supervisor
+from app.service.served_model import ServedModel
+from app.service.shelf import Shelf
+from app.service.supervisor import Supervisor
 from app.service.tools.offer import NO_TOOLS, Offer
 from app.settings import Settings
-from quantizer.errors import ModelFileError, RequestError, UsageError
+from quantizer.errors import RequestError, UsageError
 
-__all__ = ["ModelManager", "ServedModel", "worker_command"]
+__all__ = ["ModelManager", "worker_command"]
 
 # What can run a model: the arguments of its worker. The fake one needs no native code; its answers are random letters.
 _ENGINES: Mapping[str, tuple[str, ...]] = {
@@ -39,48 +42,34 @@ _ENGINES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ServedModel:
-    """A model with its engine. `ref.id` is what clients call it, `adapters` the names of those it may run under."""
-
-    ref: ModelRef
-    file: ModelFile
-    engine: Supervisor
-    anticipation: Anticipation
-    keep_alive: KeepAlive
-    adapters: tuple[str, ...] = ()
-
-    @asynccontextmanager
-    async def answer(self, *requests: Request) -> AsyncIterator[AsyncIterator[AnswerEvent]]:
-        """Run `requests` before anything that nobody has asked for; see `Supervisor.answer`."""
-        self.anticipation.give_way()
-        self.keep_alive.pause()
-        try:
-            async with self.engine.answer(*requests) as events:
-                yield events
-        finally:
-            self.keep_alive.begin_again()
-
-    async def embed(self, inputs: Sequence[str | tuple[int, ...]]) -> Embedded:
-        """Return the vectors of `inputs`; see `Supervisor.embed`."""
-        self.keep_alive.pause()
-        try:
-            return await self.engine.embed(inputs)
-        finally:
-            self.keep_alive.begin_again()
-
-    async def n_tokens(self, prompt: str | tuple[int, ...], *, add_special: bool) -> int:
-        """Return how many tokens `prompt` has for this model."""
-        if isinstance(prompt, tuple):
-            return len(prompt)
-        return len(await self.engine.tokenize(prompt, add_special=add_special, parse_special=True))
-
-
 def worker_command(settings: Settings) -> list[str]:
     """Return the command line of an engine worker. Raises UsageError for an engine that does not exist."""
     if settings.engine not in _ENGINES:
         raise UsageError(f"There is no engine {settings.engine!r}.", f"Known: {', '.join(_ENGINES)}.")
     return python_module("app.engine.worker", *_ENGINES[settings.engine])
+
+
+def keep_alive_s(settings: Settings) -> float | None:
+    """Return how long an idle model stays that a request has loaded, None for good. Raises UsageError."""
+    try:
+        return seconds_of(settings.keep_alive)
+    except RequestError as error:
+        raise UsageError(f"keep_alive is {settings.keep_alive!r}.", error.remedy) from None
+
+
+def _config(settings: Settings, attached: Attachments) -> EngineConfig:
+    return EngineConfig(
+        n_ctx=settings.ctx,
+        kv_type=settings.kv_type,
+        context_shift=settings.context_shift,
+        n_threads=settings.threads,
+        n_sequences=settings.parallel,
+        uses_gpu=settings.gpu,
+        rpc=endpoints_of(settings.rpc),
+        lora=attached.lora,
+        control_vectors=attached.control_vectors,
+        draft_path=attached.draft_path,
+    )
 
 
 def _when_unfit(settings: Settings) -> WhenUnfit:
@@ -92,24 +81,31 @@ def _when_unfit(settings: Settings) -> WhenUnfit:
 
 
 class ModelManager:
-    """Holds one engine per loaded model. `command` runs a worker; `renderer` fills chat templates. While
-    `is_occupied` says that others keep the machine busy nothing is measured."""
+    """Holds one engine per model that was asked for. `command` runs a worker; `renderer` fills chat templates.
+
+    A model is loaded by its first use, and makes others leave where `memory` (of this machine by default) has no room
+    for all. While `is_occupied` says that others keep the machine busy nothing is measured.
+    """
 
     def __init__(
         self,
         settings: Settings,
         command: Sequence[str],
         renderer: Renderer,
+        memory: Memory | None = None,
         is_occupied: Callable[[], bool] = lambda: False,
     ) -> None:
+        """Raises UsageError for settings that make no sense."""
         self._settings = settings
         self._command = tuple(command)
         self._renderer = renderer
         self._models: dict[str, ServedModel] = {}
         self._opening = asyncio.Lock()
-        self._facts = FactsShelf()
         self._is_occupied = is_occupied
+        self._shelf = Shelf(settings, lambda: [model.ref for model in self.loaded])
         self._tuning = IdleTuning(self._is_busy)
+        self._admission = Admission(memory or MachineMemory(settings), lambda: self.loaded)
+        self._keep_alive_s = keep_alive_s(settings)
 
     @property
     def settings(self) -> Settings:
@@ -118,13 +114,18 @@ class ModelManager:
 
     @property
     def loaded(self) -> tuple[ServedModel, ...]:
-        """The models that have an engine, the default first."""
+        """The models that have an engine, the default first; those that were unloaded again are among them."""
         return tuple(self._models.values())
 
     @property
     def default(self) -> ServedModel:
         """The model that answers requests which name none."""
         return next(iter(self._models.values()))
+
+    @property
+    def shelf(self) -> Shelf:
+        """Every model that a request may name, with its facts."""
+        return self._shelf
 
     def add(
         self,
@@ -133,46 +134,39 @@ class ModelManager:
         attached: Attachments = NOTHING_ATTACHED,
         when_unfit: WhenUnfit | None = None,
     ) -> ServedModel:
-        """Give the model at `ref` an engine and begin to load it. The first one added is the default.
+        """Give the model at `ref` an engine, which loads it when it is used. The first one added is the default.
 
         `when_unfit` None is what the settings say.
         """
-        config = EngineConfig(
-            n_ctx=self._settings.ctx,
-            kv_type=self._settings.kv_type,
-            context_shift=self._settings.context_shift,
-            n_threads=self._settings.threads,
-            n_sequences=self._settings.parallel,
-            uses_gpu=self._settings.gpu,
-            rpc=endpoints_of(self._settings.rpc),
-            when_unfit=when_unfit or _when_unfit(self._settings),
-            lora=attached.lora,
-            control_vectors=attached.control_vectors,
-            draft_path=attached.draft_path,
-        )
         ref = replace(ref, id=self._free_id(ref.id))
-        names = tuple(name for _, name in attached.lora)
-        engine = Supervisor(ref.path, config, self._command, on_work=self._tuning.disturb)
-        model = ServedModel(ref, file, engine, Anticipation(engine), KeepAlive(engine), names)
-        self._models[ref.id] = model
-        model.engine.start()
+        config = replace(_config(self._settings, attached), when_unfit=when_unfit or _when_unfit(self._settings))
+        engine = Supervisor(ref.path, config, self._command, admit=self._admission.admit)
+        engine.watch(self._admission.watcher())
+        engine.watch(Watcher(work=self._tuning.disturb))
+        keep_alive = KeepAlive(engine, self._keep_alive_s)
+        adapters = tuple(name for _, name in attached.lora)
+        model = self._models[ref.id] = ServedModel(ref, file, engine, Anticipation(engine), keep_alive, adapters)
         if self._settings.idle_tune and self._settings.engine == "llama":
             threads = str(self._settings.threads)
             self._tuning.add(python_module("app.engine.tune_process", str(ref.path), threads, "--idle"))
         return model
+
+    def begin(self, model: ServedModel, when_unfit: WhenUnfit | None = None) -> None:
+        """Load `model` though nobody asks it for anything: a person wants it, so no clock lets it go."""
+        model.keep_alive.keep(None)
+        model.engine.start(when_unfit)
 
     async def load(self, name: str, when_unfit: WhenUnfit | None = None) -> ServedModel:
         """Begin to load what `name` (a path too) means, without waiting for it. An empty name is the default.
 
         Raises UnknownModelError, and ModelFileError for a file that the gate does not let through.
         """
-        known = self._known(name)
-        model = known or await self._open(await asyncio.to_thread(resolve, name, self._settings), when_unfit)
-        model.engine.start(when_unfit)
+        model = self._known(name) or await self._open(await self._shelf.resolve(name), when_unfit)
+        self.begin(model, when_unfit)
         return model
 
     async def named(self, name: str) -> ServedModel:
-        """Return the model that a client calls `name`, loading it if need be; an empty name is the default.
+        """Return the model that a client calls `name`, which its use loads; an empty name is the default.
 
         Only names are taken, no paths. Raises UnknownModelError that lists what is here.
         """
@@ -181,13 +175,7 @@ class ModelManager:
     async def find(self, name: str) -> ModelRef:
         """Return what `named` would load. Raises UnknownModelError that lists what is here."""
         known = self._known(name)
-        return known.ref if known else named(name, await self.here())
-
-    async def here(self) -> tuple[ModelRef, ...]:
-        """Return every model that a request may name: the loaded ones first, then the installed ones."""
-        loaded = [model.ref for model in self.loaded]
-        installed = await asyncio.to_thread(available, self._settings)
-        return (*loaded, *(ref for ref in installed if ref.path not in {model.path for model in loaded}))
+        return known.ref if known else await self._shelf.find(name)
 
     def serving(self, ref: ModelRef) -> ServedModel | None:
         """Return the model of `ref` with its engine, None where it has none."""
@@ -206,16 +194,6 @@ class ModelManager:
         model.anticipation.give_way()
         model.keep_alive.pause()
         await model.engine.stop()
-
-    async def described(self) -> list[tuple[ModelRef, FileFacts]]:
-        """Return every model that a request may name, with its facts; files that the gate refuses are none."""
-        refs = await self.here()
-        found = await asyncio.gather(*(self._facts_or_none(ref) for ref in refs))
-        return [(ref, facts) for ref, facts in zip(refs, found, strict=True) if facts]
-
-    async def facts(self, ref: ModelRef) -> FileFacts:
-        """Return what the file of `ref` says of itself. Raises ModelFileError when the gate does not let it through."""
-        return await self._facts.of(ref.path)
 
     async def prompt(
         self,
@@ -257,7 +235,8 @@ class ModelManager:
         """End every engine and the renderer."""
         await self._tuning.close()
         for model in self.loaded:
-            model.anticipation.give_way()
+            model.give_way()
+            model.keep_alive.keep(None)
             model.keep_alive.pause()
         await asyncio.gather(*(model.engine.stop() for model in self.loaded))
         await self._renderer.close()
@@ -267,11 +246,6 @@ class ModelManager:
 
     def _known(self, name: str) -> ServedModel | None:
         return self._models.get(name) if name else self.default
-
-    async def _facts_or_none(self, ref: ModelRef) -> FileFacts | None:
-        with contextlib.suppress(ModelFileError):
-            return await self.facts(ref)
-        return None
 
     async def _open(self, ref: ModelRef, when_unfit: WhenUnfit | None = None) -> ServedModel:
         async with self._opening:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.engine.frames import WhenUnfit
-from app.service.supervisor import Supervisor
+from app.service.engine_life import EngineLife
 from quantizer.errors import UnfitError, UserError
 
 __all__ = ["Person", "settle"]
@@ -26,7 +26,7 @@ class Person:
     agrees: Callable[[UnfitError], bool]
 
 
-async def settle(engine: Supervisor, person: Person) -> None:
+async def settle(engine: EngineLife, person: Person) -> None:
     """Wait for the model and tell what there is to know of it. Raises UnfitError where it is not agreed to."""
     try:
         await engine.ready()

@@ -63,10 +63,11 @@ def serve(settings: Settings, announce: Announce, person: Person | None = None) 
 
         async def run() -> None:
             departure = Departure(is_owned=person is None)
-            models = ModelManager(settings, command, TemplateProcess(), lambda: jobs.is_computing)
-            jobs = Jobs(settings, models.make_way, departure.consider)
+            models = ModelManager(settings, command, TemplateProcess(), is_occupied=lambda: jobs.is_computing)
+            jobs: Jobs = Jobs(settings, models.make_way, departure.consider)
             departure.is_resting = lambda: jobs.are_resting
             model = models.add(ref, file, attached)
+            models.begin(model)
             # FastAPI takes a second to import; the worker starts and loads meanwhile.
             app = await asyncio.to_thread(_application, models, jobs, departure, policy)
             server = _Server(_config(app), lambda: announce(url, model.ref.id, tuple(others)), jobs.end_watching)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-ROOMS = [str(Path(__file__).parents[1] / room) for room in ("quantizer", "app/library")]
-sys.path[:0] = ROOMS
+sys.path.insert(0, str(Path(__file__).parents[1] / "quantizer"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "app/library"))
 
 from gguf_files import tiny_llama
 from hub_repos import HubRepo

@@ -75,7 +75,7 @@ class QuantizeScreen(ModalScreen[dict[str, object]]):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Have it made so large."""
-        from app.cli.byte_sizes import parse_byte_size
+        from app.byte_size import parse_byte_size
 
         try:
             n_bytes = parse_byte_size(event.value)

@@ -15,9 +15,10 @@ from app.service.api.anthropic_answers import AnswerEvents, AnswerShape
 from app.service.api.anthropic_bodies import MessagesBody
 from app.service.body import read_body
 from app.service.chat import ChatTurn, generation_of, prompt_of
-from app.service.models import ModelManager, ServedModel
+from app.service.models import ModelManager
 from app.service.openapi import takes
 from app.service.problems import anthropic_error
+from app.service.served_model import ServedModel
 from app.service.streaming import NAMED_EVENTS, EventStream, JsonBytes, named_event, while_connected
 
 __all__ = ["router"]

@@ -12,13 +12,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
+from app.durations import seconds_of
 from app.library.model_ref import ModelRef
 from app.service.api.access import library_of, models_of
 from app.service.api.bodies import Body, Text
-from app.service.api.durations import seconds_of
 from app.service.body import read_body
-from app.service.models import ServedModel
 from app.service.openapi import takes
+from app.service.served_model import ServedModel
 from app.service.streaming import JsonBytes, while_connected
 from quantizer.errors import RequestError
 

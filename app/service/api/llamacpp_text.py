@@ -18,9 +18,9 @@ from app.service.body import read_body
 from app.service.chat import prompt_of
 from app.service.generation import Generation, Prepare
 from app.service.infill.gap import filling_of
-from app.service.models import ServedModel
 from app.service.openapi import takes
 from app.service.problems import llamacpp_error
+from app.service.served_model import ServedModel
 from app.service.streaming import EventStream, JsonBytes, event, while_connected
 
 __all__ = ["router"]

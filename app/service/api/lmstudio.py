@@ -14,8 +14,8 @@ from app.service.api import embeddings, openai
 from app.service.api.access import models_of
 from app.service.api.openai_bodies import ChatBody, CompletionBody
 from app.service.file_facts import FileFacts
-from app.service.models import ServedModel
 from app.service.openapi import takes
+from app.service.served_model import ServedModel
 from app.service.streaming import JsonBytes
 
 __all__ = ["router"]
@@ -33,7 +33,7 @@ for path, answer, kind in (
 async def list_models(request: Request) -> Response:
     """Every model that a request may name; files that the gate refuses are none."""
     models = models_of(request)
-    data = [_entry(ref, facts, models.serving(ref)) for ref, facts in await models.described()]
+    data = [_entry(ref, facts, models.serving(ref)) for ref, facts in await models.shelf.described()]
     return JsonBytes({"object": "list", "data": data})
 
 
@@ -42,7 +42,7 @@ async def retrieve_model(request: Request, model_id: str) -> Response:
     """One model."""
     models = models_of(request)
     ref = await models.find(model_id)
-    return JsonBytes(_entry(ref, await models.facts(ref), models.serving(ref)))
+    return JsonBytes(_entry(ref, await models.shelf.facts(ref), models.serving(ref)))
 
 
 def _entry(ref: ModelRef, facts: FileFacts, served: ServedModel | None) -> dict[str, Any]:

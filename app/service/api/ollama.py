@@ -23,10 +23,10 @@ from app.service.body import read_body
 from app.service.chat import generation_of
 from app.service.generation import Generation, Prepare
 from app.service.infill.gap import filling_of
-from app.service.models import ServedModel
 from app.service.openapi import takes
 from app.service.problems import RefusedError, ollama_error
 from app.service.reasoning import NO_THINKING, thinking_of
+from app.service.served_model import ServedModel
 from app.service.streaming import LINES, EventStream, JsonBytes, line, while_connected
 
 __all__ = ["router"]
@@ -51,7 +51,7 @@ async def version() -> Response:
 @router.api_route("/api/tags", methods=["GET", "HEAD"])
 async def tags(request: Request) -> Response:
     """Every model that a request may name; files that the gate refuses are none."""
-    return JsonBytes({"models": [entry_of(ref, facts) for ref, facts in await models_of(request).described()]})
+    return JsonBytes({"models": [entry_of(ref, facts) for ref, facts in await models_of(request).shelf.described()]})
 
 
 @router.get("/api/ps")
@@ -59,7 +59,7 @@ async def running(request: Request) -> Response:
     """The models that are loaded."""
     models = models_of(request)
     loaded = [model for model in models.loaded if model.engine.status.state in ("loading", "ready")]
-    return JsonBytes({"models": [running_entry_of(model, await models.facts(model.ref)) for model in loaded]})
+    return JsonBytes({"models": [running_entry_of(model, await models.shelf.facts(model.ref)) for model in loaded]})
 
 
 @router.post("/api/show", openapi_extra=takes(ModelBody))
@@ -68,7 +68,7 @@ async def show(request: Request) -> Response:
     body = await read_body(request, ModelBody)
     models = models_of(request)
     ref = await found(models, body.model_name)
-    return JsonBytes(description_of(ref, await models.facts(ref), models.serving(ref)))
+    return JsonBytes(description_of(ref, await models.shelf.facts(ref), models.serving(ref)))
 
 
 @router.post("/api/chat", openapi_extra=takes(ChatBody))

@@ -12,11 +12,11 @@ from uuid import uuid4
 
 from pydantic import Field, StrictBool
 
+from app.durations import seconds_of
 from app.engine.json_grammar import any_object_grammar, schema_grammar
 from app.engine.request import Request
 from app.service.api.bodies import Body, Text
 from app.service.api.chat_message import ChatMessage
-from app.service.api.durations import seconds_of
 from app.service.api.function_tools import ToolBody, offer_of
 from app.service.api.sampling_body import SamplingBody
 from app.service.chat import ChatTurn

@@ -10,8 +10,8 @@ from typing import Any
 from app.library.resolve import ModelRef
 from app.service.api.ollama_answers import time_of
 from app.service.file_facts import FileFacts
-from app.service.models import ServedModel
 from app.service.reasoning import NO_THINKING, thinking_of
+from app.service.served_model import ServedModel
 
 __all__ = ["description_of", "entry_of", "running_entry_of"]
 

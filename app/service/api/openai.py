@@ -20,9 +20,9 @@ from app.service.body import read_body
 from app.service.chat import generation_of
 from app.service.generation import Generation, Prepare
 from app.service.infill.gap import filling_of
-from app.service.models import ServedModel
 from app.service.openapi import takes
 from app.service.problems import openai_error
+from app.service.served_model import ServedModel
 from app.service.streaming import EventStream, JsonBytes, event, while_connected
 
 __all__ = ["router"]
@@ -36,7 +36,7 @@ _DONE = b"data: [DONE]\n\n"
 async def list_models(request: Request) -> Response:
     """Every model that a request may name."""
     models = models_of(request)
-    data = [_model_entry(ref, models.serving(ref)) for ref in await models.here()]
+    data = [_model_entry(ref, models.serving(ref)) for ref in await models.shelf.here()]
     return JsonBytes({"object": "list", "data": data})
 
 
@@ -44,7 +44,7 @@ async def list_models(request: Request) -> Response:
 async def retrieve_model(request: Request, model_id: str) -> Response:
     """One model, by its exact id."""
     models = models_of(request)
-    here = await models.here()
+    here = await models.shelf.here()
     for ref in here:
         if ref.id == model_id:
             return JsonBytes(_model_entry(ref, models.serving(ref)))

@@ -16,8 +16,8 @@ from app.service.api.access import models_of, planner_of
 from app.service.api.bodies import Body, Text
 from app.service.body import read_body
 from app.service.machine_look import Occupant
-from app.service.models import ServedModel
 from app.service.openapi import takes
+from app.service.served_model import ServedModel
 from app.service.streaming import JsonBytes
 
 __all__ = ["router"]

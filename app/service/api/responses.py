@@ -15,9 +15,10 @@ from app.service.api.responses_answers import ResponseEvents, ResponseShape
 from app.service.api.responses_bodies import ResponsesBody
 from app.service.body import read_body
 from app.service.chat import ChatTurn, generation_of
-from app.service.models import ModelManager, ServedModel
+from app.service.models import ModelManager
 from app.service.openapi import takes
 from app.service.problems import openai_error
+from app.service.served_model import ServedModel
 from app.service.streaming import NAMED_EVENTS, EventStream, JsonBytes, named_event, while_connected
 from quantizer.errors import UserError
 

@@ -13,8 +13,8 @@ from app.engine.request import Request
 from app.service.generation import Generation
 from app.service.infill.prompt import InfillParts, infill_prompt
 from app.service.infill.tokens import InfillTokens
-from app.service.models import ServedModel
 from app.service.problems import RefusedError
+from app.service.served_model import ServedModel
 
 __all__ = ["Gap", "Snippet", "filling_of"]
 

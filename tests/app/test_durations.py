@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.service.api.durations import seconds_of
+from app.durations import seconds_of
 from quantizer.errors import RequestError
 
 

@@ -1,0 +1,294 @@
+"""The life of one model's engine: loaded when somebody asks, used, let go, and a fresh worker when one dies.
+
+Owns the worker process, and who uses it at the moment. Knows nothing of what an engine is asked, nor of other engines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+from app.engine.frames import EngineConfig, Failed, Frame, Load, LoadProgress, Notice, Planned, Ready, WhenUnfit
+from app.service.crash_limit import CrashLimit
+from app.service.engine_status import EngineStatus, after
+from app.service.worker_process import WorkerProcess
+from quantizer.errors import EngineError, UnfitError, UserError, rebuild
+
+__all__ = ["Admit", "EngineLife", "Watcher", "admit_at_once"]
+
+_GRACE_AFTER_DEATH_S = 0.3  # running answers wait for it, and they learn of the death within a second
+_GRACE_AT_STOP_S = 6.0  # a worker saves what it computed for 3 s at most, and writes it
+
+
+@dataclass(frozen=True, slots=True)
+class Watcher:
+    """Who is told when an engine gets something to do, and when it has nothing more to do."""
+
+    work: Callable[[], object] = lambda: None
+    rest: Callable[[], object] = lambda: None
+
+
+# Waits until an engine may load. Raises what speaks against it.
+Admit: TypeAlias = Callable[["EngineLife"], Awaitable[None]]
+
+
+async def admit_at_once(_: EngineLife) -> None:
+    """For an engine that has the machine to itself."""
+
+
+class EngineLife(ABC):
+    """The engine of the model at `model_path`, run by `command`.
+
+    Whoever uses it has the model loaded, once `admit` lets it. A worker that dies is started again: at once if it had
+    been ready, with the next use otherwise. After 3 failures within a minute the state stays "failed" until that is
+    over.
+    """
+
+    def __init__(
+        self,
+        model_path: Path,
+        config: EngineConfig,
+        command: Sequence[str],
+        limit: CrashLimit | None = None,
+        admit: Admit = admit_at_once,
+    ) -> None:
+        self.status = EngineStatus(state="unloaded")
+        self.model_path = model_path
+        self.last_used_s = time.monotonic()
+        self._config = config
+        self._command = tuple(command)
+        self._admit = admit
+        self._limit = limit or CrashLimit()
+        self._watchers: list[Watcher] = []
+        self._worker: WorkerProcess | None = None
+        self._life: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None  # the life before, whose worker may still be there
+        self._settled = asyncio.Event()  # this loading is over, well or badly
+        self._n_uses = 0
+        self._is_wanted = False  # by somebody who does not wait for it
+        self._is_admitted = False
+        self._open = asyncio.Event()
+        self._open.set()
+
+    @abstractmethod
+    def _take_mail(self, frame: Frame) -> None:
+        """Take a frame that answers somebody. Raises EngineError for one that no worker sends."""
+
+    @abstractmethod
+    def _fail_mail(self, request_id: str, error: UserError) -> None:
+        """End what was asked under an id, or everything where that is empty, with `error`."""
+
+    @property
+    def config(self) -> EngineConfig:
+        """How the model is loaded."""
+        return self._config
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the engine loads, answers or is asked something."""
+        return self.status.state == "loading" or self._n_uses > 0
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether it would begin at once with what it is asked."""
+        return self.status.state == "ready" and self._open.is_set()
+
+    @property
+    def holds_memory(self) -> bool:
+        """Whether a worker lives, or is about to."""
+        return self._is_admitted
+
+    @property
+    def worker_pid(self) -> int | None:
+        return self._worker.pid if self._worker else None
+
+    def watch(self, watcher: Watcher) -> None:
+        """Let `watcher` be told from now on."""
+        self._watchers.append(watcher)
+
+    def start(self, when_unfit: WhenUnfit | None = None) -> None:
+        """Begin loading, whether anybody waits for it or not; `when_unfit` holds from then on.
+
+        Nothing happens while a worker lives, or when too many have failed of late.
+        """
+        self._is_wanted = True
+        self._start(when_unfit)
+
+    def unload(self) -> bool:
+        """Let the worker go until somebody asks again, and return whether it goes: one at work stays.
+
+        Ending goes on after this.
+        """
+        if self.status.state != "ready" or self._life is None or self.is_busy:
+            return False
+        self._let_go(self._life)
+        return True
+
+    def close(self) -> None:
+        """Let whoever asks for something wait from now on, as somebody else has the turn; what has begun goes on."""
+        self._open.clear()
+
+    def reopen(self) -> None:
+        """Let those in who wait."""
+        self._open.set()
+
+    @property
+    def settled(self) -> asyncio.Event:
+        """Set when the loading that is under way, or was the last, is over."""
+        return self._settled
+
+    async def ended(self) -> None:
+        """Wait until the worker that was let go is gone, and its memory with it."""
+        is_leaving = self.status.state == "unloaded"
+        if leaving := {life for life in (self._ending, self._life if is_leaving else None) if life is not None}:
+            await asyncio.wait(leaving)
+
+    async def ready(self) -> Ready:
+        """Wait for the model, starting a worker if none lives. Raises the error that loading ended with."""
+        async with self.in_use() as ready:
+            return ready
+
+    @asynccontextmanager
+    async def in_use(self) -> AsyncIterator[Ready]:
+        """Give the loaded model, which stays loaded for as long as this lasts. Raises the error of loading."""
+        while True:
+            await self._open.wait()
+            self._n_uses += 1
+            self._tell_work()
+            try:
+                self._start()
+                while self.status.state == "loading":
+                    await self._settled.wait()
+                if self.status.ready is not None:
+                    yield self.status.ready
+                    return
+                if self.status.error is not None:
+                    raise self.status.error.with_traceback(None)
+            finally:
+                self._n_uses -= 1
+                self._withdraw_unwanted()
+                self._tell_rest()
+
+    async def stop(self) -> None:
+        """End the worker; what is under way fails."""
+        if self._life is not None:
+            if self.status.state != "unloaded":  # else it ends already
+                self._life.cancel()
+            await asyncio.wait({self._life, *([self._ending] if self._ending else [])})
+        self._settled.set()
+        self._fail_mail("", EngineError("The model was unloaded.", "Send the request again."))
+
+    def _send(self, frame: Frame) -> None:
+        if self._worker is not None:
+            self._worker.send(frame)
+
+    def _start(self, when_unfit: WhenUnfit | None = None) -> None:
+        is_alive = self._life is not None and not self._life.done() and self.status.state != "unloaded"
+        if not is_alive and not self._limit.is_reached:
+            if when_unfit is not None:
+                self._config = replace(self._config, when_unfit=when_unfit)
+            self._begin_loading()
+            self._ending, self._life = self._life, asyncio.create_task(self._live(before=self._life))
+
+    def _begin_loading(self) -> None:
+        self._settled = asyncio.Event()
+        self.status = EngineStatus()
+        self._tell_work()
+
+    def _let_go(self, life: asyncio.Task[None]) -> None:
+        self.status = EngineStatus(state="unloaded")
+        self._is_wanted = False
+        self._settled.set()
+        life.cancel()
+
+    def _withdraw_unwanted(self) -> None:
+        """Give up waiting for room once nobody waits for the model any more."""
+        is_queued = self.status.state == "loading" and not self._is_admitted
+        if is_queued and not self._n_uses and not self._is_wanted and self._life is not None:
+            self._let_go(self._life)
+
+    def _tell_work(self) -> None:
+        for watcher in self._watchers:
+            watcher.work()
+
+    def _tell_rest(self) -> None:
+        if not self.is_busy:
+            self.last_used_s = time.monotonic()
+            for watcher in self._watchers:
+                watcher.rest()
+
+    async def _live(self, before: asyncio.Task[None] | None) -> None:
+        """Keep a worker alive, after the one `before` has ended: two would need the memory of two."""
+        if before is not None:
+            await asyncio.wait({before})
+        while await self._live_once():
+            self._begin_loading()
+
+    async def _live_once(self) -> bool:
+        """Run one worker to its end; return whether another should follow at once."""
+        try:
+            await self._admit(self)
+        except UserError as refusal:
+            self._settle_failed(refusal)
+            return False
+        self._is_admitted = True
+        try:
+            error = await self._run_worker()
+        except EngineError as refused:
+            error = refused
+        finally:
+            self._is_admitted = False
+        if not isinstance(self.status.error, UnfitError):  # nothing failed: somebody is to be asked
+            self._limit.record_failure()
+        self._fail_mail("", error)
+        was_ready = self.status.ready is not None
+        self._settle_failed(self.status.error or error)
+        return was_ready and not self._limit.is_reached
+
+    async def _run_worker(self) -> UserError:
+        worker = self._worker = await WorkerProcess.start(self._command)
+        grace_s = _GRACE_AFTER_DEATH_S
+        try:
+            worker.send(Load(str(self.model_path), self._config))
+            async with aclosing(worker.frames()) as frames:
+                async for frame in frames:
+                    self._take(frame)
+                    if self.status.error is not None:
+                        return self.status.error
+        except asyncio.CancelledError:
+            grace_s = _GRACE_AT_STOP_S
+            raise
+        finally:
+            self._worker = None
+            death = await worker.end(grace_s)
+        return death
+
+    def _settle_failed(self, error: UserError) -> None:
+        if self._limit.is_reached:
+            cause = f"The engine failed {self._limit.max_failures} times within a minute. {error.cause}"
+            error = EngineError(cause, "Try a smaller --ctx or another model; a new attempt is possible in a minute.")
+        self.status = replace(self.status, state="failed", ready=None, error=error)
+        self._settled.set()
+        self._tell_rest()
+
+    def _take(self, frame: Frame) -> None:
+        match frame:
+            case LoadProgress() | Notice() | Planned() | Ready():
+                self.status = after(self.status, frame)
+                if isinstance(frame, Ready):
+                    self._settled.set()
+                    self._tell_rest()
+            case Failed():
+                error = rebuild(frame.kind, frame.cause, frame.remedy, frame.details)
+                if frame.request_id:
+                    self._fail_mail(frame.request_id, error)
+                else:
+                    self.status = replace(self.status, error=error)
+            case _:
+                self._take_mail(frame)

@@ -1,0 +1,48 @@
+"""How far an engine is: what loading follows, what there is to tell of it, and how it ended. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from app.engine.frames import LoadProgress, Notice, Planned, Ready
+from quantizer.errors import UserError
+
+__all__ = ["EngineStatus", "News", "after"]
+
+News = LoadProgress | Notice | Planned | Ready
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStatus:
+    """What is known of an engine. `plan` is what loading follows, the object of `localllm plan --json`.
+
+    `ready` describes the loaded model, `error` is set when `state` is "failed".
+
+    One that is "unloaded" loads its model when somebody asks.
+    """
+
+    state: Literal["loading", "ready", "failed", "unloaded"] = "loading"
+    progress: float = 0.0
+    notices: tuple[str, ...] = ()
+    plan: dict[str, Any] | None = None
+    ready: Ready | None = None
+    error: UserError | None = None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The planner's advice: what a person should know of how the model lies on this machine."""
+        return tuple(self.plan["warnings"]) if self.plan is not None else ()
+
+
+def after(status: EngineStatus, news: News) -> EngineStatus:
+    """Return what is known once the worker has told `news`."""
+    match news:
+        case LoadProgress():
+            return replace(status, progress=news.fraction)
+        case Notice():
+            return replace(status, notices=(*status.notices, news.text))
+        case Planned():
+            return replace(status, plan=news.plan)
+        case Ready():
+            return replace(status, state="ready", progress=1.0, ready=news)
