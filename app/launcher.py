@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 from app.client import ModelStatus, RemoteEngine, ServiceClient, error_of
 from app.client.remote_engine import address
+from app.keys import own_key
 from app.library.resolve import portable
 from app.processes import apart_from_terminal, child_environment, python_module
 from app.settings import ENVIRONMENT_PREFIX, Settings
@@ -42,8 +43,8 @@ async def open_service(settings: Settings, model: str | None = None) -> AsyncIte
     started, and the service's own error when it refuses the model.
     """
     wanted = replace(settings, model=portable(model or settings.model))
-    if await _answers(settings.url, settings.api_key):
-        async with ServiceClient(settings.url, settings.api_key) as client, _present(client):
+    if await _answers(settings.url, own_key(settings)):
+        async with ServiceClient(settings.url, own_key(settings)) as client, _present(client):
             yield client
         return
     with _open_log(settings.cache_dir) as log:
@@ -51,7 +52,7 @@ async def open_service(settings: Settings, model: str | None = None) -> AsyncIte
     is_staying = False
     try:
         url = await _ready_url(process, Path(log.name))
-        async with ServiceClient(url, settings.api_key) as client:
+        async with ServiceClient(url, own_key(settings)) as client:
             try:
                 yield client
             finally:

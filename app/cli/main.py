@@ -41,6 +41,7 @@ _VERBS = {
     "chats": _Verb("app.cli.chats:chats", "List, search, export and import conversations."),
     "serve": _Verb("app.cli.serve:serve", "Answer editors and programs on this machine."),
     "jobs": _Verb("app.cli.jobs:jobs", "List, watch and cancel what a running service does for others."),
+    "key": _Verb("app.cli.key:key", "Show, make and remove the keys that other machines need."),
     "pull": _Verb("app.cli.pull:pull", "Fetch a model from the Hugging Face hub, or from any URL."),
     "quantize": _Verb("app.cli.quantize:quantize", "Make a smaller GGUF of a checkpoint or a GGUF."),
     "imatrix": _Verb("app.cli.imatrix:imatrix", "Gather what quantization should be careful with."),

@@ -66,9 +66,10 @@ def _check_unused(ids: Sequence[str], settings: Settings) -> None:
 def _loaded_ids(settings: Settings) -> set[str]:
     """What a running service has loaded, nothing where none runs."""
     from app.client import ServiceClient
+    from app.keys import own_key
 
     async def ask() -> set[str]:
-        async with ServiceClient(settings.url, settings.api_key) as client, asyncio.timeout(_ASKING_TIMEOUT_S):
+        async with ServiceClient(settings.url, own_key(settings)) as client, asyncio.timeout(_ASKING_TIMEOUT_S):
             return {model.id for model in (await client.status()).models}
 
     try:

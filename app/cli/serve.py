@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 
 import click
 
@@ -11,6 +12,7 @@ from app.cli.completions import complete_model
 from app.cli.consent import agrees, with_consent
 from app.cli.editors import EDITORS, editor_settings
 from app.cli.rpc_option import rpc_option
+from app.loopback import is_loopback
 from app.settings import load_settings
 from app.terminal import printable
 from quantizer.errors import UserError
@@ -19,7 +21,10 @@ __all__ = ["serve"]
 
 
 @click.command(epilog="Example: localllm serve -m model.gguf --ctx 16384")
-@click.option("--host", help="Address to listen on. Beyond this machine a key is required.  [default: 127.0.0.1]")
+@click.option(
+    "--host",
+    help="Address to listen on. Beyond this machine clients need a key, see `localllm key`.  [default: 127.0.0.1]",
+)
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 takes a free one.  [default: 11500]")
 @click.option(
     "--also", is_flag=True, default=None, help="Listen on 11434, 1234, 8080 and 8012 too, where they are free."
@@ -66,7 +71,8 @@ def serve(owned: bool, is_agreed: bool, editor: str | None, **flags: object) -> 
     from app.service.server import serve as run_service
 
     if not owned:
-        run_service(settings, _announce, Person(_tell, agrees))
+        needs_stored_key = not (settings.api_key or is_loopback(settings.host))
+        run_service(settings, partial(_announce, needs_stored_key), Person(_tell, agrees))
         return
     try:
         run_service(settings, _announce_to_owner)
@@ -75,9 +81,11 @@ def serve(owned: bool, is_agreed: bool, editor: str | None, **flags: object) -> 
         sys.exit(error.exit_status)
 
 
-def _announce(url: str, model_id: str, ports: tuple[int, ...]) -> None:
+def _announce(needs_stored_key: bool, url: str, model_id: str, ports: tuple[int, ...]) -> None:
     also = f" and on {', '.join(map(str, ports))}" if ports else ""
     click.echo(f"localllm serves {model_id} on {url}{also} (OpenAI API: {url}/v1). Press Ctrl-C to stop.")
+    if needs_stored_key:
+        click.echo("Clients have to send a key: `localllm key` prints it.")
 
 
 def _tell(notice: str) -> None:

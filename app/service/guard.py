@@ -1,7 +1,7 @@
 """Who may talk to the service: the first thing a request meets.
 
 Owns the checks of Host, Origin, key and body size. A web page that the user has open can reach a port of this machine,
-so a request must look like one from a program, not like one from a browser. Knows nothing of routes.
+so a request must look like one from a program, not like one from a browser. What a path needs is in `scopes`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.keys import ALL_SCOPES, KeyFile, KeyScope, key_file
+from app.loopback import is_loopback
 from app.service.body import MAX_BODY_BYTES
-from app.service.problems import ErrorBody, RefusedError, openai_error
+from app.service.problems import ErrorBody, RefusedError, openai_error, status_of
+from app.service.scopes import scope_of
 from app.service.streaming import JsonBytes
 from app.settings import Settings
-from quantizer.errors import UsageError
+from quantizer.errors import UserError
 
-__all__ = ["Guard", "GuardPolicy", "is_loopback", "policy_of"]
+__all__ = ["Guard", "GuardPolicy", "policy_of"]
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-_OPEN_PATHS = frozenset({"/health"})  # says only that something lives here; watched by supervisors without a key
+_FIRST_KEY = "first"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,30 +37,37 @@ class GuardPolicy:
     any_address: bool = False
     origins: frozenset[str] = frozenset()
     api_key: str = ""
+    stored: KeyFile | None = None
     max_body_bytes: int = MAX_BODY_BYTES
 
+    @property
+    def wants_key(self) -> bool:
+        """Whether only those are let in who have a key: `api_key`, which may do everything, or one of the `stored`."""
+        return bool(self.api_key) or self.stored is not None
 
-def is_loopback(host: str) -> bool:
-    """True when only this machine can reach a server bound to `host`."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    def scopes_of(self, secret: str) -> frozenset[KeyScope]:
+        """Return what the bearer of `secret` may do, nothing for a stranger. Raises StorageError."""
+        scopes = self.stored.scopes_of(secret) if self.stored else frozenset[KeyScope]()
+        is_configured = bool(self.api_key) and hmac.compare_digest(secret.encode(), self.api_key.encode())
+        return ALL_SCOPES if is_configured else scopes
 
 
 def policy_of(settings: Settings) -> GuardPolicy:
-    """Return the policy for `settings`. Raises UsageError for a host beyond this machine without a key."""
+    """Return the policy for `settings`: beyond this machine a key is required, one of the settings or of the key file.
+
+    The key file gets one where there is none. Raises StorageError where it cannot be used.
+    """
     if is_loopback(settings.host):
-        return GuardPolicy(
-            hosts=_LOOPBACK_NAMES | {settings.host}, origins=_origins(settings), api_key=settings.api_key
-        )
+        stored = key_file(settings) if settings.api_key else None
+        hosts = _LOOPBACK_NAMES | {settings.host}
+        return GuardPolicy(hosts=hosts, origins=_origins(settings), api_key=settings.api_key, stored=stored)
+    stored = key_file(settings)
     if not settings.api_key:
-        raise UsageError(
-            f"Listening on {settings.host} lets other machines in, and no key is set.",
-            "Give --api-key (or LOCALLLM_API_KEY), or listen on 127.0.0.1.",
-        )
+        stored.first(_FIRST_KEY)
     hosts = _LOOPBACK_NAMES | {settings.host.lower(), socket.gethostname().lower()}
-    return GuardPolicy(hosts=hosts, any_address=True, origins=_origins(settings), api_key=settings.api_key)
+    return GuardPolicy(
+        hosts=hosts, any_address=True, origins=_origins(settings), api_key=settings.api_key, stored=stored
+    )
 
 
 class Guard:
@@ -79,9 +89,10 @@ class Guard:
             return
         try:
             check(scope, self._policy)
-        except RefusedError as refusal:
-            response = JsonBytes(self._error_body_of(scope["path"])(refusal), refusal.status)
-            if refusal.status == 401:
+        except UserError as refusal:
+            status = status_of(refusal)
+            response = JsonBytes(self._error_body_of(scope["path"])(refusal), status)
+            if status == 401:
                 response.headers["www-authenticate"] = "Bearer"
             await response(scope, receive, send)
             return
@@ -89,12 +100,12 @@ class Guard:
 
 
 def check(scope: Scope, policy: GuardPolicy) -> None:
-    """Raise RefusedError when `policy` does not let the request of `scope` in."""
+    """Raise RefusedError when `policy` does not let the request of `scope` in, StorageError where it cannot tell."""
     headers = _headers(scope)
     _check_host(headers, policy)
     _check_origin(headers, policy)
-    if policy.api_key and scope["path"] not in _OPEN_PATHS:
-        _check_key(headers, policy.api_key)
+    if policy.wants_key:
+        _check_key(headers, policy, scope_of(scope["path"]))
     length = _one(headers, "content-length")
     if length.isdecimal() and int(length[:20]) > policy.max_body_bytes:
         raise _too_large(policy.max_body_bytes)
@@ -117,11 +128,17 @@ def _check_origin(headers: Mapping[str, list[str]], policy: GuardPolicy) -> None
         raise RefusedError(403, "origin_not_allowed", cause, "Name the page's origin in LOCALLLM_ORIGINS to let it in.")
 
 
-def _check_key(headers: Mapping[str, list[str]], api_key: str) -> None:
+def _check_key(headers: Mapping[str, list[str]], policy: GuardPolicy, wanted: KeyScope | None) -> None:
+    if wanted is None:
+        return
     scheme, _, token = _one(headers, "authorization").partition(" ")
     given = token.strip() if scheme.lower() == "bearer" and token.strip() else _one(headers, "x-api-key")
-    if not hmac.compare_digest(given.encode(), api_key.encode()):
+    scopes = policy.scopes_of(given)
+    if not scopes:
         raise RefusedError(401, "invalid_api_key", "The API key is missing or wrong.", "Send it as a Bearer token.")
+    if wanted not in scopes:
+        cause = f"This key may not {wanted}."
+        raise RefusedError(403, "insufficient_scope", cause, f"Make one with `localllm key new --scope {wanted}`.")
 
 
 def _headers(scope: Scope) -> dict[str, list[str]]:

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.routing import APIRoute
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.service.guard import GuardPolicy, check, is_loopback, policy_of
+from app.keys import ALL_SCOPES, KeyFile, KeyScope, own_key
+from app.loopback import is_loopback
+from app.service.application import _SURFACES
+from app.service.guard import GuardPolicy, check, policy_of
 from app.service.problems import RefusedError
 from app.settings import Settings
-from quantizer.errors import UsageError
+from quantizer.errors import StorageError
 
 
 def _scope(*headers: tuple[str, str], path: str = "/v1/models") -> dict[str, Any]:
@@ -122,13 +127,65 @@ def test_a_declared_length_over_the_cap_is_refused_before_it_is_read() -> None:
     assert _status(policy, ("host", "localhost"), ("content-length", "9" * 5000)) == 413
 
 
-def test_listening_beyond_this_machine_needs_a_key() -> None:
-    with pytest.raises(UsageError, match="key"):
-        policy_of(Settings(host="0.0.0.0"))
-    policy = policy_of(Settings(host="0.0.0.0", api_key="sesame"))
-    key = ("x-api-key", "sesame")
-    assert _status(policy, ("host", "192.168.1.5:11500"), key) == 200
+BEYOND = ("host", "192.168.1.5:11500")
+PATHS = [route.path for surface in _SURFACES for route in surface.router.routes if isinstance(route, APIRoute)]
+MANAGING = {path for path in PATHS if path.startswith("/api/localllm/")} - {"/api/localllm/status"} | {
+    f"/api/{verb}" for verb in ("pull", "push", "create", "copy", "delete")
+}
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> KeyFile:
+    return KeyFile(tmp_path / "keys.json")
+
+
+def test_listening_beyond_this_machine_makes_a_key_and_needs_it(tmp_path: Path) -> None:
+    settings = Settings(host="0.0.0.0", data_dir=tmp_path)
+    policy = policy_of(settings)
+    assert _status(policy, BEYOND) == 401
+    key = ("x-api-key", own_key(settings))
+    assert _status(policy, BEYOND, key) == 200
     assert _status(policy, ("host", "rebound.example"), key) == 403
+    assert policy_of(settings).scopes_of(key[1]) == ALL_SCOPES, "the same one serves next time"
+
+
+def test_a_key_of_the_settings_may_do_everything_beside_those_of_the_file(tmp_path: Path) -> None:
+    policy = policy_of(Settings(host="0.0.0.0", api_key="sesame", data_dir=tmp_path))
+    assert not (tmp_path / "keys.json").exists()
+    assert _status(policy, BEYOND, ("x-api-key", "sesame"), path="/api/localllm/load") == 200
+    laptop = KeyFile(tmp_path / "keys.json").add("laptop", [KeyScope.INFER])
+    assert _status(policy, BEYOND, ("x-api-key", laptop.secret)) == 200
+
+
+def test_on_this_machine_keys_of_the_file_are_not_asked_for(tmp_path: Path, stored: KeyFile) -> None:
+    stored.add("laptop", [KeyScope.INFER])
+    assert _status(policy_of(Settings(data_dir=tmp_path)), ("host", "localhost"), path="/api/localllm/load") == 200
+
+
+@pytest.mark.parametrize("path", sorted(set(PATHS)))
+def test_every_route_wants_its_scope(stored: KeyFile, path: str) -> None:
+    policy = GuardPolicy(stored=stored)
+    keys = {scope: ("x-api-key", stored.add(scope, [scope]).secret) for scope in KeyScope}
+    found = {scope: _status(policy, ("host", "localhost"), key, path=path) for scope, key in keys.items()}
+    needed = KeyScope.MANAGE if path in MANAGING else KeyScope.INFER
+    wanted = {scope: 200 if scope is needed or path == "/health" else 403 for scope in KeyScope}
+    assert found == wanted
+    assert _status(policy, ("host", "localhost"), path=path) == (200 if path == "/health" else 401)
+
+
+def test_a_removed_key_is_refused_at_once(stored: KeyFile) -> None:
+    policy = GuardPolicy(stored=stored)
+    key = ("x-api-key", stored.add("laptop", [KeyScope.INFER]).secret)
+    assert _status(policy, ("host", "localhost"), key) == 200
+    stored.remove("laptop")
+    assert _status(policy, ("host", "localhost"), key) == 401
+
+
+def test_a_damaged_key_file_lets_nobody_in(stored: KeyFile, tmp_path: Path) -> None:
+    stored.add("laptop", ALL_SCOPES)
+    (tmp_path / "keys.json").write_text("{")
+    with pytest.raises(StorageError, match="damaged"):
+        _status(GuardPolicy(stored=stored), ("host", "localhost"), ("x-api-key", ""))
 
 
 @pytest.mark.parametrize(

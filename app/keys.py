@@ -1,0 +1,203 @@
+"""The keys that programs send to the service: `<data>/keys.json`, which only its owner can read.
+
+Owns the file, what a key may do, and comparing keys in a time that tells nothing of them. Knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from app.loopback import is_loopback
+from app.settings import Settings
+from quantizer.errors import StorageError, UsageError
+from quantizer.locks import open_locked
+
+__all__ = ["ALL_SCOPES", "Key", "KeyFile", "KeyScope", "key_file", "own_key"]
+
+_PREFIX = "llm-"  # tells what it is where one turns up
+_N_BYTES = 32
+_OTHERS = 0o077
+_LOCK_TIMEOUT_S, _PAUSE_S = 5.0, 0.01
+
+
+class KeyScope(StrEnum):
+    """What a key lets its bearer do: ask models, or load, change and remove them too."""
+
+    INFER = "infer"
+    MANAGE = "manage"
+
+
+ALL_SCOPES = frozenset(KeyScope)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key by the name that its owner knows it by. `made_s` is when it was made, in seconds since 1970."""
+
+    name: str
+    secret: str
+    scopes: frozenset[KeyScope]
+    made_s: int
+
+
+class KeyFile:
+    """The keys in the file at `path`, read again whenever it changed. None are there while the file is not.
+
+    Every method raises StorageError for a file that is damaged, that others can read, or that the disk refuses.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._state: tuple[int, ...] = ()
+        self._keys: tuple[Key, ...] = ()
+
+    def known(self) -> tuple[Key, ...]:
+        """Return every key, the oldest first."""
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            self._state, self._keys = (), ()
+            return ()
+        except OSError as error:
+            raise _refused(self._path, error) from error
+        state = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
+        if state != self._state:
+            if sys.platform != "win32" and status.st_mode & _OTHERS:
+                raise StorageError(f"Others can read {self._path}.", f"Run `chmod 600 {self._path}`, or make new keys.")
+            self._keys, self._state = self._read(), state
+        return self._keys
+
+    def scopes_of(self, secret: str) -> frozenset[KeyScope]:
+        """Return what the bearer of `secret` may do, nothing for a stranger, in a time that tells of no key."""
+        scopes: frozenset[KeyScope] = frozenset()
+        for key in self.known():
+            if hmac.compare_digest(secret.encode(), key.secret.encode()):
+                scopes = key.scopes
+        return scopes
+
+    def add(self, name: str, scopes: Iterable[KeyScope]) -> Key:
+        """Make a key called `name`. Raises UsageError where there is one of that name."""
+        key = _new_key(name, scopes)
+
+        def with_key(keys: tuple[Key, ...]) -> tuple[Key, ...]:
+            if any(other.name == name for other in keys):
+                raise UsageError(f"There is a key {name!r} already.", "Give another name, or remove it first.")
+            return (*keys, key)
+
+        self._change(with_key)
+        return key
+
+    def remove(self, name: str) -> None:
+        """Make the key called `name` worthless at once. Raises UsageError that lists the names where there is none."""
+
+        def without_key(keys: tuple[Key, ...]) -> tuple[Key, ...]:
+            left = tuple(key for key in keys if key.name != name)
+            if left == keys:
+                names = ", ".join(key.name for key in keys)
+                raise UsageError(f"There is no key {name!r}.", f"Here are: {names}." if names else "There are none.")
+            return left
+
+        self._change(without_key)
+
+    def first(self, name: str) -> Key:
+        """Return the oldest key that may do everything, making one called `name` where there is none."""
+
+        def with_one(keys: tuple[Key, ...]) -> tuple[Key, ...]:
+            names = {key.name for key in keys}
+            free = next(other for number in range(len(keys) + 1) if (other := name + "+" * number) not in names)
+            return keys if _complete(keys) else (*keys, _new_key(free, ALL_SCOPES))
+
+        if not _complete(self.known()):
+            self._change(with_one)
+        return _complete(self.known())[0]
+
+    def _change(self, change: Callable[[tuple[Key, ...]], tuple[Key, ...]]) -> None:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with _alone(self._path.with_suffix(".lock")):
+                self._write(change(self.known()))
+        except OSError as error:
+            raise _refused(self._path, error) from error
+
+    def _read(self) -> tuple[Key, ...]:
+        try:
+            data = json.loads(self._path.read_text(encoding="utf-8"))
+            return tuple(_parsed(item) for item in data["keys"])
+        except OSError as error:
+            raise _refused(self._path, error) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StorageError(f"{self._path} is damaged.", "Remove it and make new keys.") from error
+
+    def _write(self, keys: tuple[Key, ...]) -> None:
+        """Put a new file in the place of the old one, readable by nobody else from its first byte on."""
+        partial = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        with suppress(FileNotFoundError):
+            partial.unlink()
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump({"keys": [_told(key) for key in keys]}, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(self._path)
+
+
+def key_file(settings: Settings) -> KeyFile:
+    """Return the keys of this person."""
+    return KeyFile(settings.data_dir / "keys.json")
+
+
+def own_key(settings: Settings) -> str:
+    """Return what a face on this machine sends to the service at `settings.url`, "" where that wants none.
+
+    Raises StorageError as `KeyFile` does.
+    """
+    if settings.api_key or is_loopback(settings.host):
+        return settings.api_key
+    return next((key.secret for key in _complete(key_file(settings).known())), "")
+
+
+def _new_key(name: str, scopes: Iterable[KeyScope]) -> Key:
+    return Key(name, _PREFIX + secrets.token_urlsafe(_N_BYTES), frozenset(scopes), int(time.time()))
+
+
+def _complete(keys: Iterable[Key]) -> list[Key]:
+    """Those that may do everything."""
+    return [key for key in keys if key.scopes == ALL_SCOPES]
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Hold the lock at `path`. Raises StorageError where another process keeps it."""
+    give_up_s = time.monotonic() + _LOCK_TIMEOUT_S
+    while (lock := open_locked(path)) is None:
+        if time.monotonic() > give_up_s:
+            raise StorageError("Another process is changing the keys.", "Try again.")
+        time.sleep(_PAUSE_S)
+    with lock:
+        yield
+
+
+def _told(key: Key) -> dict[str, Any]:
+    return {"name": key.name, "key": key.secret, "scopes": sorted(key.scopes), "made_s": key.made_s}
+
+
+def _parsed(item: dict[str, Any]) -> Key:
+    name, secret = item["name"], item["key"]
+    if not (isinstance(name, str) and isinstance(secret, str) and secret):
+        raise ValueError(item)
+    return Key(name, secret, frozenset(map(KeyScope, item["scopes"])), int(item["made_s"]))
+
+
+def _refused(path: Path, error: OSError) -> StorageError:
+    return StorageError(f"{path} cannot be used: {error.strerror}.", "Check its permissions, or set LOCALLLM_DATA_DIR.")
