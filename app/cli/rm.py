@@ -44,7 +44,7 @@ def rm(models: tuple[str, ...], *, is_agreed: bool, wants_json: bool) -> None:
     refs = {ref.path: ref for ref in (resolve(name, settings) for name in models)}
     removals = [plan_removal(ref, settings.models_dir) for ref in refs.values()]
     if not is_agreed:
-        _check_unused([removal.ref.id for removal in removals], settings)
+        _check_unused([removal.ref.served_as for removal in removals], settings)
     confirm_removal(_question(removals), is_agreed=is_agreed)
     with opened_index(settings.cache_dir) as index:
         for removal in removals:

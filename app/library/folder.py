@@ -7,12 +7,13 @@ them.
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from quantizer.shards import MAX_SHARDS, shard_index, shard_path
 
-__all__ = ["OnDisk", "is_model_file", "look_at", "model_paths", "parts_of", "repo_of"]
+__all__ = ["OnDisk", "here_since_ns", "is_model_file", "look_at", "model_paths", "parts_of", "repo_of"]
 
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
 
@@ -48,6 +49,18 @@ def parts_of(path: Path) -> tuple[Path, ...]:
 def repo_of(path: Path) -> str:
     """Return the publisher/repo that a file of the models folder lies in."""
     return f"{path.parent.parent.name}/{path.parent.name}"
+
+
+def here_since_ns(path: Path) -> int:
+    """Return when the file at `path` came there, in nanoseconds since 1970, as nearly as the disk tells.
+
+    A file that is moved or linked to its place keeps the time of its bytes, but not the time of this change. One that
+    is gone meanwhile came last.
+    """
+    try:
+        return path.lstat().st_ctime_ns
+    except OSError:
+        return sys.maxsize
 
 
 def look_at(path: Path) -> OnDisk:

@@ -13,7 +13,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from app.library.elsewhere import elsewhere
-from app.library.folder import model_paths, repo_of
+from app.library.folder import here_since_ns, model_paths, repo_of
+from app.library.ids import id_of, ids_of
 from app.library.model_ref import ModelRef
 from app.settings import Settings
 from quantizer.errors import ModelFileError
@@ -76,7 +77,8 @@ def resolve(name: str, settings: Settings) -> ModelRef:
 def named(name: str, here: Sequence[ModelRef]) -> ModelRef:
     """Return the model of `here` called `name`: an id, a file stem, a repo or publisher/repo. Paths are no names.
 
-    Ollama's clients put `:latest` behind a name without a tag; it means nothing.
+    So is what stands before the colon of an id. Ollama's clients put `:latest` behind a name without a tag; it means
+    nothing. Upper and lower case are the same.
     Raises UnknownModelError that lists what is here.
     """
     found = _matching(name, here)
@@ -105,10 +107,13 @@ def absolute(path: str) -> Path:
 # How a name may fit, the most exact way first; the name is in lower case.
 _MATCHERS: tuple[Callable[[ModelRef, str], bool], ...] = (
     lambda ref, name: ref.id.lower() == name,
+    lambda ref, name: ref.served_as.lower() == name,
     lambda ref, name: ref.id.lower() == f"{name}:latest",  # what Ollama means by a name without a tag
     lambda ref, name: ref.path.stem.lower() == name or ref.path.name.lower() == name,
+    lambda ref, name: f"{ref.repo}/{ref.path.stem}".lower() == name,
     lambda ref, name: ref.repo.lower() == name,
     lambda ref, name: ref.repo.lower().rpartition("/")[2] == name,
+    lambda ref, name: ref.served_as.lower().partition(":")[0] == name,
 )
 
 
@@ -121,7 +126,7 @@ def _matching(name: str, refs: Iterable[ModelRef]) -> list[ModelRef]:
 
 def _guide() -> tuple[ModelRef, ...]:
     path = Path(str(files("assets") / "guide" / _GUIDE_FILE))
-    return (ModelRef(GUIDE, path, place=BUILT_IN),) if path.is_file() else ()
+    return (ModelRef(GUIDE, path, place=BUILT_IN, served_as=GUIDE),) if path.is_file() else ()
 
 
 def _of_other_programs() -> tuple[ModelRef, ...]:
@@ -132,8 +137,15 @@ def _of_other_programs() -> tuple[ModelRef, ...]:
 def _library(models_dir: Path) -> list[ModelRef]:
     paths = model_paths(models_dir)
     n_called = Counter(path.stem.lower() for path in paths)
+    served = ids_of([(path, repo_of(path)) for path in paths], here_since_ns)
     return [
-        ModelRef(_library_id(path, is_unique=n_called[path.stem.lower()] == 1), path, repo_of(path)) for path in paths
+        ModelRef(
+            id=_library_id(path, is_unique=n_called[path.stem.lower()] == 1),
+            path=path,
+            repo=repo_of(path),
+            served_as=served[path],
+        )
+        for path in paths
     ]
 
 
@@ -162,7 +174,9 @@ def _at_path(path: Path, name: str, settings: Settings) -> ModelRef:
         raise ModelFileError(f"{path} is a folder, not a GGUF file.", remedy)
     if remedy := _SUFFIX_REMEDIES.get(path.suffix.lower(), ""):
         raise ModelFileError(f"{path} is not a GGUF file.", remedy)
-    return next((ref for ref in available(settings) if ref.path == path), ModelRef(path.stem, path))
+    return next(
+        (ref for ref in available(settings) if ref.path == path), ModelRef(path.stem, path, served_as=id_of(path.name))
+    )
 
 
 def _listed(refs: Iterable[ModelRef]) -> str:

@@ -26,7 +26,7 @@ from app.service.memory import MachineMemory, Memory
 from app.service.model_file import ModelFile, read_model_file
 from app.service.prompt import NO_VARIABLES, Prompt, Renderer, make_prompt
 from app.service.served_model import ServedModel
-from app.service.shelf import Shelf
+from app.service.shelf import Shelf, as_served
 from app.service.supervisor import Supervisor
 from app.service.tools.offer import NO_TOOLS, Offer
 from app.settings import Settings
@@ -138,7 +138,7 @@ class ModelManager:
 
         `when_unfit` None is what the settings say.
         """
-        ref = replace(ref, id=self._free_id(ref.id))
+        ref = replace(ref, id=self._free_id(as_served(ref).id))
         config = replace(_config(self._settings, attached), when_unfit=when_unfit or _when_unfit(self._settings))
         engine = Supervisor(ref.path, config, self._command, admit=self._admission.admit)
         engine.watch(self._admission.watcher())

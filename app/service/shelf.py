@@ -8,13 +8,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from app.library.resolve import ModelRef, available, named, resolve
 from app.service.file_facts import FactsShelf, FileFacts
 from app.settings import Settings
 from quantizer.errors import ModelFileError
 
-__all__ = ["Shelf"]
+__all__ = ["Shelf", "as_served"]
+
+
+def as_served(ref: ModelRef) -> ModelRef:
+    """Return `ref` with the id that clients of the service use."""
+    return replace(ref, id=ref.served_as or ref.id)
 
 
 class Shelf:
@@ -28,8 +34,9 @@ class Shelf:
     async def here(self) -> tuple[ModelRef, ...]:
         """Return every model that a request may name: the loaded ones first, then the installed ones."""
         loaded = self._loaded()
+        paths = {ref.path for ref in loaded}
         installed = await asyncio.to_thread(available, self._settings)
-        return (*loaded, *(ref for ref in installed if ref.path not in {ref.path for ref in loaded}))
+        return (*loaded, *(as_served(ref) for ref in installed if ref.path not in paths))
 
     async def find(self, name: str) -> ModelRef:
         """Return the model that a client calls `name`. Raises UnknownModelError that lists what is here."""
@@ -37,7 +44,7 @@ class Shelf:
 
     async def resolve(self, name: str) -> ModelRef:
         """Return what `name` means to a person at this machine, paths too. Raises ModelFileError as `resolve` does."""
-        return await asyncio.to_thread(resolve, name, self._settings)
+        return as_served(await asyncio.to_thread(resolve, name, self._settings))
 
     async def described(self) -> list[tuple[ModelRef, FileFacts]]:
         """Return every model that a request may name, with its facts; files that the gate refuses are none."""

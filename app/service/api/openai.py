@@ -11,7 +11,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from app.library.resolve import ModelRef, UnknownModelError
+from app.library.model_ref import ModelRef
 from app.service.answer import Answer
 from app.service.api.access import models_of
 from app.service.api.openai_answers import AnswerShape, Kind
@@ -42,14 +42,10 @@ async def list_models(request: Request) -> Response:
 
 @router.get("/models/{model_id:path}")
 async def retrieve_model(request: Request, model_id: str) -> Response:
-    """One model, by its exact id."""
+    """One model, by any of its names."""
     models = models_of(request)
-    here = await models.shelf.here()
-    for ref in here:
-        if ref.id == model_id:
-            return JsonBytes(_model_entry(ref, models.serving(ref)))
-    names = ", ".join(ref.id for ref in here)
-    raise UnknownModelError(f"There is no model {model_id!r}.", f"Here are: {names}.")
+    ref = await models.find(model_id)
+    return JsonBytes(_model_entry(ref, models.serving(ref)))
 
 
 @router.post("/chat/completions", openapi_extra=takes(ChatBody))

@@ -23,6 +23,7 @@ from app.service.models import ModelManager
 from app.settings import Settings
 from quantizer.errors import UsageError
 
+CODER, CODER_STEM = "qwen2.5-coder:7b-q4_K_M", "Qwen2.5-Coder-7B-Q4_K_M"
 SIZES = {"first": 10, "second": 10, "third": 10, "large": 50}
 WORDS: dict[str, Any] = {"prompt": "hello", "max_tokens": 3}
 
@@ -40,7 +41,7 @@ def settings(tmp_path: Path, tiny_model: Path) -> Settings:
 async def _managing(settings: Settings, *options: str, total_bytes: int = 20) -> AsyncIterator[ModelManager]:
     """The models of a service that begins with the first one."""
     command = python_module("app.engine.worker", "--fake", *options)
-    models = ModelManager(settings, command, TemplateProcess(), ScriptedMemory(total_bytes, SIZES))
+    models = ModelManager(settings, command, TemplateProcess(), ScriptedMemory(total_bytes, {**SIZES, CODER_STEM: 10}))
     path = settings.models_dir / "me" / "first" / "first.gguf"
     models.begin(models.add(ModelRef("first", path), read_model_file(path)))
     try:
@@ -127,6 +128,72 @@ async def test_a_name_of_nobody_lists_who_is_here(settings: Settings) -> None:
     async with _managing(settings) as models:
         with pytest.raises(UnknownModelError, match=r"first.*second"):
             await models.named("nobody")
+
+
+LISTS = {"/v1/models": ("data", "id"), "/api/tags": ("models", "name"), "/api/v0/models": ("data", "id")}
+
+
+@pytest.fixture
+def coder(settings: Settings, tiny_model: Path) -> str:
+    """A model as hubs call it; its id."""
+    folder = settings.models_dir / "Qwen" / "Qwen2.5-Coder-7B-GGUF"
+    folder.mkdir(parents=True)
+    shutil.copy(tiny_model, folder / f"{CODER_STEM}.gguf")
+    return CODER
+
+
+async def test_every_dialect_lists_the_same_ids(settings: Settings, coder: str) -> None:
+    async with _managing(settings) as models, _calling(models) as http:
+        listed = {
+            path: [entry[field] for entry in (await http.get(path)).json()[items]]
+            for path, (items, field) in LISTS.items()
+        }
+    assert set(map(tuple, listed.values())) == {tuple(listed["/api/tags"])}
+    assert {coder, "first", "second"} <= {*listed["/api/tags"]}
+
+
+@pytest.mark.parametrize(
+    "alias",
+    [
+        CODER.upper(),
+        f"{CODER}:latest",
+        "qwen2.5-coder",
+        "qwen2.5-coder:latest",
+        "Qwen2.5-Coder-7B-Q4_K_M",
+        "Qwen2.5-Coder-7B-Q4_K_M.gguf",
+        "qwen/qwen2.5-coder-7b-gguf",
+        "Qwen/Qwen2.5-Coder-7B-GGUF/Qwen2.5-Coder-7B-Q4_K_M",
+    ],
+)
+async def test_a_model_answers_to_all_its_names(settings: Settings, coder: str, alias: str) -> None:
+    async with _managing(settings) as models, _calling(models) as http:
+        answer = await http.post("/v1/completions", json={"model": alias, **WORDS})
+        assert (answer.status_code, answer.json()["model"]) == (200, coder)
+        assert (await http.get(f"/v1/models/{alias}")).json()["id"] == coder
+        assert len(models.loaded) == 2, "by whatever name, it is one model"
+
+
+@pytest.mark.parametrize(
+    ("path", "where"),
+    [
+        ("/v1/completions", ("error", "message")),
+        ("/v1/messages", ("error", "message")),
+        ("/completion", ("error", "message")),
+        ("/api/v0/completions", ("error", "message")),
+        ("/api/generate", ("error",)),
+    ],
+)
+async def test_a_404_lists_the_ids_in_the_words_of_its_dialect(
+    settings: Settings, coder: str, path: str, where: tuple[str, ...]
+) -> None:
+    async with _managing(settings) as models, _calling(models) as http:
+        messages = [{"role": "user", "content": "hello"}]
+        answer = await http.post(path, json={"model": "nobody", "messages": messages, **WORDS})
+    assert answer.status_code == 404
+    told: Any = answer.json()
+    for key in where:
+        told = told[key]
+    assert coder in told
 
 
 def test_a_stay_that_is_no_duration_is_refused_at_the_start(settings: Settings) -> None:
