@@ -48,6 +48,7 @@ class Settings:
     idle_tune: bool = True  # measure in quiet moments how a model that is new here runs fastest
     anticipate: bool = True  # compute in quiet moments what the next turn of a chat is sure to begin with
     origins: str = ""  # web pages that may use the service, such as http://localhost:3000, separated by commas
+    access_log: bool = False  # a line on stderr for each request: route, status, time, model, tokens; never a prompt
     engine: str = "llama"  # or "fake": random letters at 200 a second, for working on clients
     data_dir: Path = Path(platformdirs.user_data_dir("localllm", appauthor=False))
     cache_dir: Path = Path(platformdirs.user_cache_dir("localllm", appauthor=False))

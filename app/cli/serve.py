@@ -55,6 +55,9 @@ __all__ = ["serve"]
 @click.option("--threads", type=click.IntRange(min=0), help="CPU threads; 0 lets localllm choose.")
 @click.option("--parallel", type=click.IntRange(1, 256), help="Answers at once.  [default: 8]")
 @click.option("--api-key", help="Key that clients must send (better: LOCALLLM_API_KEY, which `ps` does not show).")
+@click.option(
+    "--access-log", is_flag=True, default=None, help="A line on stderr for each request; never what was asked."
+)
 @click.option("--owned", is_flag=True, hidden=True, help="End with stdin; say where it listens as JSON.")
 def serve(owned: bool, is_agreed: bool, editor: str | None, **flags: object) -> None:
     """Answer editors and programs on this machine, on http://127.0.0.1:11500.

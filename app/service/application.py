@@ -6,13 +6,14 @@ Owns routing and error handling. Knows nothing of sockets, signals or settings.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
+from app.service.access_log import AccessLog
 from app.service.api import (
     anthropic,
     docs,
@@ -94,9 +95,17 @@ _ERROR_BODIES: tuple[tuple[str, ErrorBody], ...] = (
 _CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
-def create_app(models: ModelManager, jobs: Jobs, departure: Departure, policy: GuardPolicy) -> ASGIApp:
-    """Return the service over `models` and `jobs`, which it closes at the end, behind a guard with `policy`."""
+def create_app(
+    models: ModelManager,
+    jobs: Jobs,
+    departure: Departure,
+    policy: GuardPolicy,
+    log: Callable[[str], object] | None = None,
+) -> ASGIApp:
+    """Return the service over `models` and `jobs`, which it closes at the end, behind a guard with `policy`.
 
+    `log` gets a line for each request.
+    """
     served = ServedLibrary(models.settings)
 
     @asynccontextmanager
@@ -120,7 +129,7 @@ def create_app(models: ModelManager, jobs: Jobs, departure: Departure, policy: G
     app.add_exception_handler(UserError, _user_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _bug)
-    return Guard(app, policy, _error_body)
+    return AccessLog(Guard(app, policy, _error_body), log)
 
 
 def _error_body(path: str) -> ErrorBody:

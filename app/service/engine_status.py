@@ -10,6 +10,7 @@ from quantizer.errors import UserError
 
 __all__ = ["EngineStatus", "News", "after"]
 
+_UNFIT = ("partial", "wont_run")  # verdicts of a plan: some of it is elsewhere than where it is fast, or nowhere
 News = LoadProgress | Notice | Planned | Ready
 
 
@@ -31,8 +32,11 @@ class EngineStatus:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The planner's advice: what a person should know of how the model lies on this machine."""
-        return tuple(self.plan["warnings"]) if self.plan is not None else ()
+        """The planner's advice where the model does not lie as it should: what that costs, and what would help most."""
+        if self.plan is None or self.plan["verdict"] not in _UNFIT:
+            return ()
+        helps = tuple(f"What would help: {remedy['what']}." for remedy in self.plan["remedies"][:1])
+        return (*self.plan["warnings"][:1], *helps)
 
 
 def after(status: EngineStatus, news: News) -> EngineStatus:

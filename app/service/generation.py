@@ -10,6 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from app.engine.frames import Finished
 from app.engine.request import Request
 from app.service.answer import Answer, Delta
 from app.service.reasoning import NO_THINKING, Thinking
@@ -40,7 +41,10 @@ class Generation:
         async with model.answer(*self.requests) as events:
             async for part in events:
                 answer = answers[part.request_id]
-                yield answer, answer.add(part)
+                delta = answer.add(part)
+                if isinstance(part, Finished):
+                    model.record.add(part.usage.n_prompt_tokens, part.usage.n_output_tokens)
+                yield answer, delta
         only, *others = answers.values()
         if self.when_said and not others:  # of several it is not known which one the conversation goes on from
             self.when_said(only)

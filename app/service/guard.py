@@ -18,7 +18,7 @@ from app.keys import ALL_SCOPES, KeyFile, KeyScope, key_file
 from app.loopback import is_loopback
 from app.service.body import MAX_BODY_BYTES
 from app.service.problems import ErrorBody, RefusedError, openai_error, status_of
-from app.service.scopes import scope_of
+from app.service.scopes import scopes_for
 from app.service.streaming import JsonBytes
 from app.settings import Settings
 from quantizer.errors import UserError
@@ -105,7 +105,7 @@ def check(scope: Scope, policy: GuardPolicy) -> None:
     _check_host(headers, policy)
     _check_origin(headers, policy)
     if policy.wants_key:
-        _check_key(headers, policy, scope_of(scope["path"]))
+        _check_key(headers, policy, scopes_for(scope["path"]))
     length = _one(headers, "content-length")
     if length.isdecimal() and int(length[:20]) > policy.max_body_bytes:
         raise _too_large(policy.max_body_bytes)
@@ -128,17 +128,18 @@ def _check_origin(headers: Mapping[str, list[str]], policy: GuardPolicy) -> None
         raise RefusedError(403, "origin_not_allowed", cause, "Name the page's origin in LOCALLLM_ORIGINS to let it in.")
 
 
-def _check_key(headers: Mapping[str, list[str]], policy: GuardPolicy, wanted: KeyScope | None) -> None:
-    if wanted is None:
+def _check_key(headers: Mapping[str, list[str]], policy: GuardPolicy, wanted: frozenset[KeyScope]) -> None:
+    if not wanted:
         return
     scheme, _, token = _one(headers, "authorization").partition(" ")
     given = token.strip() if scheme.lower() == "bearer" and token.strip() else _one(headers, "x-api-key")
     scopes = policy.scopes_of(given)
     if not scopes:
         raise RefusedError(401, "invalid_api_key", "The API key is missing or wrong.", "Send it as a Bearer token.")
-    if wanted not in scopes:
-        cause = f"This key may not {wanted}."
-        raise RefusedError(403, "insufficient_scope", cause, f"Make one with `localllm key new --scope {wanted}`.")
+    if not wanted & scopes:
+        (missing,) = wanted
+        cause = f"This key may not {missing}."
+        raise RefusedError(403, "insufficient_scope", cause, f"Make one: `localllm key new NAME --scope {missing}`.")
 
 
 def _headers(scope: Scope) -> dict[str, list[str]]:

@@ -5,28 +5,29 @@ Owns the table of routes that manage: they load, change or take away models, sta
 
 from __future__ import annotations
 
-from app.keys import KeyScope
+from app.keys import ALL_SCOPES, KeyScope
 
-__all__ = ["scope_of"]
+__all__ = ["scopes_for"]
 
-# The first that fits counts; one that ends with a slash is for all below it. None lets everybody in.
-_SCOPES: tuple[tuple[str, KeyScope | None], ...] = (
-    ("/health", None),  # says only that something lives here; watched by supervisors without a key
-    ("/api/localllm/status", KeyScope.INFER),
-    ("/api/localllm/", KeyScope.MANAGE),
-    ("/api/blobs/", KeyScope.MANAGE),
-    ("/api/copy", KeyScope.MANAGE),
-    ("/api/create", KeyScope.MANAGE),
-    ("/api/delete", KeyScope.MANAGE),
-    ("/api/pull", KeyScope.MANAGE),
-    ("/api/push", KeyScope.MANAGE),
-    ("/", KeyScope.INFER),
+_INFER, _MANAGE = frozenset({KeyScope.INFER}), frozenset({KeyScope.MANAGE})
+
+# The first that fits counts; one that ends with a slash is for all below it. Nothing lets everybody in.
+_SCOPES: tuple[tuple[str, frozenset[KeyScope]], ...] = (
+    ("/health", frozenset()),  # says only that something lives here; watched by supervisors without a key
+    ("/api/localllm/status", ALL_SCOPES),
+    ("/api/localllm/", _MANAGE),
+    ("/api/blobs/", _MANAGE),
+    ("/api/copy", _MANAGE),
+    ("/api/create", _MANAGE),
+    ("/api/delete", _MANAGE),
+    ("/api/pull", _MANAGE),
+    ("/api/push", _MANAGE),
 )
 
 
-def scope_of(path: str) -> KeyScope | None:
-    """Return the scope that a request for `path` needs, None for what needs no key."""
+def scopes_for(path: str) -> frozenset[KeyScope]:
+    """Return the scopes of which a key needs one for `path`, none for what needs no key."""
     return next(
-        (scope for prefix, scope in _SCOPES if path == prefix or (prefix.endswith("/") and path.startswith(prefix))),
-        KeyScope.INFER,
+        (scopes for prefix, scopes in _SCOPES if path == prefix or (prefix.endswith("/") and path.startswith(prefix))),
+        _INFER,
     )

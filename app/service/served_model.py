@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from app.engine.frames import Embedded
 from app.engine.request import Request
@@ -16,6 +17,7 @@ from app.service.anticipation import Anticipation
 from app.service.keep_alive import KeepAlive
 from app.service.mailbox import AnswerEvent
 from app.service.model_file import ModelFile
+from app.service.request_record import RequestRecord
 from app.service.supervisor import Supervisor
 
 __all__ = ["ServedModel"]
@@ -23,7 +25,10 @@ __all__ = ["ServedModel"]
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model with its engine. `ref.id` is what clients call it, `adapters` the names of those it may run under."""
+    """A model with its engine. `ref.id` is what clients call it, `adapters` the names of those it may run under.
+
+    `record` counts what one request takes.
+    """
 
     ref: ModelRef
     file: ModelFile
@@ -31,6 +36,17 @@ class ServedModel:
     anticipation: Anticipation
     keep_alive: KeepAlive
     adapters: tuple[str, ...] = ()
+    record: RequestRecord = field(default_factory=RequestRecord, compare=False)
+
+    def for_request(self, record: RequestRecord) -> ServedModel:
+        """Return the same model, which counts what it does in `record`."""
+        record.model = self
+        return replace(self, record=record)
+
+    @property
+    def advice(self) -> dict[str, Any]:
+        """The field that an answer has more where the planner has something to say of the model."""
+        return {"warnings": warnings} if (warnings := self.engine.status.warnings) else {}
 
     @asynccontextmanager
     async def answer(self, *requests: Request) -> AsyncIterator[AsyncIterator[AnswerEvent]]:
@@ -41,7 +57,9 @@ class ServedModel:
 
     async def embed(self, inputs: Sequence[str | tuple[int, ...]]) -> Embedded:
         """Return the vectors of `inputs`; see `Supervisor.embed`."""
-        return await self.engine.embed(inputs)
+        embedded = await self.engine.embed(inputs)
+        self.record.add(embedded.n_tokens)
+        return embedded
 
     async def n_tokens(self, prompt: str | tuple[int, ...], *, add_special: bool) -> int:
         """Return how many tokens `prompt` has for this model."""

@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -69,7 +70,8 @@ def serve(settings: Settings, announce: Announce, person: Person | None = None) 
             model = models.add(ref, file, attached)
             models.begin(model)
             # FastAPI takes a second to import; the worker starts and loads meanwhile.
-            app = await asyncio.to_thread(_application, models, jobs, departure, policy)
+            log = _log if settings.access_log else None
+            app = await asyncio.to_thread(_application, models, jobs, departure, policy, log)
             server = _Server(_config(app), lambda: announce(url, model.ref.id, tuple(others)), jobs.end_watching)
             departure.end = server.end
             sockets = [listener, *others.values()]
@@ -159,10 +161,17 @@ class _ImpatientProtocol(H11Protocol):
             self._header_timer = None
 
 
-def _application(models: ModelManager, jobs: Jobs, departure: Departure, policy: GuardPolicy) -> ASGIApp:
+def _log(line: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+        print(line, file=sys.stderr, flush=True)
+
+
+def _application(
+    models: ModelManager, jobs: Jobs, departure: Departure, policy: GuardPolicy, log: Callable[[str], None] | None
+) -> ASGIApp:
     from app.service.application import create_app
 
-    return create_app(models, jobs, departure, policy)
+    return create_app(models, jobs, departure, policy, log)
 
 
 def _config(app: ASGIApp) -> uvicorn.Config:

@@ -11,8 +11,10 @@ from app.service.jobs.jobs import Jobs
 from app.service.library import ServedLibrary
 from app.service.models import ModelManager
 from app.service.planner import Planner
+from app.service.request_record import record_of
+from app.service.served_model import ServedModel
 
-__all__ = ["departure_of", "jobs_of", "library_of", "models_of", "planner_of", "routes_of"]
+__all__ = ["departure_of", "jobs_of", "library_of", "model_of", "models_of", "planner_of", "routes_of"]
 
 
 def models_of(request: Request) -> ModelManager:
@@ -20,6 +22,11 @@ def models_of(request: Request) -> ModelManager:
     models = request.app.state.models
     assert isinstance(models, ModelManager)
     return models
+
+
+async def model_of(request: Request, name: str) -> ServedModel:
+    """Return the model that `request` names, whose work is noted with it. Raises UnknownModelError."""
+    return (await models_of(request).named(name)).for_request(record_of(request.scope))
 
 
 def library_of(request: Request) -> ServedLibrary:

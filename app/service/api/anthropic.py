@@ -10,7 +10,7 @@ from contextlib import aclosing
 
 from fastapi import APIRouter, Request, Response
 
-from app.service.api.access import models_of
+from app.service.api.access import model_of, models_of
 from app.service.api.anthropic_answers import AnswerEvents, AnswerShape
 from app.service.api.anthropic_bodies import MessagesBody
 from app.service.body import read_body
@@ -32,7 +32,7 @@ async def messages(request: Request) -> Response:
     body = await read_body(request, MessagesBody)
     models = models_of(request)
     turn = body.turn()
-    model = await models.named(body.model or "")
+    model = await model_of(request, body.model or "")
     if body.stream:
         return EventStream(_events(models, model, turn), anthropic_error, NAMED_EVENTS)
     return await while_connected(request, _whole(models, model, turn))
@@ -44,7 +44,7 @@ async def count_tokens(request: Request) -> Response:
     body = await read_body(request, MessagesBody)
     models = models_of(request)
     turn = body.turn()
-    model = await models.named(body.model or "")
+    model = await model_of(request, body.model or "")
 
     async def answer() -> Response:
         prompt = await prompt_of(models, model, turn)
@@ -74,4 +74,5 @@ async def _events(models: ModelManager, model: ServedModel, turn: ChatTurn) -> A
 async def _whole(models: ModelManager, model: ServedModel, turn: ChatTurn) -> Response:
     generation = await generation_of(models, model, turn)
     (answer,) = await generation.answers(model)
-    return JsonBytes(AnswerShape(generation.requests[0].request_id, model.ref.id).whole(answer))
+    shape = AnswerShape(generation.requests[0].request_id, model.ref.id)
+    return JsonBytes({**shape.whole(answer), **model.advice})

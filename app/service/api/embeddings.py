@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field, StrictInt
 
 from app.engine.frames import Embedded, Ranked
-from app.service.api.access import models_of
+from app.service.api.access import model_of
 from app.service.api.bodies import Body, Text
 from app.service.body import read_body
 from app.service.openapi import takes
@@ -59,7 +59,7 @@ class RerankBody(Body):
 async def embeddings(request: Request) -> Response:
     """A vector of length 1 for each input."""
     body = await read_body(request, EmbeddingsBody)
-    model = await models_of(request).named(body.model)
+    model = await model_of(request, body.model)
 
     async def answer() -> Response:
         return JsonBytes(_embeddings(await model.embed(body.inputs()), body, model.ref.id))
@@ -72,7 +72,7 @@ async def embeddings(request: Request) -> Response:
 async def rerank(request: Request) -> Response:
     """The documents' scores, the best first."""
     body = await read_body(request, RerankBody)
-    model = await models_of(request).named(body.model)
+    model = await model_of(request, body.model)
 
     async def answer() -> Response:
         return JsonBytes(_ranking(await model.engine.rank(body.query, body.documents), body, model.ref.id))

@@ -12,7 +12,7 @@ from pydantic import StrictInt
 
 from app import __version__
 from app.engine.request import SamplingParams
-from app.service.api.access import models_of
+from app.service.api.access import model_of, models_of
 from app.service.api.bodies import Body
 from app.service.body import read_body
 from app.service.openapi import takes
@@ -65,7 +65,7 @@ async def lora_adapters(request: Request) -> Response:
 @router.get("/props")
 async def props(request: Request, model: str = "") -> Response:
     """What clients ask before they send work: context, places, template. The model's folder is not told."""
-    served = await models_of(request).named(model)
+    served = await model_of(request, model)
     ready = await served.engine.ready()
     return JsonBytes(
         {
@@ -85,7 +85,7 @@ async def props(request: Request, model: str = "") -> Response:
 @router.get("/slots")
 async def slots(request: Request, model: str = "") -> Response:
     """The places for answers. Which answer has which is not told: they are told apart by nothing else."""
-    served = await models_of(request).named(model)
+    served = await model_of(request, model)
     ready, observed = await served.engine.ready(), await served.engine.observe()
     n_running = observed.occupancy.n_running if observed else 0
     places = range(ready.n_sequences)
@@ -96,7 +96,7 @@ async def slots(request: Request, model: str = "") -> Response:
 async def tokenize(request: Request) -> Response:
     """Text to token ids."""
     body = await read_body(request, TokenizeBody)
-    model = await models_of(request).named(body.model)
+    model = await model_of(request, body.model)
     tokens = await model.engine.tokenize(body.content, add_special=body.add_special, parse_special=body.parse_special)
     return JsonBytes({"tokens": tokens})
 
@@ -105,5 +105,5 @@ async def tokenize(request: Request) -> Response:
 async def detokenize(request: Request) -> Response:
     """Token ids to text."""
     body = await read_body(request, DetokenizeBody)
-    model = await models_of(request).named(body.model)
+    model = await model_of(request, body.model)
     return JsonBytes({"content": await model.engine.detokenize(body.tokens)})

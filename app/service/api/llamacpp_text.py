@@ -10,7 +10,7 @@ from contextlib import aclosing
 
 from fastapi import APIRouter, Request, Response
 
-from app.service.api.access import models_of
+from app.service.api.access import model_of, models_of
 from app.service.api.llamacpp_answers import AnswerShape
 from app.service.api.llamacpp_bodies import InfillBody, PromptBody, TextBody
 from app.service.api.openai_bodies import ChatBody
@@ -34,7 +34,7 @@ async def completion(request: Request) -> Response:
     """The continuation of a text."""
     body = await read_body(request, PromptBody)
     generation = Generation(body.requests(body.one_prompt()))
-    model = await models_of(request).named(body.model or "")
+    model = await model_of(request, body.model or "")
 
     async def prepare() -> Generation:
         return generation
@@ -47,7 +47,7 @@ async def infill(request: Request) -> Response:
     """What stands between two texts; n_predict 0 computes the prompt ahead and says nothing."""
     body = await read_body(request, InfillBody)
     requests = body.requests()
-    model = await models_of(request).named(body.model or "")
+    model = await model_of(request, body.model or "")
     return await _respond(request, body, model, lambda: filling_of(model, body.gap, requests))
 
 
@@ -56,7 +56,7 @@ async def apply_template(request: Request) -> Response:
     """Messages as the prompt that a chat would make of them."""
     body = await read_body(request, ChatBody)
     models = models_of(request)
-    model = await models.named(body.model or "")
+    model = await model_of(request, body.model or "")
     prompt = await prompt_of(models, model, body.turn())
     return JsonBytes({"prompt": prompt.text})
 
@@ -75,11 +75,12 @@ async def _events(model: ServedModel, prepare: Prepare) -> AsyncGenerator[bytes,
             if delta:
                 yield event(shape.text(delta))
             if answer.is_finished:
-                yield event(shape.ending(answer))
+                yield event({**shape.ending(answer), **model.advice})
 
 
 async def _whole(body: TextBody, model: ServedModel, prepare: Prepare) -> Response:
     generation = await prepare()
     shape = AnswerShape(generation.requests[0], model.ref.id, body.response_fields)
-    told = [shape.whole(answer) for answer in await generation.answers(model)]
+    advice = {} if body.response_fields else model.advice  # who lists the fields wants no others
+    told = [{**shape.whole(answer), **advice} for answer in await generation.answers(model)]
     return JsonBytes(told if len(told) > 1 else told[0])

@@ -84,6 +84,7 @@ async def _entry(model: ServedModel) -> dict[str, Any]:
         "progress": engine.progress,
         "n_ctx": engine.ready.n_ctx if engine.ready else 0,
         "notices": engine.notices,
+        "warnings": engine.warnings,
         "plan": engine.plan,
         "error": error_body(engine.error)["error"] if engine.error else None,
         "n_running": model.engine.n_running,

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.responses import PlainTextResponse
 
 from app.library.resolve import UnknownModelError
-from app.service.api.access import models_of
+from app.service.api.access import model_of, models_of
 from app.service.api.embeddings import as_floats, check_dimensions
 from app.service.api.ollama_answers import AnswerShape, Kind
 from app.service.api.ollama_bodies import ChatBody, EmbedBody, GenerateBody, ModelBody, TextBody, UseBody
@@ -137,7 +137,7 @@ async def _used(request: Request, body: UseBody) -> ServedModel:
     """Return the model that `body` names, to be kept as long as it says. Raises RefusedError in Ollama's words."""
     idle_s = body.idle_s
     try:
-        model = await models_of(request).named(body.model_name)
+        model = await model_of(request, body.model_name)
     except UnknownModelError as error:
         raise not_found(body.model_name, error) from error
     if body.keep_alive is not None:
@@ -150,7 +150,7 @@ async def _load(request: Request, shape: AnswerShape, body: UseBody, model: Serv
         if not body.ends_use:
             await model.engine.ready()
         model.keep_alive.begin_again()
-        return JsonBytes(shape.without_words("unload" if body.ends_use else "load"))
+        return JsonBytes({**shape.without_words("unload" if body.ends_use else "load"), **model.advice})
 
     return await while_connected(request, answer())
 
@@ -177,10 +177,10 @@ async def _lines(shape: AnswerShape, model: ServedModel, prepare: Prepare) -> As
             if answer.is_finished:
                 if calls := shape.calls(answer):
                     yield line(calls)
-                yield line(shape.ending(answer))
+                yield line({**shape.ending(answer), **model.advice})
 
 
 async def _whole(shape: AnswerShape, model: ServedModel, prepare: Prepare) -> Response:
     generation = await prepare()
     (answer,) = await generation.answers(model)
-    return JsonBytes(shape.whole(answer))
+    return JsonBytes({**shape.whole(answer), **model.advice})

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request, Response
 
 from app.library.model_ref import ModelRef
 from app.service.answer import Answer
-from app.service.api.access import models_of
+from app.service.api.access import model_of, models_of
 from app.service.api.openai_answers import AnswerShape, Kind
 from app.service.api.openai_bodies import ChatBody, CompletionBody, FimBody, OpenAiBody
 from app.service.body import read_body
@@ -54,7 +54,7 @@ async def chat_completions(request: Request) -> Response:
     body = await read_body(request, ChatBody)
     models = models_of(request)
     turn = body.turn()
-    model = await models.named(body.model or "")
+    model = await model_of(request, body.model or "")
     return await _respond(request, "chat", body, model, lambda: generation_of(models, model, turn))
 
 
@@ -63,7 +63,7 @@ async def completions(request: Request) -> Response:
     """The continuation of a text, or what stands between two."""
     body = await read_body(request, CompletionBody)
     requests, gap, echoed = body.completion_requests(), body.gap, body.echoed()
-    model = await models_of(request).named(body.model or "")
+    model = await model_of(request, body.model or "")
 
     async def prepare() -> Generation:
         return await filling_of(model, gap, requests) if gap else Generation(requests)
@@ -76,7 +76,7 @@ async def fim_completions(request: Request) -> Response:
     """What stands between two texts, as Mistral has it: told like a chat's answer."""
     body = await read_body(request, FimBody)
     requests = body.request().variants(body.n_answers())
-    model = await models_of(request).named(body.model or "")
+    model = await model_of(request, body.model or "")
     return await _respond(request, "chat", body, model, lambda: filling_of(model, body.gap, requests))
 
 
@@ -105,7 +105,7 @@ async def _chunks(
                 yield event(shape.text(delta, counts_tokens=bool(body.timings_per_token)))
             if answer.is_finished:
                 ended.append(answer)
-                yield event(shape.ending(answer))
+                yield event({**shape.ending(answer), **model.advice})
     if body.wants_usage:
         yield event(shape.usage(ended))
     yield _DONE
@@ -114,7 +114,7 @@ async def _chunks(
 async def _whole(kind: Kind, model: ServedModel, prepare: Prepare, echoed: str) -> Response:
     generation = await prepare()
     shape = AnswerShape.of(kind, generation.requests, model.ref.id, echoed)
-    return JsonBytes(shape.whole(await generation.answers(model)))
+    return JsonBytes({**shape.whole(await generation.answers(model)), **model.advice})
 
 
 def _model_entry(ref: ModelRef, model: ServedModel | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from contextlib import aclosing
 
 from fastapi import APIRouter, Request, Response
 
-from app.service.api.access import models_of
+from app.service.api.access import model_of, models_of
 from app.service.api.responses_answers import ResponseEvents, ResponseShape
 from app.service.api.responses_bodies import ResponsesBody
 from app.service.body import read_body
@@ -33,7 +33,7 @@ async def responses(request: Request) -> Response:
     body = await read_body(request, ResponsesBody)
     models = models_of(request)
     turn = body.turn()
-    model = await models.named(body.model or "")
+    model = await model_of(request, body.model or "")
     if body.stream:
         return EventStream(_events(models, model, turn), openai_error, NAMED_EVENTS)
     return await while_connected(request, _whole(models, model, turn))
@@ -60,4 +60,5 @@ async def _events(models: ModelManager, model: ServedModel, turn: ChatTurn) -> A
 async def _whole(models: ModelManager, model: ServedModel, turn: ChatTurn) -> Response:
     generation = await generation_of(models, model, turn)
     (answer,) = await generation.answers(model)
-    return JsonBytes(ResponseShape(generation.requests[0].request_id, model.ref.id).whole(answer))
+    shape = ResponseShape(generation.requests[0].request_id, model.ref.id)
+    return JsonBytes({**shape.whole(answer), **model.advice})
