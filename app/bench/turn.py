@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from app.bench.client import Answer, Client
 from app.bench.prose import calibrated_prose
 from app.client import ModelStatus
+from app.keys import own_key
 from app.launcher import load_model, open_service
 from app.settings import Settings
 from quantizer.errors import ServiceError
@@ -35,7 +36,7 @@ async def measured_turn(model: str, settings: Settings, on_status: Callable[[Mod
     """Ask `model` for one answer, of the service that runs or of one for this. Raises what makes that fail."""
     async with open_service(settings, model) as service:
         status = await load_model(service, model, on_status)
-        async with Client(service.base_url, status.id, settings.api_key) as client:
+        async with Client(service.base_url, status.id, own_key(settings)) as client:
             prose = await calibrated_prose(client, secrets.randbits(32))
             now = (await service.status()).model(status.id)
             prompt = prose.tokens(min(_N_PROMPT, status.n_ctx // 2))

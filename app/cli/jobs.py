@@ -93,12 +93,13 @@ def log(job_id: str) -> None:
 def _asked(ask: Callable[[ServiceClient], Awaitable[_Answer]]) -> _Answer:
     """Return what the running service answers. Raises UserError, ServiceError where none runs."""
     from app.client import ServiceClient
+    from app.keys import own_key
     from app.settings import load_settings
 
     settings = load_settings()
 
     async def answer() -> _Answer:
-        async with ServiceClient(settings.url, settings.api_key) as client:
+        async with ServiceClient(settings.url, own_key(settings)) as client:
             return await ask(client)
 
     return asyncio.run(answer())

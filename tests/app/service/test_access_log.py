@@ -17,7 +17,9 @@ from app.library.model_ref import ModelRef
 from app.processes import python_module
 from app.service.access_log import WARNING_HEADER
 from app.service.application import create_app
+from app.service.departure import Departure
 from app.service.guard import GuardPolicy
+from app.service.jobs.jobs import Jobs
 from app.service.memory_fake import ScriptedMemory
 from app.service.model_file import read_model_file
 from app.service.models import ModelManager
@@ -57,7 +59,9 @@ async def _service(tmp_path: Path, tiny_model: Path) -> AsyncIterator[Service]:
     models = ModelManager(settings, python_module("app.engine.worker", "--fake"), TemplateProcess(), memory)
     models.begin(models.add(ModelRef("tiny", path), read_model_file(path)))
     lines: list[str] = []
-    transport = httpx.ASGITransport(app=create_app(models, GuardPolicy(), lines.append))
+    transport = httpx.ASGITransport(
+        app=create_app(models, Jobs(models.settings), Departure(is_owned=False), GuardPolicy(), lines.append)
+    )
     try:
         async with asyncio.timeout(20), httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
             yield Service(models, http, lines)

@@ -16,7 +16,9 @@ from app.library.resolve import UnknownModelError
 from app.processes import python_module
 from app.service import streaming
 from app.service.application import create_app
+from app.service.departure import Departure
 from app.service.guard import GuardPolicy
+from app.service.jobs.jobs import Jobs
 from app.service.memory_fake import ScriptedMemory
 from app.service.model_file import read_model_file
 from app.service.models import ModelManager
@@ -52,7 +54,9 @@ async def _managing(settings: Settings, *options: str, total_bytes: int = 20) ->
 
 
 def _calling(models: ModelManager) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(app=create_app(models, GuardPolicy()))
+    transport = httpx.ASGITransport(
+        app=create_app(models, Jobs(models.settings), Departure(is_owned=False), GuardPolicy())
+    )
     return httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=20)
 
 
