@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.engine.machine import survey
+from app.engine.machine import Survey
 from app.engine.selftest import examine
 from app.library.resolve import available, resolve
 from offload.cpu import cpu_model, default_threads, has_avx2
@@ -26,14 +26,13 @@ if TYPE_CHECKING:
 __all__ = ["checkup_json", "findings_here", "machine_rows", "told_checkup"]
 
 
-def findings_here(settings: Settings, model: str | None = None, rpc: Sequence[str] = ()) -> Findings:
-    """Look at processor, memory, GPUs, disk and the build of llama.cpp, in a few seconds.
+def findings_here(settings: Settings, found: Survey, model: str | None = None) -> Findings:
+    """Return what was `found`, with the disk and the build of llama.cpp, which are looked at in a few seconds.
 
     The disk is read where `model` lies, or the largest model that is here. Raises EngineError where looking fails.
     """
     import psutil
 
-    found = survey(rpc)
     return Findings(
         machine=found.machine,
         engine_version=metadata.version("llama-cpp-python"),
@@ -71,9 +70,9 @@ def machine_rows(findings: Findings) -> list[tuple[str, str]]:
     ]
 
 
-def told_checkup(settings: Settings) -> dict[str, Any]:
-    """Return both for this machine: the object of `localllm doctor --json`, and `rows` for people."""
-    findings = findings_here(settings)
+def told_checkup(settings: Settings, found: Survey) -> dict[str, Any]:
+    """Return both for the machine that was `found`: the object of `localllm doctor --json`, and `rows` for people."""
+    findings = findings_here(settings, found)
     return checkup_json(findings, problems_of(findings)) | {"rows": machine_rows(findings)}
 
 

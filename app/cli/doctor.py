@@ -30,11 +30,12 @@ def doctor(model: str | None, rpc: str | None, wants_json: bool) -> None:
     """
     from app.checkup import checkup_json, findings_here
     from app.cli.doctor_model import examined, model_json, model_lines
+    from app.engine.machine import survey
     from app.settings import load_settings
     from offload.health import problems_of
 
     settings = load_settings({"rpc": rpc})
-    findings = findings_here(settings, model, told_endpoints(settings))
+    findings = findings_here(settings, survey(told_endpoints(settings)), model)
     problems = problems_of(findings)
     examination = examined(model, settings, findings.machine) if model else None
     if wants_json:

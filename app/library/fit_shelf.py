@@ -6,9 +6,11 @@ Owns the machine as it was looked at, and the verdicts. One thread at a time loo
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from app.engine.machine import Survey, survey
+from app.engine.rpc import endpoints_of
 from app.library.fit import Circumstances, Fit, circumstances_here
 from app.library.listing import Entry
 from app.settings import Settings
@@ -25,25 +27,36 @@ class FitShelf:
     `look` finds out what the machine is; it takes about a second and may raise EngineError.
     """
 
-    def __init__(self, settings: Settings, look: Callable[[Settings], Circumstances] = circumstances_here) -> None:
+    def __init__(self, settings: Settings, look: Callable[[Sequence[str]], Survey] = survey) -> None:
         self._settings = settings
         self._look = look
+        self._found: Survey | None = None
         self._here: Circumstances | None = None
         self._fits: dict[Path, tuple[str, Fit | None]] = {}
         self._turn = threading.Lock()
 
-    def here(self) -> Circumstances:
+    def machine(self) -> Survey:
         """Return the machine, looking at it first where nobody has. Raises EngineError where that fails."""
         with self._turn:
+            return self._looked_at()
+
+    def here(self) -> Circumstances:
+        """Return the same with how fast it is and how models are wanted on it. Raises as `machine` does."""
+        with self._turn:
             if self._here is None:
-                self._here = self._look(self._settings)
+                self._here = circumstances_here(self._settings, self._looked_at().machine)
             return self._here
 
     def forget(self) -> None:
         """Look at the machine anew at the next question: what is free may have changed."""
         with self._turn:
-            self._here = None
+            self._found = self._here = None
             self._fits.clear()
+
+    def _looked_at(self) -> Survey:
+        if self._found is None:
+            self._found = self._look(endpoints_of(self._settings.rpc))
+        return self._found
 
     def known(self, entry: Entry) -> Fit | None:
         """Return the verdict on a model whose file is as it was, None where there is none."""

@@ -111,9 +111,7 @@ class ServedLibrary:
 
         Raises EngineError where it cannot be looked at.
         """
-        from app.checkup import told_checkup
-
-        return await asyncio.to_thread(told_checkup, self._settings)
+        return await asyncio.to_thread(self._checked_up)
 
     async def close(self) -> None:
         """Read no more; the file that is being read is read to its end."""
@@ -146,6 +144,11 @@ class ServedLibrary:
     def _told(self, entry: Entry) -> dict[str, Any]:
         fit = self._shelf.known(entry)
         return entry_json(entry) | {"fit": fit_json(fit) if fit else None}
+
+    def _checked_up(self) -> dict[str, Any]:
+        from app.checkup import told_checkup
+
+        return told_checkup(self._settings, self._shelf.machine())
 
     def _recommended(self) -> list[dict[str, Any]]:
         from app.library.catalogue import Role, read_catalogue

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "quantizer"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "app/library"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "app" / "library"))
 
 from gguf_files import tiny_llama
 from hub_repos import HubRepo
@@ -30,7 +30,7 @@ TEMPLATE = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """A hub that has every model of the catalogue, each as large as the machine that tests can bear."""
+    """A hub that has every model of the catalogue, each a tiny one."""
     tiny = tiny_llama(tmp_path / "tiny.gguf", lambda writer: writer.add_chat_template(TEMPLATE))
     repos = {
         model.repo: {f"{model.name}-{quant.name}.gguf": tiny for quant in model.quants} for model in read_catalogue()

@@ -5,7 +5,6 @@ Owns the one flow of a newcomer. What it shows comes from the service as it is f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
@@ -64,8 +63,7 @@ class WelcomeScreen(ModalScreen[None]):
 
     def on_mount(self) -> None:
         self.choices.focus()
-        self._begin(self._offer)
-        self._begin(self._look)
+        _: Worker[None] = self.run_worker(self._find_out)
 
     @property
     def choices(self) -> OptionList:
@@ -85,6 +83,11 @@ class WelcomeScreen(ModalScreen[None]):
             what = f"{offer.title}, {size(offer.quant.n_bytes)}"
             text = f"Fetching {what}. Talk with the guide meanwhile; F6 shows how far it is."
             self.app.notify(printable_line(text), timeout=10.0, markup=False)
+
+    async def _find_out(self) -> None:
+        """The offers first: they are what can be chosen."""
+        await self._offer()
+        await self._look()
 
     async def _offer(self) -> None:
         try:
@@ -107,9 +110,6 @@ class WelcomeScreen(ModalScreen[None]):
         except UserError as error:
             text = printable_line(str(error))
         self.query_one("#machine", Static).update(text)
-
-    def _begin(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        _: Worker[None] = self.run_worker(work)
 
 
 def offered(found: tuple[Recommended, ...]) -> tuple[Recommended, ...]:

@@ -2,17 +2,19 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from machines import MACHINES
 
-from app.library.fit import Circumstances, circumstances
+from app.engine.machine import Survey
 from app.library.fit_shelf import FitShelf
 from app.library.folder import look_at
 from app.library.listing import Entry
 from app.library.model_ref import ModelRef
 from app.settings import Settings
+from offload.host_memory import host_memory
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "quantizer"))
 
@@ -25,9 +27,9 @@ class Machine:
     def __init__(self) -> None:
         self.n_looks = 0
 
-    def look(self, settings: Settings) -> Circumstances:
+    def look(self, rpc: Sequence[str]) -> Survey:
         self.n_looks += 1
-        return circumstances(settings, MACHINES["processor only, 32 GB"])
+        return Survey(MACHINES["processor only, 32 GB"], host_memory(), ())
 
 
 @pytest.fixture
@@ -36,8 +38,8 @@ def machine() -> Machine:
 
 
 @pytest.fixture
-def shelf(machine: Machine) -> FitShelf:
-    return FitShelf(Settings(), machine.look)
+def shelf(machine: Machine, tmp_path: Path) -> FitShelf:
+    return FitShelf(Settings(cache_dir=tmp_path / "cache"), machine.look)
 
 
 def entry(path: Path) -> Entry:
