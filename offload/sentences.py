@@ -39,11 +39,11 @@ def _sentences(found: Assessment, rates: Rates) -> Iterator[str]:
 
 def _too_large(found: Assessment) -> str:
     if found.placement is not None:  # somebody wanted it so, on devices of which some have too little
-        shortages = [
+        full = [
             f"{share.device.name} would hold {memory(share.n_bytes)} and has {memory(share.device.free_bytes)} free"
             for share in overfull(found.shares, found.machine)
         ]
-        return f"{'; '.join(shortages)}, of which some must stay so."
+        return f"{'; '.join(full)}, of which some must stay so."
     free = found.machine.free_bytes
     profile = found.profile
     parts = f"{memory(profile.weight_bytes)} of weights, {memory(profile.cache_bytes)} of cache"

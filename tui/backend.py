@@ -12,11 +12,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from app.settings import Settings
+from quantizer.errors import RequestError
 
 if TYPE_CHECKING:
-    from app.client import Completed, Message, ServiceStatus, TextDelta
+    from app.client import Completed, Message, PlanReport, PlanWish, ServiceStatus, TextDelta
 
-__all__ = ["ChatBackend", "Opener", "local_service"]
+__all__ = ["ChatBackend", "Opener", "PlanBackend", "local_service", "planner_of"]
 
 
 class ChatBackend(Protocol):
@@ -29,7 +30,23 @@ class ChatBackend(Protocol):
     def chat(self, messages: Sequence[Message], model: str = "") -> AsyncGenerator[TextDelta | Completed, None]: ...
 
 
+class PlanBackend(Protocol):
+    """The part of `app.client.PlannerClient` that the app uses."""
+
+    async def plan(self, wish: PlanWish) -> PlanReport: ...
+
+    async def reload(self, wish: PlanWish) -> str: ...
+
+
 Opener = Callable[[], AbstractAsyncContextManager[ChatBackend]]
+
+
+def planner_of(backend: ChatBackend) -> PlanBackend:
+    """Return what plans behind `backend`. Raises RequestError for an engine elsewhere, which only chats."""
+    planner: PlanBackend | None = getattr(backend, "planner", None)
+    if planner is None:
+        raise RequestError("This engine does not plan.", "Start localllm without --connect to plan for this machine.")
+    return planner
 
 
 def local_service(settings: Settings) -> Opener:

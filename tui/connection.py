@@ -15,14 +15,15 @@ from quantizer.errors import EngineError, ServiceError, UserError
 from tui.backend import ChatBackend, Opener
 
 if TYPE_CHECKING:
-    from app.client import ModelStatus, ServiceClient
+    from app.client import ModelStatus, PlanBrief, ServiceClient
 
 __all__ = ["Connection", "ConnectionState"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionState:
-    """How far the connection is. `progress` runs from 0 to 1 while loading; `error` is set when failed."""
+    """How far the connection is. `progress` runs from 0 to 1 while loading; `error` is set when failed. `plan` is what
+    the model was loaded by, None until that is known."""
 
     phase: Literal["idle", "starting", "loading", "ready", "failed"] = "idle"
     model: str
@@ -30,6 +31,7 @@ class ConnectionState:
     n_ctx: int = 0
     notices: tuple[str, ...] = ()
     error: UserError | None = None
+    plan: PlanBrief | None = None
 
 
 class Connection:
@@ -161,7 +163,12 @@ class Connection:
         if model.state != "failed" and model.state != "unloaded":
             self._become(
                 ConnectionState(
-                    phase=model.state, model=model.id, progress=model.progress, n_ctx=model.n_ctx, notices=model.notices
+                    phase=model.state,
+                    model=model.id,
+                    progress=model.progress,
+                    n_ctx=model.n_ctx,
+                    notices=model.notices,
+                    plan=model.plan,
                 )
             )
 

@@ -20,7 +20,7 @@ from app.client.plan_report import DevicePlan, MeasuredRun, PlanChange, PlanReme
 from app.client.planner import PlannerClient
 from app.client.remote_engine import RemoteEngine
 from app.client.service_client import ServiceClient
-from app.client.status import EngineCounters, ModelStatus, Occupancy, ServiceStatus, Spread
+from app.client.status import EngineCounters, ModelStatus, Occupancy, PlanBrief, ServiceStatus, Spread
 from app.job import Job, JobFailure, JobKind, JobState
 from app.plan_wish import PlanWish
 
@@ -44,6 +44,7 @@ __all__ = [
     "ModelFit",
     "ModelStatus",
     "Occupancy",
+    "PlanBrief",
     "PlanChange",
     "PlanRemedy",
     "PlanReport",

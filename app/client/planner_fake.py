@@ -62,12 +62,18 @@ def _guide(_: PlanWish) -> Mapping[str, Any]:
 
 @dataclass(slots=True)
 class ScriptedPlanner:
-    """Answers every wish with what `answer` makes of it; `wishes` are those that came."""
+    """Answers every wish with what `answer` makes of it; `wishes` are those that came, `reloads` those to load so."""
 
     answer: Callable[[PlanWish], Mapping[str, Any]] = _guide
     wishes: list[PlanWish] = field(default_factory=list)
+    reloads: list[PlanWish] = field(default_factory=list)
 
     async def plan(self, wish: PlanWish) -> PlanReport:
         """Return what the script says."""
         self.wishes.append(wish)
         return report_of(self.answer(wish))
+
+    async def reload(self, wish: PlanWish) -> str:
+        """Note the wish, and return the model that it names."""
+        self.reloads.append(wish)
+        return wish.model or "guide"

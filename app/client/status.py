@@ -11,7 +11,7 @@ from typing import Any, Literal
 from app.client.connection import error_of
 from quantizer.errors import UserError
 
-__all__ = ["EngineCounters", "ModelStatus", "Occupancy", "ServiceStatus", "Spread", "status_of"]
+__all__ = ["EngineCounters", "ModelStatus", "Occupancy", "PlanBrief", "ServiceStatus", "Spread", "status_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,23 @@ class Occupancy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanBrief:
+    """What loading followed, in short: the verdict, layers on GPUs of all (the output counts as one), the weightiest
+    warning and the first way out, both empty where there is none."""
+
+    verdict: Literal["fits", "tight", "partial", "wont_run"]
+    n_on_gpus: int
+    n_layers: int
+    warning: str
+    first_remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStatus:
     """One model of the service. `progress` runs from 0 to 1 while it is loading; `error` is set when it failed.
 
-    `occupancy` and `counters` are None while its engine cannot tell.
+    `occupancy` and `counters` are None while its engine cannot tell, `plan` until loading has one. `n_bytes` is the
+    memory of its worker, 0 where nobody can tell.
     """
 
     id: str
@@ -64,6 +77,8 @@ class ModelStatus:
     error: UserError | None
     occupancy: Occupancy | None = None
     counters: EngineCounters | None = None
+    plan: PlanBrief | None = None
+    n_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +117,19 @@ def _model_status(item: dict[str, Any]) -> ModelStatus:
         error=error_of(item["error"]) if item["error"] else None,
         occupancy=Occupancy(**item["occupancy"]) if item["occupancy"] else None,
         counters=_counters(item["counters"]) if item["counters"] else None,
+        plan=_brief(plan) if (plan := item.get("plan")) else None,
+        n_bytes=item.get("n_bytes", 0),
+    )
+
+
+def _brief(plan: dict[str, Any]) -> PlanBrief:
+    devices = plan["devices"]
+    return PlanBrief(
+        verdict=plan["verdict"],
+        n_on_gpus=sum(device["layers"] for device in devices if device["kind"] != "cpu"),
+        n_layers=plan["layers"],
+        warning=next(iter(plan["warnings"]), ""),
+        first_remedy=next((remedy["what"] for remedy in plan["remedies"]), ""),
     )
 
 

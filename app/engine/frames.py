@@ -67,6 +67,7 @@ class EngineConfig:
     draft_path: str = ""
     lora: tuple[tuple[str, str], ...] = ()  # (path, name) of each adapter, which the gate has let through
     control_vectors: tuple[tuple[str, float], ...] = ()  # (path, scale); they add up
+    gpu_layers: tuple[tuple[str, int], ...] | None = None  # (GPU, layers) as a person wants them; None: as planned
 
 
 # Service to worker

@@ -78,6 +78,7 @@ class LoadPlanner:
             kv_types=parse_kv_types(config.kv_type),
             n_sequences=config.n_sequences,
             is_fused=setting.flash_attention,
+            gpu_layers=None if config.gpu_layers is None else dict(config.gpu_layers),
         )
         rates = self.rates_of(machine)
         if not machine.gpus:
@@ -95,12 +96,13 @@ class LoadPlanner:
     def smaller(self, case: LoadCase, *, may_shorten: bool) -> LoadCase | None:
         """Return how to load with less memory after `case` had too little, None where nothing is left to give up.
 
-        First GPUs get less, and the processor the rest; without any the context is halved where it `may_shorten`.
+        First GPUs get less, whoever chose what they have, and the processor the rest; without any the context is halved
+        where it `may_shorten`.
         """
         if case.parameters.devices:
             gpus = tuple(replace(gpu, free_bytes=int(_STEP_DOWN * gpu.free_bytes)) for gpu in self.machine.gpus)
             tighter = replace(self, machine=Machine(self.machine.host, gpus))
-            return tighter.case(case.config, case.setting)
+            return tighter.case(replace(case.config, gpu_layers=None), case.setting)
         n_ctx = case.config.n_ctx // 2
         if not may_shorten or n_ctx < MIN_N_CTX:
             return None

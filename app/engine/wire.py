@@ -40,7 +40,12 @@ def _request(data: dict[str, Any]) -> Request:
 
 def _config(data: dict[str, Any]) -> EngineConfig:
     pairs = {name: tuple((path, other) for path, other in data[name]) for name in ("lora", "control_vectors")}
-    others = {"rpc": tuple(data["rpc"]), "when_unfit": WhenUnfit(data["when_unfit"])}
+    layers = data["gpu_layers"]
+    others = {
+        "rpc": tuple(data["rpc"]),
+        "when_unfit": WhenUnfit(data["when_unfit"]),
+        "gpu_layers": None if layers is None else tuple((name, count) for name, count in layers),
+    }
     return EngineConfig(**data | pairs | others)
 
 

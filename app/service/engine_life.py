@@ -120,6 +120,17 @@ class EngineLife(ABC):
         self._is_wanted = True
         self._start(when_unfit)
 
+    def reload(self, change: Callable[[EngineConfig], EngineConfig]) -> None:
+        """Load the model again under a changed config, once its worker has ended; what is under way fails."""
+        self._config = change(self._config)
+        self._is_wanted = True
+        if self._life is not None and self.status.state != "unloaded":
+            self._life.cancel()
+        self._fail_mail("", EngineError("The model is being loaded again, otherwise than before.", "Ask again."))
+        self._settled.set()  # who waits for the loading before waits for this one
+        self._begin_loading()
+        self._ending, self._life = self._life, asyncio.create_task(self._live(before=self._life))
+
     def unload(self) -> bool:
         """Let the worker go until somebody asks again, and return whether it goes: one at work stays.
 

@@ -17,7 +17,7 @@ import psutil
 if TYPE_CHECKING:
     from offload.machine import Device, Machine
 
-__all__ = ["MachineLook", "Occupant", "with_room_of"]
+__all__ = ["MachineLook", "Occupant", "resident_bytes", "with_room_of"]
 
 _KEPT_S = 300.0
 
@@ -60,6 +60,14 @@ class MachineLook:
     def _is_outdated(self, seen: Machine, pids: frozenset[int]) -> bool:
         is_old = time.monotonic() - self._seen_at_s > _KEPT_S
         return is_old or (bool(seen.gpus) and pids != self._seen_with)
+
+
+def resident_bytes(pid: int | None) -> int:
+    """Return the memory that a process has in use, 0 for one that is not there."""
+    try:
+        return int(psutil.Process(pid).memory_info().rss) if pid is not None else 0
+    except psutil.Error:  # it has just ended
+        return 0
 
 
 def with_room_of(machine: Machine, path: Path, occupants: Sequence[Occupant]) -> Machine:

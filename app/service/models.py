@@ -165,6 +165,12 @@ class ModelManager:
         self.begin(model, when_unfit)
         return model
 
+    async def reload(self, name: str, change: Callable[[EngineConfig], EngineConfig]) -> ServedModel:
+        """Begin to load what `name` means under a changed config, in place of how it is loaded. Raises as `load`."""
+        model = self._known(name) or await self._open(await self._shelf.resolve(name))
+        model.engine.reload(change)
+        return model
+
     async def named(self, name: str) -> ServedModel:
         """Return the model that a client calls `name`, which its use loads; an empty name is the default.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -17,6 +18,8 @@ from app.settings import Settings
 from tui.app import LocalllmApp
 from tui.connection import Connection
 from tui.keeper import Keeper
+
+sys.path.append(str(Path(__file__).parent))  # where tests find `plans`
 
 PATIENCE_S = 20.0
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from app.client import PlanBrief
 from app.client_fake import LOADING, READY, ScriptedClient
 from quantizer.errors import EngineError, ModelFileError, RequestError, ServiceError
 from tui.connection import Connection
@@ -115,3 +116,13 @@ async def test_every_watcher_hears_of_every_change():
         connection.watch(lambda: heard.append("two"))
         await connection.client()
     assert heard.count("one") == heard.count("two") > 0
+
+
+async def test_the_state_says_what_the_model_was_loaded_by():
+    brief = PlanBrief(
+        verdict="partial", n_on_gpus=20, n_layers=33, warning="20 of 33 layers fit.", first_remedy="--ctx 4096"
+    )
+    client = ScriptedClient(model=replace(READY, plan=brief))
+    async with Connection(client.opened, "guide") as connection:
+        await connection.client()
+        assert connection.state.plan == brief

@@ -18,6 +18,7 @@ from app.service.api.access import departure_of, models_of
 from app.service.api.bodies import Body
 from app.service.api.engine_counters import counters_of
 from app.service.body import read_body
+from app.service.machine_look import resident_bytes
 from app.service.openapi import takes
 from app.service.problems import openai_error
 from app.service.served_model import ServedModel
@@ -89,6 +90,7 @@ async def _entry(model: ServedModel) -> dict[str, Any]:
         "error": error_body(engine.error)["error"] if engine.error else None,
         "n_running": model.engine.n_running,
         "worker_pid": model.engine.worker_pid,
+        "n_bytes": resident_bytes(model.engine.worker_pid),
         "occupancy": asdict(observed.occupancy) if observed else None,
         "counters": counters_of(observed.counters) if observed else None,
     }

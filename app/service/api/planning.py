@@ -1,16 +1,20 @@
-"""What a model comes to on this machine, or on another: /api/localllm/plan, asked at every key of a planning screen.
+"""What a model comes to on this machine, or on another, and loading it so: /api/localllm/plan and /reload.
 
-Owns the body. A plan is made in a thread, for it reads files and asks the machine.
+Owns the body, and what a wish changes of how a model is loaded. A plan is made in a thread, for it reads files and asks
+the machine.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
+from app.engine.frames import EngineConfig
 from app.plan_wish import PlanWish
 from app.service.api.access import models_of, planner_of
 from app.service.api.bodies import Body, Text
@@ -19,6 +23,8 @@ from app.service.machine_look import Occupant
 from app.service.openapi import takes
 from app.service.served_model import ServedModel
 from app.service.streaming import JsonBytes
+from offload.kv_cache import parse_kv_types
+from quantizer.errors import UsageError
 
 __all__ = ["router"]
 
@@ -46,15 +52,39 @@ class PlanBody(Body):
 @router.post("/plan", openapi_extra=takes(PlanBody))
 async def plan(request: Request) -> Response:
     """What a model comes to: verdict, bytes by device, speeds, ways out; before anything is loaded."""
-    body = await read_body(request, PlanBody)
-    models = models_of(request)
-    wish = PlanWish(**body.model_dump())
+    wish, models = await _wish(request), models_of(request)
     served = next((model for model in models.loaded if wish.model in ("", model.ref.id)), None)
-    if served is not None:
-        wish = PlanWish(**body.model_dump() | {"model": str(served.ref.path)})
+    meant = wish if served is None else replace(wish, model=str(served.ref.path))
     occupants = tuple(filter(None, map(_occupant, models.loaded)))
-    found = await asyncio.to_thread(planner_of(request).plan, wish, occupants)
+    found = await asyncio.to_thread(planner_of(request).plan, meant, occupants)
     return JsonBytes(found | {"model": served.ref.id if served else wish.model})
+
+
+@router.post("/reload", openapi_extra=takes(PlanBody))
+async def reload(request: Request) -> Response:
+    """Load a model so, in place of how it is loaded; /status tells how far it is. What it is answering fails."""
+    wish = await _wish(request)
+    if not wish.is_here:
+        raise UsageError("This plan is for another machine.", "Plan for this one, without vram and ram.")
+    parse_kv_types(wish.kv_type)
+    model = await models_of(request).reload(wish.model, partial(_as_wished, wish))
+    return JsonBytes({"id": model.ref.id})
+
+
+async def _wish(request: Request) -> PlanWish:
+    return PlanWish(**(await read_body(request, PlanBody)).model_dump())
+
+
+def _as_wished(wish: PlanWish, config: EngineConfig) -> EngineConfig:
+    """Return `config` with what is wished; what the wish leaves open stays as it is, but for layers on GPUs."""
+    return replace(
+        config,
+        n_ctx=wish.n_ctx or config.n_ctx,
+        n_cells=0,
+        kv_type=wish.kv_type or config.kv_type,
+        n_sequences=wish.n_sequences or config.n_sequences,
+        gpu_layers=None if wish.gpu_layers is None else tuple(wish.gpu_layers.items()),
+    )
 
 
 def _occupant(model: ServedModel) -> Occupant | None:

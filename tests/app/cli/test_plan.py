@@ -28,8 +28,8 @@ def test_a_plan_is_one_object_with_the_keys_that_programs_know(
     done = plan(environment, str(tiny_model), *arguments)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    keys = ["verdict", "devices", "decode_tps", "prefill_tps", "curve", "warnings", "remedies"]
-    assert list(told) == keys
+    keys = ["verdict", "setting", "layers", "devices", "decode_tps", "best_tps", "prefill_tps", "first_token_s"]
+    assert list(told) == [*keys, "uncertainty", "curve", "warnings", "remedies"]
     assert told["verdict"] == "fits"
     gpu, host = told["devices"]
     assert list(gpu) == ["name", "weights_bytes", "kv_bytes", "compute_bytes", "free_bytes", "layers"]

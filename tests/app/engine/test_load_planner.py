@@ -62,6 +62,15 @@ def test_with_a_gpu_layers_go_there_as_planned() -> None:
     assert {share.compute_bytes for share in case.shares} == {64 << 20}
 
 
+def test_layers_that_a_person_wants_on_a_gpu_go_there_until_memory_does_not_suffice() -> None:
+    wanted = replace(CONFIG, gpu_layers=(("CUDA0", 12),))
+    case = planner(CARD).case(wanted, TUNED)
+    assert case.parameters.n_gpu_layers == 12
+    smaller = planner(CARD).smaller(case, may_shorten=False)
+    assert smaller is not None
+    assert smaller.config.gpu_layers is None
+
+
 def test_what_the_last_load_took_beyond_its_plan_makes_the_next_one_smaller() -> None:
     small = Machine(CARD.host, (replace(CARD.gpus[0], free_bytes=6 * GIB),))
     before = planner(small).case(CONFIG, TUNED).parameters.n_gpu_layers

@@ -1,0 +1,55 @@
+"""A loaded model is loaded again under another config."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from running import RunningService
+
+from app.client import Message, PlanWish, ServiceClient
+from app.engine.frames import EngineConfig, Load
+from app.engine.wire import decode, encode
+from quantizer.errors import UsageError
+
+
+@pytest.fixture(scope="module")
+def own_service(start_service: Callable[..., RunningService]) -> RunningService:
+    """A service whose model may be loaded anew."""
+    return start_service()
+
+
+async def test_a_model_is_loaded_again_with_the_context_that_was_wished(own_service: RunningService) -> None:
+    async with ServiceClient(own_service.url) as client:
+        before = own_service.model()
+        assert await client.planner.reload(PlanWish(n_ctx=1024)) == "tiny"
+        own_service.wait_until(lambda model: model["state"] == "ready" and model["n_ctx"] == 1024)
+        assert own_service.model()["worker_pid"] != before["worker_pid"]
+        answer = [event async for event in client.chat([Message("user", "still there?")])]
+        assert answer
+
+
+async def test_what_was_being_answered_fails_with_a_reason_and_nothing_hangs(own_service: RunningService) -> None:
+    async with ServiceClient(own_service.url) as client:
+        answer = client.chat([Message("user", "go on")])
+        await anext(answer)
+        await client.planner.reload(PlanWish(n_ctx=2048))
+        with pytest.raises(Exception, match="loaded again"):
+            async for _ in answer:
+                pass
+        own_service.wait_until(lambda model: model["state"] == "ready" and model["n_ctx"] == 2048)
+
+
+async def test_a_plan_for_another_machine_is_not_loaded(own_service: RunningService, tiny_model: Path) -> None:
+    async with ServiceClient(own_service.url) as client:
+        for wish in (PlanWish(vram=("RTX 3060=12GiB",)), PlanWish(kv_type="q9")):
+            with pytest.raises(UsageError):
+                await client.planner.reload(wish)
+        assert own_service.model()["state"] == "ready"
+
+
+@pytest.mark.parametrize("layers", [None, (), (("CUDA0", 3), ("CUDA1", 0))])
+def test_layers_on_gpus_reach_the_worker(layers: tuple[tuple[str, int], ...] | None) -> None:
+    frame = Load("model.gguf", EngineConfig(gpu_layers=layers))
+    assert decode(encode(frame)[4:]) == frame  # behind its length

@@ -1,0 +1,72 @@
+"""Everything that the plan screen can be told to do.
+
+Owns names, keys and words. What a command does is a method of the screen, seen here as `PlanActions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, Protocol
+
+from tui.commands import Command, CommandTable
+
+__all__ = ["PLAN_COMMANDS", "PlanActions"]
+
+
+class PlanActions(Protocol):
+    """What the commands need of the plan screen."""
+
+    def load_so(self) -> Awaitable[None]: ...
+
+    def plan_by_itself(self) -> None: ...
+
+    def ask_for_model(self, name: str) -> None: ...
+
+    def ask_for_machine(self, text: str) -> None: ...
+
+    def look_again(self) -> None: ...
+
+
+PLAN_COMMANDS: CommandTable[Any] = CommandTable(
+    (
+        Command[PlanActions](
+            id="plan-load",
+            title="Load it so",
+            tooltip="Load the model as planned here: says what will happen first, and does it at the second time",
+            keys="l",
+            is_shown=True,
+            run=lambda screen, _: screen.load_so(),
+        ),
+        Command[PlanActions](
+            id="plan-automatic",
+            title="Planner's own",
+            tooltip="Give every dial back to the planner",
+            keys="a",
+            is_shown=True,
+            run=lambda screen, _: screen.plan_by_itself(),
+        ),
+        Command[PlanActions](
+            id="plan-model",
+            title="Model",
+            tooltip="Plan another model: a name, a path, or org/repo:QUANT of the hub before any download",
+            keys="m",
+            is_shown=True,
+            run=lambda screen, name: screen.ask_for_model(name),
+        ),
+        Command[PlanActions](
+            id="plan-machine",
+            title="What if",
+            tooltip="Plan for another machine, such as RTX 3060=12GiB; nothing is this machine again",
+            keys="w",
+            is_shown=True,
+            run=lambda screen, text: screen.ask_for_machine(text),
+        ),
+        Command[PlanActions](
+            id="plan-look",
+            title="Look again",
+            tooltip="Look at this machine's memory again and plan anew",
+            keys="r",
+            run=lambda screen, _: screen.look_again(),
+        ),
+    )
+)
