@@ -37,6 +37,7 @@ class Place:
 
 PLACES = (
     Place("chat", "Chat", "Talk with the model", "", "tui.screens.chat:ChatScreen"),
+    Place("chats", "Chats", "Find a chat, and go on with it", "f5", "tui.screens.chats:ChatsScreen"),
     Place("models", "Models", "Choose, fetch, quantize and remove models", "f6", "tui.screens.models:ModelsScreen"),
     Place(
         "plan", "Plan", "See where a model goes, how fast that is, and change it", "f7", "tui.screens.plan:PlanScreen"

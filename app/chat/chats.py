@@ -6,10 +6,11 @@ Owns the table of chats. What is said in them belongs to `app.chat.messages`.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from app.chat.chat import Chat, ChatSettings
 from app.chat.database import Database
+from app.chat.filter import ANYTHING, Filter
 from app.chat.rows import CHAT_COLUMNS, chat_of, insert, settings_json
 from app.chat.text import storable
 from quantizer.errors import UserError
@@ -18,7 +19,7 @@ __all__ = ["PAGE_SIZE", "SWEPT_AFTER_MS", "Chats", "UnknownChatError", "now_ms"]
 
 PAGE_SIZE = 50
 SWEPT_AFTER_MS = 7 * 24 * 3600 * 1000  # for a week a deleted chat can be brought back
-_LISTED = f"SELECT {CHAT_COLUMNS} FROM chats WHERE deleted_ms IS NULL"  # noqa: S608  (columns of ours)
+_PLACE = ("pinned", "updated", "id")
 _BEFORE_ALL = (2, 0, 0)  # a place in the order below: no chat is pinned twice
 _ORDER = "is_pinned DESC, updated_ms DESC, id DESC"
 
@@ -56,21 +57,39 @@ class Chats:
 
     def get(self, chat_id: int) -> Chat:
         """Return a chat."""
-        with self._database.reading() as connection:
-            row = connection.execute(f"{_LISTED} AND id = ?", (chat_id,)).fetchone()
-        if row is None:
+        found = self._select("deleted_ms IS NULL AND id = :id", {"id": chat_id})
+        if not found:
             raise UnknownChatError(chat_id)
-        return chat_of(row)
+        return found[0]
 
-    def page(self, *, after: Chat | None = None, archived: bool = False, limit: int = PAGE_SIZE) -> list[Chat]:
+    def page(
+        self,
+        *,
+        after: Chat | None = None,
+        archived: bool = False,
+        narrowed: Filter = ANYTHING,
+        limit: int = PAGE_SIZE,
+    ) -> list[Chat]:
         """Return up to `limit` chats that follow `after` in the list: pinned ones first, then what is newest."""
         place = (after.is_pinned, after.updated_ms, after.id) if after else _BEFORE_ALL
-        condition = "is_archived = ? AND (is_pinned, updated_ms, id) < (?, ?, ?)"
-        return self._select(f"{condition} ORDER BY {_ORDER} LIMIT ?", (archived, *place, limit))
+        conditions, values = narrowed.conditions("chats.updated_ms")
+        values |= {"archived": archived, "limit": limit} | dict(zip(_PLACE, place, strict=True))
+        return self._select(
+            f"{conditions} AND is_archived = :archived AND (is_pinned, updated_ms, id) < (:pinned, :updated, :id)"
+            f" ORDER BY {_ORDER} LIMIT :limit",
+            values,
+        )
+
+    def models(self) -> list[str]:
+        """Return the models that answered last in a chat, by name."""
+        statement = "SELECT DISTINCT model FROM chats WHERE deleted_ms IS NULL AND model <> '' ORDER BY model"
+        with self._database.reading() as connection:
+            return [str(row["model"]) for row in connection.execute(statement)]
 
     def latest(self) -> Chat | None:
         """Return the chat in which something was said last, None where there is none."""
-        return next(iter(self._select("is_archived = 0 ORDER BY updated_ms DESC, id DESC LIMIT 1", ())), None)
+        newest = "deleted_ms IS NULL AND is_archived = 0 ORDER BY updated_ms DESC, id DESC LIMIT 1"
+        return next(iter(self._select(newest, {})), None)
 
     def rename(self, chat_id: int, title: str) -> None:
         """Give a chat another title."""
@@ -110,9 +129,10 @@ class Chats:
             connection.execute(f"DELETE FROM messages WHERE chat_id IN ({doomed})", (deleted_before_ms,))  # noqa: S608
             return connection.execute("DELETE FROM chats WHERE deleted_ms < ?", (deleted_before_ms,)).rowcount
 
-    def _select(self, rest: str, values: Sequence[object]) -> list[Chat]:
+    def _select(self, rest: str, values: Mapping[str, object]) -> list[Chat]:
+        statement = f"SELECT {CHAT_COLUMNS} FROM chats WHERE {rest}"  # noqa: S608  (columns of ours)
         with self._database.reading() as connection:
-            return [chat_of(row) for row in connection.execute(f"{_LISTED} AND {rest}", values)]
+            return [chat_of(row) for row in connection.execute(statement, values)]
 
     def _set(self, chat_id: int, column: str, value: object) -> None:
         """Set one column alone, so that two windows with one chat do not undo what the other did."""

@@ -14,12 +14,20 @@ from app.chat.chat import Transcript
 from app.chat.formats.markdown import markdown
 from app.chat.formats.own import own_json
 from app.chat.formats.page import page
-from quantizer.errors import StorageError
+from quantizer.errors import StorageError, UsageError
 
-__all__ = ["EXPORTS", "export_to"]
+__all__ = ["EXPORTS", "export_of", "export_to"]
 
 Export = Callable[[Iterable[Transcript]], Iterator[str]]
 EXPORTS: Mapping[str, Export] = {"markdown": markdown, "json": own_json, "html": page}
+_ENDINGS = {".md": "markdown", ".json": "json", ".html": "html"}
+
+
+def export_of(path: Path) -> Export:
+    """Return the format that the ending of a file name asks for. Raises UsageError for any other."""
+    if name := _ENDINGS.get(path.suffix.lower()):
+        return EXPORTS[name]
+    raise UsageError(f"{path.name} does not end as an export does.", f"End it with {', '.join(_ENDINGS)}.")
 
 
 def export_to(path: Path, pieces: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""A file of chats, from localllm or another app -> transcripts, one after the other.
+"""A file of chats, from localllm or another app -> transcripts, one after the other, and into the store.
 
 Owns how much of a file is read, which format a chat is of, and what is told of chats that do not fit. Nothing in the
 file is trusted: what fits is taken in, and what does not is told.
@@ -18,9 +18,10 @@ from app.chat.formats.open_webui import is_open_webui, read_open_webui
 from app.chat.formats.own import is_own, read_own
 from app.chat.formats.plain_messages import is_plain_messages, read_plain_messages
 from app.chat.formats.reading import LeftOut, Reading
+from app.chat.store import ChatStore
 from quantizer.errors import UserError
 
-__all__ = ["MAX_FILE_BYTES", "read_chats"]
+__all__ = ["MAX_FILE_BYTES", "TakenIn", "read_chats", "take_in"]
 
 MAX_FILE_BYTES = 512 << 20
 _KNOWN = "localllm, ChatGPT (conversations.json), Open WebUI, or Ollama's messages"
@@ -33,12 +34,33 @@ class _Format:
     read: Callable[[Field], Reading]
 
 
+@dataclass(frozen=True, slots=True)
+class TakenIn:
+    """What came of a file: the ids of the chats that are kept now, and what was left out."""
+
+    ids: tuple[int, ...]
+    left_out: tuple[LeftOut, ...]
+
+
 _FORMATS = (
     _Format(is_own, read_own),
     _Format(is_chatgpt, read_chatgpt),
     _Format(is_open_webui, read_open_webui),
     _Format(is_plain_messages, read_plain_messages),
 )
+
+
+def take_in(path: Path, store: ChatStore) -> TakenIn:
+    """Keep the chats of a file, each as it is read. Raises what `read_chats` and the store do."""
+    ids: list[int] = []
+    left_out: list[LeftOut] = []
+    for item in read_chats(path):
+        if isinstance(item, LeftOut):
+            left_out.append(item)
+        else:
+            ids.append(store.transcripts.insert(item.transcript).id)
+            left_out += item.left_out
+    return TakenIn(tuple(ids), tuple(left_out))
 
 
 def read_chats(path: Path) -> Iterator[Reading | LeftOut]:

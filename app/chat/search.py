@@ -12,11 +12,12 @@ from itertools import islice
 
 from app.chat.chat import Chat
 from app.chat.database import Database
+from app.chat.filter import ANYTHING, Filter
 from app.chat.query import match_expression
 from app.chat.rows import CHAT_COLUMNS, chat_of
 from app.chat.text import MATCH_BEGIN, MATCH_END
 
-__all__ = ["ANYTHING", "Filter", "Hit", "Search", "Snippet"]
+__all__ = ["Hit", "Search", "Snippet"]
 
 _SNIPPET_TOKENS = 16
 
@@ -38,22 +39,6 @@ class Hit:
     snippet: Snippet
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filter:
-    """Which chats and moments are searched. None: all.
-
-    `model` is the one that answered last in a chat. Moments are milliseconds since 1970, UTC; `until_ms` is the first
-    that is too late. A title is as old as what was last said in its chat.
-    """
-
-    model: str | None = None
-    since_ms: int | None = None
-    until_ms: int | None = None
-
-
-ANYTHING = Filter()
-
-
 class Search:
     """Finds chats by words."""
 
@@ -66,16 +51,16 @@ class Search:
         if not expression:
             return []
         values = {"expression": expression, "tokens": _SNIPPET_TOKENS, "begin": MATCH_BEGIN, "end": MATCH_END}
-        conditions, limits = _conditions(narrowed)
         with self._database.reading() as connection:
-            return list(islice(_hits(connection, conditions, {**values, **limits}), limit))
+            return list(islice(_hits(connection, narrowed, values), limit))
 
 
-def _hits(connection: sqlite3.Connection, conditions: str, values: Mapping[str, object]) -> Iterator[Hit]:
+def _hits(connection: sqlite3.Connection, narrowed: Filter, values: Mapping[str, object]) -> Iterator[Hit]:
     """One hit a chat. Rows come in the order of the index, so the first ones are there without sorting all."""
     seen = set()
-    for statement in (_titles(conditions), _contents(conditions)):
-        for row in connection.execute(statement, values):
+    for statement, moment in ((_titles, "chats.updated_ms"), (_contents, "messages.created_ms")):
+        conditions, limits = narrowed.conditions(moment)
+        for row in connection.execute(statement(conditions), {**values, **limits}):
             if row["id"] not in seen:
                 seen.add(row["id"])
                 yield Hit(chat_of(row), row["message_id"], snippet_of(row["snippet"]))
@@ -85,7 +70,7 @@ def _titles(conditions: str) -> str:
     return f"""SELECT {CHAT_COLUMNS}, NULL AS message_id,
             snippet(chats_words, 0, :begin, :end, '…', :tokens) AS snippet
         FROM chats_words JOIN chats ON chats.id = chats_words.rowid
-        WHERE chats_words MATCH :expression AND {conditions.format(moment="chats.updated_ms")}
+        WHERE chats_words MATCH :expression AND {conditions}
         ORDER BY chats_words.rowid DESC"""  # noqa: S608  (all of it is ours)
 
 
@@ -95,19 +80,8 @@ def _contents(conditions: str) -> str:
         FROM messages_words
             JOIN messages ON messages.id = messages_words.rowid
             JOIN chats ON chats.id = messages.chat_id
-        WHERE messages_words MATCH :expression AND {conditions.format(moment="messages.created_ms")}
+        WHERE messages_words MATCH :expression AND {conditions}
         ORDER BY messages_words.rowid DESC"""  # noqa: S608  (all of it is ours)
-
-
-def _conditions(narrowed: Filter) -> tuple[str, dict[str, object]]:
-    """The conditions of a filter, `{moment}` standing for the column of times, and their values."""
-    wanted = {
-        "chats.model = :model": ("model", narrowed.model),
-        "{moment} >= :since_ms": ("since_ms", narrowed.since_ms),
-        "{moment} < :until_ms": ("until_ms", narrowed.until_ms),
-    }
-    given = {condition: pair for condition, pair in wanted.items() if pair[1] is not None}
-    return " AND ".join(["chats.deleted_ms IS NULL", *given]), dict(given.values())
 
 
 def snippet_of(marked: str) -> Snippet:

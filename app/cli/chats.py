@@ -75,7 +75,7 @@ def search(
     wants_json: bool,
 ) -> None:
     """Find conversations with all WORDS, in their titles or in what was said. The last one may be a beginning."""
-    from app.chat.search import Filter
+    from app.chat.filter import Filter
 
     until_ms = _moment_ms(until + timedelta(days=1)) if until else None
     narrowed = Filter(model=model, since_ms=_moment_ms(since) if since else None, until_ms=until_ms)
@@ -112,23 +112,15 @@ def export(chat_ids: tuple[int, ...], wants_all: bool, name: str, output: Path) 
 @_json_option
 def import_chats(file: Path, wants_json: bool) -> None:
     """Take in the conversations of FILE: JSON of localllm, ChatGPT, Open WebUI, or Ollama's messages."""
-    from app.chat.formats.reading import LeftOut
-    from app.chat.importing import read_chats
+    from app.chat.importing import take_in
 
-    ids: list[int] = []
-    left_out: list[LeftOut] = []
     with _store() as store:
-        for item in read_chats(file):
-            if isinstance(item, LeftOut):
-                left_out.append(item)
-            else:
-                ids.append(store.transcripts.insert(item.transcript).id)
-                left_out += item.left_out
+        taken = take_in(file, store)
     if wants_json:
-        click.echo(json.dumps({"ids": ids, "left_out": [asdict(fault) for fault in left_out]}))
+        click.echo(json.dumps(asdict(taken)))
         return
-    click.echo(f"Conversations taken in: {len(ids)}.")
-    for fault in left_out:
+    click.echo(f"Conversations taken in: {len(taken.ids)}.")
+    for fault in taken.left_out:
         click.echo(f"Left out: {printable(f'{fault.place} {fault.why}')}.", err=True)
 
 

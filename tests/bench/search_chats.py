@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from app.chat.chat import Chat, Transcript
+from app.chat.filter import ANYTHING, Filter
 from app.chat.message import Message
-from app.chat.search import ANYTHING, Filter
 from app.chat.store import FILE_NAME, ChatStore
 from app.cli.texts import shipped
 

@@ -18,6 +18,7 @@ from tui.commands import APP_COMMANDS, Command, CommandTable
 __all__ = ["CommandScreen"]
 
 _SAID_FOR_S = 4.0
+_WARNED_FOR_S = 10.0
 
 
 class CommandScreen(Screen[None]):
@@ -55,3 +56,7 @@ class CommandScreen(Screen[None]):
     def say(self, text: str) -> None:
         """Show `text` in a corner for a while."""
         self.notify(printable(text), markup=False, timeout=_SAID_FOR_S)
+
+    def warn(self, text: str) -> None:
+        """Show in a corner, for longer, what went wrong and what to do."""
+        self.notify(printable(text), severity="error", markup=False, timeout=_WARNED_FOR_S)

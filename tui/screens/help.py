@@ -17,7 +17,7 @@ from tui.screens.command_screen import CommandScreen
 
 __all__ = ["HelpScreen"]
 
-_KEY_NAMES = {"escape": "Esc", "pageup": "Page Up", "pagedown": "Page Down"}
+_KEY_NAMES = {"escape": "Esc", "pageup": "Page Up", "pagedown": "Page Down", "delete": "Del", "slash": "/"}
 
 
 class HelpScreen(ModalScreen[None]):

@@ -22,6 +22,7 @@ class PlaceScreen(CommandScreen):
     """A subclass gives PLACE, TABLE with their bindings, and `body`."""
 
     CSS_PATH = "place_screen.tcss"
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (72, "-wide")]  # noqa: RUF012 - Textual declares no class variable
     PLACE: ClassVar[str]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", f"command('go-{HOME}')", "Chat", id="back", tooltip="Go back to the chat"),

@@ -4,6 +4,7 @@ import pytest
 
 from app.chat.chat import Chat, ChatSettings
 from app.chat.chats import PAGE_SIZE, UnknownChatError
+from app.chat.filter import Filter
 from app.chat.message import Utterance
 from app.chat.store import ChatStore
 
@@ -63,6 +64,21 @@ def test_a_page_is_bounded(store: ChatStore) -> None:
     for _ in range(PAGE_SIZE + 1):
         store.chats.create()
     assert len(store.chats.page()) == PAGE_SIZE
+
+
+def test_pages_are_narrowed_by_model_and_moment_as_a_search_is(store: ChatStore) -> None:
+    first, second = store.chats.create(model="guide"), store.chats.create(model="qwen")
+    assert store.chats.page(narrowed=Filter(model="qwen")) == [second]
+    assert store.chats.page(narrowed=Filter(since_ms=first.updated_ms)) == [second, first]
+    assert store.chats.page(narrowed=Filter(until_ms=first.updated_ms)) == []
+    assert store.chats.page(after=second, narrowed=Filter(model="guide")) == [first]
+
+
+def test_models_are_those_of_chats_that_are_there(store: ChatStore) -> None:
+    for model in ("qwen", "guide", "qwen", ""):
+        store.chats.create(model=model)
+    store.chats.delete(store.chats.create(model="gone").id)
+    assert store.chats.models() == ["guide", "qwen"]
 
 
 def test_a_deleted_chat_is_nowhere_until_it_is_restored(store: ChatStore) -> None:

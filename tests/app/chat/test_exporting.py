@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.chat.chat import Chat, ChatSettings, Transcript
-from app.chat.exporting import EXPORTS, export_to
+from app.chat.exporting import EXPORTS, export_of, export_to
 from app.chat.formats.markdown import closed
 from app.chat.formats.reading import Reading
 from app.chat.importing import read_chats
 from app.chat.message import Attachment, Message, State, Utterance
 from app.chat.store import ChatStore
-from quantizer.errors import StorageError
+from quantizer.errors import StorageError, UsageError
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -164,3 +164,14 @@ def test_a_file_in_the_way_stays_and_a_failed_export_leaves_nothing(tmp_path: Pa
     with pytest.raises(KeyError):
         export_to(tmp_path / "half.md", breaking())
     assert [file.name for file in tmp_path.iterdir()] == ["chats.md"]
+
+
+@pytest.mark.parametrize(("name", "export"), [("a.md", "markdown"), ("a.b.JSON", "json"), ("a.html", "html")])
+def test_the_ending_of_a_name_says_the_format(name: str, export: str) -> None:
+    assert export_of(Path(name)) is EXPORTS[export]
+
+
+@pytest.mark.parametrize("name", ["notes", "notes.docx", ".md"])
+def test_a_name_with_another_ending_is_refused_with_those_that_are_known(name: str) -> None:
+    with pytest.raises(UsageError, match=r"\.md, \.json, \.html"):
+        export_of(Path(name))

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.chat.filter import Filter
 from app.chat.message import State, Utterance
-from app.chat.search import Filter, snippet_of
+from app.chat.search import snippet_of
 from app.chat.store import ChatStore
 from app.chat.text import MATCH_BEGIN, MATCH_END, storable
 

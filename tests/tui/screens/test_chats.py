@@ -1,0 +1,215 @@
+"""The chats, as a person looks for one and tidies up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from textual.widgets import OptionList
+
+from app.chat.chat import Chat, Transcript
+from app.chat.message import Message
+from app.chat.store import ChatStore
+from app.client_fake import ScriptedClient
+from tui.kept_chat import KeptChat
+
+DAY_MS = 24 * 3600 * 1000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ChatStore]:
+    """What the app of `sitting` keeps, seen from another window."""
+    with ChatStore(tmp_path / "data") as opened:
+        yield opened
+
+
+def keep(store: ChatStore, title: str, content: str = "hello", *, model: str = "guide", age_days: int = 0) -> Chat:
+    moment_ms = int(datetime.now().timestamp() * 1000) - age_days * DAY_MS
+    message = Message(id=1, parent_id=None, role="user", content=content, created_ms=moment_ms)
+    chat = Chat(id=1, title=title, created_ms=moment_ms, updated_ms=moment_ms, model=model, leaf_id=1)
+    return store.transcripts.insert(Transcript(chat, (message,)))
+
+
+def titles(store: ChatStore) -> list[str]:
+    return [chat.title for chat in store.chats.page()]
+
+
+async def test_chats_are_found_while_words_are_typed_and_enter_goes_on_with_one(sitting, store, tmp_path):
+    keep(store, "Dinner", "we cook aubergines with garlic")
+    keep(store, "Work", "quantize the model")
+    async with KeptChat(tmp_path / "data") as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+        await person.presses("f5")
+        await person.sees("Dinner", "Work", "2 chats")
+        await person.presses("slash")
+        await person.types("auberg")
+        await person.sees("we cook aubergines with garlic", "1 chat")
+        await person.no_longer_sees("Work")
+        await person.presses("down", "enter")
+        await person.sees("we cook aubergines with garlic", "Ask something")
+
+
+async def test_escape_empties_the_search_and_again_goes_to_the_chat(sitting, store):
+    keep(store, "Dinner")
+    async with sitting(ScriptedClient()) as person:
+        await person.presses("f5", "slash")
+        await person.types("zzz")
+        await person.sees("No chat is like that.")
+        await person.presses("escape")
+        await person.sees("Dinner")
+        await person.presses("escape")
+        await person.sees("Ask something")
+
+
+async def test_letters_are_letters_while_the_search_is_typed_and_commands_on_the_list(sitting, store):
+    keep(store, "Dinner")
+    async with sitting(ScriptedClient()) as person:
+        await person.presses("f5")
+        await person.sees("Dinner", "Rename")
+        await person.presses("slash")
+        await person.no_longer_sees("Rename")
+        await person.types("pad")
+        await person.sees("pad")
+    assert titles(store) == ["Dinner"]
+    assert not store.chats.page()[0].is_pinned
+
+
+async def test_a_chat_is_renamed_but_not_to_nothing(sitting, store):
+    keep(store, "Old")
+    async with sitting(ScriptedClient()) as person:
+        await person.presses("f5")
+        await person.sees("Old")
+        await person.presses("r", *["backspace"] * 3, "enter")
+        await person.sees("A chat needs a title.")
+        await person.types("New")
+        await person.presses("enter")
+        await person.no_longer_sees("Rename the chat")
+        await person.sees("New")
+    assert titles(store) == ["New"]
+
+
+async def test_a_deleted_chat_comes_back_with_u(sitting, store):
+    keep(store, "Precious")
+    async with sitting(ScriptedClient()) as person:
+        await person.presses("f5")
+        await person.sees("1 chat")
+        await person.presses("u")
+        await person.sees("Nothing was deleted here.")
+        await person.presses("x")
+        await person.sees("“Precious” is deleted.", "No chat is kept yet")
+        assert titles(store) == []
+        await person.presses("u")
+        await person.sees("1 chat")
+    assert titles(store) == ["Precious"]
+
+
+async def test_pinned_chats_come_first_and_archived_ones_have_their_own_list(sitting, store):
+    keep(store, "First", age_days=2)
+    keep(store, "Second", age_days=1)
+    async with sitting(ScriptedClient()) as person:
+        await person.presses("f5")
+        await person.sees("First", "Second")
+        await person.presses("down", "p")
+        await person.sees("◆ First")
+        assert titles(store) == ["First", "Second"]
+        await person.presses("a")
+        await person.sees("“First” is archived.", "1 chat")
+        await person.presses("shift+tab", "enter", "down", "enter", "tab")
+        await person.sees("First [archived]")
+        await person.presses("a")
+        await person.sees("“First” is back in the list.")
+    assert [chat.is_archived for chat in store.chats.page()] == [False, False]
+
+
+async def test_the_list_is_narrowed_by_model_and_age(sitting, store):
+    keep(store, "Old", model="qwen", age_days=40)
+    keep(store, "New", model="guide")
+    async with sitting(ScriptedClient(), size=(120, 40)) as person:
+        await person.presses("f5")
+        await person.sees("Old", "New")
+        await person.pilot.click("#model")
+        await person.presses("end", "enter")
+        await person.no_longer_sees("New")
+        await person.presses("tab", "enter", "down", "down", "enter")
+        await person.sees("No chat is like that.")
+
+
+async def test_a_duplicate_stands_beside_its_original(sitting, store):
+    keep(store, "Twice")
+    async with sitting(ScriptedClient()) as person:
+        await person.presses("f5")
+        await person.sees("1 chat")
+        await person.presses("d")
+        await person.sees("2 chats")
+    assert titles(store) == ["Twice", "Twice"]
+
+
+@pytest.mark.parametrize(("ending", "expected"), [("md", "# Soup"), ("json", '"title": "Soup"'), ("html", "<title>")])
+async def test_a_chat_is_exported_as_the_name_ends(sitting, store, tmp_path, ending, expected):
+    keep(store, "Soup", "hot")
+    path = tmp_path / f"soup.{ending}"
+    async with sitting(ScriptedClient()) as person:
+        await person.presses("f5")
+        await person.sees("Soup")
+        await person.presses("e", "ctrl+a", "ctrl+k")
+        await person.pastes(str(path))
+        await person.presses("enter")
+        await person.sees("Written to")
+    assert expected in path.read_text()
+
+
+async def test_an_export_that_cannot_be_leaves_the_line_to_be_mended(sitting, store, tmp_path):
+    keep(store, "Soup")
+    async with sitting(ScriptedClient()) as person:
+        await person.presses("f5")
+        await person.sees("Soup")
+        await person.presses("e", "ctrl+a", "ctrl+k")
+        await person.pastes("soup.docx")
+        await person.presses("enter")
+        await person.sees("soup.docx does not end as an export does.")
+        await person.presses("escape")
+        await person.no_longer_sees("Export the chat")
+
+
+async def test_chats_of_a_file_are_taken_in_and_what_was_left_out_is_told(sitting, store, tmp_path):
+    path = tmp_path / "chats.json"
+    path.write_text(json.dumps([{"messages": [{"role": "user", "content": "a borrowed question"}]}, {"no": "chat"}]))
+    async with sitting(ScriptedClient(), size=(120, 40)) as person:
+        await person.presses("f5", "i")
+        await person.pastes(str(path))
+        await person.presses("enter")
+        await person.sees("Chats taken in: 1.", "Left out: 1. First: chat 1", "a borrowed question")
+    assert len(titles(store)) == 1
+
+
+async def test_more_chats_come_when_the_person_gets_near_the_end(sitting, store):
+    for number in range(120):
+        keep(store, f"Number {number:03}", age_days=120 - number)
+    async with sitting(ScriptedClient()) as person:
+        await person.presses("f5")
+        await person.sees("Number 119", "50 chats so far")
+        await person.presses("end")
+        await person.sees("100 chats so far")
+        await person.presses("end")
+        await person.sees("120 chats", "Number 020")
+        assert len(person.app.screen.query_one(OptionList).options) == 120
+
+
+async def test_what_a_chat_is_called_reaches_the_terminal_as_plain_text(sitting, store):
+    keep(store, "[red]not markup[/red]\x1b[31m\x9b2J\u202e end", "needle \x1b]8;;http://bad\x07[b]link[/b]")
+    async with sitting(ScriptedClient()) as person:
+        await person.presses("f5")
+        await person.sees("[red]not markup[/red][31m2J end")
+        await person.presses("slash")
+        await person.types("needle")
+        await person.sees("needle ]8;;http://bad[b]link[/b]")
+
+
+async def test_a_damaged_store_is_told_and_the_screen_stays(sitting, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "chats.db").write_bytes(b"no database" * 1000)
+    async with sitting(ScriptedClient(), size=(120, 40)) as person:
+        await person.presses("f5")
+        await person.sees("no database", "Search every chat")

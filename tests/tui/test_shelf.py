@@ -1,0 +1,37 @@
+"""Which chats are on the list."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from app.chat.message import Utterance
+from app.chat.store import ChatStore
+from tui.shelf import Wanted, read_rows
+
+NOW = datetime(2026, 11, 22, 1, 30, tzinfo=timezone(timedelta(hours=5, minutes=30)))
+
+
+def test_days_begin_at_midnight_where_the_person_is():
+    for n_days, day in ((1, 22), (7, 16)):
+        since_ms = Wanted(n_days=n_days).filter(NOW).since_ms
+        assert since_ms == datetime(2026, 11, day, tzinfo=NOW.tzinfo).timestamp() * 1000
+    assert Wanted().filter(NOW).since_ms is None
+
+
+@pytest.mark.parametrize("wanted", [Wanted(typed="soup"), Wanted()], ids=["search", "list"])
+def test_rows_that_follow_those_that_are_shown_make_the_whole_list(tmp_path, wanted):
+    with ChatStore(tmp_path) as store:
+        for number in range(10):
+            chat_id = store.chats.create(title=str(number)).id
+            store.messages.add(chat_id, None, Utterance(role="user", content="soup"))
+        shown = []
+        while more := read_rows(wanted, NOW, shown, store, 3):
+            shown += more
+    assert sorted(row.chat.title for row in shown) == [str(number) for number in range(10)]
+
+
+def test_a_list_that_hides_chats_knows_it():
+    assert not Wanted(typed="  ").is_narrowed
+    assert all(w.is_narrowed for w in (Wanted(typed="a"), Wanted(model=""), Wanted(n_days=1), Wanted(is_archived=True)))
