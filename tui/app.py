@@ -14,17 +14,22 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from textual import work
 from textual.app import App, SystemCommand
 from textual.screen import Screen
 
 from app.settings import Settings
-from app.terminal import printable_line
+from app.terminal import printable, printable_line
+from quantizer.errors import UserError
 from tui.backend import local_service
 from tui.connection import Connection
 from tui.downloads import Downloads, model_of
 from tui.first_run import is_first_run, note_seen
+from tui.job_board import JobBoard
+from tui.job_text import ending, is_long
 from tui.keeper import Keeper, Unkept
 from tui.kept_chat import KeptChat
+from tui.leaving import LEAVING, leave_jobs
 from tui.meter import Clock
 from tui.places import HOME, PLACES
 from tui.resources import Resources
@@ -60,10 +65,14 @@ class LocalllmApp(App[None]):
         self.animation_level = "none"
         self._connection = connection
         self._settings = settings or Settings()
+        self._is_leaving = False  # asked, and not answered yet
         self._downloads = Downloads(connection, self._tell_of_download)
+        self._jobs = JobBoard(connection)
+        self._jobs.on_end(self._tell_end)
         resources = Resources(
             connection=connection,
             downloads=self._downloads,
+            jobs=self._jobs,
             keeper=keeper or Unkept(),
             settings=self._settings,
             clock=clock,
@@ -73,6 +82,7 @@ class LocalllmApp(App[None]):
 
     def on_mount(self) -> None:
         self.call_after_refresh(self._import_what_answers_need)
+        self.run_worker(self._jobs.hold(), group="jobs")
         if self._is_welcoming:
             self.call_after_refresh(self._welcome)
 
@@ -115,9 +125,41 @@ class LocalllmApp(App[None]):
         """Open the choice of themes."""
         self.action_change_theme()
 
+    async def action_quit(self) -> None:
+        """Leave; Textual binds Ctrl+Q to this before any screen's keys."""
+        self.leave()
+
     def leave(self) -> None:
-        """End the app."""
-        self.exit()
+        """End the app; where jobs run, ask first what becomes of them."""
+        if not self._jobs.n_busy:
+            self.exit()
+        elif not self._is_leaving:
+            self._ask_and_leave()
+
+    @work
+    async def _ask_and_leave(self) -> None:
+        from tui.screens.ask_choice import AskChoice
+
+        self._is_leaving = True
+        told = f"Jobs that run or wait: {self._jobs.n_busy}."
+        choice = await self.push_screen_wait(AskChoice("Leave", told, LEAVING))
+        self._is_leaving = False
+        if choice is None:
+            return
+        try:
+            await leave_jobs(self._jobs, self._connection, choice)
+        except UserError as error:
+            self.notify(printable(str(error)), severity="error", markup=False)
+        else:
+            self.exit()
+
+    def _tell_end(self, job: Job) -> None:
+        """Say on whatever screen that a job has ended, unless a download says so itself; ring where nobody may be
+        looking."""
+        if job.id not in self._downloads.started:
+            self.notify(ending(job), severity="error" if job.error else "information", markup=False)
+        if is_long(job) or not self.app_focus:
+            self.bell()
 
     def _welcome(self) -> None:
         """Show a newcomer what this machine is and which models suit it, once."""

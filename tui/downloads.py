@@ -25,6 +25,7 @@ class Downloads:
 
     def __init__(self, connection: Connection, on_end: Callable[[Job], None]) -> None:
         self.newest = ""  # the path of the model that came last
+        self.started: set[str] = set()  # ids of their jobs
         self._connection = connection
         self._on_end = on_end
         self._following: set[asyncio.Task[None]] = set()
@@ -37,6 +38,7 @@ class Downloads:
         backend = await model_backend(self._connection)
         arguments = {"reference": reference} | ({"quantize": quantize} if quantize else {})
         job = await backend.start_job("pull", arguments)
+        self.started.add(job.id)
         task = asyncio.create_task(self._follow(job.id))
         self._following.add(task)
         task.add_done_callback(self._following.discard)

@@ -42,4 +42,5 @@ PLACES = (
     Place(
         "plan", "Plan", "See where a model goes, how fast that is, and change it", "f7", "tui.screens.plan:PlanScreen"
     ),
+    Place("jobs", "Jobs", "Follow, cancel and retry long work", "f8", "tui.screens.jobs:JobsScreen"),
 )

@@ -1,5 +1,4 @@
-"""What every screen is made with: the service, what is being fetched from the hub, the keeper of chats, the settings
-and a clock."""
+"""What every screen is made with: the service, its jobs and downloads, the keeper of chats, the settings and a clock."""
 
 from __future__ import annotations
 
@@ -8,6 +7,7 @@ from dataclasses import dataclass
 from app.settings import Settings
 from tui.connection import Connection
 from tui.downloads import Downloads
+from tui.job_board import JobBoard
 from tui.keeper import Keeper
 from tui.meter import Clock
 
@@ -20,6 +20,7 @@ class Resources:
 
     connection: Connection
     downloads: Downloads
+    jobs: JobBoard
     keeper: Keeper
     settings: Settings
     clock: Clock

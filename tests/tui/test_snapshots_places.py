@@ -13,12 +13,14 @@ from app.chat.chat import Chat, Transcript
 from app.chat.message import Message
 from app.chat.store import ChatStore
 from app.client_fake import ScriptedClient
+from app.job import Job, JobFailure
 from app.settings import Settings
 from tui.app import LocalllmApp
 from tui.connection import Connection
 
 DRAWN_WITH = {"textual": "8.2.8", "rich": "15.0.0"}
 MOMENT_MS = 1_790_000_000_000
+FAILURE = JobFailure("UserError", "The text has 12 tokens.", "Give a longer one.")
 
 pytestmark = pytest.mark.skipif(
     {name: version(name) for name in DRAWN_WITH} != DRAWN_WITH,
@@ -80,3 +82,34 @@ def test_list_of_chats_looks_as_drawn(draw, keep_chats, size, theme):
 @LOOKS
 def test_search_looks_as_drawn(draw, keep_chats, size, theme):
     draw(ScriptedClient(), size, theme, "f5 slash b l u", "1 chat")
+
+
+JOBS = (
+    Job(id="1", kind="tune", title="tune guide", arguments={}, created_s=1.0, state="done", fraction=1.0),
+    Job(id="2", kind="judge", title="judge qwen3", arguments={}, created_s=2.0, state="failed", error=FAILURE),
+    Job(
+        id="3",
+        kind="pull",
+        title="pull Qwen/Qwen3-8B-GGUF:Q4_K_M",
+        arguments={},
+        created_s=3.0,
+        state="running",
+        fraction=0.31,
+        n_done_bytes=1_560_000_000,
+        n_bytes=5_030_000_000,
+        bytes_per_s=24_500_000.0,
+        remaining_s=142.0,
+        message="Qwen3-8B-Q4_K_M.gguf",
+    ),
+)
+
+
+@LOOKS
+def test_jobs_look_as_drawn(draw, size, theme):
+    client = ScriptedClient(jobs=JOBS)
+    client.logs["3"] = "Reading the list of files\nFetching Qwen3-8B-Q4_K_M.gguf over 4 connections\n"
+    draw(client, size, theme, "f8", "Fetching", "1.56 GB of 5.03 GB")
+
+
+def test_the_question_before_leaving_looks_as_drawn(draw):
+    draw(ScriptedClient(jobs=JOBS), (80, 24), "textual-dark", "f8 ctrl+q", "Jobs that run or wait: 1.")

@@ -1,0 +1,113 @@
+"""Long work, as a person follows it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app.client_fake import ScriptedClient
+from app.job import Job, JobFailure
+from quantizer.errors import ServiceError
+
+PULL = Job(id="job-1", kind="pull", title="pull org/model:Q4_K_M", arguments={}, created_s=1.0, state="running")
+TUNE = Job(id="job-2", kind="tune", title="tune guide", arguments={}, created_s=2.0, state="queued")
+
+
+async def test_jobs_are_followed_and_the_log_is_of_the_one_under_the_cursor(sitting):
+    client = ScriptedClient(jobs=[PULL, TUNE])
+    client.logs = {"job-1": "first line\nsecond line\n", "job-2": "tuning threads\n"}
+    async with sitting(client) as person:
+        await person.presses("f8")
+        await person.sees("tune guide", "waiting", "pull org/model:Q4_K_M", "running", "tuning threads")
+        client.change(replace(PULL, fraction=0.4, bytes_per_s=2e6, remaining_s=30.0, n_done_bytes=40, n_bytes=100))
+        await person.sees("████░░░░░░  40 %", "2 MB/s", "30 s")
+        await person.presses("down")
+        await person.sees("second line", "40 B of 100 B")
+        client.logs["job-1"] += "third line\n"
+        await person.sees("third line")
+
+
+async def test_a_job_is_cancelled_retried_and_forgotten(sitting):
+    client = ScriptedClient(jobs=[PULL])
+    async with sitting(client) as person:
+        await person.presses("f8")
+        await person.sees("running")
+        await person.presses("x")
+        await person.sees("The job job-1 is running.")
+        await person.presses("c")
+        await person.sees("cancelled")
+        await person.presses("r")
+        await person.sees("waiting")
+        await person.presses("c")
+        await person.sees("cancelled")
+        await person.presses("x")
+        await person.sees("No job runs, waits or has ended.")
+    assert await client.jobs() == ()
+
+
+async def test_the_end_of_a_job_is_told_wherever_the_person_is_and_only_once(sitting):
+    client = ScriptedClient(jobs=[PULL, replace(TUNE, state="done")])
+    async with sitting(client, size=(120, 40)) as person:
+        await person.sees("ready")
+        assert "tune guide is done" not in person.screen_text  # it ended before the app was there
+        client.change(replace(PULL, state="failed", error=JobFailure("HubError", "The hub is away.", "Try again.")))
+        await person.sees("pull org/model:Q4_K_M failed: The hub is away.")
+        await person.presses("f8")
+        await person.sees("FAILED")
+        await person.presses("down")
+        await person.sees("The hub is away. Try again.")
+
+
+async def test_leaving_with_running_jobs_asks_and_escape_stays(sitting):
+    client = ScriptedClient(jobs=[PULL])
+    async with sitting(client) as person:
+        await person.presses("f8")
+        await person.sees("running")
+        await person.presses("ctrl+q")
+        await person.sees("Jobs that run or wait: 1.", "the jobs go on until they are done")
+        await person.presses("escape")
+        await person.no_longer_sees("Jobs that run or wait")
+        assert person.app.is_running
+    assert not client.is_staying
+
+
+async def test_jobs_go_on_after_leaving_when_told_to(sitting):
+    client = ScriptedClient(jobs=[PULL])
+    async with sitting(client) as person:
+        await person.presses("f8")
+        await person.sees("running")
+        await person.presses("ctrl+q")
+        await person.sees("Leave; the jobs go on")
+        await person.presses("enter")
+        await person.leaves()
+    assert client.is_staying
+    assert (await client.job("job-1")).state == "running"
+
+
+async def test_jobs_are_cancelled_on_leaving_when_told_to(sitting):
+    client = ScriptedClient(jobs=[PULL, TUNE])
+    async with sitting(client) as person:
+        await person.presses("f8")
+        await person.sees("running")
+        await person.presses("ctrl+q")
+        await person.sees("Stop the jobs")
+        await person.presses("down", "enter")
+        await person.leaves()
+    assert [job.state for job in await client.jobs()] == ["cancelled", "cancelled"]
+    assert not client.is_staying
+
+
+async def test_without_jobs_leaving_asks_nothing(sitting):
+    async with sitting(ScriptedClient(jobs=[replace(PULL, state="done")])) as person:
+        await person.sees("ready")
+        await person.presses("ctrl+q")
+        await person.leaves()
+
+
+async def test_a_service_that_does_no_jobs_says_so(sitting):
+    class Jobless(ScriptedClient):
+        async def jobs(self):
+            raise ServiceError("What answers does no jobs.", "Update it.")
+
+    async with sitting(Jobless()) as person:
+        await person.presses("f8")
+        await person.sees("What answers does no jobs. Update it.")

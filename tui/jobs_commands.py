@@ -1,0 +1,56 @@
+"""Everything that the screen of jobs can be told to do.
+
+Owns names and keys. What a command does is a method of the screen, seen here as `JobsActions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, Protocol
+
+from tui.commands import Command, CommandTable
+
+__all__ = ["JOBS_COMMANDS", "JobsActions"]
+
+
+class JobsActions(Protocol):
+    """What the commands need of the screen."""
+
+    def cancel_job(self) -> Awaitable[None]: ...
+
+    def retry_job(self) -> Awaitable[None]: ...
+
+    def forget_job(self) -> Awaitable[None]: ...
+
+
+JOBS_COMMANDS: CommandTable[Any] = CommandTable(
+    (
+        Command[JobsActions](
+            id="jobs-cancel",
+            title="Cancel",
+            tooltip="End the job; a download keeps what came",
+            keys="c",
+            has_priority=False,
+            is_shown=True,
+            run=lambda jobs, _: jobs.cancel_job(),
+        ),
+        Command[JobsActions](
+            id="jobs-retry",
+            title="Retry",
+            tooltip="Do it again, or go on where it stopped",
+            keys="r",
+            has_priority=False,
+            is_shown=True,
+            run=lambda jobs, _: jobs.retry_job(),
+        ),
+        Command[JobsActions](
+            id="jobs-forget",
+            title="Forget",
+            tooltip="Take a job that has ended off the list, with its log",
+            keys="delete,x",
+            has_priority=False,
+            is_shown=True,
+            run=lambda jobs, _: jobs.forget_job(),
+        ),
+    )
+)

@@ -1,0 +1,27 @@
+"""What becomes of jobs when the person leaves: the choices, and how each is carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tui.connection import Connection
+from tui.job_board import JobBoard
+from tui.jobs_backend import jobs_of
+
+__all__ = ["LEAVING", "leave_jobs"]
+
+_GO_ON, _STOP = "go-on", "stop"
+LEAVING: Mapping[str, str] = {
+    _GO_ON: "Leave; the jobs go on until they are done",
+    _STOP: "Stop the jobs and leave; what was downloaded is kept",
+}
+
+
+async def leave_jobs(board: JobBoard, connection: Connection, choice: str) -> None:
+    """Let the service outlive the app until its jobs have ended, or cancel them all. Raises what the service does."""
+    client = await jobs_of(connection)
+    if choice == _GO_ON:
+        await client.stay_until_jobs_end()
+        return
+    for job in [job for job in board.jobs.values() if not job.has_ended]:
+        await client.cancel_job(job.id)
