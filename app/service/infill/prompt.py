@@ -1,13 +1,14 @@
 """Texts around a gap, as tokens -> the prompt that makes a model fill it. Pure.
 
-Owns order and budgets. Where something has to go, it goes in steps, so that a keystroke later the prompt still begins
-with what was computed. Knows nothing of texts or engines.
+Owns order and budgets. Where the head of a prefix has to go, the text itself says how much of it, so that a keystroke
+or a line later the prompt still begins with what was computed. Knows nothing of texts or engines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from zlib import crc32
 
 from app.service.infill.tokens import InfillTokens
 
@@ -16,7 +17,8 @@ __all__ = ["InfillParts", "infill_prompt"]
 MAX_WINDOW = 2048  # tokens around the gap, the batch of llama-server
 DEFAULT_ANSWER = 256  # tokens that are left to an answer without a limit
 _N_SPECIAL = 8  # at most, around the gap
-_STEPS = 16  # in which a prefix moves on that is longer than its share
+_LEEWAY = 8  # a prefix that is longer than its share may be cut by so large a part of it more than it must
+_N_MARK = 4  # tokens that say whether a prefix begins with them
 
 Tokens = tuple[int, ...]
 
@@ -53,11 +55,16 @@ def infill_prompt(parts: InfillParts, tokens: InfillTokens, n_ctx: int, n_answer
 
 
 def _end_of(prefix: Tokens, n_most: int) -> Tokens:
+    """Return the end of `prefix`, `n_most` tokens or a few less.
+
+    Editors send a window of lines, whose head goes as the cursor moves down. So where it begins is not counted from any
+    end: of the places where it may, that with the least hash of its tokens stays the same until it has to go.
+    """
     n_over = len(prefix) - n_most
     if n_over <= 0:
         return prefix
-    step = max(1, n_most // _STEPS)
-    return prefix[-(-n_over // step) * step :]
+    places = range(n_over, n_over + max(1, n_most // _LEEWAY))
+    return prefix[min(places, key=lambda place: crc32(repr(prefix[place : place + _N_MARK]).encode())) :]
 
 
 def _extras(parts: InfillParts, tokens: InfillTokens, n_room: int) -> Tokens:
