@@ -22,6 +22,7 @@ __all__ = ["decode", "encode", "frame_length", "read_frame"]
 MAX_FRAME_BYTES = 256 << 20
 _LENGTH = struct.Struct(">I")
 _TYPES: dict[str, type[Any]] = {cls.__name__: cls for cls in Frame.__args__}
+_NAMES = {cls: {item.name for item in fields(cls)} for cls in Frame.__args__}
 
 
 def _request(data: dict[str, Any]) -> Request:
@@ -91,7 +92,7 @@ _REBUILD: dict[str, Callable[[Any], Any]] = {
 def encode(frame: Frame) -> bytes:
     """Return `frame` as it goes over the pipe, its length first."""
     data = {"type": type(frame).__name__} | _fields(frame)
-    body = json.dumps(data, separators=(",", ":"), default=_to_json).encode()
+    body = _COMPACT.encode(data).encode()
     return _LENGTH.pack(len(body)) + body
 
 
@@ -104,11 +105,14 @@ def _to_json(value: Any) -> Any:
     return value.decode("latin-1") if isinstance(value, bytes) else _fields(value)
 
 
+_COMPACT = json.JSONEncoder(separators=(",", ":"), default=_to_json)  # made once: each token is a frame
+
+
 def decode(body: bytes) -> Frame:
     """Return the frame in `body` (without its length). Raises ValueError for one that is not ours."""
     data = json.loads(body)
     cls = _TYPES.get(data.pop("type", ""))
-    if cls is None or set(data) != {item.name for item in fields(cls)}:
+    if cls is None or data.keys() != _NAMES[cls]:
         raise ValueError(f"not a frame: {body[:80]!r}")
     frame: Frame = cls(**{name: _REBUILD[name](value) if name in _REBUILD else value for name, value in data.items()})
     return frame

@@ -53,12 +53,13 @@ class Worker:
         self._inbox: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()  # None: no more will come
         self._engine: Engine | None = None
         self._witness = Witness()
+        self._said: list[Event] = []
         self._next_progress_s = 0.0
         self.is_stopping = False
 
-    def send(self, frame: Frame) -> None:
+    def send(self, *sent: Frame) -> None:
         with self._write_lock:
-            self._write(wire.encode(frame))
+            self._write(b"".join(map(wire.encode, sent)))
 
     def report_progress(self, fraction: float) -> bool:
         """Tell the service how far loading is, ten times a second at most; False asks the loader to stop."""
@@ -112,17 +113,25 @@ class Worker:
             self.send(_ready(loaded.backend.facts, time.monotonic() - started_s))
             while self._handle_inbox(self._engine, embeddings, loaded.backend):
                 self._engine.step()
+                self._tell()
                 embeddings.step()
             self._engine.close()
+            self._tell()
             self._witness.settle()
             if work := self._engine.counters.work():
                 loaded.keep_use(work, loaded.step_cost.ratios)
             self._save_all(self._engine)
 
     def _emit(self, event: Event) -> None:
-        self.send(event)
+        """Keep what the engine says until its step is over: all answers go on at once, so one write does."""
+        self._said.append(event)
         if isinstance(event, frames.Finished) and self._engine is not None:
             self._witness.end(event, self._engine.occupancy.n_cells_used)
+
+    def _tell(self) -> None:
+        if self._said:
+            said, self._said = self._said, []
+            self.send(*said)
 
     def _save_all(self, engine: Engine) -> None:
         """Save what was computed for the next start, as far as the time to stop allows."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -36,6 +36,8 @@ __all__ = [
 KEEP_ALIVE_S = 10.0
 _KEEP_ALIVE = b":\n\n"  # bare: some clients throw away data that comes in one chunk with a worded comment
 _CLIENT_CLOSED_REQUEST = 499
+_FIRST = asyncio.FIRST_COMPLETED
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 Result = TypeVar("Result")
 
@@ -46,13 +48,16 @@ class JsonBytes(Response):
     media_type = "application/json"
 
     def render(self, content: object) -> bytes:
-        text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        return text.encode("utf-8", "replace")
+        return _json(content)
+
+
+def _json(content: object) -> bytes:
+    return _COMPACT.encode(content).encode("utf-8", "replace")
 
 
 def event(data: object) -> bytes:
     """Return `data` as one server-sent event."""
-    return b"data: " + JsonBytes(data).body + b"\n\n"
+    return b"data: " + _json(data) + b"\n\n"
 
 
 def named_event(data: dict[str, Any]) -> bytes:
@@ -62,7 +67,7 @@ def named_event(data: dict[str, Any]) -> bytes:
 
 def line(data: object) -> bytes:
     """Return `data` as one line of newline-delimited JSON."""
-    return b"".join((JsonBytes(data).body, b"\n"))
+    return _json(data) + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,46 +99,63 @@ class EventStream(Response):
         self._error_body = error_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_started = False
+        client = _Client(send, self.raw_headers)
         try:
-            async with aclosing(_with_keep_alives(self._events, receive, self._framing.keep_alive)) as chunks:
-                async for chunk in chunks:
-                    if not is_started:
-                        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                        is_started = True
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await self._send_events(client, receive)
         except UserError as error:
-            if not is_started:
+            if not client.is_answered:
                 await JsonBytes(self._error_body(error), status_of(error))(scope, receive, send)
                 return
-            last = self._framing.frame(self._error_body(error))
-            await send({"type": "http.response.body", "body": last, "more_body": True})
-        if is_started:
+            await client.send(self._framing.frame(self._error_body(error)))
+        finally:
+            await self._events.aclose()
+        if client.is_answered:
             await send({"type": "http.response.body", "body": b""})
 
+    async def _send_events(self, client: _Client, receive: Receive) -> None:
+        """Send all events, and what fills quiet time, until the client goes away. Raises what ends the events early."""
+        gone: asyncio.Future[Any] = asyncio.ensure_future(_disconnected(receive))
+        sending: asyncio.Future[Any] = asyncio.ensure_future(client.send_all(self._events))
+        try:
+            while not (sending.done() or gone.done()):
+                await asyncio.wait({sending, gone}, timeout=self._patience_s(client), return_when=_FIRST)
+                if self._patience_s(client) == 0.0 and not sending.done():
+                    await client.send(self._framing.keep_alive)
+            if not gone.done():
+                sending.result()
+        finally:
+            await _cancel(gone, sending)
 
-async def _with_keep_alives(
-    events: AsyncGenerator[bytes, None], receive: Receive, keep_alive: bytes
-) -> AsyncGenerator[bytes, None]:
-    gone: asyncio.Future[Any] = asyncio.ensure_future(_disconnected(receive))
-    pending: asyncio.Future[Any] | None = None
-    try:
-        while True:
-            pending = pending or asyncio.ensure_future(anext(events, None))
-            quiet_s = KEEP_ALIVE_S if keep_alive else None
-            done, _ = await asyncio.wait({pending, gone}, timeout=quiet_s, return_when=asyncio.FIRST_COMPLETED)
-            if gone in done:
-                return
-            if pending not in done:
-                yield keep_alive
-                continue
-            chunk, pending = pending.result(), None
-            if chunk is None:
-                return
-            yield chunk
-    finally:
-        await _cancel(gone, *([pending] if pending else []))
-        await events.aclose()
+    def _patience_s(self, client: _Client) -> float | None:
+        """Return how long `client` may be told nothing from now on; None is forever."""
+        return max(0.0, KEEP_ALIVE_S - client.quiet_s) if self._framing.keep_alive else None
+
+
+class _Client:
+    """Whom a stream goes to. The first of what is sent brings the status with it."""
+
+    def __init__(self, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
+        self._send = send
+        self._headers = headers
+        self._told_s = time.monotonic()
+        self.is_answered = False
+
+    @property
+    def quiet_s(self) -> float:
+        """How long nothing has been sent."""
+        return time.monotonic() - self._told_s
+
+    async def send(self, chunk: bytes) -> None:
+        self._told_s = time.monotonic()
+        if not self.is_answered:
+            self.is_answered = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    async def send_all(self, chunks: AsyncGenerator[bytes, None]) -> None:
+        """Send `chunks` as they come: one task for all of them, for each token would feel the cost of its own."""
+        async for chunk in chunks:
+            await self.send(chunk)
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
@@ -141,7 +163,7 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, Response])
     gone = asyncio.ensure_future(_disconnected(request.receive))
     task = asyncio.ensure_future(work)
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, gone}, return_when=_FIRST)
         return task.result() if task.done() else Response(status_code=_CLIENT_CLOSED_REQUEST)
     finally:
         await _cancel(gone, task)
