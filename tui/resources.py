@@ -1,4 +1,4 @@
-"""What every screen is made with: the service, its jobs and downloads, the keeper of chats, the settings and a clock."""
+"""What every screen is made with: the service, its jobs and downloads, the keeper of chats, settings and a clock."""
 
 from __future__ import annotations
 

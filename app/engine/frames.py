@@ -97,6 +97,7 @@ class Tokenize:
     text: str
     add_special: bool
     parse_special: bool
+    with_pieces: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +203,11 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Tokenized:
+    """`pieces`, where they were asked for, is the text of each token, which may be part of a character."""
+
     call_id: str
     tokens: tuple[int, ...]
+    pieces: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

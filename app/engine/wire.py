@@ -80,6 +80,7 @@ _REBUILD: dict[str, Callable[[Any], Any]] = {
     "documents": tuple,
     "vectors": lambda data: tuple(_bytes(item) for item in data),
     "scores": tuple,
+    "pieces": lambda data: tuple(_bytes(item) for item in data),
     "reason": FinishReason,
     "usage": lambda data: Usage(**data),
     "timings": lambda data: Timings(**data),

@@ -171,11 +171,8 @@ class Worker:
             case frames.Embed() | frames.Rank():
                 self._witness.disturb()
                 embeddings.submit(frame)
-            case frames.Tokenize(call_id, text, add_special, parse_special):
-                self._answer(
-                    call_id,
-                    lambda: frames.Tokenized(call_id, tuple(backend.tokenize(text, add_special, parse_special))),
-                )
+            case frames.Tokenize(call_id):
+                self._answer(call_id, lambda: _tokenized(backend, frame))
             case frames.Detokenize(call_id, tokens):
                 self._answer(call_id, lambda: frames.Detokenized(call_id, _text(backend, tokens)))
             case _:
@@ -199,6 +196,12 @@ def _ready(facts: ModelFacts, load_s: float) -> frames.Ready:
         description=facts.description,
         load_s=load_s,
     )
+
+
+def _tokenized(backend: Backend, frame: frames.Tokenize) -> frames.Tokenized:
+    tokens = tuple(backend.tokenize(frame.text, frame.add_special, frame.parse_special))
+    pieces = tuple(map(backend.label, tokens)) if frame.with_pieces else ()
+    return frames.Tokenized(frame.call_id, tokens, pieces)
 
 
 def _text(backend: Backend, tokens: Sequence[int]) -> str:

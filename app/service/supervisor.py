@@ -80,8 +80,14 @@ class Supervisor(EngineLife):
 
     async def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> tuple[int, ...]:
         """Return the tokens of `text`; special tokens written in it count as such with `parse_special`."""
-        tokens: tuple[int, ...] = await self._call(Tokenize(uuid4().hex, text, add_special, parse_special))
-        return tokens
+        tokenized: Tokenized = await self._call(Tokenize(uuid4().hex, text, add_special, parse_special))
+        return tokenized.tokens
+
+    async def pieces(self, text: str, *, add_special: bool, parse_special: bool) -> tuple[tuple[int, bytes], ...]:
+        """Return the tokens of `text` as `tokenize` does, each with its text."""
+        frame = Tokenize(uuid4().hex, text, add_special, parse_special, with_pieces=True)
+        tokenized: Tokenized = await self._call(frame)
+        return tuple(zip(tokenized.tokens, tokenized.pieces, strict=True))
 
     async def detokenize(self, tokens: Sequence[int]) -> str:
         """Return the text of `tokens`, which must be ids of the vocabulary."""
@@ -131,11 +137,9 @@ class Supervisor(EngineLife):
                 if frame.reason in (FinishReason.STOP, FinishReason.LENGTH):
                     self._limit.record_success()
                 self._mail.tell(frame.request_id, frame)
-            case Tokenized():
-                self._mail.resolve(frame.call_id, frame.tokens)
             case Detokenized():
                 self._mail.resolve(frame.call_id, frame.text)
-            case Embedded() | Ranked() | Observed():
+            case Tokenized() | Embedded() | Ranked() | Observed():
                 self._mail.resolve(frame.call_id, frame)
             case _:
                 raise EngineError(f"The engine process sent a {type(frame).__name__} frame.", "Report this.")

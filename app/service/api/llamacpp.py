@@ -33,6 +33,7 @@ class TokenizeBody(Body):
     content: str
     add_special: bool = False
     parse_special: bool = True
+    with_pieces: bool = False
     model: str = ""
 
 
@@ -94,11 +95,14 @@ async def slots(request: Request, model: str = "") -> Response:
 
 @router.post("/tokenize", openapi_extra=takes(TokenizeBody))
 async def tokenize(request: Request) -> Response:
-    """Text to token ids."""
+    """Text to token ids, with the text of each where that is wanted."""
     body = await read_body(request, TokenizeBody)
-    model = await model_of(request, body.model)
-    tokens = await model.engine.tokenize(body.content, add_special=body.add_special, parse_special=body.parse_special)
-    return JsonBytes({"tokens": tokens})
+    engine = (await model_of(request, body.model)).engine
+    how = {"add_special": body.add_special, "parse_special": body.parse_special}
+    if body.with_pieces:
+        pieces = await engine.pieces(body.content, **how)
+        return JsonBytes({"tokens": [{"id": token, "piece": _piece(piece)} for token, piece in pieces]})
+    return JsonBytes({"tokens": await engine.tokenize(body.content, **how)})
 
 
 @router.post("/detokenize", openapi_extra=takes(DetokenizeBody))
@@ -107,3 +111,11 @@ async def detokenize(request: Request) -> Response:
     body = await read_body(request, DetokenizeBody)
     model = await model_of(request, body.model)
     return JsonBytes({"content": await model.engine.detokenize(body.tokens)})
+
+
+def _piece(piece: bytes) -> str | list[int]:
+    """Return the text of a token, its bytes where they are part of a character (source: llama-server's README)."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return list(piece)

@@ -81,18 +81,18 @@ async def fim_completions(request: Request) -> Response:
 
 
 async def _respond(
-    request: Request, kind: Kind, body: OpenAiBody, model: ServedModel, prepare: Prepare, echoed: str = ""
+    request: Request, kind: Kind, body: OpenAiBody, model: ServedModel, prepare: Prepare, echoed: tuple[str, ...] = ()
 ) -> Response:
     if body.stream:
         return EventStream(_chunks(kind, model, prepare, body, echoed), openai_error)
-    return await while_connected(request, _whole(kind, model, prepare, echoed))
+    return await while_connected(request, _whole(kind, model, prepare, body, echoed))
 
 
 async def _chunks(
-    kind: Kind, model: ServedModel, prepare: Prepare, body: OpenAiBody, echoed: str
+    kind: Kind, model: ServedModel, prepare: Prepare, body: OpenAiBody, echoed: tuple[str, ...]
 ) -> AsyncGenerator[bytes, None]:
     generation = await prepare()
-    shape = AnswerShape.of(kind, generation.requests, model.ref.id, echoed)
+    shape = AnswerShape.of(kind, generation.requests, model.ref.id, body.n_answers(), echoed)
     ended: list[Answer] = []
     is_opened = False
     async with aclosing(generation.parts(model)) as parts:
@@ -111,9 +111,11 @@ async def _chunks(
     yield _DONE
 
 
-async def _whole(kind: Kind, model: ServedModel, prepare: Prepare, echoed: str) -> Response:
+async def _whole(
+    kind: Kind, model: ServedModel, prepare: Prepare, body: OpenAiBody, echoed: tuple[str, ...]
+) -> Response:
     generation = await prepare()
-    shape = AnswerShape.of(kind, generation.requests, model.ref.id, echoed)
+    shape = AnswerShape.of(kind, generation.requests, model.ref.id, body.n_answers(), echoed)
     return JsonBytes({**shape.whole(await generation.answers(model)), **model.advice})
 
 

@@ -30,20 +30,23 @@ _CHUNK_OBJECT: dict[Kind, str] = {"chat": "chat.completion.chunk", "text": "text
 class AnswerShape:
     """The identity of what one call gets, and the objects that are made of its `n_answers` answers.
 
-    Each text begins with what is `echoed` of its prompt.
+    Of these `n_each` in turn go on from one prompt. Each text begins with what is `echoed` of its prompt, if anything.
     """
 
     kind: Kind
     request_id: str
     model_id: str
     n_answers: int
+    n_each: int
     has_logprobs: bool
-    echoed: str = ""
+    echoed: tuple[str, ...] = ()
     created_s: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
-    def of(cls, kind: Kind, wanted: Sequence[Request], model_id: str, echoed: str = "") -> AnswerShape:
-        """Return the shape of the answers to `wanted`, the variants of one request."""
+    def of(
+        cls, kind: Kind, wanted: Sequence[Request], model_id: str, n_each: int, echoed: tuple[str, ...] = ()
+    ) -> AnswerShape:
+        """Return the shape of the answers to `wanted`, which are `n_each` variants of one request after the other."""
         first = wanted[0]
         has_logprobs = first.n_logprobs is not None
         return cls(
@@ -51,15 +54,17 @@ class AnswerShape:
             request_id=first.request_id,
             model_id=model_id,
             n_answers=len(wanted),
+            n_each=n_each,
             has_logprobs=has_logprobs,
             echoed=echoed,
         )
 
     def openings(self) -> list[dict[str, Any]]:
         """Return the chunks before the first text, where the kind has them."""
-        opening = {"delta": {"role": "assistant", "content": ""}} if self.kind == "chat" else {"text": self.echoed}
-        has_one = self.kind == "chat" or self.echoed
-        return [self._chunk(index, opening, None) for index in range(self.n_answers if has_one else 0)]
+        if self.kind == "chat":
+            opening = {"delta": {"role": "assistant", "content": ""}}
+            return [self._chunk(index, opening, None) for index in range(self.n_answers)]
+        return [self._chunk(index, {"text": text}, None) for index, text in enumerate(self.echoed)]
 
     def text(self, delta: Delta, *, counts_tokens: bool) -> dict[str, Any]:
         """Return the chunk of what is new in an answer; with `counts_tokens` also how many tokens it has by now."""
@@ -76,12 +81,12 @@ class AnswerShape:
 
     def usage(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """Return the chunk after the endings, for clients that ask for it."""
-        total = _together([answer.end for answer in answers])
+        total = self._together(answers)
         return {**self._head(_CHUNK_OBJECT[self.kind]), "choices": [], "usage": usage_of(total)}
 
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """Return the answers in one piece."""
-        total = _together([answer.end for answer in answers])
+        total = self._together(answers)
         return {
             **self._head(_OBJECT[self.kind]),
             "choices": [self._choice(answer) for answer in answers],
@@ -94,9 +99,17 @@ class AnswerShape:
         calls = {"tool_calls": [_call(call) for call in answer.calls]} if answer.calls else {}
         content = None if calls and not answer.text else answer.text
         message = {"message": {"role": "assistant", "content": content, **thought, **calls}}
-        part: dict[str, Any] = message if self.kind == "chat" else {"text": self.echoed + answer.text}
+        part: dict[str, Any] = message if self.kind == "chat" else {"text": self._echo(answer) + answer.text}
         logprobs = LOGPROB_SHAPES[self.kind](answer.logprobs) if self.has_logprobs else None
         return {"index": answer.index, **part, "logprobs": logprobs, "finish_reason": _reason(answer)}
+
+    def _echo(self, answer: Answer) -> str:
+        return self.echoed[answer.index] if self.echoed else ""
+
+    def _together(self, answers: Sequence[Answer]) -> Finished:
+        """Return what all of `answers` took, in whatever order they ended."""
+        ends = [answer.end for answer in sorted(answers, key=lambda answer: answer.index)]
+        return _together([ends[begin : begin + self.n_each] for begin in range(0, len(ends), self.n_each)])
 
     def _head(self, name: str) -> dict[str, Any]:
         return {
@@ -127,22 +140,27 @@ def _call(call: CallPart) -> dict[str, Any]:
     return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def _together(finished: Sequence[Finished]) -> Finished:
-    """Return what several answers to one prompt took: the prompt counts once, and they ran side by side."""
+def _together(by_prompt: Sequence[Sequence[Finished]]) -> Finished:
+    """Return what several answers took: each prompt counts once, and they ran side by side."""
+    firsts = [min(ends, key=lambda item: item.usage.n_cached_tokens) for ends in by_prompt]  # it computed the prompt
+    finished = [item for ends in by_prompt for item in ends]
     usages = [item.usage for item in finished]
-    first = min(finished, key=lambda item: item.usage.n_cached_tokens)  # it computed the prompt for the others
     usage = Usage(
-        n_prompt_tokens=first.usage.n_prompt_tokens,
-        n_cached_tokens=first.usage.n_cached_tokens,
+        n_prompt_tokens=sum(first.usage.n_prompt_tokens for first in firsts),
+        n_cached_tokens=sum(first.usage.n_cached_tokens for first in firsts),
         n_output_tokens=sum(usage.n_output_tokens for usage in usages),
         n_drafted_tokens=sum(usage.n_drafted_tokens for usage in usages),
         n_accepted_tokens=sum(usage.n_accepted_tokens for usage in usages),
         n_passes=sum(usage.n_passes for usage in usages),
         n_dropped_tokens=sum(usage.n_dropped_tokens for usage in usages),
     )
-    decode_s = max(item.timings.decode_s for item in finished)
-    saved_s = sum(item.timings.saved_s for item in finished)
-    return replace(first, usage=usage, timings=replace(first.timings, decode_s=decode_s, saved_s=saved_s))
+    timings = replace(
+        firsts[0].timings,
+        prefill_s=max(first.timings.prefill_s for first in firsts),
+        decode_s=max(item.timings.decode_s for item in finished),
+        saved_s=sum(item.timings.saved_s for item in finished),
+    )
+    return replace(firsts[0], usage=usage, timings=timings)
 
 
 def usage_of(finished: Finished) -> dict[str, Any]:

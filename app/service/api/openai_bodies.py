@@ -24,6 +24,7 @@ from quantizer.errors import RequestError
 __all__ = ["ChatBody", "CompletionBody", "FimBody", "OpenAiBody"]
 
 MAX_ANSWERS = 8
+MAX_COMPLETIONS = 64  # of all prompts of a request
 
 
 class StreamOptions(Body):
@@ -92,21 +93,29 @@ class CompletionBody(OpenAiBody, PromptField):
     echo: bool | None = None
 
     def completion_requests(self) -> tuple[Request, ...]:
-        """Return the engine's requests to continue the prompt. Raises RequestError for several prompts."""
-        return self.request(self.one_prompt()).variants(self.n_answers())
+        """Return the engine's requests to continue each prompt. Raises RequestError for none and for too many."""
+        prompts, n_answers = self.prompts(), self.n_answers()
+        if not 1 <= len(prompts) * n_answers <= MAX_COMPLETIONS:
+            cause = f"{len(prompts)} prompts were given, to be continued {n_answers} times."
+            raise RequestError(cause, f"Ask for 1 to {MAX_COMPLETIONS} texts in all.")
+        return tuple(variant for prompt in prompts for variant in self.request(prompt).variants(n_answers))
 
     @property
     def gap(self) -> Gap | None:
         """What is to be filled, None where the prompt is only continued. Raises RequestError for token ids."""
         return Gap(prefix=self.text_prompt(), suffix=self.suffix) if self.suffix else None
 
-    def echoed(self) -> str:
-        """Return the text before the answer. Raises RequestError where that is more than the prompt's own."""
+    def echoed(self) -> tuple[str, ...]:
+        """Return the text before each answer, none without echo. Raises RequestError where that is not known."""
         if not self.echo:
-            return ""
+            return ()
         if self.logprobs:
             raise RequestError("echo with logprobs is not served: the prompt's are not told.", "Leave one out.")
-        return self.text_prompt()
+        prompts = self.prompts()
+        texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+        if len(texts) < len(prompts):
+            raise RequestError("The prompt to be echoed is token ids.", "Give text.")
+        return tuple(text for text in texts for _ in range(self.n_answers()))
 
     def _n_logprobs(self) -> int | None:
         return None if self.logprobs is None or self.logprobs is False else int(self.logprobs)

@@ -18,14 +18,18 @@ class PromptField(Body):
 
     prompt: Text | list[Text] | TokenIds | list[TokenIds]
 
+    def prompts(self) -> tuple[str | tuple[int, ...], ...]:
+        """Return all prompts, of which there may be none."""
+        prompt: Any = self.prompt
+        is_one = isinstance(prompt, str) or (prompt and isinstance(prompt[0], int))
+        return tuple(item if isinstance(item, str) else tuple(item) for item in ([prompt] if is_one else prompt))
+
     def one_prompt(self) -> str | tuple[int, ...]:
         """Return the prompt. Raises RequestError where there is not just one."""
-        prompt: Any = self.prompt
-        if isinstance(prompt, list) and not (prompt and isinstance(prompt[0], int)):
-            if len(prompt) != 1:
-                raise RequestError(f"{len(prompt)} prompts were given.", "Give one prompt a request.")
-            prompt = prompt[0]
-        return prompt if isinstance(prompt, str) else tuple(prompt)
+        prompts = self.prompts()
+        if len(prompts) != 1:
+            raise RequestError(f"{len(prompts)} prompts were given.", "Give one prompt a request.")
+        return prompts[0]
 
     def text_prompt(self) -> str:
         """Return the prompt where it has to be text. Raises RequestError where it is not."""

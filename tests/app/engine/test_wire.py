@@ -43,6 +43,7 @@ SAMPLES = [
     frames.Finished("a", FinishReason.LENGTH, Usage(n_prompt_tokens=1), Timings(queue_s=0.5)),
     frames.Failed("a", "RequestError", "cause", "remedy", {"n_ctx": 1}),
     frames.Tokenized("c", (1,)),
+    frames.Tokenized("c", (1, 2), (b"a", b"\xe2\x82")),
     frames.Detokenized("c", "text"),
     frames.Embedded("c", (bytes(range(256)), b""), 7),
     frames.Ranked("c", (0.5, -1e-9), 7),

@@ -60,3 +60,24 @@ def test_a_text_is_echoed_before_its_completion(service: RunningService) -> None
     parts = [json.loads(part.removeprefix("data: ")) for part in streamed.strip().split("\n\n")[:-1]]
     assert echoed == f"hello{plain}" == "".join(part["choices"][0]["text"] for part in parts)
     assert service.http.post("/v1/completions", json=body | {"echo": True, "logprobs": 1}).status_code == 400
+    assert service.http.post("/v1/completions", json=body | {"echo": True, "prompt": [65]}).status_code == 400
+
+
+def test_several_prompts_are_continued_as_each_would_be_alone(service: RunningService) -> None:
+    body = {"max_tokens": 5, "temperature": 0, "ignore_eos": True, "echo": True}
+    prompts = ["hello", "good day", "hello there"]
+    alone = [service.http.post("/v1/completions", json=body | {"prompt": prompt}).json() for prompt in prompts]
+    texts = [told["choices"][0]["text"] for told in alone]
+    whole = service.http.post("/v1/completions", json=body | {"prompt": prompts, "n": 2}).json()
+    assert [choice["text"] for choice in whole["choices"]] == [text for text in texts for _ in range(2)]
+    assert [choice["index"] for choice in whole["choices"]] == list(range(6))
+    assert whole["usage"]["prompt_tokens"] == sum(len(prompt) for prompt in prompts)
+    assert whole["usage"]["completion_tokens"] == 30
+    options = {"prompt": prompts, "stream": True, "stream_options": {"include_usage": True}}
+    streamed = service.http.post("/v1/completions", json=body | options).text
+    *parts, last = [json.loads(part.removeprefix("data: ")) for part in streamed.strip().split("\n\n")[:-1]]
+    told = ["", "", ""]
+    for part in parts:
+        told[part["choices"][0]["index"]] += part["choices"][0]["text"]
+    assert told == texts
+    assert last["usage"]["prompt_tokens"] == whole["usage"]["prompt_tokens"]

@@ -213,7 +213,8 @@ def test_what_cannot_be_served_is_refused_with_the_field_named(
     ("body", "word"),
     [
         ({}, "prompt"),
-        ({"prompt": ["a", "b"]}, "2 prompts"),
+        ({"prompt": ["x"] * 65}, "65 prompts"),
+        ({"prompt": ["x"] * 9, "n": 8}, "8 times"),
         ({"prompt": []}, "0 prompts"),
         ({"prompt": ""}, "empty"),
         ({"prompt": [999_999]}, "vocabulary"),

@@ -11,7 +11,7 @@ from app.service.api.openai_answers import AnswerShape
 from app.service.reasoning import Thinking
 
 TAGS = Thinking("<think>", "</think>")
-SHAPE = AnswerShape.of("chat", Request(request_id="id", prompt="p").variants(2), "model")
+SHAPE = AnswerShape.of("chat", Request(request_id="id", prompt="p").variants(2), "model", n_each=2)
 
 
 def _finished(index: int, **usage: int) -> Finished:
