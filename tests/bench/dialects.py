@@ -30,6 +30,7 @@ from soak import Job
 from app.bench.prose import Prose
 from app.engine.llama import LlamaModel
 from app.engine.tuning import Setting
+from offload.load_parameters import ON_HOST
 from quantizer.gate import admit
 
 __all__ = ["DIALECTS", "Dialect"]
@@ -91,7 +92,7 @@ DIALECTS: Mapping[str, Dialect] = {
 def known_jobs(path: Path, served: Served, seed: int) -> list[Job]:
     """Return questions with their answers by the model at `path`, alone."""
     admit(path)
-    model = LlamaModel(path, 0, extra_buffers=False, on_progress=lambda _fraction: True)
+    model = LlamaModel(path, ON_HOST, extra_buffers=False, on_progress=lambda _fraction: True)
     alone = Alone(model, _N_CTX, Setting(1, False, False))
     chance, prose = random.Random(seed), Prose(seed)
     jobs: list[Job] = []
