@@ -127,7 +127,7 @@ async def _hello(scope: Any, receive: Any, send: Any) -> None:
 async def _listening() -> AsyncIterator[int]:
     has_begun = asyncio.Event()
     with listen("127.0.0.1", 0) as listener:
-        running: uvicorn.Server = server._Server(server._config(_hello), has_begun.set)
+        running: uvicorn.Server = server._Server(server._config(_hello), has_begun.set, lambda: None)
         task = asyncio.create_task(running.serve(sockets=[listener]))
         await has_begun.wait()
         try:
