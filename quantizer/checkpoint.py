@@ -15,8 +15,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from quantizer.arriving import ArrivingFile
 from quantizer.errors import CheckpointError, ModelFileError
-from quantizer.source import LocalFile, open_local
+from quantizer.source import ByteSource, open_local
 from quantizer.sources import FileTensor
 from quantizer.tensor_types import TensorType, tensor_type_named
 
@@ -43,10 +44,13 @@ class Checkpoint:
     tensors: Mapping[str, FileTensor]
 
 
-def read_checkpoint(folder: Path) -> Checkpoint:
+_NOTHING: Mapping[str, ArrivingFile] = {}
+
+
+def read_checkpoint(folder: Path, arriving: Mapping[str, ArrivingFile] = _NOTHING) -> Checkpoint:
     """Read config.json and every safetensors header in `folder`; no weights yet.
 
-    Raises CheckpointError naming what is missing or wrong.
+    Files that are `arriving`, by name, need not be there. Raises CheckpointError naming what is missing or wrong.
     """
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is not a folder.", "Name a checkpoint folder or a .gguf file.")
@@ -54,8 +58,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     if not isinstance(config, dict):
         raise CheckpointError("config.json is not an object.", "Download the checkpoint again.")
     tensors: dict[str, FileTensor] = {}
-    for shard in _shards(folder):
-        for name, tensor in _read_shard(shard).items():
+    for shard in _shards(folder, arriving):
+        for name, tensor in _read_shard(shard, arriving.get(shard.name)).items():
             if name in tensors:
                 raise CheckpointError(f"The tensor {name} is in two shards.", "Download the checkpoint again.")
             tensors[name] = tensor
@@ -66,7 +70,7 @@ def read_weights(folder: Path, name: str) -> dict[str, FileTensor]:
     """The tensors of one file of safetensors in `folder`; no weights yet. Raises CheckpointError."""
     if not (folder / name).exists():
         raise _no_safetensors(folder)
-    return _read_shard(_inside(folder, name))
+    return _read_shard(_inside(folder, name), None)
 
 
 def read_json(path: Path) -> Any:
@@ -83,9 +87,11 @@ def read_json(path: Path) -> Any:
         raise CheckpointError(f"{path.name} is not sound JSON.", "Download the checkpoint again.") from error
 
 
-def _shards(folder: Path) -> list[Path]:
+def _shards(folder: Path, arriving: Mapping[str, ArrivingFile]) -> list[Path]:
     if (folder / _INDEX).exists():
-        return _indexed_shards(folder)
+        return [folder / name if name in arriving else _inside(folder, name) for name in _indexed_names(folder)]
+    for name in arriving:
+        return [folder / name]
     for path in (path for pattern in _SINGLES for path in folder.glob(pattern)):
         return [_inside(folder, path.name)]
     raise _no_safetensors(folder)
@@ -100,12 +106,12 @@ def _no_safetensors(folder: Path) -> CheckpointError:
     return CheckpointError(f"There are no safetensors in {folder}.", "Download the whole checkpoint.")
 
 
-def _indexed_shards(folder: Path) -> list[Path]:
+def _indexed_names(folder: Path) -> list[str]:
     index = read_json(folder / _INDEX)
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise CheckpointError(f"{_INDEX} has no weight map.", "Download the checkpoint again.")
-    return [_inside(folder, name) for name in sorted(set(weight_map.values()))]
+    return sorted(set(weight_map.values()))
 
 
 def _inside(folder: Path, name: str) -> Path:
@@ -129,9 +135,9 @@ def _is_cache_link(path: Path) -> bool:
     return target.is_relative_to(folder) or target.parent == folder.parent.parent / "blobs"
 
 
-def _read_shard(path: Path) -> dict[str, FileTensor]:
+def _read_shard(path: Path, arriving: ArrivingFile | None) -> dict[str, FileTensor]:
     try:
-        source = open_local(path)
+        source = arriving or open_local(path)
         length = int.from_bytes(source.read(0, 8), "little")
         if not 2 <= length <= min(_MAX_HEADER_BYTES, source.n_bytes - 8):
             raise _broken(path, "its header does not fit the file")
@@ -148,7 +154,7 @@ def _read_shard(path: Path) -> dict[str, FileTensor]:
     return tensors
 
 
-def _tensor(path: Path, source: LocalFile, data_start: int, name: str, row: object) -> FileTensor:
+def _tensor(path: Path, source: ByteSource, data_start: int, name: str, row: object) -> FileTensor:
     if not name.isprintable() or not isinstance(row, dict):
         raise _broken(path, "a tensor has no proper name or entry")
     stored = _stored(path, name, row.get("dtype"))

@@ -14,14 +14,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any, TypeAlias
 
 from quantizer.errors import EngineError, UserError
 from quantizer.events import Failed, decode_event, encode_event
 
-__all__ = ["Line", "lines_of", "serve", "watch_stdin"]
+__all__ = ["Line", "checked", "death", "lines_of", "serve", "watch_stdin"]
 
 Line: TypeAlias = dict[str, Any]
 
@@ -51,15 +51,20 @@ def lines_of(
         try:
             _ask(child, request)
             for line in child.stdout:
-                yield _checked(line)
+                yield checked(line)
             if child.wait() != 0:
-                raise _death(process, child.returncode, errors, remedy)
+                raise death(process, child.returncode, errors, remedy)
         finally:
             _end(child)
 
 
-def serve(work: Callable[[Line, Callable[[Line], None]], None]) -> int:
-    """Be the child: do `work` of the request on stdin, which is given what says a line, and return the exit status."""
+def serve(
+    work: Callable[[Line, Callable[[Line], None]], None], hear: Callable[[Line], object] = lambda _line: None
+) -> int:
+    """Be the child: do `work` of the request on stdin, which is given what says a line, and return the exit status.
+
+    What the parent says after its request `hear` is told, by a thread of its own.
+    """
     _limit_damage()
     out = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # what native code prints must not get between the lines
@@ -67,8 +72,9 @@ def serve(work: Callable[[Line, Callable[[Line], None]], None]) -> int:
     def say(line: Line) -> None:
         out.write(json.dumps(line).encode() + b"\n")
 
-    request = json.loads(sys.stdin.buffer.readline())
-    watch_stdin()
+    lines = _stdin_lines()
+    request = next(lines)
+    watch_stdin(hear, lines)
     try:
         work(request, say)
     except UserError as error:
@@ -77,15 +83,23 @@ def serve(work: Callable[[Line, Callable[[Line], None]], None]) -> int:
     return 0
 
 
-def watch_stdin() -> None:
-    """End this process when whoever holds the other end of its stdin is gone."""
+def watch_stdin(hear: Callable[[Line], object] = lambda _line: None, lines: Iterator[Line] | None = None) -> None:
+    """Let `hear` have the lines of stdin, and end this process when whoever holds its other end is gone."""
 
     def wait() -> None:
-        while os.read(0, 4096):  # nothing more is said; not sys.stdin, whose lock would outlive the interpreter
-            pass
+        for line in _stdin_lines() if lines is None else lines:
+            hear(line)
         os._exit(1)
 
     threading.Thread(target=wait, name="owner-watch", daemon=True).start()
+
+
+def _stdin_lines() -> Iterator[Line]:
+    """What the parent says, a line each; not by sys.stdin, whose lock would outlive the interpreter."""
+    said = b""
+    while data := os.read(0, 4096):
+        *lines, said = (said + data).split(b"\n")
+        yield from map(json.loads, lines)
 
 
 def _ask(child: subprocess.Popen[bytes], request: Mapping[str, object]) -> None:
@@ -95,7 +109,8 @@ def _ask(child: subprocess.Popen[bytes], request: Mapping[str, object]) -> None:
         child.stdin.flush()
 
 
-def _checked(said: bytes) -> Line:
+def checked(said: bytes) -> Line:
+    """The line that a child said. Raises the UserError that it is, EngineError for what is no JSON object."""
     try:
         line: Line = json.loads(said)
         is_failure = line.get("event") == Failed.kind
@@ -119,7 +134,8 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         child.kill()
 
 
-def _death(process: str, status: int, errors: IO[bytes], remedy: str) -> EngineError:
+def death(process: str, status: int, errors: IO[bytes], remedy: str) -> EngineError:
+    """The error for a child that ended otherwise, with its last words."""
     errors.seek(0)
     lines = [line.strip() for line in errors.read().decode("utf-8", "replace").splitlines()]
     words = " / ".join([line for line in lines if line][-_N_LAST_LINES:]) or "it said nothing"

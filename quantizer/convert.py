@@ -6,11 +6,12 @@ written here, and no weight is read: `quantizer.quantize` does both.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from quantizer.architectures import Architecture, recognise
 from quantizer.architectures.architecture import Hyperparameter
+from quantizer.arriving import ArrivingFile
 from quantizer.categories import allows_quantization
 from quantizer.checkpoint import read_checkpoint
 from quantizer.config import Config
@@ -28,12 +29,15 @@ from quantizer.tokenizers import Vocabulary, read_vocabulary, vocabulary_entries
 __all__ = ["open_checkpoint"]
 
 
-def open_checkpoint(folder: Path) -> SourceModel:
+_NOTHING: Mapping[str, ArrivingFile] = {}
+
+
+def open_checkpoint(folder: Path, arriving: Mapping[str, ArrivingFile] = _NOTHING) -> SourceModel:
     """Read the headers of a Hugging Face checkpoint and say what model llama.cpp would see in it.
 
-    Raises CheckpointError naming whatever cannot be converted.
+    Files that are `arriving` need not be there yet. Raises CheckpointError naming whatever cannot be converted.
     """
-    checkpoint = unpacked(read_checkpoint(folder))
+    checkpoint = unpacked(read_checkpoint(folder, arriving))
     architecture, config = recognise(checkpoint.config)
     vocabulary = read_vocabulary(folder, config)
     tensors = mapped(checkpoint.tensors, config, architecture)
@@ -48,10 +52,15 @@ def open_checkpoint(folder: Path) -> SourceModel:
             for tensor in tensors.values()
             if not allows_quantization(tensor.name, tensor.shape, architecture.gguf_name)
         },
-        tuple(path for path in folder.iterdir() if path.is_file() and path.suffix != ".gguf"),
+        tuple(path for path in folder.iterdir() if _is_input(path) and path.name not in arriving),
         keeps_quantized=True,
         warnings=architecture.approximations(config),
+        identities=tuple(f"{name} {file.identity}" for name, file in arriving.items()),
     )
+
+
+def _is_input(path: Path) -> bool:
+    return path.is_file() and path.suffix != ".gguf"
 
 
 def _shape(config: Config, architecture: Architecture) -> ModelShape:

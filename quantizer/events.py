@@ -8,7 +8,10 @@ from typing import Any, ClassVar, TypeAlias
 
 from quantizer.errors import EngineError, UserError, kind_of, rebuild
 
-__all__ = ["Done", "Event", "Failed", "Planned", "Progress", "Resumed", "Warned", "decode_event", "encode_event"]
+__all__ = [
+    *("Awaiting", "Done", "Event", "Failed", "Planned", "Progress", "Reads", "Resumed", "Warned"),
+    *("decode_event", "encode_event"),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,22 @@ class Resumed:
     kind: ClassVar[str] = "resumed"
     n_tensors: int
     n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """Which files that arrive will be read, in that order: name, numbers of the first and last tensor made of each."""
+
+    kind: ClassVar[str] = "reads"
+    files: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Awaiting:
+    """The job waits for the file `name`."""
+
+    kind: ClassVar[str] = "awaiting"
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +104,10 @@ class Failed:
         return rebuild(self.error_kind, self.cause, self.remedy, {})
 
 
-Event: TypeAlias = Planned | Resumed | Progress | Warned | Done | Failed
-_KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in (Planned, Resumed, Progress, Warned, Done, Failed)}
+Event: TypeAlias = Planned | Resumed | Reads | Awaiting | Progress | Warned | Done | Failed
+_KINDS: dict[str, type[Event]] = {
+    kind.kind: kind for kind in (Planned, Resumed, Reads, Awaiting, Progress, Warned, Done, Failed)
+}
 
 
 def encode_event(event: Event) -> dict[str, Any]:

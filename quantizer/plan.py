@@ -6,10 +6,11 @@ Owns the choice of what goes where. Knows nothing of how it is written.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
+from quantizer.arriving import ArrivingFile
 from quantizer.blocks import OutputFile
 from quantizer.errors import CheckpointError, UsageError
 from quantizer.fallbacks import fallback_warnings
@@ -35,7 +36,8 @@ _PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl"}
 class PlanOptions:
     """What a person may want beside the type; files of at most `max_shard_bytes`, 0 for one file.
 
-    `imatrix` is the file of an importance matrix of the same model, `base` the model that an adapter is for.
+    `imatrix` is the file of an importance matrix of the same model, `base` the model that an adapter is for. Files of a
+    checkpoint that are `arriving`, by name, need not be there yet.
     """
 
     overrides: Overrides = _NO_OVERRIDES
@@ -43,6 +45,7 @@ class PlanOptions:
     keeps_split: bool = False
     imatrix: Path | None = None
     base: Path | None = None
+    arriving: Mapping[str, ArrivingFile] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ class QuantizePlan:
     missing_imatrix: tuple[str, ...]
     n_parameters: int
     inputs: tuple[Path, ...]
+    identities: tuple[str, ...] = ()
 
     @property
     def tensors(self) -> tuple[PlannedTensor, ...]:
@@ -100,7 +104,7 @@ def plan(source: Path, file_type: FileType, output: Path, options: PlanOptions =
         return plan_model(open_adapter(source, options.base, file_type), file_type, output, options)
     if options.base:
         raise UsageError(f"{source.name} is no adapter, which --base is for.", "Leave --base out.")
-    return plan_model(open_source(source), file_type, output, options)
+    return plan_model(open_source(source, options.arriving), file_type, output, options)
 
 
 def plan_model(
@@ -124,17 +128,18 @@ def plan_model(
         tuple(tensor.output.name for tensor in tensors if _lacks_weights(tensor, verdicts)),
         model.n_parameters,
         (*model.inputs, *([options.imatrix] if options.imatrix else [])),
+        model.identities,
     )
 
 
-def open_source(source: Path) -> SourceModel:
-    """A checkpoint folder or a GGUF file as a model. Raises UserError."""
+def open_source(source: Path, arriving: Mapping[str, ArrivingFile] = _NO_OPTIONS.arriving) -> SourceModel:
+    """A checkpoint folder, of which files may be `arriving`, or a GGUF file as a model. Raises UserError."""
     if is_adapter(source):
         raise UsageError(f"{source.name} is an adapter, no model.", "Name the model it is for.")
     if source.is_dir():
         from quantizer.convert import open_checkpoint  # brings in gguf, which a GGUF source does without
 
-        return open_checkpoint(source)
+        return open_checkpoint(source, arriving)
     if source.suffix.lower() in _PICKLES:
         raise CheckpointError(
             f"{source.name} is a PyTorch pickle; loading one runs whatever code it contains.",

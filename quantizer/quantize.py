@@ -15,6 +15,7 @@ from pathlib import Path
 from quantizer.errors import CheckpointError, ModelFileError, UsageError
 from quantizer.events import Event, Progress, Resumed, Warned
 from quantizer.layout import OutputTensor, padding
+from quantizer.origins import reads_of
 from quantizer.output import PartialOutput, check_output
 from quantizer.pipeline import PlannedTensor, converted
 from quantizer.plan import QuantizePlan
@@ -29,7 +30,8 @@ def execute(
     report: Callable[[Event], None],
     allows_nan: bool = False,
 ) -> None:
-    """Write the planned files; `report` gets Progress after each tensor, Resumed first where a killed run got further.
+    """Write the planned files; `report` gets Progress after each tensor, and before the first one Resumed where a
+    killed run got further, and Reads where files are still arriving.
 
     Raises UsageError when an importance matrix is missing, CheckpointError for weights that are not finite (unless
     `allows_nan`, which reports them as Warned), StorageError when the disk stands in the way.
@@ -53,6 +55,8 @@ def _write(
     index = partial.n_done
     if index:
         report(Resumed(index, partial.n_written))
+    if plan.identities:
+        report(reads_of([tensor.source for tensor in plan.tensors], index))
     headers = {shard.tensors[0].output.name: shard.header for shard in plan.shards}
     n_bad = 0
     with closing(converted(plan.tensors[index:], n_threads)) as slabs:
@@ -88,7 +92,7 @@ def _not_finite(output: OutputTensor, n_bad: int, allows_nan: bool) -> Warned:
 
 def fingerprint(plan: QuantizePlan) -> str:
     """What tells apart outputs that are not the same: bytes before the data, files read, the code that quantizes."""
-    inputs = [_identity(path) for path in plan.inputs]
+    inputs = [*(_identity(path) for path in plan.inputs), *plan.identities]
     headers = [(shard.path.name, hashlib.sha256(shard.header).hexdigest()) for shard in plan.shards]
     said = repr((1, version("localllm"), version("llama-cpp-python"), inputs, headers))
     return hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest()

@@ -147,9 +147,10 @@ class SourceModel:
     """A model to quantize: its metadata, the tensors, and what the recipe needs to know of its shape.
 
     `unquantized` maps names to the type that a tensor takes when it is not quantized, where that is not the stored one.
-    `inputs` are the files that no output may replace; `shard_counts` says how many tensors each of them holds, where a
-    model is split. Where it `keeps_quantized`, tensors that were made quantized stay as they are unless
-    fewer bits are wanted. `warnings` are what a person should know of the model itself.
+    `inputs` are the files that no output may replace, `identities` tell the content of those that are not there yet;
+    `shard_counts` says how many tensors each of them holds, where a model is split. Where it `keeps_quantized`, tensors
+    that were made quantized stay as they are unless fewer bits are wanted. `warnings` are what a person should know of
+    the model itself.
     """
 
     name: str
@@ -161,6 +162,7 @@ class SourceModel:
     shard_counts: tuple[int, ...] = ()
     keeps_quantized: bool = False
     warnings: tuple[str, ...] = ()
+    identities: tuple[str, ...] = ()
 
     @property
     def n_parameters(self) -> int:

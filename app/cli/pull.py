@@ -24,7 +24,7 @@ __all__ = ["pull"]
 
 _LIMIT_HELP = "Take at most SIZE a second, such as 5MB."
 _QUANTIZE_HELP = "REF is a checkpoint: fetch it and make a GGUF of TYPE of it."
-_REMOVE_HELP = "Remove the checkpoint once the GGUF is made."
+_REMOVE_HELP = "Remove each file of the checkpoint once nothing more is made of it."
 
 
 @click.command(epilog="Example: localllm pull bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M")
@@ -62,31 +62,29 @@ def pull(
     wanted = wanted_by(reference, access.endpoint)
     if is_removing and not file_type:
         raise UsageError("--remove-checkpoint goes with --quantize only.", "Give --quantize TYPE too.")
-    checkpoint = _checkpoint(wanted, file_type, settings, is_overwriting=is_overwriting)
+    checkpoint = _checkpoint(wanted, file_type, settings, is_overwriting=is_overwriting, is_removing=is_removing)
     choose = choose_here(settings, access)
     with Index(settings.cache_dir) as index, _shown(wants_json=wants_json) as report:
         puller = Puller(access, index, DownloadOptions(n_connections, bytes_per_s), report, is_overwriting)
         if checkpoint is None:
             path = asyncio.run(puller.pull(lambda at: order_model(at, wanted, settings.models_dir, choose)))
         else:
-            asyncio.run(puller.pull(checkpoint.order))
-    if checkpoint is not None:
-        path, made = checkpoint.output, checkpoint.quantize(is_removing=is_removing)
-        if wants_json:
-            click.echo(json.dumps({"event": "quantized", **made}))
+            path, made = checkpoint.output, asyncio.run(checkpoint.make(puller))
+    if checkpoint is not None and wants_json:
+        click.echo(json.dumps({"event": "quantized", **made}))
     if not wants_json:
         click.echo(printable(f"{path} is whole. Run it: localllm run {path.stem}"))
 
 
 def _checkpoint(
-    wanted: Reference, file_type: str, settings: Settings, *, is_overwriting: bool
+    wanted: Reference, file_type: str, settings: Settings, *, is_overwriting: bool, is_removing: bool
 ) -> CheckpointPull | None:
     """What is to be converted, None where nothing is: then the converter is not imported."""
     if not file_type:
         return None
     from app.cli.pull_checkpoint import CheckpointPull
 
-    return CheckpointPull.of(wanted, file_type, settings, is_overwriting=is_overwriting)
+    return CheckpointPull.of(wanted, file_type, settings, is_overwriting=is_overwriting, is_removing=is_removing)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`localllm pull --quantize`: a checkpoint is fetched into `<data>/checkpoints`, made a GGUF, and removed if asked.
+"""`localllm pull --quantize`: a checkpoint comes into `<data>/checkpoints` and is made a GGUF, and goes if asked.
 
 Owns where the checkpoint and its GGUF lie. Fetching and converting are done elsewhere.
 """
@@ -6,13 +6,14 @@ Owns where the checkpoint and its GGUF lie. Fetching and converting are done els
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.cli.quantize import written
+from app.cli.quantize import note
+from app.library.checkpoint_pull import CheckpointPuller, begun_mark
 from app.library.download.connection import Connection
 from app.library.order import Order, order_checkpoint
+from app.library.pull import Puller
 from app.library.reference import Reference, RepoReference
 from app.settings import Settings
 from quantizer.errors import StorageError, UsageError
@@ -31,9 +32,12 @@ class CheckpointPull:
     folder: Path
     output: Path
     is_overwriting: bool
+    is_removing: bool
 
     @classmethod
-    def of(cls, wanted: Reference, file_type: str, settings: Settings, *, is_overwriting: bool) -> CheckpointPull:
+    def of(
+        cls, wanted: Reference, file_type: str, settings: Settings, *, is_overwriting: bool, is_removing: bool
+    ) -> CheckpointPull:
         """Return what `wanted` comes to. Raises UsageError for no repository or no type, StorageError for one in the
         way."""
         if not isinstance(wanted, RepoReference) or wanted.quant:
@@ -41,30 +45,25 @@ class CheckpointPull:
         kind = file_type_named(file_type)
         folder = settings.data_dir / "checkpoints" / wanted.repo
         output = settings.models_dir / wanted.repo / f"{wanted.repo.rpartition('/')[2]}-{kind.name}.gguf"
-        if output.exists() and not is_overwriting:
+        if output.exists() and not is_overwriting and not begun_mark(folder, output).exists():
             raise StorageError(f"{output} exists already.", "Pass --overwrite to replace it.")
-        return cls(wanted.repo, kind, folder, output, is_overwriting)
+        return cls(wanted.repo, kind, folder, output, is_overwriting, is_removing)
 
     async def order(self, connection: Connection) -> Order:
         """Return what is to be fetched. Raises as `order_checkpoint` does."""
         return await order_checkpoint(connection, self.repo, self.folder, self.file_type)
 
-    def quantize(self, *, is_removing: bool) -> dict[str, object]:
-        """Make the GGUF and return what became of it, as `localllm quantize --json` says it. Raises as that does."""
+    async def make(self, puller: Puller) -> dict[str, object]:
+        """Fetch and convert it, and return what became of it, as `localllm quantize --json` says it.
+
+        Raises as both do.
+        """
         try:
             self.output.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(f"{self.output.parent} cannot be made: {error.strerror}.", "Check the disk.") from error
+        made: dict[str, object] = {"output": str(self.output)}
         n_threads = os.cpu_count() or 1
         request = JobRequest(str(self.folder), self.file_type.name, str(self.output), n_threads, self.is_overwriting)
-        made = written(request)
-        if is_removing:
-            self._remove()
+        await CheckpointPuller(puller, request, self.is_removing, lambda event: note(event, made)).pull(self.order)
         return made
-
-    def _remove(self) -> None:
-        """Remove the folder, in which only fetched files lie. Raises StorageError."""
-        try:
-            shutil.rmtree(self.folder)
-        except OSError as error:
-            raise StorageError(f"{self.folder} cannot be removed: {error.strerror}.", "Remove it by hand.") from error

@@ -18,14 +18,14 @@ from app.cli.mix_target import Target
 from app.cli.quantize_list import list_types
 from app.terminal import printable
 from quantizer.errors import StorageError, UsageError
-from quantizer.events import Done, Planned, Resumed, Warned
+from quantizer.events import Done, Event, Planned, Resumed, Warned
 from quantizer.file_types import DEFAULT_FILE_TYPE, file_type_named
 from quantizer.shards import unsplit_name
 
 if TYPE_CHECKING:
     from quantizer.job import JobRequest
 
-__all__ = ["quantize", "written"]
+__all__ = ["note", "quantize", "written"]
 
 _GUIDE = "guide"
 _SHARD_HELP = "Split into files of at most SIZE, such as 500M or 2GB, as llama.cpp does."
@@ -167,18 +167,24 @@ def written(request: JobRequest) -> dict[str, object]:
     with JobProgress() as progress:
         for event in run_job(request):
             progress.show(event)
-            match event:
-                case Planned():
-                    result = {**_result(event), "dry_run": False}
-                    _tell(f"Takes {event.n_bytes / 1e9:.3f} GB of disk, all of it beside {event.output}.")
-                case Resumed():
-                    result["resumed_tensors"] = event.n_tensors
-                    _tell(f"Goes on after {event.n_tensors} tensors that a killed run wrote.")
-                case Warned():
-                    _warn(event.text)
-                case Done():
-                    result["elapsed_s"] = round(event.elapsed_s, 2)
+            note(event, result)
+            if isinstance(event, Planned):
+                _tell(f"Takes {event.n_bytes / 1e9:.3f} GB of disk, all of it beside {event.output}.")
     return result
+
+
+def note(event: Event, result: dict[str, object]) -> None:
+    """Add to `result` what a job's `event` tells of its output, and tell people what they should know."""
+    match event:
+        case Planned():
+            result |= {**_result(event), "dry_run": False}
+        case Resumed():
+            result["resumed_tensors"] = event.n_tensors
+            _tell(f"Goes on after {event.n_tensors} tensors that a killed run wrote.")
+        case Warned():
+            _warn(event.text)
+        case Done():
+            result["elapsed_s"] = round(event.elapsed_s, 2)
 
 
 def _result(planned: Planned) -> dict[str, object]:

@@ -60,17 +60,13 @@ async def order_model(
 
 
 async def order_checkpoint(connection: Connection, repo: str, folder: Path, file_type: FileType) -> Order:
-    """Return the checkpoint `repo`, to be made a GGUF of `file_type`; the reason says what disk that takes.
+    """Return the checkpoint `repo`, to be made a GGUF of `file_type`; the reason says how large that will be.
 
     Raises HubError for what cannot be had, CheckpointError for what cannot be converted.
     """
     repository = await ask_repository(connection, repo, "", QUICK_RETRIES)
     files = tuple(repository.remote(file, connection.access, file.path) for file in checkpoint_files(repository))
     outline = outline_of(await ask_config(connection, repo, QUICK_RETRIES), repo)
-    n_fetched = sum(file.n_bytes for file in files)
     n_made = PlannedModel(outline, outline.tensors).quantized(file_type).n_bytes
-    reason = (
-        f"With the {file_type.name} of about {n_made / 1e9:.2f} GB that is made of it, "
-        f"that takes {(n_fetched + n_made) / 1e9:.2f} GB of disk at the most."
-    )
+    reason = f"A {file_type.name} of about {n_made / 1e9:.2f} GB is made of it while it comes."
     return Order(repo, files, folder, reason, lambda config: read_checkpoint(config.parent))

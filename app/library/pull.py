@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from app.library.download.connection import Connection
 from app.library.download.downloader import Downloader, DownloadOptions
@@ -22,7 +22,10 @@ from app.library.remote_file import RemoteFile
 from app.library.staging import Staging, staged
 from quantizer.errors import StorageError
 
-__all__ = ["Puller", "Records"]
+__all__ = ["Fill", "Place", "Puller", "Records"]
+
+Place: TypeAlias = Callable[[Connection], Awaitable[Order]]
+Fill: TypeAlias = Callable[[Connection, Order], Awaitable[Path]]
 
 _N_CHANGES = 3
 
@@ -49,17 +52,21 @@ class Puller:
     report: Report
     is_overwriting: bool = False
 
-    async def pull(self, place: Callable[[Connection], Awaitable[Order]]) -> Path:
-        """Fetch what `place` orders and return the path of its first file; it is asked again when that changes.
+    async def pull(self, place: Place) -> Path:
+        """Fetch what `place` orders and return the path of its first file.
 
         Raises HubError for what cannot be had, StorageError for the disk, and what the order's check does.
         """
+        return await self.attempt(place, self._filled)
+
+    async def attempt(self, place: Place, fill: Fill) -> Path:
+        """Let `fill` bring what `place` orders, which is asked again when that changes. Raises as `fill` does."""
         async with async_http_client(self.options.retry.stall_s) as http:
             connection = Connection(http, self.access)
             for _ in range(_N_CHANGES):
                 order = await place(connection)
                 try:
-                    return await self._filled(connection, order)
+                    return await fill(connection, order)
                 except RemoteChangedError:
                     self.report(Discarded(order.files[0].name, "the hub has another one now"))
         raise HubError("The repository changes faster than it can be fetched.", "Try again later.")
@@ -68,21 +75,28 @@ class Puller:
         first = order.files[0].name
         self.report(Chosen(order.source, first, len(order.files), order.n_bytes, order.reason))
         async with staged(order.folder, [file.name for file in order.files], self.report) as staging:
-            hashes = await self._here_already(staging, order.files)
+            hashes = await self.standing(staging, order.files)
             is_new = hashes is None
             if hashes is None:
                 downloader = Downloader(connection, self.options, self.report)
                 hashes = [await downloader.fetch(file, staging.made(file.name)) for file in order.files]
                 await asyncio.to_thread(staging.publish, order.check)
             for file, found in zip(order.files, hashes, strict=True):
-                if file.digest.kind == "sha256":
+                if is_new:
+                    self.keep_record(staging.target(file.name), file, found)
+                elif file.digest.kind == "sha256":
                     self.records.record(staging.target(file.name), found)
-                if is_new and not file.digest.hex:
-                    self.records.record_origin(staging.target(file.name), file.fingerprint)
             self.report(Done(str(staging.target(first)), order.n_bytes, tuple(hashes), is_new))
             return staging.target(first)
 
-    async def _here_already(self, staging: Staging, files: Sequence[RemoteFile]) -> list[str] | None:
+    def keep_record(self, path: Path, file: RemoteFile, found: str) -> None:
+        """Record what a file that was just placed hashes to, and as what it came. Raises StorageError."""
+        if file.digest.kind == "sha256":
+            self.records.record(path, found)
+        if not file.digest.hex:
+            self.records.record_origin(path, file.fingerprint)
+
+    async def standing(self, staging: Staging, files: Sequence[RemoteFile]) -> list[str] | None:
         """Return the hashes of the files where they stand in the folder, None where they must be fetched.
 
         Raises StorageError for another file in their place that did not come from there.

@@ -22,7 +22,7 @@ from quantizer.errors import ModelFileError
 from quantizer.gate import check
 from quantizer.header import Header, parse_header
 
-__all__ = ["QUICK_RETRIES", "read_remote_model"]
+__all__ = ["QUICK_RETRIES", "RemoteHead", "read_remote_model", "read_up_to"]
 
 QUICK_RETRIES = RetryPolicy(n_attempts=3, longest_wait_s=2.0, most_patience_s=10.0)  # somebody waits for the answer
 _FIRST_BYTES, _MOST_BYTES_AT_ONCE = 512 << 10, 4 << 20
@@ -37,7 +37,7 @@ class _MoreNeededError(Exception):
         self.stop = stop
 
 
-class _Head:
+class RemoteHead:
     """The first bytes of a file of `n_bytes`, as a ByteSource that says when others are wanted."""
 
     def __init__(self, n_bytes: int) -> None:
@@ -75,14 +75,14 @@ async def read_remote_model(
 
 async def _read_header(connection: Connection, file: RemoteFile, policy: RetryPolicy) -> Header:
     """Read as much again as is there until the header is whole: small ones cost little, large ones few requests."""
-    source, head = Source(connection, file), _Head(file.n_bytes)
+    source, head = Source(connection, file), RemoteHead(file.n_bytes)
     stop = min(_FIRST_BYTES, file.n_bytes)
     while True:
         if stop > _MOST_BYTES:
             raise ModelFileError(
                 f"The header of {file.name} is longer than {_MOST_BYTES >> 20} MiB.", "Choose another."
             )
-        await _read_up_to(stop, source, head, file, policy)
+        await read_up_to(stop, source, head, file, policy)
         try:
             return parse_header(head, Path(file.name))
         except _MoreNeededError as more:
@@ -90,7 +90,8 @@ async def _read_header(connection: Connection, file: RemoteFile, policy: RetryPo
             stop = max(more.stop, min(grown, file.n_bytes))
 
 
-async def _read_up_to(stop: int, source: Source, head: _Head, file: RemoteFile, policy: RetryPolicy) -> None:
+async def read_up_to(stop: int, source: Source, head: RemoteHead, file: RemoteFile, policy: RetryPolicy) -> None:
+    """Read on until `head` has `stop` bytes or more. Raises HubError."""
     retries = Retries(policy)
     while len(head.data) < stop:
         try:

@@ -69,6 +69,16 @@ class Staging:
             raise _not_placed(self.folder, error) from error
         self.discard()
 
+    def place(self, name: str) -> None:
+        """Let one file that is whole and right stand under its name, before the others. Raises StorageError."""
+        try:
+            self.target(name).parent.mkdir(exist_ok=True)
+            self.path(name).replace(self.target(name))
+            journal_of(self.path(name)).unlink(missing_ok=True)
+            sync_folder(self.target(name).parent)
+        except OSError as error:
+            raise _not_placed(self.folder, error) from error
+
     def discard(self) -> None:
         """Remove what is left of the fetching. Raises StorageError."""
         try:

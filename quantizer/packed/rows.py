@@ -26,10 +26,11 @@ Rows: TypeAlias = Callable[[int, int], npt.NDArray[Any]]
 
 
 class RowFile:
-    """A file of `n_rows` rows of `row_bytes`; `open_rows` reads what they share."""
+    """A file of `n_rows` rows of `row_bytes`, computed from `parts`; `open_rows` reads what they share."""
 
-    def __init__(self, n_rows: int, row_bytes: int, open_rows: Callable[[], Rows]) -> None:
+    def __init__(self, n_rows: int, row_bytes: int, open_rows: Callable[[], Rows], parts: object) -> None:
         self.n_bytes = n_rows * row_bytes
+        self.parts = parts
         self._row_bytes = row_bytes
         self._open_rows = open_rows
         self._rows: Rows | None = None
@@ -49,11 +50,12 @@ class RowFile:
 def computed(name: str, shape: Dims, open_rows: Callable[[], Rows], stored: str = "F32") -> FileTensor:
     """The weight `name` of `shape` (columns last), whose rows are computed as `stored`.
 
+    `open_rows` is the method of a dataclass that holds the stored tensors.
     Reading it raises CheckpointError where float32 rows are not finite.
     """
     kind = tensor_type_named(stored)
     opened = _finite(name, open_rows) if stored == "F32" else open_rows
-    source = RowFile(math.prod(shape[:-1]), kind.row_bytes(shape[-1]), opened)
+    source = RowFile(math.prod(shape[:-1]), kind.row_bytes(shape[-1]), opened, getattr(open_rows, "__self__", ()))
     return FileTensor(name, tuple(reversed(shape)), kind, source, 0)
 
 

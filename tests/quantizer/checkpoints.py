@@ -31,6 +31,7 @@ class TinyLlama:
     dtype: str = "BF16"
     is_tied: bool = False
     n_shards: int = 1
+    is_in_order: bool = False  # each shard holds what follows the one before, as published ones do
     rope: dict[str, Any] | None = None
     extra_config: dict[str, Any] = field(default_factory=dict)
 
@@ -88,6 +89,10 @@ class TinyLlama:
             for name, shape in shapes.items()
         }
 
+    def _part(self, weights: list[tuple[str, np.ndarray]], shard: int) -> list[tuple[str, np.ndarray]]:
+        first, last = (len(weights) * number // self.n_shards for number in (shard, shard + 1))
+        return weights[first:last] if self.is_in_order else weights[shard :: self.n_shards]
+
     def _write_weights(self, folder: Path) -> None:
         weights = self.weights()
         if self.n_shards == 1:
@@ -96,7 +101,7 @@ class TinyLlama:
         weight_map = {}
         for shard in range(self.n_shards):
             name = f"model-{shard + 1:05d}-of-{self.n_shards:05d}.safetensors"
-            part = dict(list(weights.items())[shard :: self.n_shards])
+            part = dict(self._part(list(weights.items()), shard))
             write_safetensors(folder / name, part, self.dtype)
             weight_map |= dict.fromkeys(part, name)
         (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeAlias
 
 __all__ = [
     "Chosen",
+    "Converting",
     "Discarded",
     "Done",
     "Event",
@@ -85,6 +86,20 @@ class Discarded:
 
 
 @dataclass(frozen=True, slots=True)
+class Converting:
+    """`n_written` of the `n_bytes` of the file `name` stand, which is made of what comes meanwhile.
+
+    What is fetched and what is made take `peak_disk_bytes` of disk at the most.
+    """
+
+    kind: ClassVar[str] = "converting"
+    name: str
+    n_bytes: int
+    n_written: int
+    peak_disk_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """The files stand whole under their names, the first at `path`; `is_new` is False where they did already."""
 
@@ -95,9 +110,9 @@ class Done:
     is_new: bool
 
 
-Event: TypeAlias = Chosen | Waiting | Fetching | Progress | Retrying | Discarded | Done
+Event: TypeAlias = Chosen | Waiting | Fetching | Progress | Retrying | Discarded | Converting | Done
 _KINDS: dict[str, type[Event]] = {
-    kind.kind: kind for kind in (Chosen, Waiting, Fetching, Progress, Retrying, Discarded, Done)
+    kind.kind: kind for kind in (Chosen, Waiting, Fetching, Progress, Retrying, Discarded, Converting, Done)
 }
 Report: TypeAlias = Callable[[Event], None]
 
