@@ -1,4 +1,4 @@
-"""What it gains to convert a checkpoint while it comes: `pull --quantize` beside fetching all of it and converting then.
+"""What it gains to convert a checkpoint while it comes: `pull --quantize` beside fetching it all and converting then.
 
 A random checkpoint in shards comes from the test hub, each connection of which gives so many bytes a second. Prints the
 seconds of both ways, and the most that lay on the disk (polled) beside the peak that was said; then kills the pull at
@@ -117,9 +117,7 @@ def main() -> None:
             after_s = _afterwards(checkpoint, options.type, folder)
             model_bytes = streamed.output.stat().st_size
             print(f"checkpoint {n_bytes / 1e6:.0f} MB in {options.shards} shards, model {model_bytes / 1e6:.0f} MB")
-            print(
-                f"pulled and converted at once: {stream_s:.1f} s with files that go, {keep_s:.1f} s with files that stay"
-            )
+            print(f"pulled and converted at once: {stream_s:.1f} s where files go, {keep_s:.1f} s where they stay")
             print(f"converting alone, afterwards: {after_s:.1f} s")
             for name, library, peak in (("go", streamed, said_bytes), ("stay", kept, kept_bytes)):
                 print(f"disk, files that {name}: said {peak / 1e6:.0f} MB, took {library.most_bytes / 1e6:.0f} MB")
@@ -134,7 +132,7 @@ def main() -> None:
             is_same = outputs == {(folder / "after.gguf").read_bytes()}
             left = [*streamed.left(), *killed.left()]
             print(
-                f"killed until through: the bytes are {'the same' if is_same else 'others'}, left beside: {left or 'none'}"
+                f"killed until through: the bytes are {'the same' if is_same else 'others'}, left: {left or 'nothing'}"
             )
     small = 2_000_000  # the tokenizer, heads and journals
     sys.exit(not is_same or bool(left) or streamed.most_bytes > said_bytes + small)

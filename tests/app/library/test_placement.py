@@ -111,6 +111,17 @@ def test_a_reflink_that_the_disk_refuses_leaves_nothing(tmp_path: Path) -> None:
         assert (tmp_path / "clone.gguf").read_bytes() == source.read_bytes()
 
 
+@pytest.mark.parametrize("platform", ["darwin", "win32"])
+def test_where_the_system_has_no_reflinks_a_model_is_referred_to(
+    tmp_path: Path, models: Path, index: Index, monkeypatch: pytest.MonkeyPatch, platform: str
+) -> None:
+    """Simulated: only that the way is left out, not what another system's links are like."""
+    monkeypatch.setitem(linking._WAYS, "hard link", _refuse)
+    planned = plan_placement(_ref(small_model(tmp_path / "m.gguf")), "", models)
+    monkeypatch.setattr(sys, "platform", platform)
+    assert link_all(planned, index) == linking.REFERENCE
+
+
 def test_all_files_of_a_split_model_are_linked_or_none(
     tmp_path: Path, models: Path, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -40,6 +41,17 @@ def test_the_space_is_taken_before_anything_comes(tmp_path: Path) -> None:
         pass
     with PartialFile(tmp_path / "m", 1 << 20, MARK):
         assert (tmp_path / "m").stat().st_size == 1 << 20
+
+
+def test_a_system_that_cannot_reserve_space_gets_the_length_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Simulated: macOS and Windows have no posix_fallocate."""
+    monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    with PartialFile(tmp_path / "m", 1 << 20, MARK) as partial:
+        assert (tmp_path / "m").stat().st_size == 1 << 20
+        partial.writer((1 << 20) - 3).write(b"end")
+    assert (tmp_path / "m").read_bytes()[-3:] == b"end"
 
 
 def test_a_restart_forgets_for_good(tmp_path: Path) -> None:
