@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.cli.quantize import note
-from app.library.checkpoint_pull import CheckpointPuller, begun_mark
+from app.library.checkpoint_pull import CheckpointPuller, check_free
 from app.library.download.connection import Connection
 from app.library.order import Order, order_checkpoint
 from app.library.pull import Puller
@@ -45,8 +45,7 @@ class CheckpointPull:
         kind = file_type_named(file_type)
         folder = settings.data_dir / "checkpoints" / wanted.repo
         output = settings.models_dir / wanted.repo / f"{wanted.repo.rpartition('/')[2]}-{kind.name}.gguf"
-        if output.exists() and not is_overwriting and not begun_mark(folder, output).exists():
-            raise StorageError(f"{output} exists already.", "Pass --overwrite to replace it.")
+        check_free(folder, output, is_overwriting=is_overwriting)
         return cls(wanted.repo, kind, folder, output, is_overwriting, is_removing)
 
     async def order(self, connection: Connection) -> Order:

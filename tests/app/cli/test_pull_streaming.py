@@ -125,7 +125,7 @@ def test_shards_are_converted_as_they_come_and_go_when_they_are_done_with(pullin
 def test_a_pull_that_is_killed_at_any_moment_goes_on_to_the_same_bytes(pulling: Pulling, expected: bytes) -> None:
     pulling.hub.bytes_per_s = 8 << 20
     n_weights = sum(f.n_bytes for f in pulling.hub.repos["org/check"].files.values() if _is_shard(f.path))
-    for n_lines in (9, 20, 33):
+    for n_lines in (12, 30):
         with pulling.running("--remove-checkpoint") as process:
             pulling.ended(process, signal.SIGKILL, n_lines)
     pulling.hub.bytes_per_s = 0
@@ -164,14 +164,3 @@ def test_a_shard_is_not_read_before_its_hash_is_right(pulling: Pulling, expected
     pulling.hub.injections.clear()
     pulling.finished("--remove-checkpoint")
     assert pulling.output.read_bytes() == expected
-
-
-def test_what_was_killed_while_it_cleared_up_is_cleared_up(pulling: Pulling, expected: bytes) -> None:
-    pulling.finished()
-    folder = pulling.data / "checkpoints" / "org" / "check"
-    (folder / ".fetching").mkdir()
-    (folder / ".fetching" / f"{pulling.output.name}.begun").touch()
-    n_sent = pulling.hub.n_sent()
-    assert pulling.finished("--remove-checkpoint")[-1]["output"] == str(pulling.output)
-    assert pulling.is_clear()
-    assert pulling.hub.n_sent() == n_sent
