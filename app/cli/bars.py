@@ -15,7 +15,6 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
-    TaskID,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
@@ -35,8 +34,6 @@ class Bar(Protocol):
     def end(self) -> None: ...
 
     def update(self, *, n_done: int | None = None, n_total: int | None = None, title: str | None = None) -> None: ...
-
-    def beside(self, *, n_done: int, n_total: int, title: str) -> None: ...
 
     def tell(self, sentence: str) -> None: ...
 
@@ -65,7 +62,6 @@ class _TerminalBar:
             disable=not console.is_terminal,
         )
         self._task = self._progress.add_task(title, total=n_total)
-        self._beside: TaskID | None = None
 
     def begin(self) -> None:
         self._progress.start()
@@ -76,12 +72,6 @@ class _TerminalBar:
     def update(self, *, n_done: int | None = None, n_total: int | None = None, title: str | None = None) -> None:
         description = None if title is None else printable(title)
         self._progress.update(self._task, completed=n_done, total=n_total, description=description)
-
-    def beside(self, *, n_done: int, n_total: int, title: str) -> None:
-        """Keep up with something else that goes on meanwhile, on a second line."""
-        if self._beside is None:
-            self._beside = self._progress.add_task(printable(title), total=n_total)
-        self._progress.update(self._beside, completed=n_done)
 
     def tell(self, sentence: str) -> None:
         """Put a sentence above the bar."""

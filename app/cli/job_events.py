@@ -64,7 +64,6 @@ class EventBar:
         self._speed = Speedometer(now)
         self._said_s = 0.0
         self._is_said = False
-        self._beside = ""
 
     def begin(self) -> None:
         self._say()
@@ -83,11 +82,6 @@ class EventBar:
         if self._now() - self._said_s >= _EVERY_S:
             self._say()
 
-    def beside(self, *, n_done: int, n_total: int, title: str) -> None:
-        """Say with the title how far something else is that goes on meanwhile."""
-        self._beside = f"; {title}: {n_done / n_total:.0%}"
-        self.update()
-
     def tell(self, sentence: str) -> None:
         """Say a sentence beside the bar."""
         self._events.say(event="note", text=sentence)
@@ -98,7 +92,7 @@ class EventBar:
         n_left = None if standing.n_total is None else standing.n_total - standing.n_done
         self._events.say(
             event="step",
-            title=f"{standing.title}{self._beside}",
+            title=standing.title,
             unit=self._unit,
             n_done=standing.n_done,
             n_total=standing.n_total,

@@ -47,11 +47,13 @@ class DownloadProgress(_Shown):
 
     def __init__(self) -> None:
         super().__init__("Asking what there is", None, is_bytes=True)
+        self._is_fetching = False
         self._is_converting = False
 
     def show(self, event: download.Event) -> None:
         """Bring the line up to date, or put a sentence above it."""
         if isinstance(event, download.Fetching | download.Progress):
+            self._is_fetching = event.n_done < event.n_bytes
             self.bar.update(n_total=event.n_bytes, n_done=event.n_done, title=event.name)
         elif isinstance(event, download.Converting):
             self._convert(event)
@@ -59,13 +61,13 @@ class DownloadProgress(_Shown):
             self.bar.tell(sentence)
 
     def _convert(self, event: download.Converting) -> None:
-        """Let a second line keep up with what is made of what comes."""
+        """Say once what disk that takes, and keep up with it while nothing is fetched."""
         if not self._is_converting:
-            self._is_converting = True
-            self.bar.tell(
-                f"{event.name} is made as it comes: {event.peak_disk_bytes / 1e9:.2f} GB of disk at the most."
-            )
-        self.bar.beside(n_done=event.n_written, n_total=event.n_bytes, title=event.name)
+            peak = f"{event.peak_disk_bytes / 1e9:.2f} GB of disk at the most"
+            self.bar.tell(f"{event.name} is made of it as it comes: {peak}.")
+        self._is_converting = True
+        if not self._is_fetching:
+            self.bar.update(n_total=event.n_bytes, n_done=event.n_written, title=event.name)
 
 
 class JobProgress(_Shown):

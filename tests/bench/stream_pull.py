@@ -45,17 +45,19 @@ class Library:
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen([*self._pull, *arguments], env=self._environment, stdout=subprocess.PIPE, text=True)
 
-    def pulled(self, *arguments: str) -> tuple[float, int]:
-        """Pull to the end: the seconds, and the peak of disk that was said."""
+    def pulled(self, *arguments: str) -> tuple[float, float, int]:
+        """Pull to the end: the seconds, those until the last byte came, and the peak of disk that was said."""
         begun_s, over = time.monotonic(), threading.Event()
         watching = threading.Thread(target=self._watch, args=[over])
         watching.start()
         with self.start(*arguments) as process:
-            said = [json.loads(line) for line in process.communicate()[0].splitlines()]
+            assert process.stdout is not None
+            said = [(time.monotonic() - begun_s, json.loads(line)) for line in process.stdout]
         over.set()
         watching.join()
         assert process.returncode == 0
-        return time.monotonic() - begun_s, max(event.get("peak_disk_bytes", 0) for event in said)
+        came_s = max(at_s for at_s, event in said if event["event"] == "progress")
+        return time.monotonic() - begun_s, came_s, max(event.get("peak_disk_bytes", 0) for _, event in said)
 
     def killed(self, after_s: float) -> None:
         with self.start("--remove-checkpoint") as process:
@@ -112,13 +114,13 @@ def main() -> None:
         with HubServer(HubRepo.of("org/check", {path.name: path for path in checkpoint.iterdir()})) as hub:
             hub.bytes_per_s = int(options.megabytes_per_s * 1e6)
             streamed, kept, killed = (Library(hub, folder / name, options.type) for name in ("go", "stay", "kill"))
-            stream_s, said_bytes = streamed.pulled("--remove-checkpoint")
-            keep_s, kept_bytes = kept.pulled()
+            stream_s, _, said_bytes = streamed.pulled("--remove-checkpoint")
+            keep_s, came_s, kept_bytes = kept.pulled()
             after_s = _afterwards(checkpoint, options.type, folder)
             model_bytes = streamed.output.stat().st_size
             print(f"checkpoint {n_bytes / 1e6:.0f} MB in {options.shards} shards, model {model_bytes / 1e6:.0f} MB")
             print(f"pulled and converted at once: {stream_s:.1f} s where files go, {keep_s:.1f} s where they stay")
-            print(f"converting alone, afterwards: {after_s:.1f} s")
+            print(f"one after the other: {came_s:.1f} s until all came, and {after_s:.1f} s to convert it then")
             for name, library, peak in (("go", streamed, said_bytes), ("stay", kept, kept_bytes)):
                 print(f"disk, files that {name}: said {peak / 1e6:.0f} MB, took {library.most_bytes / 1e6:.0f} MB")
             hub.bytes_per_s = 0
