@@ -13,7 +13,7 @@ from quantizer.errors import UserError, kind_of, rebuild
 
 __all__ = ["ENDED", "Job", "JobFailure", "JobKind", "JobState"]
 
-JobKind: TypeAlias = Literal["pull", "quantize", "tune", "judge"]
+JobKind: TypeAlias = Literal["pull", "quantize", "tune", "judge", "bench"]
 JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled", "interrupted", "forgotten"]
 
 ENDED = frozenset({"done", "failed", "cancelled", "interrupted", "forgotten"})

@@ -43,4 +43,5 @@ PLACES = (
         "plan", "Plan", "See where a model goes, how fast that is, and change it", "f7", "tui.screens.plan:PlanScreen"
     ),
     Place("jobs", "Jobs", "Follow, cancel and retry long work", "f8", "tui.screens.jobs:JobsScreen"),
+    Place("metrics", "Metrics", "See what models do, and measure how fast", "f9", "tui.screens.metrics:MetricsScreen"),
 )

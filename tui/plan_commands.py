@@ -1,6 +1,7 @@
 """Everything that the plan screen can be told to do.
 
-Owns names, keys and words. What a command does is a method of the screen, seen here as `PlanActions`.
+Owns names, keys and words. What a command does is a method of the screen, seen here as `PlanActions`. No key comes
+before those of the dials: what was turned before L is to be what L loads.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ PLAN_COMMANDS: CommandTable[Any] = CommandTable(
             title="Load it so",
             tooltip="Load the model as planned here: says what will happen first, and does it at the second time",
             keys="l",
+            has_priority=False,
             is_shown=True,
             run=lambda screen, _: screen.load_so(),
         ),
@@ -42,6 +44,7 @@ PLAN_COMMANDS: CommandTable[Any] = CommandTable(
             title="Planner's own",
             tooltip="Give every dial back to the planner",
             keys="a",
+            has_priority=False,
             is_shown=True,
             run=lambda screen, _: screen.plan_by_itself(),
         ),
@@ -50,6 +53,7 @@ PLAN_COMMANDS: CommandTable[Any] = CommandTable(
             title="Model",
             tooltip="Plan another model: a name, a path, or org/repo:QUANT of the hub before any download",
             keys="m",
+            has_priority=False,
             is_shown=True,
             run=lambda screen, name: screen.ask_for_model(name),
         ),
@@ -58,6 +62,7 @@ PLAN_COMMANDS: CommandTable[Any] = CommandTable(
             title="What if",
             tooltip="Plan for another machine, such as RTX 3060=12GiB; nothing is this machine again",
             keys="w",
+            has_priority=False,
             is_shown=True,
             run=lambda screen, text: screen.ask_for_machine(text),
         ),
@@ -66,6 +71,7 @@ PLAN_COMMANDS: CommandTable[Any] = CommandTable(
             title="Look again",
             tooltip="Look at this machine's memory again and plan anew",
             keys="r",
+            has_priority=False,
             run=lambda screen, _: screen.look_again(),
         ),
     )

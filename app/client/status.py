@@ -16,11 +16,13 @@ __all__ = ["EngineCounters", "ModelStatus", "Occupancy", "PlanBrief", "ServiceSt
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How long somebody waited, in seconds: how often, the median and the 95th percentile; None before the first."""
+    """How long somebody waited, in seconds: how often, the median and the 95th percentile (None before the first), and
+    all of it together."""
 
     n_samples: int
     p50: float | None
     p95: float | None
+    total_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,4 +141,4 @@ def _counters(data: dict[str, Any]) -> EngineCounters:
 
 
 def _spread(data: dict[str, Any]) -> Spread:
-    return Spread(data["count"], data["p50"], data["p95"])
+    return Spread(data["count"], data["p50"], data["p95"], data["sum"])

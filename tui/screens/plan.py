@@ -9,15 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
-from textual import on
+from textual import on, work
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widget import Widget
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
-from textual.worker import Worker
 
 from app.plan_wish import PlanWish
 from app.terminal import printable
@@ -53,7 +51,7 @@ class PlanScreen(PlaceScreen):
     TABLE = PLAN_COMMANDS
     AUTO_FOCUS = ""  # there is no dial before the first plan
     KEYS = Dial.KEYS
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (76, "-usual")]  # noqa: RUF012  (Textual declares it so)
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (76, "-usual")]  # noqa: RUF012 - Textual declares it so
     BINDINGS = PLAN_COMMANDS.bindings()
 
     def __init__(self, resources: Resources) -> None:
@@ -99,7 +97,7 @@ class PlanScreen(PlaceScreen):
             self._show_warnings(f"{what_loading_does(wish, report)} L again does it.")
         else:
             self._is_sure = False
-            _: Worker[None] = self.run_worker(partial(self._reload, wish), group="reload", exclusive=True)
+            self._reload(wish)
 
     def plan_by_itself(self) -> None:
         """Give every dial back to the planner."""
@@ -127,10 +125,9 @@ class PlanScreen(PlaceScreen):
 
     # From dials, remedies and answers to wishes
 
-    @on(Dial.Turned)
-    def _turned(self, event: Dial.Turned) -> None:
+    def _turn(self, dial_id: str, n_steps: int) -> None:
         if self._report is not None:
-            self._change(turned(self._wish, self._report, event.dial_id, event.n_steps))
+            self._change(turned(self._wish, self._report, dial_id, n_steps))
 
     @on(OptionList.OptionSelected, "#remedies")
     def _chose_remedy(self, event: OptionList.OptionSelected) -> None:
@@ -168,10 +165,8 @@ class PlanScreen(PlaceScreen):
             self._show_dials(self._report)
         self._replan()
 
-    def _replan(self) -> None:
-        _: Worker[None] = self.run_worker(self._plan, group="plan", exclusive=True)
-
-    async def _plan(self) -> None:
+    @work(group="plan", exclusive=True)
+    async def _replan(self) -> None:
         """Show what arithmetic says at once, and what llama.cpp says when no key has come for a while."""
         wish, self._wish = self._wish, replace(self._wish, is_fresh=False)
         try:
@@ -184,6 +179,7 @@ class PlanScreen(PlaceScreen):
         except UserError as error:
             self._headline.update(printable(f"No plan: {error}"))
 
+    @work(group="reload", exclusive=True)
     async def _reload(self, wish: PlanWish) -> None:
         connection = self.resources.connection
         try:
@@ -193,7 +189,7 @@ class PlanScreen(PlaceScreen):
             self._show_warnings(str(error))
             return
         await connection.use_model(model_id)
-        self._show_warnings("It is being loaded: Esc goes to the chat.")
+        self.say("It is being loaded: Esc goes to the chat.")
 
     async def _show(self, report: PlanReport) -> None:
         is_new = self._report is None or [d.name for d in self._report.devices] != [d.name for d in report.devices]
@@ -212,7 +208,7 @@ class PlanScreen(PlaceScreen):
     async def _mount_dials(self, report: PlanReport) -> None:
         dials = self.query_one("#dials")
         await dials.remove_children()
-        await dials.mount_all([Dial(state) for state in dials_of(self._wish, report)])
+        await dials.mount_all([Dial(state, self._turn) for state in dials_of(self._wish, report)])
         if self.focused is None:
             self.query(Dial).last().focus()
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.events import Click
-from textual.message import Message
 from textual.widgets import Static
 
 from app.terminal import printable
 from tui.plan_dials import DialState
 
-__all__ = ["Dial"]
+__all__ = ["Dial", "Turn"]
+
+Turn = Callable[[str, int], None]
+"""Takes the id of a dial and by how many steps it was turned. It is called and not posted, so that a key that comes
+after a turn finds it done."""
 
 _LABEL_COLUMNS = 16
 _FAR = 4
@@ -34,16 +37,10 @@ class Dial(Static, can_focus=True):
         Binding(key.key, key.action, key.description, id=key.id, tooltip=key.tooltip, show=False) for key in KEYS
     ]
 
-    @dataclass
-    class Turned(Message):
-        """The dial of this id was turned by so many steps."""
-
-        dial_id: str
-        n_steps: int
-
-    def __init__(self, state: DialState) -> None:
+    def __init__(self, state: DialState, on_turn: Turn) -> None:
         super().__init__(_text(state), markup=False)
         self.state = state
+        self._on_turn = on_turn
 
     def show(self, state: DialState) -> None:
         """Stand at another value."""
@@ -53,7 +50,7 @@ class Dial(Static, can_focus=True):
 
     def action_turn(self, n_steps: int) -> None:
         """Turn it."""
-        self.post_message(self.Turned(self.state.id, n_steps))
+        self._on_turn(self.state.id, n_steps)
 
     def on_click(self, event: Click) -> None:
         """Less on the left half of the value, more on the right one."""

@@ -17,7 +17,7 @@ from app.service.api.access import jobs_of
 from app.service.api.bodies import Body
 from app.service.api.localllm import error_body
 from app.service.body import read_body
-from app.service.jobs.arguments import JudgeArguments, PullArguments, QuantizeArguments, TuneArguments
+from app.service.jobs.arguments import BenchArguments, JudgeArguments, PullArguments, QuantizeArguments, TuneArguments
 from app.service.openapi import takes
 from app.service.streaming import EventStream, JsonBytes, event
 
@@ -56,7 +56,14 @@ class JudgeBody(Body):
     arguments: JudgeArguments
 
 
-_AnyBody: TypeAlias = Annotated[PullBody | QuantizeBody | TuneBody | JudgeBody, Field(discriminator="kind")]
+class BenchBody(Body):
+    """Measure how fast a model answers, in a service of its own."""
+
+    kind: Literal["bench"]
+    arguments: BenchArguments
+
+
+_AnyBody: TypeAlias = Annotated[PullBody | QuantizeBody | TuneBody | JudgeBody | BenchBody, Field(discriminator="kind")]
 
 
 class JobBody(RootModel[_AnyBody]):

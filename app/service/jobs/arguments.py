@@ -11,7 +11,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.job import JobKind
 
-__all__ = ["Arguments", "JudgeArguments", "PullArguments", "QuantizeArguments", "Slot", "TuneArguments"]
+__all__ = [
+    "Arguments",
+    "BenchArguments",
+    "JudgeArguments",
+    "PullArguments",
+    "QuantizeArguments",
+    "Slot",
+    "TuneArguments",
+]
 
 Slot: TypeAlias = Literal["network", "machine"]
 Word: TypeAlias = Annotated[str, Field(strict=True, max_length=4096, pattern=r"^[^\x00]*$")]
@@ -168,6 +176,33 @@ class JudgeArguments(Arguments):
             *_option("--text", self.text),
             *_option("--ctx", self.ctx),
             *_option("--chunks", self.chunks),
+            *_option("--threads", self.threads),
+            *("--", self.model),
+        ]
+
+
+class BenchArguments(Arguments):
+    """`model` is a name, `guide`, or the absolute path of a GGUF; `only` is the work to do, separated by commas."""
+
+    kind = "bench"
+    model: Name
+    only: Word = ""
+    runs: Annotated[int, Field(ge=1, le=100)] = 3
+    ctx: Annotated[int, Field(ge=0, le=1 << 24)] = 0
+    threads: Threads = 0
+
+    @property
+    def title(self) -> str:
+        return f"Measure how fast {self.model} answers"
+
+    def words(self) -> _Words:
+        """Return the command line."""
+        return [
+            "bench",
+            "--json",
+            *_option("--only", self.only),
+            f"--runs={self.runs}",
+            *_option("--ctx", self.ctx),
             *_option("--threads", self.threads),
             *("--", self.model),
         ]

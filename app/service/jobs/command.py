@@ -15,7 +15,14 @@ from app.job import JobKind
 from app.library.model_ref import ModelRef
 from app.library.naming import place_for
 from app.library.resolve import GUIDE, available, named
-from app.service.jobs.arguments import Arguments, JudgeArguments, PullArguments, QuantizeArguments, TuneArguments
+from app.service.jobs.arguments import (
+    Arguments,
+    BenchArguments,
+    JudgeArguments,
+    PullArguments,
+    QuantizeArguments,
+    TuneArguments,
+)
 from app.settings import Settings
 from quantizer.errors import RequestError, UsageError
 from quantizer.file_types import DEFAULT_FILE_TYPE, file_type_named
@@ -24,7 +31,7 @@ from quantizer.shards import unsplit_name
 __all__ = ["JobCommand", "arguments_of", "command_of"]
 
 _KINDS: dict[JobKind, type[Arguments]] = {
-    kind.kind: kind for kind in (PullArguments, QuantizeArguments, TuneArguments, JudgeArguments)
+    kind.kind: kind for kind in (PullArguments, QuantizeArguments, TuneArguments, JudgeArguments, BenchArguments)
 }
 _NEEDS_ROOT = "A service has no current folder."
 
@@ -48,7 +55,7 @@ def command_of(arguments: Arguments, settings: Settings) -> JobCommand:
         match arguments:
             case QuantizeArguments():
                 return _quantizing(arguments, settings)
-            case TuneArguments():
+            case TuneArguments() | BenchArguments():
                 _check_path(arguments.model)
                 return JobCommand(tuple(arguments.words()))
             case JudgeArguments():

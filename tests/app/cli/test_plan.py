@@ -32,7 +32,8 @@ def test_a_plan_is_one_object_with_the_keys_that_programs_know(
     assert list(told) == [*keys, "uncertainty", "curve", "warnings", "remedies"]
     assert told["verdict"] == "fits"
     gpu, host = told["devices"]
-    assert list(gpu) == ["name", "weights_bytes", "kv_bytes", "compute_bytes", "free_bytes", "layers"]
+    sizes = ["weights_bytes", "kv_bytes", "compute_bytes", "free_bytes", "total_bytes"]
+    assert list(gpu) == ["name", *sizes, "bytes_per_s", "kind", "description", "layers"]
     assert (gpu["name"], gpu["layers"], gpu["free_bytes"]) == ("GPU0", 3, 8 * GIB)
     assert gpu["kv_bytes"] == 2 * 64 * 2 * 1024  # two layers of 64 elements in F16, for 1,024 cells
     assert host["layers"] == 0

@@ -7,12 +7,19 @@ from plans import planner_for
 from app.client_fake import ScriptedClient
 from app.plan_wish import PlanWish
 from quantizer.errors import ModelFileError
+from tui.widgets.dial import Dial
 
 
 def scripted(name: str = "gemma-2-9b", machine: str = "RTX 3060 12 GB, 32 GB RAM") -> ScriptedClient:
     client = ScriptedClient()
     client.planner.answer = planner_for(name, machine=machine)
     return client
+
+
+async def sits_at_the_dials(person) -> None:
+    """Go to the plan and wait until the keys go to a dial."""
+    await person.presses("f7")
+    await person._until(lambda: isinstance(person.app.focused, Dial), "no dial has the keys")
 
 
 async def test_a_plan_is_there_on_f7_with_devices_curve_and_ways_out(sitting):
@@ -23,8 +30,7 @@ async def test_a_plan_is_there_on_f7_with_devices_curve_and_ways_out(sitting):
 
 async def test_layers_are_turned_with_the_arrows_and_the_plan_follows(sitting):
     async with sitting(scripted("llama-3.1-8b")) as person:
-        await person.presses("f7")
-        await person.sees("33 of 33, planned")
+        await sits_at_the_dials(person)
         await person.presses("left", "left", "left")
         await person.sees("30 of 33 layers", "here: 30 layers", "30 of 33 layers are on GPUs")
         await person.presses("a")
@@ -34,8 +40,7 @@ async def test_layers_are_turned_with_the_arrows_and_the_plan_follows(sitting):
 async def test_other_dials_are_reached_with_up_and_down(sitting):
     client = scripted("llama-3.1-8b")
     async with sitting(client) as person:
-        await person.presses("f7")
-        await person.sees("33 of 33, planned")
+        await sits_at_the_dials(person)
         await person.presses("up", "up", "right")
         await person.sees("bf16")
         await person.presses("up", "left")
@@ -46,7 +51,7 @@ async def test_other_dials_are_reached_with_up_and_down(sitting):
 async def test_a_way_out_is_taken_with_enter(sitting):
     client = scripted()
     async with sitting(client) as person:
-        await person.presses("f7")
+        await sits_at_the_dials(person)
         await person.sees("--kv q8_0")
         await person.presses("down", "down", "enter")
         await person.sees("q8_0 ▶")
@@ -56,8 +61,7 @@ async def test_a_way_out_is_taken_with_enter(sitting):
 async def test_loading_is_said_before_it_is_done(sitting):
     client = scripted("llama-3.1-8b")
     async with sitting(client) as person:
-        await person.presses("f7")
-        await person.sees("33 of 33, planned")
+        await sits_at_the_dials(person)
         await person.presses("left", "l")
         await person.sees("unloaded and loaded again with", "32 layers on CUDA0", "L again does it")
         assert client.planner.reloads == []
@@ -69,8 +73,7 @@ async def test_loading_is_said_before_it_is_done(sitting):
 async def test_a_change_after_it_was_said_has_to_be_said_anew(sitting):
     client = scripted("llama-3.1-8b")
     async with sitting(client) as person:
-        await person.presses("f7")
-        await person.sees("33 of 33, planned")
+        await sits_at_the_dials(person)
         await person.presses("l", "left", "l")
         await person.sees("32 layers on CUDA0")
     assert client.planner.reloads == []
@@ -79,8 +82,7 @@ async def test_a_change_after_it_was_said_has_to_be_said_anew(sitting):
 async def test_another_machine_can_be_planned_for_and_not_loaded_on(sitting):
     client = scripted("llama-3.1-8b")
     async with sitting(client) as person:
-        await person.presses("f7")
-        await person.sees("33 of 33, planned")
+        await sits_at_the_dials(person)
         await person.presses("w")
         await person.sees("Plan for which machine?")
         await person.pastes("RTX 3060=12GiB, 32GiB@45GB/s")
@@ -117,8 +119,7 @@ async def test_what_stands_in_the_way_of_a_plan_is_said(sitting):
 async def test_a_narrow_terminal_shows_all_of_it_by_going_down(sitting):
     client = scripted()
     async with sitting(client, size=(60, 20)) as person:
-        await person.presses("f7")
-        await person.sees("Layers on CUDA0")
+        await sits_at_the_dials(person)
         await person._until(lambda: client.planner.wishes[-1].is_full, "no full plan was asked for")
         await person.pilot.pause()
         await person.presses("down")

@@ -35,6 +35,7 @@ def command(tmp_path: Path, tiny_model: Path) -> Callable[..., JobCommand]:
         ("quantize", {"source": "guide", "kld": 0.02, "threads": 2, "max_shard_bytes": 9}),
         ("tune", {"model": "--show", "threads": 2}),
         ("judge", {"model": "-h", "against": "--json", "ctx": 128, "chunks": 1}),
+        ("bench", {"model": "--against", "only": "--help", "runs": 2}),
     ],
 )
 def test_every_command_is_one_that_the_command_line_takes_and_no_value_is_an_option(
@@ -89,6 +90,7 @@ def test_a_checkpoint_that_was_fetched_becomes_a_model_of_its_repository(
         ("quantize", {"source": "m-F16", "file_type": "Q99"}),
         ("judge", {"model": "m-F16", "text": "text.txt"}),
         ("tune", {"model": "~/m.gguf"}),
+        ("bench", {"model": "./m.gguf"}),
     ],
 )
 def test_what_means_nothing_to_a_service_is_refused_before_it_starts(

@@ -1,0 +1,78 @@
+"""How long a plan takes after a key: the planner's arithmetic, and the same through the service's planner.
+
+For each outline of tests/offload on three machines, layers and context are turned as the keys of the plan screen do;
+printed are the median and the worst of all turns in milliseconds, without ways out (as after a key) and with them.
+
+    python tests/bench/replan.py [--turns 40]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/offload"), str(ROOT / "tests/quantizer")]
+
+from machines import MACHINES  # noqa: E402
+from model_outlines import OUTLINES, header_of  # noqa: E402
+
+from offload.kv_cache import KvTypes  # noqa: E402
+from offload.machine import Machine  # noqa: E402
+from offload.model import PlannedModel  # noqa: E402
+from offload.plan import PlanQuestion, plan  # noqa: E402
+from offload.plan_json import plan_json  # noqa: E402
+from offload.speed import expected_rates  # noqa: E402
+from quantizer.file_types import file_type_named  # noqa: E402
+
+NAMES = ("RTX 3060 12 GB, 32 GB RAM", "2 × RTX 3090, 64 GB RAM", "processor only, 32 GB")
+
+
+def turns(model: PlannedModel, machine: Machine, n_turns: int) -> Iterator[PlanQuestion]:
+    """Yield questions as keys make them: each other layers on the first GPU, or another context."""
+    n_layers = model.header.integer(f"{model.header.architecture}.block_count") or 1
+    for turn in range(n_turns):
+        layers = {machine.gpus[0].name: turn % n_layers} if machine.gpus and turn % 2 else None
+        yield PlanQuestion(
+            n_ctx=1024 << turn % 5,
+            kv_types=KvTypes(),
+            n_sequences=8,
+            is_fused=bool(machine.gpus),
+            gpu_layers=layers,
+        )
+
+
+def timed_ms(model: PlannedModel, machine: Machine, n_turns: int, *, wants_remedies: bool) -> list[float]:
+    rates, found = expected_rates(machine), []
+    for question in turns(model, machine, n_turns):
+        started_s = time.perf_counter()
+        plan_json(plan(model, question, machine, rates, wants_remedies=wants_remedies))
+        found.append(1000 * (time.perf_counter() - started_s))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, default=40)
+    n_turns = parser.parse_args().turns
+    print(f"{'model':<18} {'machine':<28} {'key: median':>12} {'worst':>7} {'full: median':>13} {'worst':>7}  ms")
+    for name in OUTLINES:
+        header = header_of(name)
+        if header.architecture == "bert":
+            continue
+        model = PlannedModel(header, header.tensors).quantized(file_type_named("Q4_K_M"))
+        for machine_name in NAMES:
+            machine = MACHINES[machine_name]
+            quick, full = (timed_ms(model, machine, n_turns, wants_remedies=wants) for wants in (False, True))
+            print(
+                f"{name:<18} {machine_name:<28} {median(quick):>12.1f} {max(quick):>7.1f}"
+                f" {median(full):>13.1f} {max(full):>7.1f}"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""What the metrics screen makes of counters, runs and jobs, without a screen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.client import EngineCounters, Job, MeasuredRun, ModelStatus, Occupancy, PlanBrief, ServiceStatus, Spread
+from app.client_fake import READY
+from app.job import JobFailure
+from tui.bench_words import bench_runs, compared_lines, run_line
+from tui.metrics_log import MetricsLog
+from tui.metrics_words import history_lines, model_lines
+from tui.sparkline import sparkline
+
+NO_WAIT = Spread(0, None, None)
+
+
+def counters(n_output: int = 0, n_prompt: int = 0, cached: float = 0.0, first: Spread = NO_WAIT) -> EngineCounters:
+    return EngineCounters(
+        n_finished=1,
+        n_prompt_tokens=n_prompt,
+        n_output_tokens=n_output,
+        cached_share=cached,
+        prefill_tokens_per_s=900.0,
+        decode_tokens_per_s=48.0,
+        n_drafted_tokens=0,
+        n_accepted_tokens=0,
+        first_token_s=first,
+        inter_token_s=NO_WAIT,
+    )
+
+
+def status(found: EngineCounters | None, **changes: Any) -> ServiceStatus:
+    model = replace(READY, counters=found, occupancy=Occupancy(1, 0, 300, 2048) if found else None, n_bytes=400 << 20)
+    return ServiceStatus(version="1", default_model="guide", models=(replace(model, **changes),))
+
+
+def test_rates_are_what_came_between_two_looks() -> None:
+    log = MetricsLog()
+    log.take(status(counters(100, 1000, 0.5, Spread(2, 0.2, 0.3, 0.5))), 10.0)
+    log.take(status(counters(124, 1200, 0.5, Spread(4, 0.2, 0.3, 0.9))), 10.5)
+    (sample,) = log.samples("guide")
+    assert sample.output_tps == pytest.approx(48.0)
+    assert sample.first_token_s == pytest.approx(0.2)
+    assert sample.cached_share == pytest.approx(0.5)
+
+
+def test_where_nothing_began_there_is_nothing_to_be_told_of_waits_and_hits() -> None:
+    log = MetricsLog()
+    for at_s in (1.0, 1.5):
+        log.take(status(counters(7, 70, 0.2)), at_s)
+    (sample,) = log.samples("guide")
+    assert (sample.output_tps, sample.first_token_s, sample.cached_share) == (0.0, None, None)
+
+
+def test_a_new_worker_begins_at_zero_and_makes_no_negative_rate() -> None:
+    log = MetricsLog()
+    for at_s, found in enumerate((counters(100), counters(3), counters(9))):
+        log.take(status(found), float(at_s))
+    assert [sample.output_tps for sample in log.samples("guide")] == [6.0]
+
+
+def test_what_loads_or_is_gone_has_no_samples() -> None:
+    log = MetricsLog()
+    log.take(status(counters(1)), 0.0)
+    log.take(status(None), 1.0)
+    log.take(status(counters(5)), 2.0)
+    assert log.samples("guide") == ()
+    log.take(status(counters(6)), 3.0)
+    assert len(log.samples("guide")) == 1
+    log.take(ServiceStatus(version="1", default_model="", models=()), 4.0)
+    assert log.samples("guide") == ()
+
+
+def test_two_minutes_are_kept_and_no_more() -> None:
+    log = MetricsLog()
+    for look in range(500):
+        log.take(status(counters(look)), look / 2)
+    assert len(log.samples("guide")) == 240
+
+
+@pytest.mark.parametrize(
+    ("values", "most", "drawn"),
+    [([], None, ""), ([0, 0], None, "▁▁"), ([0, 4, 8], None, "▁▅█"), ([1, None, 1], 2.0, "▅ ▅"), ([9.0], 3.0, "█")],
+)
+def test_a_sparkline_shows_shares_of_its_most_and_gaps(values: list[float], most: float | None, drawn: str) -> None:
+    assert sparkline(values, 8, most) == drawn
+
+
+def test_a_sparkline_shows_the_newest_where_room_is_short() -> None:
+    assert sparkline([8, 0, 0], 2) == "▁▁"
+    assert sparkline([1.0], 0) == sparkline([1.0], -3) == ""
+
+
+@pytest.mark.parametrize("n_columns", [57, 77, 117])
+def test_lines_of_a_model_fit_into_their_room(n_columns: int) -> None:
+    log = MetricsLog()
+    for look in range(200):
+        log.take(status(counters(look * 1000, look * 10, 0.5, Spread(look, 0.2, 0.4, look / 5))), look / 2)
+    lines = model_lines(status(counters(1)).models[0], log.samples("guide"), n_columns)
+    assert [line.split()[0] for line in lines[1:]] == ["tok/s", "first", "cache", "memory", "KV"]
+    assert max(len(line) for line in lines[1:]) <= n_columns
+
+
+def test_a_model_that_loads_is_one_line_and_a_split_one_says_so() -> None:
+    brief = PlanBrief(verdict="partial", n_on_gpus=20, n_layers=33, warning="", first_remedy="")
+    model: ModelStatus = status(None, state="loading", plan=brief).models[0]
+    assert model_lines(model, (), 80) == ["guide · loading · 20 of 33 layers on GPUs"]
+
+
+def test_history_is_of_answers_and_says_since_when() -> None:
+    runs = [
+        MeasuredRun(kind="decode", depth=512, tps=tps, gpu_layers=0, at_s=at_s)
+        for tps, at_s in ((40.0, 0.0), (48.0, 1.7e9), (50.0, 1.7e9))
+    ]
+    prompt = replace(runs[0], kind="prefill", tps=900.0)
+    (line,) = history_lines([*runs, prompt], 100)
+    assert line.startswith("3 answers since 2023-11-1")
+    assert "median 48 tok/s, last 50" in line
+    assert "No answer" in history_lines([prompt], 80)[0]
+
+
+def bench(number: int, decode: float, **changes: Any) -> Job:
+    measured = [
+        {"work": "decode", "case": "depth 0", "unit": "tok/s", "median": decode},
+        {"work": "turns", "case": "next", "unit": "ms", "median": 8000 / decode},
+    ]
+    result = {"results": [{"measurements": measured}], "rooflines": [{"share": 0.81}]}
+    job = Job(
+        id=str(number),
+        kind="bench",
+        title="",
+        arguments={"model": "guide"},
+        created_s=1.7e9 + number,
+        state="done",
+        result=result,
+    )
+    return replace(job, **changes)
+
+
+def test_runs_are_the_jobs_that_measure_the_newest_first() -> None:
+    jobs = (bench(1, 40.0), replace(bench(2, 40.0), kind="pull"), bench(3, 48.0))
+    assert [job.id for job in bench_runs(jobs)] == ["3", "1"]
+
+
+def test_a_run_tells_its_speed_and_roofline_or_what_became_of_it() -> None:
+    assert run_line(bench(1, 40.0)).endswith("guide: answers 40 tok/s, 81% of what memory allows")
+    assert run_line(bench(1, 40.0, state="running", result=None)).endswith("guide: is measured now")
+    failure = JobFailure("EngineError", "It died.", "")
+    assert run_line(bench(1, 40.0, state="failed", result=None, error=failure)).endswith("failed. It died.")
+    assert run_line(bench(1, 40.0, result={"results": []})).endswith("nothing could be measured")
+
+
+def test_two_runs_are_compared_by_what_is_better_of_each_figure() -> None:
+    decode, turns = compared_lines(bench(1, 40.0), bench(2, 80.0))
+    assert decode.split()[-2:] == turns.split()[-2:] == ["2.00", "×"]
+    assert compared_lines(bench(1, 40.0), bench(2, 40.0, result={})) == ["These two measured nothing in common."]
