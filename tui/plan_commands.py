@@ -21,9 +21,9 @@ class PlanActions(Protocol):
 
     def plan_by_itself(self) -> None: ...
 
-    def ask_for_model(self, name: str) -> None: ...
+    def ask_for_model(self) -> None: ...
 
-    def ask_for_machine(self, text: str) -> None: ...
+    def ask_for_machine(self) -> None: ...
 
     def look_again(self) -> None: ...
 
@@ -55,7 +55,7 @@ PLAN_COMMANDS: CommandTable[Any] = CommandTable(
             keys="m",
             has_priority=False,
             is_shown=True,
-            run=lambda screen, name: screen.ask_for_model(name),
+            run=lambda screen, _: screen.ask_for_model(),
         ),
         Command[PlanActions](
             id="plan-machine",
@@ -64,7 +64,7 @@ PLAN_COMMANDS: CommandTable[Any] = CommandTable(
             keys="w",
             has_priority=False,
             is_shown=True,
-            run=lambda screen, text: screen.ask_for_machine(text),
+            run=lambda screen, _: screen.ask_for_machine(),
         ),
         Command[PlanActions](
             id="plan-look",

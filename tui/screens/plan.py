@@ -25,8 +25,8 @@ from tui.plan_commands import PLAN_COMMANDS
 from tui.plan_dials import dials_of, turned
 from tui.plan_words import headline, machine_text, remedy_text, what_loading_does
 from tui.resources import Resources
+from tui.screens.ask_line import AskLine
 from tui.screens.place_screen import PlaceScreen
-from tui.screens.text_question import TextQuestion
 from tui.widgets.dial import Dial
 from tui.widgets.plan_panels import DeviceBars, SpeedCurve
 
@@ -103,20 +103,16 @@ class PlanScreen(PlaceScreen):
         """Give every dial back to the planner."""
         self._change(PlanWish(model=self._wish.model, vram=self._wish.vram, ram=self._wish.ram))
 
-    def ask_for_model(self, name: str) -> None:
-        """Plan the model called `name`, or ask which."""
-        if name:
-            self._use_model(name)
-        else:
-            self.app.push_screen(TextQuestion("Plan which model?", _ABOUT_MODELS, self._wish.model), self._use_model)
+    def ask_for_model(self) -> None:
+        """Ask which model is to be planned."""
+        value = self._wish.model
+        self.app.push_screen(AskLine("Plan which model?", self._use_model, value=value, explanation=_ABOUT_MODELS))
 
-    def ask_for_machine(self, text: str) -> None:
-        """Plan for the machine that `text` describes, or ask which."""
-        if text:
-            self._use_machine(text)
-        else:
-            given = ", ".join(filter(None, (*self._wish.vram, self._wish.ram)))
-            self.app.push_screen(TextQuestion("Plan for which machine?", _ABOUT_MACHINES, given), self._use_machine)
+    def ask_for_machine(self) -> None:
+        """Ask for which machine is to be planned."""
+        value = ", ".join(filter(None, (*self._wish.vram, self._wish.ram)))
+        about = _ABOUT_MACHINES
+        self.app.push_screen(AskLine("Plan for which machine?", self._use_machine, value=value, explanation=about))
 
     def look_again(self) -> None:
         """Look at this machine's memory again."""
@@ -144,17 +140,15 @@ class PlanScreen(PlaceScreen):
             self.app.copy_to_clipboard(printable(remedy.what))
             self.say(f"Nothing here can do that; copied: {remedy.what}")
 
-    def _use_model(self, name: str | None) -> None:
-        if name is not None:
-            self._n_fitting = None
-            self._change(PlanWish(model=name, vram=self._wish.vram, ram=self._wish.ram))
+    async def _use_model(self, name: str) -> None:
+        self._n_fitting = None
+        self._change(PlanWish(model=name.strip(), vram=self._wish.vram, ram=self._wish.ram))
 
-    def _use_machine(self, text: str | None) -> None:
-        if text is not None:
-            parts = [part.strip() for part in text.split(",") if part.strip()]
-            vram = tuple(part for part in parts if "=" in part)
-            ram = next((part for part in parts if "=" not in part), "")
-            self._change(replace(self._wish, vram=vram, ram=ram, gpu_layers=None))
+    async def _use_machine(self, text: str) -> None:
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        vram = tuple(part for part in parts if "=" in part)
+        ram = next((part for part in parts if "=" not in part), "")
+        self._change(replace(self._wish, vram=vram, ram=ram, gpu_layers=None))
 
     # Plans
 

@@ -97,7 +97,8 @@ async def test_another_machine_can_be_planned_for_and_not_loaded_on(sitting):
 async def test_another_model_is_asked_for_by_name(sitting):
     client = scripted("llama-3.1-8b")
     async with sitting(client) as person:
-        await person.presses("f7", "m")
+        await sits_at_the_dials(person)
+        await person.presses("m")
         await person.sees("Plan which model?")
         await person.pastes("org/repo:Q4_K_M")
         await person.presses("enter")
