@@ -40,7 +40,8 @@ async def open_service(settings: Settings, model: str | None = None) -> AsyncIte
     A service of our own begins to load `model` (or the settings' model) at once and ends with this context, or with
     this process however that ends, unless the client told it to stay; one that was found is left as it is, and stays
     as long as this context where another face told it to stay for its jobs. Raises ServiceError when none can be
-    started, and the service's own error when it refuses the model.
+    started, and the service's own error when it refuses the settings; a model that is missing or refused is an error
+    of `load_model`.
     """
     wanted = replace(settings, model=portable(model or settings.model))
     if await _answers(settings.url, own_key(settings)):

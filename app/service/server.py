@@ -22,17 +22,19 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from app.engine.template_process import TemplateProcess
-from app.library.resolve import resolve
-from app.service.attachments import read_attachments
+from app.library.model_ref import ModelRef
+from app.library.resolve import GUIDE, resolve
+from app.service.attachments import NOTHING_ATTACHED, Attachments, read_attachments
 from app.service.departure import Departure
 from app.service.guard import GuardPolicy, policy_of
 from app.service.jobs.jobs import Jobs
 from app.service.listening import listen, listen_for_clients
-from app.service.model_file import read_model_file
+from app.service.model_file import ModelFile, read_model_file
 from app.service.models import ModelManager, worker_command
 from app.service.person import Person, settle
 from app.service.supervisor import Supervisor
 from app.settings import Settings
+from quantizer.errors import ModelFileError
 
 __all__ = ["Announce", "serve"]
 
@@ -50,16 +52,15 @@ def serve(settings: Settings, announce: Announce, person: Person | None = None) 
 
     `announce(url, model_id, ports)` is called when requests are taken, `ports` being those of clients that are listened
     on too. Raises ServiceError when the port is in use, UsageError for settings that make no sense, ModelFileError when
-    the model is not there or is refused; all before any loading. UnfitError where the person says no.
+    the model is not there or is refused (a face that owns it is told when it asks for the model); all before any
+    loading. UnfitError where the person says no.
     """
     policy = policy_of(settings)
     command = worker_command(settings)
     with ExitStack() as stack:
         listener = stack.enter_context(listen(settings.host, settings.port, or_any=person is None))
         others = listen_for_clients(settings.host, stack) if settings.also else {}
-        ref = resolve(settings.model, settings)
-        file = read_model_file(ref.path)
-        attached = read_attachments(settings, ref.path)
+        ref, file, attached = _default_model(settings, is_owned=person is None)
         url = replace(settings, port=listener.getsockname()[1]).url
 
         async def run() -> None:
@@ -82,6 +83,22 @@ def serve(settings: Settings, announce: Announce, person: Person | None = None) 
                 await _serve_beside(server, sockets, model.engine, person)
 
         _without_reraised_signals(lambda: asyncio.run(run()))
+
+
+def _default_model(settings: Settings, *, is_owned: bool) -> tuple[ModelRef, ModelFile, Attachments]:
+    """Return the model that requests get which name none: that of the settings.
+
+    Of a service that a face owns it is the guide where that one is missing or refused: the face asks for its model by
+    name and hears why it cannot have it, and everything else is there. Raises ModelFileError.
+    """
+    try:
+        ref = resolve(settings.model, settings)
+        return ref, read_model_file(ref.path), read_attachments(settings, ref.path)
+    except ModelFileError:
+        if not is_owned or settings.model == GUIDE:
+            raise
+        ref = resolve(GUIDE, settings)
+        return ref, read_model_file(ref.path), NOTHING_ATTACHED
 
 
 async def _serve_beside(server: _Server, sockets: list[socket.socket], engine: Supervisor, person: Person) -> None:

@@ -85,9 +85,10 @@ async def test_a_face_that_finds_a_service_which_stays_keeps_it(settings: Settin
 async def test_what_the_service_refuses_is_raised_as_itself(settings: Settings, tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_text("no model")
-    with pytest.raises(ModelFileError, match="not a GGUF"):
-        async with open_service(settings, str(broken)):
-            pass
+    async with open_service(settings, str(broken)) as client:
+        with pytest.raises(ModelFileError, match="not a GGUF"):
+            await load_model(client, str(broken))
+        assert (await load_model(client, "")).id == "guide"  # what is there to talk with meanwhile
 
 
 async def test_a_model_that_fits_in_part_is_loaded_after_a_yes_and_not_before(settings: Settings) -> None:

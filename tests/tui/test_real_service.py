@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -76,9 +77,16 @@ async def test_person_chats_stops_survives_a_dead_worker_and_leaves_nothing_runn
     assert set(_descendants()) <= before
 
 
-async def test_model_that_is_not_there_is_an_error_before_the_first_question(settings, tmp_path, meet):
+async def test_model_that_is_missing_is_said_and_another_can_be_chosen(settings, tmp_path, meet):
     missing = str(tmp_path / "missing.gguf")
-    connection = Connection(local_service(Settings(engine="fake", port=0, model=missing, cache_dir=tmp_path)), missing)
-    async with connection, LocalllmApp(connection).run_test(size=(80, 24)) as pilot:
-        await meet(pilot).sees("No answer", "missing.gguf", "not available")
-    assert isinstance(connection.state.error, ModelFileError)
+    connection = Connection(local_service(replace(settings, model=missing)), missing)
+    async with connection, LocalllmApp(connection, settings=settings).run_test(size=(100, 30)) as pilot:
+        person = meet(pilot)
+        await person.sees("No answer", "missing.gguf", "F6 shows the models that are here", "not available")
+        assert isinstance(connection.state.error, ModelFileError)
+        await person.presses("f6")
+        await person.sees("guide", "Enter talks with it.")
+        await person.presses("enter")
+        await person.sees("guide · ready")
+        await person.presses("f2")
+        await person.sees("tok/s", "first token")

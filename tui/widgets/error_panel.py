@@ -5,11 +5,15 @@ from __future__ import annotations
 from textual.widgets import Static
 
 from app.terminal import printable
-from quantizer.errors import ContextOverflowError, UserError
+from quantizer.errors import ContextOverflowError, ModelFileError, UnfitError, UserError
 
 __all__ = ["ErrorPanel"]
 
-_KEYS: dict[type[UserError], str] = {ContextOverflowError: "Ctrl+N starts a new chat."}
+_KEYS: dict[type[UserError], str] = {
+    ContextOverflowError: "Ctrl+N starts a new chat.",
+    ModelFileError: "F6 shows the models that are here; Ctrl+R tries again.",
+    UnfitError: "F6 shows other models; Ctrl+R tries again.",
+}
 _OTHER_KEYS = "Ctrl+R tries again."
 
 
