@@ -16,8 +16,10 @@ from app.library.elsewhere import elsewhere
 from app.library.folder import here_since_ns, model_paths, repo_of
 from app.library.ids import id_of, ids_of
 from app.library.model_ref import ModelRef
+from app.library.reference import RepoReference
 from app.settings import Settings
-from quantizer.errors import ModelFileError
+from quantizer.errors import ModelFileError, UsageError
+from quantizer.shards import unsplit_name
 
 __all__ = [
     "BUILT_IN",
@@ -114,6 +116,7 @@ _MATCHERS: tuple[Callable[[ModelRef, str], bool], ...] = (
     lambda ref, name: ref.repo.lower() == name,
     lambda ref, name: ref.repo.lower().rpartition("/")[2] == name,
     lambda ref, name: ref.served_as.lower().partition(":")[0] == name,
+    lambda ref, name: ref.path.stem.lower() == name.replace(":", "-"),  # where NAME:TAG is placed
 )
 
 
@@ -121,7 +124,26 @@ def _matching(name: str, refs: Iterable[ModelRef]) -> list[ModelRef]:
     """The models that fit `name` in the most exact way that any does."""
     refs, wanted = list(refs), name.lower().removesuffix(":latest")
     found = ([ref for ref in refs if matches(ref, wanted)] for matches in _MATCHERS)
-    return next(filter(None, found), [])
+    return next(filter(None, found), []) or _pulled_as(wanted, refs)
+
+
+def _pulled_as(name: str, refs: Iterable[ModelRef]) -> list[ModelRef]:
+    """The models that `localllm pull NAME` fetches, with a quantization too: clients ask for them by the same words."""
+    from app.library.catalogue import wanted_by
+
+    try:
+        wanted = wanted_by(name, "")
+    except UsageError:
+        return []
+    if not isinstance(wanted, RepoReference):
+        return []
+    repo, endings = wanted.repo.lower(), (f"-{wanted.quant.lower()}", f".{wanted.quant.lower()}")
+    fetched = [ref for ref in refs if ref.repo.lower() == repo]
+    return [ref for ref in fetched if not wanted.quant or _whole_stem(ref.path).endswith(endings)]
+
+
+def _whole_stem(path: Path) -> str:
+    return unsplit_name(path.name).lower().removesuffix(".gguf")
 
 
 def _guide() -> tuple[ModelRef, ...]:

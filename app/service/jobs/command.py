@@ -82,6 +82,8 @@ def _quantizing(arguments: QuantizeArguments, settings: Settings) -> JobCommand:
         name = f"{_stem(source)}-{arguments.target or DEFAULT_FILE_TYPE}"
         made = ModelRef(name, Path(f"{name}.gguf"), source.repo)
         wanted = str(place_for(made, wanted, settings.models_dir))
+    elif not wanted.endswith(".gguf"):  # whoever may start jobs shall not replace files of any kind
+        raise RequestError(f"{wanted} is no name for a model.", "Give a path that ends in .gguf.")
     path = GUIDE if source.id == GUIDE else str(source.path)
     return JobCommand(tuple(arguments.words(path, wanted)), Path(wanted).parent)
 

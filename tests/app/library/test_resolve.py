@@ -31,6 +31,25 @@ def test_a_repo_with_several_files_is_ambiguous_and_they_are_listed(settings: Se
         resolve("bartowski/Qwen-GGUF", settings)
 
 
+@pytest.mark.parametrize("name", ["hf.co/bartowski/Qwen-GGUF:Q8", "bartowski/qwen-gguf:q8", "Qwen:q8:latest"])
+def test_a_model_is_found_by_the_words_that_fetched_it_and_as_clients_put_tags(settings: Settings, name: str) -> None:
+    assert resolve(name, settings).id == "qwen-q8"
+
+
+def test_a_model_of_the_catalogue_is_found_by_the_name_that_fetched_it(settings: Settings) -> None:
+    fetched = settings.models_dir / "ggml-org" / "gpt-oss-20b-GGUF" / "mxfp4.gguf"
+    fetched.parent.mkdir(parents=True)
+    fetched.write_bytes(b"GGUF")
+    assert resolve("gpt-oss-20b", settings).path == fetched
+    assert resolve("gpt-oss-20b:latest", settings).path == fetched
+
+
+@pytest.mark.parametrize("name", ["bartowski/Qwen-GGUF:8", "bartowski/Qwen-GGUF:Q2_K", "gpt-oss-120b"])
+def test_what_was_not_fetched_is_not_found_by_what_would_fetch_it(settings: Settings, name: str) -> None:
+    with pytest.raises(UnknownModelError):
+        resolve(name, settings)
+
+
 def test_two_files_of_one_name_are_told_apart_by_their_repo(settings: Settings) -> None:
     other = settings.models_dir / "you" / "solo" / "solo.gguf"
     other.parent.mkdir(parents=True)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import ollama
 import pytest
-from gguf_files import tiny_llama
 from running import RunningService
 
 sys.path[:0] = [str(Path(__file__).parents[2] / "library")]
@@ -21,8 +20,8 @@ MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubServer]:
-    model = tiny_llama(tmp_path_factory.mktemp("m") / "tiny.gguf").read_bytes()
+def hub(tiny_model: Path) -> Iterator[HubServer]:
+    model = tiny_model.read_bytes()
     repos = {
         "org/small": {"small-Q4_0.gguf": model},
         "org/large": {"large-Q8_0.gguf": model + bytes(3 * MIB)},
@@ -63,12 +62,18 @@ def test_a_pull_tells_what_ollama_tells_and_the_model_is_here(client: ollama.Cli
     assert {part.status for part in pulling} == {f"pulling {file.sha256[:12]}"}
     assert {(part.digest, part.total) for part in pulling} == {(f"sha256:{file.sha256}", file.n_bytes)}
     assert pulling[-1].completed == file.n_bytes
-    assert any("two-Q4_0" in str(name) for name in names(client))
+    assert "two:q4_0" in names(client)
 
 
 def test_a_pull_that_is_not_streamed_waits_for_the_end(client: ollama.Client, data: Path) -> None:
     assert client.pull("org/small").status == "success"
     assert (data / "data" / "models" / "org" / "small" / "small-Q4_0.gguf").is_file()
+
+
+def test_a_model_is_asked_for_by_the_words_that_pulled_it(client: ollama.Client) -> None:
+    for name in ("hf.co/org/two:Q4_0", "org/two:q4_0", "two:q4_0"):
+        assert client.show(name).modelinfo
+    assert client.generate("hf.co/org/two:Q4_0", "hello", options={"num_predict": 2}).response
 
 
 def test_what_is_here_and_comes_from_nowhere_needs_no_pull(client: ollama.Client) -> None:
@@ -108,6 +113,7 @@ def test_a_model_is_copied_quantized_and_deleted(client: ollama.Client, data: Pa
     with pytest.raises(ollama.ResponseError, match="exists already") as twice:
         client.copy("tiny", "mine:first")
     assert twice.value.status_code == 409
+    assert client.show("mine:first").details == client.show("tiny").details
     assert str(data) not in twice.value.error
     assert client.create("second", from_="tiny").status == "success"
     *course, last = client.create("smaller:q8", from_="tiny", quantize="q8_0", stream=True)
@@ -115,7 +121,7 @@ def test_a_model_is_copied_quantized_and_deleted(client: ollama.Client, data: Pa
     assert course[-1].status == "quantizing to Q8_0"
     made = data / "data" / "models" / "local"
     assert {path.name for path in made.glob("*/*")} == {"mine-first.gguf", "second.gguf", "smaller-q8.gguf"}
-    for name in ("mine-first", "second", "smaller-q8"):
+    for name in ("mine:first", "second", "smaller:q8"):
         client.delete(name)
     assert list(made.glob("*/*")) == []
     with pytest.raises(ollama.ResponseError, match="not found") as gone:

@@ -87,6 +87,7 @@ def test_a_checkpoint_that_was_fetched_becomes_a_model_of_its_repository(
         ("quantize", {"source": "./m.gguf"}),
         ("quantize", {"source": "m-F16", "output": "../../x"}),
         ("quantize", {"source": "m-F16", "output": "a/b/c/d"}),
+        ("quantize", {"source": "m-F16", "output": "/home/me/.profile", "overwrite": True}),
         ("quantize", {"source": "m-F16", "file_type": "Q99"}),
         ("judge", {"model": "m-F16", "text": "text.txt"}),
         ("tune", {"model": "~/m.gguf"}),
