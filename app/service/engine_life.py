@@ -73,6 +73,7 @@ class EngineLife(ABC):
         self._n_uses = 0
         self._is_wanted = False  # by somebody who does not wait for it
         self._is_admitted = False
+        self._is_stopped = False
         self._open = asyncio.Event()
         self._open.set()
 
@@ -187,13 +188,15 @@ class EngineLife(ABC):
                 self._tell_rest()
 
     async def stop(self) -> None:
-        """End the worker; what is under way fails."""
+        """End the worker for good; what is under way fails, and so does what comes later."""
+        self._is_stopped = True
         if self._life is not None:
             if self.status.state != "unloaded":  # else it ends already
                 self._life.cancel()
             await asyncio.wait({self._life, *([self._ending] if self._ending else [])})
-        self._settled.set()
-        self._fail_mail("", EngineError("The model was unloaded.", "Send the request again."))
+        gone = EngineError("The model was unloaded.", "Send the request again.")
+        self._fail_mail("", gone)
+        self._settle_failed(gone)
 
     def _send(self, frame: Frame) -> None:
         if self._worker is not None:
@@ -201,7 +204,7 @@ class EngineLife(ABC):
 
     def _start(self, when_unfit: WhenUnfit | None = None) -> None:
         is_alive = self._life is not None and not self._life.done() and self.status.state != "unloaded"
-        if not is_alive and not self._limit.is_reached:
+        if not is_alive and not self._limit.is_reached and not self._is_stopped:
             if when_unfit is not None:
                 self._config = replace(self._config, when_unfit=when_unfit)
             self._begin_loading()

@@ -10,16 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from app.durations import seconds_of
 from app.engine.frames import EngineConfig, WhenUnfit
 from app.engine.request import Request
-from app.engine.rpc import endpoints_of
 from app.library.model_ref import ModelRef
 from app.processes import python_module
 from app.service.admission import Admission
 from app.service.anticipation import Anticipation
 from app.service.attachments import NOTHING_ATTACHED, Attachments
 from app.service.engine_life import Watcher
+from app.service.engine_settings import engine_config, keep_alive_s
 from app.service.idle_tuning import IdleTuning
 from app.service.keep_alive import KeepAlive
 from app.service.memory import MachineMemory, Memory
@@ -30,54 +29,9 @@ from app.service.shelf import Shelf, as_served
 from app.service.supervisor import Supervisor
 from app.service.tools.offer import NO_TOOLS, Offer
 from app.settings import Settings
-from quantizer.errors import RequestError, UsageError
+from quantizer.errors import RequestError
 
-__all__ = ["ModelManager", "worker_command"]
-
-# What can run a model: the arguments of its worker. The fake one needs no native code; its answers are random letters.
-_ENGINES: Mapping[str, tuple[str, ...]] = {
-    "llama": (),
-    "fake": ("--fake", "--fake-step-ms", "5"),
-    "fake-unfit": ("--fake", "--fake-unfit"),
-}
-
-
-def worker_command(settings: Settings) -> list[str]:
-    """Return the command line of an engine worker. Raises UsageError for an engine that does not exist."""
-    if settings.engine not in _ENGINES:
-        raise UsageError(f"There is no engine {settings.engine!r}.", f"Known: {', '.join(_ENGINES)}.")
-    return python_module("app.engine.worker", *_ENGINES[settings.engine])
-
-
-def keep_alive_s(settings: Settings) -> float | None:
-    """Return how long an idle model stays that a request has loaded, None for good. Raises UsageError."""
-    try:
-        return seconds_of(settings.keep_alive)
-    except RequestError as error:
-        raise UsageError(f"keep_alive is {settings.keep_alive!r}.", error.remedy) from None
-
-
-def _config(settings: Settings, attached: Attachments) -> EngineConfig:
-    return EngineConfig(
-        n_ctx=settings.ctx,
-        kv_type=settings.kv_type,
-        context_shift=settings.context_shift,
-        n_threads=settings.threads,
-        n_sequences=settings.parallel,
-        uses_gpu=settings.gpu,
-        rpc=endpoints_of(settings.rpc),
-        lora=attached.lora,
-        control_vectors=attached.control_vectors,
-        draft_path=attached.draft_path,
-    )
-
-
-def _when_unfit(settings: Settings) -> WhenUnfit:
-    try:
-        return WhenUnfit(settings.when_unfit)
-    except ValueError:
-        known = ", ".join(WhenUnfit)
-        raise UsageError(f"when_unfit is {settings.when_unfit!r}, which means nothing.", f"Known: {known}.") from None
+__all__ = ["ModelManager"]
 
 
 class ModelManager:
@@ -139,7 +93,7 @@ class ModelManager:
         `when_unfit` None is what the settings say.
         """
         ref = replace(ref, id=self._free_id(as_served(ref).id))
-        config = replace(_config(self._settings, attached), when_unfit=when_unfit or _when_unfit(self._settings))
+        config = engine_config(self._settings, attached, when_unfit)
         engine = Supervisor(ref.path, config, self._command, admit=self._admission.admit)
         engine.watch(self._admission.watcher())
         engine.watch(Watcher(work=self._tuning.disturb))

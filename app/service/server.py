@@ -26,11 +26,12 @@ from app.library.model_ref import ModelRef
 from app.library.resolve import GUIDE, resolve
 from app.service.attachments import NOTHING_ATTACHED, Attachments, read_attachments
 from app.service.departure import Departure
+from app.service.engine_settings import worker_command
 from app.service.guard import GuardPolicy, policy_of
 from app.service.jobs.jobs import Jobs
 from app.service.listening import listen, listen_for_clients
 from app.service.model_file import ModelFile, read_model_file
-from app.service.models import ModelManager, worker_command
+from app.service.models import ModelManager
 from app.service.person import Person, settle
 from app.service.supervisor import Supervisor
 from app.settings import Settings

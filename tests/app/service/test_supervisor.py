@@ -121,7 +121,8 @@ async def test_killed_in_mid_answer_it_fails_at_once_and_the_next_request_has_a_
 async def test_a_call_under_way_fails_with_its_worker() -> None:
     async with _open("--fake-load-ms", "300") as supervisor:
         counting = asyncio.create_task(supervisor.tokenize("x", add_special=False, parse_special=False))
-        await asyncio.sleep(0.05)
+        while supervisor.worker_pid is None:  # noqa: ASYNC110 - a process that starts tells nobody
+            await asyncio.sleep(0.01)
         _kill(supervisor)
         with pytest.raises(EngineError, match="died"):
             await counting
@@ -230,3 +231,12 @@ async def test_a_supervisor_ends_while_its_worker_is_let_go_or_comes_back() -> N
         supervisor.unload()
         supervisor.start()
     assert supervisor.worker_pid is None
+
+
+async def test_who_asks_an_engine_that_was_stopped_is_told_instead_of_waiting() -> None:
+    async with _open() as supervisor:
+        await supervisor.ready()
+        await supervisor.stop()
+        with pytest.raises(EngineError, match="unloaded"):
+            await _text(supervisor, SHORT)
+        assert supervisor.worker_pid is None
