@@ -6,7 +6,7 @@ Owns the table of messages and where each chat's leaf is. What the tree means is
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from app.chat.chats import now_ms
@@ -80,6 +80,15 @@ class Messages:
                 place,
             )
             connection.execute(f"{_BELOW} DELETE FROM messages WHERE id IN below", place)  # noqa: S608
+
+    def put_back(self, chat_id: int, removed: Iterable[Message], leaf_id: int | None) -> None:
+        """Keep messages that were removed again, under the ids that they had, and show the branch that ends with
+        `leaf_id`. Parents come before children."""
+        with self._database.writing() as connection:
+            for message in removed:
+                place = {"id": message.id, "chat_id": chat_id, "parent_id": message.parent_id}
+                insert(connection, "messages", {**place, **utterance_columns(message)})
+            _show(connection, chat_id, leaf_id)
 
 
 def insert_message(connection: sqlite3.Connection, chat_id: int, parent_id: int | None, said: Utterance) -> int:

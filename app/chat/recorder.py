@@ -20,22 +20,31 @@ SAVED_AFTER_S = 0.5  # text waits for this long, and then for the disk: together
 
 
 class AnswerRecorder:
-    """An async context manager that keeps the answer to one message; `message` is what is kept of it.
+    """An async context manager that keeps the answer to one message; `message` is what is kept of it. Given
+    `continued`, an answer that is kept already, it is written on.
 
     The answer is partial from the first moment on and stays so unless `finish` says otherwise: whatever ends the
     process leaves nothing to mend. Leaving the block saves all of it, and raises StorageError when that fails.
     """
 
-    def __init__(self, thread: StoreThread, chat_id: int, parent_id: int | None, model: str = "") -> None:
+    def __init__(
+        self,
+        thread: StoreThread,
+        chat_id: int,
+        parent_id: int | None,
+        model: str = "",
+        continued: Message | None = None,
+    ) -> None:
         self._thread = thread
+        self._continued = continued
         self._place = chat_id, parent_id, Utterance(role="assistant", content="", model=model, state=State.PARTIAL)
-        self._content: list[str] = []
-        self._reasoning: list[str] = []
+        self._content = [continued.content] if continued else []
+        self._reasoning = [continued.reasoning] if continued else []
         self._has_news = asyncio.Event()
         self._outcome: tuple[State, Mapping[str, Scalar]] = (State.PARTIAL, {})
 
     async def __aenter__(self) -> AnswerRecorder:
-        self.message: Message = await self._thread.do(lambda store: store.messages.add(*self._place))
+        self.message: Message = self._continued or await self._thread.do(self._begin)
         self._saving = asyncio.create_task(self._save_along())
         return self
 
@@ -64,6 +73,9 @@ class AnswerRecorder:
                 await self._thread.do(self._save)
             except StorageError:  # tried again, and reported if the last save fails too
                 self._has_news.set()
+
+    def _begin(self, store: ChatStore) -> Message:
+        return store.messages.add(*self._place)
 
     def _save(self, store: ChatStore) -> None:
         store.messages.write(self.message.id, *self._text())

@@ -39,6 +39,13 @@ class Tree:
             message_id = children[-1]
         return message_id
 
+    def below(self, message_id: int) -> tuple[int, ...]:
+        """Return the ids of a message and of all that was said after it, in every branch."""
+        found = [self._messages[message_id].id]
+        for parent_id in found:
+            found += self._children.get(parent_id, ())
+        return tuple(found)
+
     def beside(self, message_id: int, n_steps: int) -> int | None:
         """Return the leaf to show instead when a person goes `n_steps` to the right of a message (left: negative), None
         where there is no such version."""

@@ -91,3 +91,15 @@ def test_a_parent_of_another_chat_is_refused_and_nothing_is_kept(store: ChatStor
         store.messages.add(here.id, message.id, _said("here"))
     assert store.messages.of(here.id) == ()
     store.messages.add(here.id, None, _said("and goes on"))
+
+
+def test_what_was_removed_is_put_back_as_it_was(store: ChatStore) -> None:
+    chat_id = store.chats.create().id
+    question = store.messages.add(chat_id, None, _said("why?"))
+    store.messages.add(chat_id, question.id, Utterance(role="assistant", content="Because.", stats={"n": 1}))
+    before = store.transcripts.read(chat_id)
+    store.messages.remove(chat_id, question.id)
+    assert store.messages.of(chat_id) == ()
+    store.messages.put_back(chat_id, before.messages, before.chat.leaf_id)
+    assert store.transcripts.read(chat_id) == before
+    assert [hit.chat.id for hit in store.search.find("because")] == [chat_id]

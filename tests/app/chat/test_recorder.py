@@ -119,3 +119,15 @@ async def test_what_was_asked_of_the_store_is_done_before_it_closes(tmp_path: Pa
         asked = [asyncio.create_task(thread.do(lambda store: store.chats.create())) for _ in range(5)]
         await asyncio.sleep(0)
     assert len(await asyncio.gather(*asked)) == 5
+
+
+async def test_an_answer_that_is_written_on_stays_one_message(thread: StoreThread, tmp_path: Path) -> None:
+    chat_id, question_id = await _question(thread)
+    async with AnswerRecorder(thread, chat_id, question_id) as answer:
+        answer.write("Once ", "hm ")
+    half = _last(tmp_path, chat_id)
+    async with AnswerRecorder(thread, chat_id, question_id, continued=half) as answer:
+        answer.write("upon", "so")
+        answer.finish(State.FINISHED, {})
+    whole = _last(tmp_path, chat_id)
+    assert (whole.id, whole.content, whole.reasoning, whole.state) == (half.id, "Once upon", "hm so", State.FINISHED)

@@ -79,3 +79,11 @@ def test_nothing_said_is_an_empty_path() -> None:
 def test_an_unknown_leaf_is_no_path() -> None:
     with pytest.raises(KeyError):
         Tree([]).path(7)
+
+
+@given(messages())
+def test_below_a_message_is_what_has_it_in_its_path(said: list[Message]) -> None:
+    tree = Tree(said)
+    for chosen in said:
+        below = {message.id for message in said if chosen in tree.path(message.id)}
+        assert set(tree.below(chosen.id)) == below
