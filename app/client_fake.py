@@ -142,7 +142,7 @@ class ScriptedJobs:
 class ScriptedClient(ScriptedJobs):
     """Answers the n-th question with the n-th reply; the last reply serves all later ones.
 
-    `model` is what `status` reports. `requests` are the conversations it was sent, `loads` the models asked for,
+    `model` is what `status` reports. `requests` and `options` are what it was sent, `loads` the models asked for,
     `n_aborted` counts answers that were closed before their end, `n_opened` and `n_closed` count uses of `opened`.
     `planner` plans as a test says.
     """
@@ -154,6 +154,7 @@ class ScriptedClient(ScriptedJobs):
         self.model = model
         self.requests: list[tuple[Message, ...]] = []
         self.loads: list[str] = []
+        self.options: list[GenerationOptions] = []
         self.n_aborted = 0
         self.n_opened = 0
         self.n_closed = 0
@@ -187,10 +188,11 @@ class ScriptedClient(ScriptedJobs):
         self,
         messages: Sequence[Message],
         model: str = "",  # noqa: ARG002 - the script answers, whatever is asked for
-        options: GenerationOptions | None = None,  # noqa: ARG002
+        options: GenerationOptions | None = None,
     ) -> AsyncGenerator[TextDelta | Completed, None]:
         """Yield the scripted answer, waiting for the model to be ready as the service does."""
         self.requests.append(tuple(messages))
+        self.options.append(options or GenerationOptions())
         reply = self._replies[min(len(self.requests), len(self._replies)) - 1]
         is_whole = False
         try:

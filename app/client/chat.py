@@ -21,7 +21,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationOptions:
-    """How to answer. None leaves the choice to the service and the model."""
+    """How to answer. None leaves the choice to the service and the model.
+
+    With `continue_final_message` (vLLM's name) the answer goes on from the last message, where that is an answer.
+    """
 
     temperature: float | None = None
     top_k: int | None = None
@@ -30,6 +33,7 @@ class GenerationOptions:
     seed: int | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] | None = None
+    continue_final_message: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

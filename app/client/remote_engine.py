@@ -102,6 +102,8 @@ class RemoteEngine:
             "stream_options": {"include_usage": True},
             **given,
         }
+        if given.get("continue_final_message"):
+            body["add_generation_prompt"] = False  # vLLM takes either
         reply = _Reply(self._clock)
         async for event in self._events("/v1/chat/completions", body):
             with self._understanding():

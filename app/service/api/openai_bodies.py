@@ -68,6 +68,7 @@ class ChatBody(OpenAiBody):
     tools: list[ToolBody] | None = None
     tool_choice: ChoiceBody | Text | None = None
     parallel_tool_calls: bool | None = None
+    continue_final_message: bool | None = None
 
     def turn(self) -> ChatTurn:
         """Return what is asked. Raises RequestError for what is not served."""
@@ -77,6 +78,7 @@ class ChatBody(OpenAiBody):
             offer=offer_of(self.tools or (), self.tool_choice, self.parallel_tool_calls),
             n_answers=self.n_answers(),
             tells_thoughts_apart=self.reasoning_format != "none",
+            continues=bool(self.continue_final_message),
         )
 
     def _n_logprobs(self) -> int | None:

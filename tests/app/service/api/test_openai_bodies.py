@@ -138,3 +138,9 @@ def test_thoughts_are_told_apart_unless_asked_otherwise(wanted: str | None, is_s
 def test_a_bias_that_means_nothing_is_refused(biases: object) -> None:
     with pytest.raises(RequestError, match="logit_bias"):
         _sampling(logit_bias=biases)
+
+
+@pytest.mark.parametrize(("fields", "begun"), [({}, ""), ({"continue_final_message": True}, "Once")])
+def test_an_answer_goes_on_from_the_last_message_where_that_is_asked_for(fields, begun):
+    messages = [{"role": "user", "content": "tell"}, {"role": "assistant", "content": "Once"}]
+    assert ChatBody.model_validate({"messages": messages, **fields}).turn().begun == begun
