@@ -100,11 +100,11 @@ class LocalllmApp(App[None]):
         """Show a place as it was left."""
         await self.switch_mode(place_id)
 
-    async def open_chat(self, chat_id: int) -> None:
-        """Go to the chat, and show in it the one with this id."""
+    async def open_chat(self, chat_id: int, message_id: int | None = None) -> None:
+        """Go to the chat, and show in it the one with this id, at one of its messages or at its end."""
         await self.go_to(HOME)
         assert isinstance(self.screen, ChatScreen)
-        await self.screen.open_chat(chat_id)
+        await self.screen.open_chat(chat_id, message_id)
 
     async def talk_with_newest(self) -> None:
         """Talk with the model that was fetched last."""

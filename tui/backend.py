@@ -15,7 +15,17 @@ from app.settings import Settings
 from quantizer.errors import RequestError
 
 if TYPE_CHECKING:
-    from app.client import Completed, Job, JobKind, Message, PlanReport, PlanWish, ServiceStatus, TextDelta
+    from app.client import (
+        Completed,
+        GenerationOptions,
+        Job,
+        JobKind,
+        Message,
+        PlanReport,
+        PlanWish,
+        ServiceStatus,
+        TextDelta,
+    )
 
 __all__ = ["ChatBackend", "MeasuringBackend", "Opener", "PlanBackend", "local_service", "measuring", "planner_of"]
 
@@ -27,7 +37,9 @@ class ChatBackend(Protocol):
 
     async def load(self, model: str) -> str: ...
 
-    def chat(self, messages: Sequence[Message], model: str = "") -> AsyncGenerator[TextDelta | Completed, None]: ...
+    def chat(
+        self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None
+    ) -> AsyncGenerator[TextDelta | Completed, None]: ...
 
 
 class PlanBackend(Protocol):

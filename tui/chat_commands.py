@@ -25,11 +25,29 @@ class ChatActions(Protocol):
 
     async def new_chat(self) -> None: ...
 
+    async def select_step(self, n_steps: int) -> None: ...
+
+    async def step_to_version(self, n_steps: int) -> None: ...
+
+    def edit(self) -> None: ...
+
+    async def go_on(self) -> None: ...
+
+    async def delete(self) -> None: ...
+
+    async def undo(self) -> None: ...
+
     def copy_answer(self) -> None: ...
+
+    def copy_message(self) -> None: ...
 
     async def set_system_prompt(self, text: str) -> None: ...
 
     def scroll_pages(self, n_pages: int) -> None: ...
+
+    async def go_to_start(self) -> None: ...
+
+    async def go_to_end(self) -> None: ...
 
 
 CHAT_COMMANDS: CommandTable[Any] = CommandTable(
@@ -37,7 +55,7 @@ CHAT_COMMANDS: CommandTable[Any] = CommandTable(
         Command[ChatActions](
             id="stop",
             title="Stop the answer",
-            tooltip="Stop the answer and keep what came so far",
+            tooltip="Stop the answer and keep what came so far; else go back to the prompt",
             keys="escape",
             slash="stop",
             run=lambda chat, _: chat.stop_answer(),
@@ -45,7 +63,7 @@ CHAT_COMMANDS: CommandTable[Any] = CommandTable(
         Command[ChatActions](
             id="retry",
             title="Answer again",
-            tooltip="Ask the last question again",
+            tooltip="Answer the last question again; both answers are kept",
             keys="ctrl+r",
             slash="retry",
             run=lambda chat, _: chat.answer_again(),
@@ -65,6 +83,86 @@ CHAT_COMMANDS: CommandTable[Any] = CommandTable(
             keys="ctrl+y",
             slash="copy",
             run=lambda chat, _: chat.copy_answer(),
+        ),
+        Command[ChatActions](
+            id="select-up",
+            title="Select the message above",
+            tooltip="Go up to a message: its keys are shown below it",
+            keys="ctrl+up,alt+up",
+            run=lambda chat, _: chat.select_step(-1),
+        ),
+        Command[ChatActions](
+            id="select-down",
+            title="Select the message below",
+            tooltip="Go down to a message, and from the last one to the prompt",
+            keys="ctrl+down,alt+down",
+            run=lambda chat, _: chat.select_step(1),
+        ),
+        Command[ChatActions](
+            id="edit",
+            title="Edit a question",
+            tooltip="Put a question in other words; the former stays as a version",
+            keys="e",
+            slash="edit",
+            has_priority=False,
+            run=lambda chat, _: chat.edit(),
+        ),
+        Command[ChatActions](
+            id="again",
+            title="Answer the selected message again",
+            tooltip="Make another version of the selected answer",
+            keys="r",
+            has_priority=False,
+            is_listed=False,
+            run=lambda chat, _: chat.answer_again(),
+        ),
+        Command[ChatActions](
+            id="continue",
+            title="Continue the answer",
+            tooltip="Write an answer on that was stopped or cut",
+            keys="ctrl+g",
+            slash="continue",
+            run=lambda chat, _: chat.go_on(),
+        ),
+        Command[ChatActions](
+            id="version-left",
+            title="Earlier version",
+            tooltip="Show an earlier version of the selected message",
+            keys="left",
+            has_priority=False,
+            run=lambda chat, _: chat.step_to_version(-1),
+        ),
+        Command[ChatActions](
+            id="version-right",
+            title="Later version",
+            tooltip="Show a later version of the selected message",
+            keys="right",
+            has_priority=False,
+            run=lambda chat, _: chat.step_to_version(1),
+        ),
+        Command[ChatActions](
+            id="delete",
+            title="Delete the selected message",
+            tooltip="Delete the selected message with all that follows it",
+            keys="delete,backspace",
+            has_priority=False,
+            run=lambda chat, _: chat.delete(),
+        ),
+        Command[ChatActions](
+            id="undo",
+            title="Undo the deletion",
+            tooltip="Bring back what was deleted just now",
+            keys="ctrl+z",
+            slash="undo",
+            run=lambda chat, _: chat.undo(),
+        ),
+        Command[ChatActions](
+            id="copy-message",
+            title="Copy the selected message",
+            tooltip="Put the selected message on the clipboard",
+            keys="y",
+            has_priority=False,
+            run=lambda chat, _: chat.copy_message(),
         ),
         Command[ChatActions](
             id="system",
@@ -89,6 +187,20 @@ CHAT_COMMANDS: CommandTable[Any] = CommandTable(
             keys="pagedown",
             is_listed=False,
             run=lambda chat, _: chat.scroll_pages(1),
+        ),
+        Command[ChatActions](
+            id="to-start",
+            title="Go to the first message",
+            tooltip="Go to the first message of this chat",
+            keys="ctrl+home",
+            run=lambda chat, _: chat.go_to_start(),
+        ),
+        Command[ChatActions](
+            id="to-end",
+            title="Go to the last message",
+            tooltip="Go to the last message and follow what comes",
+            keys="ctrl+end",
+            run=lambda chat, _: chat.go_to_end(),
         ),
         Command[ChatActions](
             id="example-1",

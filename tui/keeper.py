@@ -7,20 +7,32 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, fields
+from itertools import count
+from typing import Protocol
 
-from tui.conversation import Conversation
+from app.chat.chat import ChatSettings
+from app.chat.message import Message, Scalar, State, Utterance
+from tui.conversation import UNKEPT_ID, Conversation, Removed
 
-if TYPE_CHECKING:
-    from app.chat.message import Scalar, State
+__all__ = ["AnswerPlace", "Keeper", "Recording", "Unkept"]
 
-__all__ = ["Keeper", "Recording", "Unkept"]
+
+@dataclass(frozen=True, slots=True)
+class AnswerPlace:
+    """Which message is answered by which model; `continued` is the answer that is written on, None for a new one."""
+
+    parent_id: int | None
+    model: str
+    continued: Message | None = None
 
 
 class Recording(Protocol):
     """An answer that is being kept; see `app.chat.recorder.AnswerRecorder`."""
 
-    def write(self, content: str) -> None: ...
+    message: Message
+
+    def write(self, content: str, reasoning: str = "") -> None: ...
 
     def finish(self, state: State, stats: Mapping[str, Scalar]) -> None: ...
 
@@ -32,11 +44,23 @@ class Keeper(Protocol):
         """Go on with a chat; without an id with that in which something was said last, an empty one where there is
         none."""
 
-    def exchange(self, question: str, model: str, system: str) -> AbstractAsyncContextManager[Recording]:
-        """Keep a question, and its answer until the block is left."""
+    async def prepare(self, question: str, model: str, settings: ChatSettings) -> None:
+        """Begin the chat, if it has not begun, and keep who answers in it, and how."""
 
-    def take_back(self) -> None:
-        """Go on before the last exchange, as another branch; the same question again gets another answer."""
+    async def say(self, parent_id: int | None, said: Utterance) -> Message:
+        """Keep a question after the message `parent_id`, in the chat that was prepared."""
+
+    def answering(self, place: AnswerPlace) -> AbstractAsyncContextManager[Recording]:
+        """Keep an answer until the block is left."""
+
+    async def show(self, leaf_id: int | None) -> None:
+        """Remember which branch is shown."""
+
+    async def remove(self, message_id: int, leaf_id: int | None) -> None:
+        """Forget a message and what follows, and show the branch that ends with `leaf_id`."""
+
+    async def put_back(self, removed: Removed) -> None:
+        """Undo a removal."""
 
     def start_over(self) -> None:
         """Begin another chat with the next question."""
@@ -45,17 +69,36 @@ class Keeper(Protocol):
 class Unkept:
     """Keeps nothing: for a chat that nobody should find later."""
 
+    def __init__(self) -> None:
+        self._ids = count(UNKEPT_ID + 1)
+
     async def reopen(self, chat_id: int | None = None) -> Conversation:  # noqa: ARG002
         return Conversation()
 
+    async def prepare(self, question: str, model: str, settings: ChatSettings) -> None: ...
+
+    async def say(self, parent_id: int | None, said: Utterance) -> Message:
+        known = {field.name: getattr(said, field.name) for field in fields(Utterance)}
+        return Message(id=next(self._ids), parent_id=parent_id, **known)
+
     @asynccontextmanager
-    async def exchange(self, question: str, model: str, system: str) -> AsyncIterator[Recording]:  # noqa: ARG002
-        yield self
+    async def answering(self, place: AnswerPlace) -> AsyncIterator[Recording]:
+        said = Utterance(role="assistant", content="", model=place.model, state=State.PARTIAL)
+        yield _Unrecorded(place.continued or await self.say(place.parent_id, said))
 
-    def write(self, content: str) -> None: ...
+    async def show(self, leaf_id: int | None) -> None: ...
 
-    def finish(self, state: State, stats: Mapping[str, Scalar]) -> None: ...
+    async def remove(self, message_id: int, leaf_id: int | None) -> None: ...
 
-    def take_back(self) -> None: ...
+    async def put_back(self, removed: Removed) -> None: ...
 
     def start_over(self) -> None: ...
+
+
+@dataclass(slots=True)
+class _Unrecorded:
+    message: Message
+
+    def write(self, content: str, reasoning: str = "") -> None: ...
+
+    def finish(self, state: State, stats: Mapping[str, Scalar]) -> None: ...

@@ -34,13 +34,15 @@ class Portion:
 async def reply(connection: Connection, turns: Sequence[tuple[Role, str]]) -> AsyncGenerator[Portion | Completed, None]:
     """Yield the answer to `turns` portion by portion and, last, what it cost. Waits for the model to be ready.
 
-    Closing the generator stops the answer. Raises the UserError that ended it; text that came before is yielded first.
+    An answer that is the last of the turns is written on. Closing the generator stops the answer. Raises the UserError
+    that ended it; text that came before is yielded first.
     """
     client = await connection.client()
-    from app.client import Message
+    from app.client import GenerationOptions, Message
 
     messages = [Message(role, content) for role, content in turns]
-    stream = client.chat(messages, model=connection.state.model)
+    options = GenerationOptions(continue_final_message=True if turns[-1][0] == "assistant" else None)
+    stream = client.chat(messages, model=connection.state.model, options=options)
     inbox: asyncio.Queue[TextDelta | Completed | None] = asyncio.Queue()
     reader = asyncio.create_task(_read(stream, inbox))
     try:

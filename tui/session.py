@@ -1,36 +1,38 @@
 """One chat with one model: what was said, the answer that is running, and its figures.
 
-Owns the course of an answer from question to ending. Knows widgets only as an `AnswerView`.
+Owns the course of an answer from question to ending, and what may become of one that is there. Knows widgets only as a
+`ChatView`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import aclosing
-from dataclasses import asdict
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from app.chat.message import State
-from quantizer.errors import UserError
+from app.chat.message import Message, Utterance
+from quantizer.errors import StorageError, UserError
 from tui.connection import Connection
-from tui.conversation import Conversation, Ending, Exchange
-from tui.keeper import Keeper, Recording
+from tui.conversation import UNKEPT_ID, Conversation, Ending, Entry, Removed
+from tui.keeper import AnswerPlace, Keeper, Recording
 from tui.meter import Clock, Meter
-from tui.reply import Portion, reply
+from tui.reply import Portion
+from tui.running_answer import RunningAnswer
 from tui.status import Status, status_of
 
 if TYPE_CHECKING:
     from app.client import Completed
 
-__all__ = ["AnswerView", "ChatSession"]
+__all__ = ["ChatSession", "ChatView"]
 
 
-class AnswerView(Protocol):
-    """Where an answer is shown."""
+class ChatView(Protocol):
+    """Where the chat is shown."""
 
-    async def write(self, text: str) -> None: ...
+    async def show(self, entries: Sequence[Entry]) -> None:
+        """Show these messages and no others."""
 
-    async def finish(self, ending: Ending, error: UserError | None) -> None: ...
+    async def write(self, text: str) -> None:
+        """Append to the last message, which is running."""
 
 
 class ChatSession:
@@ -50,16 +52,14 @@ class ChatSession:
         """What the status line should say now."""
         return status_of(self._connection.state, self._meter, self._cost)
 
-    async def reopen(self, chat_id: int | None = None) -> None:
-        """Go on with a chat that is kept, without an id the last one. Raises StorageError, UnknownChatError."""
+    async def reopen(self, chat_id: int | None = None, message_id: int | None = None) -> None:
+        """Go on with a chat that is kept, without an id the last one, in a branch with `message_id` if that is one of
+        its messages. Raises StorageError, UnknownChatError."""
         self.conversation = await self._keeper.reopen(chat_id)
+        if message_id in self.conversation.messages:
+            self.conversation.show(message_id)
         self._cost = None
         self._on_change()
-
-    def take_back(self) -> str | None:
-        """Forget the last exchange and return its question, to be asked again; what is kept stays a branch."""
-        self._keeper.take_back()
-        return self.conversation.take_back()
 
     def start_over(self) -> None:
         """Begin an empty chat."""
@@ -68,40 +68,128 @@ class ChatSession:
         self._cost = None
         self._on_change()
 
-    async def answer(self, question: str, view: AnswerView) -> None:
-        """Answer `question` into `view`. Cancelling it stops the answer and keeps what came of it.
+    # Answers: cancelling one stops it and keeps what came of it
 
-        A question that cannot be kept is not asked.
-        """
-        self._meter = Meter(self._clock)
-        self._on_change()
-        text: list[str] = []
-        ending, failure = Ending.STOPPED, None
+    async def ask(self, question: str, view: ChatView) -> None:
+        """Ask `question` after what is shown. One that cannot be kept is not asked."""
+        await self._forget_unkept()
+        await self._ask(question, self.conversation.leaf_id, view)
+
+    async def ask_instead(self, message_id: int, question: str, view: ChatView) -> None:
+        """Ask `question` in the place of another one, which stays as a version."""
+        await self._ask(question, self.conversation.messages[message_id].parent_id, view)
+
+    async def answer_again(self, view: ChatView, message_id: int | None = None) -> bool:
+        """Answer the question before (or at) a message again, without an id the last one; the answer that is there
+        stays as a version. Return False, and do nothing, where nothing was asked."""
+        conversation = self.conversation
+        leaf_id = message_id or conversation.leaf_id
+        question = None if leaf_id is None else conversation.question_of(leaf_id)
+        if question is None:
+            return False
+        if conversation.leaf_id == UNKEPT_ID:
+            await self.ask(conversation.messages[UNKEPT_ID].content, view)
+            return True
+        await self._forget_blank_answers(question.id)
+        await self._answer(AnswerPlace(question.id, self._connection.state.model), view)
+        return True
+
+    def continuable(self) -> Message | None:
+        """The answer at the end, where it was stopped or cut and can be written on."""
+        entries = self.conversation.entries()
+        last = entries[-1] if entries else None
+        if last is None or last.message.role != "assistant" or last.ending is Ending.COMPLETE:
+            return None
+        return last.message if last.message.content else None
+
+    async def go_on(self, answer: Message, view: ChatView) -> None:
+        """Write an answer on from where it ended."""
+        place = AnswerPlace(answer.parent_id, answer.model or self._connection.state.model, answer)
+        await self._answer(place, view)
+
+    # Branches. Each raises StorageError where it cannot be kept.
+
+    async def step_to_version(self, message_id: int, n_steps: int) -> int | None:
+        """Show the version `n_steps` to the right of a message; return its id, None where there is none."""
+        version_id = self.conversation.step_to_version(message_id, n_steps)
+        if version_id is not None:
+            await self._keeper.show(self.conversation.leaf_id)
+        return version_id
+
+    async def remove(self, message_id: int) -> Removed:
+        """Remove a message with all that follows it, in every branch."""
+        removed = self.conversation.remove(message_id)
+        if message_id != UNKEPT_ID:
+            await self._keeper.remove(message_id, self.conversation.leaf_id)
+        return removed
+
+    async def put_back(self, removed: Removed) -> None:
+        """Undo a removal."""
+        self.conversation.put_back(removed)
+        await self._keeper.put_back(removed)
+
+    # How
+
+    async def _ask(self, question: str, parent_id: int | None, view: ChatView) -> None:
+        conversation, said = self.conversation, Utterance(role="user", content=question)
+        model = self._connection.state.model
         try:
-            model, system = self._connection.state.model, self.conversation.system
-            async with self._keeper.exchange(question, model, system) as recording:
-                ending = await self._stream(question, view, recording, text, self._meter)
+            await self._keeper.prepare(question, model, conversation.settings)
+            kept = await self._keeper.say(parent_id, said)
+        except StorageError as error:
+            unkept = Message(id=UNKEPT_ID, parent_id=parent_id, role="user", content=question)
+            conversation.add(unkept)
+            await self._fail(UNKEPT_ID, error, view)
+            return
+        conversation.add(kept)
+        await self._answer(AnswerPlace(kept.id, model), view)
+
+    async def _answer(self, place: AnswerPlace, view: ChatView) -> None:
+        conversation = self.conversation
+        try:
+            await self._keeper.prepare("", place.model, conversation.settings)
+            async with self._keeper.answering(place) as recording:
+                await self._run(recording, place, view)
+        except StorageError as error:
+            await self._fail(conversation.leaf_id, error, view)
+
+    async def _run(self, recording: Recording, place: AnswerPlace, view: ChatView) -> None:
+        conversation = self.conversation
+        running = RunningAnswer(recording, Meter(self._clock))
+        conversation.begin(recording.message)
+        self._meter = running.meter
+        self._on_change()
+        try:
+            await view.show(conversation.entries())
+            turns = conversation.turns(recording.message.id if place.continued else place.parent_id)
+            self._cost = await running.follow(self._connection, turns, self._shown_in(view))
         except UserError as error:
-            ending, failure = Ending.FAILED, error
+            conversation.errors[recording.message.id] = error
             await self._connection.lose(error)
         finally:
             self._meter = None
-            self.conversation.exchanges.append(Exchange(question, "".join(text), ending))
+            conversation.end(running.message)
             self._on_change()
-            await view.finish(ending, failure)
+            await view.show(conversation.entries())
 
-    async def _stream(
-        self, question: str, view: AnswerView, recording: Recording, text: list[str], meter: Meter
-    ) -> Ending:
-        async with aclosing(reply(self._connection, self.conversation.turns(question))) as parts:
-            async for part in parts:
-                if not isinstance(part, Portion):
-                    self._cost = part
-                    recording.finish(State.FINISHED, asdict(part))
-                    return Ending.CUT if part.finish_reason == "length" else Ending.COMPLETE
-                text.append(part.text)
-                recording.write(part.text)
-                meter.count(part.n_tokens)
-                self._on_change()
-                await view.write(part.text)
-        raise AssertionError("a reply ends with its cost or with an error")
+    def _shown_in(self, view: ChatView) -> Callable[[Portion], Awaitable[None]]:
+        async def shown(portion: Portion) -> None:
+            self._on_change()
+            await view.write(portion.text)
+
+        return shown
+
+    async def _fail(self, message_id: int | None, error: StorageError, view: ChatView) -> None:
+        assert message_id is not None
+        self.conversation.errors[message_id] = error
+        await view.show(self.conversation.entries())
+
+    async def _forget_unkept(self) -> None:
+        if self.conversation.leaf_id == UNKEPT_ID:
+            await self.remove(UNKEPT_ID)
+
+    async def _forget_blank_answers(self, question_id: int) -> None:
+        """Remove what came to nothing: it would only be a version without text."""
+        for message in list(self.conversation.messages.values()):
+            if message.parent_id == question_id and message.role == "assistant" and not message.content:
+                await self.remove(message.id)

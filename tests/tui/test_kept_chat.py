@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from app.chat.message import Message, State, Utterance
 from app.chat.store import ChatStore
 from app.client_fake import ScriptedClient, ScriptedReply
 from quantizer.errors import StorageError
 from tui import kept_chat
-from tui.conversation import Conversation, Ending, Exchange
-from tui.kept_chat import KeptChat, exchange_of, turns_of
+from tui.keeper import AnswerPlace
+from tui.kept_chat import KeptChat
 
 
 def _kept(data_dir: Path) -> list[Message]:
@@ -71,22 +69,44 @@ async def test_an_answer_made_again_is_a_sibling_of_the_first(sitting, tmp_path)
         await person.sees("Second try.")
     question, first, second = _kept(tmp_path)
     assert first.parent_id == second.parent_id == question.id
+    assert first.content == "First try."
     assert _shown(tmp_path) == [("user", "again?"), ("assistant", "Second try.")]
 
 
-async def test_of_a_long_chat_the_end_is_shown_and_the_model_is_told_all(sitting, tmp_path):
-    with ChatStore(tmp_path) as store:
+def _write_long_chat(data_dir: Path, n_questions: int) -> int:
+    with ChatStore(data_dir) as store:
         chat, leaf_id = store.chats.create(), None
-        for number in range(50):
+        for number in range(n_questions):
             for role in ("user", "assistant"):
-                leaf_id = store.messages.add(chat.id, leaf_id, Utterance(role=role, content=f"{role} {number}")).id
+                leaf_id = store.messages.add(chat.id, leaf_id, Utterance(role=role, content=f"{role} {number}.")).id
+    return chat.id
+
+
+async def test_a_long_chat_is_there_from_its_end_to_its_beginning_and_the_model_is_told_all(sitting, tmp_path):
+    _write_long_chat(tmp_path, 50)
     client = ScriptedClient()
-    async with KeptChat(tmp_path) as keeper, sitting(client, (80, 200), keeper=keeper) as person:
-        await person.sees("not shown: 30.", "user 30", "assistant 49")
-        assert "assistant 29" not in person.screen_text
+    async with KeptChat(tmp_path) as keeper, sitting(client, keeper=keeper) as person:
+        await person.sees("user 49.", "assistant 49.", "earlier messages")
+        assert len(person.app.screen.query("MessageView")) < 40
+        for number in (47, 44, 41):
+            await person.presses("pageup")
+            await person.sees(f"user {number}.")
+        await person.presses("ctrl+home")
+        await person.sees("user 0.")
         await person.asks("on")
-        await person.sees("Hello.")
+        await person.sees("on", "Hello.", "assistant 49.")
     assert len(client.requests[0]) == 101
+
+
+async def test_a_chat_is_opened_at_any_of_its_messages(sitting, tmp_path):
+    chat_id = _write_long_chat(tmp_path, 50)
+    with ChatStore(tmp_path) as store:
+        wanted = store.messages.of(chat_id)[31]
+    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+        await person.sees("assistant 49.")
+        await person.app.open_chat(chat_id, wanted.id)
+        await person.sees("assistant 15.", "copy")
+        assert "assistant 49." not in person.screen_text
 
 
 async def test_a_new_chat_is_another_one_and_the_old_one_stays(sitting, tmp_path):
@@ -106,7 +126,7 @@ async def test_the_system_prompt_comes_back_with_the_chat(sitting, tmp_path):
         await person.asks("hi")
         await person.sees("Hello.")
     async with KeptChat(tmp_path) as keeper:
-        assert (await keeper.reopen()).system == "Be kind."
+        assert (await keeper.reopen()).settings.system == "Be kind."
 
 
 async def test_a_store_that_cannot_be_used_is_told_of_and_no_question_is_lost_in_it(sitting, tmp_path):
@@ -114,7 +134,7 @@ async def test_a_store_that_cannot_be_used_is_told_of_and_no_question_is_lost_in
     async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
         await person.sees("The file is no database.", "Nothing was deleted")
         await person.asks("hi")
-        await person.sees("hi", "not complete")
+        await person.sees("hi", "No answer")
 
 
 async def test_a_question_that_was_not_kept_is_kept_when_it_is_asked_again(sitting, tmp_path, monkeypatch):
@@ -123,9 +143,9 @@ async def test_a_question_that_was_not_kept_is_kept_when_it_is_asked_again(sitti
         await person.asks("first")
         await person.sees("Hello.")
         with monkeypatch.context() as full:
-            full.setattr(kept_chat, "_ask", _fail)
+            full.setattr(kept_chat, "_prepare", _fail)
             await person.asks("second")
-            await person.sees("The disk is full.", "not complete")
+            await person.sees("The disk is full.", "No answer")
         await person.presses("ctrl+r")
         await person.no_longer_sees("The disk is full.")
         await person.sees("ready")
@@ -137,40 +157,15 @@ def _fail(*_: object) -> None:
     raise StorageError("The disk is full.")
 
 
-def _message(number: int, role: str, content: str, **fields: object) -> Message:
-    return Message(id=number, parent_id=number - 1 or None, role=role, content=content, **fields)
-
-
-@pytest.mark.parametrize(
-    ("branch", "exchanges"),
-    [
-        ([], []),
-        ([_message(1, "user", "a")], [Exchange("a", "", Ending.STOPPED)]),
-        ([_message(1, "assistant", "A \x1b[2J")], [Exchange("", "A [2J", Ending.COMPLETE)]),
-        (
-            [
-                _message(1, "user", "a"),
-                _message(2, "assistant", "A"),
-                _message(3, "tool", "1"),
-                _message(4, "assistant", "B", stats={"finish_reason": "length"}),
-                _message(5, "user", "b"),
-                _message(6, "assistant", "C", state=State.PARTIAL),
-            ],
-            [Exchange("a", "A\n\n1\n\nB", Ending.CUT), Exchange("b", "C", Ending.STOPPED)],
-        ),
-    ],
-)
-def test_any_branch_can_be_shown(branch, exchanges):
-    assert [exchange_of(turn) for turn in turns_of(branch)] == exchanges
-
-
 async def test_a_chat_taken_in_from_elsewhere_can_be_gone_on_with(tmp_path):
     with ChatStore(tmp_path) as store:
         chat = store.chats.create(title="imported")
         store.messages.add(chat.id, None, Utterance(role="assistant", content="How can I help?"))
     async with KeptChat(tmp_path) as keeper:
-        assert await keeper.reopen() == Conversation("", [Exchange("", "How can I help?", Ending.COMPLETE)])
-        async with keeper.exchange("like this", "guide", "") as recording:
+        conversation = await keeper.reopen()
+        assert conversation.last_answer == "How can I help?"
+        question = await keeper.say(conversation.leaf_id, Utterance(role="user", content="like this"))
+        async with keeper.answering(AnswerPlace(question.id, "guide")) as recording:
             recording.write("Fine.")
     assert [content for _, content in _shown(tmp_path)] == ["How can I help?", "like this", "Fine."]
 

@@ -7,7 +7,11 @@ Owns what may be done when. What is said and how an answer runs lives in `tui.se
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from textual import on
 from textual.app import ComposeResult
@@ -18,6 +22,7 @@ from app.terminal import printable
 from quantizer.errors import StorageError
 from tui.chat_commands import CHAT_COMMANDS
 from tui.commands import slash_line
+from tui.conversation import Entry, Removed
 from tui.resources import Resources
 from tui.screens.command_screen import CommandScreen
 from tui.session import ChatSession
@@ -29,6 +34,8 @@ if TYPE_CHECKING:
     from textual.widgets import Markdown
 
 __all__ = ["ChatScreen"]
+
+_UNDONE_FOR_S = 8.0
 
 
 class ChatScreen(CommandScreen):
@@ -46,8 +53,10 @@ class ChatScreen(CommandScreen):
         super().__init__()
         self._connection = resources.connection
         self._session = ChatSession(resources.connection, resources.keeper, resources.clock, self._show_status)
-        self._answering: Worker[None] | None = None
+        self._answering: Worker[Any] | None = None
         self._is_reopened = asyncio.Event()
+        self._edited_id: int | None = None  # the question that what is typed will stand beside
+        self._removed: Removed | None = None
         self._seen_notices: set[str] = set()
 
     def compose(self) -> ComposeResult:
@@ -95,27 +104,30 @@ class ChatScreen(CommandScreen):
         if self.is_answering:
             self.prompt.put(question)
             self.say("An answer is under way: Esc stops it.")
+            return
+        edited_id = self._edited_id
+        self._end_edit()
+        if edited_id is None:
+            self._answer(lambda: self._session.ask(question, self.transcript))
         else:
-            self._answering = self.run_worker(self._answer(question), group="answer")
+            self._answer(lambda: self._session.ask_instead(edited_id, question, self.transcript))
 
     async def stop_answer(self) -> None:
-        """Stop the running answer, if any, and keep what came of it."""
+        """Stop the running answer, if any, and keep what came of it; else go back to the prompt."""
         if self._answering is not None and self.is_answering:
             self._answering.cancel()
-            try:
+            with suppress(WorkerCancelled):
                 await self._answering.wait()
-            except WorkerCancelled:
-                return
+        else:
+            self._end_edit()
+            self.prompt.focus()
 
     async def answer_again(self) -> None:
-        """Ask the last question again; when there is none, connect again."""
+        """Answer the selected question, or the last one, again; when there is none, connect again."""
         await self._is_reopened.wait()
+        selected = self.transcript.selected
         await self.stop_answer()
-        if question := self._session.take_back():
-            await self.transcript.drop_last_turn()
-            self.ask(question)
-        else:
-            self._connection.start()
+        self._answer(partial(self._answer_again, selected.entry.message.id if selected else None))
 
     async def new_chat(self) -> None:
         """Leave this chat and start an empty one."""
@@ -124,11 +136,77 @@ class ChatScreen(CommandScreen):
         self._session.start_over()
         await self.transcript.clear()
 
+    # One message
+
+    async def select_step(self, n_steps: int) -> None:
+        """Select the message `n_steps` below the selected one (above: negative); below the last one is the prompt."""
+        if not await self.transcript.select_step(n_steps):
+            self.prompt.focus()
+
+    async def step_to_version(self, n_steps: int) -> None:
+        """Show another version of the selected message."""
+        if (selected := self._selected_to_change()) is None:
+            return
+        with self._told_if_not_kept():
+            version_id = await self._session.step_to_version(selected.message.id, n_steps)
+            if version_id is not None:
+                await self.transcript.show(self._session.conversation.entries(), at=version_id)
+
+    def edit(self) -> None:
+        """Take the selected question, or the last one, into the prompt; sent, it stands beside the former."""
+        conversation = self._session.conversation
+        selected = self.transcript.selected
+        message_id = selected.entry.message.id if selected else conversation.leaf_id
+        question = None if message_id is None else conversation.question_of(message_id)
+        if question is None:
+            self.say("There is no question to edit yet.")
+            return
+        self._edited_id = question.id
+        self.prompt.border_title = "Other words for this question: Enter sends them, Esc leaves it as it was"
+        self.prompt.put(question.content)
+        self.prompt.focus()
+
+    async def go_on(self) -> None:
+        """Write the last answer on, where it was stopped or cut."""
+        await self._is_reopened.wait()
+        answer = None if self.is_answering else self._session.continuable()
+        if answer is None:
+            self.say("There is no answer that was stopped or cut.")
+        else:
+            self._answer(lambda: self._session.go_on(answer, self.transcript))
+
+    async def delete(self) -> None:
+        """Delete the selected message and what follows; for a while it can be undone."""
+        if (selected := self._selected_to_change()) is None:
+            return
+        with self._told_if_not_kept():
+            self._removed = await self._session.remove(selected.message.id)
+            n_removed = len(self._removed.messages)
+            self.say(f"Deleted {n_removed} message{'s' if n_removed > 1 else ''}. Ctrl+Z undoes it.", _UNDONE_FOR_S)
+            self.set_timer(_UNDONE_FOR_S, partial(self._forget, self._removed))
+        await self._show_all()
+
+    async def undo(self) -> None:
+        """Bring back what was deleted."""
+        removed, self._removed = self._removed, None
+        if removed is not None:
+            with self._told_if_not_kept():
+                await self._session.put_back(removed)
+            await self._show_all(at=removed.messages[0].id)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave Ctrl+Z to the prompt while there is no deletion to undo."""
+        return self._removed is not None if parameters == ("undo",) else super().check_action(action, parameters)
+
+    def copy_message(self) -> None:
+        """Put the selected message on the clipboard."""
+        if selected := self.transcript.selected:
+            self._copy(selected.entry.message.content)
+
     def copy_answer(self) -> None:
         """Put the last answer on the clipboard."""
         if text := self._session.conversation.last_answer:
-            self.app.copy_to_clipboard(text)
-            self.say(f"Copied {len(text)} characters.")
+            self._copy(text)
         else:
             self.say("There is no answer to copy yet.")
 
@@ -136,8 +214,8 @@ class ChatScreen(CommandScreen):
         """Set the system prompt of this chat, or show it."""
         await self._is_reopened.wait()
         conversation = self._session.conversation
-        conversation.system = text or conversation.system
-        current = conversation.system
+        current = text or conversation.settings.system
+        conversation.settings = replace(conversation.settings, system=current)
         await self.transcript.add_notice(f"System prompt: {current}" if current else "No system prompt is set.")
 
     def scroll_pages(self, n_pages: int) -> None:
@@ -145,30 +223,81 @@ class ChatScreen(CommandScreen):
         rows = max(1, self.transcript.size.height - 2)
         self.transcript.scroll_relative(y=n_pages * rows, animate=False)
 
-    # What comes from the service and from the model
+    async def go_to_start(self) -> None:
+        """Show the first message."""
+        await self.transcript.go_to_start()
 
-    async def open_chat(self, chat_id: int) -> None:
-        """Leave this chat and show another one that is kept."""
+    async def go_to_end(self) -> None:
+        """Show the last message and follow what comes."""
+        await self.transcript.go_to_end()
+
+    # What comes from the store, the service and the model
+
+    async def open_chat(self, chat_id: int, message_id: int | None = None) -> None:
+        """Leave this chat and show another one that is kept, at one of its messages or at its end."""
         await self._is_reopened.wait()
         await self.stop_answer()
         await self.transcript.clear()
-        await self._reopen(chat_id)
+        await self._reopen(chat_id, message_id)
         self.prompt.focus()
+        if message_id in self._session.conversation.messages:
+            await self.transcript.select(message_id)
 
-    async def _reopen(self, chat_id: int | None = None) -> None:
+    async def _reopen(self, chat_id: int | None = None, message_id: int | None = None) -> None:
         """Show a chat that is kept, without an id the one in which something was said last."""
         try:
-            await self._session.reopen(chat_id)
-            await self.transcript.restore(self._session.conversation.exchanges)
+            await self._session.reopen(chat_id, message_id)
+            await self._show_all()
         except StorageError as error:
             await self.transcript.add_error(error)
         finally:
             self._is_reopened.set()
 
-    async def _answer(self, question: str) -> None:
-        await self._is_reopened.wait()
-        turn = await self.transcript.add_turn(question)
-        await self._session.answer(question, turn)
+    async def _show_all(self, at: int | None = None) -> None:
+        await self.transcript.show(self._session.conversation.entries(), at)
+
+    def _answer(self, answering: Callable[[], Awaitable[None]]) -> None:
+        async def answer() -> None:
+            await self._is_reopened.wait()
+            await answering()
+
+        self._answering = self.run_worker(answer, group="answer")
+
+    async def _answer_again(self, message_id: int | None) -> None:
+        if not await self._session.answer_again(self.transcript, message_id):
+            self._connection.start()
+
+    def _selected_to_change(self) -> Entry | None:
+        """The selected message, unless nothing may change now; says why there is none."""
+        selected = self.transcript.selected
+        if self.is_answering:
+            self.say("An answer is under way: Esc stops it.")
+        elif selected is None:
+            self.say("Select a message first: Ctrl+Up.")
+        else:
+            return selected.entry
+        return None
+
+    @contextmanager
+    def _told_if_not_kept(self) -> Iterator[None]:
+        try:
+            yield
+        except StorageError as error:
+            self.say(str(error))
+
+    def _end_edit(self) -> None:
+        if self._edited_id is not None:
+            self._edited_id = None
+            self.prompt.border_title = None
+            self.prompt.put("")
+
+    def _forget(self, removed: Removed) -> None:
+        if self._removed is removed:
+            self._removed = None
+
+    def _copy(self, text: str) -> None:
+        self.app.copy_to_clipboard(text)
+        self.say(f"Copied {len(text)} characters.")
 
     def _post_connection_changed(self) -> None:
         self.post_message(self.ConnectionChanged())

@@ -38,6 +38,10 @@ class CommandScreen(Screen[None]):
         """Do what a key or a click asks for."""
         await self.run_command(command_id)
 
+    def action_click(self, command_id: str) -> None:
+        """Do what a click asks for, once the click is over: what was clicked may be taken away by it."""
+        self.call_later(self.run_command, command_id)
+
     async def run_command(self, command_id: str, argument: str = "") -> None:
         """Do what the command of this id does; KeyError where there is none."""
         if own := self.TABLE.find(command_id):
@@ -53,9 +57,9 @@ class CommandScreen(Screen[None]):
         """Return what `/word` means here."""
         return self.TABLE.of_word(word) or APP_COMMANDS.of_word(word)
 
-    def say(self, text: str) -> None:
-        """Show `text` in a corner for a while."""
-        self.notify(printable(text), markup=False, timeout=_SAID_FOR_S)
+    def say(self, text: str, for_s: float = _SAID_FOR_S) -> None:
+        """Show `text` in a corner for `for_s` seconds."""
+        self.notify(printable(text), markup=False, timeout=for_s)
 
     def warn(self, text: str) -> None:
         """Show in a corner, for longer, what went wrong and what to do."""

@@ -1,4 +1,4 @@
-"""One answer of the model: waits, streams, ends, and folds into one widget when it is old."""
+"""The text of one answer: waits, streams, ends, and folds into one widget when it is old."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from tui.conversation import Ending, Exchange
+from app.terminal import printable
+from tui.conversation import Ending, Entry
+from tui.widgets.folded_markdown import FoldedMarkdown
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -32,61 +34,64 @@ def _parser() -> MarkdownIt:
     return MarkdownIt("gfm-like", {"html": False})
 
 
-def _folded(text: str) -> Static:
-    """Return Markdown in one widget. Links show their whole address, and no escape sequence carries one."""
-    from rich.markdown import Markdown as RichMarkdown
-
-    return Static(RichMarkdown(text, hyperlinks=False))
-
-
 class Answer(Vertical):
-    """Markdown that grows, or `said` another time and folded. What it is given must be fit for a terminal already."""
+    """Markdown that grows while its entry is running, else folded."""
 
-    def __init__(self, said: Exchange | None = None) -> None:
+    def __init__(self, entry: Entry) -> None:
         super().__init__()
-        self.text = said.answer if said else ""
-        self._said = said
+        self._entry = entry
+        self._text = printable(entry.message.content)
         self._stream: MarkdownStream | None = None
 
     def compose(self) -> ComposeResult:
-        if self._said is None:
-            yield Static(_WAITING, markup=False, classes="mark")
-            return
-        yield _folded(self.text)
-        mark = Static(_MARKS[self._said.ending], markup=False, classes="mark")
-        mark.display = bool(_MARKS[self._said.ending])
-        yield mark
+        if self._text:
+            yield FoldedMarkdown(self._text)
+        yield Static(markup=False, classes="mark")
 
-    @property
-    def _mark(self) -> Static:
-        return self.query_one(".mark", Static)
+    def on_mount(self) -> None:
+        self._show_mark()
 
     async def write(self, text: str) -> None:
         """Append `text`."""
         if self._stream is None:
             self._stream = await self._begin()
-        self.text += text
+        self._text += text
         await self._stream.write(text)
 
-    async def finish(self, ending: Ending) -> None:
-        """Draw what is still to be drawn and say how it ended."""
-        if self._stream is not None:
-            await self._stream.stop()
-        self._mark.update(_MARKS[ending])
-        self._mark.display = bool(_MARKS[ending])
+    async def show(self, entry: Entry) -> None:
+        """Show how the answer stands; its text is what was written."""
+        if self._entry.is_running and not entry.is_running:
+            await self.stop()
+        self._entry = entry
+        self._show_mark()
+
+    async def stop(self) -> None:
+        """Draw what is still to be drawn."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            await stream.stop()
 
     async def fold(self) -> None:
         """Become one widget: a Markdown document costs about twenty, and hundreds of them freeze the app."""
         from textual.widgets import Markdown
 
         for document in self.query(Markdown):
-            await self.mount(_folded(self.text), before=document)
+            await self.mount(FoldedMarkdown(self._text), before=document)
             await document.remove()
+
+    def _show_mark(self) -> None:
+        mark = self.query_one(".mark", Static)
+        waiting = "" if self._text else _WAITING
+        text = waiting if self._entry.is_running else _MARKS[self._entry.ending]
+        mark.update(text)
+        mark.display = bool(text)
 
     async def _begin(self) -> MarkdownStream:
         from textual.widgets import Markdown
 
-        document = Markdown(parser_factory=_parser, open_links=False)
-        await self.mount(document, before=self._mark)
-        self._mark.display = False
+        former = [*self.query(Markdown), *self.query(FoldedMarkdown)]  # of an answer that is written on
+        document = Markdown(self._text, parser_factory=_parser, open_links=False)
+        await self.mount(document, before=self.query_one(".mark"))
+        await self.remove_children(former)
+        self.query_one(".mark").display = False
         return Markdown.get_stream(document)

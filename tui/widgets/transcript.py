@@ -1,63 +1,84 @@
-"""The conversation on the screen."""
+"""The conversation on the screen: all of it to scroll through, a part of it as widgets."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 from textual.app import ComposeResult
-from textual.containers import VerticalScroll
 
 from quantizer.errors import UserError
-from tui.conversation import Exchange
+from tui.conversation import Entry
 from tui.widgets.error_panel import ErrorPanel
 from tui.widgets.greeting import Greeting
+from tui.widgets.message_view import MessageView
 from tui.widgets.notice import Notice
-from tui.widgets.turn import Turn
+from tui.widgets.steady_scroll import SteadyScroll
+from tui.window import STEP, Window
 
-__all__ = ["Transcript"]
+__all__ = ["N_LIVE", "Transcript"]
 
-# Turns that stay live Markdown; older ones are folded, far enough up for nobody to see it happen.
-N_LIVE_TURNS = 8
-# Each costs about 25 ms to draw: a long chat must not hold up the first frames.
-N_RESTORED_TURNS = 20
+# Messages that stay live Markdown; older ones are folded, far enough up for nobody to see it happen.
+N_LIVE = 16
+# Above this, what is some screens away is taken off. By distance too: forty short messages may fit one screen.
+_MAX_VIEWS = 40
+_FAR_SCREENS = 4
 
 
-class Transcript(VerticalScroll):
-    """Turns and notices in order. It stays at the end while text comes, until the person scrolls away."""
+class Transcript(SteadyScroll):
+    """Messages and notices in order; fulfils `tui.session.ChatView`. It stays at the end while text comes, until the
+    person scrolls away."""
 
     can_focus = False
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._entries: tuple[Entry, ...] = ()
+        self._views: list[MessageView] = []
+        self._window = Window()  # the positions in `_entries` of `_views`
+        self._one_at_a_time = asyncio.Lock()
+
     def compose(self) -> ComposeResult:
+        yield Notice("", id="earlier")
         yield Greeting()
 
     def on_mount(self) -> None:
-        self.anchor()
+        self.query_one("#earlier").display = False
+        self.follow()
 
-    async def add_turn(self, question: str) -> Turn:
-        """Append a question with an answer that waits, and go to it."""
-        await self.query("Transcript > Greeting, Transcript > ErrorPanel").remove()
-        turn = Turn(question)
-        await self.mount(turn)
-        self.anchor()
-        for old in list(self.query(Turn))[-N_LIVE_TURNS - 1 : -N_LIVE_TURNS]:
-            await old.answer.fold()
-        return turn
+    # What is shown
 
-    async def restore(self, exchanges: Sequence[Exchange]) -> None:
-        """Put the end of what was said another time before everything else, folded, and go to it."""
-        if not exchanges:
-            return
-        await self.query("Transcript > Greeting").remove()
-        shown = exchanges[-N_RESTORED_TURNS:]
-        n_earlier = len(exchanges) - len(shown)
-        notices = [Notice(f"Earlier questions of this chat, not shown: {n_earlier}.")] if n_earlier else []
-        await self.mount_all([*notices, *(Turn(exchange.question, exchange) for exchange in shown)], before=0)
-        self.anchor()
+    async def show(self, entries: Sequence[Entry], at: int | None = None) -> None:
+        """Show these messages and no others: what is new at the end, or that with the id `at`."""
+        async with self._one_at_a_time:
+            if not self.is_attached:
+                return
+            n_same = _n_same(self._entries, entries)
+            n_new = len(entries) - n_same
+            self._entries = tuple(entries)
+            await self._move_to(self._window.cut(n_same))
+            await self._update_views()
+            await self._greet_or_not()
+            if at is not None:
+                await self._go_to(next(n for n, entry in enumerate(entries) if entry.message.id == at))
+            elif n_new:
+                is_near = self._window.last == n_same and n_new <= STEP
+                await self._move_to(self._window.later(len(entries)) if is_near else Window.at_end(len(entries)))
+                self.follow()
+            await self._fold_old()
+        self.call_after_refresh(self._top_up)
 
-    async def drop_last_turn(self) -> None:
-        """Take away the last question and what came of it."""
-        if turns := self.query(Turn):
-            await turns.last().remove()
+    async def write(self, text: str) -> None:
+        """Append to the last message, whether it is on the screen or not."""
+        async with self._one_at_a_time:
+            if not self._entries or not self.is_attached:
+                return
+            *others, last = self._entries
+            message = replace(last.message, content=last.message.content + text)
+            self._entries = (*others, replace(last, message=message))
+            if self._window.last == len(self._entries):
+                await self._views[-1].write(text)
 
     async def add_notice(self, text: str) -> None:
         """Append a quiet line."""
@@ -70,5 +91,140 @@ class Transcript(VerticalScroll):
 
     async def clear(self) -> None:
         """Become an empty chat."""
-        await self.remove_children()
-        await self.mount(Greeting())
+        async with self._one_at_a_time:
+            self._entries = ()
+            await self._move_to(Window())
+            await self.query("Transcript > Notice, Transcript > ErrorPanel").exclude("#earlier").remove()
+            await self._greet_or_not()
+
+    # Moving about
+
+    @property
+    def selected(self) -> MessageView | None:
+        """The message that a person has gone to."""
+        return next((view for view in self._views if view.has_focus), None)
+
+    async def select_step(self, n_steps: int) -> bool:
+        """Go `n_steps` down (up: negative) from the selected message, or from below the last one; return False where
+        that is below the last one."""
+        selected = self.selected
+        here = self._window.first + self._views.index(selected) if selected else len(self._entries)
+        position = max(0, here + n_steps)
+        if position >= len(self._entries):
+            return False
+        async with self._one_at_a_time:
+            await self._go_to(position)
+        self.call_after_refresh(self._top_up)
+        return True
+
+    async def select(self, message_id: int) -> None:
+        """Go to a message of those that are shown."""
+        await self.show(self._entries, at=message_id)
+
+    async def go_to_start(self) -> None:
+        """Go to the first message."""
+        async with self._one_at_a_time:
+            if self._window.first:
+                await self._move_to(Window.at(0, len(self._entries)))
+        self.scroll_home(animate=False)
+        self.call_after_refresh(self._top_up)
+
+    async def go_to_end(self) -> None:
+        """Go to the last message and follow what comes."""
+        async with self._one_at_a_time:
+            if self._window.last < len(self._entries):
+                await self._move_to(Window.at_end(len(self._entries)))
+        self.follow()
+        self.call_after_refresh(self._top_up)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Bring what comes next when a person gets near it."""
+        super().watch_scroll_y(old_value, new_value)
+        self.call_after_refresh(self._top_up)
+
+    # How
+
+    async def _top_up(self) -> None:
+        """Let at least a screen be there above and below what is in view, and not much more than a few."""
+        if self._one_at_a_time.locked() or not self.is_attached:
+            return  # who holds it comes here afterwards
+        rows, window = self.size.height, self._window
+        if self.scroll_y < rows and window.first > 0:
+            target = window.earlier()
+        elif self.max_scroll_y - self.scroll_y < rows and window.last < len(self._entries):
+            self.release_anchor()  # the end of the window is not the end of the chat
+            target = window.later(len(self._entries))
+        elif (target := self._without_far_ones()) == window:
+            return
+        async with self._one_at_a_time:
+            await self._move_to(target)
+        self.call_after_refresh(self._top_up)
+
+    def _without_far_ones(self) -> Window:
+        first, last = self._window.first, self._window.last
+        far = _FAR_SCREENS * self.size.height
+        views, top, bottom = list(self._views), self.scroll_y - far, self.scroll_y + far
+        while len(views) > _MAX_VIEWS and views[0].virtual_region.bottom < top and not views[0].has_focus:
+            del views[0]
+            first += 1
+        while len(views) > _MAX_VIEWS and views[-1].virtual_region.y > bottom and not views[-1].has_focus:
+            del views[-1]
+            last -= 1
+        return Window(first, last)
+
+    async def _go_to(self, position: int) -> None:
+        if position not in self._window:
+            is_near = position in self._window.earlier() or position in self._window.later(len(self._entries))
+            near = Window(min(self._window.first, position), max(self._window.last, position + 1))
+            await self._move_to(near if is_near else Window.at(position, len(self._entries)))
+            if not is_near:
+                self.hold(self._views[position - self._window.first], 0)
+        self.release_anchor()
+        self._views[position - self._window.first].focus()
+
+    async def _move_to(self, window: Window) -> None:
+        """Mount and remove views, so that those of `window` are there."""
+        kept = self._window.common(window)
+        start = kept.first - self._window.first
+        stay = self._views[start : start + len(kept)] if len(kept) else []
+        gone = [view for view in self._views if view not in stay]
+        before = [MessageView(entry) for entry in self._entries[window.first : kept.first]]
+        behind = [MessageView(entry) for entry in self._entries[kept.last : window.last]]
+        for view in gone:
+            await view.stop()
+        with self.app.batch_update():
+            if before:
+                await self.mount_all(before, before=stay[0])
+            if behind:
+                is_end = not stay or window.last == len(self._entries)
+                await self.mount_all(behind, after=None if is_end else stay[-1])
+            if gone:
+                await self.remove_children(gone)
+            self._views, self._window = [*before, *stay, *behind], window
+            self._tell_what_is_earlier()
+
+    def _tell_what_is_earlier(self) -> None:
+        notice, n_earlier = self.query_one("#earlier", Notice), self._window.first
+        notice.say(f"{n_earlier} earlier messages: scroll up, or Ctrl+Home" if n_earlier else "")
+        notice.display = bool(n_earlier)
+
+    async def _update_views(self) -> None:
+        for view, entry in zip(self._views, self._entries[self._window.first : self._window.last], strict=True):
+            if view.entry != entry:
+                await view.show(entry)
+
+    async def _greet_or_not(self) -> None:
+        if self._entries:
+            await self.query("Transcript > Greeting, Transcript > ErrorPanel").remove()
+        elif not self.query(Greeting):
+            await self.mount(Greeting())
+
+    async def _fold_old(self) -> None:
+        for view in self._views[-N_LIVE - 2 : -N_LIVE]:
+            await view.fold()
+
+
+def _n_same(old: Sequence[Entry], new: Sequence[Entry]) -> int:
+    """How many messages both begin with."""
+    pairs = enumerate(zip(old, new, strict=False))
+    return next((n for n, (one, other) in pairs if one.message.id != other.message.id), min(len(old), len(new)))

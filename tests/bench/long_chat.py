@@ -1,0 +1,124 @@
+"""Times a chat of 300 messages in the terminal app: from the request to open it until it is on the screen, then a page
+up, the first message, the last one and a resize, each until the app has nothing left to draw.
+
+    uv run python tests/bench/long_chat.py [N_MESSAGES]
+
+The app runs without a terminal at 120×40, over a store on a folder that is thrown away. A page up is the slowest of
+twenty; figures are milliseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from textual.pilot import Pilot
+
+from app.chat.message import Utterance
+from app.chat.store import ChatStore
+from app.client_fake import ScriptedClient
+from app.settings import Settings
+from tui.app import LocalllmApp
+from tui.connection import Connection
+from tui.kept_chat import KeptChat
+from tui.screens.chat import ChatScreen
+
+ANSWER = """Quantization stores each weight in fewer bits. It works because most weights are small:
+
+- a block of 32 weights shares one scale,
+- the scale is kept in *half precision*, and `K` types keep scales of scales.
+
+```python
+def dequantized(scale: float, quants: list[int]) -> list[float]:
+    return [scale * quant for quant in quants]  # what the dot product does in passing
+```
+
+| type | bits |
+|---|---|
+| Q4_K_M | 4.8 |
+| Q8_0 | 8.5 |
+
+What is lost is a little precision, and what is gained is speed: decoding reads every weight once a token, and so half
+the bytes are nearly half the time. Measure it on your own machine, since memory differs more than processors do.
+
+End.
+"""
+
+
+def write_chat(data_dir: Path, n_messages: int) -> int:
+    """Keep a chat with `n_messages` and return its id."""
+    with ChatStore(data_dir) as store:
+        chat, leaf_id = store.chats.create(title="long"), None
+        for number in range(n_messages):
+            said = f"Question {number}?" if number % 2 == 0 else f"Answer {number}. {ANSWER}"
+            role = "user" if number % 2 == 0 else "assistant"
+            leaf_id = store.messages.add(chat.id, leaf_id, Utterance(role=role, content=said)).id
+        return chat.id
+
+
+async def main(n_messages: int) -> None:
+    """Print one line a measurement."""
+    with TemporaryDirectory() as folder:
+        chat_id = write_chat(Path(folder), n_messages)
+        with ChatStore(Path(folder)) as store:
+            store.chats.create(title="short")
+        settings = Settings(data_dir=Path(folder), cache_dir=Path(folder))
+        async with KeptChat(Path(folder)) as keeper, Connection(ScriptedClient().opened, "guide") as connection:
+            app = LocalllmApp(connection, keeper, settings=settings)
+            async with app.run_test(size=(120, 40)) as pilot:
+                await measure(app, pilot, chat_id, n_messages)
+
+
+async def measure(app: LocalllmApp, pilot: Pilot[None], chat_id: int, n_messages: int) -> None:
+    """Open the chat and go about in it."""
+    screen = app.screen
+    assert isinstance(screen, ChatScreen)
+    last = f"{'Question' if n_messages % 2 else 'Answer'} {n_messages - 1}"
+    await screen.new_chat()
+    await report("open, until its end is on the screen", opened(app, chat_id, screen), None)
+    await report("... and all is drawn", pilot.pause(), lambda: True)
+    pages = [await timed(pressed(pilot, "pageup")) for _ in range(20)]
+    print(f"{'page up, slowest of 20':45}{max(pages):8.0f}   median {sorted(pages)[10]:.0f}")
+    await report("to the first message", pressed(pilot, "ctrl+home"), lambda: "Question 0?" in text_of(app))
+    await report("to the last message", pressed(pilot, "ctrl+end"), lambda: "End." in text_of(app))
+    await report("resize to 80 columns", pilot.resize_terminal(80, 40), lambda: True)
+    print(f"messages {n_messages}, the last is {last}; widgets on the screen {len(list(screen.query('*')))}")
+
+
+async def opened(app: LocalllmApp, chat_id: int, screen: ChatScreen) -> None:
+    """Open the chat and wait until its last words are drawn."""
+    await app.open_chat(chat_id)
+    while "End." not in text_of(app):  # noqa: ASYNC110 - what is on the screen announces itself to nobody
+        await asyncio.sleep(0.005)
+
+
+async def pressed(pilot: Pilot[None], key: str) -> None:
+    """Press a key and wait until the app is at rest."""
+    await pilot.press(key)
+    await pilot.pause()
+
+
+async def timed(action: Awaitable[None]) -> float:
+    """Return how many milliseconds an action takes."""
+    started_s = time.perf_counter()
+    await action
+    return 1000 * (time.perf_counter() - started_s)
+
+
+async def report(label: str, action: Awaitable[None], holds: Callable[[], bool] | None) -> None:
+    """Print how long an action took; fails where what should be seen then is not."""
+    print(f"{label:45}{await timed(action):8.0f}")
+    assert holds is None or holds(), f"after {label}: not on the screen"
+
+
+def text_of(app: LocalllmApp) -> str:
+    """Return what is on the screen."""
+    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 300))

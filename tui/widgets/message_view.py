@@ -1,0 +1,68 @@
+"""One message of the chat: what was said, how it ended, its versions, and the mark of being selected."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+
+from tui.conversation import Entry
+from tui.widgets.answer import Answer
+from tui.widgets.error_panel import ErrorPanel
+from tui.widgets.message_bar import MessageBar
+from tui.widgets.question import Question
+
+__all__ = ["MessageView"]
+
+
+class MessageView(Vertical, can_focus=True):
+    """Shows one entry. It is selected when it has the focus."""
+
+    def __init__(self, entry: Entry) -> None:
+        super().__init__()
+        self.entry = entry
+
+    def compose(self) -> ComposeResult:
+        if self.entry.message.role == "user":
+            yield Question(self.entry.message.content)
+        else:
+            yield Answer(self.entry)
+        yield MessageBar()
+        if self.entry.error is not None:
+            yield ErrorPanel(self.entry.error)
+
+    def on_mount(self) -> None:
+        self._show_bar()
+
+    def watch_has_focus(self, has_focus: bool) -> None:
+        """Tell what can be done with it, or no longer."""
+        super().watch_has_focus(has_focus)
+        self._show_bar()
+
+    async def write(self, text: str) -> None:
+        """Append to the answer."""
+        await self.query_one(Answer).write(text)
+
+    async def show(self, entry: Entry) -> None:
+        """Show how the message stands now: its versions and its ending, not another text."""
+        had_error, self.entry = self.entry.error is not None, entry
+        for answer in self.query(Answer):
+            await answer.show(entry)
+        if entry.error is not None and not had_error:
+            await self.mount(ErrorPanel(entry.error))
+        elif entry.error is None and had_error:
+            await self.query(ErrorPanel).remove()
+        self._show_bar()
+
+    async def fold(self) -> None:
+        """Become cheap to lay out, when old."""
+        for answer in self.query(Answer):
+            await answer.fold()
+
+    async def stop(self) -> None:
+        """Stop drawing, before the view is taken away."""
+        for answer in self.query(Answer):
+            await answer.stop()
+
+    def _show_bar(self) -> None:
+        for bar in self.query(MessageBar):
+            bar.show(self.entry, is_selected=self.has_focus)
