@@ -44,7 +44,7 @@ class AnswerRecorder:
         self._outcome: tuple[State, Mapping[str, Scalar]] = (State.PARTIAL, {})
 
     async def __aenter__(self) -> AnswerRecorder:
-        self.message = self._continued or await self._thread.do(self._begin)
+        self.message: Message = await self._thread.do(self._begin) if self._continued is None else self._continued
         self._saving = asyncio.create_task(self._save_along())
         return self
 
