@@ -132,7 +132,7 @@ async def test_a_model_is_quantized_into_the_library_and_a_request_may_name_it(o
         assert (job.state, job.error) == ("done", None)
         assert job.result is not None
         assert n_bytes_of(job.result["output"]) == job.result["bytes"]
-        assert await client.load("guide-Q8_0") == "guide-Q8_0"
+        assert await client.load("guide-Q8_0") == "guide:q8_0"
 
 
 async def test_what_is_no_job_is_refused_in_words(own: RunningService) -> None:
