@@ -136,7 +136,7 @@ class ModelsScreen(PlaceScreen):
 
     def type_words(self) -> None:
         """Go to the field for words."""
-        self.field.focus()
+        self.set_focus(self.field)  # at once: the next key may be under way
 
     @_telling
     async def show_card(self) -> None:
