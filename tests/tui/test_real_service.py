@@ -90,3 +90,17 @@ async def test_model_that_is_missing_is_said_and_another_can_be_chosen(settings,
         await person.sees("guide · ready")
         await person.presses("f2")
         await person.sees("tok/s", "first token")
+
+
+async def test_a_job_of_the_service_is_followed_to_its_end_and_told_of(settings, meet):
+    connection = Connection(local_service(settings), settings.model)
+    async with connection, LocalllmApp(connection, settings=settings).run_test(size=(120, 40)) as pilot:
+        person = meet(pilot)
+        await person.sees("ready")
+        await person.presses("f8")
+        client = await connection.service()
+        assert isinstance(client, ServiceClient)
+        await client.start_job("judge", {"model": str(settings.data_dir / "missing.gguf")})
+        await person.sees("FAILED", "missing.gguf")
+        await person.presses("x")
+        await person.sees("No job runs, waits or has ended.")
