@@ -1,6 +1,7 @@
 """What the models of this machine come to on it, worked out once for each file and kept while it is as it was.
 
 Owns the machine as it was looked at, and the verdicts. One thread at a time looks and reads; knows nothing of who asks.
+What imports numbers is imported when it is first asked.
 """
 
 from __future__ import annotations
@@ -8,15 +9,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from app.engine.machine import Survey, survey
-from app.engine.rpc import endpoints_of
-from app.library.fit import Circumstances, Fit, circumstances_here
 from app.library.listing import Entry
 from app.settings import Settings
-from offload.model import PlannedModel
 from quantizer.errors import UserError
 from quantizer.gate import admit, tensors_of
+
+if TYPE_CHECKING:
+    from app.engine.machine import Survey
+    from app.library.fit import Circumstances, Fit
 
 __all__ = ["FitShelf"]
 
@@ -24,10 +26,11 @@ __all__ = ["FitShelf"]
 class FitShelf:
     """Verdicts for the machine as it was at the first question, or when `forget` was called last.
 
-    `look` finds out what the machine is; it takes about a second and may raise EngineError.
+    `look` finds out what the machine is (the engine does, where none is given); it takes about a second and may raise
+    EngineError.
     """
 
-    def __init__(self, settings: Settings, look: Callable[[Sequence[str]], Survey] = survey) -> None:
+    def __init__(self, settings: Settings, look: Callable[[Sequence[str]], Survey] | None = None) -> None:
         self._settings = settings
         self._look = look
         self._found: Survey | None = None
@@ -42,6 +45,8 @@ class FitShelf:
 
     def here(self) -> Circumstances:
         """Return the same with how fast it is and how models are wanted on it. Raises as `machine` does."""
+        from app.library.fit import circumstances_here
+
         with self._turn:
             if self._here is None:
                 self._here = circumstances_here(self._settings, self._looked_at().machine)
@@ -54,8 +59,12 @@ class FitShelf:
             self._fits.clear()
 
     def _looked_at(self) -> Survey:
+        from app.engine.machine import survey
+        from app.engine.rpc import endpoints_of
+
         if self._found is None:
-            self._found = self._look(endpoints_of(self._settings.rpc))
+            look = self._look or survey
+            self._found = look(endpoints_of(self._settings.rpc))
         return self._found
 
     def known(self, entry: Entry) -> Fit | None:
@@ -78,6 +87,8 @@ class FitShelf:
 
 
 def _fit(path: Path, here: Circumstances) -> Fit | None:
+    from offload.model import PlannedModel
+
     try:
         header = admit(path)
         return here.fit(PlannedModel(header, tensors_of(header)))

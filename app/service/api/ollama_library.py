@@ -14,7 +14,6 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from app.job import Job
-from app.library.catalogue import wanted_by
 from app.library.hub_access import access_here
 from app.library.index import Index
 from app.library.model_ref import ModelRef
@@ -61,7 +60,7 @@ async def pull(request: Request) -> Response:
     body = await read_body(request, PullBody)
     name = body.model_name.removesuffix(_LATEST)
     try:
-        await asyncio.to_thread(lambda: wanted_by(name, access_here().endpoint))
+        await asyncio.to_thread(_check_wanted, name)
     except UsageError as error:
         try:
             await models_of(request).find(body.model_name)
@@ -206,3 +205,10 @@ def _pulling(job: Job) -> list[dict[str, Any]]:
 def _creating(job: Job) -> list[dict[str, Any]]:
     counts = {"total": job.n_bytes, "completed": job.n_done_bytes or 0} if job.n_bytes else {}
     return [{"status": f"quantizing to {job.arguments['file_type']}", **counts}]
+
+
+def _check_wanted(name: str) -> None:
+    """Raise UsageError unless `name` is one that can be fetched."""
+    from app.library.catalogue import wanted_by  # imports numbers, which the service starts without
+
+    wanted_by(name, access_here().endpoint)
