@@ -54,13 +54,11 @@ def attempt(served: Served, command: Sequence[str], method: str, path: str, n_ca
     where = ("--include-method", method, "--include-path", path, "-n", str(n_cases), "-c", _CHECKS)
     how = ("--phases", "examples,coverage,fuzzing", "--no-color", "--generation-database", "none")
     url = f"http://127.0.0.1:{served.port}/openapi.json"
-    done = subprocess.run(
-        [*command, "--config-file", str(config), "run", url, *where, *how],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=MOST_S,
-    )
+    line = [*command, "--config-file", str(config), "run", url, *where, *how]
+    try:
+        done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=MOST_S)
+    except subprocess.TimeoutExpired:
+        return Tried(f"{method} {path}", 0, f"It did not end within {MOST_S} s.\n")
     found = _N_CASES.search(done.stdout)
     told = "" if done.returncode == 0 else done.stdout[-3000:] + done.stderr[-1000:]
     return Tried(f"{method} {path}", int(found[1].replace(",", "")) if found else 0, told)
