@@ -13,6 +13,9 @@ from tui.widgets.question import Question
 
 __all__ = ["MessageView"]
 
+# What is clicked must not move before the click is over.
+_AFTER_CLICK_S = 0.15
+
 
 class MessageView(Vertical, can_focus=True):
     """Shows one entry. It is selected when it has the focus."""
@@ -36,7 +39,7 @@ class MessageView(Vertical, can_focus=True):
     def watch_has_focus(self, has_focus: bool) -> None:
         """Tell what can be done with it, or no longer."""
         super().watch_has_focus(has_focus)
-        self._show_bar()
+        self.set_timer(_AFTER_CLICK_S, self._show_bar)
 
     async def write(self, text: str) -> None:
         """Append to the answer."""

@@ -302,7 +302,7 @@ async def test_link_of_the_model_is_shown_and_not_opened(sitting, monkeypatch):
     async with sitting(client) as person:
         monkeypatch.setattr(person.app, "open_url", lambda url, **_: opened.append(url))
         await person.asks("link")
-        await person.sees("safe.example", "ready")
+        await person.sees("safe.example", "48.0 tok/s")
         row = next(n for n, line in enumerate(person.screen_text.splitlines()) if "safe.example" in line)
         await person.pilot.click(offset=(8, row))
         await person.sees("Copied, not opened", "http://evil.example/x")
