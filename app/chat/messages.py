@@ -36,6 +36,14 @@ class Messages:
             rows = connection.execute("SELECT * FROM messages WHERE chat_id = ? ORDER BY id", (chat_id,))
             return tuple(message_of(row) for row in rows)
 
+    def asked(self, limit: int) -> list[str]:
+        """Return what was asked last, at most `limit` times, in any chat that is there: the latest last, each once."""
+        statement = """SELECT content FROM messages JOIN chats ON chats.id = chat_id
+            WHERE role = 'user' AND deleted_ms IS NULL ORDER BY messages.id DESC LIMIT ?"""
+        with self._database.reading() as connection:
+            latest_first = [str(row["content"]) for row in connection.execute(statement, (limit,))]
+        return list(dict.fromkeys(latest_first))[::-1]
+
     def add(self, chat_id: int, parent_id: int | None, said: Utterance) -> Message:
         """Add what was said after `parent_id` (None: at the beginning) and show the branch that ends with it.
 

@@ -64,7 +64,17 @@ def _word_index(table: str, column: str) -> tuple[str, ...]:
     )
 
 
-STEPS: tuple[tuple[str, ...], ...] = ((*_CHATS, *_word_index("messages", "content"), *_word_index("chats", "title")),)
+_DRAFTS = (
+    "CREATE TABLE drafts (chat_id INTEGER PRIMARY KEY, content TEXT NOT NULL) STRICT",
+    """CREATE TRIGGER drafts_delete AFTER DELETE ON chats BEGIN
+        DELETE FROM drafts WHERE chat_id = old.id;
+    END""",
+)
+
+STEPS: tuple[tuple[str, ...], ...] = (
+    (*_CHATS, *_word_index("messages", "content"), *_word_index("chats", "title")),
+    _DRAFTS,
+)
 
 
 def migrate(connection: sqlite3.Connection, steps: tuple[tuple[str, ...], ...] = STEPS) -> None:

@@ -10,6 +10,7 @@ from types import TracebackType
 
 from app.chat.chats import SWEPT_AFTER_MS, Chats, now_ms
 from app.chat.database import Database
+from app.chat.drafts import Drafts
 from app.chat.messages import Messages
 from app.chat.search import Search
 from app.chat.transcripts import Transcripts
@@ -32,6 +33,7 @@ class ChatStore:
         self.messages = Messages(self._database)
         self.transcripts = Transcripts(self._database, self.chats, self.messages)
         self.search = Search(self._database)
+        self.drafts = Drafts(self._database)
 
     def __enter__(self) -> ChatStore:
         return self
