@@ -15,6 +15,7 @@ from app.chat.chat import ChatSettings
 from app.chat.message import Message, State
 from app.chat.tree import Tree
 from quantizer.errors import UserError
+from tui.composing.attaching import told
 
 __all__ = ["UNKEPT_ID", "Conversation", "Ending", "Entry", "Removed", "Role"]
 
@@ -155,7 +156,7 @@ class Conversation:
         said = [m for m in self._tree.path(leaf_id) if m.role != "system" and (m.content or m.role == "user")]
         turns: list[tuple[Role, str]] = []
         for is_user, group in groupby(said, key=lambda message: message.role == "user"):
-            texts = [message.content for message in group]
+            texts = [told(message.content, message.attachments) for message in group]
             turns.append(("user", texts[-1]) if is_user else ("assistant", "\n\n".join(texts)))
         system = self.settings.system
         return [("system", system), *turns] if system else turns

@@ -70,12 +70,12 @@ class ChatSession:
 
     # Answers: cancelling one stops it and keeps what came of it
 
-    async def ask(self, question: str, view: ChatView) -> None:
+    async def ask(self, question: Utterance, view: ChatView) -> None:
         """Ask `question` after what is shown. One that cannot be kept is not asked."""
         await self._forget_unkept()
         await self._ask(question, self.conversation.leaf_id, view)
 
-    async def ask_instead(self, message_id: int, question: str, view: ChatView) -> None:
+    async def ask_instead(self, message_id: int, question: Utterance, view: ChatView) -> None:
         """Ask `question` in the place of another one, which stays as a version."""
         await self._ask(question, self.conversation.messages[message_id].parent_id, view)
 
@@ -88,7 +88,7 @@ class ChatSession:
         if question is None:
             return False
         if conversation.leaf_id == UNKEPT_ID:
-            await self.ask(conversation.messages[UNKEPT_ID].content, view)
+            await self.ask(conversation.messages[UNKEPT_ID], view)
             return True
         await self._forget_blank_answers(question.id)
         await self._answer(AnswerPlace(question.id, self._connection.state.model), view)
@@ -130,14 +130,16 @@ class ChatSession:
 
     # How
 
-    async def _ask(self, question: str, parent_id: int | None, view: ChatView) -> None:
-        conversation, said = self.conversation, Utterance(role="user", content=question)
-        model = self._connection.state.model
+    async def _ask(self, question: Utterance, parent_id: int | None, view: ChatView) -> None:
+        conversation, model = self.conversation, self._connection.state.model
+        said = Utterance(role="user", content=question.content, attachments=question.attachments)
         try:
-            await self._keeper.prepare(question, model, conversation.settings)
+            await self._keeper.prepare(question.content, model, conversation.settings)
             kept = await self._keeper.say(parent_id, said)
         except StorageError as error:
-            unkept = Message(id=UNKEPT_ID, parent_id=parent_id, role="user", content=question)
+            unkept = Message(
+                id=UNKEPT_ID, parent_id=parent_id, role="user", content=said.content, attachments=said.attachments
+            )
             conversation.add(unkept)
             await self._fail(UNKEPT_ID, error, view)
             return

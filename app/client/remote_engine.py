@@ -86,6 +86,10 @@ class RemoteEngine:
             raise RequestError(f"The engine at {self.base_url} has no model {model}.", f"It has: {here}.")
         return model or status.default_model
 
+    async def count_tokens(self, text: str, model: str = "") -> int:  # noqa: ARG002
+        """Raise RequestError: OpenAI's API has no way to count tokens without an answer."""
+        raise RequestError(f"The engine at {self.base_url} does not count tokens.", "It tells them with an answer.")
+
     async def chat(
         self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None
     ) -> AsyncGenerator[TextDelta | Completed, None]:

@@ -18,14 +18,16 @@ from textual.app import ComposeResult
 from textual.message import Message
 from textual.worker import Worker, WorkerCancelled
 
+from app.chat.message import Attachment, Utterance
 from app.terminal import printable
-from quantizer.errors import StorageError
+from quantizer.errors import StorageError, UserError
 from tui.chat_commands import CHAT_COMMANDS
 from tui.commands import slash_line
 from tui.conversation import Entry, Removed
 from tui.resources import Resources
 from tui.screens.command_screen import CommandScreen
 from tui.session import ChatSession
+from tui.widgets.composer import Composer
 from tui.widgets.prompt_input import PromptInput
 from tui.widgets.status_line import StatusLine
 from tui.widgets.transcript import Transcript
@@ -61,7 +63,7 @@ class ChatScreen(CommandScreen):
 
     def compose(self) -> ComposeResult:
         yield Transcript()
-        yield PromptInput()
+        yield Composer(self._slash_words)
         yield StatusLine()
 
     def on_mount(self) -> None:
@@ -76,8 +78,12 @@ class ChatScreen(CommandScreen):
         return self.query_one(Transcript)
 
     @property
+    def composer(self) -> Composer:
+        return self.query_one(Composer)
+
+    @property
     def prompt(self) -> PromptInput:
-        return self.query_one(PromptInput)
+        return self.composer.prompt
 
     @property
     def is_answering(self) -> bool:
@@ -86,34 +92,55 @@ class ChatScreen(CommandScreen):
 
     # From keys and words to commands
 
-    @on(PromptInput.Submitted)
-    async def _submitted(self, event: PromptInput.Submitted) -> None:
+    @on(Composer.Submitted)
+    async def _submitted(self, event: Composer.Submitted) -> None:
         line = slash_line(event.text)
-        if line is None:
-            self.ask(event.text)
+        if line is None or event.attachments:
+            self.ask(event.text, event.attachments)
         elif command := self.command_of_word(line[0]):
             await self.run_command(command.id, line[1])
         else:
-            self.prompt.put(event.text)
+            self.composer.put(event.text)
             self.say(f"There is no command /{line[0]}: F1 lists them.")
+
+    @on(Composer.Attached)
+    def _attached(self, event: Composer.Attached) -> None:
+        _: Worker[None] = self.run_worker(partial(self._measure, event.attachment), group="measure")
+
+    async def _measure(self, attachment: Attachment) -> None:
+        """Count the tokens of an attachment; while nobody can, its size stays in characters."""
+        with suppress(UserError):
+            client = await self._connection.client()
+            n_tokens = await client.count_tokens(attachment.content, self._connection.state.model)
+            self.composer.measure(attachment.name, n_tokens)
+
+    @on(Composer.Refused)
+    def _refused(self, event: Composer.Refused) -> None:
+        self.say(str(event.error))
+
+    def _slash_words(self) -> list[tuple[str, str]]:
+        return [(command.slash, command.tooltip) for command in self.all_commands() if command.slash]
 
     # What the commands do
 
-    def ask(self, question: str) -> None:
-        """Send `question`; while an answer is under way it goes back to where it was typed."""
+    def ask(self, question: str, attachments: tuple[Attachment, ...] = ()) -> None:
+        """Send `question` with what goes with it; while an answer is under way it goes back to where it was typed."""
         if self.is_answering:
-            self.prompt.put(question)
+            self.composer.put(question, attachments)
             self.say("An answer is under way: Esc stops it.")
             return
+        said = Utterance(role="user", content=question, attachments=attachments)
         edited_id = self._edited_id
         self._end_edit()
         if edited_id is None:
-            self._answer(lambda: self._session.ask(question, self.transcript))
+            self._answer(lambda: self._session.ask(said, self.transcript))
         else:
-            self._answer(lambda: self._session.ask_instead(edited_id, question, self.transcript))
+            self._answer(lambda: self._session.ask_instead(edited_id, said, self.transcript))
 
     async def stop_answer(self) -> None:
-        """Stop the running answer, if any, and keep what came of it; else go back to the prompt."""
+        """Hide what is offered for a word; else stop the running answer and keep what came of it, or go to the prompt."""
+        if self.composer.dismiss():
+            return
         if self._answering is not None and self.is_answering:
             self._answering.cancel()
             with suppress(WorkerCancelled):
@@ -163,7 +190,7 @@ class ChatScreen(CommandScreen):
             return
         self._edited_id = question.id
         self.prompt.border_title = "Other words for this question: Enter sends them, Esc leaves it as it was"
-        self.prompt.put(question.content)
+        self.composer.put(question.content, question.attachments)
         self.prompt.focus()
 
     async def go_on(self) -> None:

@@ -26,7 +26,7 @@ class MessageView(Vertical, can_focus=True):
 
     def compose(self) -> ComposeResult:
         if self.entry.message.role == "user":
-            yield Question(self.entry.message.content)
+            yield Question(self.entry.message.content, self.entry.message.attachments)
         else:
             yield Answer(self.entry)
         yield MessageBar()

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from textual.binding import Binding, BindingType
-from textual.events import Key
+from textual.events import Key, Paste
 from textual.message import Message
 from textual.widgets import TextArea
 
-__all__ = ["PromptInput"]
+__all__ = ["Neighbours", "PromptInput"]
+
+
+class Neighbours(Protocol):
+    """What stands around a prompt and may take a key first; each says whether it did."""
+
+    def accept(self) -> bool: ...
+
+    def move(self, n_rows: int) -> bool: ...
+
+    def paste(self, text: str) -> bool: ...
+
+    def drop_last(self) -> bool: ...
 
 
 class PromptInput(TextArea):
@@ -25,6 +38,7 @@ class PromptInput(TextArea):
             id="prompt-newline",
             tooltip="Start a new line (some terminals: Ctrl+J only)",
         ),
+        Binding("tab", "accept", "Complete", id="prompt-complete", tooltip="Take what is offered for /word and @file"),
         Binding("up", "cursor_up", "Recall", id="prompt-recall", tooltip="On an empty line: an earlier question"),
     )
     BINDINGS: ClassVar[list[BindingType]] = list(KEYS)
@@ -35,31 +49,67 @@ class PromptInput(TextArea):
 
         text: str
 
-    def __init__(self) -> None:
+    def __init__(self, neighbours: Neighbours) -> None:
         super().__init__(
             compact=True,
             highlight_cursor_line=False,
-            placeholder="Ask something. Enter sends, Ctrl+J starts a new line.",
+            placeholder="Ask something. Enter sends, Ctrl+J starts a new line, @ attaches a file, / lists commands.",
         )
         self.cursor_blink = False  # nothing moves on its own
+        self._neighbours = neighbours
         self._sent: list[str] = []
         self._n_back = 0
 
     async def _on_key(self, event: Key) -> None:
         """Send and start lines in the order of the keys: a priority binding would overtake letters that still wait."""
-        action = {"enter": self.action_submit, "ctrl+j": self.action_newline, "shift+enter": self.action_newline}
-        if event.key in action:
+        actions = {
+            "enter": self.action_submit,
+            "ctrl+j": self.action_newline,
+            "shift+enter": self.action_newline,
+            "tab": self.action_accept,
+        }
+        drops = event.key == "backspace" and not self.text and self._neighbours.drop_last()
+        if drops or event.key in actions:
             event.stop()
             event.prevent_default()
-            action[event.key]()
+        if event.key in actions:
+            actions[event.key]()
+
+    async def _on_paste(self, event: Paste) -> None:
+        """Type a short text; a long one goes beside the prompt."""
+        if self._neighbours.paste(event.text):
+            event.stop()
+            event.prevent_default()
+
+    @property
+    def before_cursor(self) -> str:
+        """What is typed up to the cursor, in its row."""
+        row, column = self.cursor_location
+        before: str = self.document.get_line(row)[:column]
+        return before if row == 0 else f"\n{before}"
 
     def put(self, text: str) -> None:
         """Replace what is typed and go to its end."""
         self.text = text
         self.move_cursor(self.document.end)
 
+    def replace_before_cursor(self, n_characters: int, text: str) -> None:
+        """Let so many characters before the cursor become `text`."""
+        row, column = self.cursor_location
+        self.replace(text, (row, column - n_characters), (row, column))
+
+    def remember(self, sent: Sequence[str]) -> None:
+        """Let what was sent another time be recalled too, the latest last."""
+        self._sent = [*sent, *self._sent]
+
+    def action_accept(self) -> None:
+        """Take what is offered for the word at the cursor."""
+        self._neighbours.accept()
+
     def action_submit(self) -> None:
-        """Send what is typed, unless it is blank."""
+        """Take what is offered, else send what is typed unless it is blank."""
+        if self._neighbours.accept():
+            return
         if text := self.text.strip():
             self._sent.append(text)
             self._n_back = 0
@@ -71,7 +121,10 @@ class PromptInput(TextArea):
         self.insert("\n")
 
     def action_cursor_up(self, select: bool = False) -> None:
-        """Move up; on an empty field, or while walking through the past, bring back an earlier question."""
+        """Move up: in what is offered, else on an empty field, or while walking through the past, to an earlier
+        question."""
+        if self._neighbours.move(-1):
+            return
         if self._is_recalling and self._n_back < len(self._sent):
             self._recall(self._n_back + 1)
         else:
@@ -79,6 +132,8 @@ class PromptInput(TextArea):
 
     def action_cursor_down(self, select: bool = False) -> None:
         """Move down; while walking through the past, go back towards the present."""
+        if self._neighbours.move(1):
+            return
         if self._is_recalling and self._n_back:
             self._recall(self._n_back - 1)
         else:
