@@ -53,7 +53,7 @@ class PromptInput(TextArea):
         super().__init__(
             compact=True,
             highlight_cursor_line=False,
-            placeholder="Ask something. Enter sends, Ctrl+J starts a new line, @ attaches a file, / lists commands.",
+            placeholder="Ask something. Enter sends, @ attaches a file, / lists commands.",
         )
         self.cursor_blink = False  # nothing moves on its own
         self._neighbours = neighbours
