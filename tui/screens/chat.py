@@ -138,7 +138,7 @@ class ChatScreen(CommandScreen):
             self._answer(lambda: self._session.ask_instead(edited_id, said, self.transcript))
 
     async def stop_answer(self) -> None:
-        """Hide what is offered for a word; else stop the running answer and keep what came of it, or go to the prompt."""
+        """Hide what is offered for a word; else stop the answer and keep what came of it, or go to the prompt."""
         if self.composer.dismiss():
             return
         if self._answering is not None and self.is_answering:
