@@ -93,11 +93,12 @@ class Composer(Vertical):
     # What the prompt asks before it handles a key itself, see `tui.widgets.prompt_input.Neighbours`
 
     def accept(self) -> bool:
-        """Let the word become what is chosen; False where nothing is offered."""
-        offer = self.query_one(Offers).chosen
-        if offer is None:
+        """Let the word become what is chosen; False where nothing is offered, or for what was typed by now."""
+        offer, word = self.query_one(Offers).chosen, self._wanted()
+        if offer is None or word is None or offer not in self._offers(word):
+            self.dismiss()
             return False
-        self._take(offer)
+        self._take(offer, word)
         return True
 
     def move(self, n_rows: int) -> bool:
@@ -152,11 +153,8 @@ class Composer(Vertical):
             return [] if [offer.text for offer in offers] == [f"/{word.typed}"] else offers
         return file_offers(word.typed, self._files or ())
 
-    def _take(self, offer: Offer) -> None:
-        word = self._wanted()
+    def _take(self, offer: Offer, word: Wanted) -> None:
         self.dismiss()
-        if word is None:
-            return
         if word.kind == "command":
             self.prompt.replace_before_cursor(len(word.typed) + 1, f"{offer.text} ")
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from textual.events import Key
 
 from app.client_fake import ScriptedClient
 
@@ -94,3 +95,12 @@ async def test_a_word_that_is_whole_is_run_by_one_enter(sitting):
         await person.types("/help")
         await person.presses("enter")
         await person.sees("Keys and commands")
+
+
+async def test_enter_in_one_burst_with_a_word_takes_no_offer_for_its_beginning(sitting):
+    async with sitting(ScriptedClient()) as person:
+        await person.sees("ready")
+        for character in "/nosuch":
+            person.app.post_message(Key(character, character))
+        person.app.post_message(Key("enter", "\r"))
+        await person.sees("There is no command /nosuch")
