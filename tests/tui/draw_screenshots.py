@@ -1,0 +1,93 @@
+"""Draw the README's pictures: the real app with its real service and the guide, as a person would see it.
+
+Run: `uv run python tests/tui/draw_screenshots.py`, on a quiet machine: the rates in the pictures are measured here.
+Writes assets/screenshots/{chat,models,plan}.svg.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from textual.pilot import Pilot
+
+from app.settings import Settings
+from tui.app import LocalllmApp
+from tui.backend import local_service
+from tui.connection import Connection
+from tui.kept_chat import KeptChat
+
+PICTURES = Path(__file__).parents[2] / "assets" / "screenshots"
+SIZE = (100, 30)
+PATIENCE_S = 120.0
+
+
+class _Sitting:
+    """The app with somebody before it who waits for what is to be seen."""
+
+    def __init__(self, pilot: Pilot[None]) -> None:
+        self._pilot = pilot
+
+    async def presses(self, *keys: str) -> None:
+        await self._pilot.press(*keys)
+
+    async def sees(self, text: str) -> None:
+        await self._until(lambda: text in self._text, text)
+
+    async def no_longer_sees(self, text: str) -> None:
+        await self._until(lambda: text not in self._text, f"the end of {text}")
+
+    def draw(self, name: str) -> None:
+        path = PICTURES / f"{name}.svg"
+        path.write_text(self._pilot.app.export_screenshot(title="localllm"), encoding="utf-8")
+        print(f"{path.name}: {path.stat().st_size / 1000:.0f} kB")
+
+    @property
+    def _text(self) -> str:
+        return "\n".join(strip.text for strip in self._pilot.app.screen._compositor.render_strips())
+
+    async def _until(self, holds: Callable[[], bool], what: str) -> None:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not holds():
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"{what!r} was never seen:\n{self._text}")
+            await self._pilot.pause(0.05)
+
+
+@asynccontextmanager
+async def _sitting(folder: Path):
+    settings = Settings(data_dir=folder / "data", cache_dir=folder / "cache", port=0)
+    async with (
+        KeptChat(settings.data_dir) as keeper,
+        Connection(local_service(settings), settings.model) as connection,
+    ):
+        app = LocalllmApp(connection, keeper, settings=settings)
+        async with app.run_test(size=SIZE) as pilot:
+            yield _Sitting(pilot)
+
+
+async def draw() -> None:
+    """Go through the app and draw what is worth a picture."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="localllm-pictures-") as folder:
+        async with _sitting(Path(folder)) as sitting:
+            await sitting.sees("ready")
+            await sitting.presses("f3")
+            await sitting.sees("tok/s")
+            await sitting.sees("ready")
+            sitting.draw("chat")
+            await sitting.presses("f6")
+            await sitting.sees("Recommended for this machine")
+            await sitting.no_longer_sees("…")
+            sitting.draw("models")
+            await sitting.presses("f7")
+            await sitting.sees("It fits")
+            sitting.draw("plan")
+
+
+if __name__ == "__main__":
+    asyncio.run(draw())
