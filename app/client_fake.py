@@ -43,8 +43,10 @@ LOADING = replace(READY, state="loading", progress=0.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedReply:
-    """One answer. After `pause_after` deltas it waits until `ScriptedClient.resume` is called."""
+    """One answer: its thoughts, then its text. After `pause_after` deltas it waits until `ScriptedClient.resume` is
+    called."""
 
+    thoughts: tuple[str, ...] = ()
     deltas: tuple[str, ...] = ()
     ending: Completed | UserError = COMPLETED
     pause_after: int | None = None
@@ -200,11 +202,12 @@ class ScriptedClient(ScriptedJobs):
         reply = self._replies[min(len(self.requests), len(self._replies)) - 1]
         is_whole = False
         try:
-            for index, delta in enumerate(reply.deltas):
+            deltas = [*((thought, "") for thought in reply.thoughts), *(("", text) for text in reply.deltas)]
+            for index, (thought, text) in enumerate(deltas):
                 if index == reply.pause_after:
                     await self._paused()
-                yield TextDelta(delta, n_tokens=index + 1)
-            if reply.pause_after is not None and reply.pause_after >= len(reply.deltas):
+                yield TextDelta(text, n_tokens=index + 1, reasoning=thought)
+            if reply.pause_after is not None and reply.pause_after >= len(deltas):
                 await self._paused()
             is_whole = True
             if isinstance(reply.ending, UserError):

@@ -37,6 +37,8 @@ class ChatActions(Protocol):
 
     async def undo(self) -> None: ...
 
+    def toggle_thoughts(self) -> None: ...
+
     def copy_answer(self) -> None: ...
 
     def copy_message(self) -> None: ...
@@ -163,6 +165,15 @@ CHAT_COMMANDS: CommandTable[Any] = CommandTable(
             keys="y",
             has_priority=False,
             run=lambda chat, _: chat.copy_message(),
+        ),
+        Command[ChatActions](
+            id="thoughts",
+            title="Open or fold thoughts",
+            tooltip="Read what the model thought before the answer",
+            keys="t",
+            slash="thoughts",
+            has_priority=False,
+            run=lambda chat, _: chat.toggle_thoughts(),
         ),
         Command[ChatActions](
             id="system",

@@ -25,10 +25,13 @@ PACE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Text fit for a terminal, and how many tokens the answer has with it."""
+    """Text and thoughts fit for a terminal, and how many tokens the answer has with them: `n_thought_tokens` of them up
+    to the last thought, None where the portion has none."""
 
     text: str
     n_tokens: int
+    reasoning: str = ""
+    n_thought_tokens: int | None = None
 
 
 async def reply(connection: Connection, turns: Sequence[tuple[Role, str]]) -> AsyncGenerator[Portion | Completed, None]:
@@ -80,4 +83,7 @@ def _parts(events: Sequence[TextDelta | Completed | None]) -> list[Portion | Com
     completed = [event for event in events if isinstance(event, Completed)]
     if not deltas:
         return [*completed]
-    return [Portion(printable("".join(delta.text for delta in deltas)), deltas[-1].n_tokens), *completed]
+    text, reasoning = ("".join(parts) for parts in zip(*((d.text, d.reasoning) for d in deltas), strict=True))
+    counts = [delta.n_tokens for delta in deltas if delta.reasoning]
+    n_thought_tokens = counts[-1] if counts else None
+    return [Portion(printable(text), deltas[-1].n_tokens, printable(reasoning), n_thought_tokens), *completed]

@@ -16,6 +16,7 @@ from tui.conversation import Role
 from tui.keeper import Recording
 from tui.meter import Meter
 from tui.reply import Portion, reply
+from tui.thought import ThoughtWatch
 
 if TYPE_CHECKING:
     from app.client import Completed
@@ -24,36 +25,49 @@ __all__ = ["RunningAnswer"]
 
 
 class RunningAnswer:
-    """Writes on the answer that `recording` keeps, and measures it with `meter`."""
+    """Writes on the answer that `recording` keeps; measures it with `meter`, and its thoughts with `thought`."""
 
-    def __init__(self, recording: Recording, meter: Meter) -> None:
+    def __init__(self, recording: Recording, meter: Meter, thought: ThoughtWatch) -> None:
         self.meter = meter
         self._recording = recording
         self._text = [recording.message.content]
+        self._reasoning = [recording.message.reasoning]
+        self._thought = thought
         self._state = State.PARTIAL
-        self._stats: Mapping[str, Scalar] = {}
+        self._cost: Mapping[str, Scalar] = {}
 
     @property
     def message(self) -> Message:
         """The answer so far."""
-        return replace(self._recording.message, content="".join(self._text), state=self._state, stats=self._stats)
+        content, reasoning = "".join(self._text), "".join(self._reasoning)
+        message = self._recording.message
+        return replace(message, content=content, reasoning=reasoning, state=self._state, stats=self.stats)
+
+    @property
+    def stats(self) -> Mapping[str, Scalar]:
+        """The figures so far: what was thought and, at the end, what it cost."""
+        return {**self._thought.stats, **self._cost}
 
     async def follow(
         self, connection: Connection, turns: Sequence[tuple[Role, str]], shown: Callable[[Portion], Awaitable[None]]
     ) -> Completed:
         """Write the answer to `turns`; return what it cost. Cancelling it stops the answer. Raises the UserError that
         ended it."""
-        async with aclosing(reply(connection, turns)) as parts:
-            async for part in parts:
-                if not isinstance(part, Portion):
-                    self._finish(part)
-                    return part
-                self._text.append(part.text)
-                self._recording.write(part.text)
-                self.meter.count(part.n_tokens)
-                await shown(part)
+        try:
+            async with aclosing(reply(connection, turns)) as parts:
+                async for part in parts:
+                    if not isinstance(part, Portion):
+                        self._state, self._cost = State.FINISHED, asdict(part)
+                        return part
+                    self._take(part)
+                    await shown(part)
+        finally:
+            self._recording.finish(self._state, self.stats)
         raise AssertionError("a reply ends with its cost or with an error")
 
-    def _finish(self, cost: Completed) -> None:
-        self._state, self._stats = State.FINISHED, asdict(cost)
-        self._recording.finish(self._state, self._stats)
+    def _take(self, portion: Portion) -> None:
+        self._text.append(portion.text)
+        self._reasoning.append(portion.reasoning)
+        self._recording.write(portion.text, portion.reasoning)
+        self.meter.count(portion.n_tokens)
+        self._thought.follow(portion)

@@ -6,10 +6,10 @@ Owns the course of an answer from question to ending, and what may become of one
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from app.chat.message import Message, Utterance
+from app.chat.message import Message, Scalar, Utterance
 from quantizer.errors import StorageError, UserError
 from tui.connection import Connection
 from tui.conversation import UNKEPT_ID, Conversation, Ending, Entry, Removed
@@ -18,6 +18,7 @@ from tui.meter import Clock, Meter
 from tui.reply import Portion
 from tui.running_answer import RunningAnswer
 from tui.status import Status, status_of
+from tui.thought import ThoughtWatch
 
 if TYPE_CHECKING:
     from app.client import Completed
@@ -31,8 +32,8 @@ class ChatView(Protocol):
     async def show(self, entries: Sequence[Entry]) -> None:
         """Show these messages and no others."""
 
-    async def write(self, text: str) -> None:
-        """Append to the last message, which is running."""
+    async def write(self, portion: Portion, stats: Mapping[str, Scalar]) -> None:
+        """Append to the last message, which is running; `stats` are its figures so far."""
 
 
 class ChatSession:
@@ -157,14 +158,15 @@ class ChatSession:
 
     async def _run(self, recording: Recording, place: AnswerPlace, view: ChatView) -> None:
         conversation = self.conversation
-        running = RunningAnswer(recording, Meter(self._clock))
+        thought = ThoughtWatch(self._clock, recording.message.stats)
+        running = RunningAnswer(recording, Meter(self._clock), thought)
         conversation.begin(recording.message)
         self._meter = running.meter
         self._on_change()
         try:
             await view.show(conversation.entries())
             turns = conversation.turns(recording.message.id if place.continued else place.parent_id)
-            self._cost = await running.follow(self._connection, turns, self._shown_in(view))
+            self._cost = await running.follow(self._connection, turns, self._shown_in(view, running))
         except UserError as error:
             conversation.errors[recording.message.id] = error
             await self._connection.lose(error)
@@ -174,10 +176,10 @@ class ChatSession:
             self._on_change()
             await view.show(conversation.entries())
 
-    def _shown_in(self, view: ChatView) -> Callable[[Portion], Awaitable[None]]:
+    def _shown_in(self, view: ChatView, running: RunningAnswer) -> Callable[[Portion], Awaitable[None]]:
         async def shown(portion: Portion) -> None:
             self._on_change()
-            await view.write(portion.text)
+            await view.write(portion, running.stats)
 
         return shown
 
@@ -191,7 +193,8 @@ class ChatSession:
             await self.remove(UNKEPT_ID)
 
     async def _forget_blank_answers(self, question_id: int) -> None:
-        """Remove what came to nothing: it would only be a version without text."""
+        """Remove what came to nothing, not even a thought: it would only be a version without text."""
         for message in list(self.conversation.messages.values()):
-            if message.parent_id == question_id and message.role == "assistant" and not message.content:
+            is_blank = not message.content and not message.reasoning
+            if message.parent_id == question_id and message.role == "assistant" and is_blank:
                 await self.remove(message.id)

@@ -13,7 +13,7 @@ import click
 from app.client import Completed, GenerationOptions, Message, ModelStatus, ServiceClient, TextDelta
 from app.terminal import printable
 
-__all__ = ["Answer", "LoadingLine", "as_json", "ask", "print_piece", "stats_line"]
+__all__ = ["Answer", "AnswerPrinter", "LoadingLine", "as_json", "ask", "stats_line"]
 
 _LINE_WIDTH = 60
 
@@ -22,12 +22,17 @@ _LINE_WIDTH = 60
 class Answer:
     """What has come of an answer so far; `completed` is None until, or unless, it is whole."""
 
-    pieces: list[str] = field(default_factory=list)
+    deltas: list[TextDelta] = field(default_factory=list)
     completed: Completed | None = None
 
     @property
     def text(self) -> str:
-        return "".join(self.pieces)
+        return "".join(delta.text for delta in self.deltas)
+
+    @property
+    def reasoning(self) -> str:
+        """What the model thought aloud before it answered."""
+        return "".join(delta.reasoning for delta in self.deltas)
 
 
 async def ask(
@@ -36,21 +41,33 @@ async def ask(
     messages: Sequence[Message],
     options: GenerationOptions,
     answer: Answer,
-    on_piece: Callable[[str], None],
+    on_delta: Callable[[TextDelta], None],
 ) -> None:
-    """Fill `answer`, telling `on_piece` each new piece. Cancelling this stops the answer and keeps what came."""
+    """Fill `answer`, telling `on_delta` each new piece. Cancelling this stops the answer and keeps what came."""
     async with aclosing(client.chat(messages, model_id, options)) as events:
         async for event in events:
             if isinstance(event, TextDelta):
-                answer.pieces.append(event.text)
-                on_piece(event.text)
+                answer.deltas.append(event)
+                on_delta(event)
             else:
                 answer.completed = event
 
 
-def print_piece(text: str) -> None:
-    """Print text of a model: nothing in it is obeyed by the terminal."""
-    click.echo(printable(text), nl=False)
+class AnswerPrinter:
+    """Prints one answer as it comes, and on stderr what is thought before it; the terminal obeys nothing in it."""
+
+    def __init__(self) -> None:
+        self._is_thinking = False
+
+    def __call__(self, delta: TextDelta) -> None:
+        if delta.reasoning:
+            self._is_thinking = True
+            click.secho(printable(delta.reasoning), dim=True, nl=False, err=True)
+        if delta.text:
+            if self._is_thinking:
+                self._is_thinking = False
+                click.echo("\n", err=True)
+            click.echo(printable(delta.text), nl=False)
 
 
 def stats_line(completed: Completed) -> str:
@@ -68,10 +85,11 @@ def stats_line(completed: Completed) -> str:
     )
 
 
-def as_json(model_id: str, text: str, completed: Completed) -> dict[str, Any]:
+def as_json(model_id: str, text: str, completed: Completed, reasoning: str = "") -> dict[str, Any]:
     """Return the answer as one JSON object."""
     return {
         "text": text,
+        "reasoning": reasoning,
         "finish_reason": completed.finish_reason,
         "usage": {
             "prompt_tokens": completed.n_prompt_tokens,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import click
 
-from app.cli.answering import Answer, ask, print_piece, stats_line
+from app.cli.answering import Answer, AnswerPrinter, ask, stats_line
 from app.cli.prompts import multiline
 from app.client import GenerationOptions, Message, ServiceClient
 from quantizer.errors import ServiceError, UserError
@@ -96,7 +96,7 @@ class Repl:
         messages = [*self._messages, Message("user", question)]
         answer = Answer()
         try:
-            self._runner.run(ask(self._client, self._model_id, messages, self._options, answer, print_piece))
+            self._runner.run(ask(self._client, self._model_id, messages, self._options, answer, AnswerPrinter()))
         except KeyboardInterrupt:
             click.echo(" [stopped]", nl=False, err=True)
         except ServiceError:

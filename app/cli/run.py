@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import click
 
-from app.cli.answering import Answer, LoadingLine, as_json, ask, print_piece, stats_line
+from app.cli.answering import Answer, AnswerPrinter, LoadingLine, as_json, ask, stats_line
 from app.cli.completions import complete_model
 from app.cli.consent import agrees, with_consent
 from app.cli.prompts import combined, piped_text
@@ -104,11 +104,11 @@ def run(
 async def _answer_once(job: _Job, question: str) -> None:
     answer = Answer()
     async with _loaded_model(job) as (client, model_id):
-        on_piece = print_piece if not job.as_json else lambda _: None
-        await ask(client, model_id, [*_opening(job), Message("user", question)], job.options, answer, on_piece)
+        on_delta = AnswerPrinter() if not job.as_json else lambda _: None
+        await ask(client, model_id, [*_opening(job), Message("user", question)], job.options, answer, on_delta)
     assert answer.completed is not None, "an answer that raises nothing is whole"
     if job.as_json:
-        click.echo(json.dumps(as_json(model_id, answer.text, answer.completed)))
+        click.echo(json.dumps(as_json(model_id, answer.text, answer.completed, answer.reasoning)))
     else:
         click.echo()
     if job.shows_stats:

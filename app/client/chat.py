@@ -40,11 +40,13 @@ class GenerationOptions:
 class TextDelta:
     """New text of the running answer, as the model wrote it: not yet fit for a terminal.
 
-    `n_tokens` is how many tokens the answer has by now; a verified draft brings many at once.
+    `n_tokens` is how many tokens the answer has by now, thoughts among them; a verified draft brings many at once.
+    `reasoning` is what the model thinks aloud; it comes before the text.
     """
 
     text: str
     n_tokens: int
+    reasoning: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,6 @@ __all__ = ["RemoteEngine", "address"]
 
 _MAX_QUOTED = 300  # characters of what an engine says, in an error
 _CONTEXT_FIELDS = ("max_model_len", "context_length", "max_context_length")  # vLLM's; OpenRouter's; LM Studio's
-_OPEN_THOUGHT, _CLOSE_THOUGHT = "<think>", "</think>\n\n"
 
 
 def address(text: str) -> str | None:
@@ -96,7 +95,7 @@ class RemoteEngine:
         """Yield the answer as it is made and, last, one Completed. Closing the iterator stops the answer.
 
         Tokens are counted as pieces until the engine tells its own count; times are measured here unless it tells them
-        as llama.cpp does. Thoughts that come apart from the answer are put before it in tags.
+        as llama.cpp does. Thoughts that the engine leaves in the answer stay there.
         """
         given = {name: value for name, value in asdict(options or GenerationOptions()).items() if value is not None}
         body = {
@@ -111,9 +110,9 @@ class RemoteEngine:
         reply = _Reply(self._clock)
         async for event in self._events("/v1/chat/completions", body):
             with self._understanding():
-                text = reply.add(event)
-            if text:
-                yield TextDelta(text, reply.n_pieces)
+                delta = reply.add(event)
+            if delta is not None:
+                yield delta
         yield reply.completed()
 
     async def _events(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[Any]:
@@ -172,23 +171,25 @@ class _Reply:
         self._reason = "stop"
         self._usage: dict[str, Any] = {}
         self._timings: dict[str, Any] = {}
-        self._is_thinking = False
 
-    def add(self, event: Mapping[str, Any]) -> str:
-        """Take in an event and return its text. Raises ServiceError for an error in mid-answer."""
+    def add(self, event: Mapping[str, Any]) -> TextDelta | None:
+        """Take in an event and return its text, if any. Raises ServiceError for an error in mid-answer."""
         if error := event.get("error"):
             raise ServiceError(f"The engine failed: {str(error)[:_MAX_QUOTED]}", "Ask again.")
-        text = ""
+        text, reasoning = "", ""
         for choice in event.get("choices") or ():
             self._reason = choice.get("finish_reason") or self._reason
-            text += self._text_of(choice.get("delta") or {})
+            delta = choice.get("delta") or {}
+            text += str(delta.get("content") or "")
+            reasoning += str(delta.get("reasoning_content") or delta.get("reasoning") or "")
         self._usage = event.get("usage") or self._usage
         self._timings = event.get("timings") or self._timings
-        if text:
-            self.n_pieces += 1
-            self._last_s = self._clock()
-            self._first_s = self._last_s if self._first_s is None else self._first_s
-        return text
+        if not text and not reasoning:
+            return None
+        self.n_pieces += 1
+        self._last_s = self._clock()
+        self._first_s = self._last_s if self._first_s is None else self._first_s
+        return TextDelta(text, self.n_pieces, reasoning)
 
     def completed(self) -> Completed:
         """Return what the answer cost."""
@@ -200,15 +201,6 @@ class _Reply:
             "predicted_per_second": (n_output - 1) / span_s if span_s > 0 else 0.0,
         }
         return completed_of(self._reason, {"completion_tokens": n_output, **self._usage}, {**measured, **self._timings})
-
-    def _text_of(self, delta: Mapping[str, Any]) -> str:
-        thought = str(delta.get("reasoning_content") or delta.get("reasoning") or "")
-        content = str(delta.get("content") or "")
-        if thought and not self._is_thinking:
-            thought, self._is_thinking = _OPEN_THOUGHT + thought, True
-        if content and self._is_thinking:
-            content, self._is_thinking = _CLOSE_THOUGHT + content, False
-        return thought + content
 
 
 def _model(item: Mapping[str, Any]) -> ModelStatus:

@@ -80,7 +80,7 @@ class ServiceClient:
             "stream": True,
             "stream_options": {"include_usage": True},
             "timings_per_token": True,
-            "reasoning_format": "none",  # faces show thoughts as part of the answer
+            "reasoning_format": "deepseek",  # thoughts apart from the answer
             **given,
         }
         reason = "stop"
@@ -88,8 +88,10 @@ class ServiceClient:
         timings: dict[str, Any] = {}
         async for event in self._connection.events("POST", "/v1/chat/completions", body):
             for choice in event["choices"]:
-                if text := choice["delta"].get("content"):
-                    yield TextDelta(text, event["timings"]["predicted_n"])
+                delta = choice["delta"]
+                text, reasoning = delta.get("content") or "", delta.get("reasoning_content") or ""
+                if text or reasoning:
+                    yield TextDelta(text, event["timings"]["predicted_n"], reasoning)
                 reason = choice["finish_reason"] or reason
             usage = event.get("usage") or usage
             timings = event.get("timings") or timings

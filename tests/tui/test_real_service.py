@@ -77,6 +77,16 @@ async def test_person_chats_stops_survives_a_dead_worker_and_leaves_nothing_runn
     assert set(_descendants()) <= before
 
 
+async def test_what_a_model_thinks_is_told_apart_by_the_service(settings, tmp_path, meet):
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}</think><think>"
+    model = tiny_llama(tmp_path / "thinker.gguf", lambda writer: writer.add_chat_template(template))
+    connection = Connection(local_service(settings), str(model))
+    async with connection, LocalllmApp(connection, settings=settings).run_test(size=(80, 24)) as pilot:
+        person = meet(pilot)
+        await person.asks("Hello there")
+        await person.sees("▸ thought for", "tokens", "ready")
+
+
 async def test_model_that_is_missing_is_said_and_another_can_be_chosen(settings, tmp_path, meet):
     missing = str(tmp_path / "missing.gguf")
     connection = Connection(local_service(replace(settings, model=missing)), missing)

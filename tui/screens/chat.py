@@ -225,6 +225,11 @@ class ChatScreen(CommandScreen):
         """Leave Ctrl+Z to the prompt while there is no deletion to undo."""
         return self._removed is not None if parameters == ("undo",) else super().check_action(action, parameters)
 
+    def toggle_thoughts(self) -> None:
+        """Open or fold what was thought before the selected answer, or the last one."""
+        if not self.transcript.toggle_thoughts():
+            self.say("There are no thoughts to read here.")
+
     def copy_message(self) -> None:
         """Put the selected message on the clipboard."""
         if selected := self.transcript.selected:

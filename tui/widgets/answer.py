@@ -1,4 +1,4 @@
-"""The text of one answer: waits, streams, ends, and folds into one widget when it is old."""
+"""The text of one answer below its thoughts: waits, streams, ends, and folds into one widget when it is old."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from textual.widgets import Static
 from app.terminal import printable
 from tui.conversation import Ending, Entry
 from tui.widgets.folded_markdown import FoldedMarkdown
+from tui.widgets.thoughts import Thoughts
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -44,6 +45,8 @@ class Answer(Vertical):
         self._stream: MarkdownStream | None = None
 
     def compose(self) -> ComposeResult:
+        if self._entry.message.reasoning:
+            yield Thoughts(self._entry)
         if self._text:
             yield FoldedMarkdown(self._text)
         yield Static(markup=False, classes="mark")
@@ -51,8 +54,12 @@ class Answer(Vertical):
     def on_mount(self) -> None:
         self._show_mark()
 
-    async def write(self, text: str) -> None:
-        """Append `text`."""
+    async def write(self, entry: Entry, text: str) -> None:
+        """Append `text`, with which the message is as in `entry`."""
+        self._entry = entry
+        await self._show_thoughts()
+        if not text:
+            return
         if self._stream is None:
             self._stream = await self._begin()
         self._text += text
@@ -63,6 +70,7 @@ class Answer(Vertical):
         if self._entry.is_running and not entry.is_running:
             await self.stop()
         self._entry = entry
+        await self._show_thoughts()
         self._show_mark()
 
     async def stop(self) -> None:
@@ -79,9 +87,17 @@ class Answer(Vertical):
             await self.mount(FoldedMarkdown(self._text), before=document)
             await document.remove()
 
+    async def _show_thoughts(self) -> None:
+        if not self._entry.message.reasoning:
+            return
+        if not self.query(Thoughts):
+            await self.mount(Thoughts(self._entry), before=0)
+            self._show_mark()
+        self.query_one(Thoughts).show(self._entry)
+
     def _show_mark(self) -> None:
         mark = self.query_one(".mark", Static)
-        waiting = "" if self._text else _WAITING
+        waiting = "" if self._text or self._entry.message.reasoning else _WAITING
         text = waiting if self._entry.is_running else _MARKS[self._entry.ending]
         mark.update(text)
         mark.display = bool(text)

@@ -20,6 +20,7 @@ _ACTIONS: dict[Role, tuple[tuple[str, str], ...]] = {
         ("continue", "[b]Ctrl+G[/b] continue"),
     ),
 }
+_THOUGHTS = ("thoughts", "[b]T[/b]houghts")
 _OTHERS = (("delete", "[b]Del[/b]ete"), ("copy-message", "[b]Y[/b] copy"))
 
 
@@ -31,6 +32,8 @@ class MessageBar(Static):
         parts = [_versions(entry)] if entry.n_versions > 1 else []
         if is_selected and not entry.is_running:
             actions = _ACTIONS.get(entry.message.role, _OTHERS)
+            if entry.message.reasoning:
+                actions = (*actions, _THOUGHTS)
             parts += [_link(command, words) for command, words in actions]
         self.update(Content.from_markup("  ".join(parts)))
         self.display = bool(parts)

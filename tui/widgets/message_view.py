@@ -10,6 +10,7 @@ from tui.widgets.answer import Answer
 from tui.widgets.error_panel import ErrorPanel
 from tui.widgets.message_bar import MessageBar
 from tui.widgets.question import Question
+from tui.widgets.thoughts import Thoughts
 
 __all__ = ["MessageView"]
 
@@ -41,9 +42,17 @@ class MessageView(Vertical, can_focus=True):
         super().watch_has_focus(has_focus)
         self.set_timer(_AFTER_CLICK_S, self._show_bar)
 
-    async def write(self, text: str) -> None:
-        """Append to the answer."""
-        await self.query_one(Answer).write(text)
+    async def write(self, entry: Entry, text: str) -> None:
+        """Append `text` to the answer, with which the message is as in `entry`."""
+        self.entry = entry
+        await self.query_one(Answer).write(entry, text)
+
+    def toggle_thoughts(self) -> bool:
+        """Open or fold what was thought; return False where nothing was."""
+        thoughts = self.query(Thoughts)
+        for thought in thoughts:
+            thought.toggle()
+        return bool(thoughts)
 
     async def show(self, entry: Entry) -> None:
         """Show how the message stands now: its versions and its ending, not another text."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from textual.app import ComposeResult
 
+from app.chat.message import Scalar
 from quantizer.errors import UserError
 from tui.conversation import Entry
+from tui.reply import Portion
 from tui.widgets.error_panel import ErrorPanel
 from tui.widgets.greeting import Greeting
 from tui.widgets.message_view import MessageView
@@ -69,16 +71,23 @@ class Transcript(SteadyScroll):
             await self._fold_old()
         self.call_after_refresh(self._top_up)
 
-    async def write(self, text: str) -> None:
+    async def write(self, portion: Portion, stats: Mapping[str, Scalar]) -> None:
         """Append to the last message, whether it is on the screen or not."""
         async with self._one_at_a_time:
             if not self._entries or not self.is_attached:
                 return
             *others, last = self._entries
-            message = replace(last.message, content=last.message.content + text)
-            self._entries = (*others, replace(last, message=message))
+            said = last.message
+            content, reasoning = said.content + portion.text, said.reasoning + portion.reasoning
+            entry = replace(last, message=replace(said, content=content, reasoning=reasoning, stats=stats))
+            self._entries = (*others, entry)
             if self._window.last == len(self._entries):
-                await self._views[-1].write(text)
+                await self._views[-1].write(entry, portion.text)
+
+    def toggle_thoughts(self) -> bool:
+        """Open or fold the thoughts of the selected message, else of the last with any; return False without any."""
+        views = [self.selected] if self.selected else reversed(self._views)
+        return any(view.toggle_thoughts() for view in views)
 
     async def add_notice(self, text: str) -> None:
         """Append a quiet line."""

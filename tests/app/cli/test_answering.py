@@ -4,13 +4,24 @@ from dataclasses import replace
 
 import pytest
 
-from app.cli.answering import LoadingLine, as_json, print_piece, stats_line
+from app.cli.answering import AnswerPrinter, LoadingLine, as_json, stats_line
+from app.client import TextDelta
 from app.client_fake import COMPLETED, LOADING, READY
 
 
 def test_nothing_a_model_writes_is_obeyed_by_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    print_piece("a\x1b]52;c;evil\x07b\u202e\x9b31mc\n")
-    assert capsys.readouterr().out == "a]52;c;evilb31mc\n"
+    hostile = "a\x1b]52;c;evil\x07b\u202e\x9b31mc\n"
+    AnswerPrinter()(TextDelta(hostile, 2, reasoning=hostile))
+    told = capsys.readouterr()
+    assert told.out == "a]52;c;evilb31mc\n"
+    assert told.err == "a]52;c;evilb31mc\n\n\n"
+
+
+def test_thoughts_go_to_stderr_with_a_blank_line_after_them(capsys: pytest.CaptureFixture[str]) -> None:
+    show = AnswerPrinter()
+    for delta in (TextDelta("", 1, "Hm,"), TextDelta("Y", 2, " so."), TextDelta("es.", 3)):
+        show(delta)
+    assert capsys.readouterr() == ("Yes.", "Hm, so.\n\n")
 
 
 def test_the_stats_are_one_line_with_units() -> None:
@@ -25,7 +36,14 @@ def test_the_stats_tell_what_drafts_saved() -> None:
 
 
 def test_the_json_has_the_promised_keys() -> None:
-    assert set(as_json("guide", "text", COMPLETED)) == {"text", "finish_reason", "usage", "timings", "model"}
+    assert set(as_json("guide", "text", COMPLETED)) == {
+        "text",
+        "reasoning",
+        "finish_reason",
+        "usage",
+        "timings",
+        "model",
+    }
 
 
 def test_a_notice_is_told_once_and_loading_only_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

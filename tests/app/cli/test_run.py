@@ -58,7 +58,7 @@ def test_an_answer_goes_to_stdout_and_the_stats_to_stderr(run: Run) -> None:
 
 def test_the_json_is_one_object(run: Run) -> None:
     answer = json.loads(run("-p", "hello", "--max-tokens", "8", "--seed", "1", "--json").stdout)
-    assert set(answer) == {"text", "finish_reason", "usage", "timings", "model"}
+    assert set(answer) == {"text", "reasoning", "finish_reason", "usage", "timings", "model"}
     assert answer["model"] == "tiny"
     assert answer["usage"]["completion_tokens"] <= 8
 

@@ -59,9 +59,11 @@ async def test_times_of_llama_cpp_replace_those_of_the_clock() -> None:
     assert (completed.decode_tokens_per_s, completed.prefill_tokens_per_s) == (77.0, 500.0)
 
 
-async def test_thoughts_come_before_the_answer_in_tags() -> None:
-    events = (_delta(reasoning_content="hm"), _delta(reasoning_content=" yes"), _delta(content="So."))
-    assert (await _said(_streaming(*events)))[0] == "<think>hm yes</think>\n\nSo."
+async def test_thoughts_come_apart_from_the_answer_and_count() -> None:
+    events = (_delta(reasoning_content="hm"), _delta(reasoning=" yes"), _delta(content="So."))
+    async with _streaming(*events) as engine:
+        *deltas, _ = [event async for event in engine.chat(HELLO)]
+    assert deltas == [TextDelta("", 1, "hm"), TextDelta("", 2, " yes"), TextDelta("So.", 3)]
 
 
 async def test_only_options_that_were_given_are_sent() -> None:
