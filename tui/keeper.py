@@ -5,7 +5,7 @@ Owns what a session needs of a store. `tui.kept_chat` is the one with a disk.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, fields
 from itertools import count
@@ -65,6 +65,15 @@ class Keeper(Protocol):
     def start_over(self) -> None:
         """Begin another chat with the next question."""
 
+    async def draft(self) -> str:
+        """Return what was typed in this chat and not sent."""
+
+    async def keep_draft(self, typed: str) -> None:
+        """Keep what is typed in this chat, in place of what was."""
+
+    async def asked(self) -> Sequence[str]:
+        """Return what was asked lately in any chat, the latest last."""
+
 
 class Unkept:
     """Keeps nothing: for a chat that nobody should find later."""
@@ -93,6 +102,14 @@ class Unkept:
     async def put_back(self, removed: Removed) -> None: ...
 
     def start_over(self) -> None: ...
+
+    async def draft(self) -> str:
+        return ""
+
+    async def keep_draft(self, typed: str) -> None: ...
+
+    async def asked(self) -> Sequence[str]:
+        return ()
 
 
 @dataclass(slots=True)

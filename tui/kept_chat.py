@@ -6,7 +6,7 @@ Owns which chat that is. How messages are kept belongs to `app.chat`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["KeptChat"]
 
+_N_RECALLED = 200
+
 
 class KeptChat:
     """An async context manager; fulfils `tui.keeper.Keeper`. Leaving it waits until what was said is on the disk."""
@@ -36,6 +38,7 @@ class KeptChat:
         self._opened: StoreThread | None = None
         self._chat_id: int | None = None
         self._one_at_a_time = asyncio.Lock()
+        self._beginning = asyncio.Lock()  # so that no draft stays with "no chat" when that has just begun
 
     async def __aenter__(self) -> KeptChat:
         return self
@@ -60,7 +63,8 @@ class KeptChat:
 
     async def prepare(self, question: str, model: str, settings: ChatSettings) -> None:
         """Begin the chat, if it has not begun, and keep who answers in it, and how. Raises StorageError."""
-        self._chat_id = await self._thread.do(partial(_prepare, self._chat_id, question, model, settings))
+        async with self._beginning:
+            self._chat_id = await self._thread.do(partial(_prepare, self._chat_id, question, model, settings))
 
     async def say(self, parent_id: int | None, said: Utterance) -> Message:
         """Keep a question. Raises StorageError."""
@@ -98,6 +102,21 @@ class KeptChat:
         """Begin another chat with the next question."""
         self._chat_id = None
 
+    async def draft(self) -> str:
+        """Return what was typed in this chat and not sent. Raises StorageError."""
+        chat_id = self._chat_id
+        return await self._thread.do(lambda store: store.drafts.get(chat_id))
+
+    async def keep_draft(self, typed: str) -> None:
+        """Keep what is typed in this chat, in place of what was. Raises StorageError."""
+        async with self._beginning:
+            chat_id = self._chat_id
+            await self._thread.do(lambda store: store.drafts.keep(chat_id, typed))
+
+    async def asked(self) -> Sequence[str]:
+        """Return the last 200 questions of all chats, the latest last. Raises StorageError."""
+        return await self._thread.do(lambda store: store.messages.asked(_N_RECALLED))
+
     @property
     def _known_chat_id(self) -> int:
         assert self._chat_id is not None, "a chat is prepared before anything is kept in it"
@@ -120,6 +139,7 @@ def _read(chat_id: int | None, store: ChatStore) -> Transcript | None:
 def _prepare(chat_id: int | None, question: str, model: str, settings: ChatSettings, store: ChatStore) -> int:
     """Return the chat's id, begun if there was none, with the model and the settings of this exchange."""
     if chat_id is None:
+        store.drafts.keep(None, "")  # it is the question now
         return store.chats.create(title=provisional_title(question), model=model, settings=settings).id
     chat = store.chats.get(chat_id)
     if chat.settings != settings:

@@ -63,15 +63,15 @@ class Person:
 
     async def sees(self, *texts: str) -> None:
         for text in texts:
-            await self._until(lambda text=text: text in self.screen_text, f"{text!r} was never on the screen")
+            await self.until(lambda text=text: text in self.screen_text, f"{text!r} was never on the screen")
 
     async def no_longer_sees(self, text: str) -> None:
-        await self._until(lambda: text not in self.screen_text, f"{text!r} stayed on the screen")
+        await self.until(lambda: text not in self.screen_text, f"{text!r} stayed on the screen")
 
     async def leaves(self) -> None:
         await wait_until(self.pilot, lambda: self.app._exit, lambda: f"The app stays:\n{self.screen_text}")
 
-    async def _until(self, predicate: Callable[[], bool], complaint: str) -> None:
+    async def until(self, predicate: Callable[[], bool], complaint: str) -> None:
         await wait_until(self.pilot, predicate, lambda: f"{complaint}:\n{self.screen_text}")
 
 

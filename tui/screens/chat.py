@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from textual import on
 from textual.app import ComposeResult
 from textual.message import Message
+from textual.widgets import TextArea
 from textual.worker import Worker, WorkerCancelled
 
 from app.chat.message import Attachment, Utterance
@@ -23,6 +24,7 @@ from app.terminal import printable
 from quantizer.errors import StorageError, UserError
 from tui.chat_commands import CHAT_COMMANDS
 from tui.commands import slash_line
+from tui.composing.draft_pad import DraftPad
 from tui.conversation import Entry, Removed
 from tui.resources import Resources
 from tui.screens.command_screen import CommandScreen
@@ -55,6 +57,8 @@ class ChatScreen(CommandScreen):
         super().__init__()
         self._connection = resources.connection
         self._session = ChatSession(resources.connection, resources.keeper, resources.clock, self._show_status)
+        self._keeper = resources.keeper
+        self._drafts = DraftPad(resources.keeper, lambda error: self.say(str(error)))
         self._answering: Worker[Any] | None = None
         self._is_reopened = asyncio.Event()
         self._edited_id: int | None = None  # the question that what is typed will stand beside
@@ -71,7 +75,10 @@ class ChatScreen(CommandScreen):
         self._show_status()
         self._connection.watch(self._post_connection_changed)
         self.call_after_refresh(self._connection.start)
-        self.call_after_refresh(self.run_worker, self._reopen, group="reopen")
+        self.call_after_refresh(self.run_worker, self._open_last, group="reopen")
+
+    async def on_unmount(self) -> None:
+        await self._drafts.close()
 
     @property
     def transcript(self) -> Transcript:
@@ -102,6 +109,10 @@ class ChatScreen(CommandScreen):
         else:
             self.composer.put(event.text)
             self.say(f"There is no command /{line[0]}: F1 lists them.")
+
+    @on(TextArea.Changed)
+    def _typed(self) -> None:
+        self._drafts.write(self.prompt.text)
 
     @on(Composer.Attached)
     def _attached(self, event: Composer.Attached) -> None:
@@ -160,8 +171,10 @@ class ChatScreen(CommandScreen):
         """Leave this chat and start an empty one."""
         await self._is_reopened.wait()
         await self.stop_answer()
+        await self._leave_draft()
         self._session.start_over()
         await self.transcript.clear()
+        await self._open_draft()
 
     # One message
 
@@ -269,11 +282,37 @@ class ChatScreen(CommandScreen):
         """Leave this chat and show another one that is kept, at one of its messages or at its end."""
         await self._is_reopened.wait()
         await self.stop_answer()
+        await self._leave_draft()
         await self.transcript.clear()
         await self._reopen(chat_id, message_id)
         self.prompt.focus()
         if message_id in self._session.conversation.messages:
             await self.transcript.select(message_id)
+        await self._open_draft()
+
+    async def _open_last(self) -> None:
+        """Show the chat in which something was said last, and let what was asked in any chat be recalled."""
+        try:
+            await self._reopen()
+            with self._told_if_not_kept():
+                self.prompt.remember(await self._keeper.asked())
+            await self._open_draft()
+        finally:
+            self._is_reopened.set()
+
+    async def _open_draft(self) -> None:
+        """Show what was typed in the chat that was opened; where a person types by now, it can be recalled."""
+        with self._told_if_not_kept():
+            draft = await self._drafts.open()
+            if self.prompt.text:
+                self.prompt.lay_aside(draft)
+            else:
+                self.prompt.put(draft)
+        self._drafts.write(self.prompt.text)
+
+    async def _leave_draft(self) -> None:
+        await self._drafts.close()
+        self.prompt.put("")
 
     async def _reopen(self, chat_id: int | None = None, message_id: int | None = None) -> None:
         """Show a chat that is kept, without an id the one in which something was said last."""
@@ -282,8 +321,6 @@ class ChatScreen(CommandScreen):
             await self._show_all()
         except StorageError as error:
             await self.transcript.add_error(error)
-        finally:
-            self._is_reopened.set()
 
     async def _show_all(self, at: int | None = None) -> None:
         await self.transcript.show(self._session.conversation.entries(), at)

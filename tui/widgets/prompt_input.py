@@ -102,6 +102,11 @@ class PromptInput(TextArea):
         """Let what was sent another time be recalled too, the latest last."""
         self._sent = [*sent, *self._sent]
 
+    def lay_aside(self, text: str) -> None:
+        """Let a text that had to make way be recalled first."""
+        if text:
+            self._sent.append(text)
+
     def action_accept(self) -> None:
         """Take what is offered for the word at the cursor."""
         self._neighbours.accept()

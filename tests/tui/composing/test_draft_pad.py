@@ -1,0 +1,79 @@
+"""Drafts kept while they are typed."""
+
+from __future__ import annotations
+
+import asyncio
+
+from quantizer.errors import StorageError
+from tui.composing.draft_pad import DraftPad
+from tui.keeper import Unkept
+
+DISK_FULL = StorageError("The disk is full.", "Make room.")
+
+
+class Shelf(Unkept):
+    """Keeps one draft in memory; the first `n_failures` attempts find the disk full."""
+
+    def __init__(self, kept: str = "", n_failures: int = 0) -> None:
+        super().__init__()
+        self.kept = kept
+        self.n_attempts = 0
+        self._n_failures = n_failures
+        self.is_kept = asyncio.Event()
+
+    async def draft(self) -> str:
+        return self.kept
+
+    async def keep_draft(self, typed: str) -> None:
+        self.n_attempts += 1
+        if self.n_attempts <= self._n_failures:
+            raise DISK_FULL
+        self.kept = typed
+        self.is_kept.set()
+
+
+async def _typed(pad: DraftPad, text: str) -> None:
+    for end in range(1, len(text) + 1):
+        pad.write(text[:end])
+        await asyncio.sleep(0)
+
+
+async def test_what_is_typed_is_kept_within_a_second_and_once_for_many_letters():
+    shelf = Shelf()
+    pad = DraftPad(shelf, lambda error: None)
+    await pad.open()
+    await _typed(pad, "many letters")
+    async with asyncio.timeout(1.0):
+        await shelf.is_kept.wait()
+    assert (shelf.kept, shelf.n_attempts) == ("many letters", 1)
+
+
+async def test_leaving_a_chat_keeps_its_draft_at_once_and_what_is_typed_then_belongs_to_the_next():
+    shelf = Shelf()
+    pad = DraftPad(shelf, lambda error: None)
+    await pad.open()
+    await _typed(pad, "first")
+    await pad.close()
+    assert shelf.kept == "first"
+    pad.write("second")
+    await pad.close()
+    assert (shelf.kept, shelf.n_attempts) == ("first", 1)
+
+
+async def test_a_draft_that_was_not_read_yet_is_not_overwritten():
+    shelf = Shelf("from yesterday")
+    pad = DraftPad(shelf, lambda error: None)
+    await _typed(pad, "impatient")
+    await pad.close()
+    assert shelf.kept == "from yesterday"
+
+
+async def test_a_full_disk_is_told_once_and_the_draft_is_kept_when_there_is_room():
+    told: list[StorageError] = []
+    shelf = Shelf(n_failures=2)
+    pad = DraftPad(shelf, told.append)
+    await pad.open()
+    pad.write("kept in the end")
+    async with asyncio.timeout(5.0):
+        await shelf.is_kept.wait()
+    assert (told, shelf.kept, shelf.n_attempts) == ([DISK_FULL], "kept in the end", 3)

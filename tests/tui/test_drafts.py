@@ -1,0 +1,122 @@
+"""What was typed is there again: in another chat, after quitting, after a kill; and so is what was asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.chat.message import Utterance
+from app.chat.store import ChatStore
+from app.client_fake import ScriptedClient
+from quantizer.errors import StorageError
+from tui.kept_chat import KeptChat
+
+
+def _draft(data_dir: Path, chat_id: int | None = None) -> str:
+    with ChatStore(data_dir) as store:
+        return store.drafts.get(chat_id)
+
+
+def _prompt(person) -> str:
+    return str(person.app.screen.query_one("PromptInput").text)
+
+
+async def test_a_draft_is_on_the_disk_while_the_person_still_sits_there(sitting, tmp_path):
+    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+        await person.sees("ready")
+        await person.types("half a ques")
+        await person.until(lambda: _draft(tmp_path) == "half a ques", "kept")
+
+
+async def test_a_draft_is_there_again_after_quitting_at_once(sitting, tmp_path):
+    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+        await person.sees("ready")
+        await person.types("to be continued")
+        await person.presses("ctrl+q")
+        await person.leaves()
+    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+        await person.sees("to be continued")
+        await person.types(", now")
+        assert _prompt(person) == "to be continued, now"
+
+
+async def test_each_chat_has_its_own_draft(sitting, tmp_path):
+    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+        await person.asks("the first chat")
+        await person.sees("Hello.")
+        await person.types("about the first")
+        await person.presses("ctrl+n")
+        await person.no_longer_sees("about the first")
+        await person.types("about another")
+        await person.app.open_chat(1)
+        await person.sees("the first chat", "about the first")
+        await person.presses("ctrl+n")
+        await person.sees("about another")
+
+
+async def test_what_was_sent_is_no_draft_any_more(sitting, tmp_path):
+    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+        await person.sees("ready")
+        await person.types("asked")
+        await person.until(lambda: _draft(tmp_path) == "asked", "kept")
+        await person.presses("enter")
+        await person.sees("Hello.")
+        await person.presses("ctrl+n")
+        await person.no_longer_sees("Hello.")
+        assert _prompt(person) == ""
+    assert (_draft(tmp_path), _draft(tmp_path, 1)) == ("", "")
+
+
+async def test_a_question_of_another_day_is_recalled(sitting, tmp_path):
+    with ChatStore(tmp_path) as store:
+        chat = store.chats.create()
+        for question in ("long ago", "yesterday"):
+            store.messages.add(chat.id, None, Utterance(role="user", content=question))
+    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+        await person.sees("yesterday")
+        await person.asks("today")
+        await person.sees("Hello.")
+        recalled = []
+        for _ in range(3):
+            await person.presses("up")
+            recalled.append(_prompt(person))
+    assert recalled == ["today", "yesterday", "long ago"]
+
+
+async def test_a_draft_that_comes_late_makes_way_for_what_is_typed_and_can_be_recalled(sitting, tmp_path, monkeypatch):
+    with ChatStore(tmp_path) as store:
+        store.drafts.keep(None, "from yesterday")
+    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+        read = keeper.draft
+
+        async def typed_meanwhile() -> str:
+            person.app.screen.prompt.put("new")
+            return await read()
+
+        monkeypatch.setattr(keeper, "draft", typed_meanwhile)
+        await person.sees("new")
+        await person.until(lambda: _draft(tmp_path) == "new", "kept")
+        await person.presses(*["backspace"] * 3, "up")
+        assert _prompt(person) == "from yesterday"
+
+
+async def test_person_hears_that_drafts_cannot_be_read(sitting, tmp_path, monkeypatch):
+    async def broken(self) -> str:
+        raise StorageError("The disk is gone.", "Bring it back.")
+
+    monkeypatch.setattr(KeptChat, "draft", broken)
+    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+        await person.sees("The disk is gone.")
+        await person.asks("Anyway?")
+        await person.sees("Hello.")
+
+
+@pytest.mark.parametrize("typed", ["/new", "/system Be brief"])
+async def test_a_command_is_no_draft(sitting, tmp_path, typed):
+    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+        await person.sees("ready")
+        await person.asks(typed)
+        await person.presses("ctrl+q")
+        await person.leaves()
+    assert _draft(tmp_path) == ""
