@@ -8,13 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
+
 from tui.connection import ConnectionState
 from tui.meter import Meter
 
 if TYPE_CHECKING:
-    from app.client import Completed
+    from app.client import Completed, PlanBrief
 
-__all__ = ["Status", "status_of"]
+__all__ = ["Status", "advice", "status_of"]
+
+_UNFIT = ("partial", "wont_run")  # verdicts of a plan: some of the model is read over a slower way at every token
+_SEPARATOR = " · "
 
 # By the connection's phase, or what an answer is at.
 _LABELS = {
@@ -42,19 +47,54 @@ class Status:
     time_to_first_token_s: float | None = None
     n_context_tokens: int = 0
     n_ctx: int = 0
+    plan: PlanBrief | None = None
+    last: Completed | None = None
 
-    def text(self) -> str:
-        """Return the line, its parts in order of importance, since a narrow terminal cuts it at the right."""
-        return " · ".join(part for part in self._parts() if part)
+    def text(self, n_cells: int | None = None) -> str:
+        """Return the line: model, activity, and what else there is room for in `n_cells`, in order of importance."""
+        first, *others = [part for part in self._parts() if part]
+        line = first
+        for number, part in enumerate(others):
+            longer = f"{line}{_SEPARATOR}{part}"
+            if number and n_cells is not None and cell_len(longer) > n_cells:
+                break
+            line = longer
+        return line
 
     def _parts(self) -> tuple[str, ...]:
         return (
             _shortened(self.model),
             _LABELS[self.activity] + (_bar(self.progress) if self.activity == "loading" else ""),
+            f"! {self._devices() or 'too large'}: F7 helps" if self._is_unfit else "",
             self._rate(),
             "" if self.time_to_first_token_s is None else f"first token {self.time_to_first_token_s:.2f} s",
             f"context {self.n_context_tokens}/{self.n_ctx}" if self.n_ctx else "",
+            "" if self._is_unfit else self._devices(),
+            self._reused(),
+            self._drafts(),
         )
+
+    @property
+    def _is_unfit(self) -> bool:
+        return self.plan is not None and self.plan.verdict in _UNFIT
+
+    def _devices(self) -> str:
+        """Which part of the model is on which kind of device."""
+        plan = self.plan
+        if plan is None or not plan.n_layers:
+            return ""
+        if not plan.n_on_gpus:
+            return "CPU"
+        return "GPU" if plan.n_on_gpus == plan.n_layers else f"GPU {plan.n_on_gpus} of {plan.n_layers}"
+
+    def _reused(self) -> str:
+        """How much of the last prompt did not have to be computed."""
+        last = self.last
+        return f"reused {last.n_cached_tokens / last.n_prompt_tokens:.0%}" if last and last.n_cached_tokens else ""
+
+    def _drafts(self) -> str:
+        last = self.last
+        return f"drafts {last.n_accepted_tokens} of {last.n_drafted_tokens}" if last and last.n_drafted_tokens else ""
 
     def _rate(self) -> str:
         if self.tokens_per_s is None:
@@ -78,7 +118,17 @@ def status_of(connection: ConnectionState, running: Meter | None, last: Complete
         time_to_first_token_s=first_s,
         n_context_tokens=last.n_prompt_tokens + last.n_output_tokens if last else 0,
         n_ctx=connection.n_ctx,
+        plan=connection.plan,
+        last=last,
     )
+
+
+def advice(plan: PlanBrief | None) -> str:
+    """Return what it costs that a model does not lie as it should, and what would help; empty where it does."""
+    if plan is None or plan.verdict not in _UNFIT or not plan.warning:
+        return ""
+    helps = f" What would help: {plan.first_remedy}." if plan.first_remedy else ""
+    return f"{plan.warning}{helps} F7 shows the plan, and does it."
 
 
 def _bar(progress: float) -> str:
@@ -88,4 +138,8 @@ def _bar(progress: float) -> str:
 
 
 def _shortened(model: str) -> str:
-    return model if len(model) <= _MODEL_CELLS else f"…{model[1 - _MODEL_CELLS :]}"
+    if cell_len(model) <= _MODEL_CELLS:
+        return model
+    while cell_len(model) >= _MODEL_CELLS:
+        model = model[1:]
+    return f"…{model}"

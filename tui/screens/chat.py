@@ -29,6 +29,7 @@ from tui.conversation import Entry, Removed
 from tui.resources import Resources
 from tui.screens.command_screen import CommandScreen
 from tui.session import ChatSession
+from tui.status import advice
 from tui.widgets.composer import Composer
 from tui.widgets.prompt_input import PromptInput
 from tui.widgets.status_line import StatusLine
@@ -377,7 +378,7 @@ class ChatScreen(CommandScreen):
         state = self._connection.state
         if state.error is not None and not self.is_answering:
             await self.transcript.add_error(state.error)
-        for notice in state.notices:
+        for notice in filter(None, (*state.notices, advice(state.plan))):
             if notice not in self._seen_notices:
                 self._seen_notices.add(notice)
                 await self.transcript.add_notice(notice)
