@@ -19,7 +19,7 @@ def scripted(name: str = "gemma-2-9b", machine: str = "RTX 3060 12 GB, 32 GB RAM
 async def sits_at_the_dials(person) -> None:
     """Go to the plan and wait until the keys go to a dial."""
     await person.presses("f7")
-    await person._until(lambda: isinstance(person.app.focused, Dial), "no dial has the keys")
+    await person.until(lambda: isinstance(person.app.focused, Dial), "no dial has the keys")
 
 
 async def test_a_plan_is_there_on_f7_with_devices_curve_and_ways_out(sitting):
@@ -121,7 +121,7 @@ async def test_a_narrow_terminal_shows_all_of_it_by_going_down(sitting):
     client = scripted()
     async with sitting(client, size=(60, 20)) as person:
         await sits_at_the_dials(person)
-        await person._until(lambda: client.planner.wishes[-1].is_full, "no full plan was asked for")
+        await person.until(lambda: client.planner.wishes[-1].is_full, "no full plan was asked for")
         await person.pilot.pause()
         await person.presses("down")
         await person.sees("What would help")
