@@ -187,3 +187,13 @@ async def test_another_chat_is_opened_and_gone_on_with(sitting, tmp_path):
         await person.asks("More?")
         await person.sees("More?", "48.0 tok/s")
     assert [message.content for message in client.requests[-1]] == ["About soup?", "Of soup.", "More?"]
+
+
+async def test_scrolling_up_faster_than_messages_come_stays_where_it_got_to(sitting, tmp_path):
+    _write_long_chat(tmp_path, 50)
+    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+        await person.sees("assistant 49.")
+        transcript = person.app.screen.query_one("Transcript")
+        transcript.scroll_to(y=0, animate=False, immediate=True)  # the first row of what is there by now
+        await person.until(lambda: transcript.scroll_y > transcript.size.height, "nothing came above")
+        assert "user 0." not in person.screen_text

@@ -34,6 +34,10 @@ class SteadyScroll(VerticalScroll):
         """Keep `child` on a row of what is in view, from 0 on."""
         self._held, self._held_row = child, row
 
+    def may_hold(self, child: Widget) -> bool:  # noqa: ARG002
+        """Whether `child` is one that a person looks at; one that others are put behind must not be held."""
+        return True
+
     def arrange(self, size: Size, optimal: bool = False) -> DockArrangeResult:
         """Arrange the children, and scroll so that the held one does not move: before anything is drawn, as Textual's
         compositor does for an anchor."""
@@ -47,9 +51,8 @@ class SteadyScroll(VerticalScroll):
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Hold what is topmost in view now."""
         super().watch_scroll_y(old_value, new_value)
-        top = next(
-            (child for child in self.children if child.display and child.virtual_region.bottom > new_value), None
-        )
+        shown = (child for child in self.children if child.display and self.may_hold(child))
+        top = next((child for child in shown if child.virtual_region.bottom > new_value), None)
         if top is not None:
             self.hold(top, top.virtual_region.y - round(new_value))
 

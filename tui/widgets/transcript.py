@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from textual.app import ComposeResult
+from textual.widget import Widget
 
 from app.chat.message import Scalar
 from quantizer.errors import UserError
@@ -145,6 +146,10 @@ class Transcript(SteadyScroll):
                 await self._move_to(Window.at_end(len(self._entries)))
         self.follow()
         self.call_after_refresh(self._top_up)
+
+    def may_hold(self, child: Widget) -> bool:
+        """Not the line that tells of earlier messages: they come below it, all of them one after the other."""
+        return child.id != "earlier"
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Bring what comes next when a person gets near it."""
