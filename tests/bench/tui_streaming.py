@@ -1,0 +1,196 @@
+"""Watches the terminal app from outside, at a terminal of 120×40, while an engine streams 100 tokens of Markdown a
+second for ten seconds and a person types: what is slow is what a person would feel.
+
+    uv run python tests/bench/tui_streaming.py
+
+The engine is a small server over HTTP in this process, so that the app's work on its events counts. Printed are: first
+paint, from the start of the process until the prompt is on the terminal (median of five); from a key to its character
+on the terminal (median, p95, worst of 64 keys); the longest time without anything new on the terminal while the answer
+came; how late a clock in the app's event loop was at worst; and the app's CPU in that time. Ends with 1 if a limit is
+passed. Needs a POSIX terminal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fcntl
+import os
+import pty
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+from paced_engine import PacedEngine
+
+LIMITS = {"first paint, s": 0.8, "key to echo p95, ms": 50.0, "longest gap, ms": 200.0, "CPU of a core, %": 35.0}
+_ROWS, _COLUMNS = 40, 120
+_KEYS = [chr(0x410 + n) for n in range(64)]  # Cyrillic: none is in the answer, each is new on the terminal
+_KEY_EVERY_S = 0.14
+_PROMPT = "sk something"  # without the letter below the cursor
+_PATIENCE_S = 30.0
+_LOOP_TICK_S = 0.005
+_CTRL_Q = b"\x11"
+
+
+@dataclass
+class Terminal:
+    """A pseudo-terminal with a program in it; `seen` is what it wrote, each piece with the time at which it came."""
+
+    process: subprocess.Popen[bytes]
+    master: int
+    begun_s: float
+    seen: list[tuple[float, bytes]] = field(default_factory=list)
+
+    @classmethod
+    @contextmanager
+    def running(cls, command: list[str], folder: Path) -> Iterator[Terminal]:
+        """Start `command`, which keeps its things in `folder`; at the end press Ctrl+Q, and wait until it has left."""
+        master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
+        places = {"LOCALLLM_DATA_DIR": str(folder / "data"), "LOCALLLM_CACHE_DIR": str(folder / "cache")}
+        environment = {**os.environ, **places, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
+        begun_s = time.perf_counter()
+        process = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
+        )
+        os.close(slave)
+        terminal = cls(process, master, begun_s)
+        threading.Thread(target=terminal._read, daemon=True).start()
+        try:
+            yield terminal
+            terminal.write(_CTRL_Q)
+            process.wait(_PATIENCE_S)
+        finally:
+            process.kill()
+
+    def write(self, data: bytes) -> float:
+        """Press keys; return when."""
+        now_s = time.perf_counter()
+        os.write(self.master, data)
+        return now_s
+
+    def when(self, text: str, after_s: float = 0.0) -> float:
+        """Return when `text` was on the terminal first since `after_s`, waiting for it."""
+        sought = text.encode()
+        return _eventually(
+            lambda: next((at_s for at_s, data in self.seen if at_s >= after_s and sought in data), None), text
+        )
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = os.read(self.master, 1 << 16)
+            except OSError:  # the program has ended
+                return
+            self.seen.append((time.perf_counter(), data))
+
+
+def first_paint_s(url: str, folder: Path) -> float:
+    """Return how long the app took from its start until its prompt was there."""
+    command = [sys.executable, "-m", "tui", "--connect", url, "-m", "paced"]
+    with Terminal.running(command, folder) as terminal:
+        painted_s = terminal.when(_PROMPT) - terminal.begun_s
+        terminal.when("· ready")
+    return painted_s
+
+
+def stream(url: str, engine: PacedEngine, folder: Path) -> dict[str, float]:
+    """Ask one question, type while it is answered, and return the figures."""
+    late_file = folder / "late"
+    with Terminal.running([sys.executable, __file__, "--app", url, str(late_file)], folder) as terminal:
+        process = psutil.Process(terminal.process.pid)
+        terminal.when("· ready")
+        terminal.write(b"Tell me everything.\r")
+        begun_s = _eventually(lambda: engine.begun_s, "the question")
+        cpu_before_s = sum(process.cpu_times()[:2])
+        waits_ms = [1000 * _echo_s(terminal, key) for key in _KEYS]
+        ended_s = _eventually(lambda: engine.ended_s, "the end of the answer")
+        cpu_s = sum(process.cpu_times()[:2]) - cpu_before_s
+    times_s = [begun_s, *(at_s for at_s, _ in terminal.seen if begun_s < at_s < ended_s), ended_s]
+    return {
+        "key to echo median, ms": statistics.median(waits_ms),
+        "key to echo p95, ms": statistics.quantiles(waits_ms, n=20)[-1],
+        "key to echo worst, ms": max(waits_ms),
+        "longest gap, ms": 1000 * max(later - former for former, later in pairwise(times_s)),
+        "event loop late at worst, ms": 1000 * float(late_file.read_text()),
+        "CPU of a core, %": 100 * cpu_s / (ended_s - begun_s),
+        "tokens/s": engine.n_tokens / (ended_s - begun_s),
+    }
+
+
+def _echo_s(terminal: Terminal, key: str) -> float:
+    pressed_s = terminal.write(key.encode())
+    wait_s = terminal.when(key, pressed_s) - pressed_s
+    time.sleep(max(0.0, _KEY_EVERY_S - wait_s))
+    return wait_s
+
+
+def _eventually(look: Callable[[], float | None], what: str) -> float:
+    deadline_s = time.perf_counter() + _PATIENCE_S
+    while (found := look()) is None:
+        if time.perf_counter() > deadline_s:
+            raise SystemExit(f"{what!r} never came")
+        time.sleep(0.001)
+    return found
+
+
+def run_app(url: str, late_file: Path) -> None:
+    """Run the app as `localllm --connect` does, with a clock in its event loop."""
+    from app.settings import load_settings
+    from tui.app import LocalllmApp
+    from tui.backend import local_service
+    from tui.connection import Connection
+    from tui.kept_chat import KeptChat
+
+    class Clocked(LocalllmApp):
+        worst_s = 0.0
+
+        def on_ready(self) -> None:
+            self.run_worker(self.tick(), group="clock")
+
+        async def tick(self) -> None:
+            while True:
+                due_s = time.perf_counter() + _LOOP_TICK_S
+                await asyncio.sleep(_LOOP_TICK_S)
+                self.worst_s = max(self.worst_s, time.perf_counter() - due_s)
+
+    async def run() -> float:
+        settings = load_settings({"connect": url, "model": "paced"})
+        async with KeptChat(settings.data_dir) as keeper, Connection(local_service(settings), "paced") as connection:
+            app = Clocked(connection, keeper, settings=settings)
+            await app.run_async()
+            return app.worst_s
+
+    late_file.write_text(str(asyncio.run(run())))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--app", nargs=2, metavar=("URL", "FILE"), help="run the app that is watched (used by itself)")
+    options = parser.parse_args()
+    if options.app:
+        run_app(options.app[0], Path(options.app[1]))
+        return
+    with tempfile.TemporaryDirectory() as folder, PacedEngine().serving() as engine:
+        paints_s = [first_paint_s(engine.url, Path(folder)) for _ in range(5)]
+        figures = {"first paint, s": statistics.median(paints_s), **stream(engine.url, engine, Path(folder))}
+    for name, value in figures.items():
+        limit = LIMITS.get(name)
+        print(f"{name:<30} {value:8.2f}" + (f"  (limit {limit:g})" if limit else ""))
+    sys.exit(any(figures[name] > limit for name, limit in LIMITS.items()))
+
+
+if __name__ == "__main__":
+    main()
