@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -21,7 +20,7 @@ from app.client.remote_engine import address
 from app.keys import own_key
 from app.library.resolve import portable
 from app.processes import apart_from_terminal, child_environment, python_module
-from app.settings import ENVIRONMENT_PREFIX, Settings
+from app.settings import Settings, setting_text, variable_of
 from quantizer.errors import EngineError, ServiceError, UnfitError, UsageError, UserError
 
 __all__ = ["connect", "load_model", "open_engine", "open_service"]
@@ -210,11 +209,7 @@ def _parsed(line: bytes) -> dict[str, Any]:
 
 def _variables(settings: Settings) -> dict[str, str]:
     """Return every setting as the child reads it; unlike arguments, they are not shown to other users by `ps`."""
-    return {f"{ENVIRONMENT_PREFIX}{name.upper()}": _text(value) for name, value in asdict(settings).items()}
-
-
-def _text(value: object) -> str:
-    return os.pathsep.join(value) if isinstance(value, tuple) else str(value)
+    return {variable_of(name): setting_text(value) for name, value in asdict(settings).items()}
 
 
 def _open_log(cache_dir: Path) -> BinaryIO:

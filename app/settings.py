@@ -1,21 +1,32 @@
 """One typed settings object: defaults < TOML file < LOCALLLM_* environment < flags.
 
-Owns names, types and sources of settings. Knows nothing of what they do.
+Owns names, types and sources of settings. Knows nothing of what they do; `app.settings_file` writes them.
 """
 
 from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
 from pathlib import Path
 
 import platformdirs
 
+from app.setting_meanings import MEANINGS
 from quantizer.errors import UsageError
 
-__all__ = ["Settings", "load_settings"]
+__all__ = [
+    "Origin",
+    "Settings",
+    "load_settings",
+    "origins_of",
+    "parse_setting",
+    "setting_text",
+    "settings_file",
+    "variable_of",
+]
 
 ENVIRONMENT_PREFIX = "LOCALLLM_"
 DEFAULT_PORT = 11500
@@ -24,32 +35,34 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that can be set. 0 or an empty text means: chosen by localllm."""
+    """Everything that can be set; `app.setting_meanings` says what it means. 0 or empty: chosen by localllm."""
 
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
-    also: bool = False  # listen on the ports of Ollama, LM Studio and llama.cpp too, where those are free
+    also: bool = False
     api_key: str = ""
-    connect: str = ""  # the address of an engine elsewhere to chat with, instead of a service of this machine
+    connect: str = ""
     model: str = "guide"
-    ctx: int = 0  # tokens of context
-    kv_type: str = ""  # what the KV cache stores: TYPE or K_TYPE,V_TYPE, such as q8_0
-    context_shift: bool = False  # answers that fill the context go on, and forget the oldest tokens
+    ctx: int = 0
+    kv_type: str = ""
+    context_shift: bool = False
     threads: int = 0
-    parallel: int = 8  # answers at once
-    keep_alive: str = "10m"  # how long an idle model stays that a request has loaded: "90s", "1h", -1 for good, 0 not
-    max_memory: str = ""  # main memory that all models may take together, such as 12GiB; empty: what there is
-    draft: str = ""  # a small model with the same vocabulary that drafts for the default model
-    lora: tuple[str, ...] = ()  # adapters of the default model, each FILE or FILE=NAME
-    control_vector: tuple[str, ...] = ()  # directions added in the default model, each FILE or FILE=SCALE
-    gpu: bool = True  # use what GPUs there are; without, everything is the processor's
-    rpc: str = ""  # llama.cpp RPC servers whose devices are used too, host:port, separated by commas
-    when_unfit: str = "warn"  # of a model that fits only in part: "warn", "ask" first, or "load" it without a word
-    idle_tune: bool = True  # measure in quiet moments how a model that is new here runs fastest
-    anticipate: bool = True  # compute in quiet moments what the next turn of a chat is sure to begin with
-    origins: str = ""  # web pages that may use the service, such as http://localhost:3000, separated by commas
-    access_log: bool = False  # a line on stderr for each request: route, status, time, model, tokens; never a prompt
-    engine: str = "llama"  # or "fake": random letters at 200 a second, for working on clients
+    parallel: int = 8
+    keep_alive: str = "10m"
+    max_memory: str = ""
+    draft: str = ""
+    lora: tuple[str, ...] = ()
+    control_vector: tuple[str, ...] = ()
+    gpu: bool = True
+    rpc: str = ""
+    when_unfit: str = "warn"
+    idle_tune: bool = True
+    anticipate: bool = True
+    origins: str = ""
+    access_log: bool = False
+    engine: str = "llama"
+    theme: str = ""
+    keys: Mapping[str, str] = field(default_factory=dict, hash=False)
     data_dir: Path = Path(platformdirs.user_data_dir("localllm", appauthor=False))
     cache_dir: Path = Path(platformdirs.user_cache_dir("localllm", appauthor=False))
 
@@ -77,15 +90,66 @@ def load_settings(flags: Mapping[str, object] | None = None, environment: Mappin
 
     Raises UsageError that names the source for an unknown name, a value of the wrong type or an unreadable file.
     """
-    path = settings_file(environment)
     settings = Settings()
-    for source, values in (
-        (str(path), _from_file(path)),
-        ("the environment", _from_environment(environment)),
-        ("the command line", {name: value for name, value in (flags or {}).items() if value is not None}),
-    ):
+    for source, values in _sources(flags or {}, environment):
         settings = replace(settings, **{name: _typed(name, value, source) for name, value in values.items()})  # type: ignore[arg-type]
     return settings
+
+
+class Origin(StrEnum):
+    """Who sets a setting, the later ones winning."""
+
+    DEFAULT = "default"
+    FILE = "file"
+    ENVIRONMENT = "environment"
+    FLAG = "flag"
+
+
+def origins_of(
+    flags: Mapping[str, object] | None = None, environment: Mapping[str, str] = os.environ
+) -> dict[str, Origin]:
+    """Return where each setting comes from. Raises UsageError for an unreadable file."""
+    found = {item.name: Origin.DEFAULT for item in fields(Settings)}
+    sources = _sources(flags or {}, environment)
+    for origin, (_, values) in zip((Origin.FILE, Origin.ENVIRONMENT, Origin.FLAG), sources, strict=True):
+        found.update(dict.fromkeys(values, origin))
+    return found
+
+
+def parse_setting(name: str, text: str) -> object:
+    """Return the value that a person means by `text`, which `setting_text` would show like it.
+
+    Raises UsageError for what the setting does not take.
+    """
+    meaning = MEANINGS[name]
+    value = _typed(name, text.strip(), "This")
+    if type(value) is int and not meaning.least <= value <= meaning.most:
+        raise UsageError(f"This sets {name} to {value}.", f"It lies between {meaning.least} and {meaning.most}.")
+    if meaning.check:
+        meaning.check(text.strip())
+    return value
+
+
+def setting_text(value: object) -> str:
+    """Return a value as people and the environment write it: several of a list are separated as paths are here."""
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}={item}" for name, item in value.items())
+    if isinstance(value, bool):
+        return str(value).lower()
+    return os.pathsep.join(value) if isinstance(value, tuple) else str(value)
+
+
+def variable_of(name: str) -> str:
+    """Return the variable of the environment that sets `name`."""
+    return f"{ENVIRONMENT_PREFIX}{name.upper()}"
+
+
+def _sources(flags: Mapping[str, object], environment: Mapping[str, str]) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield who sets what, the later ones winning."""
+    path = settings_file(environment)
+    yield str(path), _from_file(path)
+    yield "the environment", _from_environment(environment)
+    yield "the command line", {name: value for name, value in flags.items() if value is not None}
 
 
 def _from_file(path: Path) -> dict[str, object]:
@@ -98,8 +162,8 @@ def _from_file(path: Path) -> dict[str, object]:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
-    names = {f"{ENVIRONMENT_PREFIX}{item.name.upper()}": item.name for item in fields(Settings)}
-    return {name: environment[variable] for variable, name in names.items() if environment.get(variable)}
+    names = [item.name for item in fields(Settings)]
+    return {name: environment[variable_of(name)] for name in names if environment.get(variable_of(name))}
 
 
 def _typed(name: str, value: object, source: str) -> object:
@@ -109,6 +173,10 @@ def _typed(name: str, value: object, source: str) -> object:
     kind = Path if issubclass(known[name], Path) else known[name]
     if kind is tuple:
         return _texts(name, value, source)
+    if kind is dict:
+        return _table(name, value, source)
+    if (choices := MEANINGS[name].choices) and value not in choices:
+        raise UsageError(f"{source} sets {name} to {value!r}.", f"It takes {', '.join(choices)}.")
     if isinstance(value, kind):
         return value
     try:
@@ -125,3 +193,13 @@ def _texts(name: str, value: object, source: str) -> tuple[str, ...]:
     if isinstance(items, list | tuple) and all(isinstance(item, str) for item in items):
         return tuple(item for item in items if item)
     raise UsageError(f"{source} sets {name} to {value!r}.", "It takes a list of texts.")
+
+
+def _table(name: str, value: object, source: str) -> dict[str, str]:
+    """Return a table of texts, or what one text such as `quit=ctrl+x help=f1,f12` gives."""
+    pairs = [tuple(item.split("=", 1)) for item in value.split()] if isinstance(value, str) else value
+    if isinstance(pairs, list) and all(len(pair) == 2 and all(pair) for pair in pairs):
+        return dict(pairs)
+    if isinstance(pairs, Mapping) and all(isinstance(item, str) for item in pairs.values()):
+        return dict(pairs)
+    raise UsageError(f"{source} sets {name} to {value!r}.", "It takes NAME=TEXT, separated by spaces.")
