@@ -41,7 +41,7 @@ def _terminal_app(options: Mapping[str, object]) -> None:
         sys.exit(error.exit_status)
     from tui.app import run
 
-    sys.exit(run(settings))
+    sys.exit(run(settings, options))
 
 
 if __name__ == "__main__":

@@ -9,13 +9,14 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from textual import work
 from textual.app import App, SystemCommand
+from textual.constants import DEFAULT_THEME
 from textual.screen import Screen
 
 from app.settings import Settings
@@ -35,12 +36,15 @@ from tui.places import HOME, PLACES
 from tui.resources import Resources
 from tui.screens.chat import ChatScreen
 from tui.screens.command_screen import CommandScreen
+from tui.settings_book import SettingsBook
+from tui.themes import HIGH_CONTRAST, theme_choices
 
 if TYPE_CHECKING:
     from app.client import Job
 
 __all__ = ["LocalllmApp", "run"]
 
+_THEME_KEPT = "The settings file keeps it. NO_COLOR in the environment takes all colours away."
 _NEWS_S = 30.0  # a person may be reading
 
 
@@ -59,12 +63,17 @@ class LocalllmApp(App[None]):
         settings: Settings | None = None,
         *,
         is_welcoming: bool = False,
+        book: SettingsBook | None = None,
     ) -> None:
         super().__init__()
         self._is_welcoming = is_welcoming
         self.animation_level = "none"
         self._connection = connection
         self._settings = settings or Settings()
+        self._book = book or SettingsBook(self._settings)
+        self._book.on_change("theme", self._obey_theme)
+        self._book.on_change("keys", self._obey_keys)
+        self.register_theme(HIGH_CONTRAST)
         self._is_leaving = False  # asked, and not answered yet
         self._downloads = Downloads(connection, self._tell_of_download)
         self._jobs = JobBoard(connection)
@@ -75,12 +84,18 @@ class LocalllmApp(App[None]):
             jobs=self._jobs,
             keeper=keeper or Unkept(),
             settings=self._settings,
+            book=self._book,
             clock=clock,
         )
         for place in PLACES:
             self.add_mode(place.id, partial(place.open, resources))
 
     def on_mount(self) -> None:
+        if self._settings.theme:
+            self._obey_theme()
+        if self._settings.keys:
+            self.set_keymap(dict(self._settings.keys))  # so that no press is lost before they are checked
+            self.call_after_refresh(self._obey_keys)
         self.call_after_refresh(self._import_what_answers_need)
         self.run_worker(self._jobs.hold(), group="jobs")
         if self._is_welcoming:
@@ -119,11 +134,44 @@ class LocalllmApp(App[None]):
         from tui.screens.help import HelpScreen
 
         if isinstance(self.screen, CommandScreen):
-            self.push_screen(HelpScreen(self.screen))
+            self.push_screen(HelpScreen(self.screen, self._book.keys))
 
-    def change_theme(self) -> None:
-        """Open the choice of themes."""
-        self.action_change_theme()
+    @work
+    async def change_theme(self) -> None:
+        """Have a theme chosen, and keep it in the settings file."""
+        from tui.screens.ask_choice import AskChoice
+
+        chosen = await self.push_screen_wait(AskChoice("Theme", _THEME_KEPT, theme_choices(self.available_themes)))
+        if chosen is None:
+            return
+        try:
+            told = await self._book.change("theme", chosen)
+        except UserError as error:
+            self.notify(printable(str(error)), severity="error", markup=False)
+        else:
+            self.notify(printable(f"{chosen}: {told}"), markup=False)
+
+    def _obey_theme(self) -> None:
+        """Take the colours that the settings name; say where there are none such."""
+        theme = self._book.settings.theme or DEFAULT_THEME
+        if theme in self.available_themes:
+            self.theme = theme
+        else:
+            self._warn(f"The settings name a theme that is none: {theme}. F10 lists them.")
+
+    def _obey_keys(self) -> None:
+        """Bind a person's keys; where they cannot be, say why and keep our own."""
+        from tui.keymap import check_keys  # imports every screen: the first frame does not wait for it
+
+        try:
+            check_keys(self._book.keys)
+        except UserError as error:
+            self._book.drop_keys()
+            self._warn(f"The keys of the settings are not used. {error}")
+        self.set_keymap(dict(self._book.keys))
+
+    def _warn(self, text: str) -> None:
+        self.notify(printable(text), severity="warning", timeout=_NEWS_S, markup=False)
 
     async def action_quit(self) -> None:
         """Leave; Textual binds Ctrl+Q to this before any screen's keys."""
@@ -181,17 +229,18 @@ class LocalllmApp(App[None]):
         self.run_worker(partial(import_module, "textual.widgets._markdown"), thread=True)
 
 
-def run(settings: Settings) -> int:
-    """Run the app until the person leaves; return the exit status."""
-    return asyncio.run(_run(settings))
+def run(settings: Settings, flags: Mapping[str, object]) -> int:
+    """Run the app until the person leaves; return the exit status. `flags` are the part of `settings` that the command
+    line gave."""
+    return asyncio.run(_run(settings, SettingsBook(settings, flags)))
 
 
-async def _run(settings: Settings) -> int:
+async def _run(settings: Settings, book: SettingsBook) -> int:
     async with (
         KeptChat(settings.data_dir) as keeper,
         Connection(local_service(settings), settings.model) as connection,
     ):
-        app = LocalllmApp(connection, keeper, settings=settings, is_welcoming=is_first_run(settings))
+        app = LocalllmApp(connection, keeper, settings=settings, is_welcoming=is_first_run(settings), book=book)
         _leave_when_told_to(app)
         await app.run_async()
         return app.return_code or 0

@@ -44,5 +44,6 @@ PLACES = (
     ),
     Place("jobs", "Jobs", "Follow, cancel and retry long work", "f8", "tui.screens.jobs:JobsScreen"),
     Place("metrics", "Metrics", "See what models do, and measure how fast", "f9", "tui.screens.metrics:MetricsScreen"),
+    Place("settings", "Settings", "See and change every setting", "f10", "tui.screens.settings:SettingsScreen"),
     Place("log", "Log", "Read what the service writes", "", "tui.screens.log:LogScreen"),
 )

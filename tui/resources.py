@@ -10,17 +10,20 @@ from tui.downloads import Downloads
 from tui.job_board import JobBoard
 from tui.keeper import Keeper
 from tui.meter import Clock
+from tui.settings_book import SettingsBook
 
 __all__ = ["Resources"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """Shared by all screens; whoever runs the app closes the connection and the keeper. `clock` counts seconds."""
+    """Shared by all screens; whoever runs the app closes the connection and the keeper. `clock` counts seconds, `book`
+    changes settings."""
 
     connection: Connection
     downloads: Downloads
     jobs: JobBoard
     keeper: Keeper
     settings: Settings
+    book: SettingsBook
     clock: Clock

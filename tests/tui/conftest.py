@@ -102,5 +102,6 @@ def meet() -> type[Person]:
 
 
 @pytest.fixture(autouse=True)
-def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def _plain_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("LOCALLLM_CONFIG", str(tmp_path / "config.toml"))  # never a person's own

@@ -23,7 +23,7 @@ def start(monkeypatch):
         started: list[object] = []
         command_line, app = ModuleType("app.cli.main"), ModuleType("tui.app")
         command_line.main = lambda given: started.append(("cli", given))
-        app.run = lambda settings: started.append(("app", settings.model)) or 0
+        app.run = lambda settings, flags: started.append(("app", settings.model)) or 0
         monkeypatch.setitem(sys.modules, "app.cli.main", command_line)
         monkeypatch.setitem(sys.modules, "tui.app", app)
         monkeypatch.setattr(sys, "argv", ["localllm", *arguments])

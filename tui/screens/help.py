@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from rich.table import Table
@@ -13,6 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from tui.commands import Command
+from tui.keymap import keys_of
 from tui.screens.command_screen import CommandScreen
 
 __all__ = ["HelpScreen"]
@@ -21,44 +23,45 @@ _KEY_NAMES = {"escape": "Esc", "pageup": "Page Up", "pagedown": "Page Down", "de
 
 
 class HelpScreen(ModalScreen[None]):
-    """Lists the keys, scrolls where the terminal is small, and goes away with Esc."""
+    """Lists the keys, a person's before a command's own; scrolls where the terminal is small, goes away with Esc."""
 
     CSS_PATH = "help.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,f1,q", "dismiss(None)", "Close", id="help-close", tooltip="Go back"),
     ]
 
-    def __init__(self, about: CommandScreen) -> None:
+    def __init__(self, about: CommandScreen, keys: Mapping[str, str]) -> None:
         super().__init__()
         self._about = about
+        self._keys = keys
 
     def compose(self) -> ComposeResult:
         with VerticalScroll() as panel:
             panel.border_title = "Keys and commands"
             panel.border_subtitle = "Esc closes"
-            yield Static(_table(self._about))
+            yield Static(_table(self._about, self._keys))
 
 
-def _table(about: CommandScreen) -> Table:
+def _table(about: CommandScreen, keys: Mapping[str, str]) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(ratio=1)
-    for label, text in _rows(about):
+    for label, text in _rows(about, keys):
         table.add_row(Text(label, style="bold"), Text(text))
     return table
 
 
-def _rows(about: CommandScreen) -> list[tuple[str, str]]:
+def _rows(about: CommandScreen, keys: Mapping[str, str]) -> list[tuple[str, str]]:
     return [
         *((_shown(binding.key), binding.tooltip) for binding in about.KEYS),
-        *((_label(command), command.tooltip) for command in about.all_commands()),
+        *((_label(command, keys), command.tooltip) for command in about.all_commands()),
         ("Ctrl+P", "Search the commands by name"),
     ]
 
 
-def _label(command: Command[Any]) -> str:
+def _label(command: Command[Any], keys: Mapping[str, str]) -> str:
     slash = f"/{command.slash} {command.argument}".rstrip() if command.slash else ""
-    return "  ".join(part for part in (_shown(command.keys), slash) if part)
+    return "  ".join(part for part in (_shown(keys_of(command, keys)), slash) if part)
 
 
 def _shown(keys: str) -> str:

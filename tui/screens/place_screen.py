@@ -33,9 +33,12 @@ class PlaceScreen(CommandScreen):
         self.resources = resources
 
     def compose(self) -> ComposeResult:
-        yield PlaceBar(self.PLACE)
+        yield PlaceBar(self.PLACE, self.resources.book.keys)
         yield from self.body()
         yield Footer(compact=True, show_command_palette=False)
+
+    def on_screen_resume(self) -> None:
+        self.query_one(PlaceBar).show(self.resources.book.keys)
 
     def body(self) -> Iterable[Widget]:
         """Yield what is between the bar and the keys."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from textual.content import Content
 from textual.widgets import Static
 
@@ -11,11 +13,20 @@ __all__ = ["PlaceBar"]
 
 
 class PlaceBar(Static):
-    """One row; a click on a name goes there, the key beside it too."""
+    """One row; a click on a name goes there, the key beside it too. `keys` are a person's own, by command."""
 
-    def __init__(self, here: str) -> None:
-        names = (_name(place.id, place.title, place.key, is_here=place.id == here) for place in PLACES)
-        super().__init__(Content.from_markup("  ".join(names)))
+    def __init__(self, here: str, keys: Mapping[str, str]) -> None:
+        super().__init__()
+        self._here = here
+        self.show(keys)
+
+    def show(self, keys: Mapping[str, str]) -> None:
+        """Show the keys beside the names as they are now."""
+        names = (
+            _name(place.id, place.title, keys.get(f"go-{place.id}", place.key), is_here=place.id == self._here)
+            for place in PLACES
+        )
+        self.update(Content.from_markup("  ".join(names)))
 
 
 def _name(place_id: str, title: str, key: str, *, is_here: bool) -> str:

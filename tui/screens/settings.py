@@ -1,0 +1,140 @@
+"""The settings: each with its value, where that comes from and what it means, and how to change it.
+
+Owns the asking for a value. What becomes of it is `tui.settings_book`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from textual import on, work
+from textual.widget import Widget
+from textual.widgets import DataTable, Static
+
+from app.setting_meanings import MEANINGS
+from app.settings import Settings
+from app.terminal import printable, printable_line
+from quantizer.errors import UserError
+from tui.keymap import ids_with_keys
+from tui.screens.ask_choice import AskChoice
+from tui.screens.ask_line import AskLine
+from tui.screens.place_screen import PlaceScreen
+from tui.settings_book import SettingsBook
+from tui.settings_commands import SETTINGS_COMMANDS
+from tui.themes import theme_choices
+from tui.widgets.setting_table import SettingTable
+
+__all__ = ["SettingsScreen"]
+
+_FACT = "This is only to be known; it follows from the settings above."
+
+
+class SettingsScreen(PlaceScreen):
+    """Fulfils `tui.settings_commands.SettingsActions`."""
+
+    CSS_PATH = "settings.tcss"
+    PLACE = "settings"
+    TABLE = SETTINGS_COMMANDS
+    BINDINGS = SETTINGS_COMMANDS.bindings()
+
+    def body(self) -> Iterable[Widget]:
+        yield Static(f"Telemetry: none. Changes go to {printable_line(str(self.book.path))}", markup=False, id="where")
+        yield SettingTable()
+        yield Static("", markup=False, id="detail")
+
+    def on_mount(self) -> None:
+        self.table.focus()
+
+    def on_screen_resume(self) -> None:
+        self._draw()
+
+    @property
+    def book(self) -> SettingsBook:
+        return self.resources.book
+
+    @property
+    def table(self) -> SettingTable:
+        return self.query_one(SettingTable)
+
+    def _draw(self) -> None:
+        try:
+            self.table.show(self.book.rows(), facts(self.book.settings))
+        except UserError as error:
+            self.warn(str(error))
+
+    @on(DataTable.RowHighlighted)
+    def _chosen(self) -> None:
+        name = self.table.setting_name
+        self.query_one("#detail", Static).update(printable(self.book.detail(name)) if name else _FACT)
+
+    @on(DataTable.RowSelected)
+    def _entered(self) -> None:
+        self.change_setting()
+
+    # What the commands do
+
+    @work(exclusive=True)
+    async def change_setting(self) -> None:
+        """Ask for another value of the setting under the cursor."""
+        name = self.table.setting_name
+        if name is None:
+            self.say(_FACT)
+            return
+        try:
+            text = self.book.text(name)
+        except UserError as error:
+            self.warn(str(error))
+            return
+        choices = self._choices(name)
+        if not choices:
+            await self.app.push_screen_wait(
+                AskLine(name, partial(self._write, name), value=text, explanation=_explanation(name))
+            )
+            return
+        asked = AskChoice(name, f"{MEANINGS[name].text} Now: {text or 'default'}.", choices)
+        if (chosen := await self.app.push_screen_wait(asked)) is not None:
+            await self._write_or_warn(name, chosen)
+
+    async def reset_setting(self) -> None:
+        """Take the setting under the cursor out of the settings file."""
+        name = self.table.setting_name
+        if name is None:
+            self.say(_FACT)
+        else:
+            await self._write_or_warn(name, None)
+
+    def _choices(self, name: str) -> dict[str, str]:
+        if name == "theme":
+            return theme_choices(self.app.available_themes)
+        if isinstance(getattr(Settings(), name), bool):
+            return {"true": "true", "false": "false"}
+        return {choice: choice for choice in MEANINGS[name].choices}
+
+    async def _write_or_warn(self, name: str, text: str | None) -> None:
+        try:
+            await self._write(name, text)
+        except UserError as error:
+            self.warn(str(error))
+
+    async def _write(self, name: str, text: str | None) -> None:
+        told = await self.book.change(name, text)
+        self._draw()
+        self.say(f"{name} is {'reset' if text is None else 'written'}. {told}")
+
+
+def _explanation(name: str) -> str:
+    text = MEANINGS[name].text
+    return f"{text} Commands: {', '.join(ids_with_keys())}." if name == "keys" else text
+
+
+def facts(settings: Settings) -> dict[str, str]:
+    """Return what follows from the settings: addresses, files and folders."""
+    return {
+        "address": settings.connect or settings.url,
+        "models": str(settings.models_dir),
+        "chats": str(settings.data_dir / "chats.db"),
+        "keys of others": f"{settings.data_dir / 'keys.json'} (made and removed by: localllm key)",
+        "service's log": str(settings.cache_dir / "service.log"),
+        "telemetry": "none",
+    }

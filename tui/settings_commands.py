@@ -1,0 +1,45 @@
+"""Everything that the settings screen can be told to do.
+
+Owns names, keys and words. What a command does is a method of the screen, seen here as `SettingsActions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, Protocol
+
+from tui.commands import Command, CommandTable
+
+__all__ = ["SETTINGS_COMMANDS", "SettingsActions"]
+
+
+class SettingsActions(Protocol):
+    """What the commands need of the settings screen."""
+
+    def change_setting(self) -> None: ...
+
+    def reset_setting(self) -> Awaitable[None]: ...
+
+
+SETTINGS_COMMANDS: CommandTable[Any] = CommandTable(
+    (
+        Command[SettingsActions](
+            id="settings-change",
+            title="Change",
+            tooltip="Give the setting another value, in the settings file; Enter does too",
+            keys="e",
+            has_priority=False,
+            is_shown=True,
+            run=lambda screen, _: screen.change_setting(),
+        ),
+        Command[SettingsActions](
+            id="settings-reset",
+            title="Reset",
+            tooltip="Take the setting out of the settings file, so that the default holds again",
+            keys="r,delete",
+            has_priority=False,
+            is_shown=True,
+            run=lambda screen, _: screen.reset_setting(),
+        ),
+    )
+)
