@@ -33,7 +33,7 @@ def _check_kv_types(text: str) -> None:
 
 
 def _check_rpc(text: str) -> None:
-    from app.engine.rpc import endpoints_of
+    from app.rpc_endpoints import endpoints_of
 
     endpoints_of(text)
 

@@ -124,7 +124,7 @@ class SettingsBook:
         meaning = MEANINGS[name]
         effect = "Takes effect at once" if meaning.is_live else "Takes effect when the service starts next"
         default = shown(name, getattr(Settings(), name))
-        return f"{meaning.text}{_choices(meaning)}\n{effect}. Default: {default}. Also {variable_of(name)}."
+        return f"{meaning.text}{_choices(meaning)}\n{effect}. Default: {default}. Variable: {variable_of(name)}."
 
 
 def _choices(meaning: Meaning) -> str:

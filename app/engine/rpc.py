@@ -1,32 +1,20 @@
-"""Where RPC servers are, as people write it, and whether one is there at all.
+"""Whether an RPC server is there at all, and what a person is told of one.
 
-Owns the form HOST:PORT and what a person is told of such a server. Knows nothing of what is said to it.
+Knows nothing of what is said to it; how people write where it is belongs to `app.rpc_endpoints`.
 """
 
 from __future__ import annotations
 
-import re
 import socket
 from collections.abc import Sequence
 
-from quantizer.errors import EngineError, UsageError
+from app.rpc_endpoints import endpoints_of
+from quantizer.errors import EngineError
 
 __all__ = ["check_reachable", "endpoints_of", "exposure"]
 
-_ENDPOINT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*):(\d{1,5})")
 _LOOPBACK = ("localhost:", "127.")
 _CONNECT_TIMEOUT_S = 3.0
-_MOST_PORT = 65_535
-
-
-def endpoints_of(text: str) -> tuple[str, ...]:
-    """Return the servers that a setting names, separated by commas. Raises UsageError for what is no HOST:PORT."""
-    endpoints = tuple(part.strip() for part in text.split(",") if part.strip())
-    for endpoint in endpoints:
-        match = _ENDPOINT.fullmatch(endpoint)
-        if match is None or not 1 <= int(match[2]) <= _MOST_PORT:
-            raise UsageError(f"{endpoint!r} is no RPC server.", "Write it like --rpc 192.168.1.7:50052.")
-    return tuple(dict.fromkeys(endpoints))
 
 
 def check_reachable(endpoints: Sequence[str]) -> None:
