@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from textual import work
 from textual.app import App, SystemCommand
 from textual.constants import DEFAULT_THEME
+from textual.events import Event, Paste
 from textual.screen import Screen
 
 from app.settings import Settings
@@ -110,6 +111,12 @@ class LocalllmApp(App[None]):
             for command in screen.all_commands():
                 if command.is_listed:
                     yield SystemCommand(command.title, command.tooltip, partial(screen.run_command, command.id))
+
+    async def on_event(self, event: Event) -> None:
+        """Take what is pasted without anything that a terminal would obey, whichever field it goes to."""
+        if isinstance(event, Paste):
+            event.text = printable(event.text.replace("\r\n", "\n").replace("\r", "\n"))
+        await super().on_event(event)
 
     async def go_to(self, place_id: str) -> None:
         """Show a place as it was left."""

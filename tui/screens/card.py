@@ -36,7 +36,7 @@ class CardScreen(ModalScreen[None]):
         table.add_column(no_wrap=True)
         table.add_column(ratio=1, overflow="fold")
         for label, text in self._rows:
-            table.add_row(Text(label, style="bold"), Text(printable_line(text)))
+            table.add_row(Text(printable_line(label), style="bold"), Text(printable_line(text)))
         with VerticalScroll(classes="panel") as panel:
             panel.border_title = Text(self._title).markup
             panel.border_subtitle = "Esc closes"

@@ -65,7 +65,7 @@ class QuantizeScreen(ModalScreen[dict[str, object]]):
         """Say what the type is."""
         choice = self._choices[event.option_id or ""]
         needs = "; an importance matrix is gathered first, which takes a while" if choice.needs_imatrix else ""
-        self.query_one("#about", Static).update(f"{choice.description}{needs}", layout=False)
+        self.query_one("#about", Static).update(printable_line(f"{choice.description}{needs}"), layout=False)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Have it made this type."""
@@ -89,4 +89,5 @@ def type_line(choice: TypeChoice) -> str:
     """Return a type as one line: name, size, loss, whether it fits, speed."""
     loss = "?" if choice.perplexity_loss is None else f"+{choice.perplexity_loss:.4f}"
     quant = choice.quant
-    return f"{quant.name:<10}{size(quant.n_bytes):>9}{loss:>9}  {fit_word(quant.fit):<10}{pace(quant.fit):>11}"
+    name = printable_line(quant.name)
+    return f"{name:<10}{size(quant.n_bytes):>9}{loss:>9}  {fit_word(quant.fit):<10}{pace(quant.fit):>11}"

@@ -11,10 +11,10 @@ from textual.widgets import Static
 from app.terminal import printable
 from tui.conversation import Ending, Entry
 from tui.widgets.folded_markdown import FoldedMarkdown
+from tui.widgets.markdown_parser import markdown_parser
 from tui.widgets.thoughts import Thoughts
 
 if TYPE_CHECKING:
-    from markdown_it import MarkdownIt
     from textual.widgets._markdown import MarkdownStream
 
 __all__ = ["Answer"]
@@ -26,13 +26,6 @@ _MARKS = {
     Ending.STOPPED: "stopped",
     Ending.FAILED: "not complete",
 }
-
-
-def _parser() -> MarkdownIt:
-    """Return a Markdown parser that shows HTML as text, so that nothing a model writes disappears."""
-    from markdown_it import MarkdownIt
-
-    return MarkdownIt("gfm-like", {"html": False})
 
 
 class Answer(Vertical):
@@ -106,7 +99,7 @@ class Answer(Vertical):
         from textual.widgets import Markdown
 
         former = [*self.query(Markdown), *self.query(FoldedMarkdown)]  # of an answer that is written on
-        document = Markdown(self._text, parser_factory=_parser, open_links=False)
+        document = Markdown(self._text, parser_factory=markdown_parser, open_links=False)
         await self.mount(document, before=self.query_one(".mark"))
         await self.remove_children(former)
         self.query_one(".mark").display = False

@@ -1,6 +1,6 @@
 """A Markdown document in one widget: a hundredth of the cost of a live one, and as good to read, select and copy.
 
-Owns drawing it once for a width. What it is given must be fit for a terminal already.
+Owns drawing it once for a width.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from rich.text import Text
 from textual.content import Content
 from textual.geometry import Size
 from textual.widget import Widget
+
+from tui.widgets.markdown_parser import markdown_parser
 
 __all__ = ["FoldedMarkdown"]
 
@@ -44,6 +46,7 @@ def _drawn(source: str, width: int, *, is_dark: bool) -> Content:
 
     console = Console(width=max(width, 1), color_system="truecolor", force_terminal=True, legacy_windows=False)
     document = Markdown(source, hyperlinks=False, code_theme=_CODE_THEMES[is_dark])
+    document.parsed = markdown_parser().parse(source)  # what Rich's own parser makes is not fit for a terminal
     lines = console.render_lines(document, console.options.update(width=max(width, 1)), pad=False)
     return Content.from_rich_text(Text("\n").join(map(_text, lines)), console)
 

@@ -11,6 +11,8 @@ from textual.events import Key, Paste
 from textual.message import Message
 from textual.widgets import TextArea
 
+from app.terminal import printable
+
 __all__ = ["Neighbours", "PromptInput"]
 
 
@@ -89,8 +91,8 @@ class PromptInput(TextArea):
         return before if row == 0 else f"\n{before}"
 
     def put(self, text: str) -> None:
-        """Replace what is typed and go to its end."""
-        self.text = text
+        """Replace what is typed, with what is fit for a terminal of it, and go to its end."""
+        self.text = printable(text)
         self.move_cursor(self.document.end)
 
     def replace_before_cursor(self, n_characters: int, text: str) -> None:
@@ -100,7 +102,7 @@ class PromptInput(TextArea):
 
     def remember(self, sent: Sequence[str]) -> None:
         """Let what was sent another time be recalled too, the latest last."""
-        self._sent = [*sent, *self._sent]
+        self._sent = [*map(printable, sent), *self._sent]
 
     def lay_aside(self, text: str) -> None:
         """Let a text that had to make way be recalled first."""
