@@ -45,6 +45,10 @@ class ChatActions(Protocol):
 
     async def set_system_prompt(self, text: str) -> None: ...
 
+    async def edit_options(self) -> None: ...
+
+    async def use_preset(self, name: str) -> None: ...
+
     def scroll_pages(self, n_pages: int) -> None: ...
 
     async def go_to_start(self) -> None: ...
@@ -182,6 +186,21 @@ CHAT_COMMANDS: CommandTable[Any] = CommandTable(
             slash="system",
             argument="TEXT",
             run=lambda chat, text: chat.set_system_prompt(text),
+        ),
+        Command[ChatActions](
+            id="options",
+            title="Sampler options",
+            tooltip="Set temperature and the like for this chat",
+            slash="options",
+            run=lambda chat, _: chat.edit_options(),
+        ),
+        Command[ChatActions](
+            id="preset",
+            title="Presets",
+            tooltip="Answer as a preset says; alone, list them",
+            slash="preset",
+            argument="NAME",
+            run=lambda chat, name: chat.use_preset(name),
         ),
         Command[ChatActions](
             id="page-up",

@@ -6,9 +6,10 @@ Owns the pace and the cleaning of streamed text. Knows nothing of widgets.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from app.terminal import printable
 from tui.connection import Connection
@@ -21,6 +22,7 @@ __all__ = ["PACE_S", "Portion", "reply"]
 
 # Drawing each delta alone costs twice the CPU of drawing what 50 ms bring.
 PACE_S = 0.05
+_NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,11 @@ class Portion:
     n_thought_tokens: int | None = None
 
 
-async def reply(connection: Connection, turns: Sequence[tuple[Role, str]]) -> AsyncGenerator[Portion | Completed, None]:
+async def reply(
+    connection: Connection, turns: Sequence[tuple[Role, str]], sampler: Mapping[str, Any] = _NO_OPTIONS
+) -> AsyncGenerator[Portion | Completed, None]:
     """Yield the answer to `turns` portion by portion and, last, what it cost. Waits for the model to be ready.
+    `sampler` has options by their names, see `app.chat.sampler`.
 
     An answer that is the last of the turns is written on. Closing the generator stops the answer. Raises the UserError
     that ended it; text that came before is yielded first.
@@ -44,7 +49,7 @@ async def reply(connection: Connection, turns: Sequence[tuple[Role, str]]) -> As
     from app.client import GenerationOptions, Message
 
     messages = [Message(role, content) for role, content in turns]
-    options = GenerationOptions(continue_final_message=True if turns[-1][0] == "assistant" else None)
+    options = GenerationOptions(continue_final_message=True if turns[-1][0] == "assistant" else None, **sampler)
     stream = client.chat(messages, model=connection.state.model, options=options)
     inbox: asyncio.Queue[TextDelta | Completed | None] = asyncio.Queue()
     reader = asyncio.create_task(_read(stream, inbox))

@@ -49,12 +49,16 @@ class RunningAnswer:
         return {**self._thought.stats, **self._cost}
 
     async def follow(
-        self, connection: Connection, turns: Sequence[tuple[Role, str]], shown: Callable[[Portion], Awaitable[None]]
+        self,
+        connection: Connection,
+        turns: Sequence[tuple[Role, str]],
+        sampler: Mapping[str, int | float],
+        shown: Callable[[Portion], Awaitable[None]],
     ) -> Completed:
         """Write the answer to `turns`; return what it cost. Cancelling it stops the answer. Raises the UserError that
         ended it."""
         try:
-            async with aclosing(reply(connection, turns)) as parts:
+            async with aclosing(reply(connection, turns, sampler)) as parts:
                 async for part in parts:
                     if not isinstance(part, Portion):
                         self._state, self._cost = State.FINISHED, asdict(part)

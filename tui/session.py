@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from app.chat.message import Message, Scalar, Utterance
+from app.chat.sampler import sampler_of
 from quantizer.errors import StorageError, UserError
 from tui.connection import Connection
 from tui.conversation import UNKEPT_ID, Conversation, Ending, Entry, Removed
@@ -166,7 +167,8 @@ class ChatSession:
         try:
             await view.show(conversation.entries())
             turns = conversation.turns(recording.message.id if place.continued else place.parent_id)
-            self._cost = await running.follow(self._connection, turns, self._shown_in(view, running))
+            sampler = sampler_of(conversation.settings.options)
+            self._cost = await running.follow(self._connection, turns, sampler, self._shown_in(view, running))
         except UserError as error:
             conversation.errors[recording.message.id] = error
             await self._connection.lose(error)

@@ -20,6 +20,7 @@ from textual.widgets import TextArea
 from textual.worker import Worker, WorkerCancelled
 
 from app.chat.message import Attachment, Utterance
+from app.chat.presets import Presets
 from app.terminal import printable
 from quantizer.errors import StorageError, UserError
 from tui.chat_commands import CHAT_COMMANDS
@@ -29,6 +30,7 @@ from tui.conversation import Entry, Removed
 from tui.resources import Resources
 from tui.screens.command_screen import CommandScreen
 from tui.session import ChatSession
+from tui.settings_words import presets_text, settings_line
 from tui.status import advice
 from tui.widgets.composer import Composer
 from tui.widgets.prompt_input import PromptInput
@@ -59,6 +61,7 @@ class ChatScreen(CommandScreen):
         self._connection = resources.connection
         self._session = ChatSession(resources.connection, resources.keeper, resources.clock, self._show_status)
         self._keeper = resources.keeper
+        self._presets = Presets(resources.settings.data_dir)
         self._drafts = DraftPad(resources.keeper, lambda error: self.say(str(error)))
         self._answering: Worker[Any] | None = None
         self._is_reopened = asyncio.Event()
@@ -263,6 +266,39 @@ class ChatScreen(CommandScreen):
         current = text or conversation.settings.system
         conversation.settings = replace(conversation.settings, system=current)
         await self.transcript.add_notice(f"System prompt: {current}" if current else "No system prompt is set.")
+
+    async def edit_options(self) -> None:
+        """Ask for the sampler's options of this chat."""
+        from tui.screens.options import OptionsScreen
+
+        await self._is_reopened.wait()
+        self.app.push_screen(OptionsScreen(self._session.conversation.settings.options, self._take_options))
+
+    async def _take_options(self, options: dict[str, int | float], preset: str) -> None:
+        """Answer with `options` from now on, and keep them as a preset where that has a name."""
+        conversation = self._session.conversation
+        settings = replace(conversation.settings, options=options)
+        if preset:
+            await asyncio.to_thread(self._presets.save, preset, settings)
+        conversation.settings = settings
+        await self.transcript.add_notice(settings_line(settings))
+
+    async def use_preset(self, name: str) -> None:
+        """Answer as a preset says from now on, with this chat's system prompt where it has none; without a name, list
+        the presets."""
+        await self._is_reopened.wait()
+        try:
+            if not name:
+                presets = await asyncio.to_thread(self._presets.all)
+                await self.transcript.add_notice(presets_text(presets))
+                return
+            preset = await asyncio.to_thread(self._presets.get, name)
+        except UserError as error:
+            self.warn(str(error))
+            return
+        conversation = self._session.conversation
+        conversation.settings = replace(preset, system=preset.system or conversation.settings.system)
+        await self.transcript.add_notice(f"{name}: {settings_line(conversation.settings)}")
 
     def scroll_pages(self, n_pages: int) -> None:
         """Scroll the conversation, up when negative."""

@@ -1,0 +1,110 @@
+"""Named ways to be answered: `<data>/presets.toml`, a table each, for a person to edit too.
+
+Owns the file. What a chat does with a preset is decided by whoever shows the chat.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from app.chat.chat import ChatSettings
+from app.chat.sampler import SAMPLER_OPTIONS, sampler_of
+from app.chat.text import storable
+from quantizer.errors import StorageError, UsageError
+
+__all__ = ["Presets"]
+
+_FILE_NAME = "presets.toml"
+_SYSTEM = "system"
+
+
+class Presets:
+    """The presets of one data folder. Every method raises StorageError where the file cannot be used, and UsageError
+    where it is no TOML or sets what there is not."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._path = data_dir / _FILE_NAME
+
+    def all(self) -> dict[str, ChatSettings]:
+        """Return the presets by name, in the order of the file."""
+        try:
+            tables = tomllib.loads(self._path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise StorageError(f"{self._path} cannot be read: {error.strerror}.", "Check its permissions.") from error
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise UsageError(f"{self._path} is no TOML: {error}.", "Mend it, or move it away.") from error
+        return {name: self._settings(name, table) for name, table in tables.items()}
+
+    def get(self, name: str) -> ChatSettings:
+        """Return a preset. Raises UsageError, with the names that there are, for one that is not there."""
+        presets = self.all()
+        if name not in presets:
+            there = f"There are: {', '.join(presets)}." if presets else "/options saves the first."
+            raise UsageError(f"There is no preset {name}.", there)
+        return presets[name]
+
+    def save(self, name: str, settings: ChatSettings) -> None:
+        """Keep `settings` under `name`, in place of what was. The file is written anew, without its comments."""
+        name = storable(name.strip())
+        if not name:
+            raise UsageError("A preset needs a name.", "Give it one.")
+        presets = {**self.all(), name: settings}
+        _write(self._path, "\n".join(_toml(each, presets[each]) for each in presets))
+
+    def _settings(self, name: str, table: Any) -> ChatSettings:
+        if not isinstance(table, dict):
+            raise UsageError(f"{self._path}: {name} is no table.", f"Write [{name}] above what it sets.")
+        options = {key: value for key, value in table.items() if key != _SYSTEM}
+        allowed = sampler_of(options)
+        for key in options:
+            if key not in allowed:
+                names = ", ".join(option.name for option in SAMPLER_OPTIONS)
+                raise UsageError(
+                    f"{self._path}: {key} of {name} cannot be {options[key]}.", f"A preset sets {_SYSTEM}, {names}."
+                )
+        system = table.get(_SYSTEM, "")
+        if not isinstance(system, str):
+            raise UsageError(f"{self._path}: {_SYSTEM} of {name} is no text.", "Put it in quotes.")
+        return ChatSettings(system=system, options=allowed)
+
+
+def _toml(name: str, settings: ChatSettings) -> str:
+    values: Mapping[str, object] = {
+        **({_SYSTEM: storable(settings.system)} if settings.system else {}),
+        **sampler_of(settings.options),
+    }
+    lines = [f"[{_quoted(name)}]", *(f"{key} = {_value(value)}" for key, value in values.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: object) -> str:
+    return _quoted(value) if isinstance(value, str) else repr(value)
+
+
+def _quoted(text: str) -> str:
+    """JSON's escapes are TOML's, but for DEL."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}.", "Make room, or check the folder.") from error
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)

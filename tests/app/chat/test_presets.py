@@ -1,0 +1,78 @@
+"""Presets: kept, read again, written by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.chat.chat import ChatSettings
+from app.chat.presets import Presets
+from app.chat.text import storable
+from quantizer.errors import StorageError, UsageError
+
+PRECISE = ChatSettings(system='Say "yes"\nor no.', options={"temperature": 0.0, "top_k": 1})
+
+
+def test_no_file_is_no_preset(tmp_path: Path) -> None:
+    assert Presets(tmp_path).all() == {}
+    with pytest.raises(UsageError, match=r"no preset precise.*/options"):
+        Presets(tmp_path).get("precise")
+
+
+def test_what_is_saved_is_there_beside_what_was_and_replaces_its_namesake(tmp_path: Path) -> None:
+    Presets(tmp_path / "new").save("wild", ChatSettings(options={"temperature": 2}))
+    Presets(tmp_path / "new").save(" precise ", PRECISE)
+    Presets(tmp_path / "new").save("wild", ChatSettings(options={"temperature": 1.5}))
+    assert Presets(tmp_path / "new").all() == {"wild": ChatSettings(options={"temperature": 1.5}), "precise": PRECISE}
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["presets.toml"]
+
+
+def test_a_preset_may_be_written_by_hand(tmp_path: Path) -> None:
+    (tmp_path / "presets.toml").write_text('[mine]  # a comment\nsystem = "Be brief."\nmin_p = 0.05\nseed = 3\n')
+    assert Presets(tmp_path).get("mine") == ChatSettings("Be brief.", {"min_p": 0.05, "seed": 3})
+    with pytest.raises(UsageError, match="There are: mine"):
+        Presets(tmp_path).get("yours")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[a", "a = 1", "[a]\ntop_p = 2", "[a]\ntop_k = true", "[a]\nfoo = 1", "[a]\nsystem = 1", "[a]\nseed = 1979-05-27"],
+)
+def test_a_file_that_will_not_do_is_refused_and_not_overwritten(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "presets.toml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=r"presets\.toml"):
+        Presets(tmp_path).save("b", PRECISE)
+    assert file.read_text() == text
+
+
+def test_a_nameless_preset_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="needs a name"):
+        Presets(tmp_path).save(" ", PRECISE)
+
+
+def test_a_disk_that_refuses_is_told_of(tmp_path: Path) -> None:
+    (tmp_path / "presets.toml").mkdir()
+    with pytest.raises(StorageError, match="cannot be read"):
+        Presets(tmp_path).all()
+
+
+def test_a_folder_that_cannot_be_made_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(StorageError, match="cannot be written: Permission denied"):
+        Presets(tmp_path / "data").save("a", PRECISE)
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(name=st.text(min_size=1).filter(str.strip), system=st.text(), temperature=st.floats(0, 100))
+def test_any_name_and_text_come_back(tmp_path: Path, name: str, system: str, temperature: float) -> None:
+    kept = ChatSettings(system, {"temperature": temperature})
+    Presets(tmp_path).save(name, kept)
+    found = Presets(tmp_path).get(storable(name.strip()))
+    assert found == ChatSettings(storable(system), {"temperature": temperature})

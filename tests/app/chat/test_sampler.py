@@ -1,0 +1,58 @@
+"""Which options a chat may have."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.chat.sampler import SAMPLER_OPTIONS, parsed, sampler_of
+from app.client import GenerationOptions
+from app.engine.request import SamplingParams
+from quantizer.errors import UsageError
+
+
+def test_what_is_typed_becomes_numbers_and_what_is_blank_is_left_to_the_model():
+    assert parsed({"temperature": " 0.7 ", "top_k": "40", "seed": "", "min_p": "  "}) == {
+        "temperature": 0.7,
+        "top_k": 40,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("temperature", "warm"),
+        ("temperature", "-0.1"),
+        ("temperature", "nan"),
+        ("top_p", "1.01"),
+        ("min_p", "inf"),
+        ("top_k", "1.5"),
+        ("top_k", "9" * 5000),
+        ("seed", "-1"),
+        ("max_tokens", "0"),
+    ],
+)
+def test_what_will_not_do_is_refused_with_what_would(name, text):
+    with pytest.raises(UsageError, match=rf"{name} is .*from \d") as refused:
+        parsed({name: text})
+    assert "number from" in str(refused.value)
+
+
+def test_only_what_is_allowed_passes_of_what_was_kept():
+    kept = {"temperature": 1, "top_p": "0.5", "top_k": True, "min_p": 10**400, "seed": 7, "context": 9, "max_tokens": 0}
+    assert sampler_of(kept) == {"temperature": 1.0, "seed": 7}
+
+
+def test_every_option_is_one_of_the_service():
+    assert {option.name for option in SAMPLER_OPTIONS} <= set(asdict(GenerationOptions()))
+
+
+@given(st.sampled_from([option for option in SAMPLER_OPTIONS if option.name != "max_tokens"]), st.data())
+def test_the_engine_takes_what_is_allowed(option, data):
+    numbers = st.integers if option.kind is int else st.floats
+    value = data.draw(numbers(option.lowest, option.highest))
+    assert sampler_of({option.name: value}) == {option.name: value}
+    SamplingParams(**{option.name: value})
