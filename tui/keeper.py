@@ -5,7 +5,7 @@ Owns what a session needs of a store. `tui.kept_chat` is the one with a disk.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, fields
 from itertools import count
@@ -62,6 +62,9 @@ class Keeper(Protocol):
     async def put_back(self, removed: Removed) -> None:
         """Undo a removal."""
 
+    def entitler(self, question: str) -> Callable[[str], Awaitable[None]]:
+        """Return what gives the present chat a title, if it is still called after `question` then."""
+
     def start_over(self) -> None:
         """Begin another chat with the next question."""
 
@@ -101,6 +104,9 @@ class Unkept:
 
     async def put_back(self, removed: Removed) -> None: ...
 
+    def entitler(self, question: str) -> Callable[[str], Awaitable[None]]:  # noqa: ARG002
+        return _forget_title
+
     def start_over(self) -> None: ...
 
     async def draft(self) -> str:
@@ -110,6 +116,9 @@ class Unkept:
 
     async def asked(self) -> Sequence[str]:
         return ()
+
+
+async def _forget_title(title: str) -> None: ...
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ Owns which chat that is. How messages are kept belongs to `app.chat`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -97,6 +97,14 @@ class KeptChat:
         """Undo a removal. Raises StorageError."""
         chat_id = self._known_chat_id
         await self._thread.do(lambda store: store.messages.put_back(chat_id, removed.messages, removed.leaf_id))
+
+    def entitler(self, question: str) -> Callable[[str], Awaitable[None]]:
+        """Return what gives the present chat a title, if it is still called after `question` then; it raises
+        StorageError."""
+        return partial(self._entitle, self._known_chat_id, provisional_title(question))
+
+    async def _entitle(self, chat_id: int, former: str, title: str) -> None:
+        await self._thread.do(lambda store: store.chats.entitle(chat_id, title, former=former))
 
     def start_over(self) -> None:
         """Begin another chat with the next question."""

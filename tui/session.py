@@ -7,6 +7,7 @@ Owns the course of an answer from question to ending, and what may become of one
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from app.chat.message import Message, Scalar, Utterance
@@ -20,6 +21,7 @@ from tui.reply import Portion
 from tui.running_answer import RunningAnswer
 from tui.status import Status, status_of
 from tui.thought import ThoughtWatch
+from tui.titling import title_by_model, wants_title
 
 if TYPE_CHECKING:
     from app.client import Completed
@@ -108,6 +110,18 @@ class ChatSession:
         """Write an answer on from where it ended."""
         place = AnswerPlace(answer.parent_id, answer.model or self._connection.state.model, answer)
         await self._answer(place, view)
+
+    async def entitle(self) -> None:
+        """Let the model find a title once the first answer is there; where it cannot, the question stays the title."""
+        branch = self.conversation.branch
+        if not wants_title(branch):
+            return
+        entitle = self._keeper.entitler(branch[0].content)
+        with suppress(UserError):  # whatever is wrong is told at the next question
+            client = await self._connection.client()
+            turns = self.conversation.turns(branch[1].id)
+            if title := await title_by_model(client, self._connection.state.model, turns):
+                await entitle(title)
 
     # Branches. Each raises StorageError where it cannot be kept.
 

@@ -95,6 +95,12 @@ class Chats:
         """Give a chat another title."""
         self._set(chat_id, "title", storable(title))
 
+    def entitle(self, chat_id: int, title: str, *, former: str) -> None:
+        """Give a chat another title if it is still called `former`: one that a person gave is left alone."""
+        statement = "UPDATE chats SET title = ? WHERE id = ? AND title = ? AND deleted_ms IS NULL"
+        with self._database.writing() as connection:
+            connection.execute(statement, (storable(title), chat_id, storable(former)))
+
     def pin(self, chat_id: int, is_pinned: bool) -> None:
         """Keep a chat at the top of the list, or no longer."""
         self._set(chat_id, "is_pinned", is_pinned)

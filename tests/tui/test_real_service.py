@@ -11,12 +11,14 @@ import psutil
 import pytest
 from textual.pilot import Pilot
 
+from app.chat.store import ChatStore
 from app.client import ServiceClient
 from app.settings import Settings
 from quantizer.errors import ModelFileError
 from tui.app import LocalllmApp
 from tui.backend import local_service
 from tui.connection import Connection
+from tui.kept_chat import KeptChat
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "quantizer"))
 
@@ -85,6 +87,21 @@ async def test_what_a_model_thinks_is_told_apart_by_the_service(settings, tmp_pa
         person = meet(pilot)
         await person.asks("Hello there")
         await person.sees("▸ thought for", "tokens", "ready")
+
+
+async def test_an_idle_service_names_the_chat_after_its_first_answer(settings, tmp_path, meet):
+    def title() -> str:
+        with ChatStore(tmp_path) as store:
+            return store.chats.page()[0].title
+
+    connection = Connection(local_service(settings), settings.model)
+    async with KeptChat(tmp_path) as keeper, connection:
+        app = LocalllmApp(connection, keeper, settings=settings)
+        async with app.run_test(size=(80, 24)) as pilot:
+            person = meet(pilot)
+            await person.asks("Hello there")
+            await person.sees("tok/s", "ready")
+            await person.until(lambda: title() != "Hello there", "the chat got no title")
 
 
 async def test_model_that_is_missing_is_said_and_another_can_be_chosen(settings, tmp_path, meet):

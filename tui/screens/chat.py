@@ -64,6 +64,7 @@ class ChatScreen(CommandScreen):
         self._presets = Presets(resources.settings.data_dir)
         self._drafts = DraftPad(resources.keeper, lambda error: self.say(str(error)))
         self._answering: Worker[Any] | None = None
+        self._titling: Worker[Any] | None = None
         self._is_reopened = asyncio.Event()
         self._edited_id: int | None = None  # the question that what is typed will stand beside
         self._removed: Removed | None = None
@@ -366,7 +367,10 @@ class ChatScreen(CommandScreen):
         async def answer() -> None:
             await self._is_reopened.wait()
             await answering()
+            self._titling = self.run_worker(self._session.entitle, group="title")
 
+        if self._titling is not None:
+            self._titling.cancel()  # a title can wait, a person cannot
         self._answering = self.run_worker(answer, group="answer")
 
     async def _answer_again(self, message_id: int | None) -> None:
