@@ -48,8 +48,8 @@ class Meaning:
     """A setting in words. `choices` are all texts that it takes, empty where those are many; a number lies between
     `least` and `most`; `check` raises UserError for a text that would be refused later.
 
-    `is_live`: obeyed at once by the terminal app; all else takes effect when the service starts next. `is_secret`: not
-    to be shown.
+    `is_live`: obeyed at once by the terminal app; all else takes effect at the next start of app and service.
+    `is_secret`: not to be shown.
     """
 
     text: str

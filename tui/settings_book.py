@@ -26,7 +26,7 @@ from app.settings import (
 __all__ = ["SettingRow", "SettingsBook"]
 
 _HIDDEN = "(set, not shown)"
-_NEXT_START = "It takes effect when the service starts next."
+_NEXT_START = "It takes effect at the next start of app and service."
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class SettingsBook:
     def detail(self, name: str) -> str:
         """Return what a setting means, what it takes, when it takes effect and who else sets it."""
         meaning = MEANINGS[name]
-        effect = "Takes effect at once" if meaning.is_live else "Takes effect when the service starts next"
+        effect = "Takes effect at once" if meaning.is_live else "Takes effect at the next start of app and service"
         default = shown(name, getattr(Settings(), name))
         return f"{meaning.text}{_choices(meaning)}\n{effect}. Default: {default}. Variable: {variable_of(name)}."
 
