@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "quantizer"))
 
 from gguf_files import tiny_llama
 
+PATIENCE_S = 20.0
+
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
@@ -45,7 +48,7 @@ def _worker() -> psutil.Process:
 async def _question_reaches_the_worker(connection: Connection, pilot: Pilot[None]) -> None:
     client = await connection.client()
     assert isinstance(client, ServiceClient)
-    async with httpx.AsyncClient(base_url=client.base_url, trust_env=False) as http:
+    async with asyncio.timeout(PATIENCE_S), httpx.AsyncClient(base_url=client.base_url, trust_env=False) as http:
         while (await http.get("/api/localllm/status")).json()["models"][0]["n_running"] == 0:
             await pilot.pause(0.01)
 

@@ -121,8 +121,8 @@ class ChatsScreen(PlaceScreen):
     # What the commands do
 
     def go_to_search(self) -> None:
-        """Type words to look for."""
-        self.filters.search.focus()
+        """Type words to look for. From the very next key on, so not by `focus`: letters are commands of the list."""
+        self.set_focus(self.filters.search)
 
     @on(SearchInput.Left)
     @on(Input.Submitted)

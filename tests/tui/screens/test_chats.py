@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from textual.events import Key
 from textual.widgets import OptionList
 
 from app.chat.chat import Chat, Transcript
@@ -213,3 +214,12 @@ async def test_a_damaged_store_is_told_and_the_screen_stays(sitting, tmp_path):
     async with sitting(ScriptedClient(), size=(120, 40)) as person:
         await person.presses("f5")
         await person.sees("no database", "Search every chat")
+
+
+async def test_words_in_one_burst_after_the_slash_are_searched_for_and_command_nothing(sitting):
+    async with sitting(ScriptedClient()) as person:
+        await person.presses("f5")
+        await person.sees("No chat is kept yet")
+        for key in ("slash", "z", "e", "b", "x", "d"):
+            person.app.post_message(Key(key, "/" if key == "slash" else key))
+        await person.sees("zebxd")
