@@ -41,8 +41,7 @@ CHATS_COMMANDS: CommandTable[Any] = CommandTable(
             id="chats-search",
             title="Search",
             tooltip="Search every title and message; Down goes to what was found",
-            keys="slash,ctrl+f",
-            has_priority=False,
+            keys="slash,ctrl+f",  # with priority, so that the next letter is one; check_action guards who types
             is_shown=True,
             run=lambda chats, _: chats.go_to_search(),
         ),
