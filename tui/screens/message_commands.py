@@ -1,0 +1,134 @@
+"""What can be done with the messages of a conversation: gone to, asked otherwise, answered again, written on, deleted,
+copied.
+
+Owns which message a command means. What becomes of it is decided by `tui.session`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tui.conversation import Removed
+from tui.resources import Resources
+from tui.screens.conversation_screen import ConversationScreen
+
+__all__ = ["MessageCommands"]
+
+_UNDONE_FOR_S = 8.0
+
+
+class MessageCommands(ConversationScreen):
+    """The commands of a chat that are about its messages."""
+
+    def __init__(self, resources: Resources) -> None:
+        super().__init__(resources)
+        self._removed: Removed | None = None
+
+    async def answer_again(self) -> None:
+        """Answer the selected question, or the last one, again; when there is none, connect again."""
+        await self._is_reopened.wait()
+        selected = self.transcript.selected
+        await self.stop_answer()
+        self._answer(partial(self._answer_again, selected.entry.message.id if selected else None))
+
+    async def select_step(self, n_steps: int) -> None:
+        """Select the message `n_steps` below the selected one (above: negative); below the last one is the prompt."""
+        if not await self.transcript.select_step(n_steps):
+            self.prompt.focus()
+
+    async def step_to_version(self, n_steps: int) -> None:
+        """Show another version of the selected message."""
+        if (selected := self._selected_to_change()) is None:
+            return
+        with self._told_if_not_kept():
+            version_id = await self._session.step_to_version(selected.message.id, n_steps)
+            if version_id is not None:
+                await self.transcript.show(self._session.conversation.entries(), at=version_id)
+
+    def edit(self) -> None:
+        """Take the selected question, or the last one, into the prompt; sent, it stands beside the former."""
+        conversation = self._session.conversation
+        selected = self.transcript.selected
+        message_id = selected.entry.message.id if selected else conversation.leaf_id
+        question = None if message_id is None else conversation.question_of(message_id)
+        if question is None:
+            self.say("There is no question to edit yet.")
+            return
+        self._edited_id = question.id
+        self.prompt.border_title = "Other words for this question: Enter sends them, Esc leaves it as it was"
+        self.composer.put(question.content, question.attachments)
+        self.prompt.focus()
+
+    async def go_on(self) -> None:
+        """Write the last answer on, where it was stopped or cut."""
+        await self._is_reopened.wait()
+        answer = None if self.is_answering else self._session.continuable()
+        if answer is None:
+            self.say("There is no answer that was stopped or cut.")
+        else:
+            self._answer(lambda: self._session.go_on(answer, self.transcript))
+
+    async def delete(self) -> None:
+        """Delete the selected message and what follows; for a while it can be undone."""
+        if (selected := self._selected_to_change()) is None:
+            return
+        with self._told_if_not_kept():
+            self._removed = await self._session.remove(selected.message.id)
+            n_removed = len(self._removed.messages)
+            self.say(f"Deleted {n_removed} message{'s' if n_removed > 1 else ''}. Ctrl+Z undoes it.", _UNDONE_FOR_S)
+            self.set_timer(_UNDONE_FOR_S, partial(self._forget, self._removed))
+        await self._show_all()
+
+    async def undo(self) -> None:
+        """Bring back what was deleted."""
+        removed, self._removed = self._removed, None
+        if removed is not None:
+            with self._told_if_not_kept():
+                await self._session.put_back(removed)
+            await self._show_all(at=removed.messages[0].id)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave Ctrl+Z to the prompt while there is no deletion to undo."""
+        return self._removed is not None if parameters == ("undo",) else super().check_action(action, parameters)
+
+    def toggle_thoughts(self) -> None:
+        """Open or fold what was thought before the selected answer, or the last one."""
+        if not self.transcript.toggle_thoughts():
+            self.say("There are no thoughts to read here.")
+
+    def copy_message(self) -> None:
+        """Put the selected message on the clipboard."""
+        if selected := self.transcript.selected:
+            self._copy(selected.entry.message.content)
+
+    def copy_answer(self) -> None:
+        """Put the last answer on the clipboard."""
+        if text := self._session.conversation.last_answer:
+            self._copy(text)
+        else:
+            self.say("There is no answer to copy yet.")
+
+    def scroll_pages(self, n_pages: int) -> None:
+        """Scroll the conversation, up when negative."""
+        rows = max(1, self.transcript.size.height - 2)
+        self.transcript.scroll_relative(y=n_pages * rows, animate=False)
+
+    async def go_to_start(self) -> None:
+        """Show the first message."""
+        await self.transcript.go_to_start()
+
+    async def go_to_end(self) -> None:
+        """Show the last message and follow what comes."""
+        await self.transcript.go_to_end()
+
+    async def _answer_again(self, message_id: int | None) -> None:
+        if not await self._session.answer_again(self.transcript, message_id):
+            self._connection.start()
+
+    def _forget(self, removed: Removed) -> None:
+        if self._removed is removed:
+            self._removed = None
+
+    def _copy(self, text: str) -> None:
+        self.app.copy_to_clipboard(text)
+        self.say(f"Copied {len(text)} characters.")
