@@ -42,7 +42,14 @@ def _descendants() -> list[psutil.Process]:
 
 
 def _worker() -> psutil.Process:
-    return next(child for child in _descendants() if "app.engine.worker" in " ".join(child.cmdline()))
+    return next(child for child in _descendants() if "app.engine.worker" in " ".join(_command(child)))
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:  # a zombie too: somebody is about to reap it
+        return []
 
 
 async def _question_reaches_the_worker(connection: Connection, pilot: Pilot[None]) -> None:

@@ -59,8 +59,13 @@ def _fields(told: Mapping[str, Any], operation: Mapping[str, Any]) -> str:
     """Return the names of what the body takes, those that have to be there marked."""
     if "requestBody" not in operation:
         return ""
-    name = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
-    schema = told["components"]["schemas"][name]
-    required = schema.get("required", ())
-    marks = {field: " *" if field in required else "" for field in schema["properties"]}
+    forms = _forms(told, operation["requestBody"]["content"]["application/json"]["schema"])
+    required = set.intersection(*(set(form.get("required", ())) for form in forms))
+    marks = {field: " *" if field in required else "" for form in forms for field in form["properties"]}
     return f"<ul>{''.join(f'<li><code>{escape(field)}</code>{mark}</li>' for field, mark in marks.items())}</ul>"
+
+
+def _forms(told: Mapping[str, Any], reference: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the schema that is referred to, or all that it may be one of."""
+    schema = told["components"]["schemas"][reference["$ref"].rpartition("/")[2]]
+    return [form for one in schema.get("oneOf", ()) for form in _forms(told, one)] or [schema]

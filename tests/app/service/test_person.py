@@ -25,7 +25,7 @@ async def test_who_serves_a_model_that_fits_in_part_is_asked_while_it_serves(ans
     try:
         with contextlib.nullcontext() if answer else pytest.raises(UnfitError):
             await settle(engine, Person(told.append, agrees))
+        assert (engine.status.ready is not None) == answer
     finally:
         await engine.stop()
     assert asked == ["Only 1 of 3 layers fit."]
-    assert (engine.status.ready is not None) == answer
