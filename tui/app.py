@@ -76,7 +76,7 @@ class LocalllmApp(App[None]):
         self._book.on_change("keys", self._obey_keys)
         self.register_theme(HIGH_CONTRAST)
         self._is_leaving = False  # asked, and not answered yet
-        self._downloads = Downloads(connection, self._tell_of_download)
+        self._downloads = Downloads(connection)
         self._jobs = JobBoard(connection)
         self._jobs.on_end(self._tell_end)
         resources = Resources(
@@ -101,9 +101,6 @@ class LocalllmApp(App[None]):
         self.run_worker(self._jobs.hold(), group="jobs")
         if self._is_welcoming:
             self.call_after_refresh(self._welcome)
-
-    async def on_unmount(self) -> None:
-        await self._downloads.close()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Fill the palette from the tables of commands."""
@@ -209,9 +206,10 @@ class LocalllmApp(App[None]):
             self.exit()
 
     def _tell_end(self, job: Job) -> None:
-        """Say on whatever screen that a job has ended, unless a download says so itself; ring where nobody may be
-        looking."""
-        if job.id not in self._downloads.started:
+        """Say on whatever screen that a job has ended; ring where nobody may be looking."""
+        if self._downloads.note_end(job):
+            self._tell_of_download(job)
+        else:
             self.notify(ending(job), severity="error" if job.error else "information", markup=False)
         if is_long(job) or not self.app_focus:
             self.bell()
@@ -223,7 +221,7 @@ class LocalllmApp(App[None]):
         self.push_screen(WelcomeScreen(self._connection, self._downloads), lambda _: note_seen(self._settings))
 
     def _tell_of_download(self, job: Job) -> None:
-        """Say on whatever screen what came of a download."""
+        """Say what came of a download."""
         name = printable_line(str(job.arguments["reference"]))
         if model_of(job):
             self.notify(f"Ctrl+T talks with the new model: {name}", timeout=_NEWS_S, markup=False)

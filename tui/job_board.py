@@ -72,7 +72,7 @@ class JobBoard:
             self.jobs.pop(job.id, None)
         else:
             self.jobs[job.id] = job
-            if before and job.has_ended and not before.has_ended:
+            if job.has_ended and not (before and before.has_ended):  # one that is new may have failed at once
                 for told in self._ended:
                     told(job)
         self._tell()

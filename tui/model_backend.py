@@ -5,7 +5,7 @@ An engine elsewhere that is no localllm has none of it, and says so.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from quantizer.errors import RequestError
@@ -52,10 +52,6 @@ class ModelBackend(ChatBackend, Protocol):
     async def start_job(self, kind: JobKind, arguments: Mapping[str, Any]) -> Job: ...
 
     async def cancel_job(self, job_id: str) -> Job: ...
-
-    def watch_job(self, job_id: str) -> AsyncGenerator[Job, None]: ...
-
-    def watch_jobs(self) -> AsyncGenerator[Job, None]: ...
 
 
 async def model_backend(connection: Connection) -> ModelBackend:

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from quantizer.errors import UserError
 from tui.connection import Connection
+from tui.job_board import JobBoard
 from tui.model_backend import model_backend
 from tui.model_rows import ModelRow, Section, fetchable, here_rows, with_jobs
 
 if TYPE_CHECKING:
-    from app.client import FoundRepo, HereModel, Job, Recommended
+    from app.client import FoundRepo, HereModel, Recommended
 
 __all__ = ["DEBOUNCE_S", "N_REPOSITORIES", "ModelLists"]
 
@@ -30,7 +30,7 @@ _CHANGES_SHOWN_S = 0.2  # jobs tell up to ten times a second each
 class ModelLists:
     """The lists behind one screen. `error` is what stands in the way of them all."""
 
-    def __init__(self, connection: Connection, on_change: Callable[[], None]) -> None:
+    def __init__(self, connection: Connection, jobs: JobBoard, on_change: Callable[[], None]) -> None:
         self.words = ""
         self.error: UserError | None = None
         self._connection = connection
@@ -38,7 +38,8 @@ class ModelLists:
         self._here: tuple[HereModel, ...] = ()
         self._recommended: tuple[Recommended, ...] = ()
         self._found: tuple[FoundRepo, ...] = ()
-        self._jobs: dict[str, Job] = {}
+        self._jobs = jobs
+        jobs.watch(self._show_soon)
         self._showing: asyncio.TimerHandle | None = None
         self._notes = {"here": "Looking …", "catalogue": "Choosing for this machine …", "hub": ""}
 
@@ -59,7 +60,7 @@ class ModelLists:
             listed.append(Section("On the hub", (), self._notes["hub"]))
         seen: set[str] = set()
         return tuple(
-            Section(section.title, with_jobs(_unseen(section.rows, seen), self._jobs.values()), section.note)
+            Section(section.title, with_jobs(_unseen(section.rows, seen), self._jobs.jobs.values()), section.note)
             for section in listed
         )
 
@@ -114,21 +115,6 @@ class ModelLists:
         except UserError as error:
             self._notes["hub"] = str(error)
         self._on_change()
-
-    async def watch_jobs(self) -> None:
-        """Follow the jobs for as long as the service is there; a pull that ends brings the lists up to date."""
-        try:
-            backend = await model_backend(self._connection)
-            async with aclosing(backend.watch_jobs()) as changes:
-                async for job in changes:
-                    has_come = job.state == "done" and job.id in self._jobs and not self._jobs[job.id].has_ended
-                    self._jobs[job.id] = job
-                    if has_come:
-                        await self.refresh()
-                    self._show_soon()
-        except UserError as error:
-            self.error = self.error or error
-            self._on_change()
 
     def _show_soon(self) -> None:
         """Let what comes in the next moment be shown together."""

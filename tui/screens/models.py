@@ -15,6 +15,7 @@ from textual.widget import Widget
 from textual.widgets import Input, OptionList
 from textual.worker import Worker
 
+from app.job import Job
 from quantizer.errors import UserError
 from tui.model_backend import ModelLibrary, model_backend
 from tui.model_commands import MODEL_COMMANDS
@@ -65,7 +66,7 @@ class ModelsScreen(PlaceScreen):
         super().__init__(resources)
         self._connection = resources.connection
         self._downloads = resources.downloads
-        self._lists = ModelLists(resources.connection, self._post_changed)
+        self._lists = ModelLists(resources.connection, resources.jobs, self._post_changed)
 
     def body(self) -> Iterable[Widget]:
         yield SearchField(placeholder="/ searches: words of a name, here and on the hub", select_on_focus=False)
@@ -76,7 +77,7 @@ class ModelsScreen(PlaceScreen):
         self.rows.focus()
         self._show()
         self._begin(self._lists.recommend, "recommend")
-        self._begin(self._lists.watch_jobs, "jobs")
+        self.resources.jobs.on_end(self._job_ended)
 
     def on_screen_resume(self) -> None:
         """What is here may have changed while a person was elsewhere."""
@@ -219,6 +220,11 @@ class ModelsScreen(PlaceScreen):
     def _begin(self, work: Callable[[], Coroutine[None, None, None]], group: str) -> None:
         """Run `work` beside what goes on, in place of what its group does."""
         _: Worker[None] = self.run_worker(work, group=group, exclusive=True)
+
+    def _job_ended(self, job: Job) -> None:
+        """Bring the lists up to date with what was made."""
+        if job.state == "done":
+            self._begin(self._lists.refresh, "here")
 
     def _post_changed(self) -> None:
         self.post_message(self.Changed())
