@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
+from app.service.process_memory import private_bytes
 
 if TYPE_CHECKING:
     from offload.machine import Device, Machine
 
-__all__ = ["MachineLook", "Occupant", "resident_bytes", "with_room_of"]
+__all__ = ["MachineLook", "Occupant", "with_room_of"]
 
 _KEPT_S = 300.0
 
@@ -62,31 +62,14 @@ class MachineLook:
         return is_old or (bool(seen.gpus) and pids != self._seen_with)
 
 
-def resident_bytes(pid: int | None) -> int:
-    """Return the memory that a process has in use, 0 for one that is not there."""
-    try:
-        return int(psutil.Process(pid).memory_info().rss) if pid is not None else 0
-    except psutil.Error:  # it has just ended
-        return 0
-
-
 def with_room_of(machine: Machine, path: Path, occupants: Sequence[Occupant]) -> Machine:
     """Return `machine` as it would be without the model at `path`, which loading it again makes leave first."""
     for occupant in occupants:
         if occupant.path == path:
             gpus = tuple(_more(gpu, occupant.gpu_bytes.get(gpu.name, 0)) for gpu in machine.gpus)
-            machine = replace(machine, host=_more(machine.host, _private_bytes(occupant.worker_pid)), gpus=gpus)
+            machine = replace(machine, host=_more(machine.host, private_bytes(occupant.worker_pid)), gpus=gpus)
     return machine
 
 
 def _more(device: Device, n_bytes: int) -> Device:
     return replace(device, free_bytes=min(device.free_bytes + n_bytes, max(device.total_bytes, device.free_bytes)))
-
-
-def _private_bytes(pid: int) -> int:
-    """Return the memory of a process without pages of files, which systems count as free; all where none tells."""
-    try:
-        info = psutil.Process(pid).memory_info()
-    except psutil.Error:  # it has just ended
-        return 0
-    return int(info.rss - getattr(info, "shared", 0))

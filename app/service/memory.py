@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import psutil
-
 from app.byte_size import parse_byte_size
 from app.engine.frames import EngineConfig, WhenUnfit
 from app.engine.rpc import endpoints_of
 from app.library.folder import look_at
 from app.processes import python_module
+from app.service.process_memory import private_bytes
 from app.service.room import Demand, Resident
 from app.settings import Settings
 from offload.machine import HOST_NAME, Machine
@@ -175,13 +174,4 @@ def _worth(found: Assessment) -> float:
 def _unseen_bytes(holder: Holder) -> int:
     """What a model holds of the processor's memory, or is about to, and the system still counts as free."""
     held_bytes = holder.resident.held_bytes.get(HOST_NAME, 0)
-    return max(0, held_bytes - _private_bytes(holder.worker_pid))
-
-
-def _private_bytes(pid: int | None) -> int:
-    """Return the memory of a process that is nobody else's; pages of files are not, where the system tells."""
-    try:
-        info = psutil.Process(pid).memory_info() if pid is not None else None
-    except psutil.Error:  # it has just ended
-        return 0
-    return info.rss - getattr(info, "shared", 0) if info is not None else 0
+    return max(0, held_bytes - private_bytes(holder.worker_pid))

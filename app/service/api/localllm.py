@@ -18,9 +18,9 @@ from app.service.api.access import departure_of, models_of
 from app.service.api.bodies import Body
 from app.service.api.engine_counters import counters_of
 from app.service.body import read_body
-from app.service.machine_look import resident_bytes
 from app.service.openapi import takes
 from app.service.problems import openai_error
+from app.service.process_memory import resident_bytes
 from app.service.served_model import ServedModel
 from app.service.streaming import JsonBytes
 
