@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import codecs
 import fcntl
 import os
 import pty
@@ -51,7 +52,7 @@ class Terminal:
     process: subprocess.Popen[bytes]
     master: int
     begun_s: float
-    seen: list[tuple[float, bytes]] = field(default_factory=list)
+    seen: list[tuple[float, str]] = field(default_factory=list)
 
     @classmethod
     @contextmanager
@@ -83,18 +84,18 @@ class Terminal:
 
     def when(self, text: str, after_s: float = 0.0) -> float:
         """Return when `text` was on the terminal first since `after_s`, waiting for it."""
-        sought = text.encode()
         return _eventually(
-            lambda: next((at_s for at_s, data in self.seen if at_s >= after_s and sought in data), None), text
+            lambda: next((at_s for at_s, said in self.seen if at_s >= after_s and text in said), None), text
         )
 
     def _read(self) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a letter may come in two pieces
         while True:
             try:
                 data = os.read(self.master, 1 << 16)
             except OSError:  # the program has ended
                 return
-            self.seen.append((time.perf_counter(), data))
+            self.seen.append((time.perf_counter(), decoder.decode(data)))
 
 
 def first_paint_s(url: str, folder: Path) -> float:
