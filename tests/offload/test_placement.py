@@ -98,7 +98,7 @@ def placed(profile: ModelProfile, machine: Machine) -> tuple[Placement | None, t
     return placement, allocate(profile, machine, placement) if placement else ()
 
 
-@settings(max_examples=N_EXAMPLES, deadline=None)
+@settings(max_examples=N_EXAMPLES)
 @given(profiles(), MACHINES)
 def test_no_device_gets_more_than_its_memory_less_the_margin(profile: ModelProfile, machine: Machine) -> None:
     _, shares = placed(profile, machine)
@@ -109,7 +109,7 @@ def test_no_device_gets_more_than_its_memory_less_the_margin(profile: ModelProfi
     assert on_host <= machine.host.free_bytes - margin_bytes(machine.host) or not shares
 
 
-@settings(max_examples=N_EXAMPLES, deadline=None)
+@settings(max_examples=N_EXAMPLES)
 @given(profiles(), MACHINES)
 def test_every_byte_is_placed_once_and_read_where_it_lies(profile: ModelProfile, machine: Machine) -> None:
     placement, shares = placed(profile, machine)
@@ -122,7 +122,7 @@ def test_every_byte_is_placed_once_and_read_where_it_lies(profile: ModelProfile,
     assert decode_s(decode_work(shares, placement), expected_rates(machine)) == pytest.approx(placement.token_s)
 
 
-@settings(max_examples=N_EXAMPLES, deadline=None)
+@settings(max_examples=N_EXAMPLES)
 @given(profiles(), MACHINES, st.integers(0, 3), st.integers(1, 40))
 def test_more_memory_is_never_predicted_slower(
     profile: ModelProfile, machine: Machine, which: int, more_gib: int
@@ -171,7 +171,7 @@ def fit_of_llama_cpp(profile: ModelProfile, gpus: Sequence[Device]) -> tuple[dic
     return fill(whole), whole
 
 
-@settings(max_examples=N_EXAMPLES, deadline=None)
+@settings(max_examples=N_EXAMPLES)
 @given(profiles(), gpus(most=2), st.booleans())
 def test_a_placement_is_no_slower_than_that_of_llama_cpp(
     profile: ModelProfile, found: tuple[Device, ...], has_experts: bool

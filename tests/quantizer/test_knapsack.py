@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantizer.knapsack import Choice, Frontier
@@ -30,7 +30,6 @@ def all_of(of: Items) -> Iterator[tuple[int, float]]:
     return (taken(of, list(selection)) for selection in itertools.product(*(range(len(item)) for item in of)))
 
 
-@settings(deadline=None)
 @given(items, st.integers(0, 1000))
 def test_no_selection_of_the_same_bytes_loses_less(of: Items, spare: int) -> None:
     frontier = Frontier(of)
@@ -39,7 +38,6 @@ def test_no_selection_of_the_same_bytes_loses_less(of: Items, spare: int) -> Non
     assert loss == pytest.approx(min(other for size, other in all_of(of) if size <= frontier.least_bytes + spare))
 
 
-@settings(deadline=None)
 @given(items, losses)
 def test_no_smaller_selection_loses_as_little(of: Items, spare: float) -> None:
     frontier = Frontier(of)
@@ -49,7 +47,6 @@ def test_no_smaller_selection_loses_as_little(of: Items, spare: float) -> None:
     assert n_bytes <= min(size for size, other in all_of(of) if other <= allowed * (1 - 1e-9) or other == loss)
 
 
-@settings(deadline=None)
 @given(large_items, st.integers(0, 10**10), st.integers(0, 10**10))
 def test_large_sizes_are_never_exceeded_and_more_bytes_never_lose_more(of: Items, first: int, second: int) -> None:
     frontier = Frontier(of)
@@ -61,7 +58,6 @@ def test_large_sizes_are_never_exceeded_and_more_bytes_never_lose_more(of: Items
     assert results[1] <= results[0] * (1 + 1e-9)
 
 
-@settings(deadline=None)
 @given(large_items)
 def test_rounding_costs_at_most_a_share_of_each_item(of: Items) -> None:
     frontier = Frontier(of)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mixes import made_up, small_model
 
@@ -36,7 +36,6 @@ def planned_bytes(model: SourceModel, mix: Mix, options: PlanOptions) -> int:
     return plan_model(model, mix.file_type, Path("x.gguf"), options).n_bytes
 
 
-@settings(deadline=None)
 @given(share=st.floats(0, 1))
 def test_a_size_is_met_from_below(model: SourceModel, search: MixSearch, share: float) -> None:
     asked = round(search.smallest.n_bytes + share * (search.best.n_bytes - search.smallest.n_bytes))

@@ -26,7 +26,7 @@ async def _parts(client):
         return [part async for part in reply(connection, [("user", "hi")])]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.text(max_size=8), max_size=12))
 async def test_portions_add_up_to_the_cleaned_text_and_the_cost_comes_last(deltas):
     parts = await _parts(ScriptedClient(ScriptedReply(deltas=tuple(deltas))))

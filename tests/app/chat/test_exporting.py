@@ -119,7 +119,7 @@ def utterances(draw: st.DrawFn) -> Utterance:
     )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(st.lists(st.tuples(utterances(), st.integers(0, 5)), min_size=1, max_size=6), _TEXT, _SCALARS)
 def test_what_localllm_exports_it_reads_again_without_loss(
     store: ChatStore, tmp_path: Path, said: list[tuple[Utterance, int]], system: str, options: dict[str, str]

@@ -227,7 +227,7 @@ def mutants(draw: st.DrawFn) -> Any:
     return chat
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
 @given(mutants())
 def test_whatever_a_file_holds_is_taken_in_or_told(tmp_path: Path, store: ChatStore, chat: Any) -> None:
     try:

@@ -571,7 +571,7 @@ arrivals = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     arrivals,
     st.integers(1, 4),

@@ -147,4 +147,4 @@ class IndexAgainstFolder(RuleBasedStateMachine):
 
 
 TestIndexAgainstFolder = IndexAgainstFolder.TestCase
-TestIndexAgainstFolder.settings = settings(max_examples=15, stateful_step_count=12, deadline=None)
+TestIndexAgainstFolder.settings = settings(max_examples=15, stateful_step_count=12)

@@ -151,4 +151,4 @@ class NothingOutsideGoes(RuleBasedStateMachine):
 
 
 TestNothingOutsideGoes = NothingOutsideGoes.TestCase
-TestNothingOutsideGoes.settings = settings(max_examples=40, stateful_step_count=12, deadline=None)
+TestNothingOutsideGoes.settings = settings(max_examples=40, stateful_step_count=12)

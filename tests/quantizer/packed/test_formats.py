@@ -12,7 +12,7 @@ from quantizer.packed.float8 import FLOAT8
 
 seeds = st.integers(0, 2**32 - 1).map(np.random.default_rng)
 sizes = st.integers(1, 6)
-quick = settings(max_examples=25, deadline=None)
+quick = settings(max_examples=25)
 
 
 def assert_exact(packed: Packed, n_rows_per_slab: int = 5) -> None:

@@ -26,7 +26,7 @@ HOSTILE = st.sampled_from(
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_whatever_is_changed_the_answer_is_a_weight_or_a_typed_error(form: str, data: st.DataObject) -> None:
     packed = FORMATS[form](np.random.default_rng(3), "w", (32, 64))

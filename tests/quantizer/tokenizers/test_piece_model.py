@@ -56,7 +56,7 @@ def test_bytes_that_sentencepiece_does_not_write_are_refused(data: bytes) -> Non
         parse_piece_model(data, "tokenizer.model")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.binary(max_size=400)
     | st.tuples(st.integers(0, len(WHOLE) - 1), st.binary(max_size=6)).map(
