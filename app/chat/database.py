@@ -1,4 +1,4 @@
-"""The one connection to chats.db that a process has: opened when it is first needed, every change a transaction.
+"""A connection to chats.db: opened when it is first needed, every change a transaction.
 
 Owns durability, waiting for other windows, and what SQLite's errors mean to a person. Knows no table.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from app.chat.schema import migrate
@@ -82,7 +82,7 @@ class Database:
 
 def _open(path: Path) -> sqlite3.Connection:
     path.parent.mkdir(parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # what is said here is nobody else's to read
+    _make(path)
     connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
     connection.row_factory = sqlite3.Row
     try:
@@ -93,6 +93,13 @@ def _open(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _make(path: Path) -> None:
+    """Make the file, which is nobody else's to read. One that is there is not opened: closing it would give up the
+    locks of every other connection of this process, and another process would take its journal away."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _primary_code(error: sqlite3.DatabaseError) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, get_args
 
-__all__ = ["ROLES", "Attachment", "Message", "Role", "Scalar", "State", "Utterance"]
+__all__ = ["ROLES", "Attachment", "Draft", "Message", "Role", "Scalar", "State", "Utterance"]
 
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: frozenset[str] = frozenset(get_args(Role))
@@ -31,6 +31,17 @@ class Attachment:
     name: str
     content: str
     media_type: str = "text/plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What is typed and not yet sent, and what is to go with it."""
+
+    text: str = ""
+    attachments: tuple[Attachment, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.attachments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

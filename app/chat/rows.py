@@ -7,14 +7,23 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
 from app.chat.chat import Chat, ChatSettings
 from app.chat.message import Attachment, Message, State, Utterance
 from app.chat.text import storable
 
-__all__ = ["CHAT_COLUMNS", "chat_of", "insert", "message_of", "settings_json", "utterance_columns"]
+__all__ = [
+    "CHAT_COLUMNS",
+    "attachments_json",
+    "attachments_of",
+    "chat_of",
+    "insert",
+    "message_of",
+    "settings_json",
+    "utterance_columns",
+]
 
 CHAT_COLUMNS = (
     "chats.id, chats.title, chats.created_ms, chats.updated_ms, chats.is_pinned, chats.is_archived, chats.model,"
@@ -53,12 +62,22 @@ def message_of(row: sqlite3.Row) -> Message:
         role=row["role"],
         content=row["content"],
         reasoning=row["reasoning"],
-        attachments=tuple(Attachment(**fields) for fields in json.loads(row["attachments"])),
+        attachments=attachments_of(row["attachments"]),
         model=row["model"],
         stats=json.loads(row["stats"]),
         state=State(row["state"]),
         created_ms=row["created_ms"],
     )
+
+
+def attachments_of(text: str) -> tuple[Attachment, ...]:
+    """Return the attachments of a column of them."""
+    return tuple(Attachment(**fields) for fields in json.loads(text))
+
+
+def attachments_json(attachments: Iterable[Attachment]) -> str:
+    """Return what a column of attachments keeps."""
+    return _json([asdict(attachment) for attachment in attachments])
 
 
 def settings_json(settings: ChatSettings) -> str:
@@ -72,7 +91,7 @@ def utterance_columns(said: Utterance) -> Mapping[str, str | int]:
         "role": said.role,
         "content": storable(said.content),
         "reasoning": storable(said.reasoning),
-        "attachments": _json([asdict(attachment) for attachment in said.attachments]),
+        "attachments": attachments_json(said.attachments),
         "model": storable(said.model),
         "stats": _json(dict(said.stats)),
         "state": said.state.value,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from app.chat.message import Scalar
 from quantizer.errors import UsageError
 
-__all__ = ["SAMPLER_OPTIONS", "SamplerOption", "parsed", "sampler_of"]
+__all__ = ["SAMPLER_OPTIONS", "SamplerOption", "changed", "checked", "parsed", "sampler_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ SAMPLER_OPTIONS = (
     SamplerOption("seed", int, 0, 2**32 - 1, "the same seed and question, the same answer"),
     SamplerOption("max_tokens", int, 1, 2**31 - 1, "longest answer"),
 )
+_NAMES = tuple(option.name for option in SAMPLER_OPTIONS)
 
 
 def parsed(texts: Mapping[str, str]) -> dict[str, int | float]:
@@ -52,6 +53,28 @@ def parsed(texts: Mapping[str, str]) -> dict[str, int | float]:
         for option in SAMPLER_OPTIONS
         if texts.get(option.name, "").strip()
     }
+
+
+def changed(options: Mapping[str, Scalar], text: str) -> dict[str, int | float]:
+    """Return `options` as the words of `text` change them, such as temperature=0.2; temperature= leaves the choice to
+    the model. Raises UsageError for what will not do."""
+    texts = {}
+    for word in text.split():
+        name, equals, value = word.partition("=")
+        if not equals or name not in _NAMES:
+            raise UsageError(f"{word} sets no option.", f"Write NAME=VALUE, NAME one of {', '.join(_NAMES)}.")
+        texts[name] = value
+    kept = {name: value for name, value in sampler_of(options).items() if name not in texts}
+    return kept | parsed(texts)
+
+
+def checked(options: Mapping[str, int | float | None]) -> dict[str, int | float]:
+    """Return those of `options` that are given, not None. Raises UsageError for what will not do."""
+    given = {name: value for name, value in options.items() if value is not None}
+    for option in SAMPLER_OPTIONS:
+        if option.name in given and not option.allows(given[option.name]):
+            raise _refusal(option, str(given[option.name]))
+    return given
 
 
 def sampler_of(options: Mapping[str, Scalar]) -> dict[str, int | float]:
@@ -69,8 +92,10 @@ def _number(option: SamplerOption, text: str) -> int | float:
     except ValueError:
         value = math.nan
     if not option.allows(value):
-        what = "a whole number" if option.kind is int else "a number"
-        raise UsageError(
-            f"{option.name} is {text}.", f"Give {what} from {option.lowest} to {option.highest}, or nothing."
-        )
+        raise _refusal(option, text)
     return value
+
+
+def _refusal(option: SamplerOption, text: str) -> UsageError:
+    what = "a whole number" if option.kind is int else "a number"
+    return UsageError(f"{option.name} is {text}.", f"Give {what} from {option.lowest} to {option.highest}, or nothing.")

@@ -71,9 +71,18 @@ _DRAFTS = (
     END""",
 )
 
+# A table of its own: what is typed changes with every key, what goes with it may be megabytes and does not.
+_DRAFT_ATTACHMENTS = (
+    "CREATE TABLE draft_attachments (chat_id INTEGER PRIMARY KEY, attachments TEXT NOT NULL) STRICT",
+    """CREATE TRIGGER draft_attachments_delete AFTER DELETE ON chats BEGIN
+        DELETE FROM draft_attachments WHERE chat_id = old.id;
+    END""",
+)
+
 STEPS: tuple[tuple[str, ...], ...] = (
     (*_CHATS, *_word_index("messages", "content"), *_word_index("chats", "title")),
     _DRAFTS,
+    _DRAFT_ATTACHMENTS,
 )
 
 

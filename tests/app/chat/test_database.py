@@ -43,6 +43,19 @@ def test_several_processes_begin_and_write_one_store_at_once(tmp_path: Path) -> 
         assert all(len(store.messages.of(chat.id)) == 20 for chat in chats)
 
 
+def test_what_two_stores_of_a_process_keep_stays_when_another_process_has_looked(tmp_path: Path) -> None:
+    look = "import sys\nfrom pathlib import Path\nfrom app.chat.store import ChatStore\n"
+    look += "with ChatStore(Path(sys.argv[1])) as store: print(*(chat.title for chat in store.chats.page()))"
+    command = [sys.executable, "-c", look, str(tmp_path)]
+    environment = child_environment(PYTHONPATH=os.pathsep.join(sys.path))
+    with ChatStore(tmp_path) as first, ChatStore(tmp_path) as second:
+        first.chats.create(title="before")
+        second.chats.page()
+        assert subprocess.check_output(command, env=environment, text=True) == "before\n"
+        first.chats.create(title="after")
+        assert subprocess.check_output(command, env=environment, text=True) == "after before\n"
+
+
 def test_what_one_window_keeps_another_sees(store: ChatStore, tmp_path: Path) -> None:
     with ChatStore(tmp_path) as other:
         chat = store.chats.create(title="here")

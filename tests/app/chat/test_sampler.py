@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.chat.sampler import SAMPLER_OPTIONS, parsed, sampler_of
+from app.chat.sampler import SAMPLER_OPTIONS, changed, checked, parsed, sampler_of
 from app.client import GenerationOptions
 from app.engine.request import SamplingParams
 from quantizer.errors import UsageError
@@ -39,6 +39,24 @@ def test_what_will_not_do_is_refused_with_what_would(name, text):
     with pytest.raises(UsageError, match=rf"{name} is .*from \d") as refused:
         parsed({name: text})
     assert "number from" in str(refused.value)
+
+
+def test_words_change_some_options_and_leave_the_others():
+    options = {"temperature": 0.7, "top_k": 40}
+    assert changed(options, "temperature=0 seed=7") == {"temperature": 0.0, "top_k": 40, "seed": 7}
+    assert changed(options, "top_k=") == {"temperature": 0.7}
+
+
+@pytest.mark.parametrize("text", ["temperature", "0.5", "warmth=1", "temperature=hot", "temperature=-1"])
+def test_words_that_change_nothing_are_refused(text):
+    with pytest.raises(UsageError):
+        changed({}, text)
+
+
+def test_what_is_not_given_is_left_out_and_what_is_given_is_checked():
+    assert checked({"temperature": 0.5, "seed": None}) == {"temperature": 0.5}
+    with pytest.raises(UsageError, match="temperature is -1"):
+        checked({"temperature": -1.0})
 
 
 def test_only_what_is_allowed_passes_of_what_was_kept():
