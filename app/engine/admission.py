@@ -85,4 +85,14 @@ class Admission:
         wants_shift = self._shifts_context if request.context_shift is None else request.context_shift
         if wants_shift and not self._facts.can_shift:
             raise RequestError("The context of this model cannot be shifted.", "Leave context_shift out.")
+        if wants_shift and _never_ends(request):
+            cause = "An answer that may go on past the context, and that the model may not end, would never end."
+            raise RequestError(cause, "Give a limit of tokens or of time, or a stop string.")
         return replace(request, context_shift=wants_shift)
+
+
+def _never_ends(request: Request) -> bool:
+    """Whether nothing but the context could end an answer; a grammar ends its own."""
+    limits = (request.max_tokens, request.max_time_s, request.max_predict_s)
+    is_limited = request.stop or any(limit is not None for limit in limits)
+    return request.ignore_eos and not is_limited and not request.sampling.grammar

@@ -31,6 +31,8 @@ from quantizer.errors import ContextOverflowError, EngineError, UserError
 
 __all__ = ["Engine", "Event", "failure"]
 
+_MAX_SCORED_BYTES = 64 << 20  # of logits of prompts in a step; llama.cpp keeps room for as many as it ever gave
+
 Event = Output | Finished | Failed
 Batch = list[tuple[Sequence, int]]
 
@@ -63,7 +65,8 @@ class Engine:
         self._emit = emit
         self._clock = clock
         self._facts = backend.facts
-        self._budget = StepBudget(self._facts.n_batch, max(1, self._facts.n_batch // 4))
+        n_scored = max(1, _MAX_SCORED_BYTES // (4 * self._facts.n_vocab))
+        self._budget = StepBudget(self._facts.n_batch, max(1, self._facts.n_batch // 4), n_scored)
         self._cache = PrefixCache(backend, store)
         self._drafter = Drafter(step_cost or StepCost(), draft_sources, clock)
         self._turns = Turns(clock)
@@ -227,6 +230,7 @@ class Engine:
                 self.counters.n_prefill_tokens += n_known
             sequence.n_computed += n_known
             self._cache.computed(sequence.place, sequence.tokens[begin : begin + n_known])
+            self._tell_prompt(sequence, row, begin, n_known)
             if sequence.n_pending == 1 and not sequence.n_output and not self._facts.can_cut:
                 self._cache.checkpoint(sequence.place)
             elif sequence.n_pending == 0:
@@ -237,6 +241,16 @@ class Engine:
                     self._finish(sequence, FinishReason.ERROR, error)
             row += n_tokens
         return n_steps
+
+    def _tell_prompt(self, sequence: Sequence, row: int, begin: int, n_known: int) -> None:
+        """Tell of a prompt that is to be told what is computed of it, before the first word of the answer."""
+        if sequence.echo is None:
+            return
+        text, logprobs = sequence.echo.tell(self._backend, row, begin, n_known)
+        if not sequence.n_output:
+            sequence.text.begin_at(sequence.echo.n_characters)
+        if text or logprobs:
+            self._emit(Output(sequence.request.request_id, text, sequence.n_output, logprobs))
 
     def _advance(self, sequence: Sequence, row: int, n_draft: int, n_more_steps: int) -> int:
         """Say what the logits of `row` and of the `n_draft` rows after it add to an answer; return the steps run."""

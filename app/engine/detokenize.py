@@ -47,6 +47,10 @@ class TextStream:
         pending, _ = self._decoder.getstate()
         return self.n_decoded + bool(pending)
 
+    def begin_at(self, n_characters: int) -> None:
+        """Count characters from `n_characters` on: so many were told before the first piece."""
+        self.n_decoded = self.n_shown = n_characters
+
     def push(self, piece: bytes) -> str:
         """Return the text that `piece` makes safe to show. Sets `is_stopped` where the answer ends with it."""
         text = self._decode(piece, is_final=False)

@@ -170,7 +170,8 @@ class Notice:
 class Output:
     """New text of an answer: always whole characters, never part of a stop string. `n_tokens` so far.
 
-    Where they were asked for, `logprobs` are those of the tokens whose text is complete with this one.
+    Where they were asked for, `logprobs` are those of the tokens whose text is complete with this one. A prompt that
+    is to be told comes first, with 0 tokens.
     """
 
     request_id: str

@@ -11,28 +11,36 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.backend import Backend
 from app.engine.request import TokenLogprob
 
-__all__ = ["LogprobLedger", "log_softmax", "most_likely"]
+__all__ = ["LogprobLedger", "most_likely", "score"]
 
 LOWEST_LOGPROB = -9999.0  # stands for "never", as in OpenAI's answers; JSON has no infinity
 
 
-def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the natural logarithms of the probabilities of `logits`, shape (n_vocab,), none below -9999."""
-    shifted = logits.astype(np.float64) - logits.max()
-    logprobs: NDArray[np.float64] = np.maximum(shifted - np.log(np.exp(shifted).sum()), LOWEST_LOGPROB)
-    return logprobs
+def score(backend: Backend, row: int, token: int, n_top: int) -> tuple[float, tuple[tuple[bytes, float], ...]]:
+    """Return the natural logarithm of the probability of `token` after `row`, and the labels of the `n_top` likeliest
+    tokens with theirs. None is below -9999.
+    """
+    logits = backend.logits(row)
+    highest = logits.max()  # what is below it by so much that 32 bits lose it adds nothing
+    log_sum = float(highest) + float(np.log(np.exp(logits - highest).sum(dtype=np.float64)))
+
+    def logprob(other: int) -> float:
+        return max(float(logits[other]) - log_sum, LOWEST_LOGPROB)
+
+    return logprob(token), tuple((backend.label(other), logprob(other)) for other in most_likely(logits, n_top))
 
 
-def most_likely(logprobs: NDArray[np.float64], n_tokens: int) -> list[int]:
+def most_likely(logits: NDArray[np.float32], n_tokens: int) -> list[int]:
     """Return the ids of the `n_tokens` most likely tokens, the likeliest first, equal ones by id."""
-    if n_tokens == 0:
-        return []
-    n_tokens = min(n_tokens, len(logprobs))
-    edge = np.partition(logprobs, -n_tokens)[-n_tokens]
-    ids = np.flatnonzero(logprobs >= edge)
-    return [int(token) for token in ids[np.argsort(-logprobs[ids], kind="stable")][:n_tokens]]
+    if n_tokens <= 1:
+        return [int(logits.argmax())][:n_tokens]
+    n_tokens = min(n_tokens, len(logits))
+    edge = np.partition(logits, -n_tokens)[-n_tokens]
+    ids = np.flatnonzero(logits >= edge)
+    return [int(token) for token in ids[np.argsort(-logits[ids], kind="stable")][:n_tokens]]
 
 
 class LogprobLedger:

@@ -141,8 +141,9 @@ class Request:
     `prompt` is text (tokenized by the worker; with `parse_special` the text of special tokens becomes those tokens) or
     a tuple of token ids. `max_tokens` None means: until the model ends or the context is full. Stop strings end the
     answer and are not part of it. A higher `priority` is served first. With `n_logprobs` each token of the answer is
-    told with its probability and that many of the most likely ones; None asks for neither. `lora` gives adapters, by
-    number or name, their scales, those it leaves out 0; None takes all at 1. Special tokens are no text,
+    told with its probability and that many of the most likely ones; None asks for neither. With `echo` the prompt is
+    told first, as if it were said, with the probabilities of its tokens where those are asked for. `lora` gives
+    adapters, by number or name, their scales, those it leaves out 0; None takes all at 1. Special tokens are no text,
     but for those that read like one of `visible_tags`.
 
     With `context_shift` (None: as the engine was started) an answer that fills the context goes on: the oldest tokens
@@ -163,6 +164,7 @@ class Request:
     parse_special: bool = True
     priority: int = 0
     n_logprobs: int | None = None
+    echo: bool = False
     context_shift: bool | None = None
     n_keep: int = 0
     max_time_s: float | None = None
@@ -202,12 +204,13 @@ class Request:
 class TokenLogprob:
     """A token of the answer: its bytes, the natural logarithm of its probability, and the most likely ones there.
 
-    `piece` is empty for a token that is not text; `top` names such tokens by what they are called. `offset` is
-    where its text begins, in characters of the answer. Probabilities are the model's own, before samplers.
+    `piece` is empty for a token that is not text; `top` names such tokens by what they are called, and so do the
+    pieces of a prompt that is told. `offset` is where its text begins, in characters of the answer. Probabilities are
+    the model's own, before samplers; the first token of a prompt has none.
     """
 
     piece: bytes
-    logprob: float
+    logprob: float | None
     top: tuple[tuple[bytes, float], ...]
     offset: int
 

@@ -20,7 +20,7 @@ class Demand(NamedTuple):
     """A sequence that wants tokens computed.
 
     `n_pending` of them, the last `n_draft` being drafts. `is_answering` says that its answer has begun.
-    `rank` orders sequences: the smallest is served first.
+    `rank` orders sequences: the smallest is served first. Each token of a prompt that `is_scored` gets logits.
     """
 
     key: int
@@ -28,14 +28,20 @@ class Demand(NamedTuple):
     n_draft: int
     is_answering: bool
     rank: tuple[int, int]
+    is_scored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StepBudget:
-    """`n_tokens` a step may compute, and `n_prefill_tokens` of prompts while an answer is under way."""
+    """`n_tokens` a step may compute, and `n_prefill_tokens` of prompts while an answer is under way.
+
+    Of prompts that are scored it computes `n_scored_tokens`, a quarter while an answer is under way: their logits take
+    memory, and looking at them time.
+    """
 
     n_tokens: int
     n_prefill_tokens: int
+    n_scored_tokens: int = 1 << 30
 
 
 def plan(demands: Sequence[Demand], budget: StepBudget) -> dict[int, int]:
@@ -53,13 +59,16 @@ def plan(demands: Sequence[Demand], budget: StepBudget) -> dict[int, int]:
         n_draft = min(demand.n_draft, n_left)
         share[demand.key] += n_draft
         n_left -= n_draft
+    n_scored_left = budget.n_scored_tokens
     if answering:
         n_left = min(n_left, budget.n_prefill_tokens)
+        n_scored_left = max(1, n_scored_left // 4)
     for demand in prompts:
-        if n_left == 0:
-            break
-        n_share = min(demand.n_pending, n_left)
+        n_share = min(demand.n_pending, n_left, n_scored_left if demand.is_scored else n_left)
+        if n_share == 0:
+            continue
         n_left -= n_share
+        n_scored_left -= n_share if demand.is_scored else 0
         n_over = (sum(share.values()) + n_share) % BLOCK_TOKENS
         share[demand.key] = n_share - n_over if n_over < n_share < demand.n_pending else n_share
     return share

@@ -53,8 +53,8 @@ class Seating:
         for sequence in sorted(self._waiting, key=lambda waiting: waiting.demand.rank):
             if len(self.running) >= self._facts.n_sequences:
                 return
-            n_cached = self._cache.n_cached(sequence.tokens, sequence.adapters)
-            if self._is_being_computed(sequence, n_cached):
+            n_cached = self._cache.n_cached(sequence.reusable, sequence.adapters)
+            if not sequence.is_scoring and self._is_being_computed(sequence, n_cached):
                 continue
             promised = sum(running.n_pending for running in self.running)
             if promised + len(sequence.tokens) + 1 > self._cache.n_cells_available():
@@ -94,7 +94,7 @@ class Seating:
         )
 
     def _seat(self, sequence: Sequence) -> None:
-        seat = self._cache.seat(sequence.tokens, sequence.adapters)
+        seat = self._cache.seat(sequence.reusable, sequence.adapters)
         sequence.sequence_id, sequence.n_computed = seat.sequence_id, seat.n_cached
         if sequence.seated_s is None:
             sequence.seated_s = self._clock()

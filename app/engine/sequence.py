@@ -13,6 +13,7 @@ from app.engine.backend import Chunk, Sampler
 from app.engine.context_shift import Shift, plan_shift
 from app.engine.detokenize import TextStream
 from app.engine.draft import NO_DRAFT, Draft, SuffixIndex
+from app.engine.echo import Echo
 from app.engine.logprobs import LogprobLedger
 from app.engine.request import FinishReason, Request, Timings, Usage
 from app.engine.scheduler import Demand
@@ -43,6 +44,7 @@ class Sequence:
     adapters: AdapterSet = NO_ADAPTERS
     text: TextStream = field(init=False)
     ledger: LogprobLedger | None = None
+    echo: Echo | None = None
     index: SuffixIndex | None = None
     draft: Draft = NO_DRAFT
     guesses: tuple[Draft, ...] = ()
@@ -62,6 +64,9 @@ class Sequence:
     def __post_init__(self) -> None:
         self.text = TextStream(self.request.stop, self.request.n_indent)
         self.ledger = None if self.request.n_logprobs is None else LogprobLedger()
+        if self.request.echo:
+            prompt = self.request.prompt if isinstance(self.request.prompt, str) else None
+            self.echo = Echo(prompt, self.tokens, self.request.n_logprobs)
 
     @property
     def place(self) -> int:
@@ -86,20 +91,28 @@ class Sequence:
         return self.n_pending == 1 and self.n_output > 0
 
     @property
+    def is_scoring(self) -> bool:
+        """Whether the tokens of the prompt are still to be told with their probabilities."""
+        return self.echo is not None and self.echo.is_scoring
+
+    @property
+    def reusable(self) -> list[int]:
+        """The tokens that others may have computed, and the one behind them."""
+        return self.tokens[: self.echo.n_reusable + 1] if self.echo is not None else self.tokens
+
+    @property
     def demand(self) -> Demand:
         n_draft = len(self.draft.tokens)
-        return Demand(
-            self.arrival, self.n_pending + n_draft, n_draft, self.is_answering, (-self.request.priority, self.arrival)
-        )
+        rank = (-self.request.priority, self.arrival)
+        return Demand(self.arrival, self.n_pending + n_draft, n_draft, self.is_answering, rank, self.is_scoring)
 
     def chunk(self, n_tokens: int) -> Chunk:
-        """Return the next `n_tokens` to compute; drafts and the newest token get logits."""
+        """Return the next `n_tokens` to compute; drafts, the newest token and a prompt that is scored get logits."""
         wanted = self.tokens[self.n_computed : self.n_computed + n_tokens]
         n_draft = n_tokens - len(wanted)
         is_last = self.n_computed + n_tokens >= len(self.tokens)
-        return Chunk(
-            self.place, self.n_computed, [*wanted, *self.draft.tokens[:n_draft]], n_draft + 1 if is_last else 0
-        )
+        n_logits = n_tokens if self.is_scoring else n_draft + 1 if is_last else 0
+        return Chunk(self.place, self.n_computed, [*wanted, *self.draft.tokens[:n_draft]], n_logits)
 
     def suffixes(self) -> SuffixIndex:
         """Return the index of this conversation's own text, made when it is first asked for."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from app.engine.backend import Backend
 from app.engine.counters import Counters
-from app.engine.logprobs import log_softmax, most_likely
+from app.engine.logprobs import score
 from app.engine.multi_step import say
 from app.engine.request import FinishReason, TokenLogprob
 from app.engine.sequence import Sequence
@@ -100,13 +100,16 @@ class Verifier:
         return self._backend.piece(token) or sequence.tags.get(token, b"")
 
     def _note_logprob(self, sequence: Sequence, row: int, token: int, offset: int) -> None:
-        """Keep how likely `token` was where the request asks for it; its text begins at character `offset`."""
-        if sequence.ledger is None or self._backend.is_end(token):
+        """Keep how likely `token` was where the request asks for it; its text begins at character `offset`.
+
+        An end counts where the prompt is told too: who scores a text takes what follows it to be one token.
+        """
+        is_end = self._backend.is_end(token)
+        if sequence.ledger is None or (is_end and sequence.echo is None):
             return
-        logprobs = log_softmax(self._backend.logits(row))
-        top = most_likely(logprobs, sequence.n_logprobs)
-        rivals = tuple((self._backend.label(other), float(logprobs[other])) for other in top)
-        entry = TokenLogprob(self._piece(sequence, token), float(logprobs[token]), rivals, offset)
+        logprob, rivals = score(self._backend, row, token, sequence.n_logprobs)
+        piece = self._backend.label(token) if is_end else self._piece(sequence, token)
+        entry = TokenLogprob(piece, logprob, rivals, offset)
         sequence.ledger.add(entry, sequence.text.end)
 
     def _count_output(self, sequence: Sequence, n_passes: int) -> None:

@@ -1,7 +1,7 @@
 """Answers requests with a real model file through the real engine; run as a child, for native code may end its process.
 
 Usage: python real_model.py MODEL.gguf < JSON {name: case}; prints JSON {name: {"tokens", "text", "error", ...}}.
-A case has "sampling" and may have "prompt", "max_tokens", "drafts" and "is_filtered_first".
+A case has "sampling" and may have "prompt", "max_tokens", "drafts", "echo" and "is_filtered_first".
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from app.engine import wire
+import numpy as np
+
+from app.engine import evaluation, wire
 from app.engine.backend import Sampler
 from app.engine.core import Engine
 from app.engine.frames import EngineConfig, Failed, Finished, Output
@@ -22,6 +24,7 @@ from app.engine.request import Request, SamplingParams
 from app.engine.step_cost import StepCost
 from app.engine.tuning import Setting
 from offload.load_parameters import ON_HOST
+from quantizer.judge import log_softmax
 
 
 class Recording(LlamaBackend):
@@ -72,6 +75,7 @@ def answer(backend: Recording, case: dict[str, Any]) -> dict[str, Any]:
             max_tokens=case.get("max_tokens", 24),
             ignore_eos=not sampling.grammar,
             n_logprobs=case.get("n_logprobs"),
+            echo=case.get("echo", False),
         )
         engine.submit(request)
         while not engine.is_idle:
@@ -95,6 +99,17 @@ def answer(backend: Recording, case: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def likelihoods(backend: LlamaBackend, text: str) -> list[float]:
+    """Return how likely each token of `text` but the first is, as the judge of models reads it: no engine, no cache."""
+    tokens = backend.tokenize(text, True, True)
+    told: list[float] = []
+    for begin, n_tokens in evaluation.compute([backend], tokens[:-1], 0):
+        logits = np.stack([backend.logits(row) for row in range(n_tokens)])
+        told += log_softmax(logits)[np.arange(n_tokens), tokens[begin + 1 : begin + n_tokens + 1]].tolist()
+    backend.truncate(0, 0)
+    return told
+
+
 def main() -> None:
     model.LlamaBackend = Recording  # type: ignore[misc]
     loaded = LlamaModel(Path(sys.argv[1]), ON_HOST, False, lambda _fraction: True)
@@ -105,6 +120,8 @@ def main() -> None:
     for name, case in json.load(sys.stdin).items():
         backend.facts = replace(facts, can_cut=case.get("drafts", True))
         answers[name] = answer(backend, case)
+        if case.get("echo"):
+            answers[name]["likelihoods"] = likelihoods(backend, case["prompt"])
     print(json.dumps(answers))
     backend.close()
     loaded.close()

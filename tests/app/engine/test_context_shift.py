@@ -146,3 +146,20 @@ def test_an_answer_ends_with_the_first_line_after_its_time() -> None:
     assert end.reason is FinishReason.LENGTH
     assert text.endswith("\n")
     assert len(text) < 200
+
+
+def test_an_answer_that_nothing_could_end_is_refused() -> None:
+    said, end = answers(FakeBackend(n_sequences=1, n_ctx=N_CTX), request(max_tokens=None))["a"]
+    assert isinstance(end, Failed)
+    assert (said, end.kind) == ("", "RequestError")
+    assert "never end" in end.cause
+
+
+@pytest.mark.parametrize(
+    "end", [{"ignore_eos": False}, {"context_shift": False}, {"stop": ("a",)}, {"max_time_s": 1.0}]
+)
+def test_an_answer_that_something_could_end_is_given(end: dict[str, object]) -> None:
+    engine = Engine(FakeBackend(n_sequences=1, n_ctx=N_CTX), (events := []).append)
+    engine.submit(request(max_tokens=None, **end))
+    engine.step()
+    assert not [event for event in events if isinstance(event, Failed)]

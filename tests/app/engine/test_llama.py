@@ -58,6 +58,7 @@ CHAIN = {
         }
     },
 }
+TOLD = "What is told of a prompt: “its text”, and how likely it was. " * 12  # more than a batch of it
 EVERY_CONSTRUCT = {
     "properties": {
         "a": {},
@@ -82,6 +83,7 @@ CASES: dict[str, dict[str, Any]] = {
     "any object": {"sampling": {"grammar": any_object_grammar()}, "max_tokens": 1},
     "default again": {"sampling": {"seed": 11}},
     "logprobs": {"sampling": {"temperature": 0.0, "repeat_penalty": 1.5}, "n_logprobs": 20},
+    "echo": {"sampling": {"temperature": 0.0}, "prompt": TOLD, "echo": True, "n_logprobs": 3, "max_tokens": 1},
     "forced by a bias": {"sampling": {"seed": 1, "logit_bias": [[40, 1000.0]]}, "max_tokens": 5},
     "insisting": {"sampling": INSISTS, "max_tokens": 6},
     "dry": {"sampling": DRY, "max_tokens": 6},
@@ -130,6 +132,14 @@ def test_every_stage_changes_what_is_chosen(answers: dict[str, Any], name: str) 
 
 def test_the_same_seed_gives_the_same_tokens(answers: dict[str, Any]) -> None:
     assert answers["default again"]["tokens"] == answers["default"]["tokens"]
+
+
+def test_a_prompt_that_is_told_has_the_likelihoods_that_the_judge_computes(answers: dict[str, Any]) -> None:
+    told = answers["echo"]
+    first, *others, of_answer = told["logprobs"]
+    assert (first[1], told["text"].startswith(TOLD), len(others)) == (None, True, len(told["likelihoods"]))
+    assert [logprob for _, logprob, _ in others] == pytest.approx(told["likelihoods"], abs=1e-3)
+    assert all(len(top) == 3 and logprob <= top[0] for _, logprob, top in (*others, of_answer))
 
 
 def test_logprobs_are_the_models_own_and_come_for_every_token(answers: dict[str, Any]) -> None:

@@ -76,3 +76,11 @@ def test_a_step_stays_in_budget_and_serves_every_answer_it_can(
     answering = [demand for demand in wanted if demand.is_answering]
     assert sum(demand.key in shares for demand in answering) == min(len(answering), n_tokens)
     assert bool(shares) == bool(wanted)
+
+
+def test_scored_prompts_share_what_a_step_may_score_and_leave_the_rest_to_others() -> None:
+    budget = StepBudget(n_tokens=512, n_prefill_tokens=128, n_scored_tokens=64)
+    scored = [prompt(key, 2000)._replace(is_scored=True) for key in (1, 2)]
+    assert plan(scored, budget) == {1: 64}
+    assert plan([*scored, prompt(3, 100)], budget) == {1: 64, 3: 100}
+    assert plan([*scored, answer(4)], budget) == {4: 1, 1: 15}, "a quarter, in whole blocks"
