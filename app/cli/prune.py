@@ -13,6 +13,7 @@ from app.cli.byte_sizes import byte_size_option
 from app.cli.index import opened_index
 from app.cli.quantities import shown_bytes
 from app.cli.questions import confirm_removal, yes_option
+from app.terminal import printable_line
 
 if TYPE_CHECKING:
     from app.library.leftovers import Leftover
@@ -36,14 +37,16 @@ __all__ = ["prune"]
 def prune(max_prefix_bytes: int, *, is_dry: bool, is_agreed: bool, wants_json: bool) -> None:
     """Remove what interrupted downloads, imports and quantizations left, and old caches, after asking.
 
-    No model goes, and nothing that a running process writes.
+    No model goes, and nothing that a running process writes. A checkpoint whose conversion was interrupted goes once
+    nobody went on with it for a week; one that came whole stays.
     """
     from app.library.leftovers import discard, find_leftovers
     from app.library.listing import forget_vanished
     from app.settings import load_settings
 
     settings = load_settings()
-    found = find_leftovers(settings, max_prefix_bytes)
+    with opened_index(settings.cache_dir) as index:
+        found = find_leftovers(settings, max_prefix_bytes, lambda path: bool(index.sha256(path)))
     if not wants_json:
         _tell(found)
     if found and not is_dry:
@@ -54,7 +57,13 @@ def prune(max_prefix_bytes: int, *, is_dry: bool, is_agreed: bool, wants_json: b
     n_freed = sum(leftover.n_bytes for leftover in gone)
     if wants_json:
         items = [
-            {"what": item.what, "paths": [str(path) for path in item.paths], "bytes": item.n_bytes} for item in found
+            {
+                "what": item.what,
+                "detail": item.detail,
+                "paths": [str(path) for path in item.paths],
+                "bytes": item.n_bytes,
+            }
+            for item in found
         ]
         result = {"found": items, "bytes_freed": n_freed, "rows_forgotten": n_forgotten, "dry_run": is_dry}
         click.echo(json.dumps(result))
@@ -71,3 +80,6 @@ def _tell(found: Sequence[Leftover]) -> None:
     counts = Counter(item.what for item in found)
     for what, n in n_bytes.items():
         click.echo(f"{counts[what]:>4} × {what:<22} {shown_bytes(n):>8}")
+        for item in found:
+            if item.what == what and item.detail:
+                click.echo(f"       {printable_line(item.detail)}")

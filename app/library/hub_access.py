@@ -16,7 +16,7 @@ import httpx
 from app import __version__
 from quantizer.errors import UsageError, UserError
 
-__all__ = ["HubAccess", "HubError", "access_here", "async_http_client", "next_url", "no_network"]
+__all__ = ["HubAccess", "HubError", "NotOnHubError", "access_here", "async_http_client", "next_url", "no_network"]
 
 _PUBLIC_HUB = "https://huggingface.co"
 _CONNECT_TIMEOUT_S = 10.0
@@ -25,6 +25,10 @@ _HEADERS = {"User-Agent": f"localllm/{__version__}", "Accept-Encoding": "identit
 
 class HubError(UserError):
     """The hub, or where it sends us, cannot be reached or does not give what was asked for."""
+
+
+class NotOnHubError(HubError):
+    """The hub answers, and what was asked for is not there, or not for everybody."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import contextlib
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,28 +25,38 @@ __all__ = ["Leftover", "discard", "find_leftovers"]
 
 _FETCHING = ".fetching"  # the folder of a repo in which downloads lie until they are whole
 _PARTIAL = re.compile(r"\.(?P<output>.+)\.(journal|\d+\.partial)")
-_IDLE_S = 24 * 3600.0
+_DAY_S = 24 * 3600.0
+_IDLE_S = _DAY_S
+_CHECKPOINT_IDLE_S = 7 * _DAY_S  # the same command goes on with it: what took a night to come is not given up so soon
 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """Files or folders that may go together, `what` they are, and the bytes that they take.
+    """Files or folders that may go together, `what` they are, and the bytes that they take; `detail` tells one from
+    others of its kind.
 
-    While a process holds `lock`, they are its own.
+    While a process holds `lock`, or a lock in it where that is a folder, they are its own.
     """
 
     what: str
     paths: tuple[Path, ...]
     n_bytes: int
     lock: Path | None = None
+    detail: str = ""
 
 
-def find_leftovers(settings: Settings, max_prefix_bytes: int) -> tuple[Leftover, ...]:
-    """Return what may go; of saved conversations, the least recently used beyond `max_prefix_bytes`."""
+def find_leftovers(
+    settings: Settings, max_prefix_bytes: int, is_fetched: Callable[[Path], bool]
+) -> tuple[Leftover, ...]:
+    """Return what may go; of saved conversations, the least recently used beyond `max_prefix_bytes`.
+
+    `is_fetched` tells of a file whether it is one that was downloaded here.
+    """
     cache = settings.cache_dir
     return (
         *_interrupted_outputs(settings.models_dir),
         *_interrupted_downloads(settings.models_dir),
+        *_interrupted_checkpoints(settings.data_dir / "checkpoints", is_fetched),
         *_abandoned(cache / "run"),
         *_unfinished(cache),
         *_old_prefixes(cache / "prefix", max_prefix_bytes),
@@ -107,6 +117,22 @@ def _interrupted_downloads(models_dir: Path) -> Iterator[Leftover]:
             yield Leftover("interrupted download", tuple(paths), sum(map(_n_bytes, paths)), lock)
 
 
+def _interrupted_checkpoints(folder: Path, is_fetched: Callable[[Path], bool]) -> Iterator[Leftover]:
+    """What is left of checkpoints whose conversion was interrupted, once nobody went on with one for a week: what was
+    fetched of it. A checkpoint that came whole was kept on purpose, and what a person put beside it is theirs."""
+    for fetching in sorted(folder.glob(f"*/*/{_FETCHING}")):
+        repo = fetching.parent
+        files = [path for path in sorted(repo.rglob("*")) if not path.is_dir()]
+        idle_s = time.time() - max(map(_used, (fetching, *files)))
+        if idle_s > _CHECKPOINT_IDLE_S and not _is_locked(fetching):
+            parts = [path for path in files if fetching in path.parents]
+            shards = [path for path in files if fetching not in path.parents and is_fetched(path)]
+            name = repo.relative_to(folder).as_posix()
+            detail = f"{name}, untouched for {idle_s / _DAY_S:.0f} days"
+            n_bytes = sum(map(_n_bytes, (*parts, *shards)))
+            yield Leftover("interrupted checkpoint", (*shards, fetching), n_bytes, fetching, detail)
+
+
 def _abandoned(folder: Path) -> Iterator[Leftover]:
     """Models that were made to run once; what a killed run left of them nobody has touched for a day."""
     for path in sorted(folder.glob("*")):
@@ -131,6 +157,8 @@ def _old_prefixes(folder: Path, max_bytes: int) -> Iterator[Leftover]:
 
 
 def _is_locked(path: Path) -> bool:
+    if path.is_dir():
+        return any(map(_is_locked, path.rglob("*.lock")))
     try:
         with path.open("r+b") as file:
             return not try_lock(file)

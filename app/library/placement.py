@@ -24,10 +24,14 @@ from quantizer.errors import ModelFileError, StorageError
 from quantizer.output import PartialOutput
 from quantizer.shards import shard_path
 
-__all__ = ["Placement", "copy", "link_all", "plan_placement"]
+__all__ = ["NameTakenError", "Placement", "copy", "link_all", "plan_placement"]
 
 _BLOCK_BYTES = 64 << 20
 _PIECE_BYTES = 4 << 20
+
+
+class NameTakenError(StorageError):
+    """Where a model was to lie something lies already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +50,8 @@ class Placement:
 def plan_placement(source: ModelRef, wanted: str, models_dir: Path) -> Placement:
     """Return where `source` would lie under the name `wanted`, its own when that is empty.
 
-    Raises UsageError for a name that is none, ModelFileError for a model that the gate refuses, StorageError when
-    something is there.
+    Raises UsageError for a name that is none, ModelFileError for a model that the gate refuses, NameTakenError
+    when something is there.
     """
     from quantizer.gate import admit
 
@@ -57,7 +61,7 @@ def plan_placement(source: ModelRef, wanted: str, models_dir: Path) -> Placement
     targets = [shard_path(place, index, len(sources)) for index in range(len(sources))]
     for target in targets:
         if target.exists() or target.is_symlink():
-            raise StorageError(f"{target} exists already.", "Remove it first, or give another name.")
+            raise NameTakenError(f"{target} exists already.", "Remove it first, or give another name.")
     return Placement(tuple(zip(sources, targets, strict=True)), look_at(source.path).n_bytes)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from app.library.hub_access import HubError
+from app.library.hub_access import NotOnHubError
 
 __all__ = ["refusal"]
 
@@ -24,7 +24,7 @@ _REFUSALS = {
 }
 
 
-def refusal(status: int, headers: Mapping[str, str], name: str) -> HubError | None:
+def refusal(status: int, headers: Mapping[str, str], name: str) -> NotOnHubError | None:
     """Return why the hub itself refused `name`, None where it did not, or only for now."""
     said = _REFUSALS.get((status, headers.get("X-Error-Code", ""))) or _REFUSALS.get((status, ""))
-    return HubError(f"{name} {said[0]}.", said[1]) if said else None
+    return NotOnHubError(f"{name} {said[0]}.", said[1]) if said else None

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from app.library.folder import parts_of
 from app.library.model_ref import ModelRef
+from app.library.recipe import recipe_path
 from app.library.resolve import BUILT_IN
 from quantizer.errors import StorageError, UsageError
 
@@ -36,7 +37,7 @@ def plan_removal(ref: ModelRef, models_dir: Path) -> Removal:
         raise UsageError(cause, "Only what lies in the library can be removed.")
     if repo.parent.parent != models_dir or repo.resolve() != models_dir.resolve() / repo.parent.name / repo.name:
         raise UsageError(f"{ref.path} does not lie in the library itself.", "Delete the file where it is.")
-    paths = tuple(path for path in parts_of(ref.path) if os.path.lexists(path))
+    paths = tuple(path for path in (*parts_of(ref.path), recipe_path(ref.path)) if os.path.lexists(path))
     return Removal(ref, paths, sum(map(_n_bytes_freed, paths)))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from app.library.hub_access import HubError
+from app.library.hub_access import NotOnHubError
 from app.library.reference import FileReference, RepoReference
 from app.library.repository import RepoModel, Repository
 
@@ -30,7 +30,10 @@ Choose: TypeAlias = Callable[[Repository], Choice]
 
 
 def select(repository: Repository, reference: RepoReference | FileReference, choose: Choose) -> Choice:
-    """Return the model that `reference` means; `choose` is asked where several would do. Raises HubError for none."""
+    """Return the model that `reference` means; `choose` is asked where several would do.
+
+    Raises NotOnHubError for none.
+    """
     models = repository.models
     if isinstance(reference, FileReference):
         return Choice(_with_file(models, reference), "It was asked for by name.")
@@ -46,7 +49,7 @@ def _with_file(models: Sequence[RepoModel], reference: FileReference) -> RepoMod
         if any(file.path == reference.path for file in model.files):
             return model
     cause = f"{reference.repo} has no model {reference.path}, or not all parts of it."
-    raise HubError(cause, f"It has {_listed(model.name for model in models)}.")
+    raise NotOnHubError(cause, f"It has {_listed(model.name for model in models)}.")
 
 
 def _with_quant(models: Sequence[RepoModel], reference: RepoReference) -> RepoModel:
@@ -57,17 +60,17 @@ def _with_quant(models: Sequence[RepoModel], reference: RepoReference) -> RepoMo
         return found[0]
     if found:
         names = _listed(model.name for model in found)
-        raise HubError(f"{reference.repo} has {len(found)} models in {reference.quant}.", f"Name one of {names}.")
+        raise NotOnHubError(f"{reference.repo} has {len(found)} models in {reference.quant}.", f"Name one of {names}.")
     quants = _listed(model.quant or model.name for model in models)
-    raise HubError(f"{reference.repo} has nothing in {reference.quant}.", f"It has {quants}.")
+    raise NotOnHubError(f"{reference.repo} has nothing in {reference.quant}.", f"It has {quants}.")
 
 
-def _no_model(repository: Repository) -> HubError:
+def _no_model(repository: Repository) -> NotOnHubError:
     if any(file.path.endswith(".safetensors") for file in repository.files):
         remedy = f"It is a checkpoint: make a GGUF of it with `localllm pull {repository.id} --quantize Q4_K_M`."
     else:
         remedy = "Look for a repository whose name ends in GGUF."
-    return HubError(f"{repository.id} has no GGUF file.", remedy)
+    return NotOnHubError(f"{repository.id} has no GGUF file.", remedy)
 
 
 def _listed(names: Iterable[str]) -> str:

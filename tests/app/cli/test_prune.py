@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from small_models import small_model
+
+from app.library.index import Index
 
 Run = Callable[..., Any]
 
@@ -30,6 +34,24 @@ def test_what_goes_is_counted(localllm: Run, models: Path) -> None:
     assert localllm("prune", "--yes").out.endswith("Freed 2 kB.\n")
     assert not path.exists()
     assert localllm("prune").out == "There is nothing to remove.\n"
+
+
+def test_an_interrupted_checkpoint_is_told_with_its_age_and_goes_as_far_as_it_was_fetched(
+    localllm: Run, home: Path
+) -> None:
+    folder = home / "data" / "checkpoints" / "org" / "check"
+    (folder / ".fetching").mkdir(parents=True)
+    for name in ("fetched.safetensors", "mine.safetensors", ".fetching/part.safetensors"):
+        (folder / name).write_bytes(bytes(1000))
+    then = time.time() - 8 * 86_400
+    for path in (*folder.rglob("*"), folder):
+        os.utime(path, (then, then))
+    with Index(home / "cache") as index:
+        index.record(folder / "fetched.safetensors", "0" * 64)
+    told = localllm("prune", "--dry-run").out
+    assert told == "   1 × interrupted checkpoint     2 kB\n       org/check, untouched for 8 days\n"
+    assert localllm("prune", "--yes").out.endswith("Freed 2 kB.\n")
+    assert [path.name for path in folder.iterdir()] == ["mine.safetensors"]
 
 
 def test_rows_of_files_that_are_gone_leave_the_index(localllm: Run, models: Path) -> None:
