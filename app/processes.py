@@ -1,17 +1,20 @@
 """How localllm starts its own processes, on every platform.
 
-Owns command lines of Python children, their place apart from the terminal, and whether one still runs. Knows nothing
-of what they do.
+Owns command lines of Python children, their place apart from the terminal, who goes first, and whether one still runs.
+Knows nothing of what they do.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 from typing import Any
 
-__all__ = ["apart_from_terminal", "child_environment", "is_alive", "python_module"]
+__all__ = ["apart_from_terminal", "child_environment", "give_way", "is_alive", "python_module"]
+
+_LOW_NICE = 10
 
 
 def python_module(name: str, *arguments: str) -> list[str]:
@@ -32,6 +35,17 @@ def apart_from_terminal() -> dict[str, Any]:
     if sys.platform == "win32":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
     return {"start_new_session": True}
+
+
+def give_way(process_id: int) -> None:
+    """Let a process, and what it starts from now on, have processor time after those that a person waits for."""
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        if sys.platform == "win32":
+            psutil.Process(process_id).nice(psutil.BELOW_NORMAL_PRIORITY_CLASS)
+        else:
+            psutil.Process(process_id).nice(_LOW_NICE)
 
 
 def is_alive(process: str) -> bool:

@@ -17,7 +17,7 @@ from app.terminal import printable
 from quantizer.errors import ServiceError, UsageError
 
 if TYPE_CHECKING:
-    from app.bench.measurement import Results
+    from app.bench.measurement import Figure, Results
     from app.bench.roofline import Roofline
     from app.bench.target import OtherServer, Target
     from app.settings import Settings
@@ -128,11 +128,21 @@ async def _measure(wanted: str | OtherServer, job: _Job) -> Results:
     from app.bench.prose import calibrated_prose
     from app.bench.report import line
     from app.bench.workloads import WORKLOADS, Bench, do
+    from app.cli.progress import Meter
 
     async with _opened(wanted, job.settings) as target:
         _tell(f"{target.label} ({target.model}), {job.n_runs} runs of each, seed {job.seed}")
         measuring = Bench(target.client, await calibrated_prose(target.client, job.seed), job.n_runs, target.n_ctx)
-        figures = await do(WORKLOADS, job.works, measuring, lambda figure: _tell(f"  {line(figure)}"))
+        figures: list[Figure] = []
+        with Meter("Measuring", len(job.works)) as meter:
+
+            def told(figure: Figure) -> None:
+                _tell(f"  {line(figure)}")
+                meter.bar.update(title=line(figure))
+
+            for work in job.works:
+                figures += await do(WORKLOADS, (work,), measuring, told)
+                meter.advance()
     results = Results.of(target.label, target.model, figures)
     if not results.measurements:
         raise ServiceError(f"Nothing could be measured of {target.label}.", results.unmeasured[0].reason)

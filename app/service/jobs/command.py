@@ -97,7 +97,14 @@ def _source(name: str, settings: Settings) -> ModelRef:
     checkpoints = settings.data_dir / "checkpoints"
     repo = path.relative_to(checkpoints).as_posix() if path.is_relative_to(checkpoints) else ""
     known = next((ref for ref in available(settings) if ref.path == path), None)
-    return known or ModelRef(path.stem if path.is_file() else path.name, path, repo if repo.count("/") == 1 else "")
+    return known or ModelRef(path.stem if _is_file(path) else path.name, path, repo if repo.count("/") == 1 else "")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # too long for a name
+        return False
 
 
 def _stem(source: ModelRef) -> str:

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from app.processes import apart_from_terminal, child_environment
+from app.processes import apart_from_terminal, child_environment, give_way
 from app.service.worker_process import LastWords
 from quantizer.errors import EngineError
 
@@ -44,9 +44,16 @@ class JobProcess:
 
     @classmethod
     async def start(
-        cls, command: Sequence[str], environment: Mapping[str, str], folder: Path, on_text: Callable[[str], None]
+        cls,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        on_text: Callable[[str], None],
+        *,
+        gives_way: bool = False,
     ) -> JobProcess:
-        """Start `command` in `folder`. Raises EngineError when the system cannot."""
+        """Start `command` in `folder`; where it `gives_way`, the app and answers go first. Raises EngineError when the
+        system cannot."""
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
@@ -61,6 +68,8 @@ class JobProcess:
         except OSError as error:
             cause = f"The job's process cannot be started: {error.strerror}."
             raise EngineError(cause, "Free memory or processes.") from error
+        if gives_way:
+            give_way(process.pid)
         return cls(process, on_text)
 
     @property

@@ -23,6 +23,8 @@ from quantizer.errors import StorageError, UserError
 
 __all__ = ["Run", "Runner"]
 
+_MEASURING = {"tune", "bench"}  # what gives way to others measures those
+
 
 @dataclass(frozen=True, slots=True)
 class Runner:
@@ -78,7 +80,11 @@ class Run:
     async def _ran(self, command: JobCommand) -> JobState:
         self._note(f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] localllm {' '.join(command.words)}\n")
         process = await JobProcess.start(
-            [*self._command, *command.words], self._environment(), self._log.folder, self._note
+            [*self._command, *command.words],
+            self._environment(),
+            self._log.folder,
+            self._note,
+            gives_way=self.arguments.kind not in _MEASURING,
         )
         try:
             self._process = process

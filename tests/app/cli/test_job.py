@@ -92,3 +92,13 @@ def test_when_the_service_is_gone_the_job_and_its_child_go_too(environment: Mapp
         process.stdin.close()
         process.wait(timeout=10)
     assert not psutil.wait_procs([child], timeout=10)[1]
+
+
+def test_a_benchmark_says_how_far_it_is_and_each_figure(environment: Mapping[str, str], tiny_model: Path) -> None:
+    words = ("bench", "--json", "--only=prefill,edit", "--runs=1", "--", str(tiny_model))
+    with job(environment, *words) as process:
+        out, errors = _said(process)
+    *steps, last = [line for line in map(json.loads, out.splitlines()) if line.get("event") == "step"]
+    assert process.returncode == 0, errors
+    assert (steps[0]["n_done"], last["n_done"], last["n_total"]) == (0, 2, 2)
+    assert last["title"].startswith("edit"), "the last figure"

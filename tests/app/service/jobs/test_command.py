@@ -106,6 +106,11 @@ def test_a_source_that_is_not_here_is_named_with_what_is(command: Callable[..., 
         command("quantize", source="nothing")
 
 
+def test_a_path_too_long_to_be_a_file_is_left_for_the_verb_to_refuse(command: Callable[..., JobCommand]) -> None:
+    source = "/" + "a" * 300
+    assert command("quantize", source=source, output="new").words[-1] == source
+
+
 @pytest.mark.parametrize(
     ("kind", "arguments"),
     [

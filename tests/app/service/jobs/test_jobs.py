@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from app.job import Job
@@ -194,3 +195,19 @@ async def test_rest_is_when_nothing_runs_waits_or_is_watched(opened: Opened) -> 
         assert (heard, jobs.are_resting) == (["work"], False)
         await watch.aclose()
         assert (heard, jobs.are_resting) == (["work", "rest"], True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "gives_way"), [(PullArguments(reference="wait-a"), True), (TuneArguments(model="wait-a"), False)]
+)
+async def test_work_gives_way_to_the_app_and_to_answers_and_what_measures_does_not(
+    opened: Opened, arguments: PullArguments | TuneArguments, gives_way: bool
+) -> None:
+    async with opened() as jobs:
+        before = set(psutil.Process().children())
+        job = await jobs.start(arguments)
+        await running(jobs, job)
+        (process,) = set(psutil.Process().children()) - before
+        assert (process.nice() != psutil.Process().nice()) is gives_way
+        jobs.cancel(job.id)
+        await end_of(jobs, job)
