@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Protocol
 
-from app.service.engine_life import EngineLife, Watcher
+from app.service.door import Watcher
+from app.service.engine_life import EngineLife
 from app.service.memory import Holder, Memory
 from app.service.room import Resident, Room, plan_room, without
 
@@ -72,8 +73,8 @@ class Admission:
         """Let nothing new begin in them, wait for what has begun, and unload them in order."""
         with ExitStack() as reopening:
             for lodger in leaving:
-                lodger.engine.close()
-                reopening.callback(lodger.engine.reopen)
+                lodger.engine.door.close()
+                reopening.callback(lodger.engine.door.reopen)
                 lodger.give_way()
             while any(lodger.engine.holds_memory and lodger.engine.is_busy for lodger in leaving):
                 self._has_rested.clear()
@@ -87,7 +88,7 @@ class Admission:
         resident = Resident(
             name=name,
             held_bytes=self._memory.held_bytes(engine.model_path, plan),
-            last_used_s=engine.last_used_s,
+            last_used_s=engine.door.last_used_s,
             is_busy=engine.is_busy,
         )
         return Holder(resident, engine.worker_pid)

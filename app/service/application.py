@@ -6,8 +6,11 @@ Owns routing and error handling. Knows nothing of sockets, signals or settings.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import cache
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
@@ -38,6 +41,7 @@ from app.service.guard import Guard, GuardPolicy
 from app.service.jobs.jobs import Jobs
 from app.service.library import ServedLibrary
 from app.service.models import ModelManager
+from app.service.openapi import document
 from app.service.planner import Planner
 from app.service.problems import (
     BUG,
@@ -52,7 +56,7 @@ from app.service.problems import (
 from app.service.streaming import JsonBytes
 from quantizer.errors import UserError
 
-__all__ = ["create_app"]
+__all__ = ["create_app", "create_document"]
 
 # A surface has a router and a shape of errors; the paths are those that begin so, the first that fits.
 _SURFACES = (
@@ -123,13 +127,23 @@ def create_app(
     app.state.planner = Planner(models.settings)
     app.state.jobs = jobs
     app.state.departure = departure
-    app.state.routes = tuple(route for surface in _SURFACES for route in surface.router.routes)
+    app.state.document = cache(create_document)
     for surface in _SURFACES:
         app.include_router(surface.router)
     app.add_exception_handler(UserError, _user_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _bug)
     return AccessLog(Guard(app, policy, _error_body), log)
+
+
+def create_document() -> dict[str, Any]:
+    """Return the document of every surface; it takes a moment to make."""
+    return document((route for surface in _SURFACES for route in surface.router.routes), _error_kind)
+
+
+def _error_kind(path: str) -> Any:
+    """Return what an error at `path` looks like: what the surface's function says that it returns."""
+    return inspect.signature(_error_body(path), eval_str=True).return_annotation
 
 
 def _error_body(path: str) -> ErrorBody:

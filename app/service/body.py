@@ -19,7 +19,7 @@ from quantizer.errors import RequestError
 
 __all__ = ["MAX_BODY_BYTES", "parse_object", "read_body"]
 
-MAX_BODY_BYTES = 32 << 20
+MAX_BODY_BYTES = 16 << 20  # as much text as is tokenized; of a body that names no length so much is kept at most
 BODY_TIMEOUT_S = 60.0
 MAX_DEPTH = 64
 MAX_CONTAINERS = 1_000_000

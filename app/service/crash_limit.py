@@ -6,6 +6,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from quantizer.errors import EngineError, UserError
+
 __all__ = ["CrashLimit"]
 
 
@@ -30,3 +32,10 @@ class CrashLimit:
     def is_reached(self) -> bool:
         """True until the window has moved past the oldest of the counted failures."""
         return len(self._failures_s) == self.max_failures and self._clock() - self._failures_s[0] < self.window_s
+
+    def explained(self, error: UserError) -> UserError:
+        """Return `error`, the last failure, with why nothing is tried again where the limit is reached."""
+        if not self.is_reached:
+            return error
+        cause = f"The engine failed {self.max_failures} times within a minute. {error.cause}"
+        return EngineError(cause, "Try a smaller --ctx or another model; a new attempt is possible in a minute.")

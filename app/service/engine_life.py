@@ -1,37 +1,30 @@
 """The life of one model's engine: loaded when somebody asks, used, let go, and a fresh worker when one dies.
 
-Owns the worker process, and who uses it at the moment. Knows nothing of what an engine is asked, nor of other engines.
+Owns the worker process. Who uses it at the moment is known at its door. Knows nothing of what an engine is asked, nor
+of other engines.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 from app.engine.frames import EngineConfig, Failed, Frame, Load, LoadProgress, Notice, Planned, Ready, WhenUnfit
 from app.service.crash_limit import CrashLimit
+from app.service.door import Door
 from app.service.engine_status import EngineStatus, after
 from app.service.worker_process import WorkerProcess
 from quantizer.errors import EngineError, UnfitError, UserError, rebuild
 
-__all__ = ["Admit", "EngineLife", "Watcher", "admit_at_once"]
+__all__ = ["Admit", "EngineLife", "admit_at_once"]
 
 _GRACE_AFTER_DEATH_S = 0.3  # running answers wait for it, and they learn of the death within a second
 _GRACE_AT_STOP_S = 6.0  # a worker saves what it computed for 3 s at most, and writes it
-
-
-@dataclass(frozen=True, slots=True)
-class Watcher:
-    """Who is told when an engine gets something to do, and when it has nothing more to do."""
-
-    work: Callable[[], object] = lambda: None
-    rest: Callable[[], object] = lambda: None
 
 
 # Waits until an engine may load. Raises what speaks against it.
@@ -60,22 +53,18 @@ class EngineLife(ABC):
     ) -> None:
         self.status = EngineStatus(state="unloaded")
         self.model_path = model_path
-        self.last_used_s = time.monotonic()
+        self.door = Door()
         self._config = config
         self._command = tuple(command)
         self._admit = admit
         self._limit = limit or CrashLimit()
-        self._watchers: list[Watcher] = []
         self._worker: WorkerProcess | None = None
         self._life: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None  # the life before, whose worker may still be there
         self._settled = asyncio.Event()  # this loading is over, well or badly
-        self._n_uses = 0
         self._is_wanted = False  # by somebody who does not wait for it
         self._is_admitted = False
         self._is_stopped = False
-        self._open = asyncio.Event()
-        self._open.set()
 
     @abstractmethod
     def _take_mail(self, frame: Frame) -> None:
@@ -93,12 +82,12 @@ class EngineLife(ABC):
     @property
     def is_busy(self) -> bool:
         """Whether the engine loads, answers or is asked something."""
-        return self.status.state == "loading" or self._n_uses > 0
+        return self.status.state == "loading" or self.door.n_inside > 0
 
     @property
     def is_at_hand(self) -> bool:
         """Whether it would begin at once with what it is asked."""
-        return self.status.state == "ready" and self._open.is_set()
+        return self.status.state == "ready" and self.door.is_open
 
     @property
     def holds_memory(self) -> bool:
@@ -108,10 +97,6 @@ class EngineLife(ABC):
     @property
     def worker_pid(self) -> int | None:
         return self._worker.pid if self._worker else None
-
-    def watch(self, watcher: Watcher) -> None:
-        """Let `watcher` be told from now on."""
-        self._watchers.append(watcher)
 
     def start(self, when_unfit: WhenUnfit | None = None) -> None:
         """Begin loading, whether anybody waits for it or not; `when_unfit` holds from then on.
@@ -142,14 +127,6 @@ class EngineLife(ABC):
         self._let_go(self._life)
         return True
 
-    def close(self) -> None:
-        """Let whoever asks for something wait from now on, as somebody else has the turn; what has begun goes on."""
-        self._open.clear()
-
-    def reopen(self) -> None:
-        """Let those in who wait."""
-        self._open.set()
-
     @property
     def settled(self) -> asyncio.Event:
         """Set when the loading that is under way, or was the last, is over."""
@@ -170,9 +147,7 @@ class EngineLife(ABC):
     async def in_use(self) -> AsyncIterator[Ready]:
         """Give the loaded model, which stays loaded for as long as this lasts. Raises the error of loading."""
         while True:
-            await self._open.wait()
-            self._n_uses += 1
-            self._tell_work()
+            await self.door.enter()
             try:
                 self._start()
                 while self.status.state == "loading":
@@ -183,7 +158,7 @@ class EngineLife(ABC):
                 if self.status.error is not None:
                     raise self.status.error.with_traceback(None)
             finally:
-                self._n_uses -= 1
+                self.door.leave()
                 self._withdraw_unwanted()
                 self._tell_rest()
 
@@ -213,7 +188,7 @@ class EngineLife(ABC):
     def _begin_loading(self) -> None:
         self._settled = asyncio.Event()
         self.status = EngineStatus()
-        self._tell_work()
+        self.door.tell_work()
 
     def _let_go(self, life: asyncio.Task[None]) -> None:
         self.status = EngineStatus(state="unloaded")
@@ -224,18 +199,12 @@ class EngineLife(ABC):
     def _withdraw_unwanted(self) -> None:
         """Give up waiting for room once nobody waits for the model any more."""
         is_queued = self.status.state == "loading" and not self._is_admitted
-        if is_queued and not self._n_uses and not self._is_wanted and self._life is not None:
+        if is_queued and not self.door.n_inside and not self._is_wanted and self._life is not None:
             self._let_go(self._life)
-
-    def _tell_work(self) -> None:
-        for watcher in self._watchers:
-            watcher.work()
 
     def _tell_rest(self) -> None:
         if not self.is_busy:
-            self.last_used_s = time.monotonic()
-            for watcher in self._watchers:
-                watcher.rest()
+            self.door.tell_rest()
 
     async def _live(self, before: asyncio.Task[None] | None) -> None:
         """Keep a worker alive, after the one `before` has ended: two would need the memory of two."""
@@ -284,10 +253,7 @@ class EngineLife(ABC):
         return death
 
     def _settle_failed(self, error: UserError) -> None:
-        if self._limit.is_reached:
-            cause = f"The engine failed {self._limit.max_failures} times within a minute. {error.cause}"
-            error = EngineError(cause, "Try a smaller --ctx or another model; a new attempt is possible in a minute.")
-        self.status = replace(self.status, state="failed", ready=None, error=error)
+        self.status = replace(self.status, state="failed", ready=None, error=self._limit.explained(error))
         self._settled.set()
         self._tell_rest()
 

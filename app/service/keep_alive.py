@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from app.service.engine_life import EngineLife, Watcher
+from app.service.door import Watcher
+from app.service.engine_life import EngineLife
 
 __all__ = ["KeepAlive"]
 
@@ -23,7 +24,7 @@ class KeepAlive:
         self._engine = engine
         self._idle_s = idle_s
         self._timer: asyncio.TimerHandle | None = None
-        engine.watch(Watcher(work=self.pause, rest=self.begin_again))
+        engine.door.watch(Watcher(work=self.pause, rest=self.begin_again))
 
     @property
     def expires_s(self) -> float | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.library.recipe import NO_RECIPE, Recipe, read_recipe
 from app.service.infill.tokens import InfillTokens, infill_tokens_of
 from quantizer.gate import admit
 from quantizer.header import Header
@@ -19,6 +20,8 @@ __all__ = ["ModelFile", "read_model_file"]
 class ModelFile:
     """A model that has passed the gate. `chat_template` is empty when it has none; `created_s` is its file's time.
 
+    `recipe` is what it was made with, if it was made of another one; its template is the `chat_template` then.
+
     `infill` are the tokens around gaps, None for a model that cannot fill them.
     """
 
@@ -29,19 +32,21 @@ class ModelFile:
     n_bytes: int
     created_s: int
     infill: InfillTokens | None = None
+    recipe: Recipe = NO_RECIPE
 
 
 def read_model_file(path: Path) -> ModelFile:
     """Read the header of the GGUF at `path`. Raises ModelFileError when the gate does not let it through."""
-    header = admit(path)
+    header, recipe = admit(path), read_recipe(path)
     return ModelFile(
-        chat_template=header.text("tokenizer.chat_template"),
+        chat_template=recipe.template or header.text("tokenizer.chat_template"),
         bos_token=_token(header, "tokenizer.ggml.bos_token_id"),
         eos_token=_token(header, "tokenizer.ggml.eos_token_id"),
         n_ctx_train=header.integer(f"{header.architecture}.context_length") or 0,
         n_bytes=header.file_bytes,
         created_s=int(path.stat().st_mtime),
         infill=infill_tokens_of(header),
+        recipe=recipe,
     )
 
 

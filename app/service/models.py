@@ -17,7 +17,7 @@ from app.processes import python_module
 from app.service.admission import Admission
 from app.service.anticipation import Anticipation
 from app.service.attachments import NOTHING_ATTACHED, Attachments
-from app.service.engine_life import Watcher
+from app.service.door import Watcher
 from app.service.engine_settings import engine_config, keep_alive_s
 from app.service.idle_tuning import IdleTuning
 from app.service.keep_alive import KeepAlive
@@ -95,8 +95,8 @@ class ModelManager:
         ref = replace(ref, id=self._free_id(as_served(ref).id))
         config = engine_config(self._settings, attached, when_unfit)
         engine = Supervisor(ref.path, config, self._command, admit=self._admission.admit)
-        engine.watch(self._admission.watcher())
-        engine.watch(Watcher(work=self._tuning.disturb))
+        engine.door.watch(self._admission.watcher())
+        engine.door.watch(Watcher(work=self._tuning.disturb))
         keep_alive = KeepAlive(engine, self._keep_alive_s)
         adapters = tuple(name for _, name in attached.lora)
         model = self._models[ref.id] = ServedModel(ref, file, engine, Anticipation(engine), keep_alive, adapters)
@@ -162,10 +162,17 @@ class ModelManager:
         offer: Offer = NO_TOOLS,
         variables: Mapping[str, Any] = NO_VARIABLES,
     ) -> Prompt:
-        """Return `messages` in the form that `model` was trained on. Raises RequestError when it has none."""
+        """Return `messages`, after those of its recipe, in the form that `model` was trained on.
+
+        Raises RequestError when it has none.
+        """
         if not model.file.chat_template:
             raise RequestError(f"{model.ref.id} has no chat template.", "Use /v1/completions with it.")
-        return await make_prompt(self._renderer, model.file, messages, offer, variables)
+        return await make_prompt(self._renderer, model.file, model.file.recipe.begin(messages), offer, variables)
+
+    async def fill(self, template: str, messages: Sequence[dict[str, Any]]) -> str:
+        """Return `template`, whatever model it is for, filled with `messages`. Raises RequestError where it cannot."""
+        return await self._renderer.render(template, messages, bos_token="", eos_token="", tools=None)
 
     def anticipate(
         self,

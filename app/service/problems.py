@@ -7,23 +7,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Literal, Protocol
 
+from typing_extensions import TypedDict
+
+from app.library.hub_access import HubError, NotOnHubError
+from app.library.placement import NameTakenError
 from app.library.resolve import UnknownModelError
 from quantizer import errors
 from quantizer.errors import (
+    CheckpointError,
     ContextOverflowError,
     EngineError,
     ModelFileError,
     RequestError,
     ServiceError,
+    UsageError,
     UserError,
     kind_of,
 )
 
 __all__ = [
     "BUG",
+    "AnthropicError",
     "ErrorBody",
+    "LlamaCppError",
+    "OllamaError",
+    "OpenAiError",
+    "OpenAiErrorFields",
     "RefusedError",
     "anthropic_error",
     "code_of",
@@ -48,7 +59,79 @@ class RefusedError(RequestError):
 class ErrorBody(Protocol):
     """How a surface words an error as JSON."""
 
-    def __call__(self, error: UserError, *, hide_paths: bool = True) -> dict[str, Any]: ...
+    def __call__(self, error: UserError, *, hide_paths: bool = True) -> Mapping[str, object]: ...
+
+
+class ErrorDetails(TypedDict, total=False):
+    """Of a context that is too small, how much too small."""
+
+    n_prompt_tokens: int
+    n_ctx: int
+
+
+class _CommonFields(TypedDict):
+    message: str
+    type: Literal["invalid_request_error", "server_error"]
+    kind: str
+    cause: str
+    remedy: str
+    details: ErrorDetails
+
+
+class OpenAiErrorFields(_CommonFields):
+    """`message` is cause and remedy; `kind` is a class of the error tree."""
+
+    code: str
+    param: None
+
+
+class OpenAiError(TypedDict):
+    """An error as OpenAI has it, with the fields from which `app.client` builds it again."""
+
+    error: OpenAiErrorFields
+
+
+class LlamaCppErrorFields(_CommonFields):
+    """`code` is the status, the others are as in OpenAI's."""
+
+    code: int
+
+
+class LlamaCppError(TypedDict):
+    """An error as llama-server has it, with our fields too."""
+
+    error: LlamaCppErrorFields
+
+
+class OllamaError(TypedDict):
+    """An error as Ollama has it."""
+
+    error: str
+
+
+AnthropicErrorType = Literal[
+    "api_error",
+    "authentication_error",
+    "invalid_request_error",
+    "not_found_error",
+    "permission_error",
+    "rate_limit_error",
+    "request_too_large",
+]
+
+
+class AnthropicErrorFields(TypedDict):
+    """What kind of error, and in words."""
+
+    type: AnthropicErrorType
+    message: str
+
+
+class AnthropicError(TypedDict):
+    """An error as Anthropic has it."""
+
+    type: Literal["error"]
+    error: AnthropicErrorFields
 
 
 BUG = ServiceError("The service failed at something it should be able to do.", "Its log has the details.")
@@ -59,12 +142,17 @@ _STATUS_AND_CODE: tuple[tuple[type[UserError], int, str], ...] = (
     (ContextOverflowError, 400, "context_length_exceeded"),
     (RequestError, 400, "invalid_request"),
     (ModelFileError, 400, "invalid_model"),
+    (CheckpointError, 400, "invalid_checkpoint"),
+    (UsageError, 400, "invalid_request"),
+    (NameTakenError, 409, "model_exists"),
+    (NotOnHubError, 404, "not_on_hub"),
+    (HubError, 502, "hub_error"),
     (EngineError, 500, "engine_error"),
     (ServiceError, 500, "service_error"),
     (UserError, 500, "server_error"),
 )
 
-_ANTHROPIC_TYPES = {
+_ANTHROPIC_TYPES: dict[int, AnthropicErrorType] = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
@@ -92,25 +180,26 @@ def without_paths(text: str) -> str:
     return _FOLDERS.sub("", text)
 
 
-def openai_error(error: UserError, *, hide_paths: bool = True) -> dict[str, Any]:
+def openai_error(error: UserError, *, hide_paths: bool = True) -> OpenAiError:
     """Return OpenAI's error body, with the fields from which `app.client` builds the error again."""
     return {"error": {"code": code_of(error), "param": None, **_common(error, hide_paths)}}
 
 
-def llamacpp_error(error: UserError, *, hide_paths: bool = True) -> dict[str, Any]:
+def llamacpp_error(error: UserError, *, hide_paths: bool = True) -> LlamaCppError:
     """Return llama.cpp's error body (source: llama-server's README, `code` is the status), with our fields too."""
     return {"error": {"code": status_of(error), **_common(error, hide_paths)}}
 
 
-def ollama_error(error: UserError, *, hide_paths: bool = True) -> dict[str, Any]:
+def ollama_error(error: UserError, *, hide_paths: bool = True) -> OllamaError:
     """Return Ollama's error body, one text; its clients throw at any `error`, whatever it holds."""
     return {"error": message_of(error, hide_paths)}
 
 
-def anthropic_error(error: UserError, *, hide_paths: bool = True) -> dict[str, Any]:
+def anthropic_error(error: UserError, *, hide_paths: bool = True) -> AnthropicError:
     """Return Anthropic's error body (source: its API's page on errors)."""
     status = status_of(error)
-    kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    usual: AnthropicErrorType = "invalid_request_error" if status < 500 else "api_error"
+    kind = _ANTHROPIC_TYPES.get(status, usual)
     return {"type": "error", "error": {"type": kind, "message": message_of(error, hide_paths)}}
 
 
@@ -127,7 +216,7 @@ def _row(error: UserError) -> tuple[type[UserError], int, str]:
     return next(row for row in _STATUS_AND_CODE if isinstance(error, row[0]))
 
 
-def _common(error: UserError, hide_paths: bool) -> dict[str, Any]:
+def _common(error: UserError, hide_paths: bool) -> _CommonFields:
     show = _shown(error, hide_paths)
     return {
         "message": message_of(error, hide_paths),
@@ -139,7 +228,7 @@ def _common(error: UserError, hide_paths: bool) -> dict[str, Any]:
     }
 
 
-def _details(error: UserError) -> Mapping[str, int]:
+def _details(error: UserError) -> ErrorDetails:
     if isinstance(error, ContextOverflowError):
         return {"n_prompt_tokens": error.n_prompt_tokens, "n_ctx": error.n_ctx}
     return {}

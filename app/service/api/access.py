@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from typing import Any
 
 from starlette.requests import Request
 
@@ -14,7 +15,7 @@ from app.service.planner import Planner
 from app.service.request_record import record_of
 from app.service.served_model import ServedModel
 
-__all__ = ["departure_of", "jobs_of", "library_of", "model_of", "models_of", "planner_of", "routes_of"]
+__all__ = ["departure_of", "document_of", "jobs_of", "library_of", "model_of", "models_of", "planner_of"]
 
 
 def models_of(request: Request) -> ModelManager:
@@ -24,9 +25,15 @@ def models_of(request: Request) -> ModelManager:
     return models
 
 
-async def model_of(request: Request, name: str) -> ServedModel:
-    """Return the model that `request` names, whose work is noted with it. Raises UnknownModelError."""
-    return (await models_of(request).named(name)).for_request(record_of(request.scope))
+async def model_of(request: Request, name: str, idle_s: float | None = None) -> ServedModel:
+    """Return the model that `request` names, whose work is noted with it. Raises UnknownModelError.
+
+    `idle_s` is for how many idle seconds it is to stay, None as long as it would anyway.
+    """
+    model = await models_of(request).named(name)
+    if idle_s is not None:
+        model.keep_alive.keep(idle_s)
+    return model.for_request(record_of(request.scope))
 
 
 def library_of(request: Request) -> ServedLibrary:
@@ -57,8 +64,6 @@ def departure_of(request: Request) -> Departure:
     return departure
 
 
-def routes_of(request: Request) -> Sequence[object]:
-    """Return the routes of every surface, with what each says of itself."""
-    routes = request.app.state.routes
-    assert isinstance(routes, tuple)
-    return routes
+async def document_of(request: Request) -> dict[str, Any]:
+    """Return the OpenAPI document of every surface, which is made once, when it is first asked for."""
+    return await asyncio.to_thread(request.app.state.document)

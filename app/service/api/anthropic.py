@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from app.service.api.access import model_of, models_of
 from app.service.api.anthropic_answers import AnswerEvents, AnswerShape
 from app.service.api.anthropic_bodies import MessagesBody
+from app.service.api.anthropic_objects import AnsweredMessage, TokenCount
+from app.service.api.recipe_options import completed
 from app.service.body import read_body
 from app.service.chat import ChatTurn, generation_of, prompt_of
 from app.service.models import ModelManager
-from app.service.openapi import takes
+from app.service.openapi import gives, refuses, takes
 from app.service.problems import anthropic_error
 from app.service.served_model import ServedModel
 from app.service.streaming import NAMED_EVENTS, EventStream, JsonBytes, named_event, while_connected
@@ -26,19 +29,20 @@ __all__ = ["router"]
 router = APIRouter(prefix="/v1/messages")
 
 
-@router.post("", openapi_extra=takes(MessagesBody))
+@router.post("", openapi_extra=takes(MessagesBody) | gives(AnsweredMessage, events=dict[str, Any]) | refuses(404))
 async def messages(request: Request) -> Response:
     """The next message of a conversation."""
     body = await read_body(request, MessagesBody)
     models = models_of(request)
-    turn = body.turn()
+    body.turn()  # refuses what would be refused of any model
     model = await model_of(request, body.model or "")
+    turn = completed(body, model.file.recipe.parameters).turn()
     if body.stream:
         return EventStream(_events(models, model, turn), anthropic_error, NAMED_EVENTS)
     return await while_connected(request, _whole(models, model, turn))
 
 
-@router.post("/count_tokens", openapi_extra=takes(MessagesBody))
+@router.post("/count_tokens", openapi_extra=takes(MessagesBody) | gives(TokenCount) | refuses(404))
 async def count_tokens(request: Request) -> Response:
     """How many tokens the prompt of a request would have."""
     body = await read_body(request, MessagesBody)
@@ -57,7 +61,7 @@ async def _events(models: ModelManager, model: ServedModel, turn: ChatTurn) -> A
     generation = await generation_of(models, model, turn)
     (wanted,) = generation.requests
     n_prompt_tokens = await model.n_tokens(wanted.prompt, add_special=wanted.add_special)
-    events = AnswerEvents(AnswerShape(wanted.request_id, model.ref.id))
+    events = AnswerEvents(AnswerShape(wanted.request_id, model.ref.id, model.advice))
     is_opened = False
     async with aclosing(generation.parts(model)) as parts:
         async for answer, delta in parts:
@@ -74,5 +78,5 @@ async def _events(models: ModelManager, model: ServedModel, turn: ChatTurn) -> A
 async def _whole(models: ModelManager, model: ServedModel, turn: ChatTurn) -> Response:
     generation = await generation_of(models, model, turn)
     (answer,) = await generation.answers(model)
-    shape = AnswerShape(generation.requests[0].request_id, model.ref.id)
-    return JsonBytes({**shape.whole(answer), **model.advice})
+    shape = AnswerShape(generation.requests[0].request_id, model.ref.id, model.advice)
+    return JsonBytes(shape.whole(answer))

@@ -5,14 +5,15 @@ Owns the fields, their order and the bounds of blocks. Knows nothing of HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from app.engine.frames import Finished
 from app.engine.request import FinishReason
 from app.service.answer import Answer, Delta
 from app.service.api.anthropic_bodies import CALL_ID_PREFIX
+from app.service.api.anthropic_objects import MessageUsage
 from app.service.tools.call_parts import CallPart
 
 __all__ = ["AnswerEvents", "AnswerShape"]
@@ -35,10 +36,11 @@ _DELTAS: dict[BlockKind, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class AnswerShape:
-    """The identity of one answer of the model called `model_id`."""
+    """The identity of one answer of the model called `model_id`, and the `advice` that the planner has of it."""
 
     request_id: str
     model_id: str
+    advice: Mapping[str, Any] = field(default_factory=dict)
 
     def whole(self, answer: Answer) -> Event:
         """Return the answer in one piece."""
@@ -54,6 +56,7 @@ class AnswerShape:
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
+            **self.advice,
         }
 
 
@@ -141,12 +144,12 @@ def _ending(answer: Answer) -> Event:
     return {"stop_reason": reason, "stop_sequence": end.stopped_by or None}
 
 
-def _usage(finished: Finished) -> dict[str, int]:
+def _usage(finished: Finished) -> MessageUsage:
     usage = finished.usage
     return _counts(usage.n_prompt_tokens - usage.n_cached_tokens, usage.n_cached_tokens, usage.n_output_tokens)
 
 
-def _counts(n_computed: int, n_cached: int, n_output: int) -> dict[str, int]:
+def _counts(n_computed: int, n_cached: int, n_output: int) -> MessageUsage:
     return {
         "input_tokens": n_computed,
         "cache_creation_input_tokens": 0,

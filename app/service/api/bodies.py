@@ -9,10 +9,11 @@ from typing import Annotated, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
-__all__ = ["Body", "Text", "TokenIds"]
+__all__ = ["Body", "IdleSeconds", "Text", "TokenIds"]
 
 Text: TypeAlias = Annotated[str, Field(strict=True)]
 TokenIds: TypeAlias = list[StrictInt]
+IdleSeconds: TypeAlias = Annotated[StrictInt, Field(ge=0, le=10**9)]  # LM Studio's `ttl`
 
 
 class Body(BaseModel):

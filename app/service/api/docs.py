@@ -12,8 +12,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from starlette.responses import HTMLResponse
 
-from app.service.api.access import routes_of
-from app.service.openapi import document
+from app.service.api.access import document_of
 from app.service.streaming import JsonBytes
 
 __all__ = ["page", "router"]
@@ -30,13 +29,13 @@ _HEADERS = {"content-security-policy": "default-src 'none'; style-src 'unsafe-in
 @router.get("/openapi.json")
 async def openapi(request: Request) -> Response:
     """The document that tools read."""
-    return JsonBytes(document(routes_of(request)))
+    return JsonBytes(await document_of(request))
 
 
 @router.get("/docs")
 async def docs(request: Request) -> Response:
     """The page that people read."""
-    return HTMLResponse(page(document(routes_of(request))), headers=_HEADERS)
+    return HTMLResponse(page(await document_of(request)), headers=_HEADERS)
 
 
 def page(told: Mapping[str, Any]) -> str:
@@ -56,16 +55,33 @@ def _rows(told: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _fields(told: Mapping[str, Any], operation: Mapping[str, Any]) -> str:
-    """Return the names of what the body takes, those that have to be there marked."""
-    if "requestBody" not in operation:
+    """Return the names of what the body takes and of what is answered."""
+    takes = operation.get("requestBody", {}).get("content", {})
+    gives: Mapping[str, Any] = next(
+        (answer.get("content", {}) for status, answer in _answers(operation) if status < "300"), {}
+    )
+    refusals = ", ".join(f"<code>{status}</code>" for status, _ in _answers(operation) if status >= "400")
+    parts = {"Takes": _names(told, takes), "Answers": _names(told, gives), "Refuses with": refusals}
+    return "".join(f"<div>{label} {names}</div>" for label, names in parts.items() if names)
+
+
+def _answers(operation: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    return list(operation.get("responses", {}).items())
+
+
+def _names(told: Mapping[str, Any], content: Mapping[str, Any]) -> str:
+    """Return the fields of a JSON object as a list, those that are in each of its forms marked."""
+    forms = _forms(told, content.get("application/json", {}).get("schema", {}))
+    if not forms:
         return ""
-    forms = _forms(told, operation["requestBody"]["content"]["application/json"]["schema"])
     required = set.intersection(*(set(form.get("required", ())) for form in forms))
     marks = {field: " *" if field in required else "" for form in forms for field in form["properties"]}
     return f"<ul>{''.join(f'<li><code>{escape(field)}</code>{mark}</li>' for field, mark in marks.items())}</ul>"
 
 
-def _forms(told: Mapping[str, Any], reference: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the schema that is referred to, or all that it may be one of."""
-    schema = told["components"]["schemas"][reference["$ref"].rpartition("/")[2]]
-    return [form for one in schema.get("oneOf", ()) for form in _forms(told, one)] or [schema]
+def _forms(told: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the objects that a schema refers to, lists, or may be one of."""
+    if "$ref" in schema:
+        return _forms(told, told["components"]["schemas"][schema["$ref"].rpartition("/")[2]])
+    several = (*schema.get("oneOf", ()), *schema.get("anyOf", ()), *([schema["items"]] if "items" in schema else ()))
+    return [form for one in several for form in _forms(told, one)] or ([schema] if "properties" in schema else [])

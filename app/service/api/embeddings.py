@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import base64
 import struct
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
 from fastapi import APIRouter, Request, Response
 from pydantic import Field, StrictInt
+from typing_extensions import TypedDict
 
 from app.engine.frames import Embedded, Ranked
 from app.service.api.access import model_of
-from app.service.api.bodies import Body, Text
+from app.service.api.bodies import Body, IdleSeconds, Text
+from app.service.api.objects import Count
 from app.service.body import read_body
-from app.service.openapi import takes
+from app.service.openapi import gives, refuses, takes
 from app.service.streaming import JsonBytes, while_connected
 from quantizer.errors import RequestError
 
-__all__ = ["EmbeddingsBody", "RerankBody", "as_floats", "check_dimensions", "router"]
+__all__ = ["EMBEDS", "EmbeddingsBody", "Ranking", "RerankBody", "Vectors", "as_floats", "check_dimensions", "router"]
 
 router = APIRouter()
 
@@ -38,6 +40,7 @@ class EmbeddingsBody(Body):
     model: Text = ""
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
+    ttl: IdleSeconds | None = None
 
     def inputs(self) -> list[str | tuple[int, ...]]:
         given: Any = self.input
@@ -55,11 +58,60 @@ class RerankBody(Body):
     return_documents: bool = False
 
 
-@router.post("/v1/embeddings", openapi_extra=takes(EmbeddingsBody))
+class _Vector(TypedDict):
+    """The vector of one input: numbers, or their bytes as base64."""
+
+    object: Literal["embedding"]
+    index: Count
+    embedding: list[float] | str
+
+
+class _InputUsage(TypedDict):
+    """What computing took, in tokens."""
+
+    prompt_tokens: Count
+    total_tokens: Count
+
+
+class Vectors(TypedDict):
+    """A vector for each input."""
+
+    object: Literal["list"]
+    data: list[_Vector]
+    model: str
+    usage: _InputUsage
+
+
+class _Document(TypedDict):
+    text: str
+
+
+class _Rank(TypedDict):
+    """How well a document answers; its text where that is wanted."""
+
+    index: Count
+    relevance_score: float
+    document: NotRequired[_Document]
+
+
+class Ranking(TypedDict):
+    """The documents, best first."""
+
+    model: str
+    object: Literal["list"]
+    usage: _InputUsage
+    results: list[_Rank]
+
+
+EMBEDS = takes(EmbeddingsBody) | gives(Vectors) | refuses(404)
+_RANKS = takes(RerankBody) | gives(Ranking) | refuses(404)
+
+
+@router.post("/v1/embeddings", openapi_extra=EMBEDS)
 async def embeddings(request: Request) -> Response:
     """A vector of length 1 for each input."""
     body = await read_body(request, EmbeddingsBody)
-    model = await model_of(request, body.model)
+    model = await model_of(request, body.model, body.ttl)
 
     async def answer() -> Response:
         return JsonBytes(_embeddings(await model.embed(body.inputs()), body, model.ref.id))
@@ -67,8 +119,8 @@ async def embeddings(request: Request) -> Response:
     return await while_connected(request, answer())
 
 
-@router.post("/v1/rerank", openapi_extra=takes(RerankBody))
-@router.post("/rerank", openapi_extra=takes(RerankBody))
+@router.post("/v1/rerank", openapi_extra=_RANKS)
+@router.post("/rerank", openapi_extra=_RANKS)
 async def rerank(request: Request) -> Response:
     """The documents' scores, the best first."""
     body = await read_body(request, RerankBody)
@@ -80,19 +132,19 @@ async def rerank(request: Request) -> Response:
     return await while_connected(request, answer())
 
 
-def _embeddings(embedded: Embedded, body: EmbeddingsBody, model_id: str) -> dict[str, Any]:
+def _embeddings(embedded: Embedded, body: EmbeddingsBody, model_id: str) -> Vectors:
     check_dimensions(embedded, body.dimensions)
     encode = _as_base64 if body.encoding_format == "base64" else as_floats
-    data = [
+    data: list[_Vector] = [
         {"object": "embedding", "index": index, "embedding": encode(vector)}
         for index, vector in enumerate(embedded.vectors)
     ]
     return {"object": "list", "data": data, "model": model_id, "usage": _usage(embedded.n_tokens)}
 
 
-def _ranking(ranked: Ranked, body: RerankBody, model_id: str) -> dict[str, Any]:
+def _ranking(ranked: Ranked, body: RerankBody, model_id: str) -> Ranking:
     best = sorted(range(len(ranked.scores)), key=lambda index: -ranked.scores[index])[: body.top_n]
-    results: list[dict[str, Any]] = [{"index": index, "relevance_score": ranked.scores[index]} for index in best]
+    results: list[_Rank] = [{"index": index, "relevance_score": ranked.scores[index]} for index in best]
     if body.return_documents:
         results = [{**result, "document": {"text": body.documents[result["index"]]}} for result in results]
     return {"model": model_id, "object": "list", "usage": _usage(ranked.n_tokens), "results": results}
@@ -115,5 +167,5 @@ def _as_base64(vector: bytes) -> str:
     return base64.b64encode(vector).decode()
 
 
-def _usage(n_tokens: int) -> dict[str, int]:
+def _usage(n_tokens: int) -> _InputUsage:
     return {"prompt_tokens": n_tokens, "total_tokens": n_tokens}

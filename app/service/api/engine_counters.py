@@ -6,15 +6,15 @@ Owns these fields. Knows nothing of how they were counted.
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from app.engine.counters import Counters
+from app.engine import counters as engine
 from app.engine.histogram import Histogram
+from app.service.api.localllm_objects import Counters, Spread
 
 __all__ = ["counters_of"]
 
 
-def counters_of(counters: Counters) -> dict[str, Any]:
+def counters_of(counters: engine.Counters) -> Counters:
     """Return sums since the engine started, shares and rates of them, and how waits were spread.
 
     `cached_share` is of prompt tokens; rates are tokens a second as each answer got them. All begin at 0 again with a
@@ -37,7 +37,7 @@ def counters_of(counters: Counters) -> dict[str, Any]:
     }
 
 
-def _spread(histogram: Histogram) -> dict[str, Any]:
+def _spread(histogram: Histogram) -> Spread:
     """Return count, sum, median, 95th percentile (null before the first) and the buckets in use.
 
     A bucket is (upper bound, count); the bound of the last one is null where there is none.

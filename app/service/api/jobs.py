@@ -16,9 +16,10 @@ from app.job import Job
 from app.service.api.access import jobs_of
 from app.service.api.bodies import Body
 from app.service.api.localllm import error_body
+from app.service.api.localllm_objects import JobList, Log
 from app.service.body import read_body
 from app.service.jobs.arguments import BenchArguments, JudgeArguments, PullArguments, QuantizeArguments, TuneArguments
-from app.service.openapi import takes
+from app.service.openapi import gives, refuses, takes
 from app.service.streaming import EventStream, JsonBytes, event
 
 __all__ = ["router"]
@@ -70,24 +71,20 @@ class JobBody(RootModel[_AnyBody]):
     """A kind of job with its arguments."""
 
 
-class _Events(Response):
-    media_type = "text/event-stream"
-
-
-@router.post("", openapi_extra=takes(JobBody), status_code=201)
+@router.post("", openapi_extra=takes(JobBody) | gives(Job, status=201) | refuses(404, 429))
 async def start(request: Request) -> Response:
     """Put a job into the queue; the answer is the job, as `GET /api/localllm/jobs/{job_id}` tells it later."""
     body = await read_body(request, JobBody)
     return JsonBytes((await jobs_of(request).start(body.root.arguments)).as_json(), 201)
 
 
-@router.get("")
+@router.get("", openapi_extra=gives(JobList))
 async def list_jobs(request: Request) -> Response:
     """Every job that waits, runs or has ended, oldest first; of the ended ones the last hundred."""
     return JsonBytes({"jobs": [job.as_json() for job in jobs_of(request).all]})
 
 
-@router.get("/events", response_class=_Events)
+@router.get("/events", openapi_extra=gives(None, events=Job))
 async def watch_all(request: Request) -> Response:
     """Server-sent events, each a job: all of them as they stand, then each as it changes, ten times a second at most.
 
@@ -96,13 +93,13 @@ async def watch_all(request: Request) -> Response:
     return EventStream(_events(jobs_of(request).watch()), error_body)
 
 
-@router.get("/{job_id}")
+@router.get("/{job_id}", openapi_extra=gives(Job) | refuses(404))
 async def show(request: Request, job_id: str) -> Response:
     """One job as it stands."""
     return JsonBytes(jobs_of(request).find(job_id).as_json())
 
 
-@router.get("/{job_id}/events", response_class=_Events)
+@router.get("/{job_id}/events", openapi_extra=gives(None, events=Job) | refuses(404))
 async def watch_one(request: Request, job_id: str) -> Response:
     """Server-sent events, each this job as it stands, until it has ended; the last one says [DONE]."""
     jobs = jobs_of(request)
@@ -110,25 +107,25 @@ async def watch_one(request: Request, job_id: str) -> Response:
     return EventStream(_events(jobs.watch_one(job_id)), error_body)
 
 
-@router.get("/{job_id}/log")
+@router.get("/{job_id}/log", openapi_extra=gives(Log) | refuses(404))
 async def show_log(request: Request, job_id: str) -> Response:
     """What a job has said, the last 256 KiB of it."""
     return JsonBytes({"log": jobs_of(request).log(job_id)})
 
 
-@router.post("/{job_id}/cancel")
+@router.post("/{job_id}/cancel", openapi_extra=gives(Job) | refuses(404, 409))
 async def cancel(request: Request, job_id: str) -> Response:
     """Take a job from the queue, or let it end as with Ctrl-C; its events tell when it has."""
     return JsonBytes(jobs_of(request).cancel(job_id).as_json())
 
 
-@router.post("/{job_id}/retry")
+@router.post("/{job_id}/retry", openapi_extra=gives(Job) | refuses(404, 409, 429))
 async def retry(request: Request, job_id: str) -> Response:
     """Put a job that has ended into the queue again: a download goes on where it stopped."""
     return JsonBytes((await jobs_of(request).retry(job_id)).as_json())
 
 
-@router.delete("/{job_id}")
+@router.delete("/{job_id}", openapi_extra=gives(Job) | refuses(404, 409))
 async def forget(request: Request, job_id: str) -> Response:
     """Remove a job that has ended, and its log; what it made stays."""
     return JsonBytes(jobs_of(request).forget(job_id).as_json())

@@ -14,10 +14,11 @@ from pydantic import Field
 
 from app.durations import seconds_of
 from app.library.model_ref import ModelRef
+from app.service.api import library_objects as objects
 from app.service.api.access import library_of, models_of
 from app.service.api.bodies import Body, Text
 from app.service.body import read_body
-from app.service.openapi import takes
+from app.service.openapi import gives, refuses, takes
 from app.service.served_model import ServedModel
 from app.service.streaming import JsonBytes, while_connected
 from quantizer.errors import RequestError
@@ -61,7 +62,7 @@ class KeepAliveBody(Body):
     keep_alive: Text | int | float
 
 
-@router.get("/library")
+@router.get("/library", openapi_extra=gives(objects.Listing))
 async def listing(request: Request, elsewhere: str = "", fresh: str = "") -> Response:
     """The models of this machine with what each comes to here and whether it is loaded.
 
@@ -73,13 +74,13 @@ async def listing(request: Request, elsewhere: str = "", fresh: str = "") -> Res
     return JsonBytes({"models": rows, "complete": found.is_complete})
 
 
-@router.get("/recommend")
+@router.get("/recommend", openapi_extra=gives(objects.Recommendations))
 async def recommend(request: Request) -> Response:
     """A model of the catalogue for each role, chosen for this machine; nobody is asked."""
     return JsonBytes({"recommendations": await library_of(request).recommendations()})
 
 
-@router.get("/search")
+@router.get("/search", openapi_extra=gives(objects.Repositories) | refuses(400, 502))
 async def search(request: Request, words: str = "", limit: str = "") -> Response:
     """Models of the hub whose names have all the words, each quant with what it would come to here."""
     if not words.strip() or len(words) > _MAX_WORDS:
@@ -92,32 +93,32 @@ async def search(request: Request, words: str = "", limit: str = "") -> Response
     return await while_connected(request, found())
 
 
-@router.get("/card")
+@router.get("/card", openapi_extra=gives(objects.Card) | refuses(400, 404))
 async def card(request: Request, model: str = "") -> Response:
     """What a model's file says of it and what this machine has learnt; empty is the default model."""
     return JsonBytes(await library_of(request).card(_named(request, model)))
 
 
-@router.get("/types")
+@router.get("/types", openapi_extra=gives(objects.Types) | refuses(400, 404))
 async def types(request: Request, model: str = "") -> Response:
     """What each type would make of a model: size, loss, verdict and speed; empty is the default model."""
     return JsonBytes({"types": await library_of(request).types(_named(request, model))})
 
 
-@router.get("/machine")
+@router.get("/machine", openapi_extra=gives(objects.Machine))
 async def machine(request: Request) -> Response:
     """What this machine is for running models, and what is wrong with it."""
     return JsonBytes(await library_of(request).checkup())
 
 
-@router.post("/import", openapi_extra=takes(ImportBody))
+@router.post("/import", openapi_extra=takes(ImportBody) | gives(objects.Placed) | refuses(404, 409))
 async def import_model(request: Request) -> Response:
     """Take a model into the library, by a link unless its bytes are to be copied."""
     body = await read_body(request, ImportBody)
     return JsonBytes(await library_of(request).place(body.source, body.name, is_copy=body.copy_bytes))
 
 
-@router.post("/remove", openapi_extra=takes(RemoveBody))
+@router.post("/remove", openapi_extra=takes(RemoveBody) | gives(objects.Removed) | refuses(404))
 async def remove(request: Request) -> Response:
     """Remove a model from the library, unless it is loaded; only names in the models folder go."""
     body, library = await read_body(request, RemoveBody), library_of(request)
@@ -128,7 +129,7 @@ async def remove(request: Request) -> Response:
     return JsonBytes(await library.remove(ref) | {"dry_run": False})
 
 
-@router.post("/unload", openapi_extra=takes(UnloadBody))
+@router.post("/unload", openapi_extra=takes(UnloadBody) | gives(objects.LoadedAs) | refuses(404))
 async def unload(request: Request) -> Response:
     """Let a model's memory go unless it is at work; its next use loads it again."""
     body = await read_body(request, UnloadBody)
@@ -140,7 +141,7 @@ async def unload(request: Request) -> Response:
     return JsonBytes(_loaded(model))
 
 
-@router.post("/keep-alive", openapi_extra=takes(KeepAliveBody))
+@router.post("/keep-alive", openapi_extra=takes(KeepAliveBody) | gives(objects.LoadedAs) | refuses(404))
 async def keep_alive(request: Request) -> Response:
     """Say for how long a loaded model stays when nobody uses it."""
     body = await read_body(request, KeepAliveBody)

@@ -14,9 +14,10 @@ from app import __version__
 from app.engine.request import SamplingParams
 from app.service.api.access import model_of, models_of
 from app.service.api.bodies import Body
+from app.service.api.llamacpp_objects import Adapter, Content, Health, Loading, Pieces, Props, Slot, Tokens
 from app.service.body import read_body
-from app.service.openapi import takes
-from app.service.problems import llamacpp_error
+from app.service.openapi import gives, refuses, takes
+from app.service.problems import LlamaCppError, llamacpp_error
 from app.service.streaming import JsonBytes
 from quantizer.errors import ServiceError
 
@@ -25,6 +26,7 @@ __all__ = ["router"]
 router = APIRouter()
 
 _LOADING = {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
+_HEALTH = gives(Health) | gives(Loading | LlamaCppError, status=503)
 
 
 class TokenizeBody(Body):
@@ -44,8 +46,8 @@ class DetokenizeBody(Body):
     model: str = ""
 
 
-@router.get("/health")
-@router.get("/v1/health")
+@router.get("/health", openapi_extra=_HEALTH)
+@router.get("/v1/health", openapi_extra=_HEALTH)
 async def health(request: Request) -> Response:
     """200 when the default model can answer, if need be after loading it again, 503 while it cannot."""
     status = models_of(request).default.engine.status
@@ -56,14 +58,14 @@ async def health(request: Request) -> Response:
     return JsonBytes(llamacpp_error(status.error or ServiceError("The model could not be loaded.")), 503)
 
 
-@router.get("/lora-adapters")
+@router.get("/lora-adapters", openapi_extra=gives(list[Adapter]))
 async def lora_adapters(request: Request) -> Response:
     """The adapters of the default model, and the scale that each has where a request names none."""
     adapters = models_of(request).default.adapters
     return JsonBytes([{"id": index, "name": name, "scale": 1.0} for index, name in enumerate(adapters)])
 
 
-@router.get("/props")
+@router.get("/props", openapi_extra=gives(Props) | refuses(404))
 async def props(request: Request, model: str = "") -> Response:
     """What clients ask before they send work: context, places, template. The model's folder is not told."""
     served = await model_of(request, model)
@@ -83,7 +85,7 @@ async def props(request: Request, model: str = "") -> Response:
     )
 
 
-@router.get("/slots")
+@router.get("/slots", openapi_extra=gives(list[Slot]) | refuses(404))
 async def slots(request: Request, model: str = "") -> Response:
     """The places for answers. Which answer has which is not told: they are told apart by nothing else."""
     served = await model_of(request, model)
@@ -93,7 +95,7 @@ async def slots(request: Request, model: str = "") -> Response:
     return JsonBytes([{"id": place, "n_ctx": ready.n_ctx, "is_processing": place < n_running} for place in places])
 
 
-@router.post("/tokenize", openapi_extra=takes(TokenizeBody))
+@router.post("/tokenize", openapi_extra=takes(TokenizeBody) | gives(Tokens | Pieces) | refuses(404))
 async def tokenize(request: Request) -> Response:
     """Text to token ids, with the text of each where that is wanted."""
     body = await read_body(request, TokenizeBody)
@@ -105,7 +107,7 @@ async def tokenize(request: Request) -> Response:
     return JsonBytes({"tokens": await engine.tokenize(body.content, **how)})
 
 
-@router.post("/detokenize", openapi_extra=takes(DetokenizeBody))
+@router.post("/detokenize", openapi_extra=takes(DetokenizeBody) | gives(Content) | refuses(404))
 async def detokenize(request: Request) -> Response:
     """Token ids to text."""
     body = await read_body(request, DetokenizeBody)

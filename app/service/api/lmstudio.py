@@ -5,31 +5,58 @@ Owns the fields of these models. Knows nothing of how an answer is made.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, NotRequired
 
 from fastapi import APIRouter, Request, Response
+from typing_extensions import TypedDict
 
 from app.library.resolve import ModelRef
 from app.service.api import embeddings, openai
 from app.service.api.access import models_of
+from app.service.api.objects import Count
 from app.service.api.openai_bodies import ChatBody, CompletionBody
 from app.service.file_facts import FileFacts
-from app.service.openapi import takes
+from app.service.openapi import gives, refuses, takes
 from app.service.served_model import ServedModel
 from app.service.streaming import JsonBytes
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/api/v0")
-for path, answer, kind in (
-    ("/chat/completions", openai.chat_completions, ChatBody),
-    ("/completions", openai.completions, CompletionBody),
-    ("/embeddings", embeddings.embeddings, embeddings.EmbeddingsBody),
+
+
+class StudioModel(TypedDict):
+    """A model that a request may name; `loaded_context_length` comes with one that is loaded."""
+
+    id: str
+    object: Literal["model"]
+    type: Literal["embeddings", "llm"]
+    publisher: str
+    arch: str
+    compatibility_type: Literal["gguf"]
+    quantization: str
+    state: Literal["loaded", "not-loaded"]
+    max_context_length: Count
+    loaded_context_length: NotRequired[Count]
+    capabilities: list[Literal["tool_use"]]
+
+
+class StudioModels(TypedDict):
+    """All of them."""
+
+    object: Literal["list"]
+    data: list[StudioModel]
+
+
+for path, answer, told in (
+    ("/chat/completions", openai.chat_completions, takes(ChatBody) | openai.GIVES_CHAT),
+    ("/completions", openai.completions, takes(CompletionBody) | openai.GIVES_TEXT),
+    ("/embeddings", embeddings.embeddings, embeddings.EMBEDS),
 ):
-    router.add_api_route(path, answer, methods=["POST"], openapi_extra=takes(kind))
+    router.add_api_route(path, answer, methods=["POST"], openapi_extra=told)
 
 
-@router.get("/models")
+@router.get("/models", openapi_extra=gives(StudioModels))
 async def list_models(request: Request) -> Response:
     """Every model that a request may name; files that the gate refuses are none."""
     models = models_of(request)
@@ -37,7 +64,7 @@ async def list_models(request: Request) -> Response:
     return JsonBytes({"object": "list", "data": data})
 
 
-@router.get("/models/{model_id:path}")
+@router.get("/models/{model_id:path}", openapi_extra=gives(StudioModel) | refuses(404))
 async def retrieve_model(request: Request, model_id: str) -> Response:
     """One model."""
     models = models_of(request)

@@ -17,8 +17,9 @@ from app.engine.frames import WhenUnfit
 from app.service.api.access import departure_of, models_of
 from app.service.api.bodies import Body
 from app.service.api.engine_counters import counters_of
+from app.service.api.localllm_objects import ModelId, ServiceStatus, StaysUntil
 from app.service.body import read_body
-from app.service.openapi import takes
+from app.service.openapi import gives, refuses, takes
 from app.service.problems import openai_error
 from app.service.process_memory import resident_bytes
 from app.service.served_model import ServedModel
@@ -43,7 +44,7 @@ class StayBody(Body):
     until: Literal["jobs-end"]
 
 
-@router.get("/status")
+@router.get("/status", openapi_extra=gives(ServiceStatus))
 async def status(request: Request) -> Response:
     """The service's version and its models, each with what its engine holds (`occupancy`) and did (`counters`).
 
@@ -60,7 +61,7 @@ async def status(request: Request) -> Response:
     )
 
 
-@router.post("/load", openapi_extra=takes(LoadBody))
+@router.post("/load", openapi_extra=takes(LoadBody) | gives(ModelId) | refuses(404))
 async def load(request: Request) -> Response:
     """Begin to load a model; /status tells how far it is."""
     body = await read_body(request, LoadBody)
@@ -68,7 +69,7 @@ async def load(request: Request) -> Response:
     return JsonBytes({"id": model.ref.id})
 
 
-@router.post("/stay", openapi_extra=takes(StayBody))
+@router.post("/stay", openapi_extra=takes(StayBody) | gives(StaysUntil))
 async def stay(request: Request) -> Response:
     """Let a service that a face started outlive it until its last job has ended and nobody watches; /status tells."""
     await read_body(request, StayBody)

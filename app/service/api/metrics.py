@@ -17,6 +17,7 @@ from starlette.responses import PlainTextResponse
 from app.engine.frames import Observed
 from app.engine.histogram import Histogram
 from app.service.api.access import models_of
+from app.service.openapi import gives
 
 __all__ = ["exposition", "router"]
 
@@ -129,7 +130,7 @@ _HISTOGRAMS: tuple[tuple[str, str, Callable[[Observed], Histogram]], ...] = (
 )
 
 
-@router.get("/metrics", response_class=PlainTextResponse)
+@router.get("/metrics", response_class=PlainTextResponse, openapi_extra=gives(str))
 async def metrics(request: Request) -> Response:
     """Every loaded model whose engine answers, by the label `model`."""
     seen = {model.ref.id: await model.engine.observe() for model in models_of(request).loaded}

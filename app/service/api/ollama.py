@@ -6,13 +6,16 @@ of models have modules of their own. Knows nothing of how an answer is made.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from fastapi import APIRouter, Request, Response
 from starlette.responses import PlainTextResponse
 
+from app.library.recipe import read_recipe
 from app.library.resolve import UnknownModelError
+from app.service.api import ollama_objects as objects
 from app.service.api.access import model_of, models_of
 from app.service.api.embeddings import as_floats, check_dimensions
 from app.service.api.ollama_answers import AnswerShape, Kind
@@ -23,7 +26,7 @@ from app.service.body import read_body
 from app.service.chat import generation_of
 from app.service.generation import Generation, Prepare
 from app.service.infill.gap import filling_of
-from app.service.openapi import takes
+from app.service.openapi import gives, refuses, takes
 from app.service.problems import RefusedError, ollama_error
 from app.service.reasoning import NO_THINKING, thinking_of
 from app.service.served_model import ServedModel
@@ -33,28 +36,33 @@ __all__ = ["router"]
 
 router = APIRouter()
 
+_CHATS = refuses(404) | gives(objects.ChatAnswer | objects.ChatLoaded, lines=objects.ChatFrame | objects.ChatAnswer)
+_GENERATES = refuses(404, 501) | gives(
+    objects.GenerateAnswer | objects.GenerateLoaded, lines=objects.GenerateFrame | objects.GenerateAnswer
+)
+
 API_VERSION = "0.13.5"  # of the Ollama whose API this is; clients ask for 0.13.4 at least
 
 
-@router.api_route("/", methods=["GET", "HEAD"], response_class=PlainTextResponse)
+@router.api_route("/", methods=["GET", "HEAD"], response_class=PlainTextResponse, openapi_extra=gives(str))
 async def root() -> Response:
     """What clients look for to know that somebody is there."""
     return PlainTextResponse("Ollama is running")
 
 
-@router.api_route("/api/version", methods=["GET", "HEAD"])
+@router.api_route("/api/version", methods=["GET", "HEAD"], openapi_extra=gives(objects.Version))
 async def version() -> Response:
     """The version whose API is spoken here."""
     return JsonBytes({"version": API_VERSION})
 
 
-@router.api_route("/api/tags", methods=["GET", "HEAD"])
+@router.api_route("/api/tags", methods=["GET", "HEAD"], openapi_extra=gives(objects.Models))
 async def tags(request: Request) -> Response:
     """Every model that a request may name; files that the gate refuses are none."""
     return JsonBytes({"models": [entry_of(ref, facts) for ref, facts in await models_of(request).shelf.described()]})
 
 
-@router.get("/api/ps")
+@router.get("/api/ps", openapi_extra=gives(objects.RunningModels))
 async def running(request: Request) -> Response:
     """The models that are loaded."""
     models = models_of(request)
@@ -62,32 +70,34 @@ async def running(request: Request) -> Response:
     return JsonBytes({"models": [running_entry_of(model, await models.shelf.facts(model.ref)) for model in loaded]})
 
 
-@router.post("/api/show", openapi_extra=takes(ModelBody))
+@router.post("/api/show", openapi_extra=takes(ModelBody) | gives(objects.ModelDescription) | refuses(404))
 async def show(request: Request) -> Response:
     """All that is told of one model."""
     body = await read_body(request, ModelBody)
     models = models_of(request)
     ref = await found(models, body.model_name)
-    return JsonBytes(description_of(ref, await models.shelf.facts(ref), models.serving(ref)))
+    recipe = await asyncio.to_thread(read_recipe, ref.path)
+    return JsonBytes(description_of(ref, await models.shelf.facts(ref), recipe, models.serving(ref)))
 
 
-@router.post("/api/chat", openapi_extra=takes(ChatBody))
+@router.post("/api/chat", openapi_extra=takes(ChatBody) | _CHATS)
 async def chat(request: Request) -> Response:
     """The next message of a conversation; without messages the model is loaded, or let go."""
     body = await read_body(request, ChatBody)
     model = await _used(request, body)
     if not body.messages:
         return await _load(request, AnswerShape("chat", model.ref.id), body, model)
-    turn = body.turn()
+    turn = body.under(model.file.recipe).turn()
     return await _respond(request, "chat", body, model, lambda: generation_of(models_of(request), model, turn))
 
 
-@router.post("/api/generate", openapi_extra=takes(GenerateBody))
+@router.post("/api/generate", openapi_extra=takes(GenerateBody) | _GENERATES)
 async def generate(request: Request) -> Response:
     """The answer to a prompt, or its continuation; without a prompt the model is loaded, or let go."""
     body = await read_body(request, GenerateBody)
     body.check()
     model = await _used(request, body)
+    body = body.under(model.file.recipe)
     if not body.prompt and not body.suffix:
         return await _load(request, AnswerShape("generate", model.ref.id), body, model)
 
@@ -101,7 +111,7 @@ async def generate(request: Request) -> Response:
     return await _respond(request, "generate", body, model, prepare)
 
 
-@router.post("/api/embed", openapi_extra=takes(EmbedBody))
+@router.post("/api/embed", openapi_extra=takes(EmbedBody) | gives(objects.Embeddings) | refuses(404))
 async def embed(request: Request) -> Response:
     """A vector of length 1 for each input."""
     body = await read_body(request, EmbedBody)
@@ -118,7 +128,7 @@ async def embed(request: Request) -> Response:
     return await while_connected(request, answer())
 
 
-@router.post("/api/embeddings", openapi_extra=takes(EmbedBody))
+@router.post("/api/embeddings", openapi_extra=takes(EmbedBody) | gives(objects.Embedding) | refuses(404))
 async def embeddings(request: Request) -> Response:
     """The vector of one prompt."""
     body = await read_body(request, EmbedBody)

@@ -6,8 +6,10 @@ responses.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from dataclasses import replace
+from typing import Annotated, Any, Literal, Self
 from uuid import uuid4
 
 from pydantic import Field, StrictBool
@@ -15,10 +17,11 @@ from pydantic import Field, StrictBool
 from app.durations import seconds_of
 from app.engine.json_grammar import any_object_grammar, schema_grammar
 from app.engine.request import Request
+from app.library.recipe import NO_RECIPE, Recipe
 from app.service.api.bodies import Body, Text
 from app.service.api.chat_message import ChatMessage
 from app.service.api.function_tools import ToolBody, offer_of
-from app.service.api.sampling_body import SamplingBody
+from app.service.api.recipe_options import NO_LIMITS, OptionsBody, completed, options_of
 from app.service.chat import ChatTurn
 from app.service.infill.gap import Gap
 from quantizer.errors import RequestError
@@ -36,7 +39,8 @@ __all__ = [
 ]
 
 MAX_INPUTS = 2048
-_NO_LIMITS = (None, -1, -2)  # to the end of the answer, and to the end of the context
+# An action on a field, a variable or one of Go's words: in Jinja none of them is an expression.
+_GO_TEMPLATE = re.compile(r"\{\{-?\s*(?:[.$]|(?:if|else|range(?!\s*\()|with|end|define|template|block)\b)")
 
 
 class ModelBody(Body):
@@ -63,8 +67,15 @@ class CopyBody(Body):
     destination: Text
 
 
+class CreatedMessage(Body):
+    """A message that every conversation of a model begins with."""
+
+    role: Literal["system", "user", "assistant"]
+    content: Text
+
+
 class CreateBody(PullBody):
-    """The body of /api/create: a model made of one that is here."""
+    """The body of /api/create: a model made of one that is here, with a recipe of its own."""
 
     base: Text | None = Field(None, alias="from")
     quantize: Text | None = None
@@ -74,18 +85,34 @@ class CreateBody(PullBody):
     template: Text | None = None
     system: Text | None = None
     parameters: dict[str, Any] | None = None
-    messages: list[Any] | None = None
+    messages: list[CreatedMessage] | None = None
+    license: Text | list[Text] | None = None
 
     def check(self) -> None:
         """Raise RequestError for what would make another model than is asked for."""
-        for name in ("template", "system", "parameters", "messages", "modelfile"):
-            if getattr(self, name):
-                raise RequestError(f"A model does not keep {name} here.", "Send them with each request instead.")
+        if self.modelfile:
+            raise RequestError("A modelfile is not read here.", "Send `from`, `system`, `parameters` and so on.")
         for name in ("files", "adapters"):
             if getattr(self, name):
                 raise RequestError(f"Models are not made of {name} here.", "Name a model that is here as `from`.")
         if not self.base:
             raise RequestError("There is no `from`.", "Name the model that this one is made of.")
+        if self.template and _GO_TEMPLATE.search(self.template):
+            cause = "The template is one of Go's, as Ollama has them, which cannot be run here."
+            raise RequestError(cause, "Give a Jinja template that goes over `messages`, or leave it out.")
+        options_of(self.parameters or {})
+
+    def recipe(self, base: str) -> Recipe:
+        """Return what the model is made with, of the one called `base`."""
+        licences = [self.license] if isinstance(self.license, str) else self.license or []
+        recipe = Recipe(
+            system=self.system or "",
+            template=self.template or "",
+            license="\n\n".join(licences),
+            parameters=self.parameters or {},
+            messages=tuple(message.model_dump() for message in self.messages or ()),
+        )
+        return recipe if recipe == NO_RECIPE else replace(recipe, base=base)
 
 
 class UseBody(ModelBody):
@@ -104,13 +131,6 @@ class UseBody(ModelBody):
         return self.idle_s == 0
 
 
-class OptionsBody(SamplingBody):
-    """What Ollama calls as llama-server does keeps its name; how a model is loaded is not a request's to say here."""
-
-    num_predict: int | None = None
-    num_keep: int | None = None
-
-
 class TextBody(UseBody):
     """What chat and generate have in common."""
 
@@ -120,6 +140,10 @@ class TextBody(UseBody):
     think: StrictBool | Literal["low", "medium", "high"] | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+
+    def under(self, recipe: Recipe) -> Self:
+        """Return the body with what it leaves out of the options as `recipe` has it."""
+        return self.model_copy(update={"options": completed(self.options or OptionsBody(), recipe.parameters)})
 
     @property
     def is_streamed(self) -> bool:
@@ -139,7 +163,7 @@ class TextBody(UseBody):
             request_id=uuid4().hex,
             prompt=prompt,
             sampling=options.sampling(self._grammar()),
-            max_tokens=None if options.num_predict in _NO_LIMITS else options.num_predict,
+            max_tokens=None if options.num_predict in NO_LIMITS else options.num_predict,
             stop=options.stop_strings(),
             n_keep=options.num_keep or 0,
             n_logprobs=self.top_logprobs or 0 if self.logprobs else None,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -17,20 +18,23 @@ from app.job import Job
 from app.library.hub_access import access_here
 from app.library.index import Index
 from app.library.model_ref import ModelRef
-from app.library.placement import Placement, link_all, plan_placement
+from app.library.naming import place_for
+from app.library.placement import NameTakenError, Placement, link_all, plan_placement
+from app.library.recipe import MAX_RECIPE_BYTES, NO_RECIPE, Recipe, encoded, read_recipe, recipe_path, write_recipe
 from app.library.removal import plan_removal, remove
 from app.library.resolve import UnknownModelError
 from app.service.api.access import jobs_of, models_of
 from app.service.api.ollama_bodies import CopyBody, CreateBody, ModelBody, PullBody
+from app.service.api.ollama_objects import Success, Told
 from app.service.body import read_body
 from app.service.jobs.arguments import Arguments, PullArguments, QuantizeArguments
 from app.service.jobs.jobs import Jobs
 from app.service.models import ModelManager
-from app.service.openapi import takes
+from app.service.openapi import gives, refuses, takes
 from app.service.problems import RefusedError, ollama_error, without_paths
 from app.service.streaming import LINES, EventStream, JsonBytes, line, while_connected
 from app.settings import Settings
-from quantizer.errors import RequestError, StorageError, UsageError, UserError
+from quantizer.errors import RequestError, UsageError, UserError
 
 __all__ = ["found", "not_found", "router"]
 
@@ -38,6 +42,7 @@ router = APIRouter()
 
 _SHOWN_DIGITS = 12  # of a digest, in a status
 _SUCCESS = {"status": "success"}
+_WORKS = gives(Success, lines=Told | Success) | refuses(404, 409, 429, 502)
 _LATEST = ":latest"
 
 
@@ -54,7 +59,7 @@ def not_found(name: str, error: UserError) -> RefusedError:
     return RefusedError(404, "model_not_found", f"model '{name[:80]}' not found.", error.remedy)
 
 
-@router.post("/api/pull", openapi_extra=takes(PullBody))
+@router.post("/api/pull", openapi_extra=takes(PullBody) | _WORKS)
 async def pull(request: Request) -> Response:
     """Fetch a model: a name of the catalogue, `hf.co/org/repo:QUANT`, `org/repo`. One that is here only is here."""
     body = await read_body(request, PullBody)
@@ -70,28 +75,38 @@ async def pull(request: Request) -> Response:
     return await _worked(request, body, PullArguments(reference=name), _pulling)
 
 
-@router.post("/api/create", openapi_extra=takes(CreateBody))
+@router.post("/api/create", openapi_extra=takes(CreateBody) | _WORKS)
 async def create(request: Request) -> Response:
-    """Make a model of one that is here: quantized, or under a second name."""
+    """Make a model of one that is here: quantized, or under a second name, with a recipe of its own or without."""
     body = await read_body(request, CreateBody)
     body.check()
-    source, name = await found(models_of(request), body.base or ""), _place_name(body.model_name)
+    models, settings = models_of(request), jobs_of(request).settings
+    source, name = await found(models, body.base or ""), _place_name(body.model_name)
+    if body.template:
+        await _check_template(models, body.template)
+    recipe = body.recipe(source.id).over(await asyncio.to_thread(read_recipe, source.path))
+    if len(encoded(recipe)) > MAX_RECIPE_BYTES:
+        raise RequestError("What the model is to be made with is larger than 1 MiB.", "Send it with each request.")
     if not body.quantize:
-        await _link(source, name, jobs_of(request).settings)
+        await _link(source, name, settings, recipe)
         return await _told(request, body, _already_here())
     arguments = QuantizeArguments(source=str(source.path), file_type=body.quantize.upper(), output=name)
-    return await _worked(request, body, arguments, _creating)
+    jobs = jobs_of(request)
+    course = _course(jobs, await jobs.start(arguments), _creating)
+    return await _told(request, body, _then_kept(course, place_for(source, name, settings.models_dir), recipe))
 
 
-@router.post("/api/copy", openapi_extra=takes(CopyBody))
+@router.post("/api/copy", openapi_extra=takes(CopyBody) | gives(None) | refuses(404, 409))
 async def copy(request: Request) -> Response:
     """Give a model a second name, which takes no room."""
     body = await read_body(request, CopyBody)
-    await _link(await found(models_of(request), body.source), _place_name(body.destination), jobs_of(request).settings)
+    source = await found(models_of(request), body.source)
+    recipe = await asyncio.to_thread(read_recipe, source.path)
+    await _link(source, _place_name(body.destination), jobs_of(request).settings, recipe)
     return Response()
 
 
-@router.delete("/api/delete", openapi_extra=takes(ModelBody))
+@router.delete("/api/delete", openapi_extra=takes(ModelBody) | gives(None) | refuses(404))
 async def delete(request: Request) -> Response:
     """Remove a model from the library; what other programs hold, and the guide, stay."""
     body = await read_body(request, ModelBody)
@@ -112,24 +127,52 @@ async def delete(request: Request) -> Response:
     return Response()
 
 
-@router.post("/api/push")
+@router.post("/api/push", openapi_extra=refuses(501))
 async def push() -> Response:
     """Refused: models are not published from here."""
     raise RefusedError(501, "not_implemented", "Models are not published from here.", "Use the command of your hub.")
 
 
-async def _link(source: ModelRef, name: str, settings: Settings) -> None:
+async def _check_template(models: ModelManager, template: str) -> None:
+    """Raise RequestError for a template that is not Jinja, or says nothing of what it is given."""
+    said = "said by nobody else"
+    prompt = await models.fill(template, [{"role": "user", "content": said}])
+    if said not in prompt:
+        raise RequestError("The template leaves out what the user says.", "Give one that goes over `messages`.")
+
+
+async def _link(source: ModelRef, name: str, settings: Settings, recipe: Recipe) -> None:
     def link(placement: Placement) -> None:
         with Index(settings.cache_dir) as index:
             link_all(placement, index)
+        _keep(placement.path, recipe)
 
     try:
         placement = await asyncio.to_thread(plan_placement, source, name, settings.models_dir)
     except UsageError as error:
         raise RequestError(error.cause, error.remedy) from error
-    except StorageError as error:  # a model of that name is there
+    except NameTakenError as error:
         raise RefusedError(409, "model_exists", without_paths(error.cause), error.remedy) from error
     await asyncio.to_thread(link, placement)
+
+
+def _keep(path: Path, recipe: Recipe) -> None:
+    """Let the model at `path` have `recipe`, and none that a model of that name had before."""
+    if recipe != NO_RECIPE:
+        write_recipe(path, recipe)
+    else:
+        recipe_path(path).unlink(missing_ok=True)
+
+
+async def _then_kept(
+    course: AsyncGenerator[dict[str, Any], None], path: Path, recipe: Recipe
+) -> AsyncGenerator[dict[str, Any], None]:
+    """Yield `course`, which makes the model at `path`, and keep its recipe before the last status."""
+    async with aclosing(course):
+        async for status in course:
+            if status == _SUCCESS:
+                await asyncio.to_thread(_keep, path, recipe)
+            yield status
 
 
 def _place_name(name: str) -> str:

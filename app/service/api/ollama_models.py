@@ -5,10 +5,13 @@ Owns these fields. Knows nothing of HTTP.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
+from app.library.recipe import Recipe
 from app.library.resolve import ModelRef
+from app.service.api.modelfile import modelfile_of, parameters_of
 from app.service.api.ollama_answers import time_of
+from app.service.api.ollama_objects import Capability, ModelDescription, ModelDetails, ModelEntry, RunningEntry
 from app.service.file_facts import FileFacts
 from app.service.reasoning import NO_THINKING, thinking_of
 from app.service.served_model import ServedModel
@@ -19,7 +22,7 @@ _FOREVER = "9999-12-31T23:59:59Z"
 _UNITS = ((1e9, "B"), (1e6, "M"), (1e3, "K"))
 
 
-def entry_of(ref: ModelRef, facts: FileFacts) -> dict[str, Any]:
+def entry_of(ref: ModelRef, facts: FileFacts) -> ModelEntry:
     """Return a model as a list has it. `digest` tells files apart; it is not the hash of what is in them."""
     return {
         "name": ref.id,
@@ -31,36 +34,53 @@ def entry_of(ref: ModelRef, facts: FileFacts) -> dict[str, Any]:
     }
 
 
-def running_entry_of(model: ServedModel, facts: FileFacts) -> dict[str, Any]:
+def running_entry_of(model: ServedModel, facts: FileFacts) -> RunningEntry:
     """Return a loaded model. What part of it is on a GPU the engine does not tell."""
     ready, expires_s = model.engine.status.ready, model.keep_alive.expires_s
     expires_at = _FOREVER if expires_s is None else time_of(expires_s)
-    entry = {name: value for name, value in entry_of(model.ref, facts).items() if name != "modified_at"}
-    return {**entry, "expires_at": expires_at, "size_vram": 0, "context_length": ready.n_ctx if ready else 0}
+    entry = entry_of(model.ref, facts)
+    return {
+        "name": entry["name"],
+        "model": entry["model"],
+        "size": entry["size"],
+        "digest": entry["digest"],
+        "details": entry["details"],
+        "expires_at": expires_at,
+        "size_vram": 0,
+        "context_length": ready.n_ctx if ready else 0,
+    }
 
 
-def description_of(ref: ModelRef, facts: FileFacts, model: ServedModel | None) -> dict[str, Any]:
+def description_of(ref: ModelRef, facts: FileFacts, recipe: Recipe, model: ServedModel | None) -> ModelDescription:
     """Return all that is told of one model; of a loaded one (`model`) the context it has is told, not the trained."""
+    facts = replace(facts, chat_template=recipe.template or facts.chat_template)
     capabilities = _capabilities(facts)
     metadata = dict(facts.metadata)
     if model is not None and model.engine.status.ready is not None:
         metadata[f"{facts.card.architecture}.context_length"] = model.engine.status.ready.n_ctx
-    return {
-        "modelfile": f"FROM {ref.id}\n",
-        "parameters": "",
+    told: ModelDescription = {
+        "modelfile": modelfile_of(ref.id, recipe),
+        "parameters": parameters_of(recipe),
         "template": f"{_hints(capabilities)}{facts.chat_template}",
-        "details": _details(facts),
+        "details": _details(facts, recipe.base),
         "model_info": {**metadata, "general.parameter_count": facts.card.n_parameters},
         "capabilities": capabilities,
         "modified_at": time_of(facts.modified_s),
     }
+    if recipe.system:
+        told["system"] = recipe.system
+    if recipe.license:
+        told["license"] = recipe.license
+    if recipe.messages:
+        told["messages"] = [{"role": item["role"], "content": item["content"]} for item in recipe.messages]
+    return told
 
 
-def _details(facts: FileFacts) -> dict[str, Any]:
+def _details(facts: FileFacts, parent: str = "") -> ModelDetails:
     """Return the short facts. Clients look for `<family>.context_length`, so the family is the architecture."""
     card = facts.card
     return {
-        "parent_model": "",
+        "parent_model": parent,
         "format": "gguf",
         "family": card.architecture,
         "families": [card.architecture],
@@ -69,10 +89,10 @@ def _details(facts: FileFacts) -> dict[str, Any]:
     }
 
 
-def _capabilities(facts: FileFacts) -> list[str]:
+def _capabilities(facts: FileFacts) -> list[Capability]:
     if facts.only_embeds:
         return ["embedding"]
-    optional = {
+    optional: dict[Capability, bool] = {
         "tools": bool(facts.chat_template),
         "insert": facts.card.has_fim,
         "thinking": thinking_of(facts.chat_template, "") != NO_THINKING,
@@ -80,9 +100,9 @@ def _capabilities(facts: FileFacts) -> list[str]:
     return ["completion", *(name for name, is_there in optional.items() if is_there)]
 
 
-def _hints(capabilities: list[str]) -> str:
+def _hints(capabilities: list[Capability]) -> str:
     """Return a comment in front of the template with the words that clients search templates for."""
-    words = {"tools": "tools", "insert": ".Suffix"}
+    words: dict[Capability, str] = {"tools": "tools", "insert": ".Suffix"}
     found = [word for name, word in words.items() if name in capabilities]
     return f"{{# {' '.join(found)} #}}" if found else ""
 

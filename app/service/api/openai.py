@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
@@ -16,23 +15,36 @@ from app.service.answer import Answer
 from app.service.api.access import model_of, models_of
 from app.service.api.openai_answers import AnswerShape, Kind
 from app.service.api.openai_bodies import ChatBody, CompletionBody, FimBody, OpenAiBody
+from app.service.api.openai_objects import (
+    ChatChunk,
+    ChatCompletion,
+    Model,
+    ModelList,
+    ModelMeta,
+    TextChunk,
+    TextCompletion,
+)
+from app.service.api.recipe_options import completed
 from app.service.body import read_body
 from app.service.chat import generation_of
 from app.service.generation import Generation, Prepare
 from app.service.infill.gap import filling_of
-from app.service.openapi import takes
+from app.service.openapi import gives, refuses, takes
 from app.service.problems import openai_error
 from app.service.served_model import ServedModel
 from app.service.streaming import EventStream, JsonBytes, event, while_connected
 
-__all__ = ["router"]
+__all__ = ["GIVES_CHAT", "GIVES_TEXT", "router"]
 
 router = APIRouter(prefix="/v1")
+
+GIVES_CHAT = gives(ChatCompletion, events=ChatChunk) | refuses(404)
+GIVES_TEXT = gives(TextCompletion, events=TextChunk) | refuses(404, 501)
 
 _DONE = b"data: [DONE]\n\n"
 
 
-@router.get("/models")
+@router.get("/models", openapi_extra=gives(ModelList))
 async def list_models(request: Request) -> Response:
     """Every model that a request may name."""
     models = models_of(request)
@@ -40,7 +52,7 @@ async def list_models(request: Request) -> Response:
     return JsonBytes({"object": "list", "data": data})
 
 
-@router.get("/models/{model_id:path}")
+@router.get("/models/{model_id:path}", openapi_extra=gives(Model) | refuses(404))
 async def retrieve_model(request: Request, model_id: str) -> Response:
     """One model, by any of its names."""
     models = models_of(request)
@@ -48,22 +60,25 @@ async def retrieve_model(request: Request, model_id: str) -> Response:
     return JsonBytes(_model_entry(ref, models.serving(ref)))
 
 
-@router.post("/chat/completions", openapi_extra=takes(ChatBody))
+@router.post("/chat/completions", openapi_extra=takes(ChatBody) | GIVES_CHAT)
 async def chat_completions(request: Request) -> Response:
     """The next message of a conversation."""
     body = await read_body(request, ChatBody)
     models = models_of(request)
-    turn = body.turn()
-    model = await model_of(request, body.model or "")
+    body.turn()  # refuses what would be refused of any model
+    model = await model_of(request, body.model or "", body.ttl)
+    turn = completed(body, model.file.recipe.parameters).turn()
     return await _respond(request, "chat", body, model, lambda: generation_of(models, model, turn))
 
 
-@router.post("/completions", openapi_extra=takes(CompletionBody))
+@router.post("/completions", openapi_extra=takes(CompletionBody) | GIVES_TEXT)
 async def completions(request: Request) -> Response:
     """The continuation of a text, or what stands between two."""
     body = await read_body(request, CompletionBody)
-    requests, gap, echoed = body.completion_requests(), body.gap, body.echoed()
-    model = await model_of(request, body.model or "")
+    body.completion_requests()  # refuses what would be refused of any model
+    gap, echoed = body.gap, body.echoed()
+    model = await model_of(request, body.model or "", body.ttl)
+    requests = completed(body, model.file.recipe.parameters).completion_requests()
 
     async def prepare() -> Generation:
         return await filling_of(model, gap, requests) if gap else Generation(requests)
@@ -71,12 +86,13 @@ async def completions(request: Request) -> Response:
     return await _respond(request, "text", body, model, prepare, echoed)
 
 
-@router.post("/fim/completions", openapi_extra=takes(FimBody))
+@router.post("/fim/completions", openapi_extra=takes(FimBody) | GIVES_CHAT | refuses(501))
 async def fim_completions(request: Request) -> Response:
     """What stands between two texts, as Mistral has it: told like a chat's answer."""
     body = await read_body(request, FimBody)
-    requests = body.request().variants(body.n_answers())
-    model = await model_of(request, body.model or "")
+    body.request().variants(body.n_answers())  # refuses what would be refused of any model
+    model = await model_of(request, body.model or "", body.ttl)
+    requests = completed(body, model.file.recipe.parameters).request().variants(body.n_answers())
     return await _respond(request, "chat", body, model, lambda: filling_of(model, body.gap, requests))
 
 
@@ -119,17 +135,17 @@ async def _whole(
     return JsonBytes({**shape.whole(await generation.answers(model)), **model.advice})
 
 
-def _model_entry(ref: ModelRef, model: ServedModel | None) -> dict[str, Any]:
-    entry: dict[str, Any] = {"id": ref.id, "object": "model", "created": 0, "owned_by": "localllm"}
+def _model_entry(ref: ModelRef, model: ServedModel | None) -> Model:
+    entry: Model = {"id": ref.id, "object": "model", "created": 0, "owned_by": "localllm"}
     if model is not None:
         entry["created"] = model.file.created_s
         entry["meta"] = _meta(model)
     return entry
 
 
-def _meta(model: ServedModel) -> dict[str, int]:
+def _meta(model: ServedModel) -> ModelMeta:
     """Return the facts that llama.cpp's clients look for (source: llama-server's /v1/models)."""
-    meta = {"n_ctx_train": model.file.n_ctx_train, "size": model.file.n_bytes}
+    meta: ModelMeta = {"n_ctx_train": model.file.n_ctx_train, "size": model.file.n_bytes}
     if (ready := model.engine.status.ready) is not None:
         meta |= {"n_vocab": ready.n_vocab, "n_params": ready.n_parameters, "n_ctx": ready.n_ctx}
     return meta

@@ -13,7 +13,9 @@ from typing import Any, Literal
 from app.engine.frames import Finished
 from app.engine.request import FinishReason, Request, Usage
 from app.service.answer import Answer, Delta
+from app.service.api import openai_objects as objects
 from app.service.api.openai_logprobs import LOGPROB_SHAPES
+from app.service.api.openai_objects import Timings
 from app.service.tools.call_parts import CallPart
 
 __all__ = ["AnswerShape", "Kind", "timings_of", "usage_of"]
@@ -163,7 +165,7 @@ def _together(by_prompt: Sequence[Sequence[Finished]]) -> Finished:
     return replace(firsts[0], usage=usage, timings=timings)
 
 
-def usage_of(finished: Finished) -> dict[str, Any]:
+def usage_of(finished: Finished) -> objects.Usage:
     """Return OpenAI's `usage`."""
     usage = finished.usage
     return {
@@ -174,7 +176,7 @@ def usage_of(finished: Finished) -> dict[str, Any]:
     }
 
 
-def timings_of(finished: Finished) -> dict[str, Any]:
+def timings_of(finished: Finished) -> Timings:
     """Return `timings` with llama-server's names, and more. Decode's rate leaves out the first token.
 
     `draft_saved_ms` is an estimate: a step less for each draft token taken, less what verifying added.

@@ -6,12 +6,13 @@ responses.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool
 
 from app.engine.request import Request
-from app.service.api.bodies import Body, Text
+from app.service.api.bodies import Body, IdleSeconds, Text
 from app.service.api.chat_message import ChatMessage
 from app.service.api.function_tools import ChoiceBody, ToolBody, offer_of
 from app.service.api.generation_body import GenerationBody
@@ -39,6 +40,7 @@ class OpenAiBody(GenerationBody):
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     response_format: ResponseFormat | None = None
+    ttl: IdleSeconds | None = None
 
     @property
     def wants_usage(self) -> bool:
@@ -100,7 +102,8 @@ class CompletionBody(OpenAiBody, PromptField):
         if not 1 <= len(prompts) * n_answers <= MAX_COMPLETIONS:
             cause = f"{len(prompts)} prompts were given, to be continued {n_answers} times."
             raise RequestError(cause, f"Ask for 1 to {MAX_COMPLETIONS} texts in all.")
-        return tuple(variant for prompt in prompts for variant in self.request(prompt).variants(n_answers))
+        requests = (replace(self.request(prompt), echo=self._engine_echoes) for prompt in prompts)
+        return tuple(variant for request in requests for variant in request.variants(n_answers))
 
     @property
     def gap(self) -> Gap | None:
@@ -108,16 +111,18 @@ class CompletionBody(OpenAiBody, PromptField):
         return Gap(prefix=self.text_prompt(), suffix=self.suffix) if self.suffix else None
 
     def echoed(self) -> tuple[str, ...]:
-        """Return the text before each answer, none without echo. Raises RequestError where that is not known."""
-        if not self.echo:
+        """Return the text before each answer that the engine does not tell itself. Raises RequestError for a gap whose
+        probabilities are asked for: its text is not what the model reads.
+        """
+        if not self.echo or self._engine_echoes:
             return ()
-        if self.logprobs:
-            raise RequestError("echo with logprobs is not served: the prompt's are not told.", "Leave one out.")
-        prompts = self.prompts()
-        texts = [prompt for prompt in prompts if isinstance(prompt, str)]
-        if len(texts) < len(prompts):
-            raise RequestError("The prompt to be echoed is token ids.", "Give text.")
-        return tuple(text for text in texts for _ in range(self.n_answers()))
+        if self._n_logprobs() is not None:
+            raise RequestError("echo with logprobs and a suffix is not served.", "Leave one of the three out.")
+        return tuple(self.text_prompt() for _ in range(self.n_answers()))
+
+    @property
+    def _engine_echoes(self) -> bool:
+        return bool(self.echo) and not self.suffix
 
     def _n_logprobs(self) -> int | None:
         return None if self.logprobs is None or self.logprobs is False else int(self.logprobs)

@@ -12,15 +12,16 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from app.engine.frames import EngineConfig
 from app.plan_wish import PlanWish
 from app.service.api.access import models_of, planner_of
 from app.service.api.bodies import Body, Text
+from app.service.api.localllm_objects import ModelId, PlanFor
 from app.service.body import read_body
 from app.service.machine_look import Occupant
-from app.service.openapi import takes
+from app.service.openapi import gives, refuses, takes
 from app.service.served_model import ServedModel
 from app.service.streaming import JsonBytes
 from offload.kv_cache import parse_kv_types
@@ -31,15 +32,22 @@ __all__ = ["router"]
 router = APIRouter(prefix="/api/localllm")
 
 _MOST_CELLS = 1 << 30  # llama.cpp counts them in 32 bits
+_LEAST_CELLS = 64  # with fewer llama.cpp 0.3.36 aborts while it sizes its buffers
 _MOST_SEQUENCES = 256
 _MOST_GPUS = 64
+
+
+def _enough(n_ctx: int) -> int:
+    if 0 < n_ctx < _LEAST_CELLS:
+        raise ValueError(f"must be at least {_LEAST_CELLS}, or 0 for what suits the model")
+    return n_ctx
 
 
 class PlanBody(Body):
     """See `app.plan_wish.PlanWish`."""
 
     model: Text = ""
-    n_ctx: Annotated[int, Field(ge=0, le=_MOST_CELLS)] = 0
+    n_ctx: Annotated[int, Field(ge=0, le=_MOST_CELLS), AfterValidator(_enough)] = 0
     kv_type: Text = ""
     n_sequences: Annotated[int, Field(ge=0, le=_MOST_SEQUENCES)] = 0
     gpu_layers: Annotated[dict[str, int], Field(max_length=_MOST_GPUS)] | None = None
@@ -49,7 +57,7 @@ class PlanBody(Body):
     is_fresh: bool = False
 
 
-@router.post("/plan", openapi_extra=takes(PlanBody))
+@router.post("/plan", openapi_extra=takes(PlanBody) | gives(PlanFor) | refuses(404, 502))
 async def plan(request: Request) -> Response:
     """What a model comes to: verdict, bytes by device, speeds, ways out; before anything is loaded."""
     wish, models = await _wish(request), models_of(request)
@@ -60,7 +68,7 @@ async def plan(request: Request) -> Response:
     return JsonBytes(found | {"model": served.ref.id if served else wish.model})
 
 
-@router.post("/reload", openapi_extra=takes(PlanBody))
+@router.post("/reload", openapi_extra=takes(PlanBody) | gives(ModelId) | refuses(404))
 async def reload(request: Request) -> Response:
     """Load a model so, in place of how it is loaded; /status tells how far it is. What it is answering fails."""
     wish = await _wish(request)

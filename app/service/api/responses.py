@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from app.service.api.access import model_of, models_of
+from app.service.api.recipe_options import completed
 from app.service.api.responses_answers import ResponseEvents, ResponseShape
 from app.service.api.responses_bodies import ResponsesBody
+from app.service.api.responses_objects import ResponseObject
 from app.service.body import read_body
 from app.service.chat import ChatTurn, generation_of
+from app.service.generation import Generation
 from app.service.models import ModelManager
-from app.service.openapi import takes
+from app.service.openapi import gives, refuses, takes
 from app.service.problems import openai_error
 from app.service.served_model import ServedModel
 from app.service.streaming import NAMED_EVENTS, EventStream, JsonBytes, named_event, while_connected
@@ -26,14 +30,17 @@ __all__ = ["router"]
 
 router = APIRouter()
 
+_SAYS = takes(ResponsesBody) | gives(ResponseObject, events=dict[str, Any]) | refuses(404)
 
-@router.post("/v1/responses", openapi_extra=takes(ResponsesBody))
+
+@router.post("/v1/responses", openapi_extra=_SAYS)
 async def responses(request: Request) -> Response:
     """The next items of a conversation."""
     body = await read_body(request, ResponsesBody)
     models = models_of(request)
-    turn = body.turn()
+    body.turn()  # refuses what would be refused of any model
     model = await model_of(request, body.model or "")
+    turn = completed(body, model.file.recipe.parameters).turn()
     if body.stream:
         return EventStream(_events(models, model, turn), openai_error, NAMED_EVENTS)
     return await while_connected(request, _whole(models, model, turn))
@@ -42,17 +49,19 @@ async def responses(request: Request) -> Response:
 async def _events(models: ModelManager, model: ServedModel, turn: ChatTurn) -> AsyncGenerator[bytes, None]:
     """Yield events. A client that sees neither completion nor failure asks again, so the latter is told as such."""
     generation = await generation_of(models, model, turn)
-    events = ResponseEvents(ResponseShape(generation.requests[0].request_id, model.ref.id))
-    is_opened = False
+    events: ResponseEvents | None = None
     try:
         async with aclosing(generation.parts(model)) as parts:
             async for answer, delta in parts:
-                told = [*(() if is_opened else events.opening()), *(events.news(delta) if delta else ())]
-                is_opened = True
+                told: list[dict[str, Any]] = []
+                if events is None:  # only now the model is loaded and there may be advice
+                    events = ResponseEvents(_shape(generation, model))
+                    told += events.opening()
+                told += events.news(delta) if delta else ()
                 for item in [*told, *(events.ending(answer) if answer.is_finished else ())]:
                     yield named_event(item)
     except UserError as error:
-        if not is_opened:
+        if events is None:
             raise
         yield named_event(events.failure(error))
 
@@ -60,5 +69,8 @@ async def _events(models: ModelManager, model: ServedModel, turn: ChatTurn) -> A
 async def _whole(models: ModelManager, model: ServedModel, turn: ChatTurn) -> Response:
     generation = await generation_of(models, model, turn)
     (answer,) = await generation.answers(model)
-    shape = ResponseShape(generation.requests[0].request_id, model.ref.id)
-    return JsonBytes({**shape.whole(answer), **model.advice})
+    return JsonBytes(_shape(generation, model).whole(answer))
+
+
+def _shape(generation: Generation, model: ServedModel) -> ResponseShape:
+    return ResponseShape(generation.requests[0].request_id, model.ref.id, model.advice)

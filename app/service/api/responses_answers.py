@@ -6,13 +6,14 @@ Owns the fields, their order and the bounds of items. Knows nothing of HTTP.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from app.engine.frames import Finished
 from app.engine.request import FinishReason
 from app.service.answer import Answer, Delta
+from app.service.api.responses_objects import ResponseUsage
 from app.service.problems import code_of, message_of
 from app.service.tools.call_parts import CallPart
 from quantizer.errors import UserError
@@ -63,10 +64,11 @@ class _Item:
 
 @dataclass(frozen=True, slots=True)
 class ResponseShape:
-    """The identity of one response of the model called `model_id`."""
+    """The identity of one response of the model called `model_id`, and the `advice` that the planner has of it."""
 
     request_id: str
     model_id: str
+    advice: Mapping[str, Any] = field(default_factory=dict)
     created_s: int = field(default_factory=lambda: int(time.time()))
 
     def whole(self, answer: Answer) -> Event:
@@ -108,6 +110,7 @@ class ResponseShape:
             "tools": [],
             "store": False,
             "usage": None,
+            **self.advice,
         }
 
 
@@ -207,7 +210,7 @@ def _contents(answer: Answer) -> Iterator[tuple[Kind, str, CallPart]]:
         yield "function_call", call.arguments, call
 
 
-def _usage(finished: Finished) -> Event:
+def _usage(finished: Finished) -> ResponseUsage:
     usage = finished.usage
     return {
         "input_tokens": usage.n_prompt_tokens,

@@ -107,6 +107,24 @@ async def test_the_planners_advice_is_a_header_and_a_field(tmp_path: Path, tiny_
     assert warned.json()["warnings"] == SAID
 
 
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
+async def test_a_stream_that_tells_the_message_itself_has_it_where_a_whole_answer_has_it(
+    tmp_path: Path, tiny_model: Path, path: str
+) -> None:
+    async with _service(tmp_path, tiny_model) as service:
+        await service.models.default.engine.ready()
+        body = {**WHOLE[path], "stream": True}
+        silent = (await service.http.post(path, json=body)).text
+        engine = service.models.default.engine
+        engine.status = replace(engine.status, plan=PLAN)
+        text = (await service.http.post(path, json=body)).text
+    assert "warnings" not in silent
+    events = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
+    told = [whole for event in events if (whole := event.get("message") or event.get("response"))]
+    assert [whole["warnings"] for whole in told] == [SAID] * len(told)
+    assert told
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/chat"])
 async def test_the_end_of_a_stream_has_it_too(tmp_path: Path, tiny_model: Path, path: str) -> None:
     async with _service(tmp_path, tiny_model) as service:

@@ -32,7 +32,7 @@ class Lodging:
             name: Supervisor(Path(f"{name}.gguf"), config, command, admit=admission.admit) for name in sizes
         }
         for engine in self.engines.values():
-            engine.watch(admission.watcher())
+            engine.door.watch(admission.watcher())
         self._n_asked = 0
 
     def __getitem__(self, name: str) -> Supervisor:

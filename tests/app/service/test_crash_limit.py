@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.service.crash_limit import CrashLimit
+from quantizer.errors import EngineError
 
 
 class Clock:
@@ -50,3 +51,10 @@ def test_it_agrees_with_counting_the_last_three_by_hand(times_s: list[float]) ->
     limit = _failing(clock, *sorted(times_s))
     recent = sorted(times_s)[-3:]
     assert limit.is_reached == (len(recent) == 3 and recent[-1] - recent[0] < 60)
+
+
+def test_the_last_failure_says_that_nothing_is_tried_again_only_where_that_is_so() -> None:
+    error = EngineError("It died.", "Ask again.")
+    assert _failing(Clock(), 0, 1).explained(error) is error
+    explained = _failing(Clock(), 0, 1, 2).explained(error)
+    assert explained.cause == "The engine failed 3 times within a minute. It died."

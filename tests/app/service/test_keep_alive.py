@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from app.service.engine_life import Watcher
+from app.service.door import Door
 from app.service.engine_status import EngineStatus
 from app.service.keep_alive import KeepAlive
 
@@ -16,18 +16,13 @@ class Engine:
     def __init__(self) -> None:
         self.status = EngineStatus(state="ready")
         self.n_unloads = 0
-        self.watchers: list[Watcher] = []
-
-    def watch(self, watcher: Watcher) -> None:
-        self.watchers.append(watcher)
+        self.door = Door()
 
     def work(self) -> None:
-        for watcher in self.watchers:
-            watcher.work()
+        self.door.tell_work()
 
     def rest(self) -> None:
-        for watcher in self.watchers:
-            watcher.rest()
+        self.door.tell_rest()
 
     def unload(self) -> None:
         self.n_unloads += 1

@@ -3,9 +3,20 @@ from __future__ import annotations
 import pytest
 
 from app.client import error_of
+from app.library.hub_access import HubError, NotOnHubError
+from app.library.placement import NameTakenError
 from app.library.resolve import UnknownModelError
 from app.service.problems import RefusedError, code_of, llamacpp_error, openai_error, status_of, without_paths
-from quantizer.errors import ContextOverflowError, EngineError, ModelFileError, RequestError, ServiceError, UserError
+from quantizer.errors import (
+    CheckpointError,
+    ContextOverflowError,
+    EngineError,
+    ModelFileError,
+    RequestError,
+    ServiceError,
+    UsageError,
+    UserError,
+)
 
 
 @pytest.mark.parametrize(
@@ -15,6 +26,11 @@ from quantizer.errors import ContextOverflowError, EngineError, ModelFileError, 
         (ContextOverflowError(9, 4), 400, "context_length_exceeded"),
         (RequestError("a"), 400, "invalid_request"),
         (ModelFileError("a"), 400, "invalid_model"),
+        (CheckpointError("a"), 400, "invalid_checkpoint"),
+        (UsageError("a"), 400, "invalid_request"),
+        (NameTakenError("a"), 409, "model_exists"),
+        (NotOnHubError("a"), 404, "not_on_hub"),
+        (HubError("a"), 502, "hub_error"),
         (EngineError("a"), 500, "engine_error"),
         (ServiceError("a"), 500, "service_error"),
         (UserError("a"), 500, "server_error"),

@@ -38,6 +38,8 @@ def test_the_page_loads_nothing(service: RunningService) -> None:
     assert not re.search(r"<script|<link|<img|https?:|@import|url\(", response.text)
     assert "POST /v1/chat/completions" in response.text
     assert "<code>messages</code> *" in response.text
+    assert "<code>choices</code> *" in response.text
+    assert "Refuses with <code>400</code>, <code>401</code>" in response.text
 
 
 def test_what_the_document_says_is_text_on_the_page() -> None:

@@ -106,6 +106,7 @@ async def test_a_hub_that_fails_is_said_with_the_way_out(own: RunningService, hu
         with pytest.raises(UserError, match="cannot be reached") as raised:
             await client.library.search("tiny")
         assert "Without it" in raised.value.remedy
+        assert own.http.get("/api/localllm/search?words=tiny").status_code == 502
         assert await client.library.recommend()
     hub.injections.clear()
 
@@ -169,6 +170,8 @@ async def test_a_file_outside_is_taken_in_by_a_link(own: RunningService, folders
         assert await client.library.take_in(str(outside), "org/taken/in") == "in"
         models = {model.id: model for model in (await client.library.models()).models}
         assert models["in"].where == "library"
+        again = own.http.post("/api/localllm/import", json={"source": str(outside), "name": "org/taken/in"})
+        assert (again.status_code, again.json()["error"]["code"]) == (409, "model_exists")
         await client.library.remove("in")
     assert _is_there(outside)
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
+import pytest
 from running import RunningService
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5}
@@ -35,3 +37,21 @@ def test_errors_are_openais_too(service: RunningService) -> None:
         response = service.http.get(path)
         assert response.status_code == 404
         assert response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/api/v0/chat/completions", "/v1/chat/completions"])
+def test_a_model_stays_for_the_ttl_that_a_request_says(start_service: Callable[..., RunningService], path: str) -> None:
+    service = start_service()
+    assert service.http.post(path, json=CHAT | {"ttl": 300}).status_code == 200
+    assert _state(service) == "loaded"
+    assert service.http.post(path, json=CHAT | {"ttl": 0}).status_code == 200
+    service.wait_until(lambda model: model["state"] == "unloaded")
+    assert _state(service) == "not-loaded"
+    assert service.http.post("/v1/embeddings", json={"input": "a", "ttl": 300}).status_code == 200
+    assert _state(service) == "loaded"
+    for strange in (-1, "x", 10**30):
+        assert service.http.post(path, json=CHAT | {"ttl": strange}).status_code == 400
+
+
+def _state(service: RunningService) -> str:
+    return str(service.http.get("/api/v0/models/tiny").json()["state"])

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import ollama
 import pytest
@@ -17,6 +18,7 @@ from hub_repos import HubRepo  # noqa: E402
 from hub_server import HubServer  # noqa: E402
 
 MIB = 1 << 20
+JINJA = "{% for message in messages %}{{ message.role }}={{ message.content }} {% endfor %}>"
 
 
 @pytest.fixture(scope="module")
@@ -147,11 +149,151 @@ def test_a_loaded_model_is_let_go_before_it_is_deleted(client: ollama.Client) ->
         client.generate("passing", "hello")
 
 
-@pytest.mark.parametrize("what", [{"system": "Be short."}, {"parameters": {"seed": 1}}, {"template": "{{ .Prompt }}"}])
-def test_what_a_model_does_not_keep_here_is_refused(client: ollama.Client, what: dict) -> None:
-    with pytest.raises(ollama.ResponseError, match=next(iter(what))) as refused:
+@pytest.fixture
+def made(client: ollama.Client) -> Iterator[str]:
+    """A model with everything that Ollama's client can say of one."""
+    client.create(
+        "made:first",
+        from_="tiny",
+        system="Be short.",
+        template=JINJA,
+        license=["MIT", "and so on"],
+        parameters={"temperature": 0, "seed": 7, "num_predict": 6, "stop": ["\n\n", "END"], "num_ctx": 4096},
+        messages=[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}],
+    )
+    yield "made:first"
+    client.delete("made:first")
+
+
+def test_a_model_is_made_with_a_recipe_and_shows_it(client: ollama.Client, made: str, data: Path) -> None:
+    assert made.replace(":", "-") in names(client)
+    shown = client.show(made)
+    assert shown.parameters.splitlines() == [
+        "temperature                    0",
+        "seed                           7",
+        "num_predict                    6",
+        'stop                           "\\n\\n"',
+        'stop                           "END"',
+        "num_ctx                        4096",
+    ]
+    assert JINJA in shown.template
+    assert (shown.license, shown.details.parent_model) == ("MIT\n\nand so on", "tiny")
+    told = client._client.post("/api/show", json={"model": made}).json()
+    assert (told["system"], [message["content"] for message in told["messages"]]) == ("Be short.", ["Hi", "Ho"])
+    assert shown.modelfile.splitlines()[0] == "FROM tiny"
+    assert 'SYSTEM """Be short."""' in shown.modelfile
+    assert "PARAMETER seed 7" in shown.modelfile
+    plain = client.show("tiny")
+    assert (plain.parameters, plain.modelfile) == ("", "FROM tiny\n")
+
+
+CHAT = {"messages": [{"role": "user", "content": "hello"}]}
+DIALECTS = {
+    "/v1/chat/completions": CHAT,
+    "/v1/completions": {"prompt": "hello"},
+    "/v1/fim/completions": {"prompt": "hello", "suffix": "you"},
+    "/v1/messages": CHAT,
+    "/v1/responses": {"input": "hello"},
+    "/api/chat": CHAT | {"stream": False},
+    "/api/generate": {"prompt": "hello", "stream": False},
+    "/api/v0/chat/completions": CHAT,
+    "/completion": {"prompt": "hello"},
+    "/infill": {"input_prefix": "hello", "input_suffix": "you"},
+}
+
+
+def _n_output(answer: dict[str, Any]) -> int:
+    usage = answer.get("usage", answer)
+    names = ("completion_tokens", "output_tokens", "eval_count", "tokens_predicted")
+    return next(usage[name] for name in names if name in usage)
+
+
+@pytest.mark.parametrize("path", DIALECTS)
+def test_a_recipe_holds_in_every_dialect(own: RunningService, made: str, path: str) -> None:
+    body = DIALECTS[path] | {"model": made}
+    answers = [own.http.post(path, json=body) for _ in range(2)]
+    if answers[0].status_code == 501:
+        pytest.skip("the model cannot fill gaps")
+    first, again = (answer.json() for answer in answers)
+    assert 0 < _n_output(first) <= 6
+    assert _words(first) == _words(again), "at temperature 0"
+
+
+def _words(answer: Any) -> list[str]:
+    """Return every text in an answer but for ids."""
+    if isinstance(answer, dict):
+        return [word for name, value in answer.items() if not name.endswith("id") for word in _words(value)]
+    if isinstance(answer, list):
+        return [word for value in answer for word in _words(value)]
+    return [answer] if isinstance(answer, str) and not answer[:4].isdigit() else []
+
+
+def test_what_a_request_says_itself_goes_before_the_recipe(client: ollama.Client, made: str) -> None:
+    said = client.generate(made, "hello", options={"num_predict": 3, "stop": ["never"]})
+    assert said.eval_count == 3
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_a_recipe_begins_every_conversation(own: RunningService, made: str, is_own: bool) -> None:
+    system = [{"role": "system", "content": "Be long."}] if is_own else []
+    body = {"model": made, "messages": [*system, {"role": "user", "content": "hello"}]}
+    prompt = own.http.post("/apply-template", json=body).json()["prompt"]
+    begun = "system=Be long." if is_own else "system=Be short."
+    assert prompt == f"{begun} user=Hi assistant=Ho user=hello >"
+
+
+def test_what_is_made_of_what_was_made_has_the_rest_of_its_recipe_and_so_has_a_copy(
+    client: ollama.Client, made: str, data: Path
+) -> None:
+    client.create("grown", from_=made, system="Be kind.", parameters={"seed": 8})
+    client.copy("grown", "twin")
+    for name in ("grown", "twin"):
+        shown = client.show(name)
+        assert 'SYSTEM """Be kind."""' in shown.modelfile
+        assert "seed                           8" in shown.parameters
+        assert "temperature                    0" in shown.parameters
+    client.create("small", from_=made, quantize="q8_0")
+    assert 'SYSTEM """Be short."""' in client.show("small").modelfile
+    for name in ("grown", "twin", "small"):
+        client.delete(name)
+    left = {path.name for path in (data / "data" / "models" / "local").glob("*/*")}
+    assert left == {"made-first.gguf", "made-first.recipe.json"}
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        ({"template": "{{ if .System }}{{ .System }}{{ end }}{{ .Prompt }}"}, "Jinja template"),
+        ({"template": "{{- range .Messages }}{{ .Content }}{{ end }}"}, "Go's"),
+        ({"template": "{% for x in %}"}, "template"),
+        ({"template": "Say something."}, "leaves out"),
+        ({"parameters": {"temperature": -3}}, "temperature"),
+        ({"parameters": {"seed": "soon"}}, "seed"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "role"),
+        ({"system": "x" * (1 << 20)}, "larger than 1 MiB"),
+    ],
+)
+def test_a_recipe_that_cannot_be_kept_is_refused_with_why(client: ollama.Client, what: dict, why: str) -> None:
+    with pytest.raises(ollama.ResponseError, match=why) as refused:
         client.create("other", from_="tiny", **what)
     assert refused.value.status_code == 400
+    assert "other" not in names(client)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [{"files": {"a.gguf": "sha256:" + "0" * 64}}, {"adapters": {"a.gguf": "sha256:" + "0" * 64}}],
+)
+def test_a_model_of_files_that_were_sent_is_refused(client: ollama.Client, what: dict) -> None:
+    with pytest.raises(ollama.ResponseError, match=next(iter(what))) as refused:
+        client.create("other", **what)
+    assert refused.value.status_code == 400
+
+
+def test_a_path_is_no_name_of_a_model(client: ollama.Client, tiny_model: Path) -> None:
+    with pytest.raises(ollama.ResponseError, match="not found") as refused:
+        client.create("other", from_=str(tiny_model), system="x")
+    assert refused.value.status_code == 404
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b/c/d", "con", ""])

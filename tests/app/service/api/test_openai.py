@@ -92,6 +92,36 @@ def test_logprobs_come_with_their_text_streamed_and_whole(service: RunningServic
         assert len(entry["top_logprobs"]) == 2
 
 
+def test_a_prompt_is_echoed_with_its_probabilities_the_first_without(service: RunningService) -> None:
+    body = {"prompt": "hello", "max_tokens": 1, "temperature": 0, "ignore_eos": True, "logprobs": 1, "echo": True}
+    choice = service.http.post("/v1/completions", json=body).json()["choices"][0]
+    logprobs = choice["logprobs"]
+    assert "".join(logprobs["tokens"]) == choice["text"]
+    assert choice["text"].startswith("hello")
+    assert logprobs["text_offset"] == [0, 1, 2, 3, 4, 5]
+    assert (logprobs["token_logprobs"][0], logprobs["top_logprobs"][0]) == (None, None)
+    for logprob, rivals in zip(logprobs["token_logprobs"][1:], logprobs["top_logprobs"][1:], strict=True):
+        assert len(rivals) == 1
+        assert logprob <= max(rivals.values()) < 0
+    parts = _events(service.http.post("/v1/completions", json=body | {"stream": True}).text)
+    streamed = [part["choices"][0] for part in parts if part["choices"]]
+    assert "".join(part["text"] for part in streamed) == choice["text"]
+    for name, values in logprobs.items():
+        assert [value for part in streamed for value in (part.get("logprobs") or {name: []})[name]] == values
+    of_tokens = service.http.post("/v1/completions", json=body | {"prompt": [list(b"hello"), list(b"hel")]}).json()
+    assert of_tokens["choices"][0] == choice
+    assert of_tokens["choices"][1]["logprobs"]["token_logprobs"][:3] == logprobs["token_logprobs"][:3]
+    only = service.http.post("/v1/completions", json=body | {"max_tokens": 0}).json()
+    assert only["choices"][0]["text"] == "hello"
+    assert only["choices"][0]["logprobs"]["token_logprobs"] == logprobs["token_logprobs"][:5]
+    assert only["usage"]["completion_tokens"] == 0
+
+
+def test_an_echo_of_a_gap_tells_no_probabilities(service: RunningService) -> None:
+    body = {"prompt": "hello", "suffix": "you", "max_tokens": 1, "echo": True}
+    assert service.http.post("/v1/completions", json=body | {"logprobs": 1}).status_code == 400
+
+
 def test_a_completion_tells_logprobs_in_parallel_lists(service: RunningService) -> None:
     body = {"prompt": "hello", "max_tokens": 5, "temperature": 0, "ignore_eos": True, "logprobs": 3}
     (choice,) = service.http.post("/v1/completions", json=body).json()["choices"]

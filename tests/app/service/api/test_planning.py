@@ -35,11 +35,18 @@ async def test_layers_and_context_are_planned_as_wished(service: RunningService,
     [
         (PlanWish(model="nobody-has-this"), ModelFileError),
         (PlanWish(n_ctx=-1), RequestError),
+        (PlanWish(n_ctx=63, is_full=True), RequestError),
         (PlanWish(kv_type="q9"), UsageError),
     ],
-    ids=["model", "context", "cache"],
+    ids=["model", "context", "too little context", "cache"],
 )
 async def test_what_cannot_be_planned_is_said(service: RunningService, wish: PlanWish, error: type[Exception]) -> None:
     async with ServiceClient(service.url) as client:
         with pytest.raises(error):
             await client.planner.plan(wish)
+
+
+@pytest.mark.parametrize("path", ["plan", "reload"])
+def test_what_was_asked_wrongly_is_no_failure_of_the_service(service: RunningService, path: str) -> None:
+    response = service.http.post(f"/api/localllm/{path}", json={"kv_type": "q9"})
+    assert (response.status_code, response.json()["error"]["kind"]) == (400, "UsageError")

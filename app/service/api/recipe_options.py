@@ -1,0 +1,62 @@
+"""What a request leaves out, as the recipe of its model has it: in every dialect's own words.
+
+Owns which field of a body is meant by which parameter. Knows nothing of where recipes are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from app.service.api.bodies import Body
+from app.service.api.sampling_body import SamplingBody
+from quantizer.errors import RequestError
+
+__all__ = ["NO_LIMITS", "OptionsBody", "completed", "options_of"]
+
+NO_LIMITS = (None, -1, -2)  # to the end of the answer, and to the end of the context
+_LIMITS = ("num_predict", "n_predict", "max_completion_tokens", "max_tokens", "max_output_tokens")
+_STOPS = ("stop_sequences", "stop")
+
+AnyBody = TypeVar("AnyBody", bound=Body)
+
+
+class OptionsBody(SamplingBody):
+    """What Ollama calls as llama-server does keeps its name; how a model is loaded is not a request's to say here."""
+
+    num_predict: int | None = None
+    num_keep: int | None = None
+
+
+def options_of(parameters: Mapping[str, Any]) -> OptionsBody:
+    """Return `parameters`, checked. Raises RequestError for values out of range or of another kind."""
+    try:
+        options = OptionsBody.model_validate(parameters)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise RequestError(f"The parameter {fault['loc'][0]}: {fault['msg']}.", "Correct it.") from None
+    options.sampling()
+    return options
+
+
+def completed(body: AnyBody, parameters: Mapping[str, Any]) -> AnyBody:
+    """Return `body` with `parameters` where it says nothing. Raises RequestError as `options_of` does."""
+    if not parameters:
+        return body
+    options = options_of(parameters)
+    told = {name: getattr(options, name) for name in SamplingBody.model_fields if name != "stop"}
+    told["num_keep"] = told["n_keep"] = options.num_keep
+    told |= _in_first(body, _STOPS, [*options.stop_strings()] or None)
+    told |= _in_first(body, _LIMITS, None if options.num_predict in NO_LIMITS else options.num_predict)
+    fields = type(body).model_fields
+    missing = {name: value for name, value in told.items() if name in fields and getattr(body, name) is None}
+    return body.model_copy(update={name: value for name, value in missing.items() if value is not None})
+
+
+def _in_first(body: Body, names: tuple[str, ...], value: Any) -> dict[str, Any]:
+    """Return `value` under the first of `names` that `body` has, nothing where the body has said it under any."""
+    own = [name for name in names if name in type(body).model_fields]
+    is_said = any(getattr(body, name) is not None for name in own)
+    return {own[0]: value} if own and not is_said else {}
