@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from quantizer.errors import UsageError
 
-__all__ = ["MEANINGS", "Meaning"]
+__all__ = ["MEANINGS", "Effect", "Meaning"]
 
 
 def _check_duration(text: str) -> None:
@@ -43,13 +44,20 @@ def _check_not_empty(text: str) -> None:
         raise UsageError("This cannot be empty.", "Reset it to get the default.")
 
 
+class Effect(Enum):
+    """When another value of a setting is obeyed; the text says it."""
+
+    AT_ONCE = "Takes effect at once"
+    AT_LOAD = "Takes effect when a model is loaded with it, else at the next start of app and service"
+    AT_START = "Takes effect at the next start of app and service"
+
+
 @dataclass(frozen=True, slots=True)
 class Meaning:
     """A setting in words. `choices` are all texts that it takes, empty where those are many; a number lies between
     `least` and `most`; `check` raises UserError for a text that would be refused later.
 
-    `is_live`: obeyed at once by the terminal app; all else takes effect at the next start of app and service.
-    `is_secret`: not to be shown.
+    `effect` tells when another value is obeyed. `is_secret`: not to be shown.
     """
 
     text: str
@@ -57,17 +65,19 @@ class Meaning:
     least: int = 0
     most: int = 2**31 - 1
     check: Callable[[str], None] | None = None
-    is_live: bool = False
+    effect: Effect = Effect.AT_START
     is_secret: bool = False
 
 
 MEANINGS: Mapping[str, Meaning] = {
     "model": Meaning("The default model: guide, a name in the library, or a path to a GGUF.", check=_check_not_empty),
-    "ctx": Meaning("Tokens of context; 0: chosen from the model and free memory."),
-    "kv_type": Meaning("What the KV cache stores: TYPE or K_TYPE,V_TYPE, such as q8_0.", check=_check_kv_types),
+    "ctx": Meaning("Tokens of context; 0: chosen from the model and free memory.", effect=Effect.AT_LOAD),
+    "kv_type": Meaning(
+        "What the KV cache stores: TYPE or K_TYPE,V_TYPE, such as q8_0.", check=_check_kv_types, effect=Effect.AT_LOAD
+    ),
     "context_shift": Meaning("Answers that fill the context go on, and forget the oldest tokens."),
     "threads": Meaning("Threads that compute; 0: as many as are fastest here."),
-    "parallel": Meaning("How many answers are made at once.", least=1),
+    "parallel": Meaning("How many answers are made at once.", least=1, effect=Effect.AT_LOAD),
     "keep_alive": Meaning(
         "How long an idle model stays that a request has loaded: 90s, 1h, -1 for good, 0 not.", check=_check_duration
     ),
@@ -94,9 +104,16 @@ MEANINGS: Mapping[str, Meaning] = {
     "origins": Meaning("Web pages that may use the service, such as http://localhost:3000, separated by commas."),
     "access_log": Meaning("A line on stderr for each request: route, status, time, model, tokens; never a prompt."),
     "connect": Meaning("The address of an engine elsewhere to chat with, instead of a service of this machine."),
-    "theme": Meaning("The colours of the terminal app; NO_COLOR in the environment takes them away.", is_live=True),
+    "jobs_at_exit": Meaning(
+        "What becomes of running jobs when the app is left; where its terminal is closed, ask means go-on.",
+        choices=("ask", "go-on", "stop"),
+        effect=Effect.AT_ONCE,
+    ),
+    "theme": Meaning(
+        "The colours of the terminal app; NO_COLOR in the environment takes them away.", effect=Effect.AT_ONCE
+    ),
     "keys": Meaning(
-        "Other keys for commands of the terminal app: COMMAND=KEY[,KEY], separated by spaces.", is_live=True
+        "Other keys for commands of the terminal app: COMMAND=KEY[,KEY], separated by spaces.", effect=Effect.AT_ONCE
     ),
     "data_dir": Meaning("The folder of models, chats and keys.", check=_check_not_empty),
     "cache_dir": Meaning("The folder of logs and of what can be made again.", check=_check_not_empty),

@@ -61,6 +61,7 @@ class Settings:
     origins: str = ""
     access_log: bool = False
     engine: str = "llama"
+    jobs_at_exit: str = "ask"
     theme: str = ""
     keys: Mapping[str, str] = field(default_factory=dict, hash=False)
     data_dir: Path = Path(platformdirs.user_data_dir("localllm", appauthor=False))

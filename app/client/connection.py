@@ -6,7 +6,8 @@ Owns HTTP. Knows nothing of what is asked.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -41,17 +42,15 @@ class Connection:
 
     async def call(self, method: str, path: str, body: object = None) -> Any:
         """Return the JSON that is answered."""
-        try:
+        with self._reaching():
             response = await self._http.request(method, path, json=body)
-        except httpx.TransportError as error:
-            raise _unreachable(self._base_url) from error
         if response.is_error:
             raise _reported(response.content)
         return response.json()
 
     async def events(self, method: str, path: str, body: object = None) -> AsyncIterator[dict[str, Any]]:
         """Yield the data of server-sent events until `[DONE]`. Raises ServiceError where they end without it."""
-        try:
+        with self._reaching():
             async with self._http.stream(method, path, json=body) as response:
                 if response.is_error:
                     raise _reported(await response.aread())
@@ -63,9 +62,17 @@ class Connection:
                         if event.keys() == {"error"}:
                             raise error_of(event["error"])
                         yield event
-        except httpx.TransportError as error:
-            raise _unreachable(self._base_url) from error
         raise ServiceError("The service ended the answer before it was complete.", _START_AGAIN)
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Explain that the service is not reached: it is gone, or this connection was closed by who lost it."""
+        try:
+            yield
+        except (httpx.TransportError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not self._http.is_closed:
+                raise
+            raise _unreachable(self._base_url) from error
 
 
 def error_of(data: dict[str, Any]) -> UserError:

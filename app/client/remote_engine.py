@@ -146,7 +146,9 @@ class RemoteEngine:
             raise ServiceError(
                 f"{self.base_url} is no address: {error}.", "Give one such as http://host:8000."
             ) from error
-        except httpx.TransportError as error:
+        except (httpx.TransportError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not self._http.is_closed:  # by who lost it: others may still ask
+                raise
             cause = f"No engine answers at {self.base_url}: {str(error) or type(error).__name__}."
             raise ServiceError(cause, "Check the address, and that it runs.") from error
 

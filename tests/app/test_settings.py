@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
-from app.settings import load_settings
+from app.settings import Origin, Settings, load_settings, origins_of, settings_file, variable_of
 from quantizer.errors import UsageError
 
 
@@ -19,6 +20,16 @@ def test_a_switch_that_is_neither_on_nor_off_is_refused(tmp_path: Path) -> None:
     environment = {"LOCALLLM_CONFIG": str(tmp_path / "none.toml"), "LOCALLLM_CONTEXT_SHIFT": "perhaps"}
     with pytest.raises(UsageError, match="context_shift"):
         load_settings({}, environment)
+
+
+def test_an_empty_variable_counts_as_not_given(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('draft = "small"\nthreads = 3\n')
+    environment = {variable_of(item.name): "" for item in fields(Settings)} | {"LOCALLLM_CONFIG": str(path)}
+    assert load_settings({}, environment) == replace(Settings(), draft="small", threads=3)
+    origins = origins_of({}, environment)
+    assert {name for name, origin in origins.items() if origin is not Origin.DEFAULT} == {"draft", "threads"}
+    assert settings_file({"LOCALLLM_CONFIG": ""}) == settings_file({})
 
 
 def test_a_list_comes_from_flags_from_the_file_and_from_the_environment_as_paths_do(tmp_path: Path) -> None:

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from app.client import RemoteEngine, ServiceClient
+from quantizer.errors import ServiceError
+
+
+async def test_a_connection_that_its_owner_closed_is_a_service_that_is_not_reached() -> None:
+    client = ServiceClient("http://127.0.0.1:11500", transport=httpx.MockTransport(lambda _: httpx.Response(200)))
+    async with client:
+        pass
+    with pytest.raises(ServiceError, match="11500"):
+        await client.jobs()
+    with pytest.raises(ServiceError, match="11500"):
+        async for _ in client.watch_jobs():
+            pass
+
+
+async def test_so_is_an_engine_elsewhere() -> None:
+    engine = RemoteEngine("http://far:8000", transport=httpx.MockTransport(lambda _: httpx.Response(200)))
+    async with engine:
+        pass
+    with pytest.raises(ServiceError, match="far:8000"):
+        await engine.status()
+
+
+async def test_a_mistake_of_ours_is_not_blamed_on_the_service() -> None:
+    def broken(_: httpx.Request) -> httpx.Response:
+        raise RuntimeError("a bug")
+
+    async with ServiceClient("http://127.0.0.1:11500", transport=httpx.MockTransport(broken)) as client:
+        with pytest.raises(RuntimeError, match="a bug"):
+            await client.jobs()
