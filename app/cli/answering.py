@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import sys
+import os
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import click
 
-from app.client import Completed, GenerationOptions, Message, ModelStatus, ServiceClient, TextDelta
+from app.cli.busy_line import BusyLine
+from app.client import Completed, GenerationOptions, Message, ModelStatus, RemoteEngine, ServiceClient, TextDelta
 from app.terminal import printable
 
-__all__ = ["Answer", "AnswerPrinter", "LoadingLine", "as_json", "ask", "stats_line"]
+__all__ = ["Answer", "AnswerPrinter", "LoadingLine", "as_json", "ask", "dimmed", "stats_line"]
 
-_LINE_WIDTH = 60
+
+class Piece(Protocol):
+    """What came of an answer: text, and what was thought."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def reasoning(self) -> str: ...
 
 
 @dataclass(slots=True)
@@ -36,7 +45,7 @@ class Answer:
 
 
 async def ask(
-    client: ServiceClient,
+    client: ServiceClient | RemoteEngine,
     model_id: str,
     messages: Sequence[Message],
     options: GenerationOptions,
@@ -53,16 +62,22 @@ async def ask(
                 answer.completed = event
 
 
+def dimmed(text: str) -> str:
+    """Return `text` as a terminal shows it paler; as it is where a person wants no colours or the terminal has none."""
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return text if is_plain else click.style(text, dim=True)
+
+
 class AnswerPrinter:
     """Prints one answer as it comes, and on stderr what is thought before it; the terminal obeys nothing in it."""
 
     def __init__(self) -> None:
         self._is_thinking = False
 
-    def __call__(self, delta: TextDelta) -> None:
+    def __call__(self, delta: Piece) -> None:
         if delta.reasoning:
             self._is_thinking = True
-            click.secho(printable(delta.reasoning), dim=True, nl=False, err=True)
+            click.echo(dimmed(printable(delta.reasoning)), nl=False, err=True)
         if delta.text:
             if self._is_thinking:
                 self._is_thinking = False
@@ -113,20 +128,19 @@ class LoadingLine:
     """Shows on stderr how far a model is loaded, where that is a terminal; says each notice once, wherever it goes."""
 
     def __init__(self) -> None:
-        self._stream = sys.stderr
-        self._is_terminal = self._stream.isatty()
+        self._line = BusyLine()
         self._told: set[str] = set()
-        self._is_shown = False
 
     def show(self, status: ModelStatus) -> None:
-        if status.state == "loading" and self._is_terminal:
-            line = printable(f"Loading {status.id}: {status.progress:.0%}")[:_LINE_WIDTH]
-            click.echo(f"\r{line:<{_LINE_WIDTH}}", nl=False, err=True)
-            self._is_shown = True
-        elif self._is_shown:
-            click.echo(f"\r{'':<{_LINE_WIDTH}}\r", nl=False, err=True)
-            self._is_shown = False
-        for notice in status.notices:
-            if notice not in self._told and status.state != "loading":
+        if status.state == "loading":
+            self._line.put(f"Loading {status.id}: {status.progress:.0%}")
+        else:
+            self._line.clear()
+            self.tell(status.notices)
+
+    def tell(self, notices: Sequence[str]) -> None:
+        """Say those that were not said yet."""
+        for notice in notices:
+            if notice not in self._told:
                 self._told.add(notice)
                 click.echo(printable(notice), err=True)

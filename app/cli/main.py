@@ -21,6 +21,7 @@ from app.terminal import printable
 from quantizer.errors import UsageError, UserError
 
 if TYPE_CHECKING:
+    from app.cli.face import Face
     from app.cli.job_events import JobEvents
 
 __all__ = ["main"]
@@ -37,6 +38,7 @@ class _Verb:
 
 
 _VERBS = {
+    "chat": _Verb("app.cli.chat:chat", "Chat, in the full screen or in the scrollback of the terminal."),
     "run": _Verb("app.cli.run:run", "Ask a model, once or in a conversation."),
     "chats": _Verb("app.cli.chats:chats", "List, search, export and import conversations."),
     "serve": _Verb("app.cli.serve:serve", "Answer editors and programs on this machine."),
@@ -96,19 +98,20 @@ def _cli() -> None:
     """Chat with language models on your own machine. Without a command: the terminal app."""
 
 
-def main(args: Sequence[str] | None = None, events: JobEvents | None = None) -> NoReturn:
+def main(args: Sequence[str] | None = None, events: JobEvents | None = None, face: Face | None = None) -> NoReturn:
     """Run the command line `args` (the process's own when None) and exit: 0 done, 1 failed, 2 wrong use.
 
-    With `events` it is a job: they hear how far it is and how it failed.
+    With `events` it is a job: they hear how far it is and how it failed. With a `face` it is a person's: that shows
+    conversations.
     """
-    sys.exit(_status(args, events))
+    sys.exit(_status(args, events, face))
 
 
-def _status(args: Sequence[str] | None, events: JobEvents | None) -> int:
+def _status(args: Sequence[str] | None, events: JobEvents | None, face: Face | None) -> int:
     words = list(args) if args is not None else None
     try:
         # click returns the status of what left early, and what the verb returned where none did: nothing
-        left = _cli.main(args=words, prog_name="localllm", standalone_mode=False, obj=events)
+        left = _cli.main(args=words, prog_name="localllm", standalone_mode=False, obj=events or face)
         sys.stdout.flush()
     except click.ClickException as error:
         error.show()

@@ -1,10 +1,9 @@
-"""`localllm run`: a question and its answer, or a conversation line by line."""
+"""`localllm run`: a question and its answer, or a conversation of which nothing is kept."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import math
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,15 +11,17 @@ from dataclasses import dataclass
 
 import click
 
+from app.chat.chat import ChatSettings
+from app.chat.sampler import checked
 from app.cli.answering import Answer, AnswerPrinter, LoadingLine, as_json, ask, stats_line
+from app.cli.asking_options import asked_settings, asking_options
 from app.cli.completions import complete_model
-from app.cli.consent import agrees, with_consent
+from app.cli.consent import agrees
+from app.cli.face import Talk, present_face
 from app.cli.prompts import combined, piped_text
-from app.cli.repl import Repl
-from app.cli.rpc_option import rpc_option
-from app.client import GenerationOptions, Message, ServiceClient
-from app.launcher import load_model, open_service
-from app.settings import Settings, load_settings
+from app.client import GenerationOptions, Message, RemoteEngine, ServiceClient
+from app.launcher import load_model, open_engine
+from app.settings import Settings
 from quantizer.errors import UsageError
 
 __all__ = ["run"]
@@ -37,32 +38,12 @@ class _Job:
     as_json: bool
 
 
-def _finite(_context: click.Context, _parameter: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not math.isfinite(value):
-        raise click.BadParameter(f"{value} is no temperature.")
-    return value
-
-
 @click.command(epilog="Example: localllm run guide 'How do I quantize a model?'")
 @click.argument("model", required=False, shell_complete=complete_model)
 @click.argument("prompt", required=False)
 @click.option("-m", "--model", "model_option", help="The same as MODEL.", shell_complete=complete_model)
 @click.option("-p", "--prompt", "prompt_option", help="The same as PROMPT, for asking the default model.")
-@click.option("--system", help="System prompt.")
-@click.option("--max-tokens", type=click.IntRange(min=1), help="Longest answer, in tokens.")
-@click.option(
-    "--temp", "temperature", type=float, callback=_finite, help="Temperature; 0 always takes the likeliest token."
-)
-@click.option("--seed", type=int, help="The same seed and question give the same answer.")
-@click.option("--ctx", type=click.IntRange(min=0), help="Tokens of context; 0 lets localllm choose.")
-@click.option("--kv-type", help="What the KV cache stores, TYPE or K_TYPE,V_TYPE: f16, q8_0, q4_0 ...  [default: f16]")
-@rpc_option
-@click.option("--gpu/--no-gpu", default=None, help="Whether GPUs are used.  [default: --gpu]")
-@click.option("--yes", "is_agreed", is_flag=True, help="Load the model even where it fits only in part, or not at all.")
-@click.option("--threads", type=click.IntRange(min=0), help="CPU threads; 0 lets localllm choose.")
-@click.option("--host", help="Where a service may run already.  [default: 127.0.0.1]")
-@click.option("--port", type=click.IntRange(0, 65535), help="Its port.  [default: 11500]")
-@click.option("--stats", is_flag=True, help="Print times and rates to stderr.")
+@asking_options
 @click.option("--json", "wants_json", is_flag=True, help="Print one JSON object when the answer is whole.")
 def run(
     model: str | None,
@@ -81,22 +62,23 @@ def run(
     """Ask MODEL (guide, a path to a GGUF, or a name in the library) and print its answer.
 
     The first argument is always the model. Text piped in follows PROMPT, or is the prompt. With neither, a conversation
-    begins at the terminal.
+    begins at the terminal, of which nothing is kept; `localllm chat --inline` keeps it.
     """
     chosen = _one_of(model, model_option, "MODEL")
     _refuse_prompt_as_model(chosen, prompt or prompt_option)
     job = _Job(
-        settings=with_consent(load_settings({"model": chosen, **flags}), is_agreed=is_agreed, may_ask=True),
+        settings=asked_settings(chosen, flags, is_agreed=is_agreed),
         options=GenerationOptions(max_tokens=max_tokens, temperature=temperature, seed=seed),
         system=system,
         shows_stats=stats,
         as_json=wants_json,
     )
+    face = present_face()
     question = combined(_one_of(prompt, prompt_option, "PROMPT"), piped_text())
     if question:
         asyncio.run(_answer_once(job, question))
-    elif sys.stdin is not None and sys.stdin.isatty() and not wants_json:
-        _converse(job)
+    elif sys.stdin is not None and sys.stdin.isatty() and not wants_json and face:
+        face.talk(_talk(job))
     else:
         raise UsageError("There is no prompt.", "Give one with -p, or pipe text in.")
 
@@ -115,24 +97,20 @@ async def _answer_once(job: _Job, question: str) -> None:
         click.echo(stats_line(answer.completed), err=True)
 
 
-def _converse(job: _Job) -> None:
-    with asyncio.Runner() as runner:
-        opening = _loaded_model(job)
-        client, model_id = runner.run(opening.__aenter__())
-        try:
-            Repl(runner, client, model_id, job.options, system=job.system, shows_stats=job.shows_stats).run()
-        finally:
-            runner.run(opening.__aexit__(None, None, None))
+def _talk(job: _Job) -> Talk:
+    given = {name: getattr(job.options, name) for name in ("max_tokens", "temperature", "seed")}
+    chat = ChatSettings(system=job.system or "", options=checked(given))
+    return Talk(settings=job.settings, chat=chat, shows_stats=job.shows_stats)
 
 
 @asynccontextmanager
-async def _loaded_model(job: _Job) -> AsyncIterator[tuple[ServiceClient, str]]:
+async def _loaded_model(job: _Job) -> AsyncIterator[tuple[ServiceClient | RemoteEngine, str]]:
     """Give a client and the id of the model, which is ready."""
-    async with open_service(job.settings) as client:
+    async with open_engine(job.settings) as client:
         status = await load_model(
             client, job.settings.model, LoadingLine().show, when_unfit=job.settings.when_unfit, agrees=agrees
         )
-        if job.settings.ctx not in (0, status.n_ctx):
+        if status.n_ctx and job.settings.ctx not in (0, status.n_ctx):
             note = f"Note: {status.id} is loaded with {status.n_ctx} tokens of context, not {job.settings.ctx}."
             click.echo(note, err=True)
         yield client, status.id

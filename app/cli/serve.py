@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from functools import partial
 
 import click
@@ -99,5 +100,5 @@ def _announce_to_owner(url: str, model_id: str, ports: tuple[int, ...]) -> None:
     _tell_owner({"url": url, "model": model_id, "also": ports})
 
 
-def _tell_owner(line: dict[str, object]) -> None:
+def _tell_owner(line: Mapping[str, object]) -> None:
     click.echo(json.dumps(line))

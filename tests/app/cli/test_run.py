@@ -103,6 +103,14 @@ def test_what_cannot_be_done_is_a_sentence_on_stderr(
     assert words in done.stderr
 
 
+def test_an_engine_elsewhere_answers_too(run: Run, service: RunningService) -> None:
+    answer = json.loads(run("-p", "hello", "--max-tokens", "3", "--connect", service.url, "--json").stdout)
+    assert (answer["model"], answer["usage"]["completion_tokens"]) == ("tiny", 3)
+    gone = run("-p", "hello", "--connect", "http://127.0.0.1:9")
+    assert (gone.status, gone.stdout) == (1, "")
+    assert "No engine answers" in gone.stderr
+
+
 def test_with_no_service_it_starts_one_and_runs_no_folder_named_app_that_lies_here(
     environment: Mapping[str, str], tmp_path: Path
 ) -> None:

@@ -1,0 +1,234 @@
+"""A chat in the scrollback, over a scripted service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.chat.chat import ChatSettings
+from app.chat.message import Message, State
+from app.chat.presets import Presets
+from app.chat.store import ChatStore
+from app.client import GenerationOptions
+from app.client_fake import COMPLETED, ScriptedClient, ScriptedReply
+from quantizer.errors import EngineError
+from tui.connection import Connection
+from tui.inline.chat import InlineChat
+from tui.inline.scrollback import Scrollback
+from tui.keeper import Keeper, Unkept
+from tui.kept_chat import KeptChat
+from tui.session import ChatSession
+
+Opened = Callable[..., AbstractAsyncContextManager[InlineChat]]
+
+
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Opened:
+    """Open a chat with the given scripted client, kept in the test's folder unless `is_kept` is False."""
+
+    @asynccontextmanager
+    async def opened(
+        client: ScriptedClient, *, is_kept: bool = True, shows_stats: bool = False
+    ) -> AsyncIterator[InlineChat]:
+        async with KeptChat(tmp_path) as kept, Connection(client.opened, "guide") as connection:
+            keeper: Keeper = kept if is_kept else Unkept()
+            session = ChatSession(connection, keeper, lambda: 0.0, lambda: None)
+            chat = InlineChat(session, Presets(tmp_path), Scrollback(), is_kept=is_kept, shows_stats=shows_stats)
+            await connection.client()
+            yield chat
+            await chat.close()
+
+    return opened
+
+
+def _kept(data_dir: Path) -> list[Message]:
+    with ChatStore(data_dir) as store:
+        chat = store.chats.latest()
+        return list(store.messages.of(chat.id)) if chat else []
+
+
+async def test_an_answer_is_printed_and_kept(opened, tmp_path, capsys):
+    async with opened(ScriptedClient(ScriptedReply(deltas=("Hel", "lo.")))) as chat:
+        await chat.submit("Who are you?")
+    assert capsys.readouterr() == ("Hello.\n", "")
+    assert [(message.role, message.content) for message in _kept(tmp_path)] == [
+        ("user", "Who are you?"),
+        ("assistant", "Hello."),
+    ]
+
+
+async def test_without_keeping_nothing_reaches_the_disk_and_the_conversation_goes_on(opened, tmp_path):
+    client = ScriptedClient()
+    async with opened(client, is_kept=False) as chat:
+        await chat.submit("one")
+        await chat.submit("two")
+    assert [message.content for message in client.requests[1]] == ["one", "Hello.", "two"]
+    assert not (tmp_path / "chats.db").exists()
+
+
+async def test_what_a_chat_costs_is_told_where_that_is_wanted(opened, capsys):
+    async with opened(ScriptedClient(), shows_stats=True) as chat:
+        await chat.submit("hi")
+    assert "48.0 tok/s" in capsys.readouterr().err
+
+
+async def test_nothing_a_model_writes_is_obeyed_by_the_terminal(opened, capsys):
+    hostile = ("a\x1b", "]52;c;evil\x07", "\x9b31mb\u202e\r")
+    async with opened(ScriptedClient(ScriptedReply(thoughts=hostile, deltas=hostile))) as chat:
+        await chat.submit("hi")
+    told = capsys.readouterr()
+    assert told.out == "a]52;c;evil31mb\n"
+    assert "\x1b]" not in told.err
+    assert "\x07" not in told.err
+
+
+async def test_a_stopped_answer_says_so_and_keeps_what_came(opened, tmp_path, capsys):
+    half = ScriptedReply(deltas=("Half", " never"), pause_after=1)
+    client = ScriptedClient(half, ScriptedReply(deltas=(" a loaf",)))
+    async with opened(client) as chat:
+        answering = asyncio.create_task(chat.submit("go"))
+        while "Half" not in capsys.readouterr().out:  # noqa: ASYNC110 - what is printed tells nobody
+            await asyncio.sleep(0.01)
+        answering.cancel()
+        await asyncio.wait({answering})
+        assert "[stopped]" in capsys.readouterr().err
+        assert [(message.content, message.state) for message in _kept(tmp_path)][1:] == [("Half", State.PARTIAL)]
+        await chat.submit("/continue")
+        assert capsys.readouterr().out == " a loaf\n"
+    assert [message.content for message in _kept(tmp_path)][1:] == ["Half a loaf"]
+    assert client.n_aborted == 1
+
+
+async def test_an_answer_that_was_cut_is_written_on(opened, capsys):
+    cut = replace(COMPLETED, finish_reason="length")
+    client = ScriptedClient(ScriptedReply(deltas=("One, ",), ending=cut), ScriptedReply(deltas=("two.",)))
+    async with opened(client) as chat:
+        await chat.submit("count")
+        assert "/continue writes on" in capsys.readouterr().err
+        await chat.submit("/continue")
+        assert capsys.readouterr().out == "two.\n"
+        await chat.submit("/continue")
+        assert "no answer that was stopped" in capsys.readouterr().err
+    assert [message.content for message in client.requests[1]] == ["count", "One, "]
+
+
+async def test_a_failure_is_a_sentence_and_retry_asks_again(opened, capsys):
+    failed = ScriptedReply(deltas=("Hal",), ending=EngineError("The engine died.", "Try again."))
+    client = ScriptedClient(failed, ScriptedReply(deltas=("Hello.",)))
+    async with opened(client) as chat:
+        await chat.submit("hi")
+        assert capsys.readouterr() == ("Hal\n", "Error: The engine died. Try again.\n")
+        await chat.submit("/retry")
+        assert capsys.readouterr().out == "Hello.\n"
+        assert chat.error is None
+    assert client.requests[0] == client.requests[1]
+
+
+async def test_a_question_in_other_words_stands_beside_the_former(opened, tmp_path, capsys):
+    client = ScriptedClient()
+    async with opened(client) as chat:
+        await chat.submit("/edit")
+        assert "no question" in capsys.readouterr().err
+        await chat.submit("soup?")
+        await chat.submit("/edit")
+        assert chat.edited is not None
+        assert chat.edited.content == "soup?"
+        await chat.submit("bread?")
+    assert [message.content for message in client.requests[1]] == ["bread?"]
+    questions = [message for message in _kept(tmp_path) if message.role == "user"]
+    assert [message.parent_id for message in questions] == [None, None]
+
+
+async def test_thoughts_are_paler_and_can_be_one_line(opened, capsys, monkeypatch):
+    thinking = ScriptedReply(thoughts=("Hm, ", "so."), deltas=("Yes.",))
+    async with opened(ScriptedClient(thinking)) as chat:
+        await chat.submit("so?")
+        assert capsys.readouterr() == ("Yes.\n", "Hm, so.\n\n")  # no terminal: no colours
+        await chat.submit("/thoughts")
+        capsys.readouterr()
+        await chat.submit("so?")
+        assert capsys.readouterr() == ("Yes.\n", "▸ thought for 0.0 s, 2 tokens\n")
+        await chat.submit("/thoughts")
+        assert capsys.readouterr().err == "Thoughts are shown from now on.\nHm, so.\n"
+
+
+async def test_system_prompt_and_options_go_with_the_next_question(opened, tmp_path, capsys):
+    client = ScriptedClient()
+    async with opened(client) as chat:
+        await chat.open(None, is_new=False, answered=ChatSettings("Be kind.", {"top_k": 40}))
+        await chat.submit("/options temperature=0")
+        await chat.submit("/options warmth=1")
+        assert "warmth=1 sets no option." in capsys.readouterr().err
+        await chat.submit("hi")
+        await chat.submit("/new")
+        await chat.submit("/system Be brief.")
+        await chat.submit("ho")
+    assert client.options[0] == GenerationOptions(temperature=0.0, top_k=40)
+    assert [message.content for message in client.requests[0]] == ["Be kind.", "hi"]
+    assert [message.content for message in client.requests[1]] == ["Be brief.", "ho"]
+    with ChatStore(tmp_path) as store:
+        assert [chat.settings.system for chat in store.chats.page()] == ["Be brief.", "Be kind."]
+
+
+async def test_a_preset_is_used_and_presets_are_listed(opened, tmp_path, capsys):
+    Presets(tmp_path).save("short", ChatSettings("", {"max_tokens": 9}))
+    client = ScriptedClient()
+    async with opened(client) as chat:
+        await chat.submit("/preset")
+        assert "short: max_tokens 9" in capsys.readouterr().err
+        await chat.submit("/preset long")
+        assert "There is no preset long." in capsys.readouterr().err
+        await chat.submit("/preset short")
+        await chat.submit("hi")
+    assert client.options == [GenerationOptions(max_tokens=9)]
+
+
+async def test_the_last_chat_is_gone_on_with_as_the_command_line_says(opened, tmp_path):
+    async with opened(ScriptedClient()) as chat:
+        await chat.open(None, is_new=False, answered=ChatSettings("Be kind.", {"top_k": 40, "seed": 1}))
+        await chat.submit("one")
+    client = ScriptedClient()
+    async with opened(client) as chat:
+        await chat.open(None, is_new=False, answered=ChatSettings("", {"seed": 2}))
+        await chat.submit("two")
+    assert [message.content for message in client.requests[0]] == ["Be kind.", "one", "Hello.", "two"]
+    assert client.options == [GenerationOptions(top_k=40, seed=2)]
+    async with opened(client) as chat:
+        await chat.open(None, is_new=True, answered=ChatSettings())
+        await chat.submit("three")
+    assert [message.content for message in client.requests[1]] == ["three"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("/frobnicate", "There is no command /frobnicate"),
+        ("/models", "needs the full screen"),
+        ("/retry", "Nothing was asked yet."),
+        ("/copy", "no answer to copy"),
+        ("/system", "No system prompt is set."),
+        ("/help", "/continue"),
+    ],
+)
+async def test_what_cannot_be_done_is_said(opened, capsys, text, told):
+    client = ScriptedClient()
+    async with opened(client) as chat:
+        await chat.submit(text)
+    assert told in capsys.readouterr().err
+    assert client.requests == []
+
+
+async def test_quit_leaves(opened):
+    async with opened(ScriptedClient()) as chat:
+        await chat.submit("/quit")
+        assert chat.is_leaving

@@ -1,0 +1,235 @@
+"""A chat in the scrollback: what is entered becomes a question or a command, and what comes of it is printed.
+
+Owns what the commands do where there is no screen. What is said and how an answer runs lives in `tui.session`; who
+types is read elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
+from inspect import isawaitable
+from typing import Any
+
+from app.chat.chat import ChatSettings
+from app.chat.message import Message, Utterance
+from app.chat.presets import Presets
+from app.chat.sampler import changed
+from app.cli.answering import stats_line
+from quantizer.errors import UserError
+from tui.conversation import Ending
+from tui.inline.scrollback import Scrollback
+from tui.inline.words import help_text, is_of_the_app, told_to
+from tui.session import ChatSession
+from tui.settings_words import presets_text, settings_line
+
+__all__ = ["InlineChat"]
+
+_SHOWN_AFTER_S = 0.3  # what is told of waiting would only flicker before
+_EVERY_S = 0.2
+_ENDINGS = {Ending.STOPPED: "stopped", Ending.CUT: "cut at the limit of tokens: /continue writes on"}
+
+
+class InlineChat:
+    """Fulfils what `tui.inline.words.COMMANDS` need of `ChatActions` and `AppActions`. Cancelling what it does stops
+    the answer.
+
+    `edited` is the question that the next one stands beside; `is_leaving` is set by /quit.
+    """
+
+    def __init__(
+        self, session: ChatSession, presets: Presets, scrollback: Scrollback, *, is_kept: bool, shows_stats: bool
+    ) -> None:
+        self.edited: Message | None = None
+        self.is_leaving = False
+        self._session = session
+        self._presets = presets
+        self._scrollback = scrollback
+        self._is_kept = is_kept
+        self._shows_stats = shows_stats
+        self._titling: asyncio.Task[None] | None = None
+
+    @property
+    def error(self) -> UserError | None:
+        """What ended the last answer where that failed; it is printed."""
+        entries = self._session.conversation.entries()
+        return entries[-1].error if entries else None
+
+    @property
+    def branch(self) -> Sequence[Message]:
+        """What was said."""
+        return self._session.conversation.branch
+
+    async def open(self, chat_id: int | None, *, is_new: bool, answered: ChatSettings) -> None:
+        """Go on with a chat, as `ChatSession.reopen`, or begin one that `is_new`; from now on it is answered as
+        `answered` says, where that says anything. Raises StorageError, UnknownChatError."""
+        if not is_new:
+            await self._session.reopen(chat_id)
+        conversation = self._session.conversation
+        conversation.settings = ChatSettings(
+            system=answered.system or conversation.settings.system,
+            options={**conversation.settings.options, **answered.options},
+        )
+
+    async def submit(self, text: str) -> None:
+        """Do what a command says, or ask a question."""
+        line = told_to(text)
+        if line is None:
+            await self.ask(text)
+            return
+        command, word, argument = line
+        if command is not None:
+            outcome = command.run(self, argument)
+            if isawaitable(outcome):
+                await outcome
+        elif is_of_the_app(word):
+            self._scrollback.say(f"/{word} needs the full screen: localllm chat. /help lists what can be said here.")
+        else:
+            self._scrollback.say(f"There is no command /{word}: /help lists them.")
+
+    async def ask(self, question: str) -> None:
+        """Ask, and print the answer as it comes."""
+        said = Utterance(role="user", content=question)
+        edited, self.edited = self.edited, None
+        if edited is None:
+            await self._answer(self._session.ask(said, self._scrollback))
+        else:
+            await self._answer(self._session.ask_instead(edited.id, said, self._scrollback))
+
+    async def wait_for(self, work: Coroutine[Any, Any, object]) -> None:
+        """Await `work`, and tell in the last row how far that is while nothing comes of it."""
+        telling = asyncio.create_task(self._tell_progress())
+        try:
+            await work
+        finally:
+            telling.cancel()
+            self._scrollback.busy.clear()
+
+    async def close(self) -> None:
+        """Leave off what nobody waits for."""
+        if self._titling is not None:
+            self._titling.cancel()
+            await asyncio.wait({self._titling})
+
+    # Commands, see `tui.inline.words.COMMANDS`
+
+    async def answer_again(self) -> None:
+        """Answer the last question again."""
+        if self._session.conversation.leaf_id is None:
+            self._scrollback.say("Nothing was asked yet.")
+        else:
+            await self._answer(self._session.answer_again(self._scrollback))
+
+    async def go_on(self) -> None:
+        """Write the last answer on, where it was stopped or cut."""
+        answer = self._session.continuable()
+        if answer is None:
+            self._scrollback.say("There is no answer that was stopped or cut.")
+        else:
+            await self._answer(self._session.go_on(answer, self._scrollback))
+
+    def edit(self) -> None:
+        """Have the last question put in other words."""
+        leaf_id = self._session.conversation.leaf_id
+        self.edited = None if leaf_id is None else self._session.conversation.question_of(leaf_id)
+        if self.edited is None:
+            self._scrollback.say("There is no question to edit yet.")
+        else:
+            self._scrollback.say("Other words for this question; Ctrl+C leaves it as it was.")
+
+    async def new_chat(self) -> None:
+        """Start an empty chat that is answered as this one."""
+        settings = self._session.conversation.settings
+        self._session.start_over()
+        self._session.conversation.settings = settings
+        self._scrollback.say("A new chat." if self._is_kept else "Forgotten.")
+
+    async def set_system_prompt(self, text: str) -> None:
+        """Set the system prompt of this chat, or show it."""
+        conversation = self._session.conversation
+        conversation.settings = replace(conversation.settings, system=text or conversation.settings.system)
+        system = conversation.settings.system
+        self._scrollback.say(f"System prompt: {system}" if system else "No system prompt is set.")
+
+    async def edit_options(self, text: str) -> None:
+        """Set the sampler's options as `text` says, or show them."""
+        conversation = self._session.conversation
+        try:
+            options = changed(conversation.settings.options, text)
+        except UserError as error:
+            self._scrollback.say(str(error))
+            return
+        conversation.settings = replace(conversation.settings, options=options)
+        self._scrollback.say(settings_line(conversation.settings))
+
+    async def use_preset(self, name: str) -> None:
+        """Answer as a preset says from now on, or list the presets."""
+        conversation = self._session.conversation
+        try:
+            if not name:
+                self._scrollback.say(presets_text(await asyncio.to_thread(self._presets.all)))
+                return
+            preset = await asyncio.to_thread(self._presets.get, name)
+        except UserError as error:
+            self._scrollback.say(str(error))
+            return
+        conversation.settings = replace(preset, system=preset.system or conversation.settings.system)
+        self._scrollback.say(f"{name}: {settings_line(conversation.settings)}")
+
+    def toggle_thoughts(self) -> None:
+        """Fold thoughts from now on, or show them again, those of the last answer too."""
+        folds = self._scrollback.folds_thoughts = not self._scrollback.folds_thoughts
+        self._scrollback.say("Thoughts are one line from now on." if folds else "Thoughts are shown from now on.")
+        reasoning = self.branch[-1].reasoning if self.branch else ""
+        if reasoning and not folds:
+            self._scrollback.unfold(reasoning)
+
+    def copy_answer(self) -> None:
+        """Put the last answer on the clipboard."""
+        text = self._session.conversation.last_answer
+        if not text:
+            self._scrollback.say("There is no answer to copy yet.")
+        elif self._scrollback.copy(text):
+            self._scrollback.say(f"Copied {len(text)} characters.")
+        else:
+            self._scrollback.say("This terminal has no clipboard to reach.")
+
+    def show_help(self) -> None:
+        """Tell what can be said and pressed here."""
+        self._scrollback.say(help_text(is_kept=self._is_kept))
+
+    def leave(self) -> None:
+        """End the chat."""
+        self.is_leaving = True
+
+    # How
+
+    async def _answer(self, answering: Coroutine[Any, Any, object]) -> None:
+        await self.close()  # a title can wait, a person cannot
+        self._scrollback.begin()
+        try:
+            await self.wait_for(answering)
+        except asyncio.CancelledError:
+            self._scrollback.end(_ENDINGS[Ending.STOPPED])
+            raise
+        entry = self._session.conversation.entries()[-1]
+        self._scrollback.end(_ENDINGS.get(entry.ending, ""))
+        if entry.error is None:
+            self._note_answer()
+        else:
+            self._scrollback.say(f"Error: {entry.error}")
+
+    def _note_answer(self) -> None:
+        """Tell what the answer cost, and let the model find a title for the chat while a person reads."""
+        cost = self._session.status.last
+        if self._shows_stats and cost is not None:
+            self._scrollback.say(stats_line(cost))
+        if self._is_kept:
+            self._titling = asyncio.create_task(self._session.entitle())
+
+    async def _tell_progress(self) -> None:
+        await asyncio.sleep(_SHOWN_AFTER_S)
+        while not self._scrollback.has_begun:
+            self._scrollback.busy.put(self._session.status.text())
+            await asyncio.sleep(_EVERY_S)

@@ -1,0 +1,95 @@
+"""Where a person types in the scrollback: a line that can be edited, several lines, and what was asked before.
+
+Owns what the terminal's line editor is told. Windows has an editor of its own, which needs nothing of it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from io import TextIOWrapper
+from types import ModuleType
+
+from app.cli.prompts import multiline
+from app.terminal import printable
+from tui.inline.pasting import is_more_waiting
+
+__all__ = ["CONTINUATION", "PROMPT", "LinePrompt"]
+
+PROMPT = ">>> "
+CONTINUATION = "... "
+
+_COMPLETES_GNU = "tab: complete"
+_COMPLETES_EDITLINE = "bind ^I rl_complete"  # macOS' editor, and that of Python as uv installs it
+_MARKS_PASTES = "set enable-bracketed-paste on"  # GNU's alone: a paste is one text then
+
+
+class LinePrompt:
+    """Reads questions; `words` are completed after a slash."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self._offers = tuple(f"/{word} " for word in words)
+        self._editor = _line_editor()
+        self._must_join = False
+        if isinstance(sys.stdin, TextIOWrapper):
+            sys.stdin.reconfigure(errors="replace")  # a paste may be no UTF-8: better a mark than the end
+        if self._editor is not None:
+            self._set_up(self._editor)
+
+    def remember(self, questions: Sequence[str]) -> None:
+        """Let `questions` be recalled, the latest last."""
+        if self._editor is not None:
+            for question in questions:
+                self._editor.add_history(printable(question))
+
+    def read(self, begun: str = "") -> str:
+        """Return what a person enters, without anything that a terminal would obey; `begun` is there to be edited.
+
+        Three quotes begin a text of several lines and end it. Raises EOFError for Ctrl-D, KeyboardInterrupt for Ctrl-C.
+        """
+        first = self._pasted_or_typed(begun)
+        text = printable(multiline(first, lambda: input(CONTINUATION)))
+        if text.strip():
+            self.remember([text])
+        return text
+
+    def _set_up(self, editor: ModuleType) -> None:
+        is_gnu = "libedit" not in (editor.__doc__ or "")
+        editor.parse_and_bind(_COMPLETES_GNU if is_gnu else _COMPLETES_EDITLINE)
+        editor.set_auto_history(False)  # a text of several lines is one entry
+        editor.set_completer_delims(" \t\n")
+        editor.set_completer(self._complete)
+        marks_pastes = is_gnu and os.environ.get("TERM") != "dumb"
+        if marks_pastes:
+            editor.parse_and_bind(_MARKS_PASTES)
+        self._must_join = not marks_pastes and sys.stdout.isatty()
+
+    def _pasted_or_typed(self, begun: str) -> str:
+        lines = [self._line(begun)]
+        while self._must_join and is_more_waiting():
+            lines.append(input(CONTINUATION))
+        return "\n".join(lines)
+
+    def _line(self, begun: str) -> str:
+        editor = self._editor
+        if editor is None or not begun:
+            return input(PROMPT)
+        editor.set_startup_hook(lambda: editor.insert_text(printable(begun)))
+        try:
+            return input(PROMPT)
+        finally:
+            editor.set_startup_hook(None)
+
+    def _complete(self, begun: str, index: int) -> str | None:
+        is_first_word = self._editor is not None and self._editor.get_begidx() == 0
+        fitting = [offer for offer in self._offers if begun and is_first_word and offer.startswith(begun)]
+        return fitting[index] if index < len(fitting) else None
+
+
+def _line_editor() -> ModuleType | None:
+    try:
+        import readline
+    except ImportError:
+        return None
+    return readline

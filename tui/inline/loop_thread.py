@@ -1,0 +1,107 @@
+"""An event loop in a thread of its own: what is under way goes on while a person types.
+
+Owns the thread, and what Ctrl-C does to who waits for the loop. What runs on it, it does not know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+__all__ = ["LoopThread"]
+
+_Result = TypeVar("_Result")
+
+_HEARING_S = 0.2  # on Windows who waits for a lock hears of Ctrl-C only in between
+
+
+class LoopThread:
+    """A context manager, for the thread that makes it. Leaving it cancels what still runs, and waits for that."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        # a daemon: whatever hangs in it, a second Ctrl-C ends the process
+        self._thread = threading.Thread(target=self._loop.run_forever, name="loop", daemon=True)
+
+    def __enter__(self) -> LoopThread:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.run(_cancel_others())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+    def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """Do `work` on the loop and return its result. What is raised here meanwhile, such as KeyboardInterrupt,
+        cancels it, and is raised again once it has ended: what it cleans up is done by then."""
+        running = _Running(work)
+        try:
+            self._loop.call_soon_threadsafe(running.begin)
+            running.wait()
+        except BaseException:
+            self._loop.call_soon_threadsafe(running.stop)
+            running.wait()
+            raise
+        return running.result()
+
+    @contextmanager
+    def within(self, manager: AbstractAsyncContextManager[_Result]) -> Iterator[_Result]:
+        """Enter `manager` on the loop for as long as this lasts."""
+        entered = self.run(_entered(manager))
+        try:
+            yield entered
+        finally:
+            self.run(_left(manager))
+
+
+class _Running(Generic[_Result]):
+    """Work from the moment it is handed to the loop; `begin` and `stop` are for the loop's thread."""
+
+    def __init__(self, work: Coroutine[Any, Any, _Result]) -> None:
+        self._work = work
+        self._task: asyncio.Task[_Result] | None = None
+        self._has_ended = threading.Event()
+
+    def begin(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._work)
+        self._task.add_done_callback(lambda _: self._has_ended.set())
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        else:  # interrupted before it was handed over
+            self._work.close()
+            self._has_ended.set()
+
+    def wait(self) -> None:
+        while not self._has_ended.wait(_HEARING_S):
+            pass
+
+    def result(self) -> _Result:
+        assert self._task is not None
+        return self._task.result()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+async def _entered(manager: AbstractAsyncContextManager[_Result]) -> _Result:
+    return await manager.__aenter__()
+
+
+async def _left(manager: AbstractAsyncContextManager[_Result]) -> None:
+    await manager.__aexit__(None, None, None)

@@ -1,0 +1,102 @@
+"""The terminal that a chat scrolls by on: what is printed of it, each text once.
+
+Owns stdout, which has answers, and stderr, which has the rest. Knows nothing of where answers come from.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import click
+
+from app.chat.message import Message, Scalar, Utterance
+from app.cli.answering import AnswerPrinter, dimmed
+from app.cli.busy_line import BusyLine
+from app.terminal import printable
+from tui.conversation import Entry
+from tui.inline.line_prompt import CONTINUATION, PROMPT
+from tui.reply import Portion
+from tui.thought import thought_words
+
+__all__ = ["Scrollback"]
+
+
+class Scrollback:
+    """Fulfils `tui.session.ChatView`; thoughts are shown paler as they come or, where a person likes it better, as one
+    line. `has_begun` tells whether anything came of the present answer."""
+
+    def __init__(self) -> None:
+        self.busy = BusyLine()
+        self.has_begun = False
+        self.folds_thoughts = False
+        self._printer = AnswerPrinter()
+        self._must_end_line = False
+        self._has_folded = False  # thoughts, of which nothing was said yet
+
+    def begin(self) -> None:
+        """Be ready for an answer."""
+        self._printer = AnswerPrinter()
+        self.has_begun = self._must_end_line = self._has_folded = False
+
+    async def show(self, entries: Sequence[Entry]) -> None:
+        """What was said stands in the scrollback already."""
+
+    async def write(self, portion: Portion, stats: Mapping[str, Scalar]) -> None:
+        """Print what came."""
+        if self.folds_thoughts:
+            portion = self._folded(portion, stats)
+        shown = portion.text or portion.reasoning
+        if shown:
+            self.busy.clear()
+            self.has_begun = True
+            self._printer(portion)
+            self._must_end_line = not shown.endswith("\n")
+
+    def end(self, told: str = "") -> None:
+        """Print how the answer ended, behind it, and end its line."""
+        self.busy.clear()
+        if told:
+            click.echo(f"{' ' if self._must_end_line else ''}[{told}]", nl=False, err=True)
+        if told or self._must_end_line:
+            click.echo()
+        self._must_end_line = False
+
+    def say(self, text: str) -> None:
+        """Print what is no part of an answer."""
+        self.busy.clear()
+        click.echo(printable(text), err=True)
+
+    def recall(self, branch: Sequence[Message]) -> None:
+        """Print the last question and what was answered."""
+        asked = [index for index, message in enumerate(branch) if message.role == "user"]
+        for message in branch[asked[-1] :] if asked else ():
+            text = printable(message.content)
+            is_question = message.role == "user"
+            click.echo(
+                dimmed(PROMPT + text.replace("\n", f"\n{CONTINUATION}")) if is_question else text, err=is_question
+            )
+
+    def unfold(self, reasoning: str) -> None:
+        """Print what was thought before an answer."""
+        click.echo(dimmed(printable(reasoning)), err=True)
+
+    def copy(self, text: str) -> bool:
+        """Ask the terminal to put `text` on the clipboard (OSC 52); return False where nothing here could obey."""
+        if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+            return False
+        click.echo(f"\x1b]52;c;{b64encode(text.encode()).decode()}\x07", nl=False)
+        return True
+
+    def _folded(self, portion: Portion, stats: Mapping[str, Scalar]) -> Portion:
+        """Leave thoughts out, and put a line in their place once more than these comes."""
+        self._has_folded = self._has_folded or bool(portion.reasoning)
+        if self._has_folded and portion.text:
+            self._has_folded = False
+            self.busy.clear()
+            words = thought_words(Utterance(role="assistant", content=portion.text, stats=stats), is_running=False)
+            click.echo(dimmed(f"▸ {words}"), err=True)
+        return replace(portion, reasoning="")
