@@ -1,8 +1,6 @@
-"""The text of one answer below its thoughts: waits, streams, ends, and folds into one widget when it is old."""
+"""The text of one answer below its thoughts: waits, streams, ends."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -10,12 +8,8 @@ from textual.widgets import Static
 
 from app.terminal import printable
 from tui.conversation import Ending, Entry
-from tui.widgets.folded_markdown import FoldedMarkdown
-from tui.widgets.markdown_parser import markdown_parser
+from tui.widgets.markdown_text import MarkdownText
 from tui.widgets.thoughts import Thoughts
-
-if TYPE_CHECKING:
-    from textual.widgets._markdown import MarkdownStream
 
 __all__ = ["Answer"]
 
@@ -29,19 +23,17 @@ _MARKS = {
 
 
 class Answer(Vertical):
-    """Markdown that grows while its entry is running, else folded."""
+    """Markdown that grows while its entry is running."""
 
     def __init__(self, entry: Entry) -> None:
         super().__init__()
         self._entry = entry
-        self._text = printable(entry.message.content)
-        self._stream: MarkdownStream | None = None
 
     def compose(self) -> ComposeResult:
         if self._entry.message.reasoning:
             yield Thoughts(self._entry)
-        if self._text:
-            yield FoldedMarkdown(self._text)
+        if text := printable(self._entry.message.content):
+            yield MarkdownText(text)
         yield Static(markup=False, classes="mark")
 
     def on_mount(self) -> None:
@@ -51,34 +43,17 @@ class Answer(Vertical):
         """Append `text`, with which the message is as in `entry`."""
         self._entry = entry
         await self._show_thoughts()
-        if not text:
-            return
-        if self._stream is None:
-            self._stream = await self._begin()
-        self._text += text
-        await self._stream.write(text)
+        if self.query(MarkdownText):
+            self.query_one(MarkdownText).append(text)
+        elif text:
+            await self.mount(MarkdownText(text), before=self.query_one(".mark"))
+            self._show_mark()
 
     async def show(self, entry: Entry) -> None:
         """Show how the answer stands; its text is what was written."""
-        if self._entry.is_running and not entry.is_running:
-            await self.stop()
         self._entry = entry
         await self._show_thoughts()
         self._show_mark()
-
-    async def stop(self) -> None:
-        """Draw what is still to be drawn."""
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            await stream.stop()
-
-    async def fold(self) -> None:
-        """Become one widget: a Markdown document costs about twenty, and hundreds of them freeze the app."""
-        from textual.widgets import Markdown
-
-        for document in self.query(Markdown):
-            await self.mount(FoldedMarkdown(self._text), before=document)
-            await document.remove()
 
     async def _show_thoughts(self) -> None:
         if not self._entry.message.reasoning:
@@ -90,17 +65,7 @@ class Answer(Vertical):
 
     def _show_mark(self) -> None:
         mark = self.query_one(".mark", Static)
-        waiting = "" if self._text or self._entry.message.reasoning else _WAITING
+        waiting = "" if self._entry.message.content or self._entry.message.reasoning else _WAITING
         text = waiting if self._entry.is_running else _MARKS[self._entry.ending]
         mark.update(text)
         mark.display = bool(text)
-
-    async def _begin(self) -> MarkdownStream:
-        from textual.widgets import Markdown
-
-        former = [*self.query(Markdown), *self.query(FoldedMarkdown)]  # of an answer that is written on
-        document = Markdown(self._text, parser_factory=markdown_parser, open_links=False)
-        await self.mount(document, before=self.query_one(".mark"))
-        await self.remove_children(former)
-        self.query_one(".mark").display = False
-        return Markdown.get_stream(document)

@@ -44,6 +44,10 @@ class AttachmentBar(HorizontalScroll):
 
     can_focus = False
 
+    @dataclass
+    class Changed(Message):
+        """One has come or gone."""
+
     def __init__(self) -> None:
         super().__init__()
         self.display = False
@@ -80,3 +84,4 @@ class AttachmentBar(HorizontalScroll):
     def _become(self, attachments: tuple[Attachment, ...]) -> None:
         self.attachments = attachments
         self.display = bool(attachments)
+        self.post_message(self.Changed())

@@ -16,7 +16,7 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import OptionList, TextArea
 
-from app.chat.message import Attachment
+from app.chat.message import Attachment, Draft
 from quantizer.errors import UserError
 from tui.composing.attaching import is_long, pasted
 from tui.composing.completion import Offer, Wanted, file_offers, wanted, word_offers
@@ -72,11 +72,19 @@ class Composer(Vertical):
         """What goes with the next question."""
         return self.query_one(AttachmentBar).attachments
 
+    @property
+    def draft(self) -> Draft:
+        """What would be sent now."""
+        return Draft(self.prompt.text, self.attachments)
+
     def put(self, text: str, attachments: Sequence[Attachment] = ()) -> None:
         """Replace what is typed and what goes with it."""
         self.prompt.put(text)
-        bar = self.query_one(AttachmentBar)
-        bar.clear()
+        self.query_one(AttachmentBar).clear()
+        self.add(attachments)
+
+    def add(self, attachments: Sequence[Attachment]) -> None:
+        """Let these go with the next question too."""
         for attachment in attachments:
             self._add_attachment(attachment)
 

@@ -6,7 +6,8 @@ from textual.content import Content
 from textual.widgets import Static
 
 from app.chat.message import Role
-from tui.conversation import Entry
+from tui.code_blocks import code_blocks
+from tui.conversation import Ending, Entry
 
 __all__ = ["MessageBar"]
 
@@ -17,9 +18,10 @@ _ACTIONS: dict[Role, tuple[tuple[str, str], ...]] = {
         ("again", "[b]R[/b] again"),
         ("delete", "[b]Del[/b]ete"),
         ("copy-message", "[b]Y[/b] copy"),
-        ("continue", "[b]Ctrl+G[/b] continue"),
     ),
 }
+_GO_ON = ("continue", "[b]Ctrl+G[/b] continue")
+_CODE = ("copy-code", "[b]C[/b]ode")
 _THOUGHTS = ("thoughts", "[b]T[/b]houghts")
 _OTHERS = (("delete", "[b]Del[/b]ete"), ("copy-message", "[b]Y[/b] copy"))
 
@@ -32,6 +34,10 @@ class MessageBar(Static):
         parts = [_versions(entry)] if entry.n_versions > 1 else []
         if is_selected and not entry.is_running:
             actions = _ACTIONS.get(entry.message.role, _OTHERS)
+            if entry.message.role == "assistant" and entry.ending is not Ending.COMPLETE:
+                actions = (*actions, _GO_ON)
+            if code_blocks(entry.message.content):
+                actions = (*actions, _CODE)
             if entry.message.reasoning:
                 actions = (*actions, _THOUGHTS)
             parts += [_link(command, words) for command, words in actions]

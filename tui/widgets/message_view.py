@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.message import Message
 
 from tui.conversation import Entry
 from tui.widgets.answer import Answer
@@ -20,6 +23,12 @@ _AFTER_CLICK_S = 0.15
 
 class MessageView(Vertical, can_focus=True):
     """Shows one entry. It is selected when it has the focus."""
+
+    @dataclass
+    class KeysShown(Message):
+        """`bar` has come up below a selected message whose end was in view."""
+
+        bar: MessageBar
 
     def __init__(self, entry: Entry) -> None:
         super().__init__()
@@ -65,16 +74,10 @@ class MessageView(Vertical, can_focus=True):
             await self.query(ErrorPanel).remove()
         self._show_bar()
 
-    async def fold(self) -> None:
-        """Become cheap to lay out, when old."""
-        for answer in self.query(Answer):
-            await answer.fold()
-
-    async def stop(self) -> None:
-        """Stop drawing, before the view is taken away."""
-        for answer in self.query(Answer):
-            await answer.stop()
-
     def _show_bar(self) -> None:
+        is_end_in_view = self.region.bottom <= self.container_viewport.bottom
         for bar in self.query(MessageBar):
+            was_shown = bar.display
             bar.show(self.entry, is_selected=self.has_focus)
+            if self.has_focus and is_end_in_view and bar.display and not was_shown:
+                self.post_message(self.KeysShown(bar))

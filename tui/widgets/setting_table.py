@@ -57,7 +57,9 @@ class SettingTable(DataTable[Text]):
 
 
 def _value(row: SettingRow) -> str:
-    return row.value if row.upcoming is None else f"{row.value} → {row.upcoming} at the next start"
+    if row.upcoming is None:
+        return row.value
+    return f"{row.value} → {row.upcoming}{': L loads it so' if row.is_of_load else ' at the next start'}"
 
 
 def _cell(text: str) -> Text:

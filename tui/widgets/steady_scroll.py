@@ -34,6 +34,13 @@ class SteadyScroll(VerticalScroll):
         """Keep `child` on a row of what is in view, from 0 on."""
         self._held, self._held_row = child, row
 
+    def reveal(self, widget: Widget) -> None:
+        """Bring `widget`, which is somewhere within, into view."""
+        if self.max_scroll_y:
+            widget.scroll_visible(animate=False)
+        else:
+            self.anchor()  # where all fits, Textual puts it at the bottom, and keeps it there only while it follows
+
     def may_hold(self, child: Widget) -> bool:  # noqa: ARG002
         """Whether `child` is one that a person looks at; one that others are put behind must not be held."""
         return True

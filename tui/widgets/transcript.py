@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from textual import on
 from textual.app import ComposeResult
 from textual.widget import Widget
 
@@ -20,10 +21,8 @@ from tui.widgets.notice import Notice
 from tui.widgets.steady_scroll import SteadyScroll
 from tui.window import STEP, Window
 
-__all__ = ["N_LIVE", "Transcript"]
+__all__ = ["Transcript"]
 
-# Messages that stay live Markdown; older ones are folded, far enough up for nobody to see it happen.
-N_LIVE = 16
 # Above this, what is some screens away is taken off. By distance too: forty short messages may fit one screen.
 _MAX_VIEWS = 40
 _FAR_SCREENS = 4
@@ -69,7 +68,6 @@ class Transcript(SteadyScroll):
                 is_near = self._window.last == n_same and n_new <= STEP
                 await self._move_to(self._window.later(len(entries)) if is_near else Window.at_end(len(entries)))
                 self.follow()
-            await self._fold_old()
         self.call_after_refresh(self._top_up)
 
     async def write(self, portion: Portion, stats: Mapping[str, Scalar]) -> None:
@@ -156,6 +154,11 @@ class Transcript(SteadyScroll):
         super().watch_scroll_y(old_value, new_value)
         self.call_after_refresh(self._top_up)
 
+    @on(MessageView.KeysShown)
+    def _keys_shown(self, event: MessageView.KeysShown) -> None:
+        event.stop()
+        self.call_after_refresh(self.reveal, event.bar)
+
     # How
 
     async def _top_up(self) -> None:
@@ -191,10 +194,14 @@ class Transcript(SteadyScroll):
             is_near = position in self._window.earlier() or position in self._window.later(len(self._entries))
             near = Window(min(self._window.first, position), max(self._window.last, position + 1))
             await self._move_to(near if is_near else Window.at(position, len(self._entries)))
-            if not is_near:
-                self.hold(self._views[position - self._window.first], 0)
+        view = self._views[position - self._window.first]
+        has_place = view.size.height > 0
+        if not has_place:
+            self.hold(view, 0)  # nothing could scroll to where it will be
         self.release_anchor()
-        self._views[position - self._window.first].focus()
+        ends_here = view.size.height >= self.size.height and view.region.bottom <= self.region.bottom
+        # Of a message taller than the screen, what is in view may stay.
+        view.focus(scroll_visible=has_place and not ends_here)
 
     async def _move_to(self, window: Window) -> None:
         """Mount and remove views, so that those of `window` are there."""
@@ -204,8 +211,6 @@ class Transcript(SteadyScroll):
         gone = [view for view in self._views if view not in stay]
         before = [MessageView(entry) for entry in self._entries[window.first : kept.first]]
         behind = [MessageView(entry) for entry in self._entries[kept.last : window.last]]
-        for view in gone:
-            await view.stop()
         with self.app.batch_update():
             if before:
                 await self.mount_all(before, before=stay[0])
@@ -232,10 +237,6 @@ class Transcript(SteadyScroll):
             await self.query("Transcript > Greeting, Transcript > ErrorPanel").remove()
         elif not self.query(Greeting):
             await self.mount(Greeting())
-
-    async def _fold_old(self) -> None:
-        for view in self._views[-N_LIVE - 2 : -N_LIVE]:
-            await view.fold()
 
 
 def _n_same(old: Sequence[Entry], new: Sequence[Entry]) -> int:

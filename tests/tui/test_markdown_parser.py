@@ -1,4 +1,4 @@
-"""Markdown brings about no character that a terminal would obey, live or folded."""
+"""Markdown brings about no character that a terminal would obey."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import pytest
 from hostile import HOSTILE, controls_in, sequences
 
 from app.client_fake import ScriptedClient, ScriptedReply
-from tui.widgets.folded_markdown import _drawn
-from tui.widgets.markdown_parser import markdown_parser
+from tui.markdown_parser import markdown_parser
 
 REFERENCES = ("<http://x/%1b%5d52;c;AAAA%07>", "&#x202e;gpj", "http://x/%c2%9bm", "![&#x2028;](http://x/%1b)")
 
@@ -25,15 +24,19 @@ def test_what_the_parser_makes_of_a_text_is_letters(source):
     assert not controls_in(texts)
 
 
-@pytest.mark.parametrize("source", REFERENCES)
-def test_a_folded_document_is_letters(source):
-    drawn = _drawn(source, 80, is_dark=True).plain
-    assert not sequences(drawn)
-    assert not controls_in(drawn)
-
-
-def test_folded_html_is_shown_as_text():
-    assert "<script>go</script>" in _drawn("<script>go</script>", 80, is_dark=True).plain
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("[me](http://b.example/x)", "me (http://b.example/x)"),
+        ("<http://b.example/x>", "http://b.example/x"),
+        ("![](http://b.example/x.png)", "image (http://b.example/x.png)"),
+        ("![a *cat*](x.png)", "image: a cat (x.png)"),
+        ("[![cat](x.png)](y)", "image: cat (x.png)"),
+        ("<script>go</script>", "<script>go</script>"),
+    ],
+)
+def test_nothing_that_was_written_is_hidden(source, said):
+    assert said in "".join(_texts(markdown_parser().parse(source)[1].children))
 
 
 async def test_pasted_text_loses_what_a_terminal_would_obey_and_keeps_its_lines(sitting):

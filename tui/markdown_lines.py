@@ -1,0 +1,108 @@
+"""A Markdown document that may grow, as lines of a terminal.
+
+Owns which blocks are final, and that none of those is drawn twice: of a text that is being written only the last block
+is drawn anew. Knows no colours and no widget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tui.markdown_parser import markdown_parser
+
+if TYPE_CHECKING:
+    from markdown_it.token import Token
+    from rich.segment import Segment
+
+__all__ = ["MarkdownLines", "Pen"]
+
+
+class Pen(Protocol):
+    """Draws blocks for one width and one choice of colours."""
+
+    def lines(self, block: Sequence[Token]) -> list[list[Segment]]:
+        """Return the lines of a block, without empty ones around them."""
+        ...
+
+
+class MarkdownLines:
+    """The lines of `source`. A block is final once another has begun behind it. Where an address is given further down
+    (`[name]: address`), all is drawn anew."""
+
+    def __init__(self, source: str = "") -> None:
+        self._rest = source  # from the beginning of the last block on
+        self._final: list[str] = []
+        self._known: dict[str, Any] = {}  # the addresses that were given, as the parser keeps them
+        self._pen: Pen | None = None
+        self._lines: list[list[Segment]] = []
+        self._n_final_lines = 0
+        self._is_drawn = False
+
+    @property
+    def source(self) -> str:
+        """All that was written."""
+        return "".join((*self._final, self._rest))
+
+    def append(self, text: str) -> None:
+        """Go on with `text`."""
+        self._rest += text
+        self._is_drawn = False
+
+    def drawn(self, pen: Pen) -> Sequence[Sequence[Segment]]:
+        """Return the lines of all that was written, drawn with `pen`: one empty line between blocks."""
+        if pen != self._pen:
+            self._pen = pen
+            self._begin_again()
+        if not self._is_drawn:
+            self._draw_rest(pen)
+            self._is_drawn = True
+        return self._lines
+
+    def _begin_again(self) -> None:
+        self._rest, self._final = self.source, []
+        self._n_final_lines = 0
+        self._is_drawn = False
+
+    def _draw_rest(self, pen: Pen) -> None:
+        tokens = self._parsed()
+        del self._lines[self._n_final_lines :]
+        *others, last = [*_blocks(tokens)] or [[]]
+        for block in others:
+            self._add(pen.lines(block))
+        self._n_final_lines = len(self._lines)
+        if last:
+            self._add(pen.lines(last))
+            self._keep_from(last)
+
+    def _parsed(self) -> list[Token]:
+        n_known = len(self._known.get("references", ()))
+        tokens = markdown_parser().parse(self._rest, self._known)
+        if self._final and len(self._known.get("references", ())) > n_known:
+            self._begin_again()
+            tokens = markdown_parser().parse(self._rest, self._known)
+        return tokens
+
+    def _add(self, lines: list[list[Segment]]) -> None:
+        if lines and self._lines:
+            self._lines.append([])
+        self._lines += lines
+
+    def _keep_from(self, block: Sequence[Token]) -> None:
+        first_row = block[0].map[0] if block[0].map else 0
+        rows = self._rest.split("\n")
+        final = "".join(f"{row}\n" for row in rows[:first_row])
+        self._final.append(final)
+        self._rest = self._rest[len(final) :]
+
+
+def _blocks(tokens: Iterable[Token]) -> Iterator[list[Token]]:
+    """Yield the tokens of each outermost block."""
+    block: list[Token] = []
+    depth = 0
+    for token in tokens:
+        block.append(token)
+        depth += token.nesting
+        if depth == 0:
+            yield block
+            block = []
