@@ -7,28 +7,43 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, TextIO
 
 from quantizer.errors import UserError
 from tui.arguments import app_options
 
+if TYPE_CHECKING:
+    from app.cli.face import Talk
+    from app.settings import Settings
+
 __all__ = ["main"]
+
+_VERB = "chat"  # may stand before the options of the app, or be left out
 
 
 def main() -> None:
     """Run what the command line asks for."""
-    options = app_options(sys.argv[1:])
+    arguments = sys.argv[1:]
+    for_the_app = arguments[1:] if arguments[:1] == [_VERB] else arguments
+    options = app_options(for_the_app)
     if options is None:
-        _command_line(sys.argv[1:])
-    elif sys.stdin.isatty() and sys.stdout.isatty():
+        _command_line(arguments)
+    elif _is_terminal(sys.stdin) and _is_terminal(sys.stdout):
         _terminal_app(options)
     else:
-        _command_line(["run", *sys.argv[1:]])
+        _command_line(["run", *for_the_app])
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    """Whether a person is there; a stream that was closed before the start is None."""
+    return stream is not None and stream.isatty()
 
 
 def _command_line(arguments: list[str]) -> None:
+    from app.cli.face import Face
     from app.cli.main import main as command_line
 
-    command_line(arguments)
+    command_line(arguments, face=Face(_run_app, _hold_talk))
 
 
 def _terminal_app(options: Mapping[str, object]) -> None:
@@ -39,9 +54,19 @@ def _terminal_app(options: Mapping[str, object]) -> None:
     except UserError as error:
         sys.stderr.write(f"Error: {error}\n")
         sys.exit(error.exit_status)
-    from tui.app import run
+    sys.exit(_run_app(settings, options))
 
-    sys.exit(run(settings, options))
+
+def _run_app(settings: Settings, options: Mapping[str, object]) -> int:
+    from tui.run import run
+
+    return run(settings, options)
+
+
+def _hold_talk(talk: Talk) -> None:
+    from tui.inline.sitting import hold
+
+    hold(talk)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,9 @@ Owns Textual's App and the order of leaving. Knows nothing of chats.
 from __future__ import annotations
 
 import asyncio
-import signal
-import sys
+import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -23,15 +22,13 @@ from textual.screen import Screen
 from app.settings import Settings
 from app.terminal import printable, printable_line
 from quantizer.errors import UserError
-from tui.backend import local_service
 from tui.connection import Connection
 from tui.downloads import Downloads, model_of
-from tui.first_run import is_first_run, note_seen
+from tui.first_run import note_seen
 from tui.job_board import JobBoard
 from tui.job_text import ending, is_long
 from tui.keeper import Keeper, Unkept
-from tui.kept_chat import KeptChat
-from tui.leaving import LEAVING, leave_jobs
+from tui.leaving import ASK, GO_ON, LEAVING, leave_jobs
 from tui.meter import Clock
 from tui.places import HOME, PLACES
 from tui.resources import Resources
@@ -43,10 +40,12 @@ from tui.themes import HIGH_CONTRAST, theme_choices
 if TYPE_CHECKING:
     from app.client import Job
 
-__all__ = ["LocalllmApp", "run"]
+__all__ = ["LocalllmApp"]
 
 _THEME_KEPT = "The settings file keeps it. NO_COLOR in the environment takes all colours away."
+_FAREWELL_S = 3.0  # for the service, when the terminal has closed
 _NEWS_S = 30.0  # a person may be reading
+_LOSS = "Lost the service: connecting again. What was said is kept; F8 lists jobs that were interrupted."
 
 
 class LocalllmApp(App[None]):
@@ -66,6 +65,8 @@ class LocalllmApp(App[None]):
         is_welcoming: bool = False,
         book: SettingsBook | None = None,
     ) -> None:
+        if os.environ.get("NO_COLOR") == "":
+            del os.environ["NO_COLOR"]  # an empty variable is not given, but Textual would take all colours away
         super().__init__()
         self._is_welcoming = is_welcoming
         self.animation_level = "none"
@@ -76,9 +77,11 @@ class LocalllmApp(App[None]):
         self._book.on_change("keys", self._obey_keys)
         self.register_theme(HIGH_CONTRAST)
         self._is_leaving = False  # asked, and not answered yet
+        self._is_unasked = False  # under way, since the terminal has closed
         self._downloads = Downloads(connection)
         self._jobs = JobBoard(connection)
         self._jobs.on_end(self._tell_end)
+        self._connection.on_loss(self._tell_loss)
         resources = Resources(
             connection=connection,
             downloads=self._downloads,
@@ -182,11 +185,34 @@ class LocalllmApp(App[None]):
         self.leave()
 
     def leave(self) -> None:
-        """End the app; where jobs run, ask first what becomes of them."""
+        """End the app; where jobs run, do with them what the settings say, or ask."""
+        choice = self._book.settings.jobs_at_exit
         if not self._jobs.n_busy:
             self.exit()
+        elif choice != ASK:
+            self._leave_with_jobs(choice)
         elif not self._is_leaving:
             self._ask_and_leave()
+
+    def leave_unasked(self) -> None:
+        """End the app when nobody can be asked, for the terminal has closed: jobs go on where the settings say nothing.
+        A service that does not answer is not waited for."""
+        choice = self._book.settings.jobs_at_exit
+        if not self._jobs.n_busy or not self.is_running:
+            self.exit()
+        elif not self._is_unasked:  # a signal and the terminal itself may both tell of it
+            self._is_unasked = True
+            self._leave_silently(GO_ON if choice == ASK else choice)
+
+    @work(group="leave", exclusive=True)
+    async def _leave_silently(self, choice: str) -> None:
+        try:
+            async with asyncio.timeout(_FAREWELL_S):
+                await leave_jobs(self._jobs, self._connection, choice)
+        except (UserError, TimeoutError):
+            pass  # nobody is there to be told: the jobs end with the service, and what was fetched is kept
+        finally:
+            self.exit()
 
     @work
     async def _ask_and_leave(self) -> None:
@@ -196,8 +222,11 @@ class LocalllmApp(App[None]):
         told = f"Jobs that run or wait: {self._jobs.n_busy}."
         choice = await self.push_screen_wait(AskChoice("Leave", told, LEAVING))
         self._is_leaving = False
-        if choice is None:
-            return
+        if choice is not None:
+            self._leave_with_jobs(choice)
+
+    @work(group="leave", exclusive=True)
+    async def _leave_with_jobs(self, choice: str) -> None:
         try:
             await leave_jobs(self._jobs, self._connection, choice)
         except UserError as error:
@@ -213,6 +242,10 @@ class LocalllmApp(App[None]):
             self.notify(ending(job), severity="error" if job.error else "information", markup=False)
         if is_long(job) or not self.app_focus:
             self.bell()
+
+    def _tell_loss(self) -> None:
+        """Say on whatever screen that the service is gone, and that nothing need be done."""
+        self._warn(_LOSS)
 
     def _welcome(self) -> None:
         """Show a newcomer what this machine is and which models suit it, once."""
@@ -231,29 +264,4 @@ class LocalllmApp(App[None]):
 
     def _import_what_answers_need(self) -> None:
         """Import in a thread what would otherwise hold up the first answer: half the time of the first frame."""
-        self.run_worker(partial(import_module, "textual.widgets._markdown"), thread=True)
-
-
-def run(settings: Settings, flags: Mapping[str, object]) -> int:
-    """Run the app until the person leaves; return the exit status. `flags` are the part of `settings` that the command
-    line gave."""
-    return asyncio.run(_run(settings, SettingsBook(settings, flags)))
-
-
-async def _run(settings: Settings, book: SettingsBook) -> int:
-    async with (
-        KeptChat(settings.data_dir) as keeper,
-        Connection(local_service(settings), settings.model) as connection,
-    ):
-        app = LocalllmApp(connection, keeper, settings=settings, is_welcoming=is_first_run(settings), book=book)
-        _leave_when_told_to(app)
-        await app.run_async()
-        return app.return_code or 0
-
-
-def _leave_when_told_to(app: LocalllmApp) -> None:
-    """Leave in good order when the terminal closes, so that the service that was started here stops."""
-    if sys.platform == "win32":
-        return  # its event loop takes no signal handlers; a closed console ends the child processes too
-    for number in (signal.SIGHUP, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, app.exit)
+        self.run_worker(partial(import_module, "rich.markdown"), thread=True)

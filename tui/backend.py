@@ -6,28 +6,23 @@ Imports nothing heavy: httpx and the launcher are loaded by a thread after the f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 
 from app.settings import Settings
-from quantizer.errors import RequestError
 
 if TYPE_CHECKING:
     from app.client import (
         Completed,
         GenerationOptions,
-        Job,
-        JobKind,
         Message,
-        PlanReport,
-        PlanWish,
         ServiceStatus,
         TextDelta,
     )
 
-__all__ = ["ChatBackend", "MeasuringBackend", "Opener", "PlanBackend", "local_service", "measuring", "planner_of"]
+__all__ = ["ChatBackend", "Opener", "local_service"]
 
 
 class ChatBackend(Protocol):
@@ -44,38 +39,7 @@ class ChatBackend(Protocol):
     ) -> AsyncGenerator[TextDelta | Completed, None]: ...
 
 
-class PlanBackend(Protocol):
-    """The part of `app.client.PlannerClient` that the app uses."""
-
-    async def plan(self, wish: PlanWish) -> PlanReport: ...
-
-    async def reload(self, wish: PlanWish) -> str: ...
-
-
-class MeasuringBackend(ChatBackend, Protocol):
-    """What measures models beside chatting with them: the part of `app.client.ServiceClient` that metrics use."""
-
-    async def jobs(self) -> tuple[Job, ...]: ...
-
-    async def start_job(self, kind: JobKind, arguments: Mapping[str, Any]) -> Job: ...
-
-
 Opener = Callable[[], AbstractAsyncContextManager[ChatBackend]]
-
-
-def planner_of(backend: ChatBackend) -> PlanBackend:
-    """Return what plans behind `backend`. Raises RequestError for an engine elsewhere, which only chats."""
-    planner: PlanBackend | None = getattr(backend, "planner", None)
-    if planner is None:
-        raise RequestError("This engine does not plan.", "Start localllm without --connect to plan for this machine.")
-    return planner
-
-
-def measuring(backend: ChatBackend) -> MeasuringBackend:
-    """Return `backend` as one that measures. Raises RequestError for an engine elsewhere, which only chats."""
-    if not hasattr(backend, "start_job"):
-        raise RequestError("This engine does not tell what it measures.", "Start localllm without --connect.")
-    return cast("MeasuringBackend", backend)
 
 
 def local_service(settings: Settings) -> Opener:

@@ -43,9 +43,11 @@ class ChatActions(Protocol):
 
     def copy_message(self) -> None: ...
 
+    def copy_code(self, number: str) -> None: ...
+
     async def set_system_prompt(self, text: str) -> None: ...
 
-    async def edit_options(self) -> None: ...
+    async def edit_options(self, text: str) -> None: ...
 
     async def use_preset(self, name: str) -> None: ...
 
@@ -171,6 +173,16 @@ CHAT_COMMANDS: CommandTable[Any] = CommandTable(
             run=lambda chat, _: chat.copy_message(),
         ),
         Command[ChatActions](
+            id="copy-code",
+            title="Copy a code block",
+            tooltip="Put one of the message's code blocks on the clipboard",
+            keys="c",
+            slash="code",
+            argument="NUMBER",
+            has_priority=False,
+            run=lambda chat, number: chat.copy_code(number),
+        ),
+        Command[ChatActions](
             id="thoughts",
             title="Open or fold thoughts",
             tooltip="Read what the model thought before the answer",
@@ -192,7 +204,8 @@ CHAT_COMMANDS: CommandTable[Any] = CommandTable(
             title="Sampler options",
             tooltip="Set temperature and the like for this chat",
             slash="options",
-            run=lambda chat, _: chat.edit_options(),
+            argument="NAME=VALUE",
+            run=lambda chat, text: chat.edit_options(text),
         ),
         Command[ChatActions](
             id="preset",

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
-
-from textual.binding import Binding, BindingType
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from tui.places import PLACES
+
+if TYPE_CHECKING:
+    from textual.binding import BindingType
 
 __all__ = ["APP_COMMANDS", "AppActions", "Command", "CommandTable", "slash_line"]
 
@@ -78,6 +79,8 @@ class CommandTable(Generic[Actions]):
 
     def bindings(self) -> list[BindingType]:
         """Return the key bindings of all commands that have keys."""
+        from textual.binding import Binding  # a chat in the scrollback has words only, and does not wait for this
+
         return [
             Binding(
                 command.keys,

@@ -35,17 +35,22 @@ class ConnectionState:
 
 
 class Connection:
-    """One service, one model. Use it as an async context manager around the app, so that quitting closes it."""
+    """One service, one model. Use it as an async context manager around the app, so that quitting closes it.
 
-    def __init__(self, opener: Opener, model: str) -> None:
+    `when_unfit` is what to do with a model that fits only in part; see `ServiceClient.load`.
+    """
+
+    def __init__(self, opener: Opener, model: str, when_unfit: str = "") -> None:
         self.state = ConnectionState(model=model)
         self._opener = opener
         self._requested_model = model
+        self._when_unfit = when_unfit
         self._backend: ChatBackend | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_settled = asyncio.Event()
         self._must_reload = asyncio.Event()
         self._watchers: list[Callable[[], None]] = []
+        self._mourners: list[Callable[[], None]] = []
         self._is_reached = asyncio.Event()  # the service is open, or it could not be opened
 
     async def __aenter__(self) -> Connection:
@@ -60,13 +65,14 @@ class Connection:
         """Call `callback` after every change of `state`."""
         self._watchers.append(callback)
 
+    def on_loss(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when a service that was ready is gone, and looked for or started again."""
+        self._mourners.append(callback)
+
     def start(self) -> None:
         """Connect in the background, or load again what failed to; does nothing while connected or connecting."""
         if self._task is None or self._task.done():
-            self._is_reached.clear()
-            self._become(ConnectionState(phase="starting", model=self.state.model))
-            self._task = asyncio.create_task(self._hold())
-            self._task.add_done_callback(self._ended)
+            self._begin()
         elif self.state.phase == "failed":
             self._reload()
 
@@ -78,6 +84,10 @@ class Connection:
             self.start()
         else:
             self._reload()
+
+    def agree(self) -> None:
+        """Load the model from now on even where it fits only in part, or not at all."""
+        self._when_unfit = "load"
 
     async def service(self) -> ChatBackend:
         """Return the client as soon as the service is there, whatever becomes of the model. Raises what prevents it."""
@@ -103,21 +113,38 @@ class Connection:
         return self._backend
 
     async def lose(self, error: UserError) -> None:
-        """Take note that an answer failed: after EngineError the model is loaded again, after ServiceError the service
-        is looked for at the next question. Other errors leave the connection as it is."""
-        if self.state.phase == "failed":
-            return  # connecting itself has failed, and has said so
-        if isinstance(error, ServiceError):
+        """Take note of what made an answer, or the watching of jobs, fail: after EngineError the model is loaded
+        again, after ServiceError the service is looked for again. One that was not even ready is looked for at the next
+        question only. Other errors leave the connection as it is."""
+        if self.state.phase in {"failed", "starting"}:
+            return  # connecting itself has failed, and has said so; or the loss is known
+        if isinstance(error, EngineError):
+            self._reload()
+        elif isinstance(error, ServiceError) and self.state.phase == "ready":
+            self._begin()
+            for callback in self._mourners:
+                callback()
+        elif isinstance(error, ServiceError):
             await self._close()
             self._become(replace(self.state, phase="failed", error=error))
-        elif isinstance(error, EngineError):
-            self._reload()
+
+    def _begin(self) -> None:
+        """Connect, once the connection before is closed."""
+        before = self._task
+        if before is not None:
+            before.cancel()  # does nothing to one that has ended
+        self._is_reached.clear()
+        self._become(ConnectionState(phase="starting", model=self.state.model))
+        self._task = asyncio.create_task(self._hold(before))
+        self._task.add_done_callback(self._ended)
 
     def _reload(self) -> None:
         self._become(ConnectionState(phase="loading", model=self.state.model, n_ctx=self.state.n_ctx))
         self._must_reload.set()
 
-    async def _hold(self) -> None:
+    async def _hold(self, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait({before})
         try:
             async with self._opener() as backend:
                 self._backend = backend
@@ -156,7 +183,8 @@ class Connection:
     async def _load(self, backend: ChatBackend) -> None:
         from app.launcher import load_model
 
-        await load_model(cast("ServiceClient", backend), self._requested_model, self._note)
+        client = cast("ServiceClient", backend)
+        await load_model(client, self._requested_model, self._note, when_unfit=self._when_unfit)
 
     def _note(self, model: ModelStatus) -> None:
         # a failure is raised, and noted by who catches it; what was unloaded is loading by now
@@ -181,9 +209,10 @@ class Connection:
         for watcher in self._watchers:
             watcher()
 
-    def _ended(self, _: asyncio.Task[None]) -> None:
-        self._is_settled.set()
-        self._is_reached.set()
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task is self._task:  # not one that another has taken the place of
+            self._is_settled.set()
+            self._is_reached.set()
 
     async def _close(self) -> None:
         task, self._task = self._task, None

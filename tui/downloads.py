@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tui.connection import Connection
-from tui.model_backend import model_backend
+from tui.own_service import own_service
 
 if TYPE_CHECKING:
     from app.client import Job
@@ -29,9 +29,9 @@ class Downloads:
 
         Raises UserError where the service cannot be reached or refuses.
         """
-        backend = await model_backend(self._connection)
+        service = await own_service(self._connection)
         arguments = {"reference": reference} | ({"quantize": quantize} if quantize else {})
-        job = await backend.start_job("pull", arguments)
+        job = await service.start_job("pull", arguments)
         self._started.add(job.id)
         return job
 

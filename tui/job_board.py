@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from quantizer.errors import ServiceError, UserError
 from tui.connection import Connection
-from tui.jobs_backend import jobs_of
+from tui.own_service import own_service
 
 if TYPE_CHECKING:
     from app.job import Job
@@ -59,12 +59,23 @@ class JobBoard:
             await self._has_moved.wait()
 
     async def _follow(self) -> None:
-        client = await jobs_of(self._connection)
+        client = await own_service(self._connection)
         self.jobs = {job.id: job for job in await client.jobs()}
         self.trouble = None
         self._tell()
-        async for job in client.watch_jobs():
-            self._take(job)
+        try:
+            async for job in client.watch_jobs():
+                self._take(job)
+        except ServiceError:
+            await self._find_loss()
+            raise
+
+    async def _find_loss(self) -> None:
+        """Where the service is gone, let it be known at once: nobody may be asking it anything else."""
+        try:
+            await (await self._connection.service()).status()
+        except ServiceError as gone:
+            await self._connection.lose(gone)
 
     def _take(self, job: Job) -> None:
         before = self.jobs.get(job.id)

@@ -12,7 +12,7 @@ from itertools import count
 from typing import Protocol
 
 from app.chat.chat import ChatSettings
-from app.chat.message import Message, Scalar, State, Utterance
+from app.chat.message import Draft, Message, Scalar, State, Utterance
 from tui.conversation import UNKEPT_ID, Conversation, Removed
 
 __all__ = ["AnswerPlace", "Keeper", "Recording", "Unkept"]
@@ -68,10 +68,10 @@ class Keeper(Protocol):
     def start_over(self) -> None:
         """Begin another chat with the next question."""
 
-    async def draft(self) -> str:
+    async def draft(self) -> Draft:
         """Return what was typed in this chat and not sent."""
 
-    async def keep_draft(self, typed: str) -> None:
+    async def keep_draft(self, draft: Draft) -> None:
         """Keep what is typed in this chat, in place of what was."""
 
     async def asked(self) -> Sequence[str]:
@@ -109,10 +109,10 @@ class Unkept:
 
     def start_over(self) -> None: ...
 
-    async def draft(self) -> str:
-        return ""
+    async def draft(self) -> Draft:
+        return Draft()
 
-    async def keep_draft(self, typed: str) -> None: ...
+    async def keep_draft(self, draft: Draft) -> None: ...
 
     async def asked(self) -> Sequence[str]:
         return ()

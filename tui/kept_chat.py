@@ -18,7 +18,7 @@ from tui.conversation import Conversation
 
 if TYPE_CHECKING:
     from app.chat.chat import ChatSettings, Transcript
-    from app.chat.message import Message, Utterance
+    from app.chat.message import Draft, Message, Utterance
     from app.chat.recorder import AnswerRecorder
     from app.chat.store import ChatStore
     from app.chat.store_thread import StoreThread
@@ -110,16 +110,16 @@ class KeptChat:
         """Begin another chat with the next question."""
         self._chat_id = None
 
-    async def draft(self) -> str:
+    async def draft(self) -> Draft:
         """Return what was typed in this chat and not sent. Raises StorageError."""
         chat_id = self._chat_id
         return await self._thread.do(lambda store: store.drafts.get(chat_id))
 
-    async def keep_draft(self, typed: str) -> None:
+    async def keep_draft(self, draft: Draft) -> None:
         """Keep what is typed in this chat, in place of what was. Raises StorageError."""
         async with self._beginning:
             chat_id = self._chat_id
-            await self._thread.do(lambda store: store.drafts.keep(chat_id, typed))
+            await self._thread.do(lambda store: store.drafts.keep(chat_id, draft))
 
     async def asked(self) -> Sequence[str]:
         """Return the last 200 questions of all chats, the latest last. Raises StorageError."""
@@ -147,7 +147,7 @@ def _read(chat_id: int | None, store: ChatStore) -> Transcript | None:
 def _prepare(chat_id: int | None, question: str, model: str, settings: ChatSettings, store: ChatStore) -> int:
     """Return the chat's id, begun if there was none, with the model and the settings of this exchange."""
     if chat_id is None:
-        store.drafts.keep(None, "")  # it is the question now
+        store.drafts.keep(None)  # it is the question now
         return store.chats.create(title=provisional_title(question), model=model, settings=settings).id
     chat = store.chats.get(chat_id)
     if chat.settings != settings:

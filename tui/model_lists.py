@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from quantizer.errors import UserError
 from tui.connection import Connection
 from tui.job_board import JobBoard
-from tui.model_backend import model_backend
 from tui.model_rows import ModelRow, Section, fetchable, here_rows, with_jobs
+from tui.own_service import own_service
 
 if TYPE_CHECKING:
     from app.client import FoundRepo, HereModel, Recommended
@@ -71,7 +71,7 @@ class ModelLists:
     async def refresh(self, *, is_fresh: bool = False) -> None:
         """Fetch what is here, again until all of it is read; `is_fresh` looks at the machine's memory anew."""
         try:
-            library = (await model_backend(self._connection)).library
+            library = (await own_service(self._connection)).library
             shelf = await library.models(elsewhere=True, fresh=is_fresh)
             self._show_here(shelf.models)
             while not shelf.is_complete:
@@ -86,7 +86,7 @@ class ModelLists:
     async def recommend(self) -> None:
         """Fetch what suits this machine."""
         try:
-            self._recommended = await (await model_backend(self._connection)).library.recommend()
+            self._recommended = await (await own_service(self._connection)).library.recommend()
             self._notes["catalogue"] = ""
         except UserError as error:
             self._notes["catalogue"] = str(error)
@@ -110,7 +110,7 @@ class ModelLists:
             return
         await asyncio.sleep(DEBOUNCE_S)
         try:
-            self._found = await (await model_backend(self._connection)).library.search(self.words, N_REPOSITORIES)
+            self._found = await (await own_service(self._connection)).library.search(self.words, N_REPOSITORIES)
             self._notes["hub"] = "" if self._found else "The hub has nothing of that name."
         except UserError as error:
             self._notes["hub"] = str(error)

@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from app.cli.quantities import shown_bytes
+from app.terminal import printable_line
 from offload.wording import speed
 
 if TYPE_CHECKING:
-    from app.client import Job, ModelFit
+    from app.client import Job, ModelFit, Removed
 
-__all__ = ["context", "fit_word", "pace", "progress_of", "size"]
+__all__ = ["context", "fit_word", "pace", "progress_of", "removal_text", "size"]
 
 _VERDICTS = {"fits": "fits", "tight": "tight", "partial": "partly", "wont_run": "won't run"}
 _MINUTE_S, _HOUR_S = 60, 3600
@@ -51,6 +52,17 @@ def progress_of(job: Job) -> str:
         "" if job.remaining_s is None else f"{_duration(job.remaining_s)} left",
     )
     return ", ".join(filter(None, parts)) or "under way"
+
+
+def removal_text(going: Removed) -> str:
+    """What goes with a model and what that frees, fit for a terminal; the files last, for they may be many."""
+    frees = (
+        f"That frees {size(going.n_bytes_freed)}."
+        if going.n_bytes_freed
+        else "That frees nothing: its bytes have another name."
+    )
+    files = "\n".join(f"  {printable_line(path)}" for path in going.paths)
+    return f"{printable_line(going.id)} goes, with its files. {frees}\n{files}"
 
 
 def _duration(seconds: float) -> str:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.setting_meanings import MEANINGS, Meaning
+from app.plan_wish import PlanWish
+from app.setting_meanings import MEANINGS, Effect, Meaning
 from app.settings import (
     Origin,
     Settings,
@@ -26,17 +27,25 @@ from app.settings import (
 __all__ = ["SettingRow", "SettingsBook"]
 
 _HIDDEN = "(set, not shown)"
-_NEXT_START = "It takes effect at the next start of app and service."
+_TOLD = {
+    Effect.AT_ONCE: "It is in force.",
+    Effect.AT_LOAD: "L loads the model with it; else it takes effect at the next start.",
+    Effect.AT_START: "It takes effect at the next start of app and service.",
+}
+# What a model can be loaded with while the service goes on, by the names of a wish.
+_LOADED_WITH = {"ctx": "n_ctx", "kv_type": "kv_type", "parallel": "n_sequences"}
 
 
 @dataclass(frozen=True, slots=True)
 class SettingRow:
-    """A setting as a list shows it; `upcoming` is its value from the next start on where that is another."""
+    """A setting as a list shows it; `upcoming` is its value from the next start on where that is another, and
+    `is_of_load` says that a model can be loaded with that before."""
 
     name: str
     value: str
     upcoming: str | None
     origin: Origin
+    is_of_load: bool = False
 
 
 class SettingsBook:
@@ -79,8 +88,21 @@ class SettingsBook:
 
     def _row(self, name: str, upcoming: Settings, origin: Origin) -> SettingRow:
         now, then = getattr(self._in_force, name), getattr(upcoming, name)
-        changes = now != then and not MEANINGS[name].is_live
-        return SettingRow(name, shown(name, now), shown(name, then) if changes else None, origin)
+        changes = now != then and MEANINGS[name].effect is not Effect.AT_ONCE
+        is_of_load = changes and name in _LOADED_WITH and bool(then)
+        return SettingRow(name, shown(name, now), shown(name, then) if changes else None, origin, is_of_load)
+
+    def wish(self, model: str) -> PlanWish | None:
+        """Return with what `model` is to be loaded for the settings as they are written to hold; None where it is, or
+        where that takes a start: 0 and "", what localllm chooses itself, cannot be wished for. Raises UsageError for a
+        file that was broken."""
+        upcoming = load_settings(self._flags, self._environment)
+        wanted: dict[str, Any] = {
+            field: getattr(upcoming, name)
+            for name, field in _LOADED_WITH.items()
+            if getattr(upcoming, name) and getattr(upcoming, name) != getattr(self._in_force, name)
+        }
+        return PlanWish(model=model, **wanted) if wanted else None
 
     def text(self, name: str) -> str:
         """Return the value from the next start on, as it can be edited; "" for one that is secret."""
@@ -97,10 +119,11 @@ class SettingsBook:
 
         value = None if text is None else self._checked(name, text)
         await asyncio.to_thread(write_setting, self.path, name, value)
-        if MEANINGS[name].is_live:
+        if MEANINGS[name].effect is Effect.AT_ONCE:
             loaded: Any = getattr(load_settings(self._flags, self._environment), name)
             self._in_force = replace(self._in_force, **{name: loaded})
-            self._on_change[name]()
+            if obey := self._on_change.get(name):  # what is only read when it matters needs no call
+                obey()
         return self._told(name)
 
     def _checked(self, name: str, text: str) -> object:
@@ -117,14 +140,14 @@ class SettingsBook:
                 return f"{variable_of(name)} in the environment goes before the settings file."
             case Origin.FLAG:
                 return "What the command line gave goes before the settings file."
-        return "It is in force." if MEANINGS[name].is_live else _NEXT_START
+        return _TOLD[MEANINGS[name].effect]
 
     def detail(self, name: str) -> str:
         """Return what a setting means, what it takes, when it takes effect and who else sets it."""
         meaning = MEANINGS[name]
-        effect = "Takes effect at once" if meaning.is_live else "Takes effect at the next start of app and service"
         default = shown(name, getattr(Settings(), name))
-        return f"{meaning.text}{_choices(meaning)}\n{effect}. Default: {default}. Variable: {variable_of(name)}."
+        others = f"Default: {default}. Variable: {variable_of(name)}."
+        return f"{meaning.text}{_choices(meaning)}\n{meaning.effect.value}. {others}"
 
 
 def _choices(meaning: Meaning) -> str:

@@ -20,6 +20,8 @@ class SettingsActions(Protocol):
 
     def reset_setting(self) -> Awaitable[None]: ...
 
+    def load_as_written(self) -> None: ...
+
 
 SETTINGS_COMMANDS: CommandTable[Any] = CommandTable(
     (
@@ -40,6 +42,15 @@ SETTINGS_COMMANDS: CommandTable[Any] = CommandTable(
             has_priority=False,
             is_shown=True,
             run=lambda screen, _: screen.reset_setting(),
+        ),
+        Command[SettingsActions](
+            id="settings-load",
+            title="Load it so",
+            tooltip="Load the model anew with context, cache and answers at once as they are written",
+            keys="l",
+            has_priority=False,
+            is_shown=True,
+            run=lambda screen, _: screen.load_as_written(),
         ),
     )
 )

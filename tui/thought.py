@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from app.chat.message import Message, Scalar
+from app.chat.message import Scalar, Utterance
 from tui.meter import Clock
 from tui.reply import Portion
 
@@ -34,7 +34,7 @@ class ThoughtWatch:
         self.stats = {_SPAN_S: now_s - self._first_s, _N_TOKENS: portion.n_thought_tokens}
 
 
-def thought_words(message: Message, *, is_running: bool) -> str:
+def thought_words(message: Utterance, *, is_running: bool) -> str:
     """Return what is said of the thoughts of a message, as far as it is known."""
     span_s, n_tokens = message.stats.get(_SPAN_S), message.stats.get(_N_TOKENS)
     verb = "thinking" if is_running and not message.content else "thought"

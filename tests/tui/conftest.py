@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 from textual.events import Paste
@@ -21,6 +24,7 @@ from tui.keeper import Keeper
 
 sys.path.append(str(Path(__file__).parent))  # where tests find `plans`
 
+NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 PATIENCE_S = 60.0  # for a busy machine; a test that passes does not wait for it
 
 
@@ -81,14 +85,19 @@ Sitting = Callable[..., AbstractAsyncContextManager[Person]]
 @pytest.fixture
 def sitting(tmp_path: Path) -> Sitting:
     """Sit down at the app whose service is the given scripted client; the clock stands still, the disk is a test's."""
-    settings = Settings(data_dir=tmp_path / "data", cache_dir=tmp_path / "cache")
+    on_disk = Settings(data_dir=tmp_path / "data", cache_dir=tmp_path / "cache")
 
     @asynccontextmanager
     async def sit_down(
-        client: ScriptedClient, size: tuple[int, int] = (80, 24), keeper: Keeper | None = None
+        client: ScriptedClient,
+        size: tuple[int, int] = (80, 24),
+        keeper: Keeper | None = None,
+        settings: Mapping[str, str] = NO_SETTINGS,
     ) -> AsyncIterator[Person]:
         async with Connection(client.opened, "guide") as connection:
-            app = LocalllmApp(connection, keeper, clock=lambda: 0.0, settings=settings)
+            changed: Any = settings
+            own = replace(on_disk, **changed)
+            app = LocalllmApp(connection, keeper, clock=lambda: 0.0, settings=own)
             async with app.run_test(size=size, notifications=True) as pilot:
                 yield Person(pilot)
 

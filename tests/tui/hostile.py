@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-__all__ = ["BENIGN", "HOSTILE", "controls_in", "heads", "sequence_kinds", "sequences"]
+__all__ = ["BENIGN", "HOSTILE", "controls_in", "heads", "letters", "sequence_kinds", "sequences"]
 
 ESC, BEL, ST = "\x1b", "\x07", "\x1b\\"
 
@@ -102,6 +102,11 @@ def sequences(output: str) -> list[str]:
     return [found.group() for found in _SEQUENCE.finditer(output)]
 
 
+def letters(output: str) -> str:
+    """Return what stands between the escape sequences."""
+    return _SEQUENCE.sub("", output)
+
+
 def sequence_kinds(output: str) -> set[str]:
     """Return what kinds of sequences there are: how each begins and ends, without its numbers."""
     return {re.sub(r"\d+", "", found.group()) if found["final"] != "m" else "m" for found in _SEQUENCE.finditer(output)}
@@ -109,7 +114,7 @@ def sequence_kinds(output: str) -> set[str]:
 
 def controls_in(output: str) -> set[str]:
     """Return what in the text between the sequences a terminal would obey, or reorder text for."""
-    return {repr(character) for character in _SEQUENCE.sub("", output) if _is_control(character)} - {repr("\n")}
+    return {repr(character) for character in letters(output) if _is_control(character)} - {repr("\n")}
 
 
 def _is_control(character: str) -> bool:

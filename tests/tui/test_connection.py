@@ -57,6 +57,50 @@ async def test_only_a_lost_service_is_opened_again(error, n_opened):
     assert client.n_opened == client.n_closed == n_opened
 
 
+async def test_a_lost_service_is_opened_again_at_once_and_its_loss_told_once():
+    client, losses = ScriptedClient(), []
+    async with Connection(client.opened, "guide") as connection:
+        connection.on_loss(lambda: losses.append(connection.state.phase))
+        await connection.client()
+        await asyncio.gather(*(connection.lose(ServiceError(f"gone, says {who}")) for who in ("answer", "jobs")))
+        assert connection.state.phase == "starting"
+        assert await connection.client() is client
+        assert (client.n_opened, client.n_closed) == (2, 1)
+    assert losses == ["starting"]
+
+
+async def test_a_service_that_is_lost_before_it_was_ready_waits_for_the_next_question():
+    client = ScriptedClient(model=LOADING)
+    async with Connection(client.opened, "guide") as connection:
+        connection.start()
+        await connection.service()
+        await asyncio.sleep(0.02)
+        assert connection.state.phase == "loading"
+        await connection.lose(ServiceError("gone"))
+        assert (connection.state.phase, client.n_opened, client.n_closed) == ("failed", 1, 1)
+        client.model = READY
+        assert await connection.client() is client
+
+
+async def test_the_new_connection_waits_until_the_lost_one_is_closed():
+    client, steps = ScriptedClient(), []
+
+    @asynccontextmanager
+    async def opened():
+        steps.append("open")
+        try:
+            yield client
+        finally:
+            await asyncio.sleep(0.02)
+            steps.append("closed")
+
+    async with Connection(opened, "guide") as connection:
+        await connection.client()
+        await connection.lose(ServiceError("gone"))
+        await connection.client()
+    assert steps == ["open", "closed", "open", "closed"]
+
+
 async def test_model_that_the_service_forgot_is_an_error():
     client = ScriptedClient()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.message import Utterance
+from app.chat.message import Attachment, Draft, Utterance
 from app.chat.store import ChatStore
 from app.client_fake import ScriptedClient
 from quantizer.errors import StorageError
@@ -15,7 +15,7 @@ from tui.kept_chat import KeptChat
 
 def _draft(data_dir: Path, chat_id: int | None = None) -> str:
     with ChatStore(data_dir) as store:
-        return store.drafts.get(chat_id)
+        return store.drafts.get(chat_id).text
 
 
 def _prompt(person) -> str:
@@ -39,6 +39,44 @@ async def test_a_draft_is_there_again_after_quitting_at_once(sitting, tmp_path):
         await person.sees("to be continued")
         await person.types(", now")
         assert _prompt(person) == "to be continued, now"
+
+
+async def test_what_goes_with_a_draft_is_there_again_after_quitting_and_is_sent(sitting, tmp_path):
+    notes = "\n".join(f"{number}. Buy milk." for number in range(20))
+    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+        await person.sees("ready")
+        await person.pastes(notes)
+        await person.sees("[pasted 1")
+        await person.types("read")
+        await person.presses("ctrl+q")
+        await person.leaves()
+    client = ScriptedClient()
+    async with KeptChat(tmp_path) as keeper, sitting(client, keeper=keeper) as person:
+        await person.sees("[pasted 1", "tokens ×]", "read", "ready")
+        await person.presses("enter")
+        await person.sees("Hello.")
+        await person.no_longer_sees("tokens ×]")
+    assert "19. Buy milk." in client.requests[0][0].content
+    with ChatStore(tmp_path) as store:
+        assert not store.drafts.get(1)
+
+
+async def test_what_goes_with_a_draft_stays_with_its_chat_and_goes_when_it_is_taken_away(sitting, tmp_path):
+    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+        await person.asks("the first chat")
+        await person.sees("Hello.", "ready")
+        await person.pastes("a long text\n" * 20)
+        await person.sees("[pasted 1")
+        await person.presses("ctrl+n")
+        await person.no_longer_sees("[pasted 1")
+        await person.app.open_chat(1)
+        await person.sees("[pasted 1")
+        await person.presses("backspace")
+        await person.no_longer_sees("[pasted 1")
+        await person.presses("ctrl+q")
+        await person.leaves()
+    with ChatStore(tmp_path) as store:
+        assert not store.drafts.get(1)
 
 
 async def test_each_chat_has_its_own_draft(sitting, tmp_path):
@@ -86,16 +124,16 @@ async def test_a_question_of_another_day_is_recalled(sitting, tmp_path):
 
 async def test_a_draft_that_comes_late_makes_way_for_what_is_typed_and_can_be_recalled(sitting, tmp_path, monkeypatch):
     with ChatStore(tmp_path) as store:
-        store.drafts.keep(None, "from yesterday")
+        store.drafts.keep(None, Draft("from yesterday", (Attachment("notes.md", "Buy milk."),)))
     async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
         read = keeper.draft
 
-        async def typed_meanwhile() -> str:
+        async def typed_meanwhile() -> Draft:
             person.app.screen.prompt.put("new")
             return await read()
 
         monkeypatch.setattr(keeper, "draft", typed_meanwhile)
-        await person.sees("new")
+        await person.sees("new", "[notes.md")
         await person.until(lambda: _draft(tmp_path) == "new", "kept")
         await person.presses(*["backspace"] * 3, "up")
         assert _prompt(person) == "from yesterday"

@@ -14,8 +14,12 @@ def _imported_by(module: str) -> set[str]:
 
 
 def test_first_frame_of_the_app_needs_no_engine_http_or_markdown():
-    assert not {"llama_cpp", "numpy", "httpx", "fastapi", "gguf", "markdown_it"} & _imported_by("tui.app")
+    assert not {"llama_cpp", "numpy", "httpx", "fastapi", "gguf", "markdown_it"} & _imported_by("tui.run")
 
 
 def test_deciding_between_app_and_command_line_imports_no_user_interface():
     assert not {"textual", "rich", "httpx", "numpy", "llama_cpp", "asyncio"} & _imported_by("tui.__main__")
+
+
+def test_a_chat_in_the_scrollback_needs_no_widgets():
+    assert not {"textual", "markdown_it", "llama_cpp", "numpy", "fastapi"} & _imported_by("tui.inline.sitting")

@@ -21,11 +21,11 @@ def start(monkeypatch):
 
     def call(arguments: list[str], stdin_is_terminal: bool = True, stdout_is_terminal: bool = True) -> list[object]:
         started: list[object] = []
-        command_line, app = ModuleType("app.cli.main"), ModuleType("tui.app")
-        command_line.main = lambda given: started.append(("cli", given))
+        command_line, app = ModuleType("app.cli.main"), ModuleType("tui.run")
+        command_line.main = lambda given, face: started.append(("cli", given))
         app.run = lambda settings, flags: started.append(("app", settings.model)) or 0
         monkeypatch.setitem(sys.modules, "app.cli.main", command_line)
-        monkeypatch.setitem(sys.modules, "tui.app", app)
+        monkeypatch.setitem(sys.modules, "tui.run", app)
         monkeypatch.setattr(sys, "argv", ["localllm", *arguments])
         monkeypatch.setattr(sys, "stdin", Stream(stdin_is_terminal))
         monkeypatch.setattr(sys, "stdout", Stream(stdout_is_terminal))
@@ -50,6 +50,18 @@ def test_pipe_gets_plain_answers(start, terminals):
 
 def test_verbs_go_to_the_command_line(start):
     assert start(["quantize", "x", "Q4_K_M"]) == [("cli", ["quantize", "x", "Q4_K_M"])]
+
+
+def test_chat_is_the_app_too_and_inline_is_a_verb(start):
+    assert start(["chat", "--model", "some.gguf"]) == [("app", "some.gguf"), 0]
+    assert start(["chat", "-m", "x"], stdin_is_terminal=False) == [("cli", ["run", "-m", "x"])]
+    assert start(["chat", "--inline"]) == [("cli", ["chat", "--inline"])]
+    assert start(["chat", "run"]) == [("cli", ["chat", "run"])]
+
+
+def test_streams_that_are_closed_are_no_terminals(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    assert not __main__._is_terminal(sys.stdin)
 
 
 def test_bad_setting_is_a_sentence_and_status_2(start, monkeypatch, capsys):

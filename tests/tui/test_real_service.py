@@ -42,7 +42,17 @@ def _descendants() -> list[psutil.Process]:
 
 
 def _worker() -> psutil.Process:
-    return next(child for child in _descendants() if "app.engine.worker" in " ".join(_command(child)))
+    return _running("app.engine.worker")
+
+
+def _service() -> psutil.Process:
+    return _running("app.cli.main")
+
+
+def _running(module: str) -> psutil.Process:
+    """The youngest of its kind: those of other tests may not have ended yet."""
+    found = (child for child in _descendants() if module in " ".join(_command(child)))
+    return max(found, key=psutil.Process.create_time)
 
 
 def _command(process: psutil.Process) -> list[str]:
@@ -87,6 +97,22 @@ async def test_person_chats_stops_survives_a_dead_worker_and_leaves_nothing_runn
         await person.sees("tok/s", "ready")
         assert worker != _worker()
     assert set(_descendants()) <= before
+
+
+async def test_a_service_that_is_killed_while_nobody_asks_it_anything_is_there_again_by_itself(settings, meet):
+    connection = Connection(local_service(settings), settings.model)
+    app = LocalllmApp(connection, settings=settings)
+    async with connection, app.run_test(size=(80, 24), notifications=True) as pilot:
+        person = meet(pilot)
+        await person.sees("ready")
+        await person.presses("f9")
+        _service().kill()
+        await person.presses("f6")
+        await person.sees("Lost the service:")
+        await person.presses("escape")
+        await person.sees("ready")
+        await person.asks("Hello there")
+        await person.sees("tok/s", "ready")
 
 
 async def test_what_a_model_thinks_is_told_apart_by_the_service(settings, tmp_path, meet):

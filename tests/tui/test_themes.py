@@ -6,6 +6,9 @@ import pytest
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES
 
+from app.client_fake import ScriptedClient
+from tui.app import LocalllmApp
+from tui.connection import Connection
 from tui.themes import HIGH_CONTRAST, theme_choices
 
 AAA = 7.0
@@ -39,3 +42,9 @@ def contrast(one: Color, other: Color) -> float:
 def luminance(colour: Color) -> float:
     red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour.normalized)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize(("value", "is_without"), [("1", True), ("", False)])
+def test_no_color_takes_colours_away_unless_it_is_empty(monkeypatch, value, is_without):
+    monkeypatch.setenv("NO_COLOR", value)
+    assert LocalllmApp(Connection(ScriptedClient().opened, "guide")).no_color is is_without

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from app.chat.message import Draft
 from quantizer.errors import StorageError
 from tui.keeper import Keeper
 
@@ -22,19 +23,19 @@ class DraftPad:
     def __init__(self, keeper: Keeper, tell: Callable[[StorageError], None]) -> None:
         self._keeper = keeper
         self._tell = tell
-        self._typed = ""
-        self._kept: str | None = None  # None while no chat is open: nothing may take the place of an unread draft
+        self._draft = Draft()
+        self._kept: Draft | None = None  # None while no chat is open: nothing may take the place of an unread draft
         self._keeping: asyncio.Task[None] | None = None
         self._has_failed = False
 
-    async def open(self) -> str:
+    async def open(self) -> Draft:
         """Return the draft of the chat that was opened. Raises StorageError."""
         self._kept = await self._keeper.draft()
         return self._kept
 
-    def write(self, typed: str) -> None:
+    def write(self, draft: Draft) -> None:
         """Take in what is typed now. Never waits."""
-        self._typed = typed
+        self._draft = draft
         if self._keeping is None or self._keeping.done():
             self._keeping = asyncio.create_task(self._keep_soon())
 
@@ -47,19 +48,19 @@ class DraftPad:
         self._kept = None
 
     async def _keep_soon(self) -> None:
-        while self._kept is not None and self._typed != self._kept:
+        while self._kept is not None and self._draft != self._kept:
             await asyncio.sleep(KEPT_AFTER_S)
             await self._keep()
 
     async def _keep(self) -> None:
-        typed = self._typed
-        if self._kept is None or typed == self._kept:
+        draft = self._draft
+        if self._kept is None or draft == self._kept:
             return
         try:
-            await self._keeper.keep_draft(typed)
+            await self._keeper.keep_draft(draft)
         except StorageError as error:  # tried again while there is something to keep
             if not self._has_failed:
                 self._tell(error)
             self._has_failed = True
         else:
-            self._kept, self._has_failed = typed, False
+            self._kept, self._has_failed = draft, False

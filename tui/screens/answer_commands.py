@@ -9,6 +9,7 @@ import asyncio
 from dataclasses import replace
 
 from app.chat.presets import Presets
+from app.chat.sampler import changed
 from quantizer.errors import UserError
 from tui.resources import Resources
 from tui.screens.conversation_screen import ConversationScreen
@@ -32,12 +33,20 @@ class AnswerCommands(ConversationScreen):
         conversation.settings = replace(conversation.settings, system=current)
         await self.transcript.add_notice(f"System prompt: {current}" if current else "No system prompt is set.")
 
-    async def edit_options(self) -> None:
-        """Ask for the sampler's options of this chat."""
+    async def edit_options(self, text: str) -> None:
+        """Set the sampler's options of this chat as `text` says, such as temperature=0.2; without a text, ask for
+        them."""
         from tui.screens.options import OptionsScreen
 
         await self._is_reopened.wait()
-        self.app.push_screen(OptionsScreen(self._session.conversation.settings.options, self._take_options))
+        options = self._session.conversation.settings.options
+        if not text:
+            self.app.push_screen(OptionsScreen(options, self._take_options))
+            return
+        try:
+            await self._take_options(changed(options, text), preset="")
+        except UserError as error:
+            self.warn(str(error))
 
     async def _take_options(self, options: dict[str, int | float], preset: str) -> None:
         """Answer with `options` from now on, and keep them as a preset where that has a name."""

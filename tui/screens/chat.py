@@ -17,7 +17,6 @@ from textual.widgets import TextArea
 from textual.worker import Worker
 
 from app.chat.message import Attachment, Utterance
-from app.terminal import printable
 from quantizer.errors import StorageError, UserError
 from tui.chat_commands import CHAT_COMMANDS
 from tui.commands import slash_line
@@ -26,13 +25,14 @@ from tui.resources import Resources
 from tui.screens.answer_commands import AnswerCommands
 from tui.screens.message_commands import MessageCommands
 from tui.status import advice
+from tui.widgets.attachment_bar import AttachmentBar
 from tui.widgets.composer import Composer
 from tui.widgets.prompt_input import PromptInput
 from tui.widgets.status_line import StatusLine
 from tui.widgets.transcript import Transcript
 
 if TYPE_CHECKING:
-    from textual.widgets import Markdown
+    from tui.widgets.markdown_text import MarkdownText
 
 __all__ = ["ChatScreen"]
 
@@ -83,8 +83,9 @@ class ChatScreen(MessageCommands, AnswerCommands):
             self.say(f"There is no command /{line[0]}: F1 lists them.")
 
     @on(TextArea.Changed)
+    @on(AttachmentBar.Changed)
     def _typed(self) -> None:
-        self._drafts.write(self.prompt.text)
+        self._drafts.write(self.composer.draft)
 
     @on(Composer.Attached)
     def _attached(self, event: Composer.Attached) -> None:
@@ -158,14 +159,15 @@ class ChatScreen(MessageCommands, AnswerCommands):
         with self._told_if_not_kept():
             draft = await self._drafts.open()
             if self.prompt.text:
-                self.prompt.lay_aside(draft)
+                self.prompt.lay_aside(draft.text)
+                self.composer.add(draft.attachments)
             else:
-                self.prompt.put(draft)
-        self._drafts.write(self.prompt.text)
+                self.composer.put(draft.text, (*draft.attachments, *self.composer.attachments))
+        self._drafts.write(self.composer.draft)
 
     async def _leave_draft(self) -> None:
         await self._drafts.close()
-        self.prompt.put("")
+        self.composer.put("")
 
     async def _reopen(self, chat_id: int | None = None, message_id: int | None = None) -> None:
         """Show a chat that is kept, without an id the one in which something was said last."""
@@ -189,8 +191,7 @@ class ChatScreen(MessageCommands, AnswerCommands):
                 self._seen_notices.add(notice)
                 await self.transcript.add_notice(notice)
 
-    def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
-        """Show where a link leads instead of going there: a model wrote it."""
-        address = printable(event.href)
-        self.app.copy_to_clipboard(address)
-        self.say(f"Copied, not opened: {address}")
+    def on_markdown_text_address_clicked(self, event: MarkdownText.AddressClicked) -> None:
+        """Copy where a link leads instead of going there: a model wrote it."""
+        self.app.copy_to_clipboard(event.address)
+        self.say(f"Copied, not opened: {event.address}")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from textual import on, work
 from textual.widget import Widget
@@ -42,7 +42,7 @@ _Result = TypeVar("_Result")
 class ChatsScreen(PlaceScreen):
     """Every chat of this person; fulfils `tui.chats_commands.ChatsActions`."""
 
-    CSS_PATH = "chats.tcss"
+    CSS_PATH: ClassVar[Any] = ["place_screen.tcss", "chats.tcss"]
     PLACE = "chats"
     TABLE = CHATS_COMMANDS
     KEYS = (*ChatList.KEYS, *SearchInput.KEYS)
@@ -132,7 +132,8 @@ class ChatsScreen(PlaceScreen):
     @on(OptionList.OptionSelected, "ChatList")
     async def _open(self, event: OptionList.OptionSelected) -> None:
         event.stop()
-        await cast("LocalllmApp", self.app).open_chat(self.chat_list.rows[event.option_index].chat.id)
+        row = self.chat_list.rows[event.option_index]
+        await cast("LocalllmApp", self.app).open_chat(row.chat.id, row.message_id)
 
     def rename_chat(self) -> None:
         """Ask for another title."""

@@ -101,7 +101,7 @@ class ConversationScreen(CommandScreen):
         if self._edited_id is not None:
             self._edited_id = None
             self.prompt.border_title = None
-            self.prompt.put("")
+            self.composer.put("")
 
     def _show_status(self) -> None:
         for line in self.query(StatusLine):  # none is left while the app closes

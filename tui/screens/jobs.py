@@ -6,7 +6,7 @@ Owns what is asked of the service here. That the jobs are watched, on whatever s
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on, work
 from textual.widget import Widget
@@ -15,8 +15,8 @@ from textual.widgets import DataTable, Static
 from app.terminal import printable
 from quantizer.errors import UserError
 from tui.job_text import detail
-from tui.jobs_backend import JobsBackend, jobs_of
 from tui.jobs_commands import JOBS_COMMANDS
+from tui.own_service import OwnService, own_service
 from tui.screens.place_screen import PlaceScreen
 from tui.widgets.job_table import JobTable
 from tui.widgets.log_view import LogView
@@ -34,7 +34,7 @@ _NONE = "No job runs, waits or has ended. Downloads, conversions and measurement
 class JobsScreen(PlaceScreen):
     """Fulfils `tui.jobs_commands.JobsActions`."""
 
-    CSS_PATH = "jobs.tcss"
+    CSS_PATH: ClassVar[Any] = ["place_screen.tcss", "jobs.tcss"]
     PLACE = "jobs"
     TABLE = JOBS_COMMANDS
     BINDINGS = JOBS_COMMANDS.bindings()
@@ -96,7 +96,7 @@ class JobsScreen(PlaceScreen):
         text = ""
         if job is not None:
             try:
-                text = await (await jobs_of(self.resources.connection)).job_log(job.id)
+                text = await (await own_service(self.resources.connection)).job_log(job.id)
             except UserError as error:
                 text = f"{error}\n"
         self.query_one(LogView).show(text)
@@ -115,13 +115,13 @@ class JobsScreen(PlaceScreen):
         """Remove a job that has ended."""
         await self._do(lambda client, job: client.forget_job(job.id))
 
-    async def _do(self, action: Callable[[JobsBackend, Job], Awaitable[object]]) -> None:
+    async def _do(self, action: Callable[[OwnService, Job], Awaitable[object]]) -> None:
         job = self.job
         if job is None:
             self.say("No job is chosen.")
             return
         try:
-            await action(await jobs_of(self.resources.connection), job)
+            await action(await own_service(self.resources.connection), job)
         except UserError as error:
             self.warn(str(error))
         self._read_log()

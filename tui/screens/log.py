@@ -25,7 +25,7 @@ _MAX_BYTES = 256 * 1024  # what came before is in the file
 class LogScreen(PlaceScreen):
     """Reads the file in a thread, once a second while it is looked at."""
 
-    CSS_PATH = "log.tcss"
+    CSS_PATH: ClassVar[Any] = ["place_screen.tcss", "log.tcss"]
     PLACE = "log"
     TABLE: ClassVar[CommandTable[Any]] = CommandTable(())
 

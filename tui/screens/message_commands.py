@@ -6,8 +6,12 @@ Owns which message a command means. What becomes of it is decided by `tui.sessio
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
+from textual import work
+
+from tui.code_blocks import CodeBlock, code_blocks
 from tui.conversation import Removed
 from tui.resources import Resources
 from tui.screens.conversation_screen import ConversationScreen
@@ -57,7 +61,7 @@ class MessageCommands(ConversationScreen):
         self._edited_id = question.id
         self.prompt.border_title = "Other words for this question: Enter sends them, Esc leaves it as it was"
         self.composer.put(question.content, question.attachments)
-        self.prompt.focus()
+        self.set_focus(self.prompt)  # at once: what is typed next changes the question
 
     async def go_on(self) -> None:
         """Write the last answer on, where it was stopped or cut."""
@@ -107,6 +111,31 @@ class MessageCommands(ConversationScreen):
             self._copy(text)
         else:
             self.say("There is no answer to copy yet.")
+
+    def copy_code(self, number: str = "") -> None:
+        """Put a code block of the selected message, or of the last answer, on the clipboard: the only one, that with
+        this number, or the one that is chosen of several."""
+        selected = self.transcript.selected
+        text = selected.entry.message.content if selected else self._session.conversation.last_answer
+        blocks = {str(n): block for n, block in enumerate(code_blocks(text), start=1)}
+        wanted = number or ("1" if len(blocks) == 1 else "")
+        if not blocks:
+            self.say("There is no code block to copy.")
+        elif not wanted:
+            self._choose_code(blocks)
+        elif block := blocks.get(wanted):
+            self._copy(block.text)
+        else:
+            self.say(f"There are {len(blocks)} code blocks.")
+
+    @work
+    async def _choose_code(self, blocks: Mapping[str, CodeBlock]) -> None:
+        from tui.screens.ask_choice import AskChoice
+
+        titles = {number: block.title for number, block in blocks.items()}
+        chosen = await self.app.push_screen_wait(AskChoice("Copy a code block", "", titles, is_numbered=True))
+        if chosen is not None:
+            self._copy(blocks[chosen].text)
 
     def scroll_pages(self, n_pages: int) -> None:
         """Scroll the conversation, up when negative."""

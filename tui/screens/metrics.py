@@ -7,7 +7,7 @@ are `tui.metrics_words`' and `tui.bench_words`'.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on, work
 from textual.containers import VerticalScroll
@@ -19,11 +19,11 @@ from textual.widgets.option_list import Option
 from app.plan_wish import PlanWish
 from app.terminal import printable
 from quantizer.errors import UserError
-from tui.backend import MeasuringBackend, measuring, planner_of
 from tui.bench_words import bench_runs, compared_lines, run_line
 from tui.metrics_commands import METRICS_COMMANDS
 from tui.metrics_log import MetricsLog
 from tui.metrics_words import history_lines, model_lines
+from tui.own_service import own_service
 from tui.resources import Resources
 from tui.screens.place_screen import PlaceScreen
 
@@ -41,7 +41,7 @@ _MARGIN_COLUMNS = 3  # padding and scrollbar
 class MetricsScreen(PlaceScreen):
     """Fulfils `tui.metrics_commands.MetricsActions`."""
 
-    CSS_PATH = "metrics.tcss"
+    CSS_PATH: ClassVar[Any] = ["place_screen.tcss", "metrics.tcss"]
     PLACE = "metrics"
     TABLE = METRICS_COMMANDS
     BINDINGS = METRICS_COMMANDS.bindings()
@@ -112,12 +112,12 @@ class MetricsScreen(PlaceScreen):
             return
         self._is_looking = True
         try:
-            backend = measuring(await self.resources.connection.service())
-            status = await backend.status()
+            service = await own_service(self.resources.connection)
+            status = await service.status()
             self._log.take(status, self.resources.clock())
             self._show_models(status)
             if self._n_looks % _LOOKS_AT_RUNS == 0:
-                self._show_runs(bench_runs(await backend.jobs()))
+                self._show_runs(bench_runs(await service.jobs()))
             self._n_looks += 1
         except UserError as error:
             self._text("models").update(printable(str(error)))
@@ -127,10 +127,10 @@ class MetricsScreen(PlaceScreen):
     @work(group="measure")
     async def _begin_measuring(self, model: str) -> None:
         try:
-            backend: MeasuringBackend = measuring(await self.resources.connection.service())
-            await backend.start_job("bench", {"model": model, "only": _QUICK_WORK})
+            service = await own_service(self.resources.connection)
+            await service.start_job("bench", {"model": model, "only": _QUICK_WORK})
             self.say(f"{model} is being measured: leave the machine in peace for a minute. Jobs has its log.")
-            self._show_runs(bench_runs(await backend.jobs()))
+            self._show_runs(bench_runs(await service.jobs()))
         except UserError as error:
             self.say(str(error))
 
@@ -138,7 +138,7 @@ class MetricsScreen(PlaceScreen):
     async def _show_history(self) -> None:
         history = self._text("history")
         try:
-            planner = planner_of(await self.resources.connection.service())
+            planner = (await own_service(self.resources.connection)).planner
             report = await planner.plan(PlanWish(model=""))
         except UserError as error:
             history.update(printable(str(error)))

@@ -17,10 +17,11 @@ from textual.worker import Worker
 
 from app.job import Job
 from quantizer.errors import UserError
-from tui.model_backend import ModelLibrary, model_backend
 from tui.model_commands import MODEL_COMMANDS
 from tui.model_lists import ModelLists
 from tui.model_rows import ModelRow
+from tui.model_words import removal_text
+from tui.own_service import ModelLibrary, own_service
 from tui.places import HOME
 from tui.resources import Resources
 from tui.screens.place_screen import PlaceScreen
@@ -32,6 +33,8 @@ __all__ = ["ModelsScreen"]
 
 _IDLE = "10m"
 _FOR_GOOD = "-1"
+_KEEP, _REMOVE = "keep", "remove"
+_REMOVING = {_KEEP: "Keep it", _REMOVE: "Remove it"}  # what changes nothing is at hand
 
 Rest = ParamSpec("Rest")
 Action = Callable[Concatenate["ModelsScreen", Rest], Coroutine[Any, Any, None]]
@@ -170,11 +173,12 @@ class ModelsScreen(PlaceScreen):
     @_telling
     async def remove_model(self) -> None:
         """Say what would go, and remove it after a yes."""
-        from tui.screens.removal import RemovalScreen
+        from tui.screens.ask_choice import AskChoice
 
         if row := self._of_this_disk():
             going = await (await self._library()).removal(row.model)
-            self.app.push_screen(RemovalScreen(going), self._remove_agreed(row.model))
+            asked = AskChoice("Remove a model", removal_text(going), _REMOVING)
+            self.app.push_screen(asked, self._remove_agreed(row.model))
 
     @_telling
     async def load_or_unload(self) -> None:
@@ -186,7 +190,7 @@ class ModelsScreen(PlaceScreen):
             await (await self._library()).unload(row.loaded_as)
             self.say(f"{row.name} is unloaded; talking with it loads it again.")
         else:
-            await (await model_backend(self._connection)).load(row.model)
+            await (await own_service(self._connection)).load(row.model)
             self.say(f"{row.name} is loading.")
         self.look_again()
 
@@ -208,7 +212,7 @@ class ModelsScreen(PlaceScreen):
         if row is None or not row.job_id:
             self.say("Nothing is being fetched in this row.")
             return
-        await (await model_backend(self._connection)).cancel_job(row.job_id)
+        await (await own_service(self._connection)).cancel_job(row.job_id)
         self.say("Stopped. What came is kept: Enter goes on from there.")
 
     def look_again(self) -> None:
@@ -245,7 +249,7 @@ class ModelsScreen(PlaceScreen):
         self.say(f"Fetching {row.name.strip()} in the background: you can go on chatting.")
 
     async def _library(self) -> ModelLibrary:
-        return (await model_backend(self._connection)).library
+        return (await own_service(self._connection)).library
 
     def _begin_quantizing(self, row: ModelRow) -> Callable[[dict[str, object] | None], Awaitable[None]]:
         async def begin(chosen: dict[str, object] | None) -> None:
@@ -256,14 +260,14 @@ class ModelsScreen(PlaceScreen):
 
     @_telling
     async def _quantize_to(self, row: ModelRow, chosen: dict[str, object]) -> None:
-        backend = await model_backend(self._connection)
+        service = await own_service(self._connection)
         source = "guide" if row.name == "guide" else row.model
-        job = await backend.start_job("quantize", {"source": source, **chosen})
+        job = await service.start_job("quantize", {"source": source, **chosen})
         self.say(f"{job.title}: under way. F8 shows the jobs.")
 
-    def _remove_agreed(self, model: str) -> Callable[[bool | None], Awaitable[None]]:
-        async def agreed(is_agreed: bool | None) -> None:
-            if is_agreed:
+    def _remove_agreed(self, model: str) -> Callable[[str | None], Awaitable[None]]:
+        async def agreed(choice: str | None) -> None:
+            if choice == _REMOVE:
                 await self._remove(model)
 
         return agreed

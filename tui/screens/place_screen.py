@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -19,9 +19,10 @@ __all__ = ["PlaceScreen"]
 
 
 class PlaceScreen(CommandScreen):
-    """A subclass gives PLACE, TABLE with their bindings, and `body`."""
+    """A subclass gives PLACE, TABLE with their bindings, `body`, and a CSS_PATH with `place_screen.tcss` in it: Textual
+    does not look for those of the classes above."""
 
-    CSS_PATH = "place_screen.tcss"
+    CSS_PATH: ClassVar[Any] = ["place_screen.tcss"]
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (72, "-wide")]  # noqa: RUF012 - Textual declares no class variable
     PLACE: ClassVar[str]
     BINDINGS: ClassVar[list[BindingType]] = [

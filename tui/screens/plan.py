@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on, work
 from textual.containers import Horizontal, Vertical, VerticalScroll
@@ -20,7 +20,7 @@ from textual.widgets.option_list import Option
 from app.plan_wish import PlanWish
 from app.terminal import printable
 from quantizer.errors import UserError
-from tui.backend import planner_of
+from tui.own_service import own_service
 from tui.plan_commands import PLAN_COMMANDS
 from tui.plan_dials import dials_of, turned
 from tui.plan_words import headline, machine_text, remedy_text, what_loading_does
@@ -46,7 +46,7 @@ _ABOUT_MACHINES = (
 class PlanScreen(PlaceScreen):
     """Fulfils `tui.plan_commands.PlanActions`."""
 
-    CSS_PATH = "plan.tcss"
+    CSS_PATH: ClassVar[Any] = ["place_screen.tcss", "plan.tcss"]
     PLACE = "plan"
     TABLE = PLAN_COMMANDS
     AUTO_FOCUS = ""  # there is no dial before the first plan
@@ -164,7 +164,7 @@ class PlanScreen(PlaceScreen):
         """Show what arithmetic says at once, and what llama.cpp says when no key has come for a while."""
         wish, self._wish = self._wish, replace(self._wish, is_fresh=False)
         try:
-            planner = planner_of(await self.resources.connection.service())
+            planner = (await own_service(self.resources.connection)).planner
             if self._n_fitting is None or wish.gpu_layers is None:
                 self._n_fitting = (await planner.plan(replace(wish, gpu_layers=None))).n_on_gpus
             await self._show(await planner.plan(wish))
@@ -177,7 +177,7 @@ class PlanScreen(PlaceScreen):
     async def _reload(self, wish: PlanWish) -> None:
         connection = self.resources.connection
         try:
-            planner = planner_of(await connection.service())
+            planner = (await own_service(connection)).planner
             model_id = await planner.reload(wish)
         except UserError as error:
             self._show_warnings(str(error))

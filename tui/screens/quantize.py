@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["QuantizeScreen", "type_line"]
 
-_HEADINGS = f"{'type':<10}{'size':>9}{'loss':>9}  {'fit':<10}{'speed':>11}"
+_HEADINGS = f"{'type':<10}{'size':>9}{'loss':>9}  {'fit':<9}{'speed':>11}"
 _USUAL = "Q4_K_M"
 
 
@@ -90,4 +90,4 @@ def type_line(choice: TypeChoice) -> str:
     loss = "?" if choice.perplexity_loss is None else f"+{choice.perplexity_loss:.4f}"
     quant = choice.quant
     name = printable_line(quant.name)
-    return f"{name:<10}{size(quant.n_bytes):>9}{loss:>9}  {fit_word(quant.fit):<10}{pace(quant.fit):>11}"
+    return f"{name:<10}{size(quant.n_bytes):>9}{loss:>9}  {fit_word(quant.fit):<9}{pace(quant.fit):>11}"

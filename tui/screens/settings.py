@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from typing import Any, ClassVar
 
 from textual import on, work
 from textual.widget import Widget
 from textual.widgets import DataTable, Static
 
+from app.plan_wish import PlanWish
 from app.setting_meanings import MEANINGS
 from app.settings import Settings
 from app.terminal import printable, printable_line
 from quantizer.errors import UserError
 from tui.keymap import ids_with_keys
+from tui.own_service import own_service
 from tui.screens.ask_choice import AskChoice
 from tui.screens.ask_line import AskLine
 from tui.screens.place_screen import PlaceScreen
@@ -25,15 +28,17 @@ from tui.settings_commands import SETTINGS_COMMANDS
 from tui.themes import theme_choices
 from tui.widgets.setting_table import SettingTable
 
-__all__ = ["SettingsScreen"]
+__all__ = ["SettingsScreen", "facts", "loading_told"]
 
 _FACT = "This is only to be known; it follows from the settings above."
+_LOAD, _LEAVE = "load", "leave"
+_LOADING = {_LOAD: "Load it anew now", _LEAVE: "Leave it as it is until the next start"}
 
 
 class SettingsScreen(PlaceScreen):
     """Fulfils `tui.settings_commands.SettingsActions`."""
 
-    CSS_PATH = "settings.tcss"
+    CSS_PATH: ClassVar[Any] = ["place_screen.tcss", "settings.tcss"]
     PLACE = "settings"
     TABLE = SETTINGS_COMMANDS
     BINDINGS = SETTINGS_COMMANDS.bindings()
@@ -104,6 +109,21 @@ class SettingsScreen(PlaceScreen):
         else:
             await self._write_or_warn(name, None)
 
+    @work(exclusive=True)
+    async def load_as_written(self) -> None:
+        """Load the model of the chat anew with what the settings file says, after a yes."""
+        connection = self.resources.connection
+        try:
+            wish = self.book.wish(connection.state.model)
+            if wish is None:
+                self.say("Nothing is written that the model could be loaded with and is not.")
+            elif await self.app.push_screen_wait(AskChoice("Load it so", loading_told(wish), _LOADING)) == _LOAD:
+                model_id = await (await own_service(connection)).planner.reload(wish)
+                await connection.use_model(model_id)
+                self.say("It is being loaded: Esc goes to the chat.")
+        except UserError as error:
+            self.warn(str(error))
+
     def _choices(self, name: str) -> dict[str, str]:
         if name == "theme":
             return theme_choices(self.app.available_themes)
@@ -126,6 +146,13 @@ class SettingsScreen(PlaceScreen):
 def _explanation(name: str) -> str:
     text = MEANINGS[name].text
     return f"{text} Commands: {', '.join(ids_with_keys())}." if name == "keys" else text
+
+
+def loading_told(wish: PlanWish) -> str:
+    """Return what loading a model so means: what it is then loaded with, and what that costs."""
+    wished = {"context": wish.n_ctx, "cache": wish.kv_type, "answers at once": wish.n_sequences}
+    told = ", ".join(f"{name} {value}" for name, value in wished.items() if value)
+    return f"{wish.model} is unloaded and loaded again with {told}. Answers under way end."
 
 
 def facts(settings: Settings) -> dict[str, str]:

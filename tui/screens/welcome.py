@@ -21,8 +21,8 @@ from app.terminal import printable_line
 from quantizer.errors import UserError
 from tui.connection import Connection
 from tui.downloads import Downloads
-from tui.model_backend import model_backend
 from tui.model_words import fit_word, pace, size
+from tui.own_service import own_service
 
 if TYPE_CHECKING:
     from app.client import Checkup, Recommended
@@ -91,7 +91,7 @@ class WelcomeScreen(ModalScreen[None]):
 
     async def _offer(self) -> None:
         try:
-            found = await (await model_backend(self._connection)).library.recommend()
+            found = await (await own_service(self._connection)).library.recommend()
         except UserError as error:
             self._show_offers((), printable_line(str(error)))
         else:
@@ -106,7 +106,7 @@ class WelcomeScreen(ModalScreen[None]):
 
     async def _look(self) -> None:
         try:
-            text = _told(await (await model_backend(self._connection)).library.machine())
+            text = _told(await (await own_service(self._connection)).library.machine())
         except UserError as error:
             text = printable_line(str(error))
         self.query_one("#machine", Static).update(text)

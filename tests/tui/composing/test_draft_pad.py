@@ -4,37 +4,39 @@ from __future__ import annotations
 
 import asyncio
 
+from app.chat.message import Draft
 from quantizer.errors import StorageError
 from tui.composing.draft_pad import DraftPad
 from tui.keeper import Unkept
 
+NOTHING = Draft()
 DISK_FULL = StorageError("The disk is full.", "Make room.")
 
 
 class Shelf(Unkept):
     """Keeps one draft in memory; the first `n_failures` attempts find the disk full."""
 
-    def __init__(self, kept: str = "", n_failures: int = 0) -> None:
+    def __init__(self, kept: Draft = NOTHING, n_failures: int = 0) -> None:
         super().__init__()
         self.kept = kept
         self.n_attempts = 0
         self._n_failures = n_failures
         self.is_kept = asyncio.Event()
 
-    async def draft(self) -> str:
+    async def draft(self) -> Draft:
         return self.kept
 
-    async def keep_draft(self, typed: str) -> None:
+    async def keep_draft(self, draft: Draft) -> None:
         self.n_attempts += 1
         if self.n_attempts <= self._n_failures:
             raise DISK_FULL
-        self.kept = typed
+        self.kept = draft
         self.is_kept.set()
 
 
 async def _typed(pad: DraftPad, text: str) -> None:
     for end in range(1, len(text) + 1):
-        pad.write(text[:end])
+        pad.write(Draft(text[:end]))
         await asyncio.sleep(0)
 
 
@@ -45,7 +47,7 @@ async def test_what_is_typed_is_kept_within_a_second_and_once_for_many_letters()
     await _typed(pad, "many letters")
     async with asyncio.timeout(1.0):
         await shelf.is_kept.wait()
-    assert (shelf.kept, shelf.n_attempts) == ("many letters", 1)
+    assert (shelf.kept, shelf.n_attempts) == (Draft("many letters"), 1)
 
 
 async def test_leaving_a_chat_keeps_its_draft_at_once_and_what_is_typed_then_belongs_to_the_next():
@@ -54,18 +56,18 @@ async def test_leaving_a_chat_keeps_its_draft_at_once_and_what_is_typed_then_bel
     await pad.open()
     await _typed(pad, "first")
     await pad.close()
-    assert shelf.kept == "first"
-    pad.write("second")
+    assert shelf.kept == Draft("first")
+    pad.write(Draft("second"))
     await pad.close()
-    assert (shelf.kept, shelf.n_attempts) == ("first", 1)
+    assert (shelf.kept, shelf.n_attempts) == (Draft("first"), 1)
 
 
 async def test_a_draft_that_was_not_read_yet_is_not_overwritten():
-    shelf = Shelf("from yesterday")
+    shelf = Shelf(Draft("from yesterday"))
     pad = DraftPad(shelf, lambda error: None)
     await _typed(pad, "impatient")
     await pad.close()
-    assert shelf.kept == "from yesterday"
+    assert shelf.kept == Draft("from yesterday")
 
 
 async def test_a_full_disk_is_told_once_and_the_draft_is_kept_when_there_is_room():
@@ -73,7 +75,7 @@ async def test_a_full_disk_is_told_once_and_the_draft_is_kept_when_there_is_room
     shelf = Shelf(n_failures=2)
     pad = DraftPad(shelf, told.append)
     await pad.open()
-    pad.write("kept in the end")
+    pad.write(Draft("kept in the end"))
     async with asyncio.timeout(5.0):
         await shelf.is_kept.wait()
-    assert (told, shelf.kept, shelf.n_attempts) == ([DISK_FULL], "kept in the end", 3)
+    assert (told, shelf.kept, shelf.n_attempts) == ([DISK_FULL], Draft("kept in the end"), 3)

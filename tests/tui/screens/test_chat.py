@@ -85,7 +85,7 @@ async def test_service_that_dies_mid_answer_is_reported_and_found_again(sitting)
     async with sitting(client) as person:
         await person.asks("go")
         await person.sees("Half", "not complete", "No localllm service answers.", "Start it again.", "Ctrl+R")
-        await person.sees("not available")
+        await person.sees("Lost the service:", "ready")
         await person.presses("ctrl+r")
         await person.sees("Whole.", "ready")
         await person.no_longer_sees("No localllm service answers.")
@@ -270,14 +270,16 @@ async def test_quit_during_an_answer_aborts_it_and_closes_the_service(sitting):
     assert client.n_closed == client.n_opened == 1
 
 
-async def test_old_turns_fold_and_still_show_their_text(sitting):
-    client = ScriptedClient(ScriptedReply(deltas=("*Answer* to all [a](http://b.example)",)))
-    async with sitting(client, size=(80, 60)) as person:
-        for number in range(10):
-            await person.asks(f"q{number}")
-            await person.sees(f"q{number}", "ready")
-        await person.sees("Answer to all a (http://b.example)")
-        assert len(person.app.screen.query("Answer Markdown")) == 8
+async def test_text_that_is_selected_with_the_mouse_is_copied_as_it_stands(sitting):
+    client = ScriptedClient(ScriptedReply(deltas=("*One* `two`\n\n", "- three\n- four")))
+    async with sitting(client) as person:
+        await person.asks("count")
+        await person.sees("four", "ready")
+        rows = [n for n, line in enumerate(person.screen_text.splitlines()) if "One" in line or "four" in line]
+        await person.pilot.mouse_down(offset=(3, rows[0]))
+        await person.pilot.hover(offset=(7, rows[1]))
+        await person.pilot.mouse_up(offset=(7, rows[1]))
+        assert person.app.screen.get_selected_text() == "One two\n\n • three\n • f"
 
 
 async def test_page_up_leaves_the_end_while_text_streams_and_page_down_returns(sitting):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from app.chat.store import ChatStore
 from app.client_fake import COMPLETED, ScriptedClient, ScriptedReply
 from quantizer.errors import EngineError
@@ -158,6 +160,19 @@ async def test_selected_message_is_copied_and_below_the_last_one_is_the_prompt(s
         assert person.app.clipboard == "copy me"
         await person.presses("alt+down", "alt+down", "y")
         await person.sees("│ y")
+
+
+@pytest.mark.parametrize("n_lines", [1, 30], ids=["short", "long"])
+async def test_the_keys_of_the_last_message_are_in_view(sitting, n_lines):
+    client = ScriptedClient(*[ScriptedReply(deltas=("\n\n".join("abc" * n_lines), "\n\nDone."))] * 2)
+    async with sitting(client) as person:
+        for question in ("first", "second"):
+            await person.asks(question)
+            await person.sees("Done.", "ready")
+        await person.presses("ctrl+up")
+        await person.sees("R again")
+        await person.presses("ctrl+up")
+        await person.sees("E edit")
 
 
 async def test_nothing_is_changed_while_an_answer_is_under_way(sitting):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -50,6 +51,48 @@ async def test_chats_are_found_while_words_are_typed_and_enter_goes_on_with_one(
         await person.no_longer_sees("Work")
         await person.presses("down", "enter")
         await person.sees("we cook aubergines with garlic", "Ask something")
+
+
+def keep_long_chat(store: ChatStore) -> None:
+    """Two hundred turns after a question of which there are two versions, the first without what followed."""
+    said = [
+        Message(id=1, parent_id=None, role="user", content="where do aubergines grow"),
+        Message(id=2, parent_id=1, role="assistant", content="In a greenhouse."),
+        Message(id=3, parent_id=None, role="user", content="where do melons grow"),
+    ]
+    said += [
+        Message(id=n, parent_id=n - 1, role="assistant" if n % 2 == 0 else "user", content=f"Turn {n}.\n\nOn.")
+        for n in range(4, 204)
+    ]
+    said[7] = replace(said[7], content="A trellis holds them.")
+    now_ms = int(datetime.now().timestamp() * 1000)
+    chat = Chat(id=1, title="Garden", created_ms=1, updated_ms=now_ms, model="guide", leaf_id=203)
+    store.transcripts.insert(Transcript(chat, tuple(said)))
+
+
+@pytest.mark.parametrize("word", ["greenhouse", "trellis", "203"], ids=["another branch", "far above", "the last one"])
+async def test_what_was_found_is_opened_at_its_message(sitting, store, tmp_path, word):
+    keep(store, "Another", age_days=1)
+    keep_long_chat(store)
+    async with KeptChat(tmp_path / "data") as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+        await person.sees("Turn 203.")
+        await person.presses("f5")
+        await person.sees("2 chats")
+        await person.presses("slash")
+        await person.types(word)
+        # in the field and in the hit; before, what was found is of a part of the word
+        await person.until(lambda: person.screen_text.count(word) == 2, f"{word} was not found")
+        await person.presses("enter", "enter")
+        await person.sees("Ask something")
+        await person.until(lambda: word in _selected(person), f"{word} is not selected in view")
+        await person.presses("y")
+        await person.sees("Copied")
+        assert word in person.app.clipboard
+
+
+def _selected(person) -> str:
+    """What is to be seen of the selected message: the rows with its mark."""
+    return "\n".join(line for line in person.screen_text.splitlines() if line.startswith(" ┃"))
 
 
 async def test_escape_empties_the_search_and_again_goes_to_the_chat(sitting, store):

@@ -8,7 +8,7 @@ from tui.commands import APP_COMMANDS
 
 
 async def test_f1_shows_every_command_and_escape_returns(sitting):
-    async with sitting(ScriptedClient(), size=(120, 64)) as person:
+    async with sitting(ScriptedClient(), size=(120, 72)) as person:
         await person.presses("f1")
         await person.sees("Ctrl+J, Shift+Enter", *(command.tooltip for command in (*CHAT_COMMANDS, *APP_COMMANDS)))
         await person.sees("/system TEXT", "Ctrl+Q  /quit", "Page Up")

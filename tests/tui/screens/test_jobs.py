@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+
+import pytest
 
 from app.client_fake import ScriptedClient
 from app.job import Job, JobFailure
@@ -94,6 +97,46 @@ async def test_jobs_are_cancelled_on_leaving_when_told_to(sitting):
         await person.leaves()
     assert [job.state for job in await client.jobs()] == ["cancelled", "cancelled"]
     assert not client.is_staying
+
+
+@pytest.mark.parametrize(("setting", "states"), [("go-on", "running queued"), ("stop", "cancelled cancelled")])
+async def test_what_the_settings_say_of_jobs_is_done_without_a_question(sitting, setting, states):
+    client = ScriptedClient(jobs=[PULL, TUNE])
+    async with sitting(client, settings={"jobs_at_exit": setting}) as person:
+        await person.presses("f8")
+        await person.sees("running")
+        await person.presses("ctrl+q")
+        await person.leaves()
+    assert [job.state for job in await client.jobs()] == states.split()
+    assert client.is_staying == (setting == "go-on")
+
+
+@pytest.mark.parametrize("setting", ["ask", "stop"])
+async def test_a_terminal_that_closes_asks_nothing_and_jobs_go_on_unless_they_are_to_stop(sitting, setting):
+    client = ScriptedClient(jobs=[PULL])
+    async with sitting(client, settings={"jobs_at_exit": setting}) as person:
+        await person.presses("f8")
+        await person.sees("running")
+        await person.presses("ctrl+q")  # the question may be open when it closes
+        person.app.leave_unasked()
+        person.app.leave_unasked()  # told by a signal and by the terminal
+        await person.leaves()
+    assert (client.is_staying, (await client.job("job-1")).state) == (
+        (True, "running") if setting == "ask" else (False, "cancelled")
+    )
+
+
+async def test_a_service_that_does_not_answer_holds_up_no_terminal_that_closes(sitting, monkeypatch):
+    class Silent(ScriptedClient):
+        async def stay_until_jobs_end(self) -> None:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr("tui.app._FAREWELL_S", 0.05)
+    async with sitting(Silent(jobs=[PULL])) as person:
+        await person.presses("f8")
+        await person.sees("running")
+        person.app.leave_unasked()
+        await person.leaves()
 
 
 async def test_without_jobs_leaving_asks_nothing(sitting):

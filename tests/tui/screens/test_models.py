@@ -191,12 +191,13 @@ async def test_a_loaded_model_is_kept_for_a_while_and_unloaded(sitting):
     assert client.library.kept == [("guide", "10m")]
 
 
-async def test_an_engine_that_is_no_localllm_says_that_it_has_no_library(sitting):
+async def test_an_engine_that_is_no_localllm_says_that_it_only_chats(sitting):
     client = ScriptedClient()
     del client.library
     async with sitting(client) as person:
-        await person.presses("f6")
-        await person.sees("keeps its models to itself")
+        for place in ("f6", "f7", "f8", "f9"):
+            await person.presses(place)
+            await person.sees("only chats")
 
 
 async def test_names_from_elsewhere_reach_the_terminal_clean(sitting):

@@ -49,6 +49,21 @@ async def test_a_value_that_will_not_do_is_told_of_and_changes_nothing(sitting):
     assert client.options == [GenerationOptions()]
 
 
+async def test_an_option_is_set_in_the_line_itself(sitting):
+    client = ScriptedClient()
+    async with sitting(client) as person:
+        await person.sees("ready")
+        await person.asks("/options temperature=0.5 top_k=40")
+        await person.sees("temperature 0.5, top_k 40")
+        await person.asks("/options warmth=1")
+        await person.sees("warmth=1 sets no option.")
+        await person.asks("/options temperature=")
+        await person.sees("top_k 40")
+        await person.asks("hello")
+        await person.sees("Hello.")
+    assert client.options == [GenerationOptions(top_k=40)]
+
+
 async def test_options_are_kept_as_a_preset_and_another_chat_answers_as_it_says(sitting, tmp_path):
     client = ScriptedClient()
     async with sitting(client) as person:

@@ -11,6 +11,8 @@ from typing import Any
 from textual.pilot import Pilot
 
 from app.client_fake import ScriptedClient
+from app.plan_wish import PlanWish
+from app.setting_meanings import MEANINGS
 from app.settings import load_settings
 from tui.app import LocalllmApp
 from tui.connection import Connection
@@ -19,7 +21,11 @@ from tui.settings_book import SettingsBook
 
 @asynccontextmanager
 async def sat_down(
-    root: Path, text: str = "", flags: dict[str, object] | None = None, **variables: str
+    root: Path,
+    text: str = "",
+    flags: dict[str, object] | None = None,
+    client: ScriptedClient | None = None,
+    **variables: str,
 ) -> AsyncIterator[LocalllmApp]:
     """The app with this settings file, these flags and variables of the environment."""
     path = root / "config.toml"
@@ -31,10 +37,10 @@ async def sat_down(
         **{f"LOCALLLM_{name}": value for name, value in variables.items()},
     }
     settings = load_settings(flags, environment)
-    async with Connection(ScriptedClient().opened, "guide") as connection:
+    async with Connection((client or ScriptedClient()).opened, "guide") as connection:
         book = SettingsBook(settings, flags, environment)
         app = LocalllmApp(connection, clock=lambda: 0.0, settings=settings, book=book)
-        async with app.run_test(size=(120, 50), notifications=True):
+        async with app.run_test(size=(120, 54), notifications=True):
             yield app
 
 
@@ -70,13 +76,41 @@ async def test_a_change_is_checked_written_and_told_to_be_for_the_next_start(tmp
         await person.presses("backspace", "x", "enter")
         await person.sees("It takes a value of type int")
         await person.presses("backspace", *"4096", "enter")
-        await person.sees("ctx is written", "0 → 4096 at the next start", "file")
+        await person.sees("ctx is written", "0 → 4096: L loads it so", "file")
         assert written(tmp_path) == {"threads": 3, "ctx": 4096}
         await person.presses("r")
         await person.sees("ctx is reset")
         assert row_of(person, "ctx").startswith("ctx 0 ")
         assert "→" not in person.screen_text
         assert (tmp_path / "config.toml").read_text() == "# mine\nthreads = 3\n"
+
+
+async def test_a_model_is_loaded_with_what_is_written_after_a_yes(tmp_path, meet):
+    client = ScriptedClient()
+    async with sat_down(tmp_path, "ctx = 512\n", client=client) as app:
+        person = meet(Pilot(app))
+        await person.presses("f10", "l")
+        await person.sees("Nothing is written that")
+        (tmp_path / "config.toml").write_text('ctx = 4096\nkv_type = "q8_0"\nthreads = 2\n')
+        await person.presses("l")
+        await person.sees("guide is unloaded and loaded again with context 4096, cache q8_0.")
+        await person.presses("escape")
+        await person.no_longer_sees("guide is unloaded")
+        assert not client.planner.reloads
+        await person.presses("l")
+        await person.sees("Load it anew now")
+        await person.presses("enter")
+        await person.sees("It is being loaded")
+    assert client.planner.reloads == [PlanWish(model="guide", n_ctx=4096, kv_type="q8_0")]
+
+
+async def test_what_only_localllm_can_choose_waits_for_the_next_start(tmp_path, meet):
+    async with sat_down(tmp_path, "ctx = 512\n") as app:
+        person = meet(Pilot(app))
+        await person.presses("f10", "down", "r")
+        await person.sees("512 → 0 at the next start")
+        await person.presses("l")
+        await person.sees("Nothing is written that")
 
 
 async def test_a_switch_and_a_choice_are_chosen_and_what_goes_before_the_file_is_told(tmp_path, meet):
@@ -117,7 +151,7 @@ async def test_keys_of_the_settings_work_and_are_shown(tmp_path, meet):
 async def test_keys_are_changed_while_the_app_runs_and_bad_ones_refused(tmp_path, meet):
     async with sat_down(tmp_path) as app:
         person = meet(Pilot(app))
-        await person.presses("f10", *["down"] * 24, "enter")
+        await person.presses("f10", *["down"] * list(MEANINGS).index("keys"), "enter")
         await person.sees("Other keys for commands")
         await person.pastes("help=f5")
         await person.presses("enter")

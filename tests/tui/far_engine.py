@@ -1,0 +1,87 @@
+"""An OpenAI-compatible engine elsewhere whose answers come when a test says so."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+__all__ = ["FarEngine"]
+
+_END = "end"
+
+
+class FarEngine:
+    """What is put with `say` is streamed to who asks; `requests` are the bodies of what was asked."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.requests: list[dict[str, Any]] = []
+        self.pieces: queue.Queue[tuple[str, str]] = queue.Queue()
+
+    def say(self, text: str = "", *, reasoning: str = "") -> None:
+        """Let a piece of the answer come."""
+        if reasoning:
+            self.pieces.put(("reasoning_content", reasoning))
+        if text:
+            self.pieces.put(("content", text))
+
+    def end(self) -> None:
+        """Let the answer be whole."""
+        self.pieces.put((_END, ""))
+
+    @classmethod
+    @contextmanager
+    def serving(cls) -> Iterator[FarEngine]:
+        """Serve at `url` as long as this lasts."""
+        with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
+            server.daemon_threads = True
+            engine = cls(f"http://127.0.0.1:{server.server_port}")
+            _Handler.engine = engine
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            yield engine
+            server.shutdown()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.0"
+    engine: FarEngine
+
+    def do_GET(self) -> None:
+        if self.path == "/v1/models":
+            self._begin("application/json")
+            self.wfile.write(b'{"data": [{"id": "far"}]}')
+        else:
+            self.send_error(404)
+
+    def do_POST(self) -> None:
+        self.engine.requests.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        self._begin("text/event-stream")
+        try:
+            self._stream()
+        except OSError:  # who asked has left
+            return
+
+    def _stream(self) -> None:
+        while True:
+            kind, text = self.engine.pieces.get()
+            if kind == _END:
+                self._send({"choices": [{"delta": {}, "finish_reason": "stop"}]})
+                self.wfile.write(b"data: [DONE]\n\n")
+                return
+            self._send({"choices": [{"delta": {kind: text}, "finish_reason": None}]})
+
+    def _begin(self, media_type: str) -> None:
+        self.send_response(200)
+        self.send_header("content-type", media_type)
+        self.end_headers()
+
+    def _send(self, event: dict[str, Any]) -> None:
+        self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""

@@ -1,0 +1,289 @@
+"""Every screen of the app as a person comes upon it: what is there, the keys that lead to it, what is seen then."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parent))
+
+from model_scenes import client_with_models
+from plans import planner_for
+
+from app.chat.chat import Chat, Transcript
+from app.chat.message import Message
+from app.chat.store import ChatStore
+from app.client import Checkup, EngineCounters, MachineProblem, Occupancy, ServiceStatus, Spread
+from app.client.planner_fake import PLAN
+from app.client_fake import LOADING, READY, ScriptedClient, ScriptedReply
+from app.job import Job, JobFailure
+from app.settings import Settings
+from quantizer.errors import ContextOverflowError
+from tui.app import LocalllmApp
+from tui.connection import Connection
+from tui.settings_book import SettingsBook
+
+__all__ = ["SCENES", "Scene"]
+
+MOMENT_MS = 1_790_000_000_000
+ANSWER = """I am **localllm**. I can:
+
+- answer questions,
+- *quote* and `edit` text.
+
+```python
+def double(n: int) -> int:
+    return 2 * n  # twice
+```
+
+| type | bits |
+|---|---|
+| Q4_K_M | 4.8 |
+"""
+TWO_BLOCKS = 'First\n\n```sh\nlocalllm plan qwen3\n```\n\nthen\n\n```toml\nctx = 4096\nkv_type = "q8_0"\n```\n'
+LOG = "12:00:01 loading guide\n12:00:02 guide is ready, 28 tensors on the CPU\n12:00:09 POST /v1/chat/completions 200\n"
+RUN = {"kind": "decode", "depth": 512, "tps": 12.0, "gpu_layers": 30, "at_s": 1.0}
+
+Step = tuple[str, ...]
+"""Keys, separated by spaces, and the texts that are waited for after them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """A way to a screen. The app is made in a folder that `furnish` may fill; `steps` are gone one by one."""
+
+    name: str
+    steps: tuple[Step, ...]
+    client: Callable[[], ScriptedClient] = ScriptedClient
+    furnish: Callable[[], object] = lambda: None
+    is_welcoming: bool = False
+    environment: tuple[tuple[str, str], ...] = ()
+    first: Step = ("", "ready")
+
+    def app(self, theme: str) -> LocalllmApp:
+        """Return the app as it is before the first step. Folders are relative: no picture shows this machine's."""
+        self.furnish()
+        client = self.client()
+        settings = Settings(data_dir=Path("data"), cache_dir=Path("cache"))
+        own = {"LOCALLLM_CONFIG": "config.toml", "LOCALLLM_DATA_DIR": "data", "LOCALLLM_CACHE_DIR": "cache"}
+        app = LocalllmApp(
+            Connection(client.opened, "guide"),
+            clock=getattr(client, "clock", lambda: 0.0),
+            settings=settings,
+            is_welcoming=self.is_welcoming,
+            book=SettingsBook(settings, {"model": "guide"}, own | dict(self.environment)),
+        )
+        app.theme = theme
+        return app
+
+
+def _replying(*deltas: str, **how: Any) -> Callable[[], ScriptedClient]:
+    return lambda: ScriptedClient(ScriptedReply(deltas=deltas, **how))
+
+
+def _slower() -> ScriptedClient:
+    return ScriptedClient(model=replace(READY, notices=("A slower path is used on this CPU.",)))
+
+
+def _keep_chats() -> None:
+    with ChatStore(Path("data")) as store:
+        for number, (title, model) in enumerate((("Soup", "guide"), ("Why is the sky blue?", "qwen3-0.6b-Q8_0"))):
+            moment_ms = MOMENT_MS + number * 3_600_000
+            said = Message(id=1, parent_id=None, role="user", content=f"{title} with salt", created_ms=moment_ms)
+            chat = Chat(id=1, title=title, created_ms=moment_ms, updated_ms=moment_ms, model=model, leaf_id=1)
+            store.transcripts.insert(Transcript(chat, (said,)))
+        store.chats.pin(1, True)
+
+
+def _keep_log() -> None:
+    Path("cache").mkdir(exist_ok=True)
+    Path("cache/service.log").write_text(LOG)
+
+
+def _keep_file() -> None:
+    Path("notes.md").write_text("Buy milk.\n")
+
+
+def _machine_with_a_problem() -> ScriptedClient:
+    client = client_with_models()
+    rows = (("memory", "20 GiB of 24 GiB free"), ("processor", "8 cores with AVX2"))
+    client.library.checkup = Checkup(rows, (MachineProblem("Memory is swapped.", "Close other programs."),))
+    return client
+
+
+def _planning() -> ScriptedClient:
+    client = ScriptedClient()
+    client.planner.answer = planner_for(measured=(RUN,))
+    return client
+
+
+JOBS = (
+    Job(id="1", kind="tune", title="tune guide", arguments={}, created_s=1.0, state="done", fraction=1.0),
+    Job(
+        id="2",
+        kind="judge",
+        title="judge qwen3",
+        arguments={},
+        created_s=2.0,
+        state="failed",
+        error=JobFailure("UserError", "The text has 12 tokens.", "Give a longer one."),
+    ),
+    Job(
+        id="3",
+        kind="pull",
+        title="pull Qwen/Qwen3-8B-GGUF:Q4_K_M",
+        arguments={},
+        created_s=3.0,
+        state="running",
+        fraction=0.31,
+        n_done_bytes=1_560_000_000,
+        n_bytes=5_030_000_000,
+        bytes_per_s=24_500_000.0,
+        remaining_s=142.0,
+        message="Qwen3-8B-Q4_K_M.gguf",
+    ),
+)
+
+
+def _working() -> ScriptedClient:
+    client = ScriptedClient(jobs=JOBS)
+    client.logs["3"] = "Reading the list of files\nFetching Qwen3-8B-Q4_K_M.gguf over 4 connections\n"
+    return client
+
+
+COUNTERS = EngineCounters(
+    n_finished=3,
+    n_prompt_tokens=100,
+    n_output_tokens=60,
+    cached_share=0.6,
+    prefill_tokens_per_s=900.0,
+    decode_tokens_per_s=48.0,
+    n_drafted_tokens=0,
+    n_accepted_tokens=0,
+    first_token_s=Spread(3, 0.2, 0.4, 0.7),
+    inter_token_s=Spread(50, 0.02, 0.03, 1.0),
+)
+
+
+class MeasuredClient(ScriptedClient):
+    """A service whose model makes more tokens between any two of the first looks that the metrics screen has, and then
+    stands still, as its clock does."""
+
+    n_looks = 0
+
+    def clock(self) -> float:
+        return self.n_looks / 2
+
+    async def status(self) -> ServiceStatus:
+        if self.planner.wishes and self.n_looks < 3:
+            self.n_looks += 1
+        counters = replace(COUNTERS, n_output_tokens=self.n_looks**2 * 12)
+        self.model = replace(READY, counters=counters, occupancy=Occupancy(1, 2, 900, 2048), n_bytes=400 << 20)
+        return await super().status()
+
+
+def _bench_run(number: int, tps: float) -> Job:
+    measured = [{"work": "decode", "case": "depth 0", "unit": "tok/s", "median": tps}]
+    result: dict[str, Any] = {"results": [{"measurements": measured}], "rooflines": [{"share": 0.8}]}
+    arguments = {"model": "guide"}
+    created_s = 1.7e9 + number
+    return Job(
+        id=str(number), kind="bench", title="", arguments=arguments, created_s=created_s, state="done", result=result
+    )
+
+
+def _measured() -> ScriptedClient:
+    client = MeasuredClient(jobs=[_bench_run(1, 40.0), _bench_run(2, 60.0)])
+    runs = [{"kind": "decode", "depth": 9, "tps": tps, "gpu_layers": 0, "at_s": 1.7e9} for tps in (30.0, 60.0)]
+    client.planner.answer = lambda _: {**PLAN, "measured": runs}
+    return client
+
+
+MODELS: Step = ("f6", "Recommended", "qwen3-0.6b")
+THOUGHT = ScriptedReply(thoughts=("They want to know what I am. ",), deltas=("A chat app.",))
+
+SCENES = (
+    Scene(name="empty", steps=(), client=_slower),
+    Scene(
+        name="loading",
+        steps=(("f2", "waiting for the answer"),),
+        client=lambda: ScriptedClient(model=replace(LOADING, progress=0.3)),
+        first=("", "loading"),
+    ),
+    Scene(name="answered", steps=(("f2", "48.0 tok/s"),), client=_replying(ANSWER)),
+    Scene(
+        name="stopped",
+        steps=(("f2", "answering"), ("escape", "stopped")),
+        client=_replying("Half an answer ", pause_after=1),
+    ),
+    Scene(name="overflow", steps=(("f4", "No answer"),), client=_replying(ending=ContextOverflowError(2100, 2048))),
+    Scene(
+        name="thoughts",
+        steps=(("f2", "48.0 tok/s"), ("ctrl+up", "R again", "Thoughts"), ("t", "They want to know")),
+        client=lambda: ScriptedClient(THOUGHT),
+    ),
+    Scene(
+        name="versions",
+        steps=(("f2", "48.0 tok/s"), ("ctrl+r", "2/2", "48.0 tok/s"), ("ctrl+up", "R again")),
+        client=lambda: ScriptedClient(*[ScriptedReply(deltas=(ANSWER,))] * 2),
+    ),
+    Scene(
+        name="code",
+        steps=(("f2", "48.0 tok/s"), ("ctrl+up", "R again"), ("c", "2  toml")),
+        client=_replying(TWO_BLOCKS),
+    ),
+    Scene(
+        name="attached",
+        steps=(("@ n o t e s", "notes.md"), ("enter", "notes.md"), ("R e a d", "Read")),
+        furnish=_keep_file,
+    ),
+    Scene(name="slash", steps=(("slash", "Start an empty chat"),)),
+    Scene(name="options", steps=(("slash o p t i o n s enter", "How this chat is answered"),)),
+    Scene(name="palette", steps=(("ctrl+p", "Search for commands", "Copy the last answer"),)),
+    Scene(name="theme", steps=(("slash t h e m e enter", "High contrast"),)),
+    Scene(name="help", steps=(("f1", "Keys and commands"),)),
+    Scene(
+        name="welcome",
+        steps=(("", "Llama 3.2 1B Instruct", "Memory is swapped."),),
+        client=_machine_with_a_problem,
+        is_welcoming=True,
+    ),
+    Scene(name="chats", steps=(("f5", "◆ Soup", "2 chats"),), furnish=_keep_chats),
+    Scene(name="chats-search", steps=(("f5", "2 chats"), ("slash b l u", "1 chat")), furnish=_keep_chats),
+    Scene(name="chats-rename", steps=(("f5", "2 chats"), ("r", "Rename the chat")), furnish=_keep_chats),
+    Scene(name="models", steps=(MODELS,), client=client_with_models),
+    Scene(name="models-search", steps=(MODELS, ("slash t i n y enter", "maker/Tiny-Coder")), client=client_with_models),
+    Scene(name="card", steps=(MODELS, ("down c", "Esc closes")), client=client_with_models),
+    Scene(name="quantize", steps=(MODELS, ("down q", "+0.1754")), client=client_with_models),
+    Scene(name="removal", steps=(MODELS, ("down d", "That frees")), client=client_with_models),
+    Scene(name="plan", steps=(("f7", "What would help"),), client=_planning),
+    Scene(
+        name="plan-overfull",
+        steps=(("f7", "What would help"), ("a right l", "L again does it")),
+        client=_planning,
+    ),
+    Scene(name="jobs", steps=(("f8", "Fetching", "1.56 GB of 5.03 GB"),), client=_working),
+    Scene(name="leaving", steps=(("f8", "Fetching"), ("ctrl+q", "Jobs that run or wait: 1.")), client=_working),
+    Scene(
+        name="metrics",
+        steps=(
+            ("f9", "answers 60 tok/s", "answers since", "120, answers 48"),
+            ("down enter down enter", "1.50 ×"),
+        ),
+        client=_measured,
+    ),
+    Scene(
+        name="settings",
+        steps=(("f10 down down down", "Telemetry: none", "4096: L loads it so", "Variable:", "_CONTEXT_SHIFT"),),
+        environment=(("LOCALLLM_CTX", "4096"),),
+    ),
+    Scene(
+        name="settings-choice",
+        steps=(("f10", "Telemetry: none"), ("down down down", "_CONTEXT_SHIFT"), ("e", "Enter chooses")),
+    ),
+    Scene(name="log", steps=(("slash l o g enter", "guide is ready", "completions 200"),), furnish=_keep_log),
+    Scene(name="log-empty", steps=(("slash l o g enter", "No line yet in"),)),
+)

@@ -1,0 +1,88 @@
+"""A download from the terminal app: begun, stopped, gone on with, left to itself, and found finished.
+
+The real service in a process of its own, its jobs and the test hub; only the engine is the fake one.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "quantizer"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "app" / "library"))
+
+from gguf_files import tiny_llama
+from hub_repos import HubRepo
+from hub_server import HubServer
+
+from app.settings import Settings
+from tui.app import LocalllmApp
+from tui.backend import local_service
+from tui.connection import Connection
+
+N_BYTES = 3 << 20
+BYTES_PER_S = 384 << 10  # eight seconds: a busy machine is to see it run
+
+
+@pytest.fixture
+def slow_hub(tmp_path, monkeypatch):
+    """A hub with one model, which takes a while to come."""
+    tiny = tiny_llama(tmp_path / "tiny.gguf").read_bytes()
+    large = tiny + bytes(N_BYTES - len(tiny))
+    with HubServer(HubRepo.of("org/large-GGUF", {"large-Q8_0.gguf": large})) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+        monkeypatch.setenv("HF_TOKEN", "")
+        hub.bytes_per_s = BYTES_PER_S
+        yield hub
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """Those of a service that the next app finds again: its port is known."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    return Settings(engine="fake", port=port, data_dir=tmp_path / "data", cache_dir=tmp_path / "cache")
+
+
+async def test_a_download_is_stopped_gone_on_with_left_to_itself_and_found_finished(settings, slow_hub, meet):
+    @asynccontextmanager
+    async def sitting() -> AsyncIterator:
+        async with Connection(local_service(settings), settings.model) as connection:
+            app = LocalllmApp(connection, settings=settings)
+            async with app.run_test(size=(120, 40), notifications=True) as pilot:
+                person = meet(pilot)
+                await person.sees("guide · ready")
+                yield person
+
+    async with sitting() as person:
+        await person.presses("f6", "slash")
+        await person.types("large")
+        await person.sees("org/large-GGUF")
+        await person.presses("enter", "enter")
+        await person.sees("Fetching", "B/s")
+        await person.presses("x")
+        await person.sees("Stopped. What came is kept")
+        await person.presses("f8")
+        await person.sees("cancelled")
+        await person.presses("r")
+        await person.sees("running", "B/s")
+        await person.presses("ctrl+q")
+        await person.sees("Leave; the jobs go on until they are done")
+        await person.presses("enter")
+        await person.leaves()
+    assert not list(settings.models_dir.glob("*/*/*.gguf"))
+
+    async with sitting() as person:
+        await person.presses("f8")
+        await person.sees("Fetch org/large-GGUF", "done")
+        await person.presses("f6")
+        await person.sees("large-Q8_0")
+    (fetched,) = settings.models_dir.glob("*/*/*.gguf")
+    assert fetched.stat().st_size == N_BYTES
+    assert slow_hub.n_sent() < 1.5 * N_BYTES  # what came before the stop was kept

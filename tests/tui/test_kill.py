@@ -1,0 +1,28 @@
+"""The real app in a terminal, over the guide, with one part of it killed at a time."""
+
+from __future__ import annotations
+
+import random
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+
+
+def test_each_part_of_the_app_may_be_killed_and_nothing_that_was_said_is_lost(tmp_path: Path) -> None:
+    from killed_app import KilledApp
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = int(listener.getsockname()[1])
+    killed = KilledApp(tmp_path, port, random.Random(8))
+    try:
+        killed.start()
+        for victim, doing in (("service", "asks"), ("app", "quantizes"), ("worker", "asks for long")):
+            assert killed.kill(victim, doing).faults == ()
+        assert killed.finish() == []
+    finally:
+        for process in killed.app.processes():
+            process.kill()
