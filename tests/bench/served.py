@@ -24,7 +24,7 @@ import psutil
 from app.bench.prose import Prose
 from app.processes import python_module
 
-__all__ = ["Footprint", "Served", "footprint", "n_answered_in_all_cells", "serve"]
+__all__ = ["Footprint", "Served", "footprint", "n_answered_in_all_cells", "serve", "wait_ready"]
 
 _READY_TIMEOUT_S = 60.0
 _POLL_S = 0.05
@@ -106,12 +106,13 @@ def serve(model: Path, port: int, *flags: str, **settings: str) -> Iterator[Serv
             assert process.stdout is not None
             http.base_url = httpx.URL(json.loads(process.stdout.readline())["url"])
             served = Served(http.base_url.port or 0, http, psutil.Process(process.pid), Path(own["LOCALLLM_CACHE_DIR"]))
-            _wait_ready(served)
+            wait_ready(served)
             yield served
             process.stdin.close()
 
 
-def _wait_ready(served: Served) -> None:
+def wait_ready(served: Served) -> None:
+    """Wait until the model is loaded; ends the program where it cannot be."""
     deadline_s = time.monotonic() + _READY_TIMEOUT_S
     while (model := served.model())["state"] != "ready":
         if model["error"] or time.monotonic() > deadline_s:

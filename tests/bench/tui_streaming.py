@@ -14,88 +14,25 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import codecs
-import fcntl
-import os
-import pty
 import statistics
-import struct
-import subprocess
 import sys
 import tempfile
-import termios
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
 import psutil
 from paced_engine import PacedEngine
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tui"))
+
+from terminal import Terminal, eventually
+
 LIMITS = {"first paint, s": 0.8, "key to echo p95, ms": 50.0, "longest gap, ms": 200.0, "CPU of a core, %": 35.0}
-_ROWS, _COLUMNS = 40, 120
 _KEYS = [chr(0x410 + n) for n in range(64)]  # Cyrillic: none is in the answer, each is new on the terminal
 _KEY_EVERY_S = 0.14
 _PROMPT = "sk something"  # without the letter below the cursor
-_PATIENCE_S = 30.0
 _LOOP_TICK_S = 0.005
-_CTRL_Q = b"\x11"
-
-
-@dataclass
-class Terminal:
-    """A pseudo-terminal with a program in it; `seen` is what it wrote, each piece with the time at which it came."""
-
-    process: subprocess.Popen[bytes]
-    master: int
-    begun_s: float
-    seen: list[tuple[float, str]] = field(default_factory=list)
-
-    @classmethod
-    @contextmanager
-    def running(cls, command: list[str], folder: Path) -> Iterator[Terminal]:
-        """Start `command`, which keeps its things in `folder`; at the end press Ctrl+Q, and wait until it has left."""
-        master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
-        places = {"LOCALLLM_DATA_DIR": str(folder / "data"), "LOCALLLM_CACHE_DIR": str(folder / "cache")}
-        environment = {**os.environ, **places, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
-        begun_s = time.perf_counter()
-        process = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
-        )
-        os.close(slave)
-        terminal = cls(process, master, begun_s)
-        threading.Thread(target=terminal._read, daemon=True).start()
-        try:
-            yield terminal
-            terminal.write(_CTRL_Q)
-            process.wait(_PATIENCE_S)
-        finally:
-            process.kill()
-
-    def write(self, data: bytes) -> float:
-        """Press keys; return when."""
-        now_s = time.perf_counter()
-        os.write(self.master, data)
-        return now_s
-
-    def when(self, text: str, after_s: float = 0.0) -> float:
-        """Return when `text` was on the terminal first since `after_s`, waiting for it."""
-        return _eventually(
-            lambda: next((at_s for at_s, said in self.seen if at_s >= after_s and text in said), None), text
-        )
-
-    def _read(self) -> None:
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a letter may come in two pieces
-        while True:
-            try:
-                data = os.read(self.master, 1 << 16)
-            except OSError:  # the program has ended
-                return
-            self.seen.append((time.perf_counter(), decoder.decode(data)))
 
 
 def first_paint_s(url: str, folder: Path) -> float:
@@ -114,10 +51,10 @@ def stream(url: str, engine: PacedEngine, folder: Path) -> dict[str, float]:
         process = psutil.Process(terminal.process.pid)
         terminal.when("· ready")
         terminal.write(b"Tell me everything.\r")
-        begun_s = _eventually(lambda: engine.begun_s, "the question")
+        begun_s = eventually(lambda: engine.begun_s, "the question")
         cpu_before_s = sum(process.cpu_times()[:2])
         waits_ms = [1000 * _echo_s(terminal, key) for key in _KEYS]
-        ended_s = _eventually(lambda: engine.ended_s, "the end of the answer")
+        ended_s = eventually(lambda: engine.ended_s, "the end of the answer")
         cpu_s = sum(process.cpu_times()[:2]) - cpu_before_s
     times_s = [begun_s, *(at_s for at_s, _ in terminal.seen if begun_s < at_s < ended_s), ended_s]
     return {
@@ -136,15 +73,6 @@ def _echo_s(terminal: Terminal, key: str) -> float:
     wait_s = terminal.when(key, pressed_s) - pressed_s
     time.sleep(max(0.0, _KEY_EVERY_S - wait_s))
     return wait_s
-
-
-def _eventually(look: Callable[[], float | None], what: str) -> float:
-    deadline_s = time.perf_counter() + _PATIENCE_S
-    while (found := look()) is None:
-        if time.perf_counter() > deadline_s:
-            raise SystemExit(f"{what!r} never came")
-        time.sleep(0.001)
-    return found
 
 
 def run_app(url: str, late_file: Path) -> None:
