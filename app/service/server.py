@@ -103,34 +103,36 @@ def _default_model(settings: Settings, *, is_owned: bool) -> tuple[ModelRef, Mod
 
 
 async def _serve_beside(server: _Server, sockets: list[socket.socket], engine: Supervisor, person: Person) -> None:
-    """Serve while the model loads, and settle with `person` what comes of that."""
+    """Serve while the model loads, and settle with `person` what comes of that before the end begins."""
     loading = asyncio.create_task(settle(engine, person))
 
     def end_refused(done: asyncio.Task[None]) -> None:
         server.should_exit |= not done.cancelled() and done.exception() is not None
 
     loading.add_done_callback(end_refused)
+    server.on_ending.append(loading.cancel)  # what ending does to the model is no news to who asked for the end
     await server.serve(sockets=sockets)
-    if not loading.done():
-        loading.cancel()
-    elif refusal := loading.exception():
+    if loading.done() and not loading.cancelled() and (refusal := loading.exception()):
         raise refusal
 
 
 class _Server(uvicorn.Server):
-    """Calls `on_listening` once requests are taken, and `on_ending` when none are any more."""
+    """Calls `on_listening` once requests are taken, and each of `on_ending` when none are any more."""
 
-    def __init__(self, config: uvicorn.Config, on_listening: Callable[[], None], on_ending: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, on_listening: Callable[[], None], *on_ending: Callable[[], object]
+    ) -> None:
         super().__init__(config)
+        self.on_ending = list(on_ending)
         self._on_listening = on_listening
-        self._on_ending = on_ending
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._on_listening()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._on_ending()
+        for tell in self.on_ending:
+            tell()
         await super().shutdown(sockets)
 
     def end(self) -> None:

@@ -16,12 +16,16 @@ import httpx
 import pytest
 import uvicorn
 from running import RunningService
+from starlette.applications import Starlette
 
 from app.cli.main import main
+from app.engine.frames import EngineConfig
 from app.processes import python_module
 from app.service import server
 from app.service.guard import Guard, GuardPolicy
 from app.service.listening import listen
+from app.service.person import Person
+from app.service.supervisor import Supervisor
 from quantizer.errors import ServiceError
 
 Serve = Callable[..., tuple[int | str | None, str]]
@@ -86,6 +90,22 @@ def test_it_says_where_it_listens_and_stops_cleanly(environment: Mapping[str, st
         process.send_signal(number)
         _, errors = process.communicate(timeout=15)
     assert (process.returncode, errors) == (0, "")
+
+
+async def test_who_ends_the_service_while_its_model_loads_hears_nothing_of_the_model() -> None:
+    told = list[str]()
+    command = python_module("app.engine.worker", "--fake", "--fake-load-ms", "2000")
+    engine = Supervisor(Path("tiny.gguf"), EngineConfig(n_ctx=64), command)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        await engine.stop()
+
+    with listen("127.0.0.1", 0) as listener:
+        ending = server._Server(server._config(Starlette(lifespan=lifespan)), lambda: ending.end())
+        await server._serve_beside(ending, [listener], engine, Person(told.append, lambda _: False))
+    assert (engine.status.state, told) == ("failed", [])
 
 
 async def test_the_key_is_wanted_before_any_route_is_looked_up() -> None:
