@@ -27,6 +27,7 @@ __all__ = ["END", "FakeBackend"]
 END = 256
 _STEERED = 1000  # what tells a cell's adapters is a multiple of it
 _WANTED = re.compile(rb"<say>(.+?)</say>", re.DOTALL)
+_NOISE_WANTED = re.compile(rb"<noise>([0-9]{1,6})</noise>")
 _LETTERS = b"etaoinshrdlu etaoinshrdlu etaoinshrdlu,.\n"
 
 
@@ -42,7 +43,8 @@ class _Cell:
 class FakeBackend:
     """A `Backend` whose answers are letters chosen by a hash. Each decode takes `step_s` seconds at least.
 
-    A prompt that holds <say>TEXT</say> is answered with the last such TEXT.
+    A prompt that holds <say>TEXT</say> is answered with the last such TEXT, one that holds <noise>N</noise> with N
+    letters that this very prompt decides and no draft foretells.
 
     One token in `end_every` ends the answer; of the others most depend on the last two tokens only, so that text
     repeats itself and drafts are taken, the rest on every token before.
@@ -215,6 +217,15 @@ def _chance(salt: str, tokens: list[int]) -> random.Random:
     return random.Random(hashlib.blake2b(repr((salt, tokens)).encode(), digest_size=8).digest())
 
 
+def _wanted(prompt: bytes) -> list[int]:
+    """Return the tokens that `prompt` asks to be said; none where it leaves that to the model."""
+    if texts := _WANTED.findall(prompt):
+        return [*texts[-1], END]
+    if lengths := _NOISE_WANTED.findall(prompt):
+        return [*random.Random(prompt).choices(_LETTERS, k=int(lengths[-1])), END]
+    return []
+
+
 class FakeSampler:
     """Greedy, or salted by the seed: the same history and seed give the same token, but where a text is to be said."""
 
@@ -223,8 +234,7 @@ class FakeSampler:
         self._salt = "" if params.is_greedy else str(params.seed)
         self._ignore_eos = ignore_eos
         self._n_prompt = len(history)
-        wanted: list[bytes] = _WANTED.findall(bytes(token for token in history if token < END))
-        self._said: list[int] = [*wanted[-1], END] if wanted else []
+        self._said = _wanted(bytes(token for token in history if token < END))
 
     def sample(self, row: int) -> int:
         if self._said:

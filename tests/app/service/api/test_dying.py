@@ -14,7 +14,7 @@ from running import RunningService
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kills by signal")
 
-ENDLESS = f"<say>{'word ' * 600}</say>"
+ENDLESS = "<noise>3000</noise>"  # takes seconds: a step of 5 ms for each letter
 MESSAGES = [{"role": "user", "content": ENDLESS}]
 
 

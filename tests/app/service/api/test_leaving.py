@@ -8,17 +8,25 @@ import httpx
 import pytest
 from running import RunningService
 
-ENDLESS = f"<say>{'word ' * 600}</say>"
-MESSAGES = [{"role": "user", "content": ENDLESS}]
+
+def _endless(path: str) -> str:
+    """A prompt whose answer takes seconds: a step of 5 ms for each letter, and no other prompt is answered the same."""
+    return f"{path}<noise>3000</noise>"
+
+
+def _messages(path: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": _endless(path)}]
+
+
 REQUESTS: dict[str, dict[str, Any]] = {
-    "/v1/chat/completions": {"messages": MESSAGES},
-    "/v1/completions": {"prompt": ENDLESS},
-    "/v1/messages": {"messages": MESSAGES},
-    "/v1/responses": {"input": ENDLESS},
-    "/api/chat": {"messages": MESSAGES},
-    "/api/v0/chat/completions": {"messages": MESSAGES},
-    "/completion": {"prompt": ENDLESS},
-    "/api/generate": {"prompt": ENDLESS, "raw": True},
+    "/v1/chat/completions": {"messages": _messages("/v1/chat/completions")},
+    "/v1/completions": {"prompt": _endless("/v1/completions")},
+    "/v1/messages": {"messages": _messages("/v1/messages")},
+    "/v1/responses": {"input": _endless("/v1/responses")},
+    "/api/chat": {"messages": _messages("/api/chat")},
+    "/api/v0/chat/completions": {"messages": _messages("/api/v0/chat/completions")},
+    "/completion": {"prompt": _endless("/completion")},
+    "/api/generate": {"prompt": _endless("/api/generate"), "raw": True},
 }
 
 

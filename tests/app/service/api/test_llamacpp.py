@@ -33,7 +33,7 @@ def test_what_the_model_is_like_is_told_without_its_folder(service: RunningServi
 
 
 def test_a_running_answer_has_a_slot(service: RunningService) -> None:
-    body = {"prompt": f"<say>{'word ' * 600}</say>", "stream": True}
+    body = {"prompt": "<noise>3000</noise>", "stream": True}
     with service.http.stream("POST", "/completion", json=body) as response:
         lines = response.iter_lines()
         next(lines)
