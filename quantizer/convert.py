@@ -18,7 +18,7 @@ from quantizer.config import Config
 from quantizer.errors import CheckpointError
 from quantizer.layout import Entry
 from quantizer.mapping import mapped
-from quantizer.mix import ModelShape
+from quantizer.mix_place import ModelShape
 from quantizer.outline import hyperparameter_entries
 from quantizer.packed.methods import unpacked
 from quantizer.pooling import read_pooling

@@ -9,7 +9,7 @@ from quantizer.gate import admit, shard_paths
 from quantizer.header import Header, read_header
 from quantizer.hyperparameters import per_layer
 from quantizer.layout import Entry
-from quantizer.mix import ModelShape
+from quantizer.mix_place import ModelShape
 from quantizer.sources import FileTensor, SourceModel
 from quantizer.tensor_types import tensor_type
 

@@ -22,7 +22,7 @@ from quantizer.errors import CheckpointError, UsageError
 from quantizer.file_types import FileType
 from quantizer.layout import Entry, encode_entry
 from quantizer.mapping import mapped
-from quantizer.mix import ModelShape
+from quantizer.mix_place import ModelShape
 from quantizer.sources import FileTensor, RenamedTensor, SourceModel, SourceTensor
 
 __all__ = ["is_adapter", "open_adapter"]

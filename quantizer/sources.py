@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from quantizer.errors import ModelFileError
 from quantizer.layout import Entry
-from quantizer.mix import ModelShape
+from quantizer.mix_place import ModelShape
 from quantizer.source import ByteSource
 from quantizer.tensor_types import TensorType, tensor_type_named
 

@@ -21,7 +21,7 @@ from app.bench.lexicon import WORDS
 from quantizer.events import Event, Progress
 from quantizer.file_types import FILE_TYPES, FileType, file_type_named
 from quantizer.layout import Entry, encode_entry
-from quantizer.mix import ModelShape
+from quantizer.mix_place import ModelShape
 from quantizer.plan import QuantizePlan, plan_model
 from quantizer.quantize import execute
 from quantizer.sources import SourceModel

@@ -11,7 +11,8 @@ from gguf_files import Skeleton
 from quantizer.categories import Category, allows_quantization, category_of, n_dims
 from quantizer.file_types import FILE_TYPES, file_type_named
 from quantizer.header import read_header
-from quantizer.mix import MixTensor, ModelShape, assign
+from quantizer.mix import MixTensor, assign
+from quantizer.mix_place import ModelShape
 from quantizer.overrides import Overrides, parse_override
 from quantizer.tensor_types import TENSOR_TYPES, tensor_type_named
 
