@@ -7,7 +7,6 @@ because llama.cpp ends the whole process on many faults. Knows nothing of HTTP o
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import queue
 import signal
@@ -19,16 +18,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 from app.engine import frames, wire
-from app.engine.adapters import Adapter
 from app.engine.backend import Backend, ModelFacts
 from app.engine.core import Engine, Event, failure
 from app.engine.embedding_queue import EmbeddingQueue
+from app.engine.fake_loading import fake_loader
 from app.engine.frames import Frame
 from app.engine.loading import Listener, Loaded, load_model
-from app.engine.step_cost import StepCost
 from app.engine.witness import Witness
 from app.settings import load_settings
-from quantizer.errors import RequestError, UnfitError, UserError
+from quantizer.errors import RequestError, UserError
 
 __all__ = ["Worker", "main"]
 
@@ -38,8 +36,7 @@ STOP_TIMEOUT_S = 8.0
 SAVE_TIMEOUT_S = 3.0
 IDLE_S = 2.0  # how long a worker rests before it uses the time to save
 
-
-LoadModel = Callable[[frames.Load, "Worker"], Loaded]
+LoadModel = Callable[[frames.Load, Listener], Loaded]
 
 
 class Worker:
@@ -61,7 +58,14 @@ class Worker:
         with self._write_lock:
             self._write(b"".join(map(wire.encode, sent)))
 
-    def report_progress(self, fraction: float) -> bool:
+    def _listener(self) -> Listener:
+        return Listener(
+            on_progress=self._report_progress,
+            on_notice=lambda text: self.send(frames.Notice(text)),
+            on_plan=lambda plan: self.send(frames.Planned(plan)),
+        )
+
+    def _report_progress(self, fraction: float) -> bool:
         """Tell the service how far loading is, ten times a second at most; False asks the loader to stop."""
         now_s = time.monotonic()
         if now_s >= self._next_progress_s:
@@ -94,7 +98,7 @@ class Worker:
             return
         started_s = time.monotonic()
         try:
-            loaded = self._load_model(load, self)
+            loaded = self._load_model(load, self._listener())
         except UserError as error:
             self.send(failure("", error))
             return
@@ -210,34 +214,9 @@ def _text(backend: Backend, tokens: Sequence[int]) -> str:
     return b"".join(backend.piece(token) for token in tokens).decode("utf-8", "replace")
 
 
-def load_llama(load: frames.Load, worker: Worker) -> Loaded:
+def load_llama(load: frames.Load, listener: Listener) -> Loaded:
     """Load a real model."""
-    cache_dir = load_settings().cache_dir
-    listener = Listener(
-        on_progress=worker.report_progress,
-        on_notice=lambda text: worker.send(frames.Notice(text)),
-        on_plan=lambda plan: worker.send(frames.Planned(plan)),
-    )
-    return load_model(Path(load.model_path), load.config, cache_dir, listener)
-
-
-def _fake_loader(step_s: float, load_s: float, *, is_unfit: bool) -> LoadModel:
-    from app.engine.fake import FakeBackend
-    from app.engine.fake_embedder import FakeEmbedder
-
-    def load(frame: frames.Load, worker: Worker) -> Loaded:
-        if is_unfit and frame.config.when_unfit is frames.WhenUnfit.ASK:
-            raise UnfitError("Only 1 of 3 layers fit.", "What would help: a larger GPU.")
-        for percent in range(0, 100, 10):
-            worker.report_progress(percent / 100)
-            time.sleep(load_s / 10)
-        n_ctx = frame.config.n_ctx or 4096
-        n_sequences = frame.config.n_sequences
-        adapters = [Adapter(name, path) for path, name in frame.config.lora]
-        backend = FakeBackend(n_ctx, 2 * n_ctx, n_sequences, step_s=step_s, adapters=adapters)
-        return Loaded(backend, FakeEmbedder, StepCost(), None, lambda _work, _ratios: None, contextlib.ExitStack())
-
-    return load
+    return load_model(Path(load.model_path), load.config, load_settings().cache_dir, listener)
 
 
 def _private_pipes() -> tuple[BinaryIO, BinaryIO]:
@@ -278,7 +257,7 @@ def main() -> None:
     _prepare_process()
     frames_in, frames_out = _private_pipes()
     step_s, load_s = options.fake_step_ms / 1000, options.fake_load_ms / 1000
-    load_model = _fake_loader(step_s, load_s, is_unfit=options.fake_unfit) if options.fake else load_llama
+    load_model = fake_loader(step_s, load_s, is_unfit=options.fake_unfit) if options.fake else load_llama
     worker = Worker(frames_in.read, lambda data: _write_all(frames_out, data), load_model)
     threading.stack_size(STACK_BYTES)
     engine = threading.Thread(target=_run_to_exit, args=(worker,), daemon=True)

@@ -68,6 +68,15 @@ def test_a_worker_loads_reports_progress_and_answers() -> None:
         assert said[-1].usage.n_output_tokens == 12
 
 
+def test_a_load_in_mid_way_ends_with_the_pipe() -> None:
+    with worker("--fake", "--fake-load-ms", "30000") as child:
+        child.until(frames.LoadProgress)
+        assert child.process.stdin
+        child.process.stdin.close()
+        assert child.process.wait(timeout=20) is not None
+        assert child.until(frames.Failed)[-1].cause == "Loading was stopped."
+
+
 def test_an_abort_right_behind_its_request_still_ends_it() -> None:
     with worker("--fake", "--fake-step-ms", "20") as child:
         child.until(frames.Ready)
