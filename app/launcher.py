@@ -48,7 +48,7 @@ async def open_service(settings: Settings, model: str | None = None) -> AsyncIte
             yield client
         return
     with _open_log(settings.cache_dir) as log:
-        process = await asyncio.to_thread(_start, wanted, log)
+        process = await _started(wanted, log)
     is_staying = False
     try:
         url = await _ready_url(process, Path(log.name))
@@ -144,6 +144,16 @@ async def _present(client: ServiceClient) -> AsyncIterator[None]:
     finally:
         watching.cancel()
         await asyncio.wait({watching})
+
+
+async def _started(settings: Settings, log: BinaryIO) -> subprocess.Popen[bytes]:
+    """Start the service, and end it again where nobody waits for it any more."""
+    starting = asyncio.create_task(asyncio.to_thread(_start, settings, log))
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await _end(await starting)
+        raise
 
 
 def _start(settings: Settings, log: BinaryIO) -> subprocess.Popen[bytes]:

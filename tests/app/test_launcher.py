@@ -3,11 +3,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from running import RunningService
@@ -44,6 +47,35 @@ async def test_it_starts_a_service_that_answers_and_ends_with_it(settings: Setti
     assert seen[-1] == status
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+async def test_a_face_that_leaves_while_its_service_starts_leaves_none_behind(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = list[subprocess.Popen[bytes]]()
+    has_left = threading.Event()
+    start = launcher._start
+
+    def start_and_leave(settings: Settings, log: BinaryIO) -> subprocess.Popen[bytes]:
+        started.append(start(settings, log))
+        loop.call_soon_threadsafe(leave)
+        assert has_left.wait(10)
+        return started[0]
+
+    def leave() -> None:
+        entering.cancel()
+        has_left.set()
+
+    async def enter() -> None:
+        async with open_service(settings):
+            pass
+
+    monkeypatch.setattr(launcher, "_start", start_and_leave)
+    loop = asyncio.get_running_loop()
+    entering = asyncio.create_task(enter())
+    await asyncio.wait({entering})
+    assert entering.cancelled()
+    assert started[0].returncode is not None
 
 
 async def test_a_service_that_was_found_is_used_and_left_running(settings: Settings, service: RunningService) -> None:
