@@ -47,8 +47,7 @@ def main() -> None:
                     )
             faults = killed.finish()
         finally:
-            for process in killed.app.processes():
-                process.kill()
+            killed.app.end()
             _print_table(trials)
     for fault in faults:
         print(f"in the end: {fault}")

@@ -99,6 +99,12 @@ class AppAtTerminal:
             time.sleep(_LOOKS_EVERY_S)
         self.terminal.close()
 
+    def end(self) -> None:
+        """End what is left of it, however that is."""
+        for process in self.processes():
+            process.kill()
+        self.terminal.process.wait()
+
     # Its processes
 
     def processes(self) -> list[psutil.Process]:
@@ -165,7 +171,7 @@ class AppAtTerminal:
             time.sleep(_LOOKS_EVERY_S)
         return is_there
 
-    def until(self, predicate: Callable[[Glance], bool], what: str, patience_s: float = 30.0) -> None:
+    def until(self, predicate: Callable[[Glance], bool], what: str, patience_s: float = 60.0) -> None:
         """Look on until `predicate` holds of what is seen; end the program where it never does."""
         if not self.comes_to(predicate, patience_s):
             raise SystemExit(f"{what} never came:\n{self.look().screen}")

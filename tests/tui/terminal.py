@@ -25,7 +25,7 @@ __all__ = ["Terminal", "eventually"]
 Found = TypeVar("Found")
 
 N_ROWS, N_COLUMNS = 40, 120
-_PATIENCE_S = 30.0
+_PATIENCE_S = 60.0  # for a busy machine
 _LOOKS_EVERY_S = 0.001
 _CTRL_Q = b"\x11"
 

@@ -24,5 +24,4 @@ def test_each_part_of_the_app_may_be_killed_and_nothing_that_was_said_is_lost(tm
             assert killed.kill(victim, doing).faults == ()
         assert killed.finish() == []
     finally:
-        for process in killed.app.processes():
-            process.kill()
+        killed.app.end()

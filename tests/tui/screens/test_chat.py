@@ -274,7 +274,7 @@ async def test_text_that_is_selected_with_the_mouse_is_copied_as_it_stands(sitti
     client = ScriptedClient(ScriptedReply(deltas=("*One* `two`\n\n", "- three\n- four")))
     async with sitting(client) as person:
         await person.asks("count")
-        await person.sees("four", "ready")
+        await person.sees("four", "ready · 48.0 tok/s")  # it moves up once more when it is over
         rows = [n for n, line in enumerate(person.screen_text.splitlines()) if "One" in line or "four" in line]
         await person.pilot.mouse_down(offset=(3, rows[0]))
         await person.pilot.hover(offset=(7, rows[1]))
