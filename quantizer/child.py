@@ -20,6 +20,7 @@ from typing import IO, Any, TypeAlias
 
 from quantizer.errors import EngineError, UserError
 from quantizer.events import Failed, decode_event, encode_event
+from quantizer.folders import without_folders
 
 __all__ = ["Line", "checked", "death", "lines_of", "serve", "watch_stdin"]
 
@@ -135,9 +136,9 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def death(process: str, status: int, errors: IO[bytes], remedy: str) -> EngineError:
-    """The error for a child that ended otherwise, with its last words."""
+    """The error for a child that ended otherwise, with its last words but no folders: native code names its source."""
     errors.seek(0)
-    lines = [line.strip() for line in errors.read().decode("utf-8", "replace").splitlines()]
+    lines = [without_folders(line.strip()) for line in errors.read().decode("utf-8", "replace").splitlines()]
     words = " / ".join([line for line in lines if line][-_N_LAST_LINES:]) or "it said nothing"
     how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
     return EngineError(f"The {process} {how}: {words}.", remedy)

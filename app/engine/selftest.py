@@ -17,6 +17,7 @@ from app.engine.tuning import Setting
 from app.processes import python_module
 from offload.cpu import cpu_name, default_threads
 from quantizer.errors import EngineError, UserError
+from quantizer.folders import without_folders
 
 __all__ = ["NOTICE", "Verdict", "examine"]
 
@@ -58,7 +59,7 @@ def _survives(child: tuple[str, ...]) -> bool:
     except subprocess.TimeoutExpired:
         return False
     if done.returncode == _CANNOT_RUN:
-        words = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        words = without_folders((done.stderr.strip().splitlines() or ["it said nothing"])[-1])
         raise EngineError(f"The self-test of llama.cpp cannot run: {words[:300]}", "Install localllm again.")
     return done.returncode == 0
 

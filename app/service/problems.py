@@ -5,7 +5,6 @@ Owns which error is which status and what a client may not be told. Knows nothin
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Literal, Protocol
 
@@ -26,6 +25,7 @@ from quantizer.errors import (
     UserError,
     kind_of,
 )
+from quantizer.folders import without_folders
 
 __all__ = [
     "BUG",
@@ -43,7 +43,6 @@ __all__ = [
     "ollama_error",
     "openai_error",
     "status_of",
-    "without_paths",
 ]
 
 
@@ -160,8 +159,6 @@ _ANTHROPIC_TYPES: dict[int, AnthropicErrorType] = {
     429: "rate_limit_error",
 }
 
-# What tells of this machine's folders: an absolute path of either system, up to its last separator.
-_FOLDERS = re.compile(r"(?<![\w./:\\])(?:[A-Za-z]:[\\/]|\\\\|~?/)(?:[^\s'\"/\\][^'\"/\\\n]*[/\\])*(?=[^\s/\\])")
 _MAY_NAME_PATHS = (ModelFileError, EngineError, errors.StorageError, errors.CheckpointError)
 
 
@@ -173,11 +170,6 @@ def status_of(error: UserError) -> int:
 def code_of(error: UserError) -> str:
     """Return the machine-readable name of what went wrong."""
     return error.code if isinstance(error, RefusedError) else _row(error)[2]
-
-
-def without_paths(text: str) -> str:
-    """Return `text` with absolute paths cut to their last part."""
-    return _FOLDERS.sub("", text)
 
 
 def openai_error(error: UserError, *, hide_paths: bool = True) -> OpenAiError:
@@ -209,7 +201,7 @@ def message_of(error: UserError, hide_paths: bool) -> str:
 
 
 def _shown(error: UserError, hide_paths: bool) -> Callable[[str], str]:
-    return without_paths if hide_paths and isinstance(error, _MAY_NAME_PATHS) else str
+    return without_folders if hide_paths and isinstance(error, _MAY_NAME_PATHS) else str
 
 
 def _row(error: UserError) -> tuple[type[UserError], int, str]:

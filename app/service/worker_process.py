@@ -19,6 +19,7 @@ from app.engine.wire import decode, encode, frame_length
 from app.processes import apart_from_terminal, child_environment
 from app.terminal import printable
 from quantizer.errors import EngineError
+from quantizer.folders import without_folders
 
 __all__ = ["LastWords", "WorkerProcess"]
 
@@ -31,7 +32,8 @@ _LAST_WORDS_S = 0.3
 
 
 class LastWords:
-    """The last 50 lines a process wrote to its standard error, whatever bytes they were."""
+    """The last 50 lines a process wrote to its standard error, whatever bytes they were, without folders: native code
+    says in which one it was built."""
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=_N_LINES_KEPT)
@@ -41,13 +43,17 @@ class LastWords:
     def feed(self, data: bytes) -> None:
         """Take more bytes; lines may be cut anywhere and are kept up to 500 characters."""
         *whole, rest = (self._open_line + self._decoder.decode(data)).split("\n")
-        self._lines.extend(kept for line in whole if (kept := printable(line).strip()[:_MAX_LINE_CHARACTERS]))
+        self._lines.extend(kept for line in whole if (kept := _told(line)))
         self._open_line = rest[:_MAX_LINE_CHARACTERS]
 
     @property
     def lines(self) -> tuple[str, ...]:
-        rest = printable(self._open_line).strip()
+        rest = _told(self._open_line)
         return (*self._lines, rest) if rest else tuple(self._lines)
+
+
+def _told(line: str) -> str:
+    return without_folders(printable(line).strip()[:_MAX_LINE_CHARACTERS])
 
 
 class WorkerProcess:

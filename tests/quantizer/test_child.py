@@ -44,6 +44,12 @@ def test_a_child_that_dies_is_told_of_with_its_last_words() -> None:
         list(said("say({})\nprint('farewell\\n  world', file=sys.stderr, flush=True)\nos._exit(7)"))
 
 
+def test_its_last_words_tell_of_no_folders() -> None:
+    native = "/tmp/pip-x/ggml.c:12: GGML_ASSERT(a / b) failed"
+    with pytest.raises(EngineError, match=r"status 7: ggml\.c:12: GGML_ASSERT\(a / b\) failed\. Try again\."):
+        list(said(f"print({native!r}, file=sys.stderr, flush=True)\nos._exit(7)"))
+
+
 @pytest.mark.parametrize("line", ["ggml: hello", "[1]"])
 def test_what_is_no_json_object_is_an_error(line: str) -> None:
     command = [sys.executable, "-c", f"print('{line}')"]

@@ -19,6 +19,7 @@ from llama_cpp._ctypes_extensions import load_shared_library
 from app.engine.backend import MemoryShortError
 from app.engine.llama.buffers import Buffer, parse_buffer
 from quantizer.errors import EngineError
+from quantizer.folders import without_folders
 
 __all__ = [
     "NativeLog",
@@ -58,8 +59,8 @@ class NativeLog:
         lib.llama_log_set(self._callback, ctypes.c_void_p())
 
     def last_words(self, n_lines: int = 3) -> str:
-        """Return the last lines on one line of text, without control characters."""
-        words = " ".join(list(self._lines)[-n_lines:])
+        """Return the last lines on one line of text, without control characters and folders."""
+        words = " ".join(without_folders(line) for line in list(self._lines)[-n_lines:])
         return "".join(character for character in words if character.isprintable())
 
     def taken_buffers(self) -> tuple[Buffer, ...]:

@@ -31,10 +31,11 @@ from app.service.jobs.arguments import Arguments, PullArguments, QuantizeArgumen
 from app.service.jobs.jobs import Jobs
 from app.service.models import ModelManager
 from app.service.openapi import gives, refuses, takes
-from app.service.problems import RefusedError, ollama_error, without_paths
+from app.service.problems import RefusedError, ollama_error
 from app.service.streaming import LINES, EventStream, JsonBytes, line, while_connected
 from app.settings import Settings
 from quantizer.errors import RequestError, UsageError, UserError
+from quantizer.folders import without_folders
 
 __all__ = ["found", "not_found", "router"]
 
@@ -115,7 +116,7 @@ async def delete(request: Request) -> Response:
     try:
         removal = plan_removal(ref, settings.models_dir)
     except UsageError as error:
-        raise RefusedError(403, "not_removable", without_paths(error.cause), error.remedy) from error
+        raise RefusedError(403, "not_removable", without_folders(error.cause), error.remedy) from error
     await models.release(ref)
 
     def take_away() -> None:
@@ -152,7 +153,7 @@ async def _link(source: ModelRef, name: str, settings: Settings, recipe: Recipe)
     except UsageError as error:
         raise RequestError(error.cause, error.remedy) from error
     except NameTakenError as error:
-        raise RefusedError(409, "model_exists", without_paths(error.cause), error.remedy) from error
+        raise RefusedError(409, "model_exists", without_folders(error.cause), error.remedy) from error
     await asyncio.to_thread(link, placement)
 
 

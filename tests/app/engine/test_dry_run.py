@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from app.engine.child import lines_of
 from app.engine.dry_run import compute_by_device, dry_run_request, request_of
 from offload.kv_cache import KvTypes
 from offload.load_parameters import ON_HOST
@@ -36,8 +38,18 @@ def test_a_plan_takes_what_the_dry_run_says(tiny_model: Path) -> None:
 def test_a_file_that_llama_cpp_refuses_is_told_of_with_its_words(tmp_path: Path) -> None:
     path = tmp_path / "no.gguf"
     path.write_bytes(b"GGUF")
-    with pytest.raises(EngineError, match=r"cannot load no\.gguf"):
+    with pytest.raises(EngineError, match=r"cannot load no\.gguf: .*failed") as refused:
         dry_bytes(path)
+    assert str(tmp_path) not in str(refused.value)
+
+
+def test_where_llama_cpp_aborts_its_own_source_is_named_without_the_folder_it_was_built_in() -> None:
+    program = (
+        "from app.engine.child import serve\nfrom app.engine.llama.native import ggml_function\n"
+        "serve(lambda _: ggml_function('ggml_abort')(b'/tmp/pip-x/ggml.c', 12, b'no room'))"
+    )
+    with pytest.raises(EngineError, match=r"(signal 6|status \d+): (.* / )?ggml\.c:12: no room"):
+        list(lines_of([sys.executable, "-c", program], {}))
 
 
 def test_a_device_that_is_not_there_any_more_is_named(tiny_model: Path) -> None:

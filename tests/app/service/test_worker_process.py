@@ -30,6 +30,12 @@ def test_last_words_keep_fifty_lines_without_control_characters() -> None:
     assert words.lines[-1].startswith("open")
 
 
+def test_last_words_tell_of_no_folders() -> None:
+    words = LastWords()
+    words.feed(b"/tmp/pip-x/ggml.c:12: fatal error\nfailed to open '/home/me/my models/a.gguf'")
+    assert words.lines == ("ggml.c:12: fatal error", "failed to open 'a.gguf'")
+
+
 def test_a_line_without_end_does_not_grow() -> None:
     words = LastWords()
     for _ in range(100):
