@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quantizer.categories import Category, allows_quantization, category_of
+from quantizer.distortion import candidates
 from quantizer.errors import UsageError
 from quantizer.file_types import FILE_TYPES, FileType
 from quantizer.knapsack import Choice, Frontier
@@ -22,7 +23,7 @@ from quantizer.sensitivity import Sensitivity
 from quantizer.sources import SourceModel, SourceTensor
 from quantizer.tensor_types import tensor_type_named
 
-__all__ = ["SIZE_TOLERANCE", "Mix", "MixSearch", "check_unquantized"]
+__all__ = ["SIZE_TOLERANCE", "Mix", "MixSearch", "check_reachable", "check_unquantized"]
 
 SIZE_TOLERANCE = 0.02  # how far below the asked size a mix may end
 
@@ -70,16 +71,17 @@ class MixSearch:
         self.smallest = self._mix(self._frontier.within_bytes(self._frontier.least_bytes))
         self.best = self._mix(self._frontier.within_loss(self._frontier.least_loss))
 
-    def within_bytes(self, n_bytes: int) -> Mix:
-        """Return the mix of the least loss whose files take at most `n_bytes` together.
-
-        Raises UsageError where no mix is as small, or all are smaller by more than the tolerance.
-        """
+    def check_size(self, n_bytes: int) -> None:
+        """Raise UsageError where no mix is as small as `n_bytes`, or all are smaller by more than the tolerance."""
         if not self.smallest.n_bytes <= n_bytes <= self.best.n_bytes / (1 - SIZE_TOLERANCE):
             raise UsageError(
                 f"No mix takes {n_bytes:,} bytes.",
                 f"This model can have {self.smallest.n_bytes:,} to {self.best.n_bytes:,} bytes.",
             )
+
+    def within_bytes(self, n_bytes: int) -> Mix:
+        """Return the mix of the least loss whose files take at most `n_bytes` together. Raises as `check_size`."""
+        self.check_size(n_bytes)
         least = self._frontier.least_bytes
         room = n_bytes - (self.smallest.n_bytes - least)
         while (mix := self._mix(self._frontier.within_bytes(room))).n_bytes > n_bytes:
@@ -136,6 +138,19 @@ def check_unquantized(model: SourceModel) -> None:
                 f"{model.name} is quantized already, {tensor.name} to {tensor.stored.name}.",
                 "Name the checkpoint, or its F16, BF16 or Q8_0 file.",
             )
+
+
+def check_reachable(model: SourceModel, options: PlanOptions, n_bytes: int) -> None:
+    """Raise UsageError, with the range that can be had, for a size that no mix has, whatever is measured of tensors."""
+    guessed = {tensor.name: _guessed(tensor) for tensor in model.tensors if _is_quantizable(tensor, model)}
+    MixSearch(model, options, guessed).check_size(n_bytes)
+
+
+def _guessed(tensor: SourceTensor) -> Sensitivity:
+    """Return what a tensor is like of which nothing is known: all that it could become, and each bit helps."""
+    *coarser, lossless = candidates(tensor.shape[0], tensor.stored, has_weights=True)
+    errors = {kind.name: 4.0**-kind.bits_per_weight for kind in coarser}
+    return Sensitivity(tensor.name, (coarser or [lossless])[0].name, 1.0, {**errors, lossless.name: 0.0})
 
 
 def _is_quantizable(tensor: SourceTensor, model: SourceModel) -> bool:

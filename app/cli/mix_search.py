@@ -48,7 +48,7 @@ def find_mix(request: JobRequest, target: Target, n_threads: int) -> Found:
     Raises UserError, UsageError with the range that can be had where the target is beyond it.
     """
     from quantizer.kld_target import mix_for_kld
-    from quantizer.mix_search import MixSearch, check_unquantized
+    from quantizer.mix_search import MixSearch, check_reachable, check_unquantized
     from quantizer.output import check_output
     from quantizer.plan import open_source
 
@@ -56,6 +56,8 @@ def find_mix(request: JobRequest, target: Target, n_threads: int) -> Found:
     model = open_source(source)
     check_unquantized(model)
     check_output(Path(request.output), [], model.inputs)  # not only after measuring
+    if target.n_bytes:
+        check_reachable(model, request.options(), target.n_bytes)
     with Runnable(source, _lossless(model), n_threads) as running:
         is_named = request.imatrix not in ("", AUTO)
         imatrix = Path(request.imatrix) if is_named else automatic_imatrix(source, running, n_threads)

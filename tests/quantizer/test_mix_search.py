@@ -10,7 +10,7 @@ from mixes import made_up, small_model
 
 from quantizer.errors import UsageError
 from quantizer.file_types import file_type_named
-from quantizer.mix_search import SIZE_TOLERANCE, Mix, MixSearch, check_unquantized
+from quantizer.mix_search import SIZE_TOLERANCE, Mix, MixSearch, check_reachable, check_unquantized
 from quantizer.overrides import Overrides, TensorOverride
 from quantizer.plan import PlanOptions, plan, plan_model
 from quantizer.quantize import execute
@@ -109,3 +109,11 @@ def opened(path: Path) -> SourceModel:
     from quantizer.gguf_source import open_gguf
 
     return open_gguf(path)
+
+
+def test_what_cannot_be_reached_is_known_before_anything_is_measured(model: SourceModel, search: MixSearch) -> None:
+    for n_bytes in (search.smallest.n_bytes, search.best.n_bytes):
+        check_reachable(model, PlanOptions(), n_bytes)
+    for n_bytes in (search.smallest.n_bytes // 2, 2 * search.best.n_bytes):
+        with pytest.raises(UsageError, match="This model can have"):
+            check_reachable(model, PlanOptions(), n_bytes)

@@ -103,6 +103,19 @@ def test_a_size_out_of_reach_is_refused_with_the_range(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_size_out_of_reach_is_refused_before_anything_is_measured(
+    tmp_path: Path, environment: Mapping[str, str]
+) -> None:
+    """What measures runs the model: there is none to run, the checkpoint's weights are not read."""
+    checkpoint = TinyLlama(n_embd=64, n_ff=96).write(tmp_path / "tiny")
+    cache = tmp_path / "cache"
+    done = localllm({**environment, "LOCALLLM_CACHE_DIR": str(cache)}, tmp_path, checkpoint, "--size", "1GB")
+    assert done.returncode == 2
+    assert "This model can have" in done.stderr
+    assert "to run the checkpoint in" not in done.stderr
+    assert not (cache / "imatrix").exists()
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C reaches process groups otherwise there")
 def test_ctrl_c_leaves_no_process_and_no_file(tmp_path: Path, environment: Mapping[str, str]) -> None:
     interrupt(
