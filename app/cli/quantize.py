@@ -15,6 +15,7 @@ import click
 from app.cli.auto_imatrix import AUTO, RUNNABLE, automatic_imatrix
 from app.cli.byte_sizes import byte_size_option
 from app.cli.mix_target import Target
+from app.cli.quantities import shown_bytes
 from app.cli.quantize_list import list_types
 from app.terminal import printable
 from quantizer.errors import StorageError, UsageError
@@ -169,7 +170,7 @@ def written(request: JobRequest) -> dict[str, object]:
             progress.show(event)
             note(event, result)
             if isinstance(event, Planned):
-                _tell(f"Takes {event.n_bytes / 1e9:.3f} GB of disk, all of it beside {event.output}.")
+                _tell(f"Takes {shown_bytes(event.n_bytes)} of disk, all of it beside {event.output}.")
     return result
 
 

@@ -6,6 +6,7 @@ Owns the files that lie in the cache meanwhile.
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
@@ -13,9 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-import click
-
 from app.cli.progress import JobProgress
+from app.cli.quantities import shown_bytes
 
 if TYPE_CHECKING:
     from quantizer.job import JobRequest
@@ -71,5 +71,6 @@ def written_meanwhile(request: JobRequest, purpose: str, owned: ExitStack) -> Pa
         for event in run_job(replace(request, output=str(output))):
             progress.show(event)
             if isinstance(event, Planned):
-                click.echo(f"Takes {event.n_bytes / 1e9:.3f} GB of disk meanwhile, {purpose}.", err=True)
+                # not click.echo: that writes past the bar, into its line
+                print(f"Takes {shown_bytes(event.n_bytes)} of disk meanwhile, {purpose}.", file=sys.stderr)
     return output
