@@ -31,6 +31,8 @@ __all__ = [
 ENVIRONMENT_PREFIX = "LOCALLLM_"
 DEFAULT_PORT = 11500
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+_KINDS = {int: "a whole number", bool: "true or false", str: "a text", Path: "a path"}
+_ENVIRONMENT = "The environment"  # as a source of settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,12 +124,9 @@ def parse_setting(name: str, text: str) -> object:
 
     Raises UsageError for what the setting does not take.
     """
-    meaning = MEANINGS[name]
     value = _typed(name, text.strip(), "This")
-    if type(value) is int and not meaning.least <= value <= meaning.most:
-        raise UsageError(f"This sets {name} to {value}.", f"It lies between {meaning.least} and {meaning.most}.")
-    if meaning.check:
-        meaning.check(text.strip())
+    if check := MEANINGS[name].check:
+        check(text.strip())
     return value
 
 
@@ -149,8 +148,8 @@ def _sources(flags: Mapping[str, object], environment: Mapping[str, str]) -> Ite
     """Yield who sets what, the later ones winning."""
     path = settings_file(environment)
     yield str(path), _from_file(path)
-    yield "the environment", _from_environment(environment)
-    yield "the command line", {name: value for name, value in flags.items() if value is not None}
+    yield _ENVIRONMENT, _from_environment(environment)
+    yield "The command line", {name: value for name, value in flags.items() if value is not None}
 
 
 def _from_file(path: Path) -> dict[str, object]:
@@ -178,14 +177,30 @@ def _typed(name: str, value: object, source: str) -> object:
         return _table(name, value, source)
     if (choices := MEANINGS[name].choices) and value not in choices:
         raise UsageError(f"{source} sets {name} to {value!r}.", f"It takes {', '.join(choices)}.")
-    if isinstance(value, kind):
+    typed = _of_kind(value, kind)
+    if typed is None:
+        raise UsageError(f"{source} sets {name} to {value!r}.", f"It takes {_KINDS[kind]}{_named(name, source)}.")
+    if type(typed) is int and not MEANINGS[name].least <= typed <= MEANINGS[name].most:
+        allowed = f"It lies between {MEANINGS[name].least:,} and {MEANINGS[name].most:,}"
+        raise UsageError(f"{source} sets {name} to {typed}.", f"{allowed}{_named(name, source)}.")
+    return typed
+
+
+def _of_kind(value: object, kind: type) -> object:
+    """Return a value as this kind, None where it is none. In a settings file `true` is no number."""
+    if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value
     try:
         if isinstance(value, str):
             return _BOOLEANS[value.lower()] if kind is bool else kind(value)
     except (ValueError, KeyError):
         pass
-    raise UsageError(f"{source} sets {name} to {value!r}.", f"It takes a value of type {kind.__name__}.")
+    return None
+
+
+def _named(name: str, source: str) -> str:
+    """Say which variable is meant, where it is one."""
+    return f"; the variable is {variable_of(name)}" if source == _ENVIRONMENT else ""
 
 
 def _texts(name: str, value: object, source: str) -> tuple[str, ...]:

@@ -47,3 +47,27 @@ def test_a_list_of_something_else_is_refused_with_its_source(tmp_path: Path) -> 
     path.write_text("lora = [1]\n")
     with pytest.raises(UsageError, match=r"config\.toml"):
         load_settings({}, {"LOCALLLM_CONFIG": str(path)})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "remedy"),
+    [
+        ("port", "99999", "between 0 and 65,535; the variable is LOCALLLM_PORT"),
+        ("parallel", "-3", "between 1 and 256"),
+        ("ctx", "-5", "between 0 and"),
+        ("threads", "banana", "a whole number; the variable is LOCALLLM_THREADS"),
+    ],
+)
+def test_a_number_that_nothing_could_be_done_with_is_refused_where_it_is_read(
+    tmp_path: Path, name: str, text: str, remedy: str
+) -> None:
+    with pytest.raises(UsageError, match=remedy):
+        load_settings({}, {"LOCALLLM_CONFIG": str(tmp_path / "none.toml"), variable_of(name): text})
+
+
+@pytest.mark.parametrize("value", ["70000", "-1", "true", "1.5"])
+def test_a_number_of_the_settings_file_is_checked_as_well(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(f"port = {value}\n")
+    with pytest.raises(UsageError, match=r"config\.toml sets port to"):
+        load_settings({}, {"LOCALLLM_CONFIG": str(path)})

@@ -74,7 +74,7 @@ async def test_a_change_is_checked_written_and_told_to_be_for_the_next_start(tmp
         await person.presses("f10", "down", "enter")
         await person.sees("Tokens of context", "Enter takes it")
         await person.presses("backspace", "x", "enter")
-        await person.sees("It takes a value of type int")
+        await person.sees("It takes a whole number")
         await person.presses("backspace", *"4096", "enter")
         await person.sees("ctx is written", "0 → 4096: L loads it so", "file")
         assert written(tmp_path) == {"threads": 3, "ctx": 4096}
