@@ -16,7 +16,7 @@ from offload.machine import Machine
 from offload.model import PlannedModel
 from offload.profile import DEFAULT_DEPTH, Setting
 from offload.remedies import Remedy, remedies_of
-from offload.sentences import warnings_of
+from offload.sentences import beyond_training, warnings_of
 from offload.speed import Rates
 
 __all__ = ["Plan", "PlanQuestion", "plan", "settled", "told"]
@@ -85,7 +85,7 @@ def told(
         setting=found.profile.setting,
         found=found,
         uncertainty=rates.uncertainty,
-        warnings=warnings_of(found, rates),
+        warnings=(*warnings_of(found, rates), *beyond_training(found.profile.setting.n_ctx, model.n_ctx_train)),
         remedies=remedies_of(model, _setting(model, question), machine, rates, found) if wants_remedies else (),
     )
 

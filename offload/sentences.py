@@ -11,14 +11,20 @@ from offload.allocation import overfull
 from offload.assessment import Assessment, Verdict
 from offload.machine import Device
 from offload.speed import Rates
-from offload.wording import gigabytes_per_s, memory, speed
+from offload.wording import gigabytes_per_s, memory, speed, tokens
 
-__all__ = ["warnings_of", "what_fits"]
+__all__ = ["beyond_training", "warnings_of", "what_fits"]
 
 
 def warnings_of(found: Assessment, rates: Rates) -> tuple[str, ...]:
     """Return the sentences about an assessment, the weightiest first."""
     return tuple(_sentences(found, rates))
+
+
+def beyond_training(n_ctx: int, n_ctx_train: int) -> Iterator[str]:
+    """Yield what is to be said of a context that the model never saw; `n_ctx_train` 0 is not known."""
+    if 0 < n_ctx_train < n_ctx:
+        yield f"It was made for {tokens(n_ctx_train)} tokens of context: what comes beyond them may make no sense."
 
 
 def _sentences(found: Assessment, rates: Rates) -> Iterator[str]:

@@ -68,6 +68,7 @@ def _curve_lines(plan: Plan) -> Iterator[str]:
     """Yield tok/s against layers on the fastest GPU as bars; at most a dozen of them, the plan's own among them."""
     found = plan.found
     if len(found.curve) < 2 or found.placement is None:
+        yield "No curve: there are no layers to move between a GPU and the processor."
         return
     here = min(found.placement.n_on_gpus, len(found.curve) - 1)
     most = max(found.curve)

@@ -163,3 +163,14 @@ def test_machines_that_make_no_sense_are_planned_for_without_a_crash(vram: int, 
         found = planned(name, "Q8_0", odd, replace(QUESTION, n_ctx=n_ctx))
         assert (found.found.placement is None) == (found.found.verdict is Verdict.WONT_RUN)
         assert found.found.decode_tps is None or found.found.decode_tps > 0
+
+
+def test_a_context_beyond_what_the_model_was_made_for_is_told_last() -> None:
+    machine = MACHINES["RTX 4090, 64 GB RAM"]
+    n_ctx_train = model("gemma-2-9b", "Q6_K").n_ctx_train
+    at_its_end, beyond = (
+        plan(model("gemma-2-9b", "Q6_K"), replace(QUESTION, n_ctx=n_ctx), machine, expected_rates(machine)).warnings
+        for n_ctx in (n_ctx_train, n_ctx_train + 1)
+    )
+    assert not any("made for" in warning for warning in at_its_end)
+    assert beyond[-1].startswith(f"It was made for {n_ctx_train:,} tokens of context")

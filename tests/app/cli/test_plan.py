@@ -135,3 +135,9 @@ def test_a_machine_that_is_given_whole_is_not_compared_with_this_one() -> None:
 
     machine = given_machine(nobody, ["GPU0=8GiB@900GB/s"], "16GiB@60GB/s")
     assert (machine.host.total_bytes, machine.gpus[0].bytes_per_s) == (16 * GIB, 900e9)
+
+
+def test_a_curve_that_there_is_none_of_is_told_of(environment: Mapping[str, str], tiny_model: Path) -> None:
+    done = plan(environment, str(tiny_model), "--ram", "16GiB@60GB/s", "--plot")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("No curve")
