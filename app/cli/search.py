@@ -42,9 +42,10 @@ def search(
     from app.library.library_json import hit_json
     from app.settings import load_settings
 
-    here = wanted_circumstances(load_settings(), vram, ram)
-    access = access_here()
-    hits = asyncio.run(_looked_at(list_repos(access, " ".join(words), n_most), access, here))
+    settings, access = load_settings(), access_here()
+    listed = list_repos(access, " ".join(words), n_most)  # first: without a network it ends here, before any measuring
+    here = wanted_circumstances(settings, vram, ram)
+    hits = asyncio.run(_looked_at(listed, access, here))
     if only_fitting:
         hits = [hit for hit in map(_fitting, hits) if hit.families or hit.problem]
     if wants_json:

@@ -24,6 +24,11 @@ __all__ = ["ListedRepo", "list_repos"]
 
 _TIMEOUT_S = 20.0
 _MAX_BODY_BYTES = 32 << 20
+_REMEDIES = {
+    401: "Check HF_TOKEN.",
+    403: "Check HF_TOKEN.",
+    404: "What answers there is no hub: check HF_ENDPOINT.",
+}
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _LICENCE_TAG = re.compile(r"license:([\w.+-]{1,64})")
 
@@ -53,7 +58,9 @@ def list_repos(access: HubAccess, words: str, n_most: int) -> tuple[ListedRepo, 
         ggufs = list(_ggufs(api.list_models(search=words, filter="gguf", **_wanted(n_most))))
         checkpoints = list(_checkpoints(api.list_models(search=words, filter="safetensors", **_wanted(n_most))))
     except HfHubHTTPError as error:
-        raise HubError(f"The hub refuses the search: {error}.", "Check HF_TOKEN, or try again later.") from error
+        status = error.response.status_code
+        cause = f"{access.endpoint} refuses the search with status {status}."
+        raise HubError(cause, _REMEDIES.get(status, "Try again later.")) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise HubError("The hub answers the search with what makes no sense.", "Try again later.") from error
     return (*ggufs[:n_most], *checkpoints[:n_most])

@@ -10,7 +10,9 @@ from hub_repos import HubRepo
 from hub_server import HubServer
 from remote_files import hub_file, sparse_model
 
+from app.cli.search import search as search_verb
 from app.library.catalogue import named
+from app.library.hub_access import HubError
 from app.processes import python_module
 
 MACHINE = ("--vram", "GPU0=8GiB@360GB/s", "--ram", "16GiB@45GB/s")
@@ -128,3 +130,13 @@ def test_without_a_network_it_is_said_at_once(environment: Mapping[str, str]) ->
 def test_search_without_words_is_wrong_use(environment: Mapping[str, str]) -> None:
     done = search(environment, "http://127.0.0.1:9")
     assert done.returncode == 2
+
+
+def test_without_a_network_the_search_ends_before_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[object] = []
+    monkeypatch.setattr("app.cli.planning.wanted_circumstances", lambda *arguments: measured.append(arguments))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_TOKEN", "")
+    with pytest.raises(HubError, match="cannot be reached"):
+        search_verb.callback(("llama",), only_fitting=False, n_most=1, vram=(), ram=None, wants_json=False)  # type: ignore[misc]
+    assert not measured

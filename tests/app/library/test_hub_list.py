@@ -50,6 +50,14 @@ def test_a_search_that_fails_is_given_up_at_once(hub: HubServer, monkeypatch: py
     hub.injections.clear()
 
 
+def test_a_refused_search_names_who_refused_and_its_status_alone(hub: HubServer) -> None:
+    hub.inject("416", stage="list", times=1)
+    with pytest.raises(HubError) as refused:
+        list_repos(HubAccess(hub.url), "llama", 10)
+    assert str(refused.value) == f"{hub.url} refuses the search with status 416. Try again later."
+    hub.injections.clear()
+
+
 @pytest.mark.parametrize("tags", ["gguf", [["gguf"]], None])
 def test_what_is_listed_otherwise_than_it_should_be_is_left_out(tags: object) -> None:
     with HubServer(HubRepo.of("a/b", {}, tags=tags, config=[])) as hub:
