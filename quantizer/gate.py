@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from quantizer.errors import ModelFileError
+from quantizer.file_kind import check_no_matrix
 from quantizer.header import Header, TensorInfo, read_header
 from quantizer.hyperparameters import hyperparameter_faults
 from quantizer.shards import MAX_SHARDS, shard_index, shard_path
@@ -42,6 +43,7 @@ def admit(path: Path) -> Header:
 
 def check(header: Header) -> None:
     """Raise ModelFileError when llama.cpp could not survive this file."""
+    check_no_matrix(header)
     for fault in _faults(header):
         raise broken(header.path.name, fault)
 

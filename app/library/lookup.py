@@ -24,6 +24,7 @@ from app.library.selection import select
 from app.settings import Settings
 from offload.model import PlannedModel
 from quantizer.errors import UsageError
+from quantizer.file_kind import check_answers
 from quantizer.gate import admit, tensors_of
 from quantizer.shards import shard_index, shard_path
 
@@ -40,6 +41,7 @@ def find_model(name: str, settings: Settings, here: Callable[[], Circumstances])
         header = admit(resolve(name, settings).path)
     except UnknownModelError as unknown:
         return _elsewhere(name, unknown, here)
+    check_answers(header, needs_tokenizer=False)  # a plan is made of sizes alone
     return PlannedModel(header, tensors_of(header)), ""
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from app.library.recipe import NO_RECIPE, Recipe, read_recipe
 from app.service.infill.tokens import InfillTokens, infill_tokens_of
+from quantizer.file_kind import check_answers
 from quantizer.gate import admit
 from quantizer.header import Header
 
@@ -36,8 +37,10 @@ class ModelFile:
 
 
 def read_model_file(path: Path) -> ModelFile:
-    """Read the header of the GGUF at `path`. Raises ModelFileError when the gate does not let it through."""
+    """Read the header of the GGUF at `path`. Raises ModelFileError when the gate does not let it through, and for one
+    that holds no model, or none that text can be put to."""
     header, recipe = admit(path), read_recipe(path)
+    check_answers(header, needs_tokenizer=True)
     return ModelFile(
         chat_template=recipe.template or header.text("tokenizer.chat_template"),
         bos_token=_token(header, "tokenizer.ggml.bos_token_id"),
