@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TextIO
 
+from app.terminal import printable
 from quantizer.errors import UserError
 from tui.arguments import app_options
 
@@ -50,11 +51,10 @@ def _terminal_app(options: Mapping[str, object]) -> None:
     from app.settings import load_settings
 
     try:
-        settings = load_settings(options)
+        sys.exit(_run_app(load_settings(options), options))
     except UserError as error:
-        sys.stderr.write(f"Error: {error}\n")
+        sys.stderr.write(f"Error: {printable(str(error))}\n")
         sys.exit(error.exit_status)
-    sys.exit(_run_app(settings, options))
 
 
 def _run_app(settings: Settings, options: Mapping[str, object]) -> int:

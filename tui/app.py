@@ -18,6 +18,7 @@ from textual.app import App, SystemCommand
 from textual.constants import DEFAULT_THEME
 from textual.events import Event, Paste
 from textual.screen import Screen
+from textual.worker import WorkerFailed
 
 from app.settings import Settings
 from app.terminal import printable, printable_line
@@ -117,6 +118,25 @@ class LocalllmApp(App[None]):
         if isinstance(event, Paste):
             event.text = printable(event.text.replace("\r\n", "\n").replace("\r", "\n"))
         await super().on_event(event)
+
+    @property
+    def failure(self) -> Exception | None:
+        """The error that ended the app, which nothing has caught. It is told by whoever runs the app."""
+        error = self._exception
+        return error.error if isinstance(error, WorkerFailed) else error  # type: ignore[return-value]
+
+    def fail(self, error: Exception) -> None:
+        """End with an error, as with one of a screen."""
+        self._handle_exception(error)
+
+    def _fatal_error(self) -> None:
+        """End without Textual's report: it shows what every variable held, chats among them."""
+        self._close_messages_no_wait()
+
+    def _print_error_renderables(self) -> None:
+        """Print nothing of an error for the same reason."""
+        if self._exception is None:
+            super()._print_error_renderables()
 
     async def go_to(self, place_id: str) -> None:
         """Show a place as it was left."""

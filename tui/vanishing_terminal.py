@@ -44,6 +44,13 @@ class VanishingTerminal(LinuxDriver):
             self._watch.cancel()
         super().stop_application_mode()
 
+    def _run_input_thread(self) -> None:
+        """Read keys; an error ends the app as any other does. Textual's own way would print its text."""
+        try:
+            self.run_input_thread()
+        except Exception as error:
+            self._app.call_later(cast("LocalllmApp", self._app).fail, error)
+
     def _look(self) -> None:
         if self._output.is_broken or self._input.poll(0):
             cast("LocalllmApp", self._app).leave_unasked()

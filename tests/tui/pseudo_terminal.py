@@ -10,7 +10,7 @@ import select
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -47,14 +47,16 @@ class PseudoTerminal:
         size: tuple[int, int] = (100, 30),
         is_told_of_its_end: bool = True,
         stderr: int | None = None,
+        program: Sequence[str] | None = None,
     ) -> Iterator[PseudoTerminal]:
         """Run the terminal app in `folder`, in columns and rows of `size`; kill it at the end where it still runs.
 
-        The session is told by SIGHUP of the end of its terminal, if this is its terminal: `is_told_of_its_end`. What it
-        writes on standard error may go to a file, the descriptor `stderr`.
+        `program` is run in place of the command `localllm`. The session is told by SIGHUP of the end of its terminal,
+        if this is its terminal: `is_told_of_its_end`. What it writes on standard error may go to a file, the descriptor
+        `stderr`.
         """
         process, ours = start_at_terminal(
-            python_module("tui", *arguments),
+            [*(program or python_module("tui")), *arguments],
             {**environment, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
             size,
             folder=folder,

@@ -1,0 +1,66 @@
+"""The app with a fault in it: `crashing_app.py PLACE` fails with the chats' texts in hand once F1 is pressed.
+
+Owns the places where it may fail. The error says, and its variables hold, what a person has said, and what a terminal
+would obey.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+from app.chat.store import ChatStore
+from app.settings import load_settings
+from quantizer.errors import UserError
+from tui import __main__
+from tui.app import LocalllmApp
+
+__all__ = ["FAULTS", "REFUSAL"]
+
+REFUSAL = UserError("This cannot be.", "Do something else.")
+
+
+def _fail() -> None:
+    with ChatStore(load_settings().data_dir) as store:
+        said = " ".join(store.messages.asked(10))
+    raise LookupError(f"\x1b[1337m{said}") from httpx.DecodingError(f"\x1b]1337;{said}\x07")
+
+
+async def _fail_later() -> None:
+    _fail()
+
+
+async def _fail_unseen(app: LocalllmApp) -> None:
+    task = asyncio.create_task(_fail_later())
+    await asyncio.wait([task])
+    app.notify("It has failed")
+
+
+def _fail_at_keys(app: LocalllmApp) -> None:
+    assert app._driver is not None
+    app._driver.process_message = lambda message: _fail()  # type: ignore[method-assign]  # in the thread that reads
+
+
+def _refuse(app: LocalllmApp) -> None:
+    raise REFUSAL
+
+
+FAULTS: dict[str, Callable[[LocalllmApp], object]] = {
+    "handler": lambda app: _fail(),
+    "timer": lambda app: app.set_timer(0.01, _fail),
+    "worker": lambda app: app.run_worker(_fail_later()),
+    "thread": lambda app: app.run_worker(_fail, thread=True),
+    "keys": _fail_at_keys,
+    "refusal": _refuse,
+    "unseen": lambda app: app.run_worker(_fail_unseen(app)),
+}
+
+if __name__ == "__main__":
+    fault = FAULTS[sys.argv.pop(1)]
+    sys.path.remove(str(Path(__file__).parent))
+    LocalllmApp.show_help = lambda app: fault(app) and None  # type: ignore[assignment, func-returns-value, misc, return-value]
+    __main__.main()
