@@ -1,6 +1,7 @@
 """Everything that the chat screen can be told to do.
 
-Owns names, keys and words. What a command does is a method of the screen, seen here as `ChatActions`.
+Owns names, keys and words; those about messages are in `tui.message_commands`. What a command does is a method of the
+screen, seen here as `ChatActions`.
 """
 
 from __future__ import annotations
@@ -8,42 +9,23 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from tui.commands import Command, CommandTable
+from tui.message_commands import MESSAGE_COMMANDS, MessageActions
 
 __all__ = ["CHAT_COMMANDS", "EXAMPLES", "ChatActions"]
 
 EXAMPLES = ("What can you do?", "How do I quantize a model?", "Which keys does this app have?")
 
 
-class ChatActions(Protocol):
+class ChatActions(MessageActions, Protocol):
     """What the commands need of the chat screen."""
 
     def ask(self, question: str) -> None: ...
 
     async def stop_answer(self) -> None: ...
 
-    async def answer_again(self) -> None: ...
-
     async def new_chat(self) -> None: ...
 
-    async def select_step(self, n_steps: int) -> None: ...
-
-    async def step_to_version(self, n_steps: int) -> None: ...
-
-    def edit(self) -> None: ...
-
-    async def go_on(self) -> None: ...
-
-    async def delete(self) -> None: ...
-
-    async def undo(self) -> None: ...
-
-    def toggle_thoughts(self) -> None: ...
-
     def copy_answer(self) -> None: ...
-
-    def copy_message(self) -> None: ...
-
-    def copy_code(self, number: str) -> None: ...
 
     async def set_system_prompt(self, text: str) -> None: ...
 
@@ -92,105 +74,7 @@ CHAT_COMMANDS: CommandTable[Any] = CommandTable(
             slash="copy",
             run=lambda chat, _: chat.copy_answer(),
         ),
-        Command[ChatActions](
-            id="select-up",
-            title="Select the message above",
-            tooltip="Go up to a message: its keys are shown below it",
-            keys="ctrl+up,alt+up",
-            run=lambda chat, _: chat.select_step(-1),
-        ),
-        Command[ChatActions](
-            id="select-down",
-            title="Select the message below",
-            tooltip="Go down to a message, and from the last one to the prompt",
-            keys="ctrl+down,alt+down",
-            run=lambda chat, _: chat.select_step(1),
-        ),
-        Command[ChatActions](
-            id="edit",
-            title="Edit a question",
-            tooltip="Put a question in other words; the former stays as a version",
-            keys="e",
-            slash="edit",
-            has_priority=False,
-            run=lambda chat, _: chat.edit(),
-        ),
-        Command[ChatActions](
-            id="again",
-            title="Answer the selected message again",
-            tooltip="Make another version of the selected answer",
-            keys="r",
-            has_priority=False,
-            is_listed=False,
-            run=lambda chat, _: chat.answer_again(),
-        ),
-        Command[ChatActions](
-            id="continue",
-            title="Continue the answer",
-            tooltip="Write an answer on that was stopped or cut",
-            keys="ctrl+g",
-            slash="continue",
-            run=lambda chat, _: chat.go_on(),
-        ),
-        Command[ChatActions](
-            id="version-left",
-            title="Earlier version",
-            tooltip="Show an earlier version of the selected message",
-            keys="left",
-            has_priority=False,
-            run=lambda chat, _: chat.step_to_version(-1),
-        ),
-        Command[ChatActions](
-            id="version-right",
-            title="Later version",
-            tooltip="Show a later version of the selected message",
-            keys="right",
-            has_priority=False,
-            run=lambda chat, _: chat.step_to_version(1),
-        ),
-        Command[ChatActions](
-            id="delete",
-            title="Delete the selected message",
-            tooltip="Delete the selected message with all that follows it",
-            keys="delete,backspace",
-            has_priority=False,
-            run=lambda chat, _: chat.delete(),
-        ),
-        Command[ChatActions](
-            id="undo",
-            title="Undo the deletion",
-            tooltip="Bring back what was deleted just now",
-            keys="ctrl+z",
-            slash="undo",
-            run=lambda chat, _: chat.undo(),
-        ),
-        Command[ChatActions](
-            id="copy-message",
-            title="Copy the selected message",
-            tooltip="Put the selected message on the clipboard",
-            keys="y",
-            has_priority=False,
-            run=lambda chat, _: chat.copy_message(),
-        ),
-        Command[ChatActions](
-            id="copy-code",
-            title="Copy a code block",
-            tooltip="Put one of the message's code blocks on the clipboard",
-            keys="c",
-            slash="code",
-            argument="NUMBER",
-            has_priority=False,
-            run=lambda chat, number: chat.copy_code(number),
-        ),
-        Command[ChatActions](
-            id="thoughts",
-            title="Open or fold thoughts",
-            tooltip="Read what the model thought before the answer",
-            keys="t",
-            slash="thoughts",
-            has_priority=False,
-            run=lambda chat, _: chat.toggle_thoughts(),
-        ),
+        *MESSAGE_COMMANDS,
         Command[ChatActions](
             id="system",
             title="System prompt",
