@@ -63,19 +63,15 @@ class PromptInput(TextArea):
         self._n_back = 0
 
     async def _on_key(self, event: Key) -> None:
-        """Send and start lines in the order of the keys: a priority binding would overtake letters that still wait."""
-        actions = {
-            "enter": self.action_submit,
-            "ctrl+j": self.action_newline,
-            "shift+enter": self.action_newline,
-            "tab": self.action_accept,
-        }
+        """Obey each key before the next one: Textual would let those that move and delete, and Enter, come after
+        letters that already wait."""
         drops = event.key == "backspace" and not self.text and self._neighbours.drop_last()
-        if drops or event.key in actions:
+        bindings = () if drops else self._bindings.key_to_bindings.get(event.key, ())
+        if drops or bindings:
             event.stop()
             event.prevent_default()
-        if event.key in actions:
-            actions[event.key]()
+        for binding in bindings:
+            await self.run_action(binding.action)
 
     async def _on_paste(self, event: Paste) -> None:
         """Type a short text; a long one goes beside the prompt."""

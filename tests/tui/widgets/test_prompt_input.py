@@ -57,3 +57,12 @@ async def test_up_in_a_draft_moves_the_cursor_and_keeps_the_draft(sitting):
         await person.types("first\nsecond")
         await person.presses("up", "up", "x")
         assert "x" in person.app.screen.query_one("PromptInput").text.splitlines()[0]
+
+
+async def test_keys_that_move_and_delete_keep_their_place_among_letters_in_one_burst(sitting):
+    async with sitting(ScriptedClient()) as person:
+        await person.sees("ready")
+        for key in ("a", "x", "backspace", "b", "left", "left", "c", "end", "d", "ctrl+a", "e"):
+            person.app.post_message(Key(key, key if len(key) == 1 else None))
+        prompt = person.app.screen.query_one("PromptInput")
+        await person.until(lambda: prompt.text == "ecabd", "the keys came in another order")
