@@ -79,21 +79,30 @@ class CommandTable(Generic[Actions]):
 
     def bindings(self) -> list[BindingType]:
         """Return the key bindings of all commands that have keys."""
-        from textual.binding import Binding  # a chat in the scrollback has words only, and does not wait for this
+        return [_binding(command, "command", command.has_priority) for command in self.commands if command.keys]
 
+    def bindings_at_once(self) -> list[BindingType]:
+        """Return, for a widget, the keys that a text field would take. While the widget has the focus they are obeyed
+        before the next key is given to anyone, which may change who gets that."""
         return [
-            Binding(
-                command.keys,
-                f"command('{command.id}')",
-                command.title,
-                show=command.is_shown,
-                id=command.id,
-                tooltip=command.tooltip,
-                priority=command.has_priority,
-            )
+            _binding(command, "screen.command", has_priority=True)
             for command in self.commands
-            if command.keys
+            if command.keys and not command.has_priority
         ]
+
+
+def _binding(command: Command[Any], action: str, has_priority: bool) -> BindingType:
+    from textual.binding import Binding  # a chat in the scrollback has words only, and does not wait for this
+
+    return Binding(
+        command.keys,
+        f"{action}('{command.id}')",
+        command.title,
+        show=command.is_shown,
+        id=command.id,
+        tooltip=command.tooltip,
+        priority=has_priority,
+    )
 
 
 def slash_line(line: str) -> tuple[str, str] | None:

@@ -139,7 +139,7 @@ class ChatScreen(MessageCommands, AnswerCommands):
         await self._leave_draft()
         await self.transcript.clear()
         await self._reopen(chat_id, message_id)
-        self.prompt.focus()
+        self.set_focus(self.prompt)
         if message_id in self._session.conversation.messages:
             await self.transcript.select(message_id)
         await self._open_draft()

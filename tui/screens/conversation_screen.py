@@ -64,7 +64,7 @@ class ConversationScreen(CommandScreen):
                 await self._answering.wait()
         else:
             self._end_edit()
-            self.prompt.focus()
+            self.set_focus(self.prompt)  # at once: the next key may be under way
 
     async def _show_all(self, at: int | None = None) -> None:
         await self.transcript.show(self._session.conversation.entries(), at)

@@ -38,7 +38,7 @@ class MessageCommands(ConversationScreen):
     async def select_step(self, n_steps: int) -> None:
         """Select the message `n_steps` below the selected one (above: negative); below the last one is the prompt."""
         if not await self.transcript.select_step(n_steps):
-            self.prompt.focus()
+            self.set_focus(self.prompt)  # at once: the next key may be under way
 
     async def step_to_version(self, n_steps: int) -> None:
         """Show another version of the selected message."""

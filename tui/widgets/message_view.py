@@ -9,6 +9,7 @@ from textual.containers import Vertical
 from textual.message import Message
 
 from tui.conversation import Entry
+from tui.message_commands import MESSAGE_COMMANDS
 from tui.widgets.answer import Answer
 from tui.widgets.error_panel import ErrorPanel
 from tui.widgets.message_bar import MessageBar
@@ -22,7 +23,9 @@ _AFTER_CLICK_S = 0.15
 
 
 class MessageView(Vertical, can_focus=True):
-    """Shows one entry. It is selected when it has the focus."""
+    """Shows one entry. It is selected when it has the focus; then letters are commands."""
+
+    BINDINGS = MESSAGE_COMMANDS.bindings_at_once()
 
     @dataclass
     class KeysShown(Message):

@@ -109,8 +109,8 @@ class Transcript(SteadyScroll):
 
     @property
     def selected(self) -> MessageView | None:
-        """The message that a person has gone to."""
-        return next((view for view in self._views if view.has_focus), None)
+        """The message that a person has gone to, be it with the last key: that it has the focus it hears later."""
+        return next((view for view in self._views if view is self.screen.focused), None)
 
     async def select_step(self, n_steps: int) -> bool:
         """Go `n_steps` down (up: negative) from the selected message, or from below the last one; return False where
@@ -180,11 +180,11 @@ class Transcript(SteadyScroll):
     def _without_far_ones(self) -> Window:
         first, last = self._window.first, self._window.last
         far = _FAR_SCREENS * self.size.height
-        views, top, bottom = list(self._views), self.scroll_y - far, self.scroll_y + far
-        while len(views) > _MAX_VIEWS and views[0].virtual_region.bottom < top and not views[0].has_focus:
+        views, top, bottom, selected = list(self._views), self.scroll_y - far, self.scroll_y + far, self.selected
+        while len(views) > _MAX_VIEWS and views[0].virtual_region.bottom < top and views[0] is not selected:
             del views[0]
             first += 1
-        while len(views) > _MAX_VIEWS and views[-1].virtual_region.y > bottom and not views[-1].has_focus:
+        while len(views) > _MAX_VIEWS and views[-1].virtual_region.y > bottom and views[-1] is not selected:
             del views[-1]
             last -= 1
         return Window(first, last)
@@ -200,8 +200,8 @@ class Transcript(SteadyScroll):
             self.hold(view, 0)  # nothing could scroll to where it will be
         self.release_anchor()
         ends_here = view.size.height >= self.size.height and view.region.bottom <= self.region.bottom
-        # Of a message taller than the screen, what is in view may stay.
-        view.focus(scroll_visible=has_place and not ends_here)
+        # Of a message taller than the screen, what is in view may stay. At once: the next key may be under way.
+        self.screen.set_focus(view, scroll_visible=has_place and not ends_here)
 
     async def _move_to(self, window: Window) -> None:
         """Mount and remove views, so that those of `window` are there."""

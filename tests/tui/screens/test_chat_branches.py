@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from textual.events import Key
 
 from app.chat.store import ChatStore
 from app.client_fake import COMPLETED, ScriptedClient, ScriptedReply
@@ -184,3 +185,46 @@ async def test_nothing_is_changed_while_an_answer_is_under_way(sitting):
         await person.sees("An answer is under way")
         client.resume()
         await person.sees("slow", "ready")
+
+
+async def _types_in_one_burst(person, *keys: str) -> None:
+    """Press keys with nothing between them: they wait in line before the first one is looked at."""
+    for key in keys:
+        person.app.post_message(Key(key, key if len(key) == 1 else None))
+
+
+async def test_a_letter_right_behind_the_selection_is_for_the_message_and_not_for_the_prompt(sitting):
+    async with sitting(ScriptedClient(*TWO)) as person:
+        await person.asks("again?")
+        await person.sees("First try.", "ready")
+        await _types_in_one_burst(person, "ctrl+up", "r")
+        await person.sees("Second try.", "‹ 2/2 ›", "ready")
+        assert person.app.screen.prompt.text == ""
+
+
+async def test_each_key_of_a_burst_goes_to_whom_the_one_before_it_led(sitting):
+    client = ScriptedClient(ScriptedReply(deltas=("Of cats.",)), ScriptedReply(deltas=("Of dogs.",)))
+    async with sitting(client) as person:
+        await person.asks("About cats")
+        await person.sees("Of cats.", "ready")
+        await _types_in_one_burst(person, "ctrl+up", "ctrl+up", "y", "e", *["backspace"] * 4, *"deer", "enter")
+        await person.sees("About deer", "Of dogs.", "‹ 2/2 ›", "ready")
+        assert person.app.clipboard == "About cats"
+    assert _texts(client.requests[1]) == ["About deer"]
+
+
+async def test_what_is_typed_right_behind_the_way_back_is_typed(sitting):
+    async with sitting(ScriptedClient(*TWO)) as person:
+        await person.asks("again?")
+        await person.sees("First try.", "ready")
+        await _types_in_one_burst(person, "ctrl+up", "ctrl+down", *"cry", "ctrl+up", "escape", *"ect")
+        await person.until(lambda: person.app.screen.prompt.text == "cryect", "letters were lost")
+        assert person.app.clipboard == ""
+
+
+async def test_a_person_s_own_key_for_the_selected_message_comes_as_early(sitting):
+    async with sitting(ScriptedClient(*TWO), settings={"keys": {"again": "a"}}) as person:
+        await person.asks("again?")
+        await person.sees("First try.", "ready")
+        await _types_in_one_burst(person, "ctrl+up", "a")
+        await person.sees("Second try.", "‹ 2/2 ›", "ready")
