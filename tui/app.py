@@ -31,7 +31,7 @@ from tui.job_text import ending, is_long
 from tui.keeper import Keeper, Unkept
 from tui.leaving import ASK, GO_ON, LEAVING, leave_jobs
 from tui.meter import Clock
-from tui.places import HOME, PLACES
+from tui.places import HOME, PLACES, Place
 from tui.resources import Resources
 from tui.screens.chat import ChatScreen
 from tui.screens.command_screen import CommandScreen
@@ -93,7 +93,7 @@ class LocalllmApp(App[None]):
             clock=clock,
         )
         for place in PLACES:
-            self.add_mode(place.id, partial(place.open, resources))
+            self.add_mode(place.id, partial(_opened, place, resources))
 
     def on_mount(self) -> None:
         if self._settings.theme:
@@ -285,3 +285,8 @@ class LocalllmApp(App[None]):
     def _import_what_answers_need(self) -> None:
         """Import in a thread what would otherwise hold up the first answer: half the time of the first frame."""
         self.run_worker(partial(import_module, "rich.markdown"), thread=True)
+
+
+def _opened(place: Place, resources: Resources) -> Screen[None]:
+    screen: Screen[None] = place.screen_class()(resources)
+    return screen

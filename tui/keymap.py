@@ -5,7 +5,6 @@ Owns which of them can be. What a command is called and does is in the tables of
 
 from __future__ import annotations
 
-import importlib
 import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -53,8 +52,7 @@ def _with_keys(tables: Mapping[str, tuple[Command[Any], ...]]) -> dict[str, Comm
 
 def _tables() -> Iterator[tuple[str, tuple[Command[Any], ...]]]:
     for place in PLACES:
-        module, _, name = place.screen.partition(":")
-        yield place.title, (*getattr(importlib.import_module(module), name).TABLE, *APP_COMMANDS)
+        yield place.title, (*place.screen_class().TABLE, *APP_COMMANDS)
 
 
 def _check_key(name: str, command: Command[Any]) -> None:

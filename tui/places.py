@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from tui.resources import Resources
-    from tui.screens.command_screen import CommandScreen
+from typing import Any
 
 __all__ = ["HOME", "PLACES", "Place"]
 
@@ -28,11 +24,11 @@ class Place:
     key: str
     screen: str
 
-    def open(self, resources: Resources) -> CommandScreen:
-        """Make the screen. Its module is imported now and not before: the first frame waits for none but its own."""
+    def screen_class(self) -> type[Any]:
+        """Import the screen's module, now and not before: the first frame waits for none but its own."""
         module, _, name = self.screen.partition(":")
-        made: CommandScreen = getattr(importlib.import_module(module), name)(resources)
-        return made
+        found: type[Any] = getattr(importlib.import_module(module), name)
+        return found
 
 
 PLACES = (

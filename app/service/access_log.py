@@ -55,7 +55,7 @@ def _header_of(warnings: tuple[str, ...]) -> bytes:
 
 def _line(scope: Scope, status: int, took_s: float, record: RequestRecord) -> str:
     when = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    model = f" model={record.model.ref.id}" if record.model else ""
+    model = f" model={record.model_id}" if record.model_id else ""
     n_in, n_out = record.n_prompt_tokens, record.n_output_tokens
     tokens = f" prompt_tokens={n_in} output_tokens={n_out}" if n_in or n_out else ""
     line = f"{when} {scope['method']} {scope['path']} {status} {took_s * 1000:.1f}ms{model}{tokens}"

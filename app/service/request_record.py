@@ -6,10 +6,9 @@ Owns the tally that is kept beside a request. No word of a prompt or an answer i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from app.service.served_model import ServedModel
+from app.service.engine_life import EngineLife
 
 __all__ = ["RequestRecord", "record_of"]
 
@@ -18,9 +17,11 @@ _KEY = "localllm.record"
 
 @dataclass(slots=True)
 class RequestRecord:
-    """Filled while a request is answered; the tokens of a prompt with several answers count once for each."""
+    """Filled while a request is answered, once it is known by which model's engine; the tokens of a prompt with several
+    answers count once for each."""
 
-    model: ServedModel | None = None
+    model_id: str = ""
+    engine: EngineLife | None = None
     n_prompt_tokens: int = 0
     n_output_tokens: int = 0
 
@@ -32,7 +33,7 @@ class RequestRecord:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the planner has to say of the model, once it is loaded."""
-        return self.model.engine.status.warnings if self.model is not None else ()
+        return self.engine.status.warnings if self.engine is not None else ()
 
 
 def record_of(scope: Any) -> RequestRecord:

@@ -40,7 +40,7 @@ class ServedModel:
 
     def for_request(self, record: RequestRecord) -> ServedModel:
         """Return the same model, which counts what it does in `record`."""
-        record.model = self
+        record.model_id, record.engine = self.ref.id, self.engine
         return replace(self, record=record)
 
     @property

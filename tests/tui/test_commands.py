@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from tui.commands import APP_COMMANDS, slash_line
 from tui.places import PLACES
 
-SCREENS = [getattr(importlib.import_module(module), name) for module, name in (p.screen.split(":") for p in PLACES)]
+SCREENS = [place.screen_class() for place in PLACES]
 EVERY_SCREEN = pytest.mark.parametrize("screen", SCREENS, ids=lambda screen: screen.__name__)
 
 
