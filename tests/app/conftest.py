@@ -74,7 +74,9 @@ def start_service(environment: Mapping[str, str]) -> Iterator[Callable[..., Runn
         url = json.loads(process.stdout.readline())["url"]
         key = settings.get("api_key", "")
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        service = RunningService(url, httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=30), process)
+        service = RunningService(
+            url, httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=120), process
+        )
         running.append(service)
         service.wait_until(lambda model: model["state"] == "ready")
         return service

@@ -24,6 +24,8 @@ from tui.keeper import Keeper
 
 sys.path.append(str(Path(__file__).parent))  # where tests find `plans`
 
+from seen import screen_text
+
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 PATIENCE_S = 60.0  # for a busy machine; a test that passes does not wait for it
 
@@ -47,7 +49,7 @@ class Person:
     @property
     def screen_text(self) -> str:
         """Everything on the screen, row by row."""
-        return "\n".join(strip.text.rstrip() for strip in self.app.screen._compositor.render_strips())
+        return screen_text(self.app)
 
     async def presses(self, *keys: str) -> None:
         await self.pilot.press(*keys)

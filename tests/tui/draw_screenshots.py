@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from seen import screen_text
 from textual.pilot import Pilot
 
 from app.settings import Settings
@@ -48,7 +49,7 @@ class _Sitting:
 
     @property
     def _text(self) -> str:
-        return "\n".join(strip.text for strip in self._pilot.app.screen._compositor.render_strips())
+        return screen_text(self._pilot.app)
 
     async def _until(self, holds: Callable[[], bool], what: str) -> None:
         deadline_s = time.monotonic() + PATIENCE_S

@@ -85,9 +85,10 @@ class KilledApp:
         self._note_sent([*seen, *app.glances])
         kept = _kept(app.data_dir)
         lost = self._sent - kept.asked
-        lost_s = max((killed_s - glance.at_s for glance in seen if glance.said not in kept.said), default=0.0)
+        unkept = [(killed_s - glance.at_s, glance.said) for glance in seen if glance.said not in kept.said]
+        lost_s, lost_text = max(unkept, default=(0.0, ""))
         faults += [f"n{number} is lost" for number in sorted(lost)]
-        faults += [f"text that was {lost_s:.2f} s old is lost"] * (lost_s > MAX_LOST_S)
+        faults += [f"text that was {lost_s:.2f} s old is lost: {lost_text}"] * (lost_s > MAX_LOST_S)
         faults += [f"integrity_check: {kept.integrity}"] * (kept.integrity != "ok")
         faults += self._wrong_jobs(unfinished) if victim != "worker" else []
         faults += self._outlived()

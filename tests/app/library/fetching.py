@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
@@ -35,11 +36,21 @@ def remote_file(hub: HubServer, repo: str = REPO, name: str = NAME) -> RemoteFil
 
 
 async def fetch(
-    hub: HubServer, path: Path, file: RemoteFile | None = None, token: str = "", **options: int
+    hub: HubServer,
+    path: Path,
+    file: RemoteFile | None = None,
+    token: str = "",
+    hear: Callable[[Event], object] = lambda _event: None,
+    **options: int,
 ) -> tuple[str, list[Event]]:
-    """Fetch a file of the hub and return its hash and what was said."""
+    """Fetch a file of the hub and return its hash and what was said, which `hear` is told at once."""
     said: list[Event] = []
+
+    def say(event: Event) -> None:
+        said.append(event)
+        hear(event)
+
     async with async_http_client(IMPATIENT.stall_s) as http:
         connection = Connection(http, HubAccess(hub.url, token))
-        downloader = Downloader(connection, DownloadOptions(retry=IMPATIENT, **options), said.append)
+        downloader = Downloader(connection, DownloadOptions(retry=IMPATIENT, **options), say)
         return await downloader.fetch(file or remote_file(hub), path), said
