@@ -9,23 +9,20 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 from app.engine.frames import EngineConfig, Failed, Frame, Load, LoadProgress, Notice, Planned, Ready, WhenUnfit
 from app.service.crash_limit import CrashLimit
+from app.service.current_worker import CurrentWorker
 from app.service.door import Door
 from app.service.engine_status import EngineStatus, after
-from app.service.worker_process import WorkerProcess
+from app.service.succession import Succession
 from quantizer.errors import EngineError, UnfitError, UserError, rebuild
 
 __all__ = ["Admit", "EngineLife", "admit_at_once"]
-
-_GRACE_AFTER_DEATH_S = 0.3  # running answers wait for it, and they learn of the death within a second
-_GRACE_AT_STOP_S = 6.0  # a worker saves what it computed for 3 s at most, and writes it
-
 
 # Waits until an engine may load. Raises what speaks against it.
 Admit: TypeAlias = Callable[["EngineLife"], Awaitable[None]]
@@ -55,12 +52,10 @@ class EngineLife(ABC):
         self.model_path = model_path
         self.door = Door()
         self._config = config
-        self._command = tuple(command)
         self._admit = admit
         self._limit = limit or CrashLimit()
-        self._worker: WorkerProcess | None = None
-        self._life: asyncio.Task[None] | None = None
-        self._ending: asyncio.Task[None] | None = None  # the life before, whose worker may still be there
+        self._worker = CurrentWorker(command)
+        self._lives = Succession()
         self._settled = asyncio.Event()  # this loading is over, well or badly
         self._is_wanted = False  # by somebody who does not wait for it
         self._is_admitted = False
@@ -96,7 +91,7 @@ class EngineLife(ABC):
 
     @property
     def worker_pid(self) -> int | None:
-        return self._worker.pid if self._worker else None
+        return self._worker.pid
 
     def start(self, when_unfit: WhenUnfit | None = None) -> None:
         """Begin loading, whether anybody waits for it or not; `when_unfit` holds from then on.
@@ -110,21 +105,20 @@ class EngineLife(ABC):
         """Load the model again under a changed config, once its worker has ended; what is under way fails."""
         self._config = change(self._config)
         self._is_wanted = True
-        if self._life is not None and self.status.state != "unloaded":
-            self._life.cancel()
+        if self.status.state != "unloaded":  # else it ends already
+            self._lives.end()
         self._fail_mail("", EngineError("The model is being loaded again, otherwise than before.", "Ask again."))
         self._settled.set()  # who waits for the loading before waits for this one
-        self._begin_loading()
-        self._ending, self._life = self._life, asyncio.create_task(self._live(before=self._life))
+        self._begin_life()
 
     def unload(self) -> bool:
         """Let the worker go until somebody asks again, and return whether it goes: one at work stays.
 
         Ending goes on after this.
         """
-        if self.status.state != "ready" or self._life is None or self.is_busy:
+        if self.status.state != "ready" or self.is_busy:
             return False
-        self._let_go(self._life)
+        self._let_go()
         return True
 
     @property
@@ -134,9 +128,7 @@ class EngineLife(ABC):
 
     async def ended(self) -> None:
         """Wait until the worker that was let go is gone, and its memory with it."""
-        is_leaving = self.status.state == "unloaded"
-        if leaving := {life for life in (self._ending, self._life if is_leaving else None) if life is not None}:
-            await asyncio.wait(leaving)
+        await self._lives.ended(with_last=self.status.state == "unloaded")
 
     async def ready(self) -> Ready:
         """Wait for the model, starting a worker if none lives. Raises the error that loading ended with."""
@@ -165,51 +157,47 @@ class EngineLife(ABC):
     async def stop(self) -> None:
         """End the worker for good; what is under way fails, and so does what comes later."""
         self._is_stopped = True
-        if self._life is not None:
-            if self.status.state != "unloaded":  # else it ends already
-                self._life.cancel()
-            await asyncio.wait({self._life, *([self._ending] if self._ending else [])})
+        if self.status.state != "unloaded":  # else it ends already
+            self._lives.end()
+        await self._lives.ended(with_last=True)
         gone = EngineError("The model was unloaded.", "Send the request again.")
         self._fail_mail("", gone)
         self._settle_failed(gone)
 
-    def _send(self, frame: Frame) -> None:
-        if self._worker is not None:
-            self._worker.send(frame)
-
     def _start(self, when_unfit: WhenUnfit | None = None) -> None:
-        is_alive = self._life is not None and not self._life.done() and self.status.state != "unloaded"
+        is_alive = self._lives.is_alive and self.status.state != "unloaded"
         if not is_alive and not self._limit.is_reached and not self._is_stopped:
             if when_unfit is not None:
                 self._config = replace(self._config, when_unfit=when_unfit)
-            self._begin_loading()
-            self._ending, self._life = self._life, asyncio.create_task(self._live(before=self._life))
+            self._begin_life()
+
+    def _begin_life(self) -> None:
+        self._begin_loading()
+        self._lives.begin(self._live)
 
     def _begin_loading(self) -> None:
         self._settled = asyncio.Event()
         self.status = EngineStatus()
         self.door.tell_work()
 
-    def _let_go(self, life: asyncio.Task[None]) -> None:
+    def _let_go(self) -> None:
         self.status = EngineStatus(state="unloaded")
         self._is_wanted = False
         self._settled.set()
-        life.cancel()
+        self._lives.end()
 
     def _withdraw_unwanted(self) -> None:
         """Give up waiting for room once nobody waits for the model any more."""
         is_queued = self.status.state == "loading" and not self._is_admitted
-        if is_queued and not self.door.n_inside and not self._is_wanted and self._life is not None:
-            self._let_go(self._life)
+        if is_queued and not self.door.n_inside and not self._is_wanted:
+            self._let_go()
 
     def _tell_rest(self) -> None:
         if not self.is_busy:
             self.door.tell_rest()
 
-    async def _live(self, before: asyncio.Task[None] | None) -> None:
-        """Keep a worker alive, after the one `before` has ended: two would need the memory of two."""
-        if before is not None:
-            await asyncio.wait({before})
+    async def _live(self) -> None:
+        """Keep a worker alive."""
         while await self._live_once():
             self._begin_loading()
 
@@ -222,7 +210,7 @@ class EngineLife(ABC):
             return False
         self._is_admitted = True
         try:
-            error = await self._run_worker()
+            error = await self._worker.run(Load(str(self.model_path), self._config), self._take)
         except EngineError as refused:
             error = refused
         finally:
@@ -234,30 +222,12 @@ class EngineLife(ABC):
         self._settle_failed(self.status.error or error)
         return was_ready and not self._limit.is_reached
 
-    async def _run_worker(self) -> UserError:
-        worker = self._worker = await WorkerProcess.start(self._command)
-        grace_s = _GRACE_AFTER_DEATH_S
-        try:
-            worker.send(Load(str(self.model_path), self._config))
-            async with aclosing(worker.frames()) as frames:
-                async for frame in frames:
-                    self._take(frame)
-                    if self.status.error is not None:
-                        return self.status.error
-        except asyncio.CancelledError:
-            grace_s = _GRACE_AT_STOP_S
-            raise
-        finally:
-            self._worker = None
-            death = await worker.end(grace_s)
-        return death
-
     def _settle_failed(self, error: UserError) -> None:
         self.status = replace(self.status, state="failed", ready=None, error=self._limit.explained(error))
         self._settled.set()
         self._tell_rest()
 
-    def _take(self, frame: Frame) -> None:
+    def _take(self, frame: Frame) -> UserError | None:
         match frame:
             case LoadProgress() | Notice() | Planned() | Ready():
                 self.status = after(self.status, frame)
@@ -270,5 +240,7 @@ class EngineLife(ABC):
                     self._fail_mail(frame.request_id, error)
                 else:
                     self.status = replace(self.status, error=error)
+                    return error
             case _:
                 self._take_mail(frame)
+        return None

@@ -69,14 +69,14 @@ class Supervisor(EngineLife):
         async with self.in_use():
             events = self._mail.expect_answers(requests)
             for request in requests:
-                self._send(Submit(request))
+                self._worker.send(Submit(request))
             try:
                 yield until_finished(events, len(requests))
             finally:
                 for request in requests:
                     if self._mail.is_awaited(request.request_id):
                         self._mail.forget(request.request_id)
-                        self._send(Abort(request.request_id))
+                        self._worker.send(Abort(request.request_id))
 
     async def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> tuple[int, ...]:
         """Return the tokens of `text`; special tokens written in it count as such with `parse_special`."""
@@ -121,13 +121,13 @@ class Supervisor(EngineLife):
 
     async def _result(self, frame: Tokenize | Detokenize | Embed | Rank | Observe) -> Any:
         result = self._mail.expect_result(frame.call_id)
-        self._send(frame)
+        self._worker.send(frame)
         try:
             return await result
         finally:
             self._mail.forget(frame.call_id)
             if result.cancelled():
-                self._send(Abort(frame.call_id))
+                self._worker.send(Abort(frame.call_id))
 
     def _take_mail(self, frame: Frame) -> None:
         match frame:
