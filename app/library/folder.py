@@ -10,10 +10,23 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from quantizer.shards import MAX_SHARDS, shard_index, shard_path
 
-__all__ = ["OnDisk", "here_since_ns", "is_model_file", "look_at", "model_paths", "parts_of", "repo_of"]
+__all__ = [
+    "FileIdentity",
+    "OnDisk",
+    "here_since_ns",
+    "identity_of",
+    "is_model_file",
+    "look_at",
+    "model_paths",
+    "parts_of",
+    "repo_of",
+]
+
+FileIdentity: TypeAlias = tuple[tuple[int, int] | str, ...]
 
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
 
@@ -77,6 +90,22 @@ def look_at(path: Path) -> OnDisk:
         # the time of change tells files apart whose time of modification was set back, as copying does
         stamps.append(f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_ino}")
     return OnDisk(n_bytes, modified_ns / 1e9, " ".join(stamps))
+
+
+def identity_of(path: Path) -> FileIdentity:
+    """Return what the model at `path` is under all its names, and no other model: each file's device and inode.
+
+    A file that is missing is its path, and one on a file system without inodes its resolved path.
+    """
+    return tuple(map(_file_identity, parts_of(path)))
+
+
+def _file_identity(path: Path) -> tuple[int, int] | str:
+    try:
+        status = path.stat()
+    except OSError:
+        return str(path)
+    return (status.st_dev, status.st_ino) if status.st_ino else str(path.resolve())
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -15,10 +15,11 @@ __all__ = ["Door", "Watcher"]
 
 @dataclass(frozen=True, slots=True)
 class Watcher:
-    """Who is told when an engine gets something to do, and when it has nothing more to do."""
+    """Who is told when an engine gets something to do, when it has nothing more to do, and when its model is let go."""
 
     work: Callable[[], object] = lambda: None
     rest: Callable[[], object] = lambda: None
+    gone: Callable[[], object] = lambda: None
 
 
 class Door:
@@ -67,3 +68,8 @@ class Door:
         self.last_used_s = time.monotonic()
         for watcher in self._watchers:
             watcher.rest()
+
+    def tell_gone(self) -> None:
+        """Tell that the model is let go, and loaded again when somebody asks."""
+        for watcher in self._watchers:
+            watcher.gone()

@@ -185,6 +185,7 @@ class EngineLife(ABC):
         self._is_wanted = False
         self._settled.set()
         self._lives.end()
+        self.door.tell_gone()
 
     def _withdraw_unwanted(self) -> None:
         """Give up waiting for room once nobody waits for the model any more."""

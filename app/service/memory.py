@@ -106,7 +106,7 @@ class MachineMemory:
     def demand(self, path: Path, config: EngineConfig) -> Demand:
         """Return how fast the model would answer; where nobody can tell, how many of its layers GPUs would hold."""
         model = _planned(path, config)
-        return lambda machine: _worth(self._found(model, machine))
+        return lambda machine: _worth(self._found(model, config, machine))
 
     def check(self, path: Path, config: EngineConfig, machine: Machine) -> None:
         """Raise UnfitError where a yes is needed first, EngineError where the model is too large."""
@@ -114,28 +114,28 @@ class MachineMemory:
         from offload.plan import plan
 
         model = _planned(path, config)
-        check_fit(plan(model, self._question(machine), machine, self._rates(machine)), config.when_unfit)
-        found = self._found(model, machine)
+        check_fit(plan(model, self._question(config, machine), machine, self._rates(machine)), config.when_unfit)
+        found = self._found(model, config, machine)
         if self._max_bytes is not None and found.placement is None and config.when_unfit is not WhenUnfit.LOAD:
             needed, allowed = memory(found.profile.total_bytes), memory(self._max_bytes)
             cause = f"{path.stem} needs {needed}, and models may take {allowed} together."
             raise EngineError(cause, "Raise max_memory, use a smaller --ctx, or load it all the same with --yes.")
 
-    def _found(self, model: PlannedModel, machine: Machine) -> Assessment:
+    def _found(self, model: PlannedModel, config: EngineConfig, machine: Machine) -> Assessment:
         """Return what comes of `model`, in the setting that a worker chooses: without a GPU that gives up nothing."""
         from offload.assessment import assess
         from offload.plan import settled
 
-        question, rates = self._question(machine), self._rates(machine)
+        question, rates = self._question(config, machine), self._rates(machine)
         if machine.gpus:
             return settled(model, question, machine, rates)
         plenty = replace(machine, host=replace(machine.host, free_bytes=_PLENTY_BYTES))
         return assess(model.profile(settled(model, question, plenty, rates).profile.setting), machine, rates)
 
-    def _question(self, machine: Machine) -> PlanQuestion:
+    def _question(self, config: EngineConfig, machine: Machine) -> PlanQuestion:
         from app.engine.question import question_of
 
-        return question_of(self._settings, machine)
+        return replace(question_of(self._settings, machine), n_ctx=config.n_ctx)
 
     def _rates(self, machine: Machine) -> Rates:
         from app.engine.rates import rates_here

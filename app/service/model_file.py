@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.library.folder import FileIdentity, identity_of
 from app.library.recipe import NO_RECIPE, Recipe, read_recipe
 from app.service.infill.tokens import InfillTokens, infill_tokens_of
 from quantizer.file_kind import check_answers
@@ -23,7 +24,8 @@ class ModelFile:
 
     `recipe` is what it was made with, if it was made of another one; its template is the `chat_template` then.
 
-    `infill` are the tokens around gaps, None for a model that cannot fill them.
+    `infill` are the tokens around gaps, None for a model that cannot fill them. `identity` is the same for all names of
+    the file.
     """
 
     chat_template: str
@@ -34,6 +36,13 @@ class ModelFile:
     created_s: int
     infill: InfillTokens | None = None
     recipe: Recipe = NO_RECIPE
+    identity: FileIdentity = ()
+
+    @property
+    def n_ctx_wanted(self) -> int:
+        """The context that its recipe asks for, 0 where that is left open."""
+        wanted = self.recipe.parameters.get("num_ctx")
+        return wanted if isinstance(wanted, int) else 0  # requests refuse a recipe with anything else
 
 
 def read_model_file(path: Path) -> ModelFile:
@@ -50,6 +59,7 @@ def read_model_file(path: Path) -> ModelFile:
         created_s=int(path.stat().st_mtime),
         infill=infill_tokens_of(header),
         recipe=recipe,
+        identity=identity_of(path),
     )
 
 

@@ -1,6 +1,6 @@
-"""The models that the service holds: found by name, gated, each with an engine of its own.
+"""The models that the service holds: found by name, gated, each with an engine, which names of one file share.
 
-Owns which models are loaded and which one answers when a request names none. Knows nothing of HTTP.
+Owns which models are known and which one answers when a request names none. Knows nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -12,18 +12,15 @@ from typing import Any
 
 from app.engine.frames import EngineConfig, WhenUnfit
 from app.engine.request import Request
+from app.library.folder import identity_of
 from app.library.model_ref import ModelRef
-from app.processes import python_module
-from app.service.admission import Admission
-from app.service.anticipation import Anticipation
 from app.service.attachments import NOTHING_ATTACHED, Attachments
-from app.service.door import Watcher
-from app.service.engine_settings import engine_config, keep_alive_s
+from app.service.engine_settings import keep_alive_s
 from app.service.idle_tuning import IdleTuning
-from app.service.keep_alive import KeepAlive
 from app.service.memory import MachineMemory, Memory
 from app.service.model_file import ModelFile, read_model_file
 from app.service.prompt import NO_VARIABLES, Prompt, Renderer, make_prompt
+from app.service.runners import Runners
 from app.service.served_model import ServedModel
 from app.service.shelf import Shelf, as_served
 from app.service.supervisor import Supervisor
@@ -35,7 +32,7 @@ __all__ = ["ModelManager"]
 
 
 class ModelManager:
-    """Holds one engine per model that was asked for. `command` runs a worker; `renderer` fills chat templates.
+    """Holds one engine per file that was asked for. `command` runs a worker; `renderer` fills chat templates.
 
     A model is loaded by its first use, and makes others leave where `memory` (of this machine by default) has no room
     for all. While `is_occupied` says that others keep the machine busy nothing is measured.
@@ -51,14 +48,13 @@ class ModelManager:
     ) -> None:
         """Raises UsageError for settings that make no sense."""
         self._settings = settings
-        self._command = tuple(command)
         self._renderer = renderer
         self._models: dict[str, ServedModel] = {}
         self._opening = asyncio.Lock()
         self._is_occupied = is_occupied
         self._shelf = Shelf(settings, lambda: [model.ref for model in self.loaded])
         self._tuning = IdleTuning(self._is_busy)
-        self._admission = Admission(memory or MachineMemory(settings), lambda: self.loaded)
+        self._runners = Runners(settings, command, memory or MachineMemory(settings), self._tuning)
         self._keep_alive_s = keep_alive_s(settings)
 
     @property
@@ -70,6 +66,16 @@ class ModelManager:
     def loaded(self) -> tuple[ServedModel, ...]:
         """The models that have an engine, the default first; those that were unloaded again are among them."""
         return tuple(self._models.values())
+
+    @property
+    def engines(self) -> dict[str, Supervisor]:
+        """Each engine once, under the first of its names."""
+        first = {model.runner: model for model in reversed(self.loaded)}
+        return {model.ref.id: model.engine for model in reversed(first.values())}
+
+    def sharing(self, model: ServedModel) -> tuple[ServedModel, ...]:
+        """Return the other models that have the engine of `model`."""
+        return tuple(other for other in self.loaded if other.runner is model.runner and other.ref != model.ref)
 
     @property
     def default(self) -> ServedModel:
@@ -93,36 +99,35 @@ class ModelManager:
         `when_unfit` None is what the settings say.
         """
         ref = replace(ref, id=self._free_id(as_served(ref).id))
-        config = engine_config(self._settings, attached, when_unfit)
-        engine = Supervisor(ref.path, config, self._command, admit=self._admission.admit)
-        engine.door.watch(self._admission.watcher())
-        engine.door.watch(Watcher(work=self._tuning.disturb))
-        keep_alive = KeepAlive(engine, self._keep_alive_s)
+        runner = self._runners.of(ref.path, file, attached, when_unfit)
+        hold = runner.take_in(ref.path, self._keep_alive_s)
         adapters = tuple(name for _, name in attached.lora)
-        model = self._models[ref.id] = ServedModel(ref, file, engine, Anticipation(engine), keep_alive, adapters)
-        if self._settings.idle_tune and self._settings.engine == "llama":
-            threads = str(self._settings.threads)
-            self._tuning.add(python_module("app.engine.tune_process", str(ref.path), threads, "--idle"))
+        model = self._models[ref.id] = ServedModel(ref, file, runner, hold, adapters)
         return model
 
     def begin(self, model: ServedModel, when_unfit: WhenUnfit | None = None) -> None:
         """Load `model` though nobody asks it for anything: a person wants it, so no clock lets it go."""
-        model.keep_alive.keep(None)
-        model.engine.start(when_unfit)
+        model.begin(when_unfit)
 
     async def load(self, name: str, when_unfit: WhenUnfit | None = None) -> ServedModel:
         """Begin to load what `name` (a path too) means, without waiting for it. An empty name is the default.
 
         Raises UnknownModelError, and ModelFileError for a file that the gate does not let through.
         """
-        model = self._known(name) or await self._open(await self._shelf.resolve(name), when_unfit)
+        model = await self._known_still(name) or await self._open(await self._shelf.resolve(name), when_unfit)
         self.begin(model, when_unfit)
         return model
 
     async def reload(self, name: str, change: Callable[[EngineConfig], EngineConfig]) -> ServedModel:
-        """Begin to load what `name` means under a changed config, in place of how it is loaded. Raises as `load`."""
-        model = self._known(name) or await self._open(await self._shelf.resolve(name))
-        model.engine.reload(change)
+        """Begin to load what `name` means under a changed config, in place of how it is loaded.
+
+        Raises as `load`, and RequestError where that would end what another name of the file answers.
+        """
+        model = await self._known_still(name) or await self._open(await self._shelf.resolve(name))
+        if others := [other.ref.id for other in self.sharing(model) if other.keep_alive.is_used]:
+            cause = f"{', '.join(others)} is at work, by the same engine as {model.ref.id}."
+            raise RequestError(cause, "Stop its answers, or wait for them.")
+        model.reload(change)
         return model
 
     async def named(self, name: str) -> ServedModel:
@@ -130,7 +135,7 @@ class ModelManager:
 
         Only names are taken, no paths. Raises UnknownModelError that lists what is here.
         """
-        return self._known(name) or await self._open(await self.find(name))
+        return await self._known_still(name) or await self._open(await self.find(name))
 
     async def find(self, name: str) -> ModelRef:
         """Return what `named` would load. Raises UnknownModelError that lists what is here."""
@@ -148,12 +153,9 @@ class ModelManager:
             return
         if model is self.default:
             raise RequestError(f"{ref.id} is the model that this service was started with.", "Start it with another.")
-        if model.engine.is_busy:
+        if model.is_busy:
             raise RequestError(f"{ref.id} is at work.", "Wait until its answers have ended.")
-        del self._models[model.ref.id]
-        model.anticipation.give_way()
-        model.keep_alive.pause()
-        await model.engine.stop()
+        await self._forget(model)
 
     async def prompt(
         self,
@@ -188,7 +190,7 @@ class ModelManager:
             return await self.prompt(model, [*said, {"role": "user", "content": text}], offer, variables)
 
         if self._settings.anticipate:
-            model.anticipation.begin(request, prompt_after)
+            model.runner.anticipation.begin(request, prompt_after)
 
     def make_way(self) -> None:
         """End at once what is measured while nothing else goes on."""
@@ -201,18 +203,32 @@ class ModelManager:
     async def close(self) -> None:
         """End every engine and the renderer."""
         await self._tuning.close()
-        for model in self.loaded:
-            model.give_way()
-            model.keep_alive.keep(None)
-            model.keep_alive.pause()
-        await asyncio.gather(*(model.engine.stop() for model in self.loaded))
+        await self._runners.close()
         await self._renderer.close()
 
     def _is_busy(self) -> bool:
-        return self._is_occupied() or any(model.engine.is_busy for model in self.loaded)
+        return self._is_occupied() or self._runners.are_busy
 
     def _known(self, name: str) -> ServedModel | None:
         return self._models.get(name) if name else self.default
+
+    async def _known_still(self, name: str) -> ServedModel | None:
+        """Return the model known as `name`, unless its file has gone meanwhile, or another one has come to its place.
+
+        While it is loaded nobody looks; and what the service was started with it keeps.
+        """
+        model = self._known(name)
+        if model is None or model is self.default or model.keep_alive.is_holding:
+            return model
+        if await asyncio.to_thread(identity_of, model.ref.path) == model.file.identity:
+            return model
+        if self._models.get(model.ref.id) is model and not model.is_busy:
+            await self._forget(model)
+        return None
+
+    async def _forget(self, model: ServedModel) -> None:
+        del self._models[model.ref.id]
+        await self._runners.leave(model.runner, model.ref.path)
 
     async def _open(self, ref: ModelRef, when_unfit: WhenUnfit | None = None) -> ServedModel:
         async with self._opening:

@@ -1,23 +1,25 @@
-"""A model with its engine, as requests use it.
+"""A model by one of its names with the engine that it answers by, as requests use it.
 
-Owns what one model is made of, and that nothing nobody asked for is in a request's way. Knows nothing of other models.
+Owns what one model is made of, that its engine counts as used under its name, and that nothing nobody asked for is in a
+request's way. Knows nothing of other models, which may have the same engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.engine.frames import Embedded
+from app.engine.frames import Embedded, EngineConfig, Ranked, Ready, WhenUnfit
 from app.engine.request import Request
 from app.library.model_ref import ModelRef
-from app.service.anticipation import Anticipation
+from app.service.engine_status import EngineStatus
 from app.service.keep_alive import KeepAlive
 from app.service.mailbox import AnswerEvent
 from app.service.model_file import ModelFile
 from app.service.request_record import RequestRecord
+from app.service.runner import Runner
 from app.service.supervisor import Supervisor
 
 __all__ = ["ServedModel"]
@@ -27,13 +29,12 @@ __all__ = ["ServedModel"]
 class ServedModel:
     """A model with its engine. `ref.id` is what clients call it, `adapters` the names of those it may run under.
 
-    `record` counts what one request takes.
+    `keep_alive` is this name's hold on what `runner` runs. `record` counts what one request takes.
     """
 
     ref: ModelRef
     file: ModelFile
-    engine: Supervisor
-    anticipation: Anticipation
+    runner: Runner
     keep_alive: KeepAlive
     adapters: tuple[str, ...] = ()
     record: RequestRecord = field(default_factory=RequestRecord, compare=False)
@@ -44,29 +45,75 @@ class ServedModel:
         return replace(self, record=record)
 
     @property
+    def engine(self) -> Supervisor:
+        """The engine, which may answer under other names too. Use it under this one: `in_use`."""
+        return self.runner.engine
+
+    @property
+    def status(self) -> EngineStatus:
+        """How far the engine is for this name: as good as unloaded where only others hold it."""
+        return self.engine.status if self.keep_alive.is_holding else EngineStatus(state="unloaded")
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether this name has the engine loaded, or has it load."""
+        return self.status.state in ("loading", "ready")
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether this name loads the engine, answers or is asked something."""
+        return self.keep_alive.is_used or self.status.state == "loading"
+
+    @property
     def advice(self) -> dict[str, Any]:
         """The field that an answer has more where the planner has something to say of the model."""
         return {"warnings": warnings} if (warnings := self.engine.status.warnings) else {}
 
+    @contextmanager
+    def in_use(self) -> Iterator[Supervisor]:
+        """Give the engine, which this name holds for as long as this lasts and the idle time after it."""
+        with self.keep_alive.in_use():
+            yield self.engine
+
+    def begin(self, when_unfit: WhenUnfit | None = None) -> None:
+        """Load it though nobody asks it for anything: a person wants it, so no clock lets it go."""
+        self.keep_alive.keep(None)
+        self.keep_alive.hold()
+        self.engine.start(when_unfit)
+
+    def reload(self, change: Callable[[EngineConfig], EngineConfig]) -> None:
+        """Begin to load it under a changed config, in place of how it is loaded; what is under way fails."""
+        self.keep_alive.hold()
+        self.engine.reload(change)
+
+    async def ready(self) -> Ready:
+        """Wait for the model; see `EngineLife.ready`."""
+        with self.in_use() as engine:
+            return await engine.ready()
+
     @asynccontextmanager
     async def answer(self, *requests: Request) -> AsyncIterator[AsyncIterator[AnswerEvent]]:
         """Run `requests` before anything that nobody has asked for; see `Supervisor.answer`."""
-        self.give_way()
-        async with self.engine.answer(*requests) as events:
-            yield events
+        self.runner.give_way()
+        with self.in_use() as engine:
+            async with engine.answer(*requests) as events:
+                yield events
 
     async def embed(self, inputs: Sequence[str | tuple[int, ...]]) -> Embedded:
         """Return the vectors of `inputs`; see `Supervisor.embed`."""
-        embedded = await self.engine.embed(inputs)
+        with self.in_use() as engine:
+            embedded = await engine.embed(inputs)
         self.record.add(embedded.n_tokens)
         return embedded
+
+    async def rank(self, query: str, documents: Sequence[str]) -> Ranked:
+        """Return how well `documents` answer `query`; see `Supervisor.rank`."""
+        with self.in_use() as engine:
+            return await engine.rank(query, documents)
 
     async def n_tokens(self, prompt: str | tuple[int, ...], *, add_special: bool) -> int:
         """Return how many tokens `prompt` has for this model."""
         if isinstance(prompt, tuple):
             return len(prompt)
-        return len(await self.engine.tokenize(prompt, add_special=add_special, parse_special=True))
-
-    def give_way(self) -> None:
-        """End what nobody has asked for."""
-        self.anticipation.give_way()
+        with self.in_use() as engine:
+            return len(await engine.tokenize(prompt, add_special=add_special, parse_special=True))

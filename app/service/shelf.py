@@ -48,7 +48,10 @@ class Shelf:
 
     async def described(self) -> list[tuple[ModelRef, FileFacts]]:
         """Return every model that a request may name, with its facts; files that the gate refuses are none."""
-        refs = await self.here()
+        return await self.with_facts(await self.here())
+
+    async def with_facts(self, refs: Sequence[ModelRef]) -> list[tuple[ModelRef, FileFacts]]:
+        """Return those of `refs` whose files the gate lets through, with their facts; files may have gone meanwhile."""
         found = await asyncio.gather(*(self._facts_or_none(ref) for ref in refs))
         return [(ref, facts) for ref, facts in zip(refs, found, strict=True) if facts]
 

@@ -127,7 +127,7 @@ async def rerank(request: Request) -> Response:
     model = await model_of(request, body.model)
 
     async def answer() -> Response:
-        return JsonBytes(_ranking(await model.engine.rank(body.query, body.documents), body, model.ref.id))
+        return JsonBytes(_ranking(await model.rank(body.query, body.documents), body, model.ref.id))
 
     return await while_connected(request, answer())
 

@@ -125,19 +125,19 @@ async def remove(request: Request) -> Response:
     ref = await library.find(body.model)
     if body.dry_run:
         return JsonBytes(await library.removal(ref) | {"dry_run": True})
-    _check_unused(request, ref)
+    await _let_go(request, ref)
     return JsonBytes(await library.remove(ref) | {"dry_run": False})
 
 
 @router.post("/unload", openapi_extra=takes(UnloadBody) | gives(objects.LoadedAs) | refuses(404))
 async def unload(request: Request) -> Response:
-    """Let a model's memory go unless it is at work; its next use loads it again."""
+    """Let a model go unless it is at work; its memory goes with the last name that holds it, until the next use."""
     body = await read_body(request, UnloadBody)
     model = await _serving(request, body.model)
     if model is not None:
-        if model.engine.is_busy:
+        if model.is_busy:
             raise RequestError(f"{model.ref.id} is at work.", "Stop its answers, or wait for them.")
-        model.engine.unload()
+        model.keep_alive.let_go()
     return JsonBytes(_loaded(model))
 
 
@@ -176,13 +176,17 @@ def _loaded(model: ServedModel | None) -> dict[str, Any]:
     if model is None:
         return {"state": "unloaded", "loaded_as": None, "expires_s": None}
     return {
-        "state": model.engine.status.state,
+        "state": model.status.state,
         "loaded_as": model.ref.id,
         "expires_s": model.keep_alive.expires_s,
     }
 
 
-def _check_unused(request: Request, ref: ModelRef) -> None:
-    model = models_of(request).serving(ref)
-    if model is not None and model.engine.status.state in ("loading", "ready"):
+async def _let_go(request: Request, ref: ModelRef) -> None:
+    """Let nobody use the model of `ref` any more. Raises RequestError for one that is loaded."""
+    models = models_of(request)
+    model = models.serving(ref)
+    if model is not None and model.is_loaded:
         raise RequestError(f"{ref.id} is loaded.", "Unload it first.")
+    if model is not models.default:  # which is asked for without a name, and then says that its file is gone
+        await models.release(ref)

@@ -69,7 +69,7 @@ async def lora_adapters(request: Request) -> Response:
 async def props(request: Request, model: str = "") -> Response:
     """What clients ask before they send work: context, places, template. The model's folder is not told."""
     served = await model_of(request, model)
-    ready = await served.engine.ready()
+    ready = await served.ready()
     return JsonBytes(
         {
             "default_generation_settings": {"n_ctx": ready.n_ctx, "params": asdict(SamplingParams())},
@@ -89,7 +89,7 @@ async def props(request: Request, model: str = "") -> Response:
 async def slots(request: Request, model: str = "") -> Response:
     """The places for answers. Which answer has which is not told: they are told apart by nothing else."""
     served = await model_of(request, model)
-    ready, observed = await served.engine.ready(), await served.engine.observe()
+    ready, observed = await served.ready(), await served.engine.observe()
     n_running = observed.occupancy.n_running if observed else 0
     places = range(ready.n_sequences)
     return JsonBytes([{"id": place, "n_ctx": ready.n_ctx, "is_processing": place < n_running} for place in places])
@@ -99,20 +99,20 @@ async def slots(request: Request, model: str = "") -> Response:
 async def tokenize(request: Request) -> Response:
     """Text to token ids, with the text of each where that is wanted."""
     body = await read_body(request, TokenizeBody)
-    engine = (await model_of(request, body.model)).engine
     how = {"add_special": body.add_special, "parse_special": body.parse_special}
-    if body.with_pieces:
-        pieces = await engine.pieces(body.content, **how)
-        return JsonBytes({"tokens": [{"id": token, "piece": _piece(piece)} for token, piece in pieces]})
-    return JsonBytes({"tokens": await engine.tokenize(body.content, **how)})
+    with (await model_of(request, body.model)).in_use() as engine:
+        if body.with_pieces:
+            pieces = await engine.pieces(body.content, **how)
+            return JsonBytes({"tokens": [{"id": token, "piece": _piece(piece)} for token, piece in pieces]})
+        return JsonBytes({"tokens": await engine.tokenize(body.content, **how)})
 
 
 @router.post("/detokenize", openapi_extra=takes(DetokenizeBody) | gives(Content) | refuses(404))
 async def detokenize(request: Request) -> Response:
     """Token ids to text."""
     body = await read_body(request, DetokenizeBody)
-    model = await model_of(request, body.model)
-    return JsonBytes({"content": await model.engine.detokenize(body.tokens)})
+    with (await model_of(request, body.model)).in_use() as engine:
+        return JsonBytes({"content": await engine.detokenize(body.tokens)})
 
 
 def _piece(piece: bytes) -> str | list[int]:

@@ -87,7 +87,7 @@ def _entry(ref: ModelRef, facts: FileFacts, served: ServedModel | None) -> dict[
 
 
 def _context(facts: FileFacts, served: ServedModel | None) -> dict[str, Any]:
-    ready = served.engine.status.ready if served else None
+    ready = served.status.ready if served else None
     trained = {"max_context_length": facts.card.n_ctx_train}
     if ready is None:
         return {"state": "not-loaded", **trained}

@@ -19,6 +19,7 @@ from app.service.api.bodies import Body
 from app.service.api.engine_counters import counters_of
 from app.service.api.localllm_objects import ModelId, ServiceStatus, StaysUntil
 from app.service.body import read_body
+from app.service.models import ModelManager
 from app.service.openapi import gives, refuses, takes
 from app.service.problems import openai_error
 from app.service.process_memory import resident_bytes
@@ -56,7 +57,7 @@ async def status(request: Request) -> Response:
             "version": __version__,
             "default_model": models.default.ref.id,
             "stays_until": departure_of(request).stays_until,
-            "models": await asyncio.gather(*(_entry(model) for model in models.loaded)),
+            "models": await asyncio.gather(*(_entry(models, model) for model in models.loaded)),
         }
     )
 
@@ -78,8 +79,10 @@ async def stay(request: Request) -> Response:
     return JsonBytes({"stays_until": departure.stays_until})
 
 
-async def _entry(model: ServedModel) -> dict[str, Any]:
-    engine, observed = model.engine.status, await model.engine.observe()
+async def _entry(models: ModelManager, model: ServedModel) -> dict[str, Any]:
+    """What a model is at; the figures of an engine stand under each name that holds it."""
+    observed = await model.engine.observe() if model.is_loaded else None
+    engine, pid = model.status, model.engine.worker_pid if model.is_loaded else None
     return {
         "id": model.ref.id,
         "state": engine.state,
@@ -89,9 +92,10 @@ async def _entry(model: ServedModel) -> dict[str, Any]:
         "warnings": engine.warnings,
         "plan": engine.plan,
         "error": error_body(engine.error)["error"] if engine.error else None,
-        "n_running": model.engine.n_running,
-        "worker_pid": model.engine.worker_pid,
-        "n_bytes": resident_bytes(model.engine.worker_pid),
+        "n_running": model.engine.n_running if model.is_loaded else 0,
+        "worker_pid": pid,
+        "n_bytes": resident_bytes(pid),
+        "shares_with": [other.ref.id for other in models.sharing(model) if other.is_loaded] if model.is_loaded else [],
         "occupancy": asdict(observed.occupancy) if observed else None,
         "counters": counters_of(observed.counters) if observed else None,
     }

@@ -183,7 +183,10 @@ class PlanFor(Plan):
 
 
 class EngineEntry(TypedDict):
-    """A model of the service. `occupancy` and `counters` are null while its engine cannot tell."""
+    """A model of the service. `occupancy` and `counters` are null while its engine cannot tell.
+
+    `shares_with` are the other names that hold the same engine: its figures are theirs too.
+    """
 
     id: str
     state: Literal["loading", "ready", "failed", "unloaded"]
@@ -196,6 +199,7 @@ class EngineEntry(TypedDict):
     n_running: Count
     worker_pid: Count | None
     n_bytes: Count
+    shares_with: list[str]
     occupancy: Occupancy | None
     counters: Counters | None
 

@@ -132,8 +132,8 @@ _HISTOGRAMS: tuple[tuple[str, str, Callable[[Observed], Histogram]], ...] = (
 
 @router.get("/metrics", response_class=PlainTextResponse, openapi_extra=gives(str))
 async def metrics(request: Request) -> Response:
-    """Every loaded model whose engine answers, by the label `model`."""
-    seen = {model.ref.id: await model.engine.observe() for model in models_of(request).loaded}
+    """Every engine that answers, by the label `model`: of several names of one file, the one that was used first."""
+    seen = {model_id: await engine.observe() for model_id, engine in models_of(request).engines.items()}
     text = exposition({model_id: observed for model_id, observed in seen.items() if observed})
     return Response(text, media_type=_MEDIA_TYPE)
 

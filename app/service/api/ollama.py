@@ -64,10 +64,11 @@ async def tags(request: Request) -> Response:
 
 @router.get("/api/ps", openapi_extra=gives(objects.RunningModels))
 async def running(request: Request) -> Response:
-    """The models that are loaded."""
+    """The models that are loaded, each under every name that holds it."""
     models = models_of(request)
-    loaded = [model for model in models.loaded if model.engine.status.state in ("loading", "ready")]
-    return JsonBytes({"models": [running_entry_of(model, await models.shelf.facts(model.ref)) for model in loaded]})
+    loaded = {model.ref: model for model in models.loaded if model.is_loaded}
+    known = await models.shelf.with_facts(tuple(loaded))
+    return JsonBytes({"models": [running_entry_of(loaded[ref], facts) for ref, facts in known]})
 
 
 @router.post("/api/show", openapi_extra=takes(ModelBody) | gives(objects.ModelDescription) | refuses(404))
@@ -158,7 +159,7 @@ async def _used(request: Request, body: UseBody) -> ServedModel:
 async def _load(request: Request, shape: AnswerShape, body: UseBody, model: ServedModel) -> Response:
     async def answer() -> Response:
         if not body.ends_use:
-            await model.engine.ready()
+            await model.ready()
         model.keep_alive.begin_again()
         return JsonBytes({**shape.without_words("unload" if body.ends_use else "load"), **model.advice})
 

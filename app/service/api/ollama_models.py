@@ -36,7 +36,7 @@ def entry_of(ref: ModelRef, facts: FileFacts) -> ModelEntry:
 
 def running_entry_of(model: ServedModel, facts: FileFacts) -> RunningEntry:
     """Return a loaded model. What part of it is on a GPU the engine does not tell."""
-    ready, expires_s = model.engine.status.ready, model.keep_alive.expires_s
+    ready, expires_s = model.status.ready, model.keep_alive.expires_s
     expires_at = _FOREVER if expires_s is None else time_of(expires_s)
     entry = entry_of(model.ref, facts)
     return {
@@ -56,8 +56,8 @@ def description_of(ref: ModelRef, facts: FileFacts, recipe: Recipe, model: Serve
     facts = replace(facts, chat_template=recipe.template or facts.chat_template)
     capabilities = _capabilities(facts)
     metadata = dict(facts.metadata)
-    if model is not None and model.engine.status.ready is not None:
-        metadata[f"{facts.card.architecture}.context_length"] = model.engine.status.ready.n_ctx
+    if model is not None and model.status.ready is not None:
+        metadata[f"{facts.card.architecture}.context_length"] = model.status.ready.n_ctx
     told: ModelDescription = {
         "modelfile": modelfile_of(ref.id, recipe),
         "parameters": parameters_of(recipe),

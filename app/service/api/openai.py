@@ -146,6 +146,6 @@ def _model_entry(ref: ModelRef, model: ServedModel | None) -> Model:
 def _meta(model: ServedModel) -> ModelMeta:
     """Return the facts that llama.cpp's clients look for (source: llama-server's /v1/models)."""
     meta: ModelMeta = {"n_ctx_train": model.file.n_ctx_train, "size": model.file.n_bytes}
-    if (ready := model.engine.status.ready) is not None:
+    if (ready := model.status.ready) is not None:
         meta |= {"n_vocab": ready.n_vocab, "n_params": ready.n_parameters, "n_ctx": ready.n_ctx}
     return meta

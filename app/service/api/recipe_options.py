@@ -6,9 +6,9 @@ Owns which field of a body is meant by which parameter. Knows nothing of where r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, StrictInt, ValidationError
 
 from app.service.api.bodies import Body
 from app.service.api.sampling_body import SamplingBody
@@ -18,6 +18,7 @@ __all__ = ["NO_LIMITS", "OptionsBody", "completed", "options_of"]
 
 NO_LIMITS = (None, -1, -2)  # to the end of the answer, and to the end of the context
 _LIMITS = ("num_predict", "n_predict", "max_completion_tokens", "max_tokens", "max_output_tokens")
+_MOST_CELLS = 1 << 30  # llama.cpp counts them in 32 bits
 _STOPS = ("stop_sequences", "stop")
 
 AnyBody = TypeVar("AnyBody", bound=Body)
@@ -30,10 +31,16 @@ class OptionsBody(SamplingBody):
     num_keep: int | None = None
 
 
+class _RecipeOptions(OptionsBody):
+    """A recipe says of its context what the engine is to have at least; 0 leaves it open."""
+
+    num_ctx: Annotated[StrictInt, Field(ge=0, le=_MOST_CELLS)] | None = None
+
+
 def options_of(parameters: Mapping[str, Any]) -> OptionsBody:
     """Return `parameters`, checked. Raises RequestError for values out of range or of another kind."""
     try:
-        options = OptionsBody.model_validate(parameters)
+        options = _RecipeOptions.model_validate(parameters)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
         raise RequestError(f"The parameter {fault['loc'][0]}: {fault['msg']}.", "Correct it.") from None

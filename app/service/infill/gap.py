@@ -50,7 +50,7 @@ async def filling_of(model: ServedModel, gap: Gap, requests: Sequence[Request]) 
     if tokens is None:
         cause = f"{model.ref.id} cannot fill in the middle: its vocabulary has no tokens for it."
         raise RefusedError(501, "not_supported", cause, "Use a code model that was trained to.")
-    ready = await model.engine.ready()
+    ready = await model.ready()
     tokens = await _with_begin(model, tokens)
     parts = await _parts(model, gap, tokens)
     n_answer = requests[0].max_tokens
@@ -61,7 +61,8 @@ async def filling_of(model: ServedModel, gap: Gap, requests: Sequence[Request]) 
 
 async def _with_begin(model: ServedModel, tokens: InfillTokens) -> InfillTokens:
     """Return `tokens` without the one that begins texts, where the engine does not begin texts with it."""
-    begun = await model.engine.tokenize("", add_special=True, parse_special=False)
+    with model.in_use() as engine:
+        begun = await engine.tokenize("", add_special=True, parse_special=False)
     return tokens if begun[:1] == (tokens.begin,) else replace(tokens, begin=None)
 
 
@@ -70,7 +71,8 @@ async def _parts(model: ServedModel, gap: Gap, tokens: InfillTokens) -> InfillPa
     has_names = tokens.separator is not None
     snippets = [f"{item.file_name}\n{item.text}" if has_names else f"{item.text}\n\n" for item in gap.snippets]
     texts = (gap.prefix, gap.typed, gap.suffix, f"{_PROJECT}\n", f"{_FILE}\n", *snippets)
-    prefix, typed, suffix, project, file_name, *extras = await asyncio.gather(
-        *(model.engine.tokenize(text, add_special=False, parse_special=False) for text in texts)
-    )
+    with model.in_use() as engine:
+        prefix, typed, suffix, project, file_name, *extras = await asyncio.gather(
+            *(engine.tokenize(text, add_special=False, parse_special=False) for text in texts)
+        )
     return InfillParts(prefix=prefix + typed, suffix=suffix, extras=extras, project=project, file_name=file_name)

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 from small_models import small_model, small_shards
 
-from app.library.folder import look_at, model_paths, parts_of
+from app.library.folder import identity_of, look_at, model_paths, parts_of
 
 
 def test_models_are_files_three_levels_down_in_order_of_name(tmp_path: Path) -> None:
@@ -25,6 +26,21 @@ def test_a_split_model_is_its_first_file_and_has_all_as_parts(tmp_path: Path) ->
     assert model_paths(tmp_path) == paths[:1]
     assert parts_of(paths[0]) == tuple(paths)
     assert look_at(paths[0]).n_bytes == sum(path.stat().st_size for path in paths)
+
+
+def test_a_model_is_the_same_by_every_link_to_all_of_its_files_and_no_copy_of_it_is(tmp_path: Path) -> None:
+    paths = small_shards(tmp_path / "big.gguf", 3)
+    for path in paths:
+        for folder, make in (("hard", os.link), ("soft", os.symlink), ("copied", shutil.copy)):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            make(path, tmp_path / folder / path.name)
+    own, hard, soft, copied = (
+        identity_of(folder / paths[0].name)
+        for folder in (tmp_path, tmp_path / "hard", tmp_path / "soft", tmp_path / "copied")
+    )
+    assert own == hard == soft != copied
+    (tmp_path / "hard" / paths[2].name).unlink()
+    assert identity_of(tmp_path / "hard" / paths[0].name) != own, "one of its files is missing"
 
 
 @pytest.mark.parametrize("name", ["m-00002-of-00003.gguf", "m-00001-of-99999.gguf", "m.gguf"])

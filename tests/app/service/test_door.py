@@ -7,7 +7,7 @@ from app.service.door import Door, Watcher
 
 async def test_an_open_door_counts_who_is_inside_and_tells_of_the_work() -> None:
     door, told = Door(), []
-    door.watch(Watcher(work=lambda: told.append("work"), rest=lambda: told.append("rest")))
+    door.watch(Watcher(lambda: told.append("work"), lambda: told.append("rest"), lambda: told.append("gone")))
     await door.enter()
     await door.enter()
     assert (door.n_inside, told) == (2, ["work", "work"])

@@ -1,0 +1,98 @@
+"""A service in this process over a fake engine, with models that are made of one file."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from app.engine.template_process import TemplateProcess
+from app.library.model_ref import ModelRef
+from app.processes import python_module
+from app.service.application import create_app
+from app.service.departure import Departure
+from app.service.guard import GuardPolicy
+from app.service.jobs.jobs import Jobs
+from app.service.memory_fake import ScriptedMemory
+from app.service.model_file import read_model_file
+from app.service.models import ModelManager
+from app.settings import Settings
+
+__all__ = ["BASE", "HELLO", "MADE", "OTHER", "SIZES", "Service", "serving", "until"]
+
+BASE, MADE, OTHER = "base", "mario", "other"
+SIZES = dict.fromkeys((BASE, MADE, OTHER, "luigi", "peach", "link"), 10)
+HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
+
+
+@dataclass(frozen=True)
+class Service:
+    """A service in this process that begins with the base."""
+
+    models: ModelManager
+    http: httpx.AsyncClient
+
+    async def make(self, name: str, **what: Any) -> None:
+        made = await self.http.post("/api/create", json={"model": name, "from": BASE, "stream": False, **what})
+        assert made.status_code == 200, made.text
+
+    async def ask(self, name: str, **more: Any) -> dict[str, Any]:
+        answer = await self.http.post("/v1/chat/completions", json={"model": name, **HELLO, **more})
+        assert answer.status_code == 200, answer.text
+        told: dict[str, Any] = answer.json()
+        assert told["model"] == name
+        return told
+
+    async def call(self, path: str, **body: Any) -> httpx.Response:
+        return await self.http.post(f"/api/localllm/{path}", json=body)
+
+    async def states(self) -> dict[str, str]:
+        entries = (await self.http.get("/api/localllm/status")).json()["models"]
+        return {entry["id"]: entry["state"] for entry in entries}
+
+    @property
+    def pids(self) -> dict[str, int | None]:
+        return {model.ref.id: model.engine.worker_pid for model in self.models.loaded}
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path, tiny_model: Path, *, ctx: int = 0, total_bytes: int = 20, step_ms: int = 2
+) -> AsyncIterator[Service]:
+    for name in (BASE, OTHER):
+        place = folder / "data" / "models" / "me" / name
+        place.mkdir(parents=True)
+        shutil.copy(tiny_model, place / f"{name}.gguf")
+    settings = Settings(
+        engine="fake",
+        data_dir=folder / "data",
+        cache_dir=folder / "cache",
+        model=BASE,
+        ctx=ctx,
+        anticipate=False,
+    )
+    command = python_module("app.engine.worker", "--fake", "--fake-step-ms", str(step_ms))
+    models = ModelManager(settings, command, TemplateProcess(), ScriptedMemory(total_bytes, SIZES))
+    path = settings.models_dir / "me" / BASE / f"{BASE}.gguf"
+    models.begin(models.add(ModelRef(BASE, path), read_model_file(path)))
+    app = create_app(models, Jobs(settings), Departure(is_owned=False), GuardPolicy())
+    transport = httpx.ASGITransport(app=app)
+    try:
+        async with (
+            asyncio.timeout(60),
+            httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=30) as http,
+        ):
+            yield Service(models, http)
+    finally:
+        await models.close()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():  # noqa: ASYNC110 - what a clock or a worker does tells nobody
+        await asyncio.sleep(0.005)
