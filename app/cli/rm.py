@@ -70,7 +70,8 @@ def _loaded_ids(settings: Settings) -> set[str]:
 
     async def ask() -> set[str]:
         async with ServiceClient(settings.url, own_key(settings)) as client, asyncio.timeout(_ASKING_TIMEOUT_S):
-            return {model.id for model in (await client.status()).models}
+            models = (await client.status()).models
+            return {model.id for model in models if model.state in ("loading", "ready")}
 
     try:
         return asyncio.run(ask())

@@ -78,3 +78,20 @@ def test_a_model_that_a_service_has_loaded_stays_unless_insisted(
     assert path.exists()
     assert localllm("rm", "tiny", "--yes").status == 0
     assert not path.exists()
+
+
+def test_a_model_that_a_service_knows_and_has_not_loaded_may_go(
+    localllm: Run,
+    models: Path,
+    start_service: Callable[..., RunningService],
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Callable[[bool], list[str]],
+) -> None:
+    service = start_service()
+    assert service.http.post("/api/localllm/unload", json={}).json()["state"] == "unloaded"
+    path = small_model(models / "me" / "x" / "tiny.gguf")  # as the service calls its model
+    monkeypatch.setenv("LOCALLLM_PORT", service.url.rpartition(":")[2])
+    asked = answer(True)
+    assert localllm("rm", "tiny").status == 0
+    assert len(asked) == 1
+    assert not path.exists()
