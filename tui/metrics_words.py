@@ -25,6 +25,8 @@ def model_lines(model: ModelStatus, samples: Sequence[Sample], n_columns: int) -
     head = f"{model.id} · {model.state}"
     if model.plan is not None and model.plan.n_on_gpus:
         head += f" · {model.plan.n_on_gpus} of {model.plan.n_layers} layers on GPUs"
+    if model.shares_with:
+        head += f" · one engine with {', '.join(model.shares_with)}"
     if model.occupancy is None or model.counters is None:
         return [head]
     counters, held = model.counters, model.occupancy

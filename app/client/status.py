@@ -68,7 +68,8 @@ class ModelStatus:
     """One model of the service. `progress` runs from 0 to 1 while it is loading; `error` is set when it failed.
 
     `occupancy` and `counters` are None while its engine cannot tell, `plan` until loading has one. `n_bytes` is the
-    memory of its worker, 0 where nobody can tell.
+    memory of its worker, 0 where nobody can tell. `shares_with` are other names of its file that hold the same engine:
+    its figures are theirs too.
     """
 
     id: str
@@ -81,6 +82,7 @@ class ModelStatus:
     counters: EngineCounters | None = None
     plan: PlanBrief | None = None
     n_bytes: int = 0
+    shares_with: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +123,7 @@ def _model_status(item: dict[str, Any]) -> ModelStatus:
         counters=_counters(item["counters"]) if item["counters"] else None,
         plan=_brief(plan) if (plan := item.get("plan")) else None,
         n_bytes=item.get("n_bytes", 0),
+        shares_with=tuple(item.get("shares_with", ())),
     )
 
 

@@ -111,6 +111,11 @@ def test_a_model_that_loads_is_one_line_and_a_split_one_says_so() -> None:
     assert model_lines(model, (), 80) == ["guide · loading · 20 of 33 layers on GPUs"]
 
 
+def test_names_of_one_engine_say_so_of_each_other() -> None:
+    model: ModelStatus = status(None, shares_with=("mario", "luigi")).models[0]
+    assert model_lines(model, (), 80) == ["guide · ready · one engine with mario, luigi"]
+
+
 def test_history_is_of_answers_and_says_since_when() -> None:
     runs = [
         MeasuredRun(kind="decode", depth=512, tps=tps, gpu_layers=0, at_s=at_s)

@@ -36,4 +36,8 @@ def test_a_plan_is_told_in_short() -> None:
 
 def test_a_model_without_a_plan_and_an_older_service_have_none() -> None:
     assert status(plan=None).plan is None
-    assert (status().plan, status().n_bytes) == (None, 0)
+    assert (status().plan, status().n_bytes, status().shares_with) == (None, 0, ())
+
+
+def test_a_model_tells_who_else_holds_its_engine() -> None:
+    assert status(shares_with=["small"]).shares_with == ("small",)
