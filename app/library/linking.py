@@ -14,16 +14,20 @@ from pathlib import Path
 from quantizer.errors import StorageError
 from quantizer.output import partial_path
 
-__all__ = ["REFERENCE", "link"]
+__all__ = ["REFERENCE", "NameTakenError", "link"]
 
 REFERENCE = "symbolic link"
 _FICLONE = 0x40049409  # source: linux/fs.h
 
 
+class NameTakenError(StorageError):
+    """Where a model was to lie something lies already."""
+
+
 def link(source: Path, target: Path) -> str:
     """Make `target` a name of the file `source` and return which way worked. Nothing that is there is replaced.
 
-    Raises StorageError when no way works, or something is at `target`.
+    Raises NameTakenError when something is at `target`, StorageError when no way works.
     """
     real = source.resolve()
     reasons = []
@@ -31,7 +35,7 @@ def link(source: Path, target: Path) -> str:
         try:
             make(real, target)
         except FileExistsError as error:
-            raise StorageError(f"{target} exists already.", "Remove it first, or give another name.") from error
+            raise NameTakenError(f"{target} exists already.", "Remove it first, or give another name.") from error
         except OSError as error:
             reasons.append(f"{way}: {error.strerror or error}")
         else:

@@ -15,7 +15,7 @@ from pathlib import Path
 from app.library.folder import look_at, parts_of
 from app.library.hashes import expected_sha256
 from app.library.index import Index
-from app.library.linking import link
+from app.library.linking import NameTakenError, link
 from app.library.model_ref import ModelRef
 from app.library.naming import place_for
 from app.library.removal import remove_empty_folders
@@ -24,14 +24,10 @@ from quantizer.errors import ModelFileError, StorageError
 from quantizer.output import PartialOutput
 from quantizer.shards import shard_path
 
-__all__ = ["NameTakenError", "Placement", "copy", "link_all", "plan_placement"]
+__all__ = ["Placement", "copy", "link_all", "plan_placement"]
 
 _BLOCK_BYTES = 64 << 20
 _PIECE_BYTES = 4 << 20
-
-
-class NameTakenError(StorageError):
-    """Where a model was to lie something lies already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +62,10 @@ def plan_placement(source: ModelRef, wanted: str, models_dir: Path) -> Placement
 
 
 def link_all(placement: Placement, index: Index) -> str:
-    """Give every file its second name, the first file last, and return which way worked. Raises StorageError."""
+    """Give every file its second name, the first file last, and return which way worked.
+
+    Raises NameTakenError where a name was taken meanwhile, StorageError when no way works.
+    """
     hashes = [expected_sha256(source, index) for source, _ in placement.files]
     way = ""
     with _made_folder(placement.path.parent), ExitStack() as undo:

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 from typing_extensions import TypedDict
 
 from app.library.hub_access import HubError, NotOnHubError
-from app.library.placement import NameTakenError
+from app.library.linking import NameTakenError
 from app.library.resolve import UnknownModelError
 from quantizer import errors
 from quantizer.errors import (

@@ -19,7 +19,7 @@ from app.library.hub_access import access_here
 from app.library.index import Index
 from app.library.model_ref import ModelRef
 from app.library.naming import place_for
-from app.library.placement import NameTakenError, Placement, link_all, plan_placement
+from app.library.placement import Placement, link_all, plan_placement
 from app.library.recipe import MAX_RECIPE_BYTES, NO_RECIPE, Recipe, encoded, read_recipe, recipe_path, write_recipe
 from app.library.removal import plan_removal, remove
 from app.library.resolve import UnknownModelError
@@ -152,8 +152,6 @@ async def _link(source: ModelRef, name: str, settings: Settings, recipe: Recipe)
         placement = await asyncio.to_thread(plan_placement, source, name, settings.models_dir)
     except UsageError as error:
         raise RequestError(error.cause, error.remedy) from error
-    except NameTakenError as error:
-        raise RefusedError(409, "model_exists", without_folders(error.cause), error.remedy) from error
     await asyncio.to_thread(link, placement)
 
 

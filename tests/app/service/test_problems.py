@@ -4,7 +4,7 @@ import pytest
 
 from app.client import error_of
 from app.library.hub_access import HubError, NotOnHubError
-from app.library.placement import NameTakenError
+from app.library.linking import NameTakenError
 from app.library.resolve import UnknownModelError
 from app.service.problems import RefusedError, code_of, llamacpp_error, openai_error, status_of
 from quantizer.errors import (

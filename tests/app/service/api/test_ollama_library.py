@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,16 @@ def test_a_model_is_copied_quantized_and_deleted(client: ollama.Client, data: Pa
     with pytest.raises(ollama.ResponseError, match="not found") as gone:
         client.delete("second")
     assert gone.value.status_code == 404
+
+
+def test_of_two_that_make_one_name_at_once_one_is_told_that_it_is_taken(own: RunningService) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        asked = [
+            threads.submit(own.http.post, "/api/create", json={"model": "raced", "from": "guide", "stream": False})
+            for _ in range(8)
+        ]
+    assert sorted(each.result().status_code for each in asked) == [200, *[409] * 7]
+    own.http.request("DELETE", "/api/delete", json={"model": "raced"}).raise_for_status()
 
 
 def test_what_we_did_not_place_is_not_deleted(client: ollama.Client, tiny_model: Path) -> None:

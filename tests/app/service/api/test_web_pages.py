@@ -104,6 +104,12 @@ def _state(service: RunningService) -> Any:
     return {name: model[name] for name in ("id", "state", "n_running", "worker_pid", "counters", "occupancy")}
 
 
+@pytest.fixture(scope="module")
+def service(start_service: Callable[..., RunningService]) -> RunningService:
+    """One that does nothing of itself: whatever changes, a request has done."""
+    return start_service(anticipate="false")
+
+
 @pytest.fixture
 def refuses(service: RunningService) -> Iterator[Callable[[bytes], None]]:
     """Assert that a request is refused without a word about what is here, and in the end that it changed nothing."""
