@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from textual.content import Content
+from textual.widget import Widget
 from textual.widgets import Static
 
 from app.chat.message import Role
@@ -43,6 +44,11 @@ class MessageBar(Static):
             parts += [_link(command, words) for command, words in actions]
         self.update(Content.from_markup("  ".join(parts)))
         self.display = bool(parts)
+
+    def on_click(self) -> None:
+        """Select the message before what is clicked is done with the selected one."""
+        if isinstance(self.parent, Widget):
+            self.screen.set_focus(self.parent, scroll_visible=False)
 
 
 def _versions(entry: Entry) -> str:

@@ -18,13 +18,11 @@ from tui.widgets.thoughts import Thoughts
 
 __all__ = ["MessageView"]
 
-# What is clicked must not move before the click is over.
-_AFTER_CLICK_S = 0.15
-
 
 class MessageView(Vertical, can_focus=True):
     """Shows one entry. It is selected when it has the focus; then letters are commands."""
 
+    FOCUS_ON_CLICK = False  # at the press already; what is pressed must not move, for a text of it may be selected
     BINDINGS = MESSAGE_COMMANDS.bindings_at_once()
 
     @dataclass
@@ -52,7 +50,12 @@ class MessageView(Vertical, can_focus=True):
     def watch_has_focus(self, has_focus: bool) -> None:
         """Tell what can be done with it, or no longer."""
         super().watch_has_focus(has_focus)
-        self.set_timer(_AFTER_CLICK_S, self._show_bar)
+        self._show_bar()
+
+    def on_click(self) -> None:
+        """Select the message, unless a text in it was selected."""
+        if not self.screen.get_selected_text():
+            self.screen.set_focus(self, scroll_visible=False)
 
     async def write(self, entry: Entry, text: str) -> None:
         """Append `text` to the answer, with which the message is as in `entry`."""

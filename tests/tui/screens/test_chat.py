@@ -280,6 +280,10 @@ async def test_text_that_is_selected_with_the_mouse_is_copied_as_it_stands(sitti
         await person.pilot.hover(offset=(7, rows[1]))
         await person.pilot.mouse_up(offset=(7, rows[1]))
         assert person.app.screen.get_selected_text() == "One two\n\n • three\n • f"
+        assert "R again" not in person.screen_text
+        await person.presses("escape")
+        await person.pilot.click(offset=(7, rows[1]))
+        await person.sees("R again")
 
 
 async def test_page_up_leaves_the_end_while_text_streams_and_page_down_returns(sitting):
