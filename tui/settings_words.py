@@ -20,5 +20,5 @@ def settings_line(settings: ChatSettings) -> str:
 def presets_text(presets: Mapping[str, ChatSettings]) -> str:
     """Return the presets, a line each."""
     if not presets:
-        return "There are no presets yet: /options saves the first."
+        return "There are no presets yet: /options in the full screen saves the first."
     return "\n".join(["/preset NAME, of these:", *(f"{name}: {settings_line(presets[name])}" for name in presets)])

@@ -47,7 +47,7 @@ class Presets:
         """Return a preset. Raises UsageError, with the names that there are, for one that is not there."""
         presets = self.all()
         if name not in presets:
-            there = f"There are: {', '.join(presets)}." if presets else "/options saves the first."
+            there = f"There are: {', '.join(presets)}." if presets else "/options in the full screen saves the first."
             raise UsageError(f"There is no preset {name}.", there)
         return presets[name]
 

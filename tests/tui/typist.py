@@ -7,6 +7,7 @@ import select
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -27,11 +28,17 @@ _PATIENCE_S = 60.0
 class Typist:
     """`shown` is all that was read so far, controls and all."""
 
-    def __init__(self, environment: Mapping[str, str], *arguments: str, n_columns: int = 80) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], *arguments: str, n_columns: int = 80, folder: Path | None = None
+    ) -> None:
         self.shown = ""
         self._unread = ""
         self.process, self._terminal = start_at_terminal(
-            python_module("tui", *arguments), {"TERM": "dumb", **environment}, (n_columns, 24), is_leader=True
+            python_module("tui", *arguments),
+            {"TERM": "dumb", **environment},
+            (n_columns, 24),
+            folder=folder,
+            is_leader=True,
         )
 
     def __enter__(self) -> Typist:

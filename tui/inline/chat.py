@@ -7,18 +7,22 @@ types is read elsewhere.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from inspect import isawaitable
+from pathlib import Path
 from typing import Any
 
 from app.chat.chat import ChatSettings
-from app.chat.message import Message, Utterance
+from app.chat.message import Attachment, Message, Utterance
 from app.chat.presets import Presets
 from app.chat.sampler import changed
 from app.cli.answering import stats_line
 from quantizer.errors import UserError
+from tui.composing.files import read_text_file
+from tui.composing.mentioning import files_mentioned, mentions, missing_mentions
 from tui.conversation import Ending
+from tui.inline.line_prompt import breaks_lines
 from tui.inline.scrollback import Scrollback
 from tui.inline.words import help_text, is_of_the_app, told_to
 from tui.session import ChatSession
@@ -35,11 +39,19 @@ class InlineChat:
     """Fulfils what `tui.inline.words.COMMANDS` need of `ChatActions` and `AppActions`. Cancelling what it does stops
     the answer.
 
-    `edited` is the question that the next one stands beside; `is_leaving` is set by /quit.
+    `edited` is the question that the next one stands beside; `is_leaving` is set by /quit. Files that a question
+    mentions lie in `folder`, the working folder unless it is given.
     """
 
     def __init__(
-        self, session: ChatSession, presets: Presets, scrollback: Scrollback, *, is_kept: bool, shows_stats: bool
+        self,
+        session: ChatSession,
+        presets: Presets,
+        scrollback: Scrollback,
+        *,
+        is_kept: bool,
+        shows_stats: bool,
+        folder: Path | None = None,
     ) -> None:
         self.edited: Message | None = None
         self.is_leaving = False
@@ -48,6 +60,7 @@ class InlineChat:
         self._scrollback = scrollback
         self._is_kept = is_kept
         self._shows_stats = shows_stats
+        self._folder = folder or Path.cwd()
         self._titling: asyncio.Task[None] | None = None
 
     @property
@@ -76,7 +89,9 @@ class InlineChat:
         """Do what a command says, or ask a question."""
         line = told_to(text)
         if line is None:
-            await self.ask(text)
+            attached = await self._attached(text)
+            if attached is not None:
+                await self.ask(text, attached)
             return
         command, word, argument = line
         if command is not None:
@@ -88,9 +103,9 @@ class InlineChat:
         else:
             self._scrollback.say(f"There is no command /{word}: /help lists them.")
 
-    async def ask(self, question: str) -> None:
+    async def ask(self, question: str, attachments: tuple[Attachment, ...] = ()) -> None:
         """Ask, and print the answer as it comes."""
-        said = Utterance(role="user", content=question)
+        said = Utterance(role="user", content=question, attachments=attachments)
         edited, self.edited = self.edited, None
         if edited is None:
             await self._answer(self._session.ask(said, self._scrollback))
@@ -197,13 +212,37 @@ class InlineChat:
 
     def show_help(self) -> None:
         """Tell what can be said and pressed here."""
-        self._scrollback.say(help_text(is_kept=self._is_kept))
+        self._scrollback.say(help_text(is_kept=self._is_kept, breaks_lines=breaks_lines()))
 
     def leave(self) -> None:
         """End the chat."""
         self.is_leaving = True
 
     # How
+
+    async def _attached(self, question: str) -> tuple[Attachment, ...] | None:
+        """Return what goes with a question: the files that it mentions, and what went with the one that it replaces and
+        was not mentioned there. None, once that is told, where a file cannot be read.
+
+        Of several lines, which may be pasted from anywhere, no word takes a file from outside the folder.
+        """
+        is_typed = "\n" not in question
+        files = files_mentioned(question, self._folder, may_leave=is_typed)
+        try:
+            read = [await asyncio.to_thread(read_text_file, path, name) for name, path in files.items()]
+        except UserError as error:
+            self._scrollback.say(f"Error: {error}")
+            return None
+        for attachment in read:
+            self._scrollback.say(f"Attached {attachment.name}, {len(attachment.content):,} characters.")
+        for name in missing_mentions(question, self._folder) if is_typed else ():
+            self._scrollback.say(f"There is no file {name} here: @{name} stays a word.")
+        return (*self._kept_of_the_edited(files), *read)
+
+    def _kept_of_the_edited(self, files: Mapping[str, Path]) -> Iterator[Attachment]:
+        if self.edited is not None:
+            named = {*mentions(self.edited.content, self._folder), *files}
+            yield from (each for each in self.edited.attachments if each.name not in named)
 
     async def _answer(self, answering: Coroutine[Any, Any, object]) -> None:
         await self.close()  # a title can wait, a person cannot

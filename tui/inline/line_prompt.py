@@ -9,24 +9,33 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from io import TextIOWrapper
+from pathlib import Path
 from types import ModuleType
 
 from app.cli.prompts import multiline
 from app.terminal import printable
+from tui.composing.mentioning import finished
 from tui.inline.pasting import is_more_waiting
 
-__all__ = ["CONTINUATION", "PROMPT", "LinePrompt"]
+__all__ = ["CONTINUATION", "PROMPT", "LinePrompt", "breaks_lines"]
 
 PROMPT = ">>> "
 CONTINUATION = "... "
 
 _COMPLETES_GNU = "tab: complete"
 _COMPLETES_EDITLINE = "bind ^I rl_complete"  # macOS' editor, and that of Python as uv installs it
+_BREAKS_LINES = '"\\e\\C-m": "\\C-v\\C-j"'  # GNU's alone: Alt+Enter is a line break to the letter
 _MARKS_PASTES = "set enable-bracketed-paste on"  # GNU's alone: a paste is one text then
 
 
+def breaks_lines() -> bool:
+    """Whether Alt+Enter begins another line in this terminal."""
+    editor = _line_editor()
+    return editor is not None and _is_gnu(editor) and os.environ.get("TERM") != "dumb"
+
+
 class LinePrompt:
-    """Reads questions; `words` are completed after a slash."""
+    """Reads questions; `words` are completed after a slash, files below the working folder after an at sign."""
 
     def __init__(self, words: Iterable[str]) -> None:
         self._offers = tuple(f"/{word} " for word in words)
@@ -55,7 +64,7 @@ class LinePrompt:
         return text
 
     def _set_up(self, editor: ModuleType) -> None:
-        is_gnu = "libedit" not in (editor.__doc__ or "")
+        is_gnu = _is_gnu(editor)
         editor.parse_and_bind(_COMPLETES_GNU if is_gnu else _COMPLETES_EDITLINE)
         editor.set_auto_history(False)  # a text of several lines is one entry
         editor.set_completer_delims(" \t\n")
@@ -63,6 +72,7 @@ class LinePrompt:
         marks_pastes = is_gnu and os.environ.get("TERM") != "dumb"
         if marks_pastes:
             editor.parse_and_bind(_MARKS_PASTES)
+            editor.parse_and_bind(_BREAKS_LINES)
         self._must_join = not marks_pastes and sys.stdout.isatty()
 
     def _pasted_or_typed(self, begun: str) -> str:
@@ -83,8 +93,22 @@ class LinePrompt:
 
     def _complete(self, begun: str, index: int) -> str | None:
         is_first_word = self._editor is not None and self._editor.get_begidx() == 0
-        fitting = [offer for offer in self._offers if begun and is_first_word and offer.startswith(begun)]
+        if begun.startswith("@"):
+            fitting = [_offered(name) for name in finished(begun[1:], Path.cwd())]
+        else:
+            fitting = [offer for offer in self._offers if begun and is_first_word and offer.startswith(begun)]
         return fitting[index] if index < len(fitting) else None
+
+
+def _offered(name: str) -> str:
+    """Return what stands at the prompt for a file, whose word is done, or for a folder, whose is not."""
+    if any(space in name for space in " \t\n"):
+        return f'@"{printable(name)}'
+    return f"@{printable(name)}" if name.endswith("/") else f"@{printable(name)} "
+
+
+def _is_gnu(editor: ModuleType) -> bool:
+    return "libedit" not in (editor.__doc__ or "")
 
 
 def _line_editor() -> ModuleType | None:

@@ -22,6 +22,7 @@ from quantizer.errors import UnfitError
 from tui.backend import local_service
 from tui.connection import Connection
 from tui.inline.chat import InlineChat
+from tui.inline.echo import without_echo
 from tui.inline.line_prompt import LinePrompt
 from tui.inline.loop_thread import LoopThread
 from tui.inline.scrollback import Scrollback
@@ -82,14 +83,18 @@ class Sitting:
     def _load(self) -> None:
         """Have the model ready; one that fits only in part is loaded where the person says yes."""
         try:
-            self._loop.run(self._chat.wait_for(self._connection.client()))
+            self._wait_for_model()
         except UnfitError as error:
             if not agrees(error):
                 raise
             self._connection.agree()
-            self._loop.run(self._chat.wait_for(self._connection.client()))
+            self._wait_for_model()
         self._notices.tell(self._connection.state.notices)
         self._tell_context()
+
+    def _wait_for_model(self) -> None:
+        with without_echo():
+            self._loop.run(self._chat.wait_for(self._connection.client()))
 
     def _answer_once(self, question: str) -> None:
         self._loop.run(self._chat.ask(question))
@@ -114,7 +119,7 @@ class Sitting:
                 self._do(text)
 
     def _do(self, text: str) -> None:
-        with suppress(KeyboardInterrupt):  # it has stopped what was done, and that is told
+        with suppress(KeyboardInterrupt), without_echo():  # Ctrl-C has stopped what was done, and that is told
             self._loop.run(self._chat.submit(text))
         self._notices.tell(self._connection.state.notices)
 

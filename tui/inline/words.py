@@ -26,7 +26,9 @@ _KEYS = (
     ("Ctrl+D", "Leave"),
     ("Up, Down", "Recall what was asked before"),
     ('"""', "Begin a question of several lines, and end it"),
+    ("@FILE", "A text file that goes with the question; Tab completes its name"),
 )
+_BREAK = ("Alt+Enter", "Begin another line")
 _FORGETTING = {"new": "Start an empty chat; this one is forgotten"}
 
 
@@ -46,9 +48,9 @@ def is_of_the_app(word: str) -> bool:
     return any(table.of_word(word) for table in _TABLES)
 
 
-def help_text(*, is_kept: bool) -> str:
-    """Return what can be said and pressed, a line each."""
-    rows = [*_rows(is_kept=is_kept), *_KEYS]
+def help_text(*, is_kept: bool, breaks_lines: bool) -> str:
+    """Return what can be said and pressed, a line each; `breaks_lines` where Alt+Enter does."""
+    rows = [*_rows(is_kept=is_kept), *_KEYS, *([_BREAK] if breaks_lines else [])]
     width = max(len(label) for label, _ in rows)
     return "\n".join(f"{label:<{width}}  {meaning}" for label, meaning in rows)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.chat.chat import ChatSettings
-from app.chat.message import Message, State
+from app.chat.message import Attachment, Message, State
 from app.chat.presets import Presets
 from app.chat.store import ChatStore
 from app.client import GenerationOptions
@@ -43,7 +43,10 @@ def opened(tmp_path: Path) -> Opened:
         async with KeptChat(tmp_path) as kept, Connection(client.opened, "guide") as connection:
             keeper: Keeper = kept if is_kept else Unkept()
             session = ChatSession(connection, keeper, lambda: 0.0, lambda: None)
-            chat = InlineChat(session, Presets(tmp_path), Scrollback(), is_kept=is_kept, shows_stats=shows_stats)
+            folder = tmp_path / "work"
+            chat = InlineChat(
+                session, Presets(tmp_path), Scrollback(), is_kept=is_kept, shows_stats=shows_stats, folder=folder
+            )
             await connection.client()
             yield chat
             await chat.close()
@@ -232,3 +235,64 @@ async def test_quit_leaves(opened):
     async with opened(ScriptedClient()) as chat:
         await chat.submit("/quit")
         assert chat.is_leaving
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    notes = tmp_path / "work" / "notes.txt"
+    notes.parent.mkdir()
+    notes.write_text("The word is banana.")
+    return notes
+
+
+@pytest.mark.usefixtures("notes")
+async def test_a_file_that_a_question_mentions_goes_with_it_and_is_kept(opened, tmp_path, capsys):
+    client = ScriptedClient()
+    async with opened(client) as chat:
+        await chat.submit("Which word is in @notes.txt?")
+    (asked,) = client.requests[0]
+    assert "The word is banana." in asked.content
+    assert asked.content.endswith("Which word is in @notes.txt?")
+    assert [each.name for each in _kept(tmp_path)[0].attachments] == ["notes.txt"]
+    assert "Attached notes.txt, 19 characters." in capsys.readouterr().err
+
+
+async def test_a_file_that_cannot_be_attached_is_told_and_nothing_is_asked(opened, notes, capsys):
+    notes.write_bytes(b"\xff\x00")
+    client = ScriptedClient()
+    async with opened(client) as chat:
+        await chat.submit("Which word is in @notes.txt?")
+    assert client.requests == []
+    assert "Error: notes.txt is no text in UTF-8." in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("notes")
+async def test_a_misspelt_file_is_told_and_asked_as_a_word(opened, capsys):
+    client = ScriptedClient()
+    async with opened(client) as chat:
+        await chat.submit("Which word is in @note.txt?")
+    assert [message.content for message in client.requests[0]] == ["Which word is in @note.txt?"]
+    assert "There is no file note.txt here" in capsys.readouterr().err
+
+
+async def test_an_edited_question_keeps_what_went_with_it_unless_its_mention_is_gone(opened, notes, tmp_path):
+    client = ScriptedClient()
+    async with opened(client) as chat:
+        await chat.ask("Which word?", (Attachment("pasted 1", "apple"),))
+        chat.edit()
+        await chat.submit("Which word, and in @notes.txt?")
+        assert [each.name for each in chat.branch[0].attachments] == ["pasted 1", "notes.txt"]
+        chat.edit()
+        await chat.submit("Which word after all?")
+        assert [each.name for each in chat.branch[0].attachments] == ["pasted 1"]
+
+
+@pytest.mark.usefixtures("notes")
+async def test_what_may_be_pasted_takes_no_file_from_elsewhere(opened, tmp_path, capsys):
+    (tmp_path / "secret.txt").write_text("sesame")
+    client = ScriptedClient()
+    async with opened(client) as chat:
+        await chat.submit("@../secret.txt\n@app.route('/')\n@notes.txt")
+    assert "sesame" not in client.requests[0][0].content
+    assert "banana" in client.requests[0][0].content
+    assert "There is no file" not in capsys.readouterr().err

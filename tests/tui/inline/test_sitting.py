@@ -270,7 +270,8 @@ def test_a_narrow_terminal_has_its_rows_to_itself(environment, far):
         typist.type("go\n")
         typist.read_until("reading")
         typist.type(CTRL_C)
-        assert f"^C\r{' ' * 19}\r" in typist.read_until("[stopped]")
+        assert f"\r{' ' * 19}\r" in typist.read_until("[stopped]")
+        assert "^C" not in typist.shown
         typist.read_until(PROMPT)
     rows = [row for piece in typist.shown.split("\r\n") for row in piece.split("\r")]
     assert max(len(row) for row in rows if "reading" in row) < 20
@@ -313,3 +314,47 @@ def test_piped_text_that_cannot_be_answered_is_status_1_and_kept(environment, fa
     done = subprocess.run(command, env=environment, input="hi", capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")
     assert "has no model other" in done.stderr
+
+
+def test_alt_enter_begins_another_line_and_tab_finishes_the_name_of_a_file(environment, far, tmp_path):
+    if not _has_gnu_readline():
+        pytest.skip("this Python edits lines with another library")
+    (tmp_path / "notes.txt").write_text("The word is banana.")
+    terminal = {**environment, "TERM": "xterm"}
+    with Typist(terminal, *CHAT, "--connect", far.url, folder=tmp_path) as typist:
+        typist.read_until(PROMPT)
+        typist.type("Which word\x1b\ris in @no\t?")
+        typist.read_until("notes.txt")
+        typist.type("\n")
+        far.say("Banana.")
+        far.end()
+        typist.read_until("Banana.")
+        typist.read_until(PROMPT)
+        assert typist.leaves() == 0
+    asked = _kept(environment)[0]
+    assert asked.content.split() == ["Which", "word", "is", "in", "@notes.txt", "?"]
+    assert asked.content.startswith("Which word\n")
+    assert [each.content for each in asked.attachments] == ["The word is banana."]
+
+
+def test_what_is_typed_while_an_answer_runs_stays_out_of_it_and_waits_at_the_prompt(environment, far):
+    with Typist(environment, *CHAT, "--connect", far.url) as typist:
+        typist.read_until(PROMPT)
+        typist.type("hello\n")
+        far.say("Bana")
+        typist.read_until("Bana")
+        typist.type("typed ahead\n")
+        far.say("na.")
+        far.end()
+        assert typist.read_until(PROMPT).startswith("na.")
+        typist.read_until("typed ahead")
+        _until(lambda: any("typed ahead" in str(request) for request in far.requests), "it was never asked")
+        typist.type(CTRL_C)
+        typist.read_until(PROMPT)
+        assert typist.leaves() == 0
+
+
+def _has_gnu_readline() -> bool:
+    import readline
+
+    return "libedit" not in (readline.__doc__ or "")

@@ -37,8 +37,10 @@ def test_a_word_that_means_nothing_here_may_mean_something_in_the_full_screen():
 
 
 def test_help_lists_every_command_and_does_not_promise_to_keep_what_is_not_kept():
-    kept, forgotten = help_text(is_kept=True), help_text(is_kept=False)
+    kept, forgotten = (help_text(is_kept=is_kept, breaks_lines=is_kept) for is_kept in (True, False))
     for command in COMMANDS:
         assert f"/{command.slash}" in kept
     assert "this one is kept" in kept
     assert "this one is kept" not in forgotten
+    assert "Alt+Enter" in kept
+    assert "Alt+Enter" not in forgotten
