@@ -198,4 +198,16 @@ def _text(choice: dict[str, Any]) -> str:
 
 
 def _refusal(path: str, status: int, text: str) -> ServiceError:
-    return ServiceError(f"{path} answers {status}: {text[:_MAX_QUOTED]}", "The server may not serve this.")
+    said = _told(text)
+    mark = "" if said.endswith((".", "!", "?")) else "."
+    return ServiceError(f"{path} answers {status}: {said[:_MAX_QUOTED]}{mark}", "The server may not serve this.")
+
+
+def _told(text: str) -> str:
+    """What an error in OpenAI's form, or in Ollama's, says; anything else as it is."""
+    try:
+        error = json.loads(text)["error"]
+        said = error["message"] if isinstance(error, dict) else error
+    except (ValueError, LookupError, TypeError):
+        said = text
+    return str(said).strip()

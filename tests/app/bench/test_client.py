@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import httpx
 import pytest
@@ -53,6 +54,22 @@ async def test_a_refusal_names_route_and_status() -> None:
             await client.complete("hello", 3)
         with pytest.raises(ServiceError, match="/tokenize answers 404"):
             await client.tokenize("hello")
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ('{"error": {"message": "Too long.", "code": "x"}}', "answers 400: Too long. The server"),
+        ('{"error": "too long"}', "answers 400: too long. The server"),
+        ("<html>no</html>", "answers 400: <html>no</html>. The server"),
+        ('{"error": null}', "answers 400: None. The server"),
+    ],
+)
+async def test_a_refusal_tells_what_the_server_says_and_not_its_json(body: str, told: str) -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(400, text=body))
+    async with Client("http://far", "m", transport=transport) as client:
+        with pytest.raises(ServiceError, match=re.escape(told)):
+            await client.complete("hello", 3)
 
 
 async def test_a_server_that_is_not_there_is_named() -> None:

@@ -40,6 +40,12 @@ async def test_a_case_that_does_not_fit_the_context_is_left_out_and_named(servic
     assert too_long == Unmeasured("prefill", "2000 tokens", "The context holds 700 tokens.")
 
 
+def test_a_prompt_may_come_out_longer_than_it_was_cut_and_has_room_for_that() -> None:
+    bench = Bench(Client("http://nobody"), Prose(0), n_runs=1, n_ctx=2048)
+    assert bench.refusal("prefill", "", 2000) is not None  # it was read as 2,061 tokens
+    assert bench.refusal("decode", "", 1864) is None
+
+
 def test_prompts_of_several_depths_begin_the_same_and_end_anew() -> None:
     prose = Prose(0)
     prose.tokens_per_word = 2.0
