@@ -67,6 +67,34 @@ _VERBS = {
 }
 
 
+# What people type who come from Ollama, LM Studio or llama.cpp.
+_ELSEWHERE = {
+    "list": "ls",
+    "get": "pull",
+    "download": "pull",
+    "create": "import",
+    "start": "serve",
+    "server": "serve",
+    "delete": "rm",
+    "remove": "rm",
+    "convert": "quantize",
+    "benchmark": "bench",
+    "info": "show",
+    "help": "--help",
+}
+
+
+def _hint(word: str) -> str:
+    """Return what may have been meant, with a space before it; nothing where nothing is near."""
+    if word.lower().endswith(".gguf"):
+        return f" To talk with a file: localllm run {printable(word)}"
+    import difflib  # which nobody needs who spells well
+
+    near = difflib.get_close_matches(word, _VERBS, n=1)
+    meant = _ELSEWHERE.get(word.lower()) or (near[0] if near else "")
+    return f" Did you mean `localllm {meant}`?" if meant else ""
+
+
 class _Verbs(click.Group):
     """Imports a verb when it is called, and lists all of them without importing any."""
 
@@ -81,6 +109,14 @@ class _Verbs(click.Group):
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb; one that is none may be what another program calls it, or a file."""
+        if args and self.get_command(ctx, args[0]) is None:
+            ctx.fail(f"There is no command {args[0]!r}.{_hint(args[0])}")
+        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Offer the verbs without importing any."""

@@ -56,6 +56,29 @@ def test_wrong_use_is_status_2(arguments: tuple[str, ...]) -> None:
     assert "Error: " in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("list", "Did you mean `localllm ls`?"),
+        ("serv", "Did you mean `localllm serve`?"),
+        ("model.gguf", "localllm run model.gguf"),
+        ("zebra\x1b", "There is no command 'zebra\\x1b'."),
+    ],
+)
+def test_a_word_that_is_no_verb_is_answered_with_what_may_be_meant(
+    word: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        command_line.main([word])
+    assert leaving.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_what_other_programs_call_a_verb_is_one_of_ours() -> None:
+    assert {*command_line._ELSEWHERE.values()} <= {*command_line._VERBS, "--help"}
+    assert not {*command_line._ELSEWHERE} & {*command_line._VERBS}
+
+
 def _status_when_a_verb_raises(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> int | str | None:
     @click.command()
     def verb() -> None:
