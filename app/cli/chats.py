@@ -42,6 +42,8 @@ def list_chats(archived: bool, limit: int, wants_json: bool) -> None:
     if wants_json:
         click.echo(json.dumps([asdict(chat) for chat in page]))
         return
+    if not page:
+        click.echo("No conversation is archived." if archived else "No conversation is kept yet.", err=True)
     for chat in page:
         click.echo(f"{_line(chat)}{'  (pinned)' if chat.is_pinned else ''}")
 
@@ -84,6 +86,8 @@ def search(
     if wants_json:
         click.echo(json.dumps([asdict(hit) for hit in hits]))
         return
+    if not hits:
+        click.echo("No conversation is like that.", err=True)
     for hit in hits:
         click.echo(_line(hit.chat))
         if hit.message_id is not None:

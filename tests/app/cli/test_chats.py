@@ -45,7 +45,10 @@ def test_chats_are_listed_as_lines_and_as_json(data_dir: Path) -> None:
 
 
 def test_nothing_kept_is_an_empty_list(data_dir: Path) -> None:
-    assert _run("list").stdout == ""
+    for arguments in (("list",), ("list", "--archived"), ("search", "soup")):
+        done = _run(*arguments)
+        assert done.stdout == ""
+        assert done.stderr.startswith("No conversation is ")
     assert json.loads(_run("list", "--json").stdout) == []
 
 
