@@ -13,10 +13,12 @@ import click
 
 from app.cli.consent import with_consent
 from app.cli.rpc_option import rpc_option
+from app.loopback import is_loopback
 from app.settings import Settings, load_settings
 
 __all__ = ["asked_settings", "asking_options"]
 
+_FILE_ENDING = ".gguf"
 _Command = TypeVar("_Command", bound=Callable[..., None])
 
 
@@ -62,7 +64,12 @@ def asking_options(command: _Command) -> _Command:
 def asked_settings(model: str | None, flags: Mapping[str, object], *, is_agreed: bool) -> Settings:
     """Return the settings in force; an engine elsewhere chooses the model where none is named: it may have no guide.
 
-    Raises UsageError.
+    Raises UsageError, and ModelFileError for a file that is not there: who mistyped it need not wait for a service.
     """
     chosen = model or ("" if flags["connect"] else None)
-    return with_consent(load_settings({**flags, "model": chosen}), is_agreed=is_agreed, may_ask=True)
+    settings = load_settings({**flags, "model": chosen})
+    if settings.model.endswith(_FILE_ENDING) and not settings.connect and is_loopback(settings.host):
+        from app.library.resolve import resolve
+
+        resolve(settings.model, settings)
+    return with_consent(settings, is_agreed=is_agreed, may_ask=True)

@@ -138,3 +138,22 @@ def test_stdin_that_is_closed_is_no_prompt(environment: Mapping[str, str]) -> No
     )
     assert done.returncode == 2
     assert b"no prompt" in done.stderr
+
+
+@pytest.mark.parametrize("verb", [("run",), ("chat", "--inline", "-m")])
+def test_a_file_that_is_not_there_is_told_before_a_service_is_started(
+    environment: Mapping[str, str], tmp_path: Path, verb: tuple[str, ...]
+) -> None:
+    cache = tmp_path / "cache"
+    command = python_module("tui", *verb, str(tmp_path / "gone.gguf"))
+    done = subprocess.run(
+        command,
+        input="hello",
+        capture_output=True,
+        text=True,
+        env={**environment, "LOCALLLM_CACHE_DIR": str(cache), "LOCALLLM_PORT": "0"},
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "gone.gguf. Check the path." in done.stderr
+    assert not (cache / "service.log").exists()
