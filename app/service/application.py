@@ -164,9 +164,9 @@ async def _http_error(request: Request, error: Exception) -> Response:
     """What the router refuses: unknown paths and methods."""
     assert isinstance(error, HTTPException)
     cause = f"{request.method} {request.url.path} is not served here."
-    refusal = RefusedError(
-        error.status_code, _CODES.get(error.status_code, "invalid_request"), cause, "See the README."
-    )
+    allowed = (error.headers or {}).get("Allow", "")
+    remedy = f"Ask with {' or '.join(allowed.split(', '))}." if allowed else "GET /docs lists every route."
+    refusal = RefusedError(error.status_code, _CODES.get(error.status_code, "invalid_request"), cause, remedy)
     response = _respond(request, refusal)
     response.headers.update(error.headers or {})
     return response

@@ -294,10 +294,17 @@ def test_models_are_listed_and_found_one_by_one(service: RunningService) -> None
 
 
 def test_unknown_paths_and_methods_are_json(service: RunningService) -> None:
-    for method, path, status in (("GET", "/nope", 404), ("DELETE", "/v1/models", 405), ("GET", "/redoc", 404)):
+    every = "GET /docs lists every route."
+    refused = [
+        ("GET", "/nope", 404, every),
+        ("DELETE", "/v1/models", 405, "Ask with GET."),
+        ("GET", "/redoc", 404, every),
+        ("GET", "/v1/chat/completions", 405, "Ask with POST."),
+    ]
+    for method, path, status, remedy in refused:
         response = service.http.request(method, path)
         assert response.status_code == status
-        assert "is not served" in response.json()["error"]["message"]
+        assert response.json()["error"]["message"] == f"{method} {path} is not served here. {remedy}"
 
 
 def test_a_client_that_goes_away_stops_the_work_within_a_quarter_second(service: RunningService) -> None:
