@@ -18,6 +18,7 @@ from quantizer.errors import UsageError
 
 __all__ = ["tune"]
 
+_MARK = "* "
 _VERIFIED = 16  # a step's size that every measurement has
 
 
@@ -85,10 +86,12 @@ def _print(name: str, measured: Sequence[Measured], *, wants_json: bool) -> None
     for heading in (*headings, f"{_VERIFIED} tokens"):
         table.add_column(heading, justify="right")
     for item in measured:
-        table.add_row(*_row(item), style="bold" if item is best else None)
+        attention, *figures = _row(item)
+        # the mark is there where bold is not: in a file, with NO_COLOR
+        table.add_row(f"{_MARK if item is best else ''}{attention}", *figures, style="bold" if item is best else None)
     Console().print(table)
     click.echo("Tokens a second, decode by tokens in the cache; last, a step's time over that of one token.")
-    click.echo("The bold row is fastest for 512 tokens of prompt and 256 of answer.")
+    click.echo(f"{_MARK.strip()} is fastest for 512 tokens of prompt and 256 of answer.")
 
 
 def _of_default_cache(measured: Sequence[Measured]) -> list[Measured]:
