@@ -11,9 +11,9 @@ from typing import Literal
 
 from textual.fuzzy import FuzzySearch
 
-__all__ = ["Offer", "Wanted", "file_offers", "wanted", "word_offers"]
+__all__ = ["MOST_OFFERS", "Offer", "Wanted", "file_offers", "wanted", "word_offers"]
 
-_MOST_OFFERS = 8
+MOST_OFFERS = 8
 _MOST_SCORED = 400  # scoring one may take a millisecond
 
 
@@ -51,20 +51,20 @@ def wanted(before: str) -> Wanted | None:
 
 def word_offers(typed: str, words: Iterable[tuple[str, str]]) -> list[Offer]:
     """Return the `words` (each with what it does) that begin with what is typed, in their order."""
-    return [Offer(f"/{word}", note) for word, note in words if word.startswith(typed.lower())][:_MOST_OFFERS]
+    return [Offer(f"/{word}", note) for word, note in words if word.startswith(typed.lower())][:MOST_OFFERS]
 
 
 def file_offers(typed: str, files: Sequence[str]) -> list[Offer]:
     """Return the `files` that fit what is typed best: its letters in this order, together and in the name if can be."""
     if not typed:
-        return [Offer(f"@{file}") for file in files[:_MOST_OFFERS]]
+        return [Offer(f"@{file}") for file in files[:MOST_OFFERS]]
     letters = typed.lower()
     fitting = [file for file in files if letters in file.lower()]
-    if len(fitting) < _MOST_OFFERS:
+    if len(fitting) < MOST_OFFERS:
         fitting += [file for file in files if letters not in file.lower() and _has_in_order(file.lower(), letters)]
     search = FuzzySearch()
     scored = {file: search.match(letters, file)[0] + _in_name(file, letters) for file in fitting[:_MOST_SCORED]}
-    return [Offer(f"@{file}") for file in sorted(scored, key=lambda file: (-scored[file], file))[:_MOST_OFFERS]]
+    return [Offer(f"@{file}") for file in sorted(scored, key=lambda file: (-scored[file], file))[:MOST_OFFERS]]
 
 
 def _has_in_order(text: str, letters: str) -> bool:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["files_mentioned", "finished", "mentions", "missing_mentions"]
+__all__ = ["files_mentioned", "finished", "mentions", "missing_mentions", "path_of", "reaches_out"]
 
 _MENTION = re.compile(r"(?<!\S)@(?:\"([^\"\n]+)\"|(\S+))")
 _AFTER_A_WORD = ".,;:!?)]}'\""
@@ -49,7 +49,7 @@ def finished(typed: str, folder: Path) -> list[str]:
     place, _, begun = typed.rpartition("/")
     above = f"{place}/" if "/" in typed else ""
     try:
-        with os.scandir(_path_of(above, folder)) as found:
+        with os.scandir(path_of(above, folder)) as found:
             entries = [(entry.name, entry.is_dir()) for entry in found]
     except OSError:
         return []
@@ -60,16 +60,22 @@ def finished(typed: str, folder: Path) -> list[str]:
     )
 
 
+def reaches_out(typed: str) -> bool:
+    """Whether what was typed of a name leads away from the working folder: ~/, ../, / or a drive."""
+    return typed.startswith(("~", "../", "/", "..\\")) or Path(typed).is_absolute()
+
+
 def _mentions(question: str, folder: Path) -> Iterator[tuple[str, Path | None]]:
     for quoted, word in _MENTION.findall(question):
         names = [quoted] if quoted else [word, word.rstrip(_AFTER_A_WORD)]
-        found = next((name for name in names if name and _is_file(_path_of(name, folder))), None)
+        found = next((name for name in names if name and _is_file(path_of(name, folder))), None)
         name = found or names[-1]
         if name:
-            yield name, _path_of(name, folder) if found else None
+            yield name, path_of(name, folder) if found else None
 
 
-def _path_of(name: str, folder: Path) -> Path:
+def path_of(name: str, folder: Path) -> Path:
+    """Return where the file is that is called `name`, seen from `folder`; ~ is the home folder."""
     try:
         return folder / Path(name).expanduser()
     except RuntimeError:  # ~somebody who is not here

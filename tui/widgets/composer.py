@@ -19,8 +19,9 @@ from textual.widgets import OptionList, TextArea
 from app.chat.message import Attachment, Draft
 from quantizer.errors import UserError
 from tui.composing.attaching import is_long, pasted
-from tui.composing.completion import Offer, Wanted, file_offers, wanted, word_offers
+from tui.composing.completion import MOST_OFFERS, Offer, Wanted, file_offers, wanted, word_offers
 from tui.composing.files import files_below, read_text_file
+from tui.composing.mentioning import finished, path_of, reaches_out
 from tui.widgets.attachment_bar import AttachmentBar
 from tui.widgets.offers import Offers
 from tui.widgets.prompt_input import PromptInput
@@ -56,7 +57,9 @@ class Composer(Vertical):
         super().__init__()
         self._words = words
         self._folder = folder or Path.cwd()
-        self._files: list[str] | None = None
+        self._files: Sequence[str] = ()
+        self._is_naming_file = False
+        self._elsewhere: tuple[str, Sequence[str]] = ("", ())  # what was typed, and what it may become
 
     def compose(self) -> ComposeResult:
         yield AttachmentBar()
@@ -141,10 +144,18 @@ class Composer(Vertical):
     @on(TextArea.Changed)
     async def _changed(self) -> None:
         word = self._wanted()
-        if word is not None and word.kind == "file" and self._files is None:
-            self._files = await asyncio.to_thread(files_below, self._folder)
+        if word is not None and word.kind == "file":
+            await self._look_for_files(word.typed)
             word = self._wanted()
+        self._is_naming_file = word is not None and word.kind == "file"
         self.query_one(Offers).show(self._offers(word) if word else ())
+
+    async def _look_for_files(self, typed: str) -> None:
+        """Find out which files there are, below the folder once for each word: others may come at any time."""
+        if reaches_out(typed):
+            self._elsewhere = (typed, await asyncio.to_thread(finished, typed, self._folder))
+        elif not self._is_naming_file:
+            self._files = await asyncio.to_thread(files_below, self._folder)
 
     @on(OptionList.OptionSelected)
     def _clicked(self, event: OptionList.OptionSelected) -> None:
@@ -159,19 +170,24 @@ class Composer(Vertical):
         if word.kind == "command":
             offers = word_offers(word.typed, self._words())
             return [] if [offer.text for offer in offers] == [f"/{word.typed}"] else offers
-        return file_offers(word.typed, self._files or ())
+        if reaches_out(word.typed):
+            typed, names = self._elsewhere
+            return [Offer(f"@{name}") for name in names[:MOST_OFFERS]] if typed == word.typed else []
+        return file_offers(word.typed, self._files)
 
     def _take(self, offer: Offer, word: Wanted) -> None:
         self.dismiss()
         if word.kind == "command":
             self.prompt.replace_before_cursor(len(word.typed) + 1, f"{offer.text} ")
+        elif offer.text.endswith("/"):  # a folder, to be gone on from
+            self.prompt.replace_before_cursor(len(word.typed) + 1, offer.text)
         else:
             self.prompt.replace_before_cursor(len(word.typed) + 1, "")
             self.run_worker(self._attach_file(offer.text[1:]), group="attach")
 
     async def _attach_file(self, name: str) -> None:
         try:
-            self._add_attachment(await asyncio.to_thread(read_text_file, self._folder / name, name))
+            self._add_attachment(await asyncio.to_thread(read_text_file, path_of(name, self._folder), name))
         except UserError as error:
             self.post_message(self.Refused(error))
 

@@ -41,6 +41,36 @@ async def test_hidden_files_are_not_offered_and_one_that_is_no_text_is_refused_i
         await person.sees("prog.bin is no text")
 
 
+async def test_a_file_that_came_since_the_last_one_was_picked_is_offered(sitting, tmp_path):
+    async with sitting(ScriptedClient()) as person:
+        await person.types("@sou")
+        await person.sees("@notes/soup.md")
+        await person.presses("tab")
+        await person.sees("[notes/soup.md")
+        (tmp_path / "bread.md").write_text("Flour.")
+        await person.types("@bre")
+        await person.sees("@bread.md")
+        await person.presses("tab")
+        await person.sees("[bread.md")
+
+
+async def test_a_file_elsewhere_is_reached_folder_by_folder(sitting, tmp_path, monkeypatch):
+    client = ScriptedClient()
+    monkeypatch.chdir(tmp_path / "notes")
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "bread.md").write_text("Flour.")
+    async with sitting(client) as person:
+        await person.types("Which? @../mo")
+        await person.sees("@../more/")
+        await person.presses("tab")
+        await person.sees("@../more/bread.md")
+        await person.presses("tab")
+        await person.sees("[../more/bread.md")
+        await person.presses("enter")
+        await person.sees("Hello.")
+    assert client.requests[0][0].content == "../more/bread.md:\n```\nFlour.\n```\n\nWhich?"
+
+
 async def test_a_long_paste_goes_beside_the_prompt_and_backspace_takes_it_away(sitting):
     client = ScriptedClient()
     async with sitting(client) as person:
