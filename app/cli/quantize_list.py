@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["list_types"]
 
+_NEEDS_MATRIX = "* "
 _WIDTH_COLUMNS = 140  # where the output is no terminal
 
 
@@ -40,18 +42,19 @@ def _print(rows: list[TypeRow], bandwidth: ReadBandwidth) -> None:
 
     table = Table(box=None)
     table.add_column("type")
-    for heading in ("bits/weight", "bytes", "perplexity", "tok/s at most"):
+    for heading in ("bits", "bytes", "loss", "tok/s"):
         table.add_column(heading, justify="right")
     table.add_column("")
     for row in rows:
         loss = "" if row.perplexity_loss is None else f"+{row.perplexity_loss:.4f}"
         figures = (f"{row.bits_per_weight:.2f}", f"{row.bytes:,}", loss, f"{row.max_tokens_per_s:.1f}")
-        needs = " (needs an importance matrix)" if row.needs_imatrix else ""
-        table.add_row(row.type, *figures, printable(row.description + needs))
-    console = Console()
-    console.print(table, width=console.width if console.is_terminal else _WIDTH_COLUMNS)
+        table.add_row(row.type, *figures, printable(f"{_NEEDS_MATRIX if row.needs_imatrix else ''}{row.description}"))
+    Console(width=None if sys.stdout.isatty() else _WIDTH_COLUMNS).print(table)
     click.echo(
-        "perplexity: what llama.cpp measured that a type adds to the 6.23 of Llama-3-8B.\n"
-        f"tok/s: what reading the weights at {bandwidth.bytes_per_s / 1e9:.1f} GB/s allows,"
-        f" measured now with {bandwidth.n_threads} threads."
+        "bits: of a weight. loss: what llama.cpp measured that a type adds to the\n"
+        "perplexity of Llama-3-8B, 6.23.\n"
+        f"tok/s: at most; what reading the weights at {bandwidth.bytes_per_s / 1e9:.1f} GB/s allows,\n"
+        f"measured now with {bandwidth.n_threads} threads."
     )
+    if any(row.needs_imatrix for row in rows):
+        click.echo(f"{_NEEDS_MATRIX}needs an importance matrix: --imatrix auto gathers it.")

@@ -72,6 +72,8 @@ def test_the_list_is_a_table_for_people(model: Path) -> None:
     assert result.returncode == 0
     assert sum(line.split()[0] in FILE_TYPES for line in result.stdout.splitlines() if line.split()) == len(FILE_TYPES)
     assert "measured now" in result.stdout
+    for line in result.stdout.splitlines():  # each type on a line of its own
+        assert line.split()[0] in {*FILE_TYPES, "type", "bits:", "perplexity", "tok/s:", "measured", "*"}
 
 
 def test_types_by_hand_and_shards_are_told_of(tmp_path: Path, model: Path) -> None:
