@@ -74,7 +74,9 @@ class Database:
         try:
             yield
         except OSError as error:
-            raise StorageError(f"The chats cannot be kept in {self._path}: {error.strerror}.") from error
+            cause = f"The chats cannot be kept in {self._path}: {error.strerror}."
+            remedy = "Check its permissions and its disk, or set LOCALLLM_DATA_DIR to a folder of yours."
+            raise StorageError(cause, remedy) from error
         except sqlite3.DatabaseError as error:
             cause, remedy = _FAULTS.get(_primary_code(error), (f"SQLite says: {error}.", ""))
             raise StorageError(f"The chats in {self._path} cannot be used. {cause}", remedy) from error
