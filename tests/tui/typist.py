@@ -16,6 +16,8 @@ from app.processes import python_module
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are POSIX", allow_module_level=True)
 
+import termios
+
 from at_terminal import start_at_terminal
 
 __all__ = ["CTRL_C", "CTRL_D", "PROMPT", "Typist"]
@@ -49,6 +51,11 @@ class Typist:
             self.process.kill()
         self.process.wait()
         os.close(self._terminal)
+
+    @property
+    def echoes(self) -> bool:
+        """Whether the terminal shows what is typed."""
+        return bool(termios.tcgetattr(self._terminal)[3] & termios.ECHO)
 
     def type(self, text: str) -> None:
         os.write(self._terminal, text.encode())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 __all__ = ["without_echo"]
 
@@ -29,4 +29,5 @@ def without_echo() -> Iterator[None]:
     try:
         yield
     finally:
-        termios.tcsetattr(descriptor, termios.TCSANOW, usual)
+        with suppress(termios.error):  # the terminal may be gone by now
+            termios.tcsetattr(descriptor, termios.TCSANOW, usual)

@@ -358,3 +358,15 @@ def _has_gnu_readline() -> bool:
     import readline
 
     return "libedit" not in (readline.__doc__ or "")
+
+
+def test_a_terminal_shows_again_what_is_typed_once_the_chat_was_told_to_end(environment, far):
+    with Typist(environment, *CHAT, "--connect", far.url) as typist:
+        typist.read_until(PROMPT)
+        typist.type("hello\n")
+        far.say("Half")
+        typist.read_until("Half")
+        assert not typist.echoes
+        typist.process.send_signal(signal.SIGTERM)
+        assert typist.process.wait(timeout=30) == 128 + signal.SIGTERM
+        assert typist.echoes
