@@ -66,13 +66,16 @@ class PrefixCache:
         saved = self._saved_match(tokens, adapters, n_cached)
         return saved.n_tokens if saved else n_cached
 
-    def seat(self, tokens: Sequence[int], adapters: AdapterSet = NO_ADAPTERS) -> Seat:
+    def seat(
+        self, tokens: Sequence[int], adapters: AdapterSet = NO_ADAPTERS, *, wants_first_cells: bool = False
+    ) -> Seat:
         """Return a locked place that begins like `tokens`, of which at least the last is left to compute.
 
-        A sequence that goes on where a finished one ended takes its place; any other shares the cells it needs.
+        A sequence that goes on where a finished one ended takes its place; any other shares the cells it needs. A new
+        one that `wants_first_cells` gets them where nothing runs: what it computes depends on its own cells only then.
         """
         match = self._match(tokens, adapters)
-        if self._tidy(match):
+        if (wants_first_cells and not match.n_tokens and self._empty()) or self._tidy(match):
             match = self._match(tokens, adapters)
         saved = self._saved_match(tokens, adapters, match.n_tokens)
         if saved is not None:
@@ -204,6 +207,19 @@ class PrefixCache:
         if not n_locked:
             self._high_water = self._tree.n_cells
         return True
+
+    def _empty(self) -> bool:
+        """Move all finished sequences out to the store, if nothing runs and none would be lost; return whether it was.
+
+        In other cells attention adds up in another order, which quantized activations magnify to what can be seen.
+        """
+        idle = self._tree.unlocked()
+        if self._parking is None or self._tree.locked_cells() or not all(map(self._parking.is_replaceable, idle)):
+            return False
+        for sequence_id in idle:
+            self._drop(sequence_id)
+        self._high_water = 0
+        return bool(idle)
 
     def _restore(self, match: SavedMatch, tokens: Sequence[int], adapters: AdapterSet) -> Seat | None:
         """Return a place with the saved sequence, cut to what `tokens` begin with; None where it cannot come back."""

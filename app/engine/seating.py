@@ -94,7 +94,7 @@ class Seating:
         )
 
     def _seat(self, sequence: Sequence) -> None:
-        seat = self._cache.seat(sequence.reusable, sequence.adapters)
+        seat = self._cache.seat(sequence.reusable, sequence.adapters, wants_first_cells=sequence.is_scoring)
         sequence.sequence_id, sequence.n_computed = seat.sequence_id, seat.n_cached
         if sequence.seated_s is None:
             sequence.seated_s = self._clock()

@@ -2,8 +2,9 @@
 may end its process.
 
 Usage: python real_scores.py MODEL.gguf FOLDER; prints JSON {"requests": [{"told", "alone", "n_prompt", "usage"}],
-"n_restored"}: how likely the tokens of each were said to be, and are where they are computed in one batch with nothing
-beside it. FOLDER is for the store. The cache is of F32, so that only the order of sums differs between the two.
+"n_restored", "in_turn": [{"told", "alone"}]}: how likely the tokens of each were said to be, and are where they are
+computed in one batch with nothing beside it; then the same of prompts that came one after the other. FOLDER is for the
+store. The cache is of F32, so that only the order of sums differs between the two.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import random
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -81,20 +83,22 @@ def prompts(chance: random.Random) -> list[list[int]]:
     return made
 
 
+def asked(name: str, prompt: list[int], **changes: Any) -> Request:
+    return Request(request_id=name, prompt=tuple(prompt), sampling=GREEDY, ignore_eos=True, **changes)
+
+
 def play(backend: LlamaBackend, store: SequenceStore, chance: random.Random) -> tuple[list[Request], Told]:
     """Answer all requests, a few steps after one another, and return them with what was told."""
     told = Told()
     engine = Engine(backend, told, store, FreeDrafts())
     requests = [
-        Request(
-            request_id=str(index),
-            prompt=tuple(prompt),
-            sampling=GREEDY,
+        asked(
+            str(index),
+            prompt,
             max_tokens=N_ANSWER,
-            ignore_eos=True,
-            priority=chance.choice((0, 0, 1)),
             n_logprobs=0,
             echo=index % 2 == 0,
+            priority=chance.choice((0, 0, 1)),
         )
         for index, prompt in enumerate(prompts(chance))
     ]
@@ -105,6 +109,26 @@ def play(backend: LlamaBackend, store: SequenceStore, chance: random.Random) -> 
             engine.check_integrity()
     while not engine.is_idle:
         engine.step()
+    engine.close()
+    for place in range(backend.facts.n_places):
+        backend.truncate(place, 0)
+    return requests, told
+
+
+def play_in_turn(backend: LlamaBackend, store: SequenceStore, chance: random.Random) -> tuple[list[Request], Told]:
+    """Score prompts one after the other, some behind an answer, and return what was asked and told of scores."""
+    told = Told()
+    engine = Engine(backend, told, store)
+    requests = []
+    for index, prompt in enumerate(prompts(chance)):
+        scored = asked(str(index), prompt, max_tokens=0, n_logprobs=0, echo=True)
+        answered = asked(f"before {index}", prompt[::-1], max_tokens=N_ANSWER)
+        for request in (answered, scored) if index % 3 == 0 else (scored,):
+            engine.submit(request)
+            while not engine.is_idle:
+                engine.step()
+                engine.check_integrity()
+        requests.append(scored)
     engine.close()
     return requests, told
 
@@ -126,6 +150,8 @@ def main() -> None:
     tokens_of = {backend.label(token): token for token in range(backend.facts.n_vocab)}
     store = CountingStore(folder)
     requests, told = play(backend, store, chance)
+    n_restored = store.n_loaded
+    in_turn, told_in_turn = play_in_turn(backend, store, chance)
     store.close()
     backend.close()
     quiet = model.context(EngineConfig(n_ctx=N_CTX, n_batch=N_CTX, n_sequences=1), SETTING)
@@ -142,7 +168,14 @@ def main() -> None:
                 "usage": asdict(told.finished[request.request_id].usage),
             }
         )
-    print(json.dumps({"requests": found, "n_restored": store.n_loaded}))
+    scores_in_turn = [
+        {
+            "told": [entry.logprob for entry in told_in_turn.entries[request.request_id][1:]],
+            "alone": alone(quiet, list(request.prompt)),
+        }
+        for request in in_turn
+    ]
+    print(json.dumps({"requests": found, "n_restored": n_restored, "in_turn": scores_in_turn}))
     quiet.close()
     model.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from app.engine.echo import EchoedText
 from app.engine.fake import END, FakeBackend
 from app.engine.frames import Finished, Output
 from app.engine.request import Request, SamplingParams, TokenLogprob
+from app.engine.store import SequenceStore
 
 TEXT = "what is told of a prompt €"
 
@@ -123,6 +125,48 @@ def test_what_is_cached_is_computed_again_only_for_a_prompt_that_is_scored() -> 
     assert n_cached == {"first": 0, "plain": n_tokens - 1, "told": n_tokens - 1, "scored": 0}
     _assert_scored(record.logprobs["scored"])
     assert len({record.text[name].removeprefix(TEXT) for name in n_cached}) == 1, "all say the same"
+
+
+def test_a_prompt_that_is_scored_while_nothing_runs_has_the_cache_for_itself(tmp_path: Path) -> None:
+    record, store = Record(), SequenceStore(tmp_path)
+    engine = Engine(FakeBackend(), record, store)
+    answered = {"first": "f" * 60, "second": "s" * 40}
+    for name, prompt in answered.items():
+        engine.submit(request(name, prompt))
+        run(engine)
+    engine.submit(request("scored", TEXT, echo=True, n_logprobs=0))
+    run(engine)
+    assert engine.occupancy.n_cells_used == len(TEXT.encode())
+    _assert_scored(record.logprobs["scored"])
+    for name, prompt in answered.items():
+        engine.submit(request(f"{name} again", f"{prompt}!"))
+        run(engine)
+        assert record.finished[f"{name} again"].usage.n_cached_tokens == len(prompt), "it is back from the store"
+    store.close()
+
+
+def test_nothing_leaves_the_cache_for_a_score_where_it_would_be_lost_or_another_runs(tmp_path: Path) -> None:
+    scored = request("scored", TEXT, echo=True, n_logprobs=0)
+    n_scored = len(TEXT.encode())
+    without_store = Engine(FakeBackend(), Record())
+    for each in (request("idle", "i" * 60), scored):
+        without_store.submit(each)
+        run(without_store)
+    assert without_store.occupancy.n_cells_used == 60 + n_scored
+    record, store = Record(), SequenceStore(tmp_path)
+    engine = Engine(FakeBackend(), record, store)
+    engine.submit(request("idle", "i" * 60))
+    run(engine)
+    engine.submit(request("runs", "r" * 20, 200, ignore_eos=True))
+    engine.step()
+    engine.submit(scored)
+    while "scored" not in record.finished:
+        engine.step()
+    assert "runs" not in record.finished
+    assert engine.occupancy.n_cells_used > 60 + 20 + n_scored
+    _assert_scored(record.logprobs["scored"])
+    run(engine)
+    store.close()
 
 
 def test_the_end_of_an_answer_counts_as_a_token_of_a_text_that_is_scored() -> None:

@@ -14,6 +14,7 @@ from gguf_files import tiny_llama, tiny_weights
 
 REAL_SCORES = Path(__file__).parent / "real_scores.py"
 ORDER_OF_SUMS = 1e-4  # nats; the most that was seen on x86 is 5e-6
+OF_LOGARITHMS = 1e-7  # the same logits, but one of the two adds up their exponentials in 32 bits
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,12 @@ def test_prompts_and_answers_are_scored_whole(requests: list[dict[str, Any]]) ->
     for index, request in enumerate(requests):
         n_of_prompt = request["n_prompt"] - 1 if index % 2 == 0 else 0
         assert len(request["told"]) == n_of_prompt + request["usage"]["n_output_tokens"]
+
+
+def test_prompts_scored_one_after_the_other_get_the_logits_of_a_batch_alone_to_the_bit(played: dict[str, Any]) -> None:
+    assert len(played["in_turn"]) == len(played["requests"])
+    for request in played["in_turn"]:
+        assert request["told"] == pytest.approx(request["alone"], abs=OF_LOGARITHMS)
 
 
 def test_what_may_go_wrong_was_met(played: dict[str, Any], requests: list[dict[str, Any]]) -> None:
