@@ -19,6 +19,7 @@ from app.engine.frames import EngineConfig
 from app.engine.llama import LlamaModel
 from app.engine.request import SamplingParams
 from app.engine.tuning import Setting
+from quantizer.judge import log_softmax
 
 __all__ = ["GREEDY", "MARGIN", "Alone", "AloneAnswer", "Verdict", "compare", "compare_text"]
 
@@ -90,6 +91,15 @@ class Alone:
             self._backend.decode([Chunk(0, begin, chunk, 1)])
         logits = self._backend.logits(len(chunk) - 1)
         return float(logits[token] - logits[other])
+
+    def scores(self, tokens: Sequence[int]) -> NDArray[np.float64]:
+        """Return how likely each of `tokens` but the first is after those before it; they are computed as one batch."""
+        self._backend.truncate(0, 0)
+        before = tokens[:-1]
+        self._backend.decode([Chunk(0, 0, before, len(before))])
+        logits = np.stack([self._backend.logits(row) for row in range(len(before))])
+        found: NDArray[np.float64] = log_softmax(logits)[np.arange(len(before)), tokens[1:]]
+        return found
 
     def tokenize(self, text: str, *, add_special: bool = False) -> list[int]:
         return self._backend.tokenize(text, add_special, parse_special=False)

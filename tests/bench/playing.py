@@ -17,7 +17,7 @@ from app.engine.backend import Chunk, DecodeStatus, Sampler
 from app.engine.core import Engine, Event
 from app.engine.frames import EngineConfig, Failed, Finished, Output
 from app.engine.llama import LlamaBackend, LlamaModel
-from app.engine.request import Request, SamplingParams
+from app.engine.request import Request, SamplingParams, TokenLogprob
 from app.engine.step_cost import StepCost
 from app.engine.store import SequenceStore
 from app.engine.tuning import Setting
@@ -33,8 +33,10 @@ class Said:
 
     arrival: Arrival
     prompt: tuple[int, ...]
+    is_echoed: bool = False
     tokens: list[int] = field(default_factory=list)
     text: str = ""
+    logprobs: list[TokenLogprob] = field(default_factory=list)
     end: Finished | Failed | None = None
 
     @property
@@ -54,14 +56,27 @@ class FreeDrafts(StepCost):
 
 
 class Player:
-    """Plays `workload` over `model`, the store in `folder`."""
+    """Plays `workload` over `model`, the store in `folder`.
 
-    def __init__(self, model: LlamaModel, setting: Setting, workload: Workload, n_ctx: int, folder: Path) -> None:
+    With `asks_scores` every answer is told with its probabilities, and every second prompt too.
+    """
+
+    def __init__(
+        self,
+        model: LlamaModel,
+        setting: Setting,
+        workload: Workload,
+        n_ctx: int,
+        folder: Path,
+        *,
+        asks_scores: bool = False,
+    ) -> None:
         self._model = model
         self._setting = setting
         self._workload = workload
         self._n_ctx = n_ctx
         self._folder = folder
+        self._asks_scores = asks_scores
         self.said: list[Said] = []
         self._start()
 
@@ -102,7 +117,8 @@ class Player:
         self._engine.check_integrity()
 
     def _submit(self, arrival: Arrival) -> None:
-        self.said.append(Said(arrival, self._prompt(arrival)))
+        is_echoed = self._asks_scores and len(self.said) % 2 == 0
+        self.said.append(Said(arrival, self._prompt(arrival), is_echoed))
         request = Request(
             request_id=str(len(self.said) - 1),
             prompt=self.said[-1].prompt,
@@ -110,6 +126,8 @@ class Player:
             max_tokens=arrival.n_tokens,
             ignore_eos=arrival.ignore_eos,
             priority=arrival.priority,
+            n_logprobs=0 if self._asks_scores else None,
+            echo=is_echoed,
         )
         self._engine.submit(request)
 
@@ -128,6 +146,7 @@ class Player:
         assert said.end is None, "nothing follows the end of an answer"
         if isinstance(event, Output):
             said.text += event.text
+            said.logprobs += event.logprobs
         else:
             said.end = event
 
