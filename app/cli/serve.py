@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from functools import partial
@@ -97,7 +98,10 @@ def _tell(notice: str) -> None:
 
 
 def _announce_to_owner(url: str, model_id: str, ports: tuple[int, ...]) -> None:
-    _tell_owner({"url": url, "model": model_id, "also": ports})
+    try:
+        _tell_owner({"url": url, "model": model_id, "also": ports})
+    except OSError:  # an owner that is gone by now is noticed by the end of stdin
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where Python may flush what it kept
 
 
 def _tell_owner(line: Mapping[str, object]) -> None:

@@ -108,6 +108,22 @@ async def test_who_ends_the_service_while_its_model_loads_hears_nothing_of_the_m
     assert (engine.status.state, told) == ("failed", [])
 
 
+def test_a_service_whose_owner_is_gone_before_it_listens_ends(environment: Mapping[str, str]) -> None:
+    command = python_module("app.cli.main", "serve", "--owned")
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.close()
+        process.stdout.close()
+        process.stdin = process.stdout = None
+        try:
+            _, errors = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert (process.returncode, errors) == (0, "")
+
+
 async def test_the_key_is_wanted_before_any_route_is_looked_up() -> None:
     guarded = httpx.ASGITransport(app=Guard(_hello, GuardPolicy(api_key="sesame")))
     async with httpx.AsyncClient(transport=guarded, base_url="http://localhost") as client:
