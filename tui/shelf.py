@@ -5,7 +5,7 @@ Pure but for the store that is handed in. Knows no widget.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -56,12 +56,17 @@ class Wanted:
 
 
 def read_rows(
-    wanted: Wanted, now: datetime, shown: Sequence[Row], store: ChatStore, n_rows: int = PAGE_SIZE
+    wanted: Wanted,
+    now: datetime,
+    shown: Sequence[Row],
+    store: ChatStore,
+    n_rows: int = PAGE_SIZE,
+    is_wanted: Callable[[], bool] = lambda: True,
 ) -> list[Row]:
-    """Return up to `n_rows` rows that follow those that are `shown`."""
+    """Return up to `n_rows` rows that follow those that are `shown`; fewer of a search that is no longer wanted."""
     narrowed = wanted.filter(now)
     if wanted.is_search:
-        hits = store.search.find(wanted.typed, narrowed, limit=len(shown) + n_rows)
+        hits = store.search.find(wanted.typed, narrowed, limit=len(shown) + n_rows, is_wanted=is_wanted)
         return [Row(hit.chat, hit.message_id, hit.snippet) for hit in hits[len(shown) :]]
     after = shown[-1].chat if shown else None
     chats = store.chats.page(after=after, archived=wanted.is_archived, narrowed=narrowed, limit=n_rows)

@@ -6,9 +6,9 @@ Owns the two queries, their order and the snippets. What a person types becomes 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 
 from app.chat.chat import Chat
 from app.chat.database import Database
@@ -45,14 +45,23 @@ class Search:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def find(self, typed: str, narrowed: Filter = ANYTHING, *, limit: int = 50) -> list[Hit]:
-        """Return up to `limit` chats with all the words of `typed`: titles first, then messages, the newest first."""
+    def find(
+        self,
+        typed: str,
+        narrowed: Filter = ANYTHING,
+        *,
+        limit: int = 50,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> list[Hit]:
+        """Return up to `limit` chats with all the words of `typed`: titles first, then messages, the newest first. Once
+        it is no longer wanted, what was found by then."""
         expression = match_expression(typed)
         if not expression:
             return []
         values = {"expression": expression, "tokens": _SNIPPET_TOKENS, "begin": MATCH_BEGIN, "end": MATCH_END}
         with self._database.reading() as connection:
-            return list(islice(_hits(connection, narrowed, values), limit))
+            hits = takewhile(lambda _: is_wanted(), _hits(connection, narrowed, values))
+            return list(islice(hits, limit))
 
 
 def _hits(connection: sqlite3.Connection, narrowed: Filter, values: Mapping[str, object]) -> Iterator[Hit]:

@@ -77,7 +77,7 @@ def chat_with_a_hostile_engine(folder, texts):
     ):
         terminal.sees("· ready")
         goes_to(terminal, "go\r", "h119", "first token")
-        goes_to(terminal, F5, "chats so far")
+        goes_to(terminal, F5, "h119", "chats")
         since = goes_to(terminal, ESC, "h119", "first token")
         unseen = [head for head in heads() if head not in letters(terminal.written[since:])]
         goes_to(terminal, "/log\r", "h119")

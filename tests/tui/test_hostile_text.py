@@ -178,7 +178,7 @@ PLACES = (
     Place("error", question="again", seen=("No answer", "h119"), is_whole=True),
     Place("paste", act=pastes, seen=("h119",)),
     Place("file names", act=names_files),
-    Place("chats", "f5", seen=("chats so far", "h119")),
+    Place("chats", "f5", seen=("chats", "h119")),
     Place("titles of chats", "end", seen=("120 chats", "h000", "h119"), is_whole=True),
     Place("title to change", "r", seen=("Enter takes it",)),
     Place("chats found", "escape slash p l a i n", seen=("h119",)),

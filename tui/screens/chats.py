@@ -5,11 +5,11 @@ Owns what is asked of the store, and what is said of it. Which chats are listed 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual import on, work
 from textual.widget import Widget
@@ -27,7 +27,8 @@ from tui.chats_commands import CHATS_COMMANDS
 from tui.resources import Resources
 from tui.screens.ask_line import AskLine
 from tui.screens.place_screen import PlaceScreen
-from tui.shelf import Row, Wanted, read_rows
+from tui.shelf import Wanted
+from tui.shelf_reader import ShelfReader
 from tui.widgets.chat_filters import ChatFilters, SearchInput
 from tui.widgets.chat_list import ChatList
 
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from tui.app import LocalllmApp
 
 __all__ = ["ChatsScreen"]
-
-_Result = TypeVar("_Result")
 
 
 class ChatsScreen(PlaceScreen):
@@ -51,6 +50,7 @@ class ChatsScreen(PlaceScreen):
     def __init__(self, resources: Resources) -> None:
         super().__init__(resources)
         self._thread = StoreThread(resources.settings.data_dir)
+        self._reader = ShelfReader(self._thread)
         self._deleted: list[Chat] = []
 
     def body(self) -> Iterable[Widget]:
@@ -84,29 +84,27 @@ class ChatsScreen(PlaceScreen):
 
     @on(ChatFilters.Changed)
     def _wanted_changed(self) -> None:
-        self._read_anew()
-
-    @on(ChatList.NearEnd)
-    def _near_end(self) -> None:
-        self._read_more()
+        self._read_anew(is_other=True)
 
     @work(group="read", exclusive=True)
-    async def _read_anew(self) -> None:
+    async def _read_anew(self, *, is_other: bool = False) -> None:
+        """Read the list from its beginning; as many rows as are there, unless the list `is_other` than before."""
         wanted = self.filters.wanted
-        n_rows = max(PAGE_SIZE, len(self.chat_list.rows))
-        found = await self._attempt(partial(_read_list, wanted, n_rows))
-        if found is not None:
-            models, rows = found
-            self.filters.offer(models)
-            self.chat_list.show(rows)
+        n_there = len(self.chat_list.rows) + self.chat_list.is_whole  # one more tells that it is whole still
+        n_rows = PAGE_SIZE if is_other else max(PAGE_SIZE, n_there)
+        with self._warning():
+            self.filters.offer(await self._reader.models())
+            rows = await self._reader.rows(wanted, n_rows)
+            self.chat_list.show(rows, is_whole=len(rows) < n_rows, is_other=is_other)
             self._tell_count(wanted)
 
+    @on(ChatList.Hungry)
     @work(group="read", exclusive=True)
     async def _read_more(self) -> None:
-        wanted, shown = self.filters.wanted, tuple(self.chat_list.rows)
-        rows = await self._attempt(partial(read_rows, wanted, datetime.now().astimezone(), shown))
-        if rows is not None:
-            self.chat_list.add(rows)
+        wanted, n_rows = self.filters.wanted, self.chat_list.n_wanted
+        with self._warning():
+            rows = await self._reader.rows(wanted, n_rows, tuple(self.chat_list.rows))
+            self.chat_list.add(rows, is_whole=len(rows) < n_rows)
             self._tell_count(wanted)
 
     def _tell_count(self, wanted: Wanted) -> None:
@@ -115,7 +113,7 @@ class ChatsScreen(PlaceScreen):
         none = (
             "No chat is like that." if wanted.is_narrowed else "No chat is kept yet: what you say in the chat will be."
         )
-        more = " so far" if n_rows and n_rows % PAGE_SIZE == 0 else ""
+        more = "" if self.chat_list.is_whole else " so far"
         self.query_one("#count", Static).update(f"{some}{more}" if n_rows else none)
 
     # What the commands do
@@ -215,20 +213,16 @@ class ChatsScreen(PlaceScreen):
         return row.chat if row else None
 
     async def _change(self, action: Callable[[ChatStore], object]) -> None:
-        await self._attempt(action)
+        with self._warning():
+            await self._thread.do(action)
         self._read_anew()
 
-    async def _attempt(self, action: Callable[[ChatStore], _Result]) -> _Result | None:
-        """Return what `action` does with the store; None where it fails, which is said."""
+    @contextmanager
+    def _warning(self) -> Iterator[None]:
         try:
-            return await self._thread.do(action)
+            yield
         except UserError as error:
             self.warn(str(error))
-            return None
-
-
-def _read_list(wanted: Wanted, n_rows: int, store: ChatStore) -> tuple[list[str], list[Row]]:
-    return store.chats.models(), read_rows(wanted, datetime.now().astimezone(), (), store, n_rows)
 
 
 def _write(chat_id: int, path: Path, store: ChatStore) -> None:

@@ -87,3 +87,10 @@ def test_what_is_renamed_rewritten_or_removed_is_found_as_it_is_now(store: ChatS
 def test_nothing_to_look_for_finds_nothing(store: ChatStore, typed: str) -> None:
     _chat(store, "!!!", "…")
     assert _found(store, typed) == []
+
+
+def test_a_search_that_nobody_wants_any_more_ends_with_what_was_found(store: ChatStore) -> None:
+    chat_ids = [_chat(store, "", "soup") for _ in range(5)]
+    answers = iter([True, True, False])
+    hits = store.search.find("soup", is_wanted=lambda: next(answers))
+    assert [hit.chat.id for hit in hits] == chat_ids[:2:-1]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from textual.events import Key
-from textual.widgets import OptionList
 
 from app.chat.chat import Chat, Transcript
 from app.chat.message import Message
@@ -228,17 +227,95 @@ async def test_chats_of_a_file_are_taken_in_and_what_was_left_out_is_told(sittin
     assert len(titles(store)) == 1
 
 
+def keep_many(store: ChatStore, n_chats: int) -> None:
+    for number in range(n_chats):
+        keep(store, f"Number {number:03}", "needle", age_days=n_chats - number)
+
+
 async def test_more_chats_come_when_the_person_gets_near_the_end(sitting, store):
-    for number in range(120):
-        keep(store, f"Number {number:03}", age_days=120 - number)
+    keep_many(store, 120)
     async with sitting(ScriptedClient()) as person:
         await person.presses("f5")
         await person.sees("Number 119", "50 chats so far")
-        await person.presses("end")
+        await person.presses("pagedown", "pagedown")
         await person.sees("100 chats so far")
+
+
+@pytest.mark.parametrize("typed", ["", "needle"], ids=["the list", "what was found"])
+async def test_end_goes_to_the_last_of_all_chats_and_home_to_the_first(sitting, store, typed):
+    keep_many(store, 420)
+    async with sitting(ScriptedClient()) as person:
+        await person.presses("f5")
+        await person.sees("50 chats so far")
+        if typed:
+            await person.presses("slash", *typed)
+            await person.sees("needle", "50 chats so far")
+            await person.presses("enter")
         await person.presses("end")
-        await person.sees("120 chats", "Number 020")
-        assert len(person.app.screen.query_one(OptionList).options) == 120
+        await person.sees("420 chats", "Number 000")
+        chats = person.app.screen.chat_list
+        assert chats.row.chat.title == "Number 000"
+        await person.presses("home")
+        await person.sees("Number 419")
+        assert chats.row.chat.title == "Number 419"
+        await person.presses("up")
+        assert chats.row.chat.title == "Number 000"
+
+
+async def test_a_list_that_was_whole_is_whole_when_it_is_read_again(sitting, store):
+    keep_many(store, 60)
+    async with sitting(ScriptedClient()) as person:
+        await person.presses("f5", "end")
+        await person.sees("60 chats", "Number 000")
+        await person.presses("p")
+        await person.sees("◆ Number 000")
+        assert "so far" not in person.screen_text
+
+
+async def test_pages_that_are_not_here_yet_are_gone_down_all_the_same(sitting, store):
+    keep_many(store, 200)
+    async with sitting(ScriptedClient()) as person:
+        await person.presses("f5")
+        await person.sees("50 chats so far")
+        chats = person.app.screen.chat_list
+        for _ in range(7):
+            person.app.post_message(Key("pagedown", None))
+        for _ in range(3):
+            person.app.post_message(Key("down", None))
+        place = 7 * chats.size.height + 3
+        await person.until(lambda: chats.highlighted == place, f"row {place} was never come to")
+
+
+async def test_who_turns_back_on_the_way_to_the_end_is_not_led_there(sitting, store):
+    keep_many(store, 120)
+    async with sitting(ScriptedClient()) as person:
+        await person.presses("f5")
+        await person.sees("50 chats so far")
+        for key in ("end", "up"):
+            person.app.post_message(Key(key, None))
+        await person.sees("100 chats so far")
+        assert person.app.screen.chat_list.row.chat.title == "Number 071"
+
+
+async def test_a_search_reads_no_more_than_a_page_after_a_long_list(sitting, store):
+    keep_many(store, 120)
+    async with sitting(ScriptedClient()) as person:
+        await person.presses("f5", "end")
+        await person.sees("120 chats", "Number 000")
+        await person.presses("slash", *"needle")
+        await person.sees("50 chats so far")
+
+
+async def test_a_chat_that_moves_while_the_list_is_read_stands_on_it_once(sitting, store):
+    keep_many(store, 120)
+    store.chats.pin(100, True)
+    async with sitting(ScriptedClient()) as person:
+        await person.presses("f5")
+        await person.sees("◆ Number 099", "50 chats so far")
+        store.chats.pin(100, False)
+        store.chats.rename(1, "The last one")
+        await person.presses("end")
+        await person.sees("The last one", "120 chats")
 
 
 async def test_what_a_chat_is_called_reaches_the_terminal_as_plain_text(sitting, store):
