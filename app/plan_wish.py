@@ -14,7 +14,8 @@ __all__ = ["PlanWish"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanWish:
-    """`model` is a name or a path, empty for the service's default. 0 and "" are what the service's settings say.
+    """`model` is a name or a path, empty for the service's default. 0, "" and None are what the service's settings say,
+    or for a model that is loaded again, what it is loaded with. `context_shift` changes no plan.
 
     `gpu_layers` are layers by names of GPUs, the output counted as one; None leaves them to the planner. `vram`
     (NAME=SIZE[@SPEED] each) and `ram` (SIZE[@SPEED]) describe another machine than the service's. With `is_full`
@@ -26,6 +27,8 @@ class PlanWish:
     n_ctx: int = 0
     kv_type: str = ""
     n_sequences: int = 0
+    n_threads: int = 0
+    context_shift: bool | None = None
     gpu_layers: Mapping[str, int] | None = None
     vram: tuple[str, ...] = ()
     ram: str = ""

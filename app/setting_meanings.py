@@ -75,8 +75,10 @@ MEANINGS: Mapping[str, Meaning] = {
     "kv_type": Meaning(
         "What the KV cache stores: TYPE or K_TYPE,V_TYPE, such as q8_0.", check=_check_kv_types, effect=Effect.AT_LOAD
     ),
-    "context_shift": Meaning("Answers that fill the context go on, and forget the oldest tokens."),
-    "threads": Meaning("Threads that compute; 0: as many as are fastest here.", most=1024),
+    "context_shift": Meaning(
+        "Answers that fill the context go on, and forget the oldest tokens.", effect=Effect.AT_LOAD
+    ),
+    "threads": Meaning("Threads that compute; 0: as many as are fastest here.", most=512, effect=Effect.AT_LOAD),
     "parallel": Meaning("How many answers are made at once.", least=1, most=256, effect=Effect.AT_LOAD),
     "keep_alive": Meaning(
         "How long an idle model stays that a request has loaded: 90s, 1h, -1 for good, 0 not.", check=_check_duration

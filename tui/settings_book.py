@@ -32,8 +32,15 @@ _TOLD = {
     Effect.AT_LOAD: "L loads the model with it; else it takes effect at the next start.",
     Effect.AT_START: "It takes effect at the next start of app and service.",
 }
-# What a model can be loaded with while the service goes on, by the names of a wish.
-_LOADED_WITH = {"ctx": "n_ctx", "kv_type": "kv_type", "parallel": "n_sequences"}
+# What a model can be loaded with while the service goes on, by the names of a wish. Not so what its memory is counted
+# with (gpu, rpc) and what files it takes along (draft, lora, control_vector).
+_LOADED_WITH = {
+    "ctx": "n_ctx",
+    "kv_type": "kv_type",
+    "parallel": "n_sequences",
+    "threads": "n_threads",
+    "context_shift": "context_shift",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +96,7 @@ class SettingsBook:
     def _row(self, name: str, upcoming: Settings, origin: Origin) -> SettingRow:
         now, then = getattr(self._in_force, name), getattr(upcoming, name)
         changes = now != then and MEANINGS[name].effect is not Effect.AT_ONCE
-        is_of_load = changes and name in _LOADED_WITH and bool(then)
+        is_of_load = changes and name in _LOADED_WITH and _can_be_wished(then)
         return SettingRow(name, shown(name, now), shown(name, then) if changes else None, origin, is_of_load)
 
     def wish(self, model: str) -> PlanWish | None:
@@ -100,7 +107,7 @@ class SettingsBook:
         wanted: dict[str, Any] = {
             field: getattr(upcoming, name)
             for name, field in _LOADED_WITH.items()
-            if getattr(upcoming, name) and getattr(upcoming, name) != getattr(self._in_force, name)
+            if _can_be_wished(getattr(upcoming, name)) and getattr(upcoming, name) != getattr(self._in_force, name)
         }
         return PlanWish(model=model, **wanted) if wanted else None
 
@@ -148,6 +155,11 @@ class SettingsBook:
         default = shown(name, getattr(Settings(), name))
         others = f"Default: {default}. Variable: {variable_of(name)}."
         return f"{meaning.text}{_choices(meaning)}\n{meaning.effect.value}. {others}"
+
+
+def _can_be_wished(value: object) -> bool:
+    """Whether it is a value, and not that localllm is to choose."""
+    return isinstance(value, bool) or bool(value)
 
 
 def _choices(meaning: Meaning) -> str:

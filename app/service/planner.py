@@ -153,6 +153,7 @@ def _settings_for(wish: PlanWish, settings: Settings) -> Settings:
         ctx=wish.n_ctx or settings.ctx,
         kv_type=wish.kv_type or settings.kv_type,
         parallel=wish.n_sequences or settings.parallel,
+        threads=wish.n_threads or settings.threads,
     )
 
 

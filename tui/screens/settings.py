@@ -150,7 +150,14 @@ def _explanation(name: str) -> str:
 
 def loading_told(wish: PlanWish) -> str:
     """Return what loading a model so means: what it is then loaded with, and what that costs."""
-    wished = {"context": wish.n_ctx, "cache": wish.kv_type, "answers at once": wish.n_sequences}
+    shift = None if wish.context_shift is None else "on" if wish.context_shift else "off"
+    wished = {
+        "context": wish.n_ctx,
+        "cache": wish.kv_type,
+        "answers at once": wish.n_sequences,
+        "threads": wish.n_threads,
+        "context shift": shift,
+    }
     told = ", ".join(f"{name} {value}" for name, value in wished.items() if value)
     return f"{wish.model} is unloaded and loaded again with {told}. Answers under way end."
 

@@ -27,13 +27,14 @@ from app.service.streaming import JsonBytes
 from offload.kv_cache import parse_kv_types
 from quantizer.errors import UsageError
 
-__all__ = ["router"]
+__all__ = ["as_wished", "router"]
 
 router = APIRouter(prefix="/api/localllm")
 
 _MOST_CELLS = 1 << 30  # llama.cpp counts them in 32 bits
 _LEAST_CELLS = 64  # with fewer llama.cpp 0.3.36 aborts while it sizes its buffers
 _MOST_SEQUENCES = 256
+_MOST_THREADS = 512  # llama.cpp makes no more
 _MOST_GPUS = 64
 
 
@@ -50,6 +51,8 @@ class PlanBody(Body):
     n_ctx: Annotated[int, Field(ge=0, le=_MOST_CELLS), AfterValidator(_enough)] = 0
     kv_type: Text = ""
     n_sequences: Annotated[int, Field(ge=0, le=_MOST_SEQUENCES)] = 0
+    n_threads: Annotated[int, Field(ge=0, le=_MOST_THREADS)] = 0
+    context_shift: bool | None = None
     gpu_layers: Annotated[dict[str, int], Field(max_length=_MOST_GPUS)] | None = None
     vram: Annotated[tuple[Text, ...], Field(max_length=_MOST_GPUS)] = ()
     ram: Text = ""
@@ -75,7 +78,7 @@ async def reload(request: Request) -> Response:
     if not wish.is_here:
         raise UsageError("This plan is for another machine.", "Plan for this one, without vram and ram.")
     parse_kv_types(wish.kv_type)
-    model = await models_of(request).reload(wish.model, partial(_as_wished, wish))
+    model = await models_of(request).reload(wish.model, partial(as_wished, wish))
     return JsonBytes({"id": model.ref.id})
 
 
@@ -83,7 +86,7 @@ async def _wish(request: Request) -> PlanWish:
     return PlanWish(**(await read_body(request, PlanBody)).model_dump())
 
 
-def _as_wished(wish: PlanWish, config: EngineConfig) -> EngineConfig:
+def as_wished(wish: PlanWish, config: EngineConfig) -> EngineConfig:
     """Return `config` with what is wished; what the wish leaves open stays as it is, but for layers on GPUs."""
     return replace(
         config,
@@ -91,6 +94,8 @@ def _as_wished(wish: PlanWish, config: EngineConfig) -> EngineConfig:
         n_cells=0,
         kv_type=wish.kv_type or config.kv_type,
         n_sequences=wish.n_sequences or config.n_sequences,
+        n_threads=wish.n_threads or config.n_threads,
+        context_shift=config.context_shift if wish.context_shift is None else wish.context_shift,
         gpu_layers=None if wish.gpu_layers is None else tuple(wish.gpu_layers.items()),
     )
 

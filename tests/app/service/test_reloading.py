@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from running import RunningService
 from app.client import Message, PlanWish, ServiceClient
 from app.engine.frames import EngineConfig, Load
 from app.engine.wire import decode, encode
+from app.service.api.planning import as_wished
 from quantizer.errors import UsageError
 
 
@@ -47,6 +50,22 @@ async def test_a_plan_for_another_machine_is_not_loaded(own_service: RunningServ
             with pytest.raises(UsageError):
                 await client.planner.reload(wish)
         assert own_service.model()["state"] == "ready"
+
+
+def test_what_a_wish_leaves_open_stays_as_the_model_is_loaded() -> None:
+    loaded = EngineConfig(n_ctx=512, kv_type="q8_0", n_sequences=3, n_threads=5, context_shift=True, uses_gpu=False)
+    assert as_wished(PlanWish(), loaded) == loaded
+    assert as_wished(PlanWish(n_threads=2), loaded) == replace(loaded, n_threads=2)
+    assert as_wished(PlanWish(context_shift=False), loaded) == replace(loaded, context_shift=False)
+
+
+async def test_a_model_is_loaded_again_with_threads_and_context_shift(own_service: RunningService) -> None:
+    async with ServiceClient(own_service.url) as client:
+        await client.planner.reload(PlanWish(n_ctx=256, n_threads=1, context_shift=True))
+        own_service.wait_until(lambda model: model["state"] == "ready" and model["n_ctx"] == 256)
+    body = {"messages": [{"role": "user", "content": "go on"}], "max_tokens": 300, "ignore_eos": True}
+    response = await asyncio.to_thread(own_service.http.post, "/v1/chat/completions", json=body, timeout=120)
+    assert response.json()["usage"]["completion_tokens"] == 300  # more than the context holds
 
 
 @pytest.mark.parametrize("layers", [None, (), (("CUDA0", 3), ("CUDA1", 0))])

@@ -91,9 +91,11 @@ async def test_a_model_is_loaded_with_what_is_written_after_a_yes(tmp_path, meet
         person = meet(Pilot(app))
         await person.presses("f10", "l")
         await person.sees("Nothing is written that")
-        (tmp_path / "config.toml").write_text('ctx = 4096\nkv_type = "q8_0"\nthreads = 2\n')
+        (tmp_path / "config.toml").write_text(
+            'ctx = 4096\nkv_type = "q8_0"\nthreads = 2\ncontext_shift = true\ngpu = false\n'
+        )
         await person.presses("l")
-        await person.sees("guide is unloaded and loaded again with context 4096, cache q8_0.")
+        await person.sees("loaded again with context 4096, cache q8_0,", "threads 2, context shift on.")
         await person.presses("escape")
         await person.no_longer_sees("guide is unloaded")
         assert not client.planner.reloads
@@ -101,7 +103,9 @@ async def test_a_model_is_loaded_with_what_is_written_after_a_yes(tmp_path, meet
         await person.sees("Load it anew now")
         await person.presses("enter")
         await person.sees("It is being loaded")
-    assert client.planner.reloads == [PlanWish(model="guide", n_ctx=4096, kv_type="q8_0")]
+    assert client.planner.reloads == [
+        PlanWish(model="guide", n_ctx=4096, kv_type="q8_0", n_threads=2, context_shift=True)
+    ]
 
 
 async def test_what_only_localllm_can_choose_waits_for_the_next_start(tmp_path, meet):
