@@ -1,11 +1,10 @@
-"""The app: its places, its palette, its end.
+"""The app: its places, its palette, what it tells on whatever screen.
 
-Owns Textual's App and the order of leaving. Knows nothing of chats.
+Owns Textual's App. How it is left is `tui.leaving`'s; it knows nothing of chats.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Iterable
@@ -29,7 +28,7 @@ from tui.first_run import note_seen
 from tui.job_board import JobBoard
 from tui.job_text import ending, is_long
 from tui.keeper import Keeper, Unkept
-from tui.leaving import ASK, GO_ON, LEAVING, leave_jobs
+from tui.leaving import Departure
 from tui.meter import Clock
 from tui.places import HOME, PLACES, Place
 from tui.resources import Resources
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 __all__ = ["LocalllmApp"]
 
 _THEME_KEPT = "The settings file keeps it. NO_COLOR in the environment takes all colours away."
-_FAREWELL_S = 3.0  # for the service, when the terminal has closed
 _NEWS_S = 30.0  # a person may be reading
 _LOSS = "Lost the service: connecting again. What was said is kept; F8 lists jobs that were interrupted."
 
@@ -77,10 +75,9 @@ class LocalllmApp(App[None]):
         self._book.on_change("theme", self._obey_theme)
         self._book.on_change("keys", self._obey_keys)
         self.register_theme(HIGH_CONTRAST)
-        self._is_leaving = False  # asked, and not answered yet
-        self._is_unasked = False  # under way, since the terminal has closed
         self._downloads = Downloads(connection)
         self._jobs = JobBoard(connection)
+        self._departure = Departure(self, self._jobs, connection, self._book)
         self._jobs.on_end(self._tell_end)
         self._connection.on_loss(self._tell_loss)
         resources = Resources(
@@ -206,53 +203,11 @@ class LocalllmApp(App[None]):
 
     def leave(self) -> None:
         """End the app; where jobs run, do with them what the settings say, or ask."""
-        choice = self._book.settings.jobs_at_exit
-        if not self._jobs.n_busy:
-            self.exit()
-        elif choice != ASK:
-            self._leave_with_jobs(choice)
-        elif not self._is_leaving:
-            self._ask_and_leave()
+        self._departure.leave()
 
     def leave_unasked(self) -> None:
-        """End the app when nobody can be asked, for the terminal has closed: jobs go on where the settings say nothing.
-        A service that does not answer is not waited for."""
-        choice = self._book.settings.jobs_at_exit
-        if not self._jobs.n_busy or not self.is_running:
-            self.exit()
-        elif not self._is_unasked:  # a signal and the terminal itself may both tell of it
-            self._is_unasked = True
-            self._leave_silently(GO_ON if choice == ASK else choice)
-
-    @work(group="leave", exclusive=True)
-    async def _leave_silently(self, choice: str) -> None:
-        try:
-            async with asyncio.timeout(_FAREWELL_S):
-                await leave_jobs(self._jobs, self._connection, choice)
-        except (UserError, TimeoutError):
-            pass  # nobody is there to be told: the jobs end with the service, and what was fetched is kept
-        finally:
-            self.exit()
-
-    @work
-    async def _ask_and_leave(self) -> None:
-        from tui.screens.ask_choice import AskChoice
-
-        self._is_leaving = True
-        told = f"Jobs that run or wait: {self._jobs.n_busy}."
-        choice = await self.push_screen_wait(AskChoice("Leave", told, LEAVING))
-        self._is_leaving = False
-        if choice is not None:
-            self._leave_with_jobs(choice)
-
-    @work(group="leave", exclusive=True)
-    async def _leave_with_jobs(self, choice: str) -> None:
-        try:
-            await leave_jobs(self._jobs, self._connection, choice)
-        except UserError as error:
-            self.notify(printable(str(error)), severity="error", markup=False)
-        else:
-            self.exit()
+        """End the app when nobody can be asked, for the terminal has closed."""
+        self._departure.leave_unasked()
 
     def _tell_end(self, job: Job) -> None:
         """Say on whatever screen that a job has ended; ring where nobody may be looking."""

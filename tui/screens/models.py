@@ -1,13 +1,14 @@
 """The models screen: what is here, what other programs hold, what could be fetched.
 
-Owns what may be done with the chosen row. The lists are `tui.model_lists`', the way to the service too.
+Owns what is listed and which row is chosen. The lists are `tui.model_lists`'; what may be done with a row is in
+`tui.screens.model_row_commands`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from functools import partial, wraps
-from typing import Any, ClassVar, Concatenate, ParamSpec
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from typing import Any, ClassVar
 
 from textual import on
 from textual.message import Message
@@ -16,44 +17,19 @@ from textual.widgets import Input, OptionList
 from textual.worker import Worker
 
 from app.job import Job
-from quantizer.errors import UserError
 from tui.model_commands import MODEL_COMMANDS
 from tui.model_lists import ModelLists
 from tui.model_rows import ModelRow
-from tui.model_words import removal_text
-from tui.own_service import ModelLibrary, own_service
-from tui.places import HOME
 from tui.resources import Resources
-from tui.screens.place_screen import PlaceScreen
+from tui.screens.model_row_commands import ModelRowCommands
 from tui.widgets.model_detail import ModelDetail
 from tui.widgets.model_list import ModelList
 from tui.widgets.search_field import SearchField
 
 __all__ = ["ModelsScreen"]
 
-_IDLE = "10m"
-_FOR_GOOD = "-1"
-_KEEP, _REMOVE = "keep", "remove"
-_REMOVING = {_KEEP: "Keep it", _REMOVE: "Remove it"}  # what changes nothing is at hand
 
-Rest = ParamSpec("Rest")
-Action = Callable[Concatenate["ModelsScreen", Rest], Coroutine[Any, Any, None]]
-
-
-def _telling(action: Action[Rest]) -> Action[Rest]:
-    """Let a refusal of the service be said on the screen."""
-
-    @wraps(action)
-    async def told(self: ModelsScreen, /, *rest: Rest.args, **more: Rest.kwargs) -> None:
-        try:
-            await action(self, *rest, **more)
-        except UserError as error:
-            self.say(str(error))
-
-    return told
-
-
-class ModelsScreen(PlaceScreen):
+class ModelsScreen(ModelRowCommands):
     """Lists, a field to search by, and what the chosen row is; fulfils `tui.model_commands.ModelActions`."""
 
     CSS_PATH: ClassVar[Any] = ["place_screen.tcss", "models.tcss"]
@@ -67,8 +43,6 @@ class ModelsScreen(PlaceScreen):
 
     def __init__(self, resources: Resources) -> None:
         super().__init__(resources)
-        self._connection = resources.connection
-        self._downloads = resources.downloads
         self._lists = ModelLists(resources.connection, resources.jobs, self._post_changed)
 
     def body(self) -> Iterable[Widget]:
@@ -95,7 +69,7 @@ class ModelsScreen(PlaceScreen):
         return self.query_one(SearchField)
 
     @property
-    def _row(self) -> ModelRow | None:
+    def row(self) -> ModelRow | None:
         return self._lists.row(self.rows.row_id)
 
     # What a person types and chooses
@@ -115,105 +89,16 @@ class ModelsScreen(PlaceScreen):
 
     @on(OptionList.OptionHighlighted)
     def _highlighted(self) -> None:
-        self.query_one(ModelDetail).show(self._row)
+        self.query_one(ModelDetail).show(self.row)
 
     @on(Changed)
     def _show(self) -> None:
         self.rows.show(self._lists.sections())
-        self.query_one(ModelDetail).show(self._row)
-
-    # What the commands do
-
-    @_telling
-    async def choose(self) -> None:
-        """Talk with the model of the row, or fetch it."""
-        row = self._row
-        if row is None:
-            return
-        if row.damaged:
-            self.say(f"{row.name} cannot run: {row.damaged}")
-        elif row.kind == "fetch":
-            await self._fetch(row)
-        else:
-            await self._connection.use_model(row.model)
-            await self.run_command(f"go-{HOME}")
+        self.query_one(ModelDetail).show(self.row)
 
     def type_words(self) -> None:
         """Go to the field for words."""
         self.set_focus(self.field)  # at once: the next key may be under way
-
-    @_telling
-    async def show_card(self) -> None:
-        """Show what is known of the row's model."""
-        from tui.screens.card import CardScreen
-
-        if row := self._of_this_disk():
-            self.app.push_screen(CardScreen(row.name, await (await self._library()).card(row.model)))
-
-    @_telling
-    async def quantize(self) -> None:
-        """Ask what the row's model is to become, and have it done."""
-        from tui.screens.quantize import QuantizeScreen
-
-        if row := self._of_this_disk():
-            choices = await (await self._library()).types(row.model)
-            self.app.push_screen(QuantizeScreen(row.name, row.n_bytes, choices), self._begin_quantizing(row))
-
-    @_telling
-    async def take_in(self) -> None:
-        """Give another program's model a name in the library."""
-        row = self._row
-        if row is None or row.kind != "elsewhere":
-            self.say("Only what another program holds can be imported.")
-            return
-        name = await (await self._library()).take_in(row.model)
-        self.say(f"{name} is in the library; it shares its bytes with the original.")
-        self.look_again()
-
-    @_telling
-    async def remove_model(self) -> None:
-        """Say what would go, and remove it after a yes."""
-        from tui.screens.ask_choice import AskChoice
-
-        if row := self._of_this_disk():
-            going = await (await self._library()).removal(row.model)
-            asked = AskChoice("Remove a model", removal_text(going), _REMOVING)
-            self.app.push_screen(asked, self._remove_agreed(row.model))
-
-    @_telling
-    async def load_or_unload(self) -> None:
-        """Free the memory of a loaded model, or load one without talking with it."""
-        row = self._of_this_disk()
-        if row is None:
-            return
-        if row.is_loaded:
-            await (await self._library()).unload(row.loaded_as)
-            self.say(f"{row.name} is unloaded; talking with it loads it again.")
-        else:
-            await (await own_service(self._connection)).load(row.model)
-            self.say(f"{row.name} is loading.")
-        self.look_again()
-
-    @_telling
-    async def keep_or_let_go(self) -> None:
-        """Change whether a loaded model stays when nobody uses it."""
-        row = self._row
-        if row is None or not row.is_loaded:
-            self.say("Only a loaded model can be kept.")
-            return
-        await (await self._library()).keep_alive(row.loaded_as, _IDLE if row.is_staying else _FOR_GOOD)
-        self.say(f"{row.name} goes after ten idle minutes." if row.is_staying else f"{row.name} stays loaded.")
-        self.look_again()
-
-    @_telling
-    async def cancel(self) -> None:
-        """Stop the row's download."""
-        row = self._row
-        if row is None or not row.job_id:
-            self.say("Nothing is being fetched in this row.")
-            return
-        await (await own_service(self._connection)).cancel_job(row.job_id)
-        self.say("Stopped. What came is kept: Enter goes on from there.")
 
     def look_again(self) -> None:
         """Fetch the lists anew, and look at what memory is free."""
@@ -232,48 +117,3 @@ class ModelsScreen(PlaceScreen):
 
     def _post_changed(self) -> None:
         self.post_message(self.Changed())
-
-    def _of_this_disk(self) -> ModelRow | None:
-        """The row where its model is on this disk; else that is said."""
-        row = self._row
-        if row is None or row.kind == "fetch":
-            self.say("That model is not here yet: Enter fetches it.")
-            return None
-        return row
-
-    async def _fetch(self, row: ModelRow) -> None:
-        if row.job_id:
-            self.say("It is being fetched already: X stops that.")
-            return
-        await self._downloads.start(row.reference, row.quantize)
-        self.say(f"Fetching {row.name.strip()} in the background: you can go on chatting.")
-
-    async def _library(self) -> ModelLibrary:
-        return (await own_service(self._connection)).library
-
-    def _begin_quantizing(self, row: ModelRow) -> Callable[[dict[str, object] | None], Awaitable[None]]:
-        async def begin(chosen: dict[str, object] | None) -> None:
-            if chosen is not None:
-                await self._quantize_to(row, chosen)
-
-        return begin
-
-    @_telling
-    async def _quantize_to(self, row: ModelRow, chosen: dict[str, object]) -> None:
-        service = await own_service(self._connection)
-        source = "guide" if row.name == "guide" else row.model
-        job = await service.start_job("quantize", {"source": source, **chosen})
-        self.say(f"{job.title}: under way. F8 shows the jobs.")
-
-    def _remove_agreed(self, model: str) -> Callable[[str | None], Awaitable[None]]:
-        async def agreed(choice: str | None) -> None:
-            if choice == _REMOVE:
-                await self._remove(model)
-
-        return agreed
-
-    @_telling
-    async def _remove(self, model: str) -> None:
-        gone = await (await self._library()).remove(model)
-        self.say(f"{gone.id} is removed.")
-        self.look_again()

@@ -131,7 +131,7 @@ async def test_a_service_that_does_not_answer_holds_up_no_terminal_that_closes(s
         async def stay_until_jobs_end(self) -> None:
             await asyncio.Event().wait()
 
-    monkeypatch.setattr("tui.app._FAREWELL_S", 0.05)
+    monkeypatch.setattr("tui.leaving._FAREWELL_S", 0.05)
     async with sitting(Silent(jobs=[PULL])) as person:
         await person.presses("f8")
         await person.sees("running")
