@@ -32,12 +32,14 @@ def cells(job: Job) -> tuple[str, str, str, str, str]:
     )
 
 
-def detail(job: Job) -> str:
-    """Return the whole title, what the job does now, how far it is in bytes, and why it failed."""
+def detail(job: Job, n_hidden: int = 0) -> str:
+    """Return the whole title, what the job does now, how far it is in bytes, and why it failed; also its last
+    `n_hidden` cells."""
     title = printable_line(job.title)
     if job.error is not None:
         return printable(f"{title} · {job.error.cause} {job.error.remedy}".strip())
-    parts = [title, printable_line(job.message), _bytes(job)]
+    hidden = cells(job)[-n_hidden:] if n_hidden else ()
+    parts = [title, printable_line(job.message), _bytes(job), *hidden]
     if job.state == "interrupted":
         parts.append("The service ended first: R goes on from there.")
     return " · ".join(part for part in parts if part)

@@ -266,6 +266,7 @@ SCENES = (
         client=_planning,
     ),
     Scene(name="jobs", steps=(("f8", "Fetching", "1.56 GB of 5.03 GB"),), client=_working),
+    Scene(name="jobs-note", steps=(("f8", "Fetching"), ("r", "is running.")), client=_working),
     Scene(name="leaving", steps=(("f8", "Fetching"), ("ctrl+q", "Jobs that run or wait: 1.")), client=_working),
     Scene(
         name="metrics",

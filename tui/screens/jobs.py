@@ -78,7 +78,7 @@ class JobsScreen(PlaceScreen):
 
     def _draw_detail(self) -> None:
         board, job = self.resources.jobs, self.job
-        text = printable(str(board.trouble)) if board.trouble else detail(job) if job else _NONE
+        text = printable(str(board.trouble)) if board.trouble else detail(job, self.table.n_hidden) if job else _NONE
         self.query_one("#detail", Static).update(text)
 
     @on(DataTable.RowHighlighted)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JobTable"]
 
-# Columns after the title, and their cells; a narrow terminal shows the first of them.
+# Columns after the title, and their cells; where all do not fit, the first of them are shown.
 _WIDTHS = {"State": 11, "Progress": 16, "Speed": 10, "Left": 10}
 _TITLE_CELLS = 16
 _MARGIN = 2
@@ -28,6 +28,12 @@ class JobTable(DataTable[Text]):
     def __init__(self) -> None:
         super().__init__(cursor_type="row", show_cursor=True)
         self._jobs: dict[str, Job] = {}
+        self._shown: tuple[str, ...] = ("Job", *_WIDTHS)
+
+    @property
+    def n_hidden(self) -> int:
+        """How many of a job's cells, the last ones, have no place here."""
+        return 1 + len(_WIDTHS) - len(self._shown)
 
     @property
     def job_id(self) -> str | None:
@@ -50,7 +56,7 @@ class JobTable(DataTable[Text]):
                 self._draw(job, before[job_id])
 
     def _draw(self, job: Job, before: Job) -> None:
-        for name, now, then in zip(("Job", *_WIDTHS), cells(job), cells(before), strict=True):
+        for name, now, then in zip(self._shown, cells(job), cells(before), strict=False):
             if now != then:
                 self.update_cell(job.id, name, _cell(now))
 
@@ -58,13 +64,22 @@ class JobTable(DataTable[Text]):
         """Draw every row; the cursor stays with its job."""
         job_id = self.job_id
         self.clear(columns=True)
-        title_cells = self.size.width - sum(width + _MARGIN for width in _WIDTHS.values()) - _MARGIN
-        for name, width in {"Job": max(_TITLE_CELLS, title_cells), **_WIDTHS}.items():
+        widths = _fitting(self.size.width)
+        self._shown = tuple(widths)
+        for name, width in widths.items():
             self.add_column(Text(name), key=name, width=width)
         for job in self._jobs.values():
-            self.add_row(*map(_cell, cells(job)), key=job.id)
+            self.add_row(*map(_cell, cells(job)[: len(widths)]), key=job.id)
         if job_id in self._jobs:
             self.move_cursor(row=self.get_row_index(job_id))
+
+
+def _fitting(n_cells: int) -> dict[str, int]:
+    """Return the columns that fit and their cells; the title takes what the others leave."""
+    shown, left = dict(_WIDTHS), n_cells - _MARGIN
+    while shown and left - sum(width + _MARGIN for width in shown.values()) < _TITLE_CELLS:
+        shown.popitem()
+    return {"Job": max(1, left - sum(width + _MARGIN for width in shown.values())), **shown}
 
 
 def _cell(text: str) -> Text:

@@ -45,14 +45,17 @@ class SettingTable(DataTable[Text]):
     def _draw(self) -> None:
         row_index = self.cursor_row
         self.clear(columns=True)
-        value_cells = self.size.width - _NAME_CELLS - _ORIGIN_CELLS - 3 * _MARGIN - 1
+        rest = self.size.width - _NAME_CELLS - 2 * _MARGIN - 1
+        has_origin = rest - _ORIGIN_CELLS - _MARGIN >= _LEAST_VALUE_CELLS
         self.add_column(Text("Setting"), width=_NAME_CELLS)
-        self.add_column(Text("Value"), width=max(_LEAST_VALUE_CELLS, value_cells))
-        self.add_column(Text("From"), width=_ORIGIN_CELLS)
+        self.add_column(Text("Value"), width=max(1, rest - (_ORIGIN_CELLS + _MARGIN) * has_origin))
+        if has_origin:
+            self.add_column(Text("From"), width=_ORIGIN_CELLS)
         for row in self._rows:
-            self.add_row(_cell(row.name), _cell(_value(row)), _cell(row.origin), key=row.name)
+            cells = (_cell(row.name), _cell(_value(row)), _cell(row.origin))
+            self.add_row(*cells[: len(self.columns)], key=row.name)
         for name, text in self._facts.items():
-            self.add_row(_cell(name), _cell(text), _cell(""), key=f"fact {name}")
+            self.add_row(*(_cell(name), _cell(text), _cell(""))[: len(self.columns)], key=f"fact {name}")
         self.move_cursor(row=row_index)
 
 

@@ -154,3 +154,31 @@ async def test_a_service_that_does_no_jobs_says_so(sitting):
     async with sitting(Jobless()) as person:
         await person.presses("f8")
         await person.sees("What answers does no jobs. Update it.")
+
+
+@pytest.mark.parametrize("size", [(120, 40), (80, 24), (72, 24), (60, 20), (40, 20)])
+async def test_every_figure_of_a_job_is_told_however_narrow_the_terminal(sitting, size):
+    running = replace(PULL, fraction=0.4, bytes_per_s=2e6, remaining_s=30.0, n_done_bytes=40, n_bytes=100)
+    client = ScriptedClient(jobs=[running])
+    client.logs = {"job-1": "A_long_line_" * 12 + "and_its_end\n"}
+    async with sitting(client, size=size) as person:
+        await person.presses("f8")
+        await person.until(lambda: "and_its_end" in "".join(person.screen_text.split()), "the line has no end")
+        plain = " ".join(person.screen_text.split())
+        assert all(text in plain for text in ("████░░░░░░ 40 %", "2 MB/s", "30 s"))
+        assert not set("▏▎▍▌▋▊▉") & set(plain)  # no bar of what would have to be scrolled sideways
+
+
+@pytest.mark.parametrize("size", [(120, 40), (80, 24), (60, 20)])
+async def test_a_note_covers_nothing_of_what_is_read(sitting, size):
+    client = ScriptedClient(jobs=[PULL, TUNE])
+    client.logs = {"job-2": "".join(f"line {n}\n" for n in range(30))}
+    async with sitting(client, size=size) as person:
+        await person.presses("f8")
+        await person.sees("line 29")
+        read = [line for line in person.screen_text.splitlines() if "line" not in line and line.strip()]
+        person.app.screen.say("A note of some words. " * 4)
+        await person.sees("A note of some words.")
+        await person.until(lambda: "line 29" in person.screen_text, "the end of the log is covered")
+        shown = person.screen_text.splitlines()
+        assert [line for line in read if line not in shown] == []
