@@ -6,7 +6,7 @@ is drawn anew. Knows no colours and no widget.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tui.markdown_parser import markdown_parser
@@ -33,7 +33,8 @@ class MarkdownLines:
     def __init__(self, source: str = "") -> None:
         self._rest = source  # from the beginning of the last block on
         self._final: list[str] = []
-        self._known: dict[str, Any] = {}  # the addresses that were given, as the parser keeps them
+        self._final_references: dict[str, Any] = {}  # the addresses given in final blocks, as the parser keeps them
+        self._references: dict[str, Any] = {}  # those and the ones behind, of which the last may not be whole yet
         self._pen: Pen | None = None
         self._lines: list[list[Segment]] = []
         self._n_final_lines = 0
@@ -61,6 +62,7 @@ class MarkdownLines:
 
     def _begin_again(self) -> None:
         self._rest, self._final = self.source, []
+        self._final_references = {}
         self._n_final_lines = 0
         self._is_drawn = False
 
@@ -76,11 +78,17 @@ class MarkdownLines:
             self._keep_from(last)
 
     def _parsed(self) -> list[Token]:
-        n_known = len(self._known.get("references", ()))
-        tokens = markdown_parser().parse(self._rest, self._known)
-        if self._final and len(self._known.get("references", ())) > n_known:
+        before = _addresses(self._references)
+        tokens = self._parse()
+        if self._final and _addresses(self._references) != before:
             self._begin_again()
-            tokens = markdown_parser().parse(self._rest, self._known)
+            tokens = self._parse()
+        return tokens
+
+    def _parse(self) -> list[Token]:
+        known = {"references": dict(self._final_references)}  # for the first address of a name is the one that counts
+        tokens = markdown_parser().parse(self._rest, known)
+        self._references = known["references"]
         return tokens
 
     def _add(self, lines: list[list[Segment]]) -> None:
@@ -93,7 +101,14 @@ class MarkdownLines:
         rows = self._rest.split("\n")
         final = "".join(f"{row}\n" for row in rows[:first_row])
         self._final.append(final)
+        for name, reference in self._references.items():
+            if reference["map"][1] <= first_row:
+                self._final_references.setdefault(name, reference)
         self._rest = self._rest[len(final) :]
+
+
+def _addresses(references: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    return {name: (reference["href"], reference["title"]) for name, reference in references.items()}
 
 
 def _blocks(tokens: Iterable[Token]) -> Iterator[list[Token]]:

@@ -75,6 +75,13 @@ def test_a_document_that_grew_looks_like_one_that_was_there_at_once(pieces, data
     assert grown.source == source
 
 
+def test_an_address_that_is_being_written_is_no_address_yet():
+    grown, drawing = MarkdownLines("[name] first\n\n[name]: h"), pen()
+    assert "(h)" in text_of(grown.drawn(drawing))
+    grown.append("ttp://x.example\n\n[name] again")
+    assert text_of(grown.drawn(drawing)).count("(http://x.example)") == 2
+
+
 @given(st.lists(st.sampled_from(PIECES), max_size=30), st.integers(1, 60))
 def test_no_line_is_wider_than_it_may_be(pieces, width):
     lines = MarkdownLines("".join(pieces)).drawn(pen(width))
