@@ -120,6 +120,7 @@ def _recommended(item: dict[str, Any]) -> Recommended:
     return Recommended(
         role=item["role"],
         why=item["why"],
+        keeps_pace=item["keeps_pace"],
         title=model["title"],
         reference=model["ref"],
         licence=model["licence"],

@@ -77,10 +77,12 @@ class Shelf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommended:
-    """A model of the catalogue in the quant that suits the machine; `reference` is what a pull takes."""
+    """A model of the catalogue in the quant that suits the machine; `reference` is what a pull takes. One that
+    `keeps_pace` answers as fast as people want who ask that of a model."""
 
     role: str
     why: str
+    keeps_pace: bool
     title: str
     reference: str
     licence: str

@@ -80,6 +80,7 @@ def recommendation_json(found: Recommendation) -> dict[str, Any]:
     return {
         "role": found.role.value,
         "model": _suggestion(found.suggestion) if found.suggestion else None,
+        "keeps_pace": found.keeps_pace,
         "why": found.why,
         "passed_over": [_suggestion(suggestion) for suggestion in found.passed_over],
     }

@@ -42,12 +42,16 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """What to take for a role, None where nothing runs, and why; `passed_over` are better ones that would not do."""
+    """What to take for a role, None where nothing runs, and why; `passed_over` are better ones that would not do.
+
+    One that does not `keeps_pace` is slower than people want who ask that of a model: the best of the fastest.
+    """
 
     role: Role
     suggestion: Suggestion | None
     why: str
     passed_over: tuple[Suggestion, ...]
+    keeps_pace: bool = False
 
 
 def recommend(models: Sequence[CatalogueModel], role: Role, here: Circumstances) -> Recommendation:
@@ -59,7 +63,7 @@ def recommend(models: Sequence[CatalogueModel], role: Role, here: Circumstances)
     passed_over: list[Suggestion] = []
     for suggestion in (_suggestion(model, here, pace_tps) for model in models if role in model.roles):
         if suggestion.candidate.keeps_pace(pace_tps):
-            return Recommendation(role, suggestion, _why(pace_tps, passed_over), tuple(passed_over))
+            return Recommendation(role, suggestion, _why(pace_tps, passed_over), tuple(passed_over), keeps_pace=True)
         passed_over.append(suggestion)
     running = [suggestion for suggestion in passed_over if suggestion.candidate.fit.verdict is not Verdict.WONT_RUN]
     if not running:

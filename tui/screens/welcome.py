@@ -27,7 +27,7 @@ from tui.own_service import own_service
 if TYPE_CHECKING:
     from app.client import Checkup, Recommended
 
-__all__ = ["WelcomeScreen", "offer_line", "offered"]
+__all__ = ["WelcomeScreen", "first_choice", "offer_line", "offered"]
 
 _GUIDE_ID = "guide"
 _N_OFFERS = 3
@@ -102,7 +102,7 @@ class WelcomeScreen(ModalScreen[None]):
         options = [Option(Content(offer_line(offer)), id=offer.reference) for offer in offers]
         options = options or [Option(Content(without), id="none", disabled=True)]
         self.choices.set_options([*options, Option("None of them now: talk with the guide", id=_GUIDE_ID)])
-        self.choices.highlighted = 0 if offers else 1
+        self.choices.highlighted = first_choice(offers) if offers else 1
 
     async def _look(self) -> None:
         try:
@@ -117,6 +117,12 @@ def offered(found: tuple[Recommended, ...]) -> tuple[Recommended, ...]:
     by_role = {each.role: each for each in found}
     wanted = [by_role[role] for role in _ROLES if role in by_role]
     return tuple({each.reference: each for each in wanted}.values())[:_N_OFFERS]
+
+
+def first_choice(offers: tuple[Recommended, ...]) -> int:
+    """Return which of the offers Enter takes: the first that is fast enough here, else the fastest."""
+    quick = (index for index, offer in enumerate(offers) if offer.keeps_pace)
+    return next(quick, max(range(len(offers)), key=lambda index: offers[index].quant.fit.decode_tps or 0.0))
 
 
 def offer_line(offer: Recommended) -> str:

@@ -68,10 +68,11 @@ class Suggestion(Fit):
 
 
 class Recommendation(TypedDict):
-    """What to take for a role, null where nothing runs, and why."""
+    """What to take for a role, null where nothing runs, and why; whether it is as fast as people want who ask that."""
 
     role: Literal["chat", "code", "small", "moe", "embedding"]
     model: Suggestion | None
+    keeps_pace: bool
     why: str
     passed_over: list[Suggestion]
 

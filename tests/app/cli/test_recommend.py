@@ -26,7 +26,7 @@ def test_one_is_recommended_for_each_role_without_opening_a_socket(monkeypatch: 
     found = json.loads(done.stdout)["recommendations"]
     assert [each["role"] for each in found] == list(_ROLES) == [role.value for role in Role]
     for each in found:
-        assert list(each) == ["role", "model", "why", "passed_over"]
+        assert list(each) == ["role", "model", "keeps_pace", "why", "passed_over"]
         assert list(each["model"]) == [*KEYS, "verdict", "decode_tps", "uncertainty", "total_bytes"]
         assert each["model"]["decode_tps"] > 0
 

@@ -40,6 +40,7 @@ def test_what_is_passed_over_would_not_fit_or_is_too_slow() -> None:
         fit = suggestion.candidate.fit
         assert not fit.runs_well or (fit.decode_tps or 0) < 12
     assert "12 tok/s" in found.why
+    assert found.keeps_pace
 
 
 def test_where_all_are_slow_the_fastest_is_recommended_and_it_is_said() -> None:
@@ -50,3 +51,4 @@ def test_where_all_are_slow_the_fastest_is_recommended_and_it_is_said() -> None:
     slow = recommended(Role.CODE, "container of 4 GiB")
     assert slow.suggestion is not None
     assert "the best of the fastest" in slow.why
+    assert not slow.keeps_pace

@@ -49,6 +49,31 @@ async def test_a_newcomer_sees_the_machine_what_is_wrong_and_what_suits_it(arriv
         await person.sees("memory     20 GiB of 24 GiB free", "! Memory is swapped. Close other programs.")
 
 
+@pytest.mark.parametrize(
+    ("kept", "speeds_tps", "fetched"),
+    [
+        ((True, True), (14.0, 27.0), "Qwen3 4B Instruct"),
+        ((False, True), (1.7, 27.0), "Llama 3.2 1B Instruct"),
+        ((False, False), (1.7, 6.0), "Llama 3.2 1B Instruct"),
+        ((False, False), (6.0, 1.7), "Qwen3 4B Instruct"),
+    ],
+)
+async def test_enter_fetches_what_answers_fast_enough_here_if_anything_does(arrival, kept, speeds_tps, fetched):
+    client = client_with_models()
+    client.library.recommended = tuple(
+        replace(
+            offer,
+            keeps_pace=keeps_pace,
+            quant=replace(offer.quant, fit=replace(offer.quant.fit, decode_tps=decode_tps)),
+        )
+        for offer, keeps_pace, decode_tps in zip(client.library.recommended, kept, speeds_tps, strict=True)
+    )
+    async with arrival(client) as person:
+        await person.sees("Qwen3 4B Instruct ·")
+        await person.presses("enter")
+        await person.sees(f"Fetching {fetched}")
+
+
 async def test_enter_fetches_the_first_while_the_guide_is_there_to_talk_to(arrival, settings):
     client = client_with_models()
     async with arrival(client) as person:
