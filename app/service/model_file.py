@@ -20,7 +20,7 @@ __all__ = ["ModelFile", "read_model_file"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFile:
-    """A model that has passed the gate. `chat_template` is empty when it has none; `created_s` is its file's time.
+    """A model that has passed the gate. `chat_template` is empty when it has none.
 
     `recipe` is what it was made with, if it was made of another one; its template is the `chat_template` then.
 
@@ -33,7 +33,6 @@ class ModelFile:
     eos_token: str
     n_ctx_train: int
     n_bytes: int
-    created_s: int
     infill: InfillTokens | None = None
     recipe: Recipe = NO_RECIPE
     identity: FileIdentity = ()
@@ -56,7 +55,6 @@ def read_model_file(path: Path) -> ModelFile:
         eos_token=_token(header, "tokenizer.ggml.eos_token_id"),
         n_ctx_train=header.integer(f"{header.architecture}.context_length") or 0,
         n_bytes=header.file_bytes,
-        created_s=int(path.stat().st_mtime),
         infill=infill_tokens_of(header),
         recipe=recipe,
         identity=identity_of(path),

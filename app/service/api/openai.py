@@ -5,7 +5,8 @@ Owns these routes; bodies and answers have modules of their own. Knows nothing o
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from fastapi import APIRouter, Request, Response
@@ -48,7 +49,9 @@ _DONE = b"data: [DONE]\n\n"
 async def list_models(request: Request) -> Response:
     """Every model that a request may name."""
     models = models_of(request)
-    data = [_model_entry(ref, models.serving(ref)) for ref in await models.shelf.here()]
+    refs = await models.shelf.here()
+    times_s = await asyncio.to_thread(_created_s, refs)
+    data = [_model_entry(ref, time_s, models.serving(ref)) for ref, time_s in zip(refs, times_s, strict=True)]
     return JsonBytes({"object": "list", "data": data})
 
 
@@ -57,7 +60,8 @@ async def retrieve_model(request: Request, model_id: str) -> Response:
     """One model, by any of its names."""
     models = models_of(request)
     ref = await models.find(model_id)
-    return JsonBytes(_model_entry(ref, models.serving(ref)))
+    (time_s,) = await asyncio.to_thread(_created_s, [ref])
+    return JsonBytes(_model_entry(ref, time_s, models.serving(ref)))
 
 
 @router.post("/chat/completions", openapi_extra=takes(ChatBody) | GIVES_CHAT)
@@ -135,10 +139,20 @@ async def _whole(
     return JsonBytes({**shape.whole(await generation.answers(model)), **model.advice})
 
 
-def _model_entry(ref: ModelRef, model: ServedModel | None) -> Model:
-    entry: Model = {"id": ref.id, "object": "model", "created": 0, "owned_by": "localllm"}
+def _created_s(refs: Sequence[ModelRef]) -> list[int]:
+    """Return when each model's file was written; 0 for one that is gone."""
+    times_s = []
+    for ref in refs:
+        try:
+            times_s.append(int(ref.path.stat().st_mtime))
+        except OSError:
+            times_s.append(0)
+    return times_s
+
+
+def _model_entry(ref: ModelRef, created_s: int, model: ServedModel | None) -> Model:
+    entry: Model = {"id": ref.id, "object": "model", "created": created_s, "owned_by": "localllm"}
     if model is not None:
-        entry["created"] = model.file.created_s
         entry["meta"] = _meta(model)
     return entry
 

@@ -45,7 +45,7 @@ class HereAndNow:
 
 
 async def prompt(template: str, messages: list[dict[str, Any]], offer: Offer = NO_TOOLS) -> Prompt:
-    file = ModelFile(chat_template=template, bos_token="", eos_token="", n_ctx_train=1, n_bytes=1, created_s=1)
+    file = ModelFile(chat_template=template, bos_token="", eos_token="", n_ctx_train=1, n_bytes=1)
     return await make_prompt(HereAndNow(), file, messages, offer)
 
 

@@ -288,6 +288,7 @@ def test_an_empty_model_is_the_default(service: RunningService) -> None:
 def test_models_are_listed_and_found_one_by_one(service: RunningService) -> None:
     listed = service.http.get("/v1/models").json()["data"]
     assert "tiny" in {entry["id"] for entry in listed}
+    assert all(entry["created"] > 1.7e9 for entry in listed), "loaded or not, it is told when its file was written"
     entry = service.http.get("/v1/models/tiny").json()
     assert entry["meta"]["n_ctx"] == 4096
     assert service.http.get("/v1/models/a/b").status_code == 404
