@@ -12,6 +12,7 @@ import click
 
 from app.cli.completions import complete_model
 from app.cli.progress import with_progress
+from app.cli.quiet import warn_if_busy
 from app.engine.tuning import DEFAULT_KV_TYPE, Measured, TuneRequest, choose, measured_of
 from app.terminal import printable
 from quantizer.errors import UsageError
@@ -45,6 +46,7 @@ def tune(model: str | None, show: bool, threads: int, wants_json: bool) -> None:
         raise UsageError("There is no MODEL.", "Name one, or give --show.")
     path = resolve(model, settings).path
     read_model_file(path)  # the gate
+    warn_if_busy()
     _print(path.name, _measure(path, threads), wants_json=wants_json)
 
 
