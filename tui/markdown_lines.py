@@ -1,7 +1,7 @@
 """A Markdown document that may grow, as lines of a terminal.
 
-Owns which blocks are final, and that none of those is drawn twice: of a text that is being written only the last block
-is drawn anew. Knows no colours and no widget.
+Owns which blocks are final, and that no block is drawn twice that stayed as it was: of a text that is being written
+only the last block is drawn anew. Knows no colours and no widget.
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ class Pen(Protocol):
 
 
 class MarkdownLines:
-    """The lines of `source`. A block is final once another has begun behind it. Where an address is given further down
-    (`[name]: address`), all is drawn anew."""
+    """The lines of `source`. A block is final once another has begun behind it in rows that are whole: a lone `*` is a
+    list, and with more behind it goes on with what was before. Where an address is given further down, as in
+    `[name]: address`, all is drawn anew."""
 
     def __init__(self, source: str = "") -> None:
-        self._rest = source  # from the beginning of the last block on
+        self._rest = source  # from the beginning of the first block on that is not final
         self._final: list[str] = []
         self._final_references: dict[str, Any] = {}  # the addresses given in final blocks, as the parser keeps them
         self._references: dict[str, Any] = {}  # those and the ones behind, of which the last may not be whole yet
         self._pen: Pen | None = None
         self._lines: list[list[Segment]] = []
         self._n_final_lines = 0
+        self._drawn_blocks: dict[str, list[list[Segment]]] = {}  # by their source: those that are not final
         self._is_drawn = False
 
     @property
@@ -64,23 +66,27 @@ class MarkdownLines:
         self._rest, self._final = self.source, []
         self._final_references = {}
         self._n_final_lines = 0
+        self._drawn_blocks = {}
         self._is_drawn = False
 
     def _draw_rest(self, pen: Pen) -> None:
-        tokens = self._parsed()
+        blocks = [*_blocks(self._parsed())]
+        rows = self._rest.split("\n")
+        n_open = 1 if rows[-1] == "" else 2  # what a row is that goes on may yet change, and whose it is
+        sources = ["\n".join(rows[slice(*block[0].map)] if block[0].map else ()) for block in blocks]
+        drawn = [self._drawn_blocks.get(text) or pen.lines(block) for text, block in zip(sources, blocks, strict=True)]
+        self._drawn_blocks = dict(zip(sources[-n_open:], drawn[-n_open:], strict=True))
         del self._lines[self._n_final_lines :]
-        *others, last = [*_blocks(tokens)] or [[]]
-        for block in others:
-            self._add(pen.lines(block))
+        self._add(drawn[:-n_open])
         self._n_final_lines = len(self._lines)
-        if last:
-            self._add(pen.lines(last))
-            self._keep_from(last)
+        self._add(drawn[-n_open:])
+        if blocks:
+            self._keep_from(blocks[-n_open:][0])
 
     def _parsed(self) -> list[Token]:
         before = _addresses(self._references)
         tokens = self._parse()
-        if self._final and _addresses(self._references) != before:
+        if _addresses(self._references) != before:
             self._begin_again()
             tokens = self._parse()
         return tokens
@@ -91,10 +97,11 @@ class MarkdownLines:
         self._references = known["references"]
         return tokens
 
-    def _add(self, lines: list[list[Segment]]) -> None:
-        if lines and self._lines:
-            self._lines.append([])
-        self._lines += lines
+    def _add(self, blocks: Iterable[list[list[Segment]]]) -> None:
+        for lines in blocks:
+            if lines and self._lines:
+                self._lines.append([])
+            self._lines += lines
 
     def _keep_from(self, block: Sequence[Token]) -> None:
         first_row = block[0].map[0] if block[0].map else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -125,18 +126,21 @@ async def test_a_question_of_another_day_is_recalled(sitting, tmp_path):
 async def test_a_draft_that_comes_late_makes_way_for_what_is_typed_and_can_be_recalled(sitting, tmp_path, monkeypatch):
     with ChatStore(tmp_path) as store:
         store.drafts.keep(None, Draft("from yesterday", (Attachment("notes.md", "Buy milk."),)))
-    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
-        read = keeper.draft
+    async with KeptChat(tmp_path) as keeper:
+        read, has_typed = keeper.draft, asyncio.Event()
 
-        async def typed_meanwhile() -> Draft:
-            person.app.screen.prompt.put("new")
+        async def read_late() -> Draft:
+            await has_typed.wait()
             return await read()
 
-        monkeypatch.setattr(keeper, "draft", typed_meanwhile)
-        await person.sees("new", "[notes.md")
-        await person.until(lambda: _draft(tmp_path) == "new", "kept")
-        await person.presses(*["backspace"] * 3, "up")
-        assert _prompt(person) == "from yesterday"
+        monkeypatch.setattr(keeper, "draft", read_late)
+        async with sitting(ScriptedClient(), keeper=keeper) as person:
+            person.app.screen.prompt.put("new")
+            has_typed.set()
+            await person.sees("new", "[notes.md")
+            await person.until(lambda: _draft(tmp_path) == "new", "kept")
+            await person.presses(*["backspace"] * 3, "up")
+            assert _prompt(person) == "from yesterday"
 
 
 async def test_person_hears_that_drafts_cannot_be_read(sitting, tmp_path, monkeypatch):

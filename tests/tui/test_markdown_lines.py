@@ -82,6 +82,16 @@ def test_an_address_that_is_being_written_is_no_address_yet():
     assert text_of(grown.drawn(drawing)).count("(http://x.example)") == 2
 
 
+@pytest.mark.parametrize(
+    ("begun", "more"), [("  - inner\n*", "so* said"), ("text\n| a |\n|---|", "x"), ("- a\n1.", "5 GB"), ("a\n<b>", "x")]
+)
+def test_a_row_that_goes_on_may_turn_out_to_be_another_ones(begun, more):
+    grown, drawing = MarkdownLines(begun), pen()
+    grown.drawn(drawing)
+    grown.append(more)
+    assert [*map(list, grown.drawn(drawing))] == [*map(list, MarkdownLines(begun + more).drawn(drawing))]
+
+
 @given(st.lists(st.sampled_from(PIECES), max_size=30), st.integers(1, 60))
 def test_no_line_is_wider_than_it_may_be(pieces, width):
     lines = MarkdownLines("".join(pieces)).drawn(pen(width))
@@ -107,6 +117,14 @@ def test_a_final_block_is_drawn_once():
         *("heading_open", "heading_open", "paragraph_open", "paragraph_open"),
         *("paragraph_open", "bullet_list_open", "bullet_list_open"),
     ]
+
+
+def test_what_stands_above_a_growing_row_is_drawn_once():
+    document, counting = MarkdownLines("```python\nx = 1\n```\n\n"), CountingPen()
+    for word in ("one ", "two ", "three"):
+        document.append(word)
+        document.drawn(counting)
+    assert counting.drawn == ["fence", *["paragraph_open"] * 3]
 
 
 def test_a_document_is_drawn_anew_for_another_width():
