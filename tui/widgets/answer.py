@@ -34,10 +34,9 @@ class Answer(Vertical):
             yield Thoughts(self._entry)
         if text := printable(self._entry.message.content):
             yield MarkdownText(text)
-        yield Static(markup=False, classes="mark")
-
-    def on_mount(self) -> None:
-        self._show_mark()
+        mark = Static(self._mark_words(), markup=False, classes="mark")
+        mark.display = bool(self._mark_words())
+        yield mark
 
     async def write(self, entry: Entry, text: str) -> None:
         """Append `text`, with which the message is as in `entry`."""
@@ -64,8 +63,11 @@ class Answer(Vertical):
         self.query_one(Thoughts).show(self._entry)
 
     def _show_mark(self) -> None:
-        mark = self.query_one(".mark", Static)
-        waiting = "" if self._entry.message.content or self._entry.message.reasoning else _WAITING
-        text = waiting if self._entry.is_running else _MARKS[self._entry.ending]
-        mark.update(text)
-        mark.display = bool(text)
+        mark, words = self.query_one(".mark", Static), self._mark_words()
+        mark.update(words)
+        mark.display = bool(words)
+
+    def _mark_words(self) -> str:
+        if not self._entry.is_running:
+            return _MARKS[self._entry.ending]
+        return "" if self._entry.message.content or self._entry.message.reasoning else _WAITING

@@ -35,11 +35,10 @@ class Thoughts(Vertical):
         self._is_open = False
 
     def compose(self) -> ComposeResult:
-        yield ThoughtLine(markup=False)
-        yield Static(markup=False, classes="text")
-
-    def on_mount(self) -> None:
-        self._show_all()
+        yield ThoughtLine(self._line(), markup=False)
+        text = Static(markup=False, classes="text")
+        text.display = False
+        yield text
 
     def show(self, entry: Entry) -> None:
         """Show how far the thoughts of `entry` have come."""
@@ -62,8 +61,11 @@ class Thoughts(Vertical):
         self.query_one(".text").display = self._is_open
 
     def _show_line(self) -> None:
+        self.query_one(ThoughtLine).update(self._line(), layout=False)
+
+    def _line(self) -> str:
         words = thought_words(self._entry.message, is_running=self._entry.is_running)
-        self.query_one(ThoughtLine).update(f"{_SIGNS[self._is_open]} {words}", layout=False)
+        return f"{_SIGNS[self._is_open]} {words}"
 
     def _show_text(self) -> None:
         text = printable(self._entry.message.reasoning) if self._is_open else ""

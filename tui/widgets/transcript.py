@@ -42,11 +42,12 @@ class Transcript(SteadyScroll):
         self._one_at_a_time = asyncio.Lock()
 
     def compose(self) -> ComposeResult:
-        yield Notice("", id="earlier")
+        earlier = Notice("", id="earlier")
+        earlier.display = False
+        yield earlier
         yield Greeting()
 
     def on_mount(self) -> None:
-        self.query_one("#earlier").display = False
         self.follow()
 
     # What is shown
