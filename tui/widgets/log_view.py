@@ -17,9 +17,12 @@ class LogView(Log):
     """Shows a text that mostly grows: what is new is appended, any other text replaces what was shown."""
 
     def __init__(self) -> None:
-        super().__init__(highlight=False, auto_scroll=True)
+        super().__init__(highlight=False, auto_scroll=False)  # the anchor does it, when all is laid out
         self._text = ""
         self._wrap_cells = 0  # the width to which the lines are wrapped
+
+    def on_mount(self) -> None:
+        self.anchor()
 
     def show(self, text: str) -> None:
         """Show all of `text`; it need not be fit for a terminal."""
@@ -27,6 +30,7 @@ class LogView(Log):
             added = text[len(self._text) :]
         else:
             self.clear()
+            self.anchor()
             added = text
         self._text = text
         self._append(added)
@@ -37,7 +41,7 @@ class LogView(Log):
             self._wrap_cells = self.scrollable_content_region.width
             self.clear()
             self._append(self._text)
-            self.call_after_refresh(self.scroll_end, animate=False)
+            self.anchor()
 
     def _append(self, text: str) -> None:
         if text and self._wrap_cells:  # before it is laid out there is nothing to wrap to
