@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +15,10 @@ import gguf
 import httpx
 import pytest
 
-ROOMS = [str(Path(__file__).parents[1] / room) for room in ("quantizer", "offload")]
-sys.path[:0] = [*ROOMS, str(Path(__file__).parent)]
-
-from gguf_files import tiny_llama  # noqa: E402
-from running import RunningService  # noqa: E402
-
-from app.cli.main import main  # noqa: E402
-from app.processes import python_module  # noqa: E402
+from app.cli.main import main
+from app.processes import python_module
+from tests.app.running import RunningService
+from tests.quantizer.gguf_files import tiny_llama
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}"

@@ -6,7 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from small_models import small_model
+from tests.app.small_models import small_model
 
 __all__ = ["hugging_face_model", "ollama_model"]
 

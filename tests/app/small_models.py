@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from gguf_files import raw_gguf, raw_string
+from tests.quantizer.gguf_files import raw_gguf, raw_string
 
 __all__ = ["small_model", "small_shards"]
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
-from running import RunningService
 
 from app import launcher
 from app.client import Completed, Message, ModelStatus, RemoteEngine, ServiceClient, TextDelta
 from app.launcher import connect, load_model, open_service
 from app.settings import Settings, load_settings
 from quantizer.errors import ModelFileError, UnfitError, UsageError
+from tests.app.running import RunningService
 
 
 @pytest.fixture

@@ -23,9 +23,10 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from report import show
 from rich.table import Table
-from served import Served, serve, wait_ready
+
+from tests.bench.report import show
+from tests.bench.served import Served, serve, wait_ready
 
 __all__ = ["CASES", "Case"]
 

@@ -17,13 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from search_chats import fill
 from textual.pilot import Pilot
-from tui_work import LIMIT_MS, Clock, text_of
 
 from app.chat.store import ChatStore
 from app.client_fake import ScriptedClient
 from app.settings import Settings
+from tests.bench.search_chats import fill
+from tests.bench.tui_work import LIMIT_MS, Clock, text_of
 from tui.app import LocalllmApp
 from tui.connection import Connection
 

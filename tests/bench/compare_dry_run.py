@@ -15,11 +15,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "offload"))
-
-from engine_log import EngineLog
-from model_outlines import OUTLINES, Outline, header_of, write_outline
-
 from app.engine.dry_run import compute_by_device, dry_run_request
 from app.engine.llama.native import lib
 from offload.kv_cache import KvTypes
@@ -27,6 +22,8 @@ from offload.model import PlannedModel
 from offload.places import can_cut, n_places
 from offload.profile import Setting
 from quantizer.layer_caches import layer_caches_of
+from tests.bench.engine_log import EngineLog
+from tests.offload.model_outlines import OUTLINES, Outline, header_of, write_outline
 
 CONTEXTS = (512, 4096, 8192, 32_768)
 KV_TYPES = ("f16", "q8_0", "q4_0")

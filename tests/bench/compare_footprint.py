@@ -16,14 +16,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "offload"))
-
-from engine_log import EngineLog
-from footprint_figures import Figures, Run, predicted
-from model_outlines import OUTLINES, header_of, write_outline
-
 from app.engine.llama.native import lib
 from offload.kv_cache import parse_kv_types
+from tests.bench.engine_log import EngineLog
+from tests.offload.footprint_figures import Figures, Run, predicted
+from tests.offload.model_outlines import OUTLINES, header_of, write_outline
 
 N_SEQUENCES, N_UBATCH = 8, 512
 CONTEXTS = (512, 4096, 8192, 32_768)

@@ -20,17 +20,17 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
-from alone import Alone
 from numpy.typing import NDArray
-from playing import Player, Said
-from random_workload import random_workload
-from report import show
 from rich.table import Table
 
 from app.engine.llama import LlamaModel
 from app.engine.tuning import Setting
 from offload.load_parameters import ON_HOST
 from quantizer.gate import admit
+from tests.bench.alone import Alone
+from tests.bench.playing import Player, Said
+from tests.bench.random_workload import random_workload
+from tests.bench.report import show
 
 __all__ = ["Scores", "examine"]
 

@@ -14,12 +14,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tokenizer_zoo import ZOO, Resident
-from tricky_texts import tricky_texts
-
 from quantizer.config import Config
 from quantizer.layout import encode_entry, encode_header
 from quantizer.tokenizers import Vocabulary, read_vocabulary, vocabulary_entries
+from tests.bench.tokenizer_zoo import ZOO, Resident
+from tests.bench.tricky_texts import tricky_texts
 
 _ORACLE = Path(__file__).parents[1] / "quantizer" / "token_oracle.py"
 _N_ROWS = 2_432  # of an imaginary embedding: more than any of the tokenizers has

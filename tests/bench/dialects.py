@@ -21,17 +21,17 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from alone import Alone, Verdict, compare_text
-from report import show
 from rich.table import Table
-from served import Served, footprint, n_answered_in_all_cells, serve
-from soak import Job
 
 from app.bench.prose import Prose
 from app.engine.llama import LlamaModel
 from app.engine.tuning import Setting
 from offload.load_parameters import ON_HOST
 from quantizer.gate import admit
+from tests.bench.alone import Alone, Verdict, compare_text
+from tests.bench.report import show
+from tests.bench.served import Served, footprint, n_answered_in_all_cells, serve
+from tests.bench.soak import Job
 
 __all__ = ["DIALECTS", "Dialect"]
 

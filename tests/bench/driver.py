@@ -13,17 +13,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from intrusion import intrusion
-from memory import Memory, memory_of
-from report import show
-from restart import restart_workloads
-
 from app.bench.client import Client
 from app.bench.measurement import Figure, Measurement, Results
 from app.bench.prose import calibrated_prose
 from app.bench.report import line, table
 from app.bench.workloads import WORKLOADS, Bench, Workload, do
 from quantizer.errors import UserError
+from tests.bench.intrusion import intrusion
+from tests.bench.memory import Memory, memory_of
+from tests.bench.report import show
+from tests.bench.restart import restart_workloads
 
 __all__ = ["measure"]
 

@@ -14,10 +14,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from alone import Alone, AloneAnswer, Verdict, compare
-from playing import Player, Said
-from random_workload import random_workload
-from report import show
 from rich.table import Table
 
 from app.engine.frames import Finished
@@ -26,6 +22,10 @@ from app.engine.request import FinishReason
 from app.engine.tuning import Setting
 from offload.load_parameters import ON_HOST
 from quantizer.gate import admit
+from tests.bench.alone import Alone, AloneAnswer, Verdict, compare
+from tests.bench.playing import Player, Said
+from tests.bench.random_workload import random_workload
+from tests.bench.report import show
 
 __all__ = ["Findings", "examine"]
 

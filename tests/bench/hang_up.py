@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from report import show
 from rich.table import Table
-from served import Footprint, Served, footprint, n_answered_in_all_cells, serve
 
 from app.bench.prose import Prose
+from tests.bench.report import show
+from tests.bench.served import Footprint, Served, footprint, n_answered_in_all_cells, serve
 
 __all__ = ["examine", "hang_up_in_waves"]
 

@@ -20,9 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from report import show
 from rich.table import Table
-from served import Served, serve
 
 from app.bench.prose import Prose
 from app.engine.core import Engine, Event
@@ -33,6 +31,8 @@ from app.engine.tuning import Setting
 from offload.cpu import default_threads
 from offload.load_parameters import ON_HOST
 from quantizer.gate import admit
+from tests.bench.report import show
+from tests.bench.served import Served, serve
 
 __all__ = ["Stream"]
 

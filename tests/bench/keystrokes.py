@@ -16,9 +16,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from report import show
 from rich.table import Table
-from served import Served, serve
+
+from tests.bench.report import show
+from tests.bench.served import Served, serve
 
 MAX_WAIT_MS = 150.0
 N_LINES_BEFORE, N_LINES_BEHIND, N_SNIPPET_CHARACTERS = 40, 30, 600

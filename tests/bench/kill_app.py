@@ -21,9 +21,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tui"))
-
-from killed_app import KilledApp, Trial
+from tests.tui.killed_app import KilledApp, Trial
 
 _VICTIMS = ("worker", "service", "app")
 

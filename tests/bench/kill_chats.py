@@ -14,9 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "app" / "chat"))
-
-from killed_writer import kill_a_writer
+from tests.app.chat.killed_writer import kill_a_writer
 
 
 def main() -> None:

@@ -26,16 +26,12 @@ from pathlib import Path
 
 import psutil
 
-ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "app" / "library"), str(ROOT / "quantizer")]
-
-from checkpoints import TinyLlama  # noqa: E402
-from gguf_files import tiny_llama  # noqa: E402
-from hub_repos import HubRepo  # noqa: E402
-from hub_server import HubServer  # noqa: E402
-
-from app.client import Job, ServiceClient  # noqa: E402
-from app.processes import python_module  # noqa: E402
+from app.client import Job, ServiceClient
+from app.processes import python_module
+from tests.app.library.hub_repos import HubRepo
+from tests.app.library.hub_server import HubServer
+from tests.quantizer.checkpoints import TinyLlama
+from tests.quantizer.gguf_files import tiny_llama
 
 MIB = 1 << 20
 N_BYTES = 64 * MIB

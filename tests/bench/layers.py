@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from vocabulary import N_QUIET_TOKENS
-from weights import RandomTensor, constant, matrix
+from tests.bench.vocabulary import N_QUIET_TOKENS
+from tests.bench.weights import RandomTensor, constant, matrix
 
 __all__ = [
     "Shape",

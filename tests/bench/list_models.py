@@ -15,9 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench_header import write_model
-
 from app.processes import python_module
+from tests.bench.bench_header import write_model
 
 _N_RUNS = 5
 _N_STRANGERS = 10

@@ -13,10 +13,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from layers import Shape, metadata, tensors
-from shapes import SHAPES
-from vocabulary import CHATML_TEMPLATE, Vocabulary, make_vocabulary
-
 from app.bench.lexicon import WORDS
 from quantizer.events import Event, Progress
 from quantizer.file_types import FILE_TYPES, FileType, file_type_named
@@ -25,6 +21,9 @@ from quantizer.mix_place import ModelShape
 from quantizer.plan import QuantizePlan, plan_model
 from quantizer.quantize import execute
 from quantizer.sources import SourceModel
+from tests.bench.layers import Shape, metadata, tensors
+from tests.bench.shapes import SHAPES
+from tests.bench.vocabulary import CHATML_TEMPLATE, Vocabulary, make_vocabulary
 
 __all__ = ["plan_random_model"]
 

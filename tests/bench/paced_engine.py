@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from long_chat import ANSWER
+from tests.bench.long_chat import ANSWER
 
 __all__ = ["PacedEngine"]
 

@@ -17,13 +17,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "offload"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "app"))
-
-import model_outlines
-from model_outlines import OUTLINES, header_of, write_outline
-from pseudo_gpu import free_ports, pseudo_gpus
-
 from app.engine.dry_run import dry_run_request
 from app.engine.llama.devices import ggml_gpus, held_by_device
 from app.engine.llama.dry_run import context_params, dry_compute_bytes
@@ -40,6 +33,9 @@ from offload.model import PlannedModel
 from offload.plan import PlanQuestion
 from offload.profile import Setting
 from offload.speed import expected_rates
+from tests.app.pseudo_gpu import free_ports, pseudo_gpus
+from tests.offload import model_outlines
+from tests.offload.model_outlines import OUTLINES, header_of, write_outline
 
 MIB = 1 << 20
 TOLERANCE = 0.03

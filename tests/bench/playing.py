@@ -10,9 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from alone import GREEDY
-from random_workload import Arrival, Workload
-
 from app.engine.backend import Chunk, DecodeStatus, Sampler
 from app.engine.core import Engine, Event
 from app.engine.frames import EngineConfig, Failed, Finished, Output
@@ -21,6 +18,8 @@ from app.engine.request import Request, SamplingParams, TokenLogprob
 from app.engine.step_cost import StepCost
 from app.engine.store import SequenceStore
 from app.engine.tuning import Setting
+from tests.bench.alone import GREEDY
+from tests.bench.random_workload import Arrival, Workload
 
 __all__ = ["FreeDrafts", "Player", "Said"]
 

@@ -18,28 +18,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(_TESTS / "quantizer"), str(_TESTS / "app" / "library")]
-
-from fetching import IMPATIENT  # noqa: E402
-from gguf_files import tiny_llama  # noqa: E402
-from hub_faults import FAULTS  # noqa: E402
-from hub_repos import HubRepo  # noqa: E402
-from hub_server import CERTIFICATE, HubServer  # noqa: E402
-
-from app.library.download.connection import Connection  # noqa: E402
-from app.library.download.downloader import DownloadOptions  # noqa: E402
-from app.library.download.events import Discarded, Event, Fetching  # noqa: E402
-from app.library.hub_access import HubAccess  # noqa: E402
-from app.library.index import Index  # noqa: E402
-from app.library.order import Order, order_model  # noqa: E402
-from app.library.pull import Puller  # noqa: E402
-from app.library.reference import RepoReference  # noqa: E402
-from app.library.repository import Repository  # noqa: E402
-from app.library.resolve import available  # noqa: E402
-from app.library.selection import Choice  # noqa: E402
-from app.settings import Settings  # noqa: E402
-from quantizer.errors import UserError  # noqa: E402
+from app.library.download.connection import Connection
+from app.library.download.downloader import DownloadOptions
+from app.library.download.events import Discarded, Event, Fetching
+from app.library.hub_access import HubAccess
+from app.library.index import Index
+from app.library.order import Order, order_model
+from app.library.pull import Puller
+from app.library.reference import RepoReference
+from app.library.repository import Repository
+from app.library.resolve import available
+from app.library.selection import Choice
+from app.settings import Settings
+from quantizer.errors import UserError
+from tests.app.library.fetching import IMPATIENT
+from tests.app.library.hub_faults import FAULTS
+from tests.app.library.hub_repos import HubRepo
+from tests.app.library.hub_server import CERTIFICATE, HubServer
+from tests.quantizer.gguf_files import tiny_llama
 
 _NAME, _TOKEN, _BLOCK = "m-Q4_0.gguf", "hf_secret", 4096
 _REFETCHED_BYTES = 1 << 20

@@ -19,13 +19,10 @@ from pathlib import Path
 
 import psutil
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "quantizer"))
-
-from damaged_models import Originals, damages
-
 from quantizer.errors import UserError
 from quantizer.job import JobRequest
 from quantizer.runner import run_job
+from tests.quantizer.damaged_models import Originals, damages
 
 MAX_S = 2.0
 N_FAMILIES = 9

@@ -10,25 +10,19 @@ count), without ways out (as after a key) and with them.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from statistics import median
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests/offload"), str(ROOT / "tests/quantizer")]
-
-from machines import MACHINES  # noqa: E402
-from model_outlines import OUTLINES, header_of  # noqa: E402
-
-from offload.kv_cache import KvTypes  # noqa: E402
-from offload.machine import Machine  # noqa: E402
-from offload.model import PlannedModel  # noqa: E402
-from offload.plan import PlanQuestion, plan  # noqa: E402
-from offload.plan_json import plan_json  # noqa: E402
-from offload.speed import expected_rates  # noqa: E402
-from quantizer.file_types import file_type_named  # noqa: E402
+from offload.kv_cache import KvTypes
+from offload.machine import Machine
+from offload.model import PlannedModel
+from offload.plan import PlanQuestion, plan
+from offload.plan_json import plan_json
+from offload.speed import expected_rates
+from quantizer.file_types import file_type_named
+from tests.offload.machines import MACHINES
+from tests.offload.model_outlines import OUTLINES, header_of
 
 NAMES = ("RTX 3060 12 GB, 32 GB RAM", "2 × RTX 3090, 64 GB RAM", "processor only, 32 GB")
 

@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from playing import FreeDrafts
-from report import show
 from rich.table import Table
 
 from app.bench.prose import Prose
@@ -30,6 +28,8 @@ from app.engine.step_cost import StepCost
 from app.engine.tuning import Setting
 from offload.load_parameters import ON_HOST
 from quantizer.gate import admit
+from tests.bench.playing import FreeDrafts
+from tests.bench.report import show
 
 __all__ = ["Judge", "chi_squared"]
 

@@ -22,14 +22,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from report import show
 from rich.table import Table
-from served import Served, serve
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "app" / "library"))
-
-from hub_repos import HubRepo
-from hub_server import HubServer
+from tests.app.library.hub_repos import HubRepo
+from tests.app.library.hub_server import HubServer
+from tests.bench.report import show
+from tests.bench.served import Served, serve
 
 __all__ = ["Tried"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from layers import (
+from tests.bench.layers import (
     Shape,
     Value,
     gemma3_layer,

@@ -19,11 +19,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
-from report import show
 from rich.table import Table
-from served import Served, footprint, serve
 
 from app.bench.prose import Prose
+from tests.bench.report import show
+from tests.bench.served import Served, footprint, serve
 
 __all__ = ["SLOW"]
 

@@ -19,10 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from alone import Alone, AloneAnswer, Verdict, compare_text
-from report import show
 from rich.table import Table
-from served import Served, n_answered_in_all_cells, serve
 
 from app.bench.client import Client
 from app.bench.prose import Prose
@@ -30,6 +27,9 @@ from app.engine.llama import LlamaModel
 from app.engine.tuning import Setting
 from offload.load_parameters import ON_HOST
 from quantizer.gate import admit
+from tests.bench.alone import Alone, AloneAnswer, Verdict, compare_text
+from tests.bench.report import show
+from tests.bench.served import Served, n_answered_in_all_cells, serve
 
 __all__ = ["Job", "Watch", "known_jobs"]
 

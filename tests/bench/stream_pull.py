@@ -19,14 +19,10 @@ import threading
 import time
 from pathlib import Path
 
-_TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(_TESTS / "quantizer"), str(_TESTS / "app" / "library")]
-
-from checkpoints import TinyLlama  # noqa: E402
-from hub_repos import HubRepo  # noqa: E402
-from hub_server import HubServer  # noqa: E402
-
-from app.processes import python_module  # noqa: E402
+from app.processes import python_module
+from tests.app.library.hub_repos import HubRepo
+from tests.app.library.hub_server import HubServer
+from tests.quantizer.checkpoints import TinyLlama
 
 _POLL_S = 0.02
 

@@ -21,11 +21,9 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import psutil
-from memory import memory_of
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "quantizer"))
-
-from checkpoints import TinyLlama
+from tests.bench.memory import memory_of
+from tests.quantizer.checkpoints import TinyLlama
 
 _SHAPE = TinyLlama(n_layers=22, n_embd=2048, n_ff=5632, n_heads=32, n_kv_heads=4, n_vocab=32_000)  # TinyLlama 1.1B's
 _POLL_S = 0.05

@@ -12,17 +12,13 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "quantizer"))
-
-from checkpoints import write_checkpoint
-from peft_adapters import ALPHA, RANK, pair, write_peft
-
 from quantizer.checkpoint import read_checkpoint
+from tests.quantizer.checkpoints import write_checkpoint
+from tests.quantizer.peft_adapters import ALPHA, RANK, pair, write_peft
 
 # what DeepSeek's attention makes of its input is computed without adapters in llama.cpp
 _CHANGED = re.compile(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,9 @@ from typing import Any
 import torch
 import transformers
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "quantizer"))
-
-from checkpoints import tokenizer, tokenizer_config
-from tokenizer_files import roberta, word_pieces, xlm_roberta
-from tokenizer_files import write as write_tokenizer
+from tests.quantizer.checkpoints import tokenizer, tokenizer_config
+from tests.quantizer.tokenizer_files import roberta, word_pieces, xlm_roberta
+from tests.quantizer.tokenizer_files import write as write_tokenizer
 
 N_VOCAB = 272
 _PLAIN: dict[str, Any] = {

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from tricky_texts import tricky_texts
 
 from quantizer.tokenizers.piece_model import read_piece_model
 from quantizer.tokenizers.pretokenizers import DEEPSEEK_V2_CUTS
+from tests.bench.tricky_texts import tricky_texts
 
 __all__ = ["ZOO", "Encode", "Resident"]
 

@@ -22,11 +22,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import psutil
-from paced_engine import PacedEngine
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tui"))
-
-from terminal import Terminal, eventually
+from tests.bench.paced_engine import PacedEngine
+from tests.tui.terminal import Terminal, eventually
 
 LIMITS = {"first paint, s": 0.8, "key to echo p95, ms": 50.0, "longest gap, ms": 200.0, "CPU of a core, %": 35.0}
 _KEYS = [chr(0x410 + n) for n in range(64)]  # Cyrillic: none is in the answer, each is new on the terminal

@@ -22,19 +22,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from make_model import plan_random_model
 from textual.events import Paste
 from textual.pilot import Pilot
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "app" / "library"))
-
-from hub_repos import HubRepo
-from hub_server import HubServer
 
 from app.client import ServiceClient
 from app.settings import Settings
 from quantizer.file_types import file_type_named
 from quantizer.quantize import execute
+from tests.app.library.hub_repos import HubRepo
+from tests.app.library.hub_server import HubServer
+from tests.bench.make_model import plan_random_model
 from tui.app import LocalllmApp
 from tui.backend import local_service
 from tui.connection import Connection

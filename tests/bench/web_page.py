@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from hostile_site import HostileSite, hostile_site
-from report import show
 from rich.table import Table
-from served import Served, serve
+
+from tests.bench.hostile_site import HostileSite, hostile_site
+from tests.bench.report import show
+from tests.bench.served import Served, serve
 
 __all__ = ["ATTEMPTS", "HOSTS", "ORIGINS"]
 

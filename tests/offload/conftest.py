@@ -1,8 +1,3 @@
 """Where tests find the builders of model files."""
 
 from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "quantizer")]

@@ -6,8 +6,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from machines import MACHINES
-from model_outlines import header_of
 
 from offload.assessment import Verdict, assess
 from offload.choice import choose
@@ -17,6 +15,8 @@ from offload.model import PlannedModel
 from offload.profile import Setting
 from offload.speed import expected_rates
 from quantizer.file_types import file_type_named
+from tests.offload.machines import MACHINES
+from tests.offload.model_outlines import header_of
 
 GIB = 1 << 30
 WANTED = Setting(n_ctx=8192, n_cells=16_384, n_sequences=8, depth=2048)

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from machines import MACHINES
-from model_outlines import header_of
 
 from offload.assessment import Verdict
 from offload.dry_plan import dry_plan, parameters_of
@@ -17,6 +15,8 @@ from offload.placement import margin_bytes
 from offload.plan import Plan, PlanQuestion, plan
 from offload.profile import Setting
 from offload.speed import expected_rates
+from tests.offload.machines import MACHINES
+from tests.offload.model_outlines import header_of
 
 GIB = 1 << 30
 QUESTION = PlanQuestion(kv_types=KvTypes(), n_sequences=1)

@@ -3,8 +3,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from machines import MACHINES
-from model_outlines import header_of
 
 from offload.allocation import allocate
 from offload.companions import Adapter, Companions, Draft, Projector
@@ -16,6 +14,8 @@ from offload.profile import ENGINE_BYTES, Setting
 from offload.speed import expected_rates
 from quantizer.errors import UsageError
 from quantizer.header import Header
+from tests.offload.machines import MACHINES
+from tests.offload.model_outlines import header_of
 
 GIB = 1 << 30
 SETTING = Setting(n_ctx=8192, n_cells=8192, n_sequences=4)

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from footprint_figures import Figures, predicted
-from model_outlines import OUTLINES, header_of
+
+from tests.offload.footprint_figures import Figures, predicted
+from tests.offload.model_outlines import OUTLINES, header_of
 
 LOGGED = {
     name: Figures.from_json(fields)

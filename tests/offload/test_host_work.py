@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from model_outlines import header_of
 
 from offload.host_work import attention_bytes, unpacking_bytes
 from quantizer.header import TensorInfo
 from quantizer.layer_caches import layer_caches_of
 from quantizer.tensor_types import tensor_type_named
+from tests.offload.model_outlines import header_of
 
 
 def attending(name: str, depth: int, *, is_fused: bool = False) -> tuple[float, ...]:

@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-from model_outlines import header_of
-
 from offload.kv_cache import KV_TYPES
 from offload.kv_table import kv_table
 from offload.model import PlannedModel
+from tests.offload.model_outlines import header_of
 
 
 def model(name: str) -> PlannedModel:

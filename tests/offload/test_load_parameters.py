@@ -4,7 +4,6 @@ import re
 from dataclasses import replace
 
 import pytest
-from model_outlines import header_of
 
 from offload.kv_cache import KvTypes
 from offload.load_parameters import LoadMode, load_parameters
@@ -12,6 +11,7 @@ from offload.machine import Device, DeviceKind, Machine
 from offload.model import PlannedModel
 from offload.placement import Placement
 from offload.profile import ModelProfile, Setting
+from tests.offload.model_outlines import header_of
 
 SETTING = Setting(n_ctx=4096, n_cells=4096, kv_types=KvTypes())
 WHOLE = Placement(gpus=("A", "B", "C"), gpu_layers=(20, 0, 5), n_split=0, n_crossings=2, token_s=1.0)

@@ -7,8 +7,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import MACHINES
-from model_outlines import header_of
 
 from offload.allocation import overfull
 from offload.assessment import Verdict
@@ -21,6 +19,8 @@ from offload.plan_json import plan_json
 from offload.speed import expected_rates
 from quantizer.errors import UsageError
 from quantizer.file_types import file_type_named
+from tests.offload.machines import MACHINES
+from tests.offload.model_outlines import header_of
 
 RTX_3060 = MACHINES["RTX 3060 12 GB, 32 GB RAM"]
 TWO_CARDS = MACHINES["2 × RTX 3090, 64 GB RAM"]

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from model_outlines import header_of
 
 from offload.places import can_cut, n_places
 from quantizer.layer_caches import layer_caches_of
+from tests.offload.model_outlines import header_of
 
 
 @pytest.mark.parametrize(

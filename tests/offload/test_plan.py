@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from machines import MACHINES
-from model_outlines import header_of
 
 from offload.assessment import Verdict
 from offload.companions import Companions, Draft
@@ -24,6 +22,8 @@ from offload.speed import expected_rates
 from offload.wording import memory, speed
 from quantizer.errors import UsageError
 from quantizer.file_types import file_type_named
+from tests.offload.machines import MACHINES
+from tests.offload.model_outlines import header_of
 
 GOLDEN = Path(__file__).with_name("plans.txt")
 MODELS = (

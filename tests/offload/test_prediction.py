@@ -3,8 +3,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from machines import MACHINES
-from model_outlines import header_of
 
 from offload.kv_cache import KvTypes
 from offload.machine import Machine
@@ -12,6 +10,8 @@ from offload.model import PlannedModel
 from offload.plan import PlanQuestion
 from offload.prediction import faster_quantization, predict
 from offload.speed import expected_rates
+from tests.offload.machines import MACHINES
+from tests.offload.model_outlines import header_of
 
 HEADER = header_of("llama-3.1-8b")
 MODEL = PlannedModel(HEADER, tuple(HEADER.tensors))

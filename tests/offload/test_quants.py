@@ -3,12 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gguf_files import Skeleton
 
 from offload.quants import quantized
 from quantizer.file_types import file_type_named
 from quantizer.header import read_header
 from quantizer.plan import plan
+from tests.quantizer.gguf_files import Skeleton
 
 
 @pytest.mark.parametrize("name", ["Q8_0", "Q4_K_M", "Q2_K"])

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import gguf
 import pytest
-from gguf_files import tiny_llama
 
 from offload.reading import weight_bytes_per_token
 from quantizer.header import Header, TensorInfo, read_header
+from tests.quantizer.gguf_files import tiny_llama
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ import shlex
 from dataclasses import replace
 
 import pytest
-from machines import MACHINES
-from model_outlines import header_of
 
 from offload.machine import Machine
 from offload.model import PlannedModel
 from offload.profile import Setting
 from offload.vllm import Cluster, checkpoint_of, cluster_for, vllm_command
+from tests.offload.machines import MACHINES
+from tests.offload.model_outlines import header_of
 
 GIB = 1 << 30
 SETTING = Setting(n_ctx=32_768, n_cells=32_768)

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from model_outlines import header_of
-
 from offload.reading import weight_bytes_per_token
 from offload.weights import weights_of
+from tests.offload.model_outlines import header_of
 
 
 def test_the_output_of_a_tied_model_reads_the_embedding_and_a_device_holds_it_again() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf_files import byte_level_tokens
+
+from tests.quantizer.gguf_files import byte_level_tokens
 
 __all__ = ["TinyLlama", "write_checkpoint", "write_safetensors", "write_tensors"]
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from gguf_files import tiny_llama
+from tests.quantizer.gguf_files import tiny_llama
 
 
 @pytest.fixture(scope="session")

@@ -10,15 +10,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from checkpoints import TinyLlama
-from gguf_files import tiny_llama
-
 from quantizer.file_types import file_type_named
 from quantizer.header import ArrayRef, Header, read_header
 from quantizer.layout import Entry, OutputTensor, encode_entry, encode_header
 from quantizer.plan import PlanOptions, plan
 from quantizer.quantize import execute
 from quantizer.tensor_types import tensor_type
+from tests.quantizer.checkpoints import TinyLlama
+from tests.quantizer.gguf_files import tiny_llama
 
 __all__ = ["Damage", "Originals", "damages"]
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from checkpoints import write_safetensors
-from tokenizer_files import word_pieces, write, xlm_roberta
+
+from tests.quantizer.checkpoints import write_safetensors
+from tests.quantizer.tokenizer_files import word_pieces, write, xlm_roberta
 
 __all__ = ["TinyBert", "TinyRanker", "pooled_as"]
 

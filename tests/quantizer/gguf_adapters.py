@@ -6,7 +6,8 @@ from pathlib import Path
 
 import gguf
 import numpy as np
-from gguf_files import N_EMBD, N_LAYERS, Edit, write_gguf
+
+from tests.quantizer.gguf_files import N_EMBD, N_LAYERS, Edit, write_gguf
 
 __all__ = ["control_vector", "lora", "lora_weights"]
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import gguf
 import numpy as np
-from gguf_files import write_gguf
+
+from tests.quantizer.gguf_files import write_gguf
 
 __all__ = ["tiny_bert"]
 

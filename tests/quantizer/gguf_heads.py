@@ -11,7 +11,8 @@ from pathlib import Path
 
 import gguf
 import numpy as np
-from gguf_files import N_EMBD, N_FF, N_HEADS, N_KV_HEADS, N_TOKENS, Edit, tiny_llama
+
+from tests.quantizer.gguf_files import N_EMBD, N_FF, N_HEADS, N_KV_HEADS, N_TOKENS, Edit, tiny_llama
 
 __all__ = ["predicting_model", "predicting_weights"]
 

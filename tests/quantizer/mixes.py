@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gguf_files import Skeleton
-
 from quantizer.distortion import candidates
 from quantizer.gguf_source import open_gguf
 from quantizer.sensitivity import Sensitivity
 from quantizer.sources import SourceModel
+from tests.quantizer.gguf_files import Skeleton
 
 __all__ = ["made_up", "small_model"]
 

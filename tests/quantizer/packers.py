@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from checkpoints import exact, write_tensors
 
 from quantizer.checkpoint import read_checkpoint
 from quantizer.packed.methods import unpacked
+from tests.quantizer.checkpoints import exact, write_tensors
 
 __all__ = ["FORMATS", "Packed", "awq", "compressed", "e4m3", "fp8", "gptq", "int8_rows", "mxfp4", "nf4", "read"]
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from checkpoints import write_safetensors
+
+from tests.quantizer.checkpoints import write_safetensors
 
 __all__ = ["ALPHA", "RANK", "pair", "write_peft"]
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from gguf_adapters import lora, lora_weights
-from gguf_files import N_EMBD, N_TOKENS, tiny_llama
 
 from quantizer.adapter import admit_adapter
 from quantizer.errors import ModelFileError
+from tests.quantizer.gguf_adapters import lora, lora_weights
+from tests.quantizer.gguf_files import N_EMBD, N_TOKENS, tiny_llama
 
 OUTPUT = "blk.0.attn_output.weight"
 EMBEDDING = "token_embd.weight"

@@ -6,7 +6,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from checkpoints import TinyLlama
 
 from quantizer.arriving import Arrivals, Shard
 from quantizer.errors import CheckpointError
@@ -14,6 +13,7 @@ from quantizer.events import Awaiting, Done, Event, Planned, Progress, Reads, Re
 from quantizer.job import JobRequest
 from quantizer.runner import conversing, run_job
 from quantizer.source import open_local
+from tests.quantizer.checkpoints import TinyLlama
 
 
 class Coming:

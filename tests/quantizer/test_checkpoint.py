@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import TinyLlama, write_safetensors
 
 from quantizer.checkpoint import read_checkpoint
 from quantizer.errors import CheckpointError
+from tests.quantizer.checkpoints import TinyLlama, write_safetensors
 
 
 def safetensors(header: object, data: bytes = bytes(64)) -> bytes:

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_source import Memory
 
 from quantizer.composed import MappedTensor, ReorderedColumns, StackedTensor, TransposedTensor, rearranged
 from quantizer.config import Config
@@ -12,6 +11,7 @@ from quantizer.errors import CheckpointError
 from quantizer.sources import FileTensor, RearrangedTensor
 from quantizer.tensor_types import tensor_type_named
 from quantizer.transforms import grouped_keys, grouped_queries, grouped_values, plus_one, unpermute_queries
+from tests.quantizer.memory_source import Memory
 
 
 def tensor(values: np.ndarray, name: str = "t", kind: str = "F32") -> FileTensor:

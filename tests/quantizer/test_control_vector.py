@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gguf_adapters import control_vector
-from gguf_files import N_EMBD, N_LAYERS, tiny_llama
 
 from quantizer.control_vector import read_control_vector
 from quantizer.errors import ModelFileError
+from tests.quantizer.gguf_adapters import control_vector
+from tests.quantizer.gguf_files import N_EMBD, N_LAYERS, tiny_llama
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from checkpoints import TinyLlama
 
 from quantizer.convert import open_checkpoint
 from quantizer.errors import CheckpointError, UserError
@@ -15,6 +14,7 @@ from quantizer.file_types import file_type_named
 from quantizer.header import Header, read_header
 from quantizer.plan import plan
 from quantizer.quantize import execute
+from tests.quantizer.checkpoints import TinyLlama
 
 LLAMA_3 = {
     "rope_type": "llama3",

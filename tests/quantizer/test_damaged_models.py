@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from damaged_models import Damage, Originals, damages
 
 from quantizer.errors import UserError
 from quantizer.file_types import file_type_named
 from quantizer.plan import plan
+from tests.quantizer.damaged_models import Damage, Originals, damages
 
 N_EACH = 12
 

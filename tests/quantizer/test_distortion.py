@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from memory_source import Memory
 
 from quantizer.distortion import candidates, distortions
 from quantizer.imatrix import ColumnWeights
 from quantizer.numbers import encode, to_float32
 from quantizer.sources import FileTensor
 from quantizer.tensor_types import tensor_type_named
+from tests.quantizer.memory_source import Memory
 
 F16, Q8_0 = tensor_type_named("F16"), tensor_type_named("Q8_0")
 N_COLUMNS = 256

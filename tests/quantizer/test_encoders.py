@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from encoder_checkpoints import TinyBert, TinyRanker
 from tokenizers import Tokenizer
 
 from quantizer.convert import open_checkpoint
@@ -18,6 +17,7 @@ from quantizer.errors import CheckpointError
 from quantizer.file_types import file_type_named
 from quantizer.plan import plan
 from quantizer.quantize import execute
+from tests.quantizer.encoder_checkpoints import TinyBert, TinyRanker
 
 ENGINE = Path(__file__).parents[1] / "app" / "engine" / "real_embedding.py"
 IDS = [[5, 6, 7, 8], [9], [10, 11, 12, 13, 14, 15, 16, 17, 5, 6, 5]]

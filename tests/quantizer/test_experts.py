@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from memory_source import Memory
 
 from quantizer.architectures import recognise
 from quantizer.errors import CheckpointError
 from quantizer.mapping import mapped
 from quantizer.sources import FileTensor
 from quantizer.tensor_types import tensor_type_named
+from tests.quantizer.memory_source import Memory
 
 OUTLINES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "outlines.json").read_text())
 # name of an outline -> what its experts' gate, up and down are called where they are numbered

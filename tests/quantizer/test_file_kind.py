@@ -5,12 +5,12 @@ from pathlib import Path
 
 import gguf
 import pytest
-from gguf_files import tiny_llama
 
 from quantizer.errors import ModelFileError
 from quantizer.file_kind import check_answers
 from quantizer.gate import admit
 from quantizer.header import Header, read_header
+from tests.quantizer.gguf_files import tiny_llama
 
 Edit = Callable[[gguf.GGUFWriter], None]
 

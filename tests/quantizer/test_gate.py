@@ -7,11 +7,11 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from gguf_files import byte_level_tokens, tiny_llama, tiny_weights
 
 from quantizer.errors import ModelFileError
 from quantizer.gate import admit, shard_paths
 from quantizer.header import read_header
+from tests.quantizer.gguf_files import byte_level_tokens, tiny_llama, tiny_weights
 
 
 def replaced(key: str, value: object, add: Callable[[gguf.GGUFWriter], Callable[..., None]]) -> Callable[..., None]:

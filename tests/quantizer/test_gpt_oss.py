@@ -9,8 +9,6 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from checkpoints import write_checkpoint
-from packers import mxfp4
 
 from quantizer.architectures import recognise
 from quantizer.file_types import file_type_named
@@ -20,6 +18,8 @@ from quantizer.overrides import Overrides, parse_override
 from quantizer.plan import PlanOptions, plan
 from quantizer.quantize import execute
 from quantizer.tensor_types import TENSOR_TYPES
+from tests.quantizer.checkpoints import write_checkpoint
+from tests.quantizer.packers import mxfp4
 
 OUTLINE: dict[str, Any] = json.loads((Path(__file__).parent / "outlines.json").read_text())["gpt-oss"]
 EXPERTS = "model.layers.0.mlp.experts"

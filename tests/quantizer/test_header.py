@@ -7,13 +7,13 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from gguf_files import raw_gguf, raw_string, tiny_llama
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_source import Memory
 
 from quantizer.errors import ModelFileError
 from quantizer.header import ArrayRef, Header, parse_header, read_header
+from tests.quantizer.gguf_files import raw_gguf, raw_string, tiny_llama
+from tests.quantizer.memory_source import Memory
 
 
 def parse(data: bytes) -> Header:

@@ -8,7 +8,6 @@ from typing import NoReturn
 import gguf
 import numpy as np
 import pytest
-from gguf_files import tiny_llama, write_gguf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ from quantizer.imatrix import (
     read_imatrix,
     save_imatrix,
 )
+from tests.quantizer.gguf_files import tiny_llama, write_gguf
 
 RNG = np.random.default_rng(3)
 

@@ -11,11 +11,6 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 import pytest
-from checkpoints import TinyLlama
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-
-from kill_quantize import Trial, cut_short, killed
 
 from quantizer.errors import StorageError
 from quantizer.events import Event, Progress, Resumed
@@ -25,6 +20,8 @@ from quantizer.output import partial_path
 from quantizer.plan import QuantizePlan
 from quantizer.quantize import fingerprint
 from quantizer.runner import run_job
+from tests.bench.kill_quantize import Trial, cut_short, killed
+from tests.quantizer.checkpoints import TinyLlama
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ from typing import Any
 
 import psutil
 import pytest
-from checkpoints import TinyLlama
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ from quantizer.job import JobRequest
 from quantizer.journal import journal_path
 from quantizer.output import partial_path
 from quantizer.runner import run_job
+from tests.quantizer.checkpoints import TinyLlama
 
 
 @pytest.fixture(scope="module")

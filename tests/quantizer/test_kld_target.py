@@ -5,12 +5,12 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mixes import made_up, small_model
 
 from quantizer.errors import UsageError
 from quantizer.kld_target import KLD_TOLERANCE, mix_for_kld
 from quantizer.mix_search import Mix, MixSearch
 from quantizer.plan import PlanOptions
+from tests.quantizer.mixes import made_up, small_model
 
 
 @pytest.fixture(scope="module")

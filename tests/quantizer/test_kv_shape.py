@@ -4,10 +4,10 @@ from pathlib import Path
 
 import gguf
 import pytest
-from gguf_files import Edit, tiny_llama, write_gguf
 
 from quantizer.header import read_header
 from quantizer.kv_shape import KvShape, kv_shape_of
+from tests.quantizer.gguf_files import Edit, tiny_llama, write_gguf
 
 
 def latent(writer: gguf.GGUFWriter) -> None:

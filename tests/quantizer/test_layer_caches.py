@@ -5,10 +5,10 @@ from typing import Any
 
 import gguf
 import pytest
-from gguf_files import write_gguf
 
 from quantizer.header import Header, read_header
 from quantizer.layer_caches import layer_caches_of
+from tests.quantizer.gguf_files import write_gguf
 
 
 def header(path: Path, architecture: str, n_layers: int, figures: dict[str, Any]) -> Header:

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from damaged_models import Originals, damages
-from gguf_files import raw_string
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +17,8 @@ from quantizer.gate import admit
 from quantizer.many_strings import ManyStrings, skip_strings
 from quantizer.strings import FewStrings
 from quantizer.wire import STRING, ArrayRef, decode_strings
+from tests.quantizer.damaged_models import Originals, damages
+from tests.quantizer.gguf_files import raw_string
 
 # what lengths are made of, at their edges, and what a reading could take for one
 _PIECES = st.sampled_from([b"", b"\0", b" ", b"a", b"\x07" + bytes(7), bytes(6), bytes(8), b"x" * 255, b"y" * 256])

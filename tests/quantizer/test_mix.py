@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from gguf_files import Skeleton
 
 from quantizer.categories import Category, allows_quantization, category_of, n_dims
 from quantizer.file_types import FILE_TYPES, file_type_named
@@ -15,6 +14,7 @@ from quantizer.mix import MixTensor, assign
 from quantizer.mix_place import ModelShape
 from quantizer.overrides import Overrides, parse_override
 from quantizer.tensor_types import TENSOR_TYPES, tensor_type_named
+from tests.quantizer.gguf_files import Skeleton
 
 SKELETONS = {
     "multi-head": Skeleton(n_layers=24),

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mixes import made_up, small_model
 
 from quantizer.errors import UsageError
 from quantizer.file_types import file_type_named
@@ -16,6 +15,7 @@ from quantizer.plan import PlanOptions, plan, plan_model
 from quantizer.quantize import execute
 from quantizer.sources import SourceModel
 from quantizer.tensor_types import tensor_type_named
+from tests.quantizer.mixes import made_up, small_model
 
 Q8_0 = tensor_type_named("Q8_0")
 

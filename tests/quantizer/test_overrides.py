@@ -3,13 +3,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gguf_files import Skeleton
 
 from quantizer.errors import UsageError
 from quantizer.file_types import file_type_named
 from quantizer.overrides import Overrides, parse_override, weight_type_named
 from quantizer.plan import PlanOptions, QuantizePlan, plan
 from quantizer.quantize import execute
+from tests.quantizer.gguf_files import Skeleton
 
 
 def planned(folder: Path, overrides: Overrides, file_type: str = "Q4_K_M", is_tied: bool = False) -> QuantizePlan:

@@ -7,8 +7,6 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from checkpoints import TinyLlama, write_checkpoint
-from peft_adapters import RANK, pair, write_peft
 
 from quantizer.adapter import admit_adapter
 from quantizer.errors import CheckpointError, UsageError, UserError
@@ -16,6 +14,8 @@ from quantizer.file_types import file_type_named
 from quantizer.header import Header
 from quantizer.plan import PlanOptions, QuantizePlan, open_source, plan
 from quantizer.quantize import execute
+from tests.quantizer.checkpoints import TinyLlama, write_checkpoint
+from tests.quantizer.peft_adapters import RANK, pair, write_peft
 
 BASE = TinyLlama(dtype="F32", n_embd=64, n_ff=96)
 LAYER = "model.layers.1"

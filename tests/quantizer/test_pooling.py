@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from encoder_checkpoints import pooled_as
 
 from quantizer.errors import CheckpointError
 from quantizer.pooling import read_pooling
+from tests.quantizer.encoder_checkpoints import pooled_as
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,6 @@ from typing import NoReturn
 import gguf
 import numpy as np
 import pytest
-from checkpoints import TinyLlama
-from gguf_files import Skeleton, tiny_llama, tiny_weights
 
 from quantizer import ggml
 from quantizer.errors import CheckpointError, EngineError, ModelFileError, StorageError, UsageError, UserError
@@ -23,6 +21,8 @@ from quantizer.header import read_header
 from quantizer.plan import QuantizePlan, plan
 from quantizer.quantize import execute
 from quantizer.tensor_types import TENSOR_TYPES, tensor_type_named
+from tests.quantizer.checkpoints import TinyLlama
+from tests.quantizer.gguf_files import Skeleton, tiny_llama, tiny_weights
 
 DiskUsage = namedtuple("DiskUsage", ("total", "used", "free"))
 

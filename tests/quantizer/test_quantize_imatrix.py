@@ -6,8 +6,6 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from checkpoints import TinyLlama
-from gguf_files import Skeleton
 
 from quantizer.errors import UsageError
 from quantizer.file_types import file_type_named
@@ -15,6 +13,8 @@ from quantizer.header import read_header
 from quantizer.imatrix import Excitation, ImportanceMatrix, read_imatrix, save_imatrix
 from quantizer.plan import PlanOptions, plan
 from quantizer.quantize import execute
+from tests.quantizer.checkpoints import TinyLlama
+from tests.quantizer.gguf_files import Skeleton
 
 UP = "blk.0.ffn_up.weight"
 NEEDY = ("IQ2_XXS", "Q2_K_S")  # of those that need a matrix; tables for the others take seconds each to build

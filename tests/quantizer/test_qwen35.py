@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from memory_source import Memory
 
 from quantizer.architectures import needed_tensors, recognise
 from quantizer.errors import CheckpointError
 from quantizer.mapping import mapped
 from quantizer.sources import FileTensor
 from quantizer.tensor_types import tensor_type_named
+from tests.quantizer.memory_source import Memory
 
 OUTLINE: dict[str, Any] = json.loads((Path(__file__).parent / "outlines.json").read_text())["qwen35"]
 LAYER = "model.layers.0.linear_attn"

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from gguf_files import Skeleton, tiny_llama
 
 from quantizer.errors import UsageError
 from quantizer.file_types import file_type_named
@@ -15,6 +14,7 @@ from quantizer.header import read_header
 from quantizer.plan import PlanOptions, QuantizePlan, plan
 from quantizer.quantize import execute
 from quantizer.shards import shard_index, shard_path, unsplit_name
+from tests.quantizer.gguf_files import Skeleton, tiny_llama
 
 ORACLE = Path(__file__).parent / "llama_oracle.py"
 MAX_BYTES = 120_000

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from checkpoints import tokenizer, tokenizer_config
-
 from quantizer.config import Config
 from quantizer.tokenizers import Vocabulary, read_vocabulary
+from tests.quantizer.checkpoints import tokenizer, tokenizer_config
 
 __all__ = [
     "BYTES",

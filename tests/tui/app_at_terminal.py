@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from terminal import Terminal, eventually
 
 from app.processes import python_module
+from tests.tui.terminal import Terminal, eventually
 
 __all__ = ["AppAtTerminal", "Glance", "letters_of"]
 

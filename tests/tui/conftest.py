@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -18,13 +17,10 @@ from textual.pilot import Pilot
 
 from app.client_fake import ScriptedClient
 from app.settings import Settings
+from tests.tui.seen import screen_text
 from tui.app import LocalllmApp
 from tui.connection import Connection
 from tui.keeper import Keeper
-
-sys.path.append(str(Path(__file__).parent))  # where tests find `plans`
-
-from seen import screen_text
 
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 PATIENCE_S = 60.0  # for a busy machine; a test that passes does not wait for it

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import httpx
 
@@ -61,6 +60,5 @@ FAULTS: dict[str, Callable[[LocalllmApp], object]] = {
 
 if __name__ == "__main__":
     fault = FAULTS[sys.argv.pop(1)]
-    sys.path.remove(str(Path(__file__).parent))
     LocalllmApp.show_help = lambda app: fault(app) and None  # type: ignore[assignment, func-returns-value, misc, return-value]
     __main__.main()

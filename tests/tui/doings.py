@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 
-from app_at_terminal import AppAtTerminal
+from tests.tui.app_at_terminal import AppAtTerminal
 
 __all__ = ["DOINGS", "LONG_PRESET"]
 

@@ -13,10 +13,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from seen import screen_text
 from textual.pilot import Pilot
 
 from app.settings import Settings
+from tests.tui.seen import screen_text
 from tui.app import LocalllmApp
 from tui.backend import local_service
 from tui.connection import Connection

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from app_at_terminal import AppAtTerminal, Glance, letters_of
-from doings import DOINGS, LONG_PRESET
 
 from app.chat.store import FILE_NAME
+from tests.tui.app_at_terminal import AppAtTerminal, Glance, letters_of
+from tests.tui.doings import DOINGS, LONG_PRESET
 
 __all__ = ["MAX_LOST_S", "KilledApp", "Trial"]
 

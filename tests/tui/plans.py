@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-OFFLOAD = Path(__file__).parents[1] / "offload"
-sys.path[:0] = [str(OFFLOAD), str(OFFLOAD.parent / "quantizer")]
-
-from machines import MACHINES  # noqa: E402
-from model_outlines import header_of  # noqa: E402
-
-from app.plan_wish import PlanWish  # noqa: E402
-from offload.kv_cache import KV_TYPES, KvTypes, can_have, parse_kv_types  # noqa: E402
-from offload.model import PlannedModel  # noqa: E402
-from offload.plan import PlanQuestion, plan  # noqa: E402
-from offload.plan_json import plan_json  # noqa: E402
-from offload.speed import expected_rates  # noqa: E402
-from quantizer.file_types import file_type_named  # noqa: E402
+from app.plan_wish import PlanWish
+from offload.kv_cache import KV_TYPES, KvTypes, can_have, parse_kv_types
+from offload.model import PlannedModel
+from offload.plan import PlanQuestion, plan
+from offload.plan_json import plan_json
+from offload.speed import expected_rates
+from quantizer.file_types import file_type_named
+from tests.offload.machines import MACHINES
+from tests.offload.model_outlines import header_of
 
 __all__ = ["planner_for"]
 

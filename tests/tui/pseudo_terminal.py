@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from at_terminal import start_at_terminal
-from hostile import letters
-
 from app.processes import python_module
+from tests.tui.at_terminal import start_at_terminal
+from tests.tui.hostile import letters
 
 __all__ = ["PseudoTerminal"]
 

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-sys.path.append(str(Path(__file__).parent))
-
-from model_scenes import client_with_models
-from plans import planner_for
 
 from app.chat.chat import Chat, Transcript
 from app.chat.message import Message
@@ -22,6 +16,8 @@ from app.client_fake import LOADING, READY, ScriptedClient, ScriptedReply
 from app.job import Job, JobFailure
 from app.settings import Settings
 from quantizer.errors import ContextOverflowError
+from tests.tui.model_scenes import client_with_models
+from tests.tui.plans import planner_for
 from tui.app import LocalllmApp
 from tui.connection import Connection
 from tui.settings_book import SettingsBook

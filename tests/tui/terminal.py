@@ -17,8 +17,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
-from at_terminal import start_at_terminal
-from vt_screen import VtScreen
+from tests.tui.at_terminal import start_at_terminal
+from tests.tui.vt_screen import VtScreen
 
 __all__ = ["Terminal", "eventually"]
 

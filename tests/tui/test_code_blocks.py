@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hostile import HOSTILE, controls_in, sequences
 
+from tests.tui.hostile import HOSTILE, controls_in, sequences
 from tui.code_blocks import CodeBlock, code_blocks
 
 FENCED = """Before.

@@ -14,11 +14,10 @@ import pytest
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are POSIX", allow_module_level=True)
 
-from crashing_app import FAULTS, REFUSAL
-from hostile import controls_in, letters, sequences
-from pseudo_terminal import PseudoTerminal
-
 from app.chat.store import ChatStore
+from tests.tui.crashing_app import FAULTS, REFUSAL
+from tests.tui.hostile import controls_in, letters, sequences
+from tests.tui.pseudo_terminal import PseudoTerminal
 from tui.crash import keep_report, report_of, tell_crash
 
 SECRET = "Zebulonia stole the harpsichord"

@@ -8,20 +8,19 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
-from hostile import BENIGN, HOSTILE, controls_in, heads, letters, sequence_kinds, sequences
+
+from tests.tui.hostile import BENIGN, HOSTILE, controls_in, heads, letters, sequence_kinds, sequences
 
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are POSIX", allow_module_level=True)
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "quantizer"))
 
-from gguf_files import tiny_llama
-from hostile_engine import REFUSED, hostile_engine
-from pseudo_terminal import PseudoTerminal
-from test_hostile_text import SIZE, keep_chats
+from tests.quantizer.gguf_files import tiny_llama
+from tests.tui.hostile_engine import REFUSED, hostile_engine
+from tests.tui.pseudo_terminal import PseudoTerminal
+from tests.tui.test_hostile_text import SIZE, keep_chats
 
 ESC, DOWN, F5, F6, F8, END = "\x1b", "\x1b[B", "\x1b[15~", "\x1b[17~", "\x1b[19~", "\x1b[F"
 ENDED = {"done", "FAILED", "failed"}

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hostile import BENIGN, HOSTILE, controls_in, heads, sequence_kinds, sequences
-from model_scenes import GUIDE, client_with_models
 from textual.drivers.headless_driver import HeadlessDriver
 
 from app.chat.chat import Chat, Transcript
@@ -23,6 +21,8 @@ from app.job import Job, JobFailure
 from app.settings import Settings
 from app.terminal import printable
 from quantizer.errors import EngineError
+from tests.tui.hostile import BENIGN, HOSTILE, controls_in, heads, sequence_kinds, sequences
+from tests.tui.model_scenes import GUIDE, client_with_models
 from tui.app import LocalllmApp
 from tui.connection import Connection
 from tui.kept_chat import KeptChat

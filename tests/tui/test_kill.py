@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-
 
 
 def test_each_part_of_the_app_may_be_killed_and_nothing_that_was_said_is_lost(tmp_path: Path) -> None:
-    from killed_app import KilledApp
+    from tests.tui.killed_app import KilledApp
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = int(listener.getsockname()[1])

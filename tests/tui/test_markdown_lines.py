@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
-from hostile import HOSTILE, controls_in, sequences
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.segment import Segment
 from rich.style import Style
-from test_markdown_parser import REFERENCES
 
+from tests.tui.hostile import HOSTILE, controls_in, sequences
+from tests.tui.test_markdown_parser import REFERENCES
 from tui.markdown_lines import MarkdownLines
 from tui.markdown_pen import ADDRESS, MarkdownPen
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hostile import HOSTILE, controls_in, sequences
 
 from app.client_fake import ScriptedClient, ScriptedReply
+from tests.tui.hostile import HOSTILE, controls_in, sequences
 from tui.markdown_parser import markdown_parser
 
 REFERENCES = ("<http://x/%1b%5d52;c;AAAA%07>", "&#x202e;gpj", "http://x/%c2%9bm", "![&#x2028;](http://x/%1b)")

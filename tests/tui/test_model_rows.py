@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from model_scenes import GUIDE
-
 from app.client import Job
 from app.terminal import printable_line
+from tests.tui.model_scenes import GUIDE
 from tui.model_rows import ModelRow, columns, headings, here_rows, row_line, with_jobs
 from tui.model_words import context, progress_of
 

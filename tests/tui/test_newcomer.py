@@ -5,21 +5,14 @@ The real service in a process of its own, its jobs and the test hub; only the en
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "quantizer"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "app" / "library"))
-
-from gguf_files import tiny_llama
-from hub_repos import HubRepo
-from hub_server import HubServer
 
 from app.client import ServiceClient
 from app.library.catalogue import read_catalogue
 from app.settings import Settings
+from tests.app.library.hub_repos import HubRepo
+from tests.app.library.hub_server import HubServer
+from tests.quantizer.gguf_files import tiny_llama
 from tui.app import LocalllmApp
 from tui.backend import local_service
 from tui.connection import Connection

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plans import planner_for
 
 from app.client.plan_report import PlanReport, report_of
 from app.plan_wish import PlanWish
+from tests.tui.plans import planner_for
 from tui.braille import BrailleCanvas
 from tui.plan_dials import dials_of, turned
 from tui.plan_words import device_lines, headline, machine_text, what_loading_does

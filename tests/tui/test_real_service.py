@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,14 +15,11 @@ from app.chat.store import ChatStore
 from app.client import ServiceClient
 from app.settings import Settings
 from quantizer.errors import ModelFileError
+from tests.quantizer.gguf_files import tiny_llama
 from tui.app import LocalllmApp
 from tui.backend import local_service
 from tui.connection import Connection
 from tui.kept_chat import KeptChat
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "quantizer"))
-
-from gguf_files import tiny_llama
 
 PATIENCE_S = 20.0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
@@ -11,9 +10,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-sys.path.append(str(Path(__file__).parent))
-
-from scenes import SCENES, Scene
+from tests.tui.scenes import SCENES, Scene
 
 DRAWN_WITH = {"textual": "8.2.8", "rich": "15.0.0"}
 SCENES_BY_NAME = {scene.name: scene for scene in SCENES}

@@ -16,9 +16,8 @@ import pytest
 if shutil.which("tmux") is None:
     pytest.skip("The story is lived in a terminal of tmux's, and tmux is not installed.", allow_module_level=True)
 
-from tmux import Tmux
-
 from app.processes import python_module
+from tests.tui.tmux import Tmux
 
 QUESTION, ANSWER = "What is quantization?", "Q4_K_M is the usual balance."
 FOUND = ANSWER.removesuffix("balance.").rstrip()  # as much of it as a row of hits has room for

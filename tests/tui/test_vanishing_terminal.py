@@ -11,7 +11,7 @@ import pytest
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are POSIX", allow_module_level=True)
 
-from pseudo_terminal import PseudoTerminal
+from tests.tui.pseudo_terminal import PseudoTerminal
 
 LONG_S = 60.0
 

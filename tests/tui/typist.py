@@ -18,7 +18,7 @@ if sys.platform == "win32":
 
 import termios
 
-from at_terminal import start_at_terminal
+from tests.tui.at_terminal import start_at_terminal
 
 __all__ = ["CTRL_C", "CTRL_D", "PROMPT", "Typist"]
 

@@ -2,13 +2,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from running import RunningService
-
 from app.bench.client import Client
 from app.bench.measurement import Figure, Measurement, Unmeasured
 from app.bench.prose import Prose
 from app.bench.workloads import WORKLOADS, Bench, do
 from quantizer.errors import ServiceError
+from tests.app.running import RunningService
 
 
 async def _fails_midway(bench: Bench) -> AsyncGenerator[Figure, None]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from killed_writer import kill_a_writer
+from tests.app.chat.killed_writer import kill_a_writer
 
 
 def test_a_kill_loses_no_acknowledged_message_and_at_most_a_second_of_a_running_one(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 _TESTS = Path(__file__).parents[2]
-sys.path[:0] = [str(_TESTS / "app" / "library"), str(_TESTS / "offload")]

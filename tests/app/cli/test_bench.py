@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from running import RunningService
 
 from app.cli.main import main
 from app.processes import python_module
+from tests.app.running import RunningService
 
 
 @pytest.fixture

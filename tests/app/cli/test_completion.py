@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_models import small_model
+
+from tests.app.small_models import small_model
 
 Run = Callable[..., Any]
 COMPLETES = """

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hub_repos import HubRepo
-from hub_server import HubServer
 
 from app.processes import python_module
+from tests.app.library.hub_repos import HubRepo
+from tests.app.library.hub_server import HubServer
 
 _REPO, _FILE, _NAME = "org/repo", "m-Q4_0.gguf", "org/repo/m-Q4_0"
 

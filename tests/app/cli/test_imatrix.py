@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from checkpoints import TinyLlama
 
 from app.processes import python_module
 from quantizer.header import read_header
 from quantizer.imatrix import read_imatrix
+from tests.quantizer.checkpoints import TinyLlama
 
 
 def imatrix(

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from elsewhere_folders import hugging_face_model, ollama_model
-from small_models import small_model
+from tests.app.elsewhere_folders import hugging_face_model, ollama_model
+from tests.app.small_models import small_model
 
 Run = Callable[..., Any]
 

@@ -4,7 +4,8 @@ import json
 from collections.abc import Callable
 
 import pytest
-from running import RunningService
+
+from tests.app.running import RunningService
 
 
 @pytest.fixture

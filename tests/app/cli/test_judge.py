@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gguf_files import tiny_llama, tiny_weights
-from interrupting import interrupt
 
 from app.cli.texts import shipped
 from app.processes import python_module
+from tests.app.interrupting import interrupt
+from tests.quantizer.gguf_files import tiny_llama, tiny_weights
 
 TEXT = "The hen thinks that the other path is the thing that she gathers there. " * 12
 

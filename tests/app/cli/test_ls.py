@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from elsewhere_folders import hugging_face_model, ollama_model
-from small_models import small_model
 
 from app.cli import ls
 from app.library import listing
+from tests.app.elsewhere_folders import hugging_face_model, ollama_model
+from tests.app.small_models import small_model
 
 Run = Callable[..., Any]
 ENTRY_KEYS = [

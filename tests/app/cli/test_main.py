@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 import click
 import pytest
-from running import RunningService
 
 from app import __version__
 from app.cli import main as command_line
 from app.processes import python_module
 from quantizer.errors import ModelFileError, UsageError
+from tests.app.running import RunningService
 
 HEAVY = {"llama_cpp", "numpy", "httpx", "rich", "textual", "fastapi", "uvicorn", "pydantic", "gguf", "asyncio"}
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from hub_repos import HubRepo
-from hub_server import HubServer
-from remote_files import hub_file, sparse_model, sparse_shards
 
 from app.processes import python_module
+from tests.app.library.hub_repos import HubRepo
+from tests.app.library.hub_server import HubServer
+from tests.app.library.remote_files import hub_file, sparse_model, sparse_shards
 
 MACHINE = ("--vram", "GPU0=8GiB@360GB/s", "--ram", "16GiB@45GB/s")
 REPO = "someone/Llama-2-7B-GGUF"

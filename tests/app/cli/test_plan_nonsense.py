@@ -7,9 +7,9 @@ from pathlib import Path
 
 import gguf
 import pytest
-from gguf_heads import predicting_model
 
 from app.cli.main import main
+from tests.quantizer.gguf_heads import predicting_model
 
 GIVEN = ("--ram", "16GiB@60GB/s", "--vram", "GPU0=8GiB@900GB/s")
 

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from small_models import small_model
-
 from app.library.index import Index
+from tests.app.small_models import small_model
 
 Run = Callable[..., Any]
 

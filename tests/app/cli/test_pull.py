@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import TinyLlama
-from gguf_files import tiny_llama
-from hub_repos import HubRepo
-from hub_server import HubServer
 
 from app.processes import python_module
+from tests.app.library.hub_repos import HubRepo
+from tests.app.library.hub_server import HubServer
+from tests.quantizer.checkpoints import TinyLlama
+from tests.quantizer.gguf_files import tiny_llama
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import TinyLlama
-from hub_repos import HubRepo
-from hub_server import HubServer
 
 from app.processes import python_module
 from quantizer.job import JobRequest
 from quantizer.runner import run_job
+from tests.app.library.hub_repos import HubRepo
+from tests.app.library.hub_server import HubServer
+from tests.quantizer.checkpoints import TinyLlama
 
 N_SHARDS = 5
 

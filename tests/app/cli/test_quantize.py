@@ -9,13 +9,13 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from checkpoints import TinyLlama
-from gguf_files import write_gguf
-from peft_adapters import pair, write_peft
 
 from app.byte_size import parse_byte_size
 from quantizer.file_types import FILE_TYPES
 from quantizer.header import read_header
+from tests.quantizer.checkpoints import TinyLlama
+from tests.quantizer.gguf_files import write_gguf
+from tests.quantizer.peft_adapters import pair, write_peft
 
 
 def localllm(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

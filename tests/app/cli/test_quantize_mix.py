@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import TinyLlama
-from interrupting import interrupt
 
 from app.cli.mix_target import Target
 from app.processes import python_module
 from quantizer.header import read_header
 from quantizer.tensor_types import TENSOR_TYPES
+from tests.app.interrupting import interrupt
+from tests.quantizer.checkpoints import TinyLlama
 
 
 def localllm(environment: Mapping[str, str], folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:

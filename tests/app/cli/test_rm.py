@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 import pytest
-from running import RunningService
-from small_models import small_model
 
 from app.cli import questions
+from tests.app.running import RunningService
+from tests.app.small_models import small_model
 
 Run = Callable[..., Any]
 

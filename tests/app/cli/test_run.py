@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from running import RunningService
 
 from app.cli.main import main
 from app.processes import python_module
+from tests.app.running import RunningService
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-from checkpoints import TinyLlama
 
 from app.cli.runnable import Runnable
+from tests.quantizer.checkpoints import TinyLlama
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

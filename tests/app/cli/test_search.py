@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hub_repos import HubRepo
-from hub_server import HubServer
-from remote_files import hub_file, sparse_model
 
 from app.cli.search import search as search_verb
 from app.library.catalogue import named
 from app.library.hub_access import HubError
 from app.processes import python_module
+from tests.app.library.hub_repos import HubRepo
+from tests.app.library.hub_server import HubServer
+from tests.app.library.remote_files import hub_file, sparse_model
 
 MACHINE = ("--vram", "GPU0=8GiB@360GB/s", "--ram", "16GiB@45GB/s")
 QUANTS = ("Q8_0", "Q4_K_M", "Q2_K")

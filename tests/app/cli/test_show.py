@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_models import small_model, small_shards
 
 from app.engine.tuning import Measured, Setting
 from app.library import card_rows
 from app.library.record import ModelRecord
+from tests.app.small_models import small_model, small_shards
 
 Run = Callable[..., Any]
 URL = "https://huggingface.co/org/base"

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from small_models import small_model
+from tests.app.small_models import small_model
 
 Run = Callable[..., Any]
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import gguf
 import pytest
-from gguf_heads import predicting_model
 
 from app.engine.companions import companions_of, projectors_beside
 from quantizer.errors import ModelFileError
 from quantizer.gate import admit
+from tests.quantizer.gguf_heads import predicting_model
 
 
 def projector(path: Path, architecture: str = "clip") -> Path:

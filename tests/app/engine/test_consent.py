@@ -3,8 +3,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from machines import MACHINES
-from model_outlines import header_of
 
 from app.engine.consent import check_fit
 from app.engine.frames import WhenUnfit
@@ -15,6 +13,8 @@ from offload.model import PlannedModel
 from offload.plan import Plan, PlanQuestion, plan
 from offload.speed import expected_rates
 from quantizer.errors import EngineError, UnfitError
+from tests.offload.machines import MACHINES
+from tests.offload.model_outlines import header_of
 
 GIB = 1 << 30
 CARD = MACHINES["RTX 3060 12 GB, 32 GB RAM"]

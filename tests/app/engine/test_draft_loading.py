@@ -10,7 +10,6 @@ from typing import Any
 
 import gguf
 import pytest
-from gguf_files import tiny_llama
 
 from app.engine.draft_loading import load_draft_model
 from app.engine.fake import FakeBackend
@@ -20,6 +19,7 @@ from app.engine.step_cost import StepCost
 from app.engine.tuning import Setting
 from offload.load_parameters import ON_HOST
 from quantizer.errors import ModelFileError
+from tests.quantizer.gguf_files import tiny_llama
 
 REAL_DRAFT = Path(__file__).parent / "real_draft.py"
 SETTING = Setting(1, False, False)

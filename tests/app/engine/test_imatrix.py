@@ -9,12 +9,12 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from gguf_files import N_EMBD, N_FF, N_LAYERS, tiny_llama, tiny_weights
 
 from app.engine.child import Step, lines_of
 from app.engine.imatrix import ImatrixRequest, gathered
 from quantizer.errors import EngineError, UsageError
 from quantizer.imatrix import ImportanceMatrix
+from tests.quantizer.gguf_files import N_EMBD, N_FF, N_LAYERS, tiny_llama, tiny_weights
 
 TEXT = "The other hen heard that the weather in the north gathers there. " * 8
 N_CTX, N_EXPERTS, N_ASKED = 48, 4, 2

@@ -5,7 +5,6 @@ import random
 from typing import Any
 
 import pytest
-from gbnf_texts import Grammar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from app.engine.json_grammar import any_object_grammar, schema_grammar
 from app.engine.request import MAX_GRAMMAR_BYTES
 from app.engine.sampler import check_grammar
 from quantizer.errors import RequestError
+from tests.app.gbnf_texts import Grammar
 
 PYTHON_TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,), "array": (list,), "string": (str,), "integer": (int,), "number": (int, float),

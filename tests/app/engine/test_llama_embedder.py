@@ -9,7 +9,8 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from gguf_encoders import tiny_bert
+
+from tests.quantizer.gguf_encoders import tiny_bert
 
 REAL_EMBEDDING = Path(__file__).parent / "real_embedding.py"
 TEXTS = ["the cat sat", "the dog ran on and on", "a"]

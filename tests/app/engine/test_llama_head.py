@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gguf_heads import predicting_model
 
 from app.engine.backend import Chunk, DecodeStatus
 from app.engine.frames import EngineConfig
 from app.engine.llama import HeadedBackend
 from app.engine.loading import Listener, load_model
+from tests.quantizer.gguf_heads import predicting_model
 
 REAL_HEAD = Path(__file__).parent / "real_head.py"
 SAME = 1e-3  # logits that differ by their last bits only

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gguf_adapters import control_vector, lora, lora_weights
+
+from tests.quantizer.gguf_adapters import control_vector, lora, lora_weights
 
 REAL_STEERING = Path(__file__).parent / "real_steering.py"
 GUIDE = Path(__file__).parents[3] / "assets" / "guide" / "guide-Q8_0.gguf"

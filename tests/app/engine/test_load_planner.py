@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from machines import MACHINES
-from model_outlines import header_of
 
 from app.engine.backend import MemoryShortError
 from app.engine.frames import EngineConfig
@@ -17,6 +15,8 @@ from offload.machine import Machine
 from offload.model import PlannedModel
 from offload.profile import Setting as PlannedSetting
 from quantizer.errors import EngineError
+from tests.offload.machines import MACHINES
+from tests.offload.model_outlines import header_of
 
 GIB = 1 << 30
 CARD = MACHINES["RTX 3060 12 GB, 32 GB RAM"]

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pseudo_gpu import free_ports, pseudo_gpus
 
 from app.engine.child import lines_of
 from app.processes import python_module
+from tests.app.pseudo_gpu import free_ports, pseudo_gpus
 
 MIB = 1 << 20
 MARGIN_BYTES = 256 * MIB

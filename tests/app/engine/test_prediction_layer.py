@@ -5,11 +5,11 @@ from pathlib import Path
 
 import gguf
 import pytest
-from gguf_heads import predicting_model, predicting_weights
 
 from app.engine.prediction_layer import PredictionLayer, has_prediction_layers, prediction_layer
 from quantizer.gate import admit
 from quantizer.header import read_header
+from tests.quantizer.gguf_heads import predicting_model, predicting_weights
 
 
 def found(path: Path) -> PredictionLayer | None:

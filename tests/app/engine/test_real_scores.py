@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf_files import tiny_llama, tiny_weights
+
+from tests.quantizer.gguf_files import tiny_llama, tiny_weights
 
 REAL_SCORES = Path(__file__).parent / "real_scores.py"
 ORDER_OF_SUMS = 1e-4  # nats; the most that was seen on x86 is 5e-6

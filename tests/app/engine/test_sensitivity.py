@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gguf_files import tiny_llama, tiny_weights
 
 from app.engine.child import Step
 from app.engine.imatrix import ImatrixRequest, gathered
@@ -20,6 +19,7 @@ from quantizer.imatrix import read_imatrix, save_imatrix
 from quantizer.numbers import encode, to_float32
 from quantizer.sensitivity import Sensitivity
 from quantizer.tensor_types import tensor_type_named
+from tests.quantizer.gguf_files import tiny_llama, tiny_weights
 
 TEXT = "The other hen heard that the weather in the north gathers there. " * 6
 N_CTX = 64

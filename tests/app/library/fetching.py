@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
-from hub_server import HubServer
-
 from app.library.digest import Digest
 from app.library.download.connection import Connection
 from app.library.download.downloader import Downloader, DownloadOptions
@@ -16,6 +14,7 @@ from app.library.download.events import Event
 from app.library.download.retries import RetryPolicy
 from app.library.hub_access import HubAccess, async_http_client
 from app.library.remote_file import RemoteFile
+from tests.app.library.hub_server import HubServer
 
 __all__ = ["IMPATIENT", "NAME", "REPO", "fetch", "noise", "remote_file"]
 

@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hub_server import HubHandler
+    from tests.app.library.hub_server import HubHandler
 
 __all__ = ["FAULTS", "Injection", "Reply"]
 

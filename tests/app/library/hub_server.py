@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from hub_faults import FAULTS, Injection, Reply
-from hub_repos import HubFile, HubRepo
+from tests.app.library.hub_faults import FAULTS, Injection, Reply
+from tests.app.library.hub_repos import HubFile, HubRepo
 
 __all__ = ["CERTIFICATE", "HubServer", "Request"]
 

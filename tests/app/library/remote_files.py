@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from hub_repos import HubFile
-from model_outlines import header_of
-
 from offload.model import PlannedModel
 from quantizer.file_types import file_type_named
 from quantizer.header import Header
 from quantizer.layout import Entry, OutputTensor, encode_entry, encode_header, file_bytes
 from quantizer.shards import shard_entries, shard_path
 from quantizer.tensor_types import tensor_type
+from tests.app.library.hub_repos import HubFile
+from tests.offload.model_outlines import header_of
 
 __all__ = ["hub_file", "sparse_model", "sparse_shards"]
 

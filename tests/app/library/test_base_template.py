@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from small_models import small_model
 
 from app.library.base_template import BaseTemplate, base_template, difference
 from quantizer.header import Header, read_header
+from tests.app.small_models import small_model
 
 URL = "https://huggingface.co/org/base"
 

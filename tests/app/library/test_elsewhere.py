@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from elsewhere_folders import hugging_face_model, ollama_model
-from small_models import small_model
 
 from app.library.elsewhere import elsewhere
 from app.library.resolve import UnknownModelError, resolve
 from app.settings import Settings
+from tests.app.elsewhere_folders import hugging_face_model, ollama_model
+from tests.app.small_models import small_model
 
 
 @pytest.mark.parametrize("folder", [".lmstudio/models", ".cache/lm-studio/models"])

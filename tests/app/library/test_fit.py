@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from machines import MACHINES
-from model_outlines import header_of
 
 from app.library.fit import circumstances
 from app.settings import Settings
@@ -10,6 +8,8 @@ from offload.assessment import Verdict
 from offload.model import PlannedModel
 from quantizer.errors import UsageError
 from quantizer.file_types import file_type_named
+from tests.offload.machines import MACHINES
+from tests.offload.model_outlines import header_of
 
 
 def model(name: str, file_type: str) -> PlannedModel:

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from machines import MACHINES
 
 from app.engine.machine import Survey
 from app.library.fit_shelf import FitShelf
@@ -15,10 +13,8 @@ from app.library.listing import Entry
 from app.library.model_ref import ModelRef
 from app.settings import Settings
 from offload.host_memory import host_memory
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "quantizer"))
-
-from gguf_files import tiny_llama
+from tests.offload.machines import MACHINES
+from tests.quantizer.gguf_files import tiny_llama
 
 
 class Machine:

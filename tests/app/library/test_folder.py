@@ -5,9 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from small_models import small_model, small_shards
 
 from app.library.folder import identity_of, look_at, model_paths, parts_of
+from tests.app.small_models import small_model, small_shards
 
 
 def test_models_are_files_three_levels_down_in_order_of_name(tmp_path: Path) -> None:

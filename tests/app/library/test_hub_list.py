@@ -4,12 +4,12 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from hub_repos import HubRepo
-from hub_server import HubServer
 
 from app.library import hub_list
 from app.library.hub_access import HubAccess, HubError
 from app.library.hub_list import list_repos
+from tests.app.library.hub_repos import HubRepo
+from tests.app.library.hub_server import HubServer
 
 LLAMA = {"architectures": ["LlamaForCausalLM"]}
 

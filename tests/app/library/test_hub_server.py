@@ -10,9 +10,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from hub_faults import FAULTS
-from hub_repos import HubRepo
-from hub_server import CERTIFICATE, HubServer
+
+from tests.app.library.hub_faults import FAULTS
+from tests.app.library.hub_repos import HubRepo
+from tests.app.library.hub_server import CERTIFICATE, HubServer
 
 DATA = random.Random(1).randbytes(300_000)
 FILES: dict[str, bytes | Path] = {"m-Q4_0.gguf": DATA, "config.json": b"{}"}

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_models import small_model
 
 from app.library.facts import Facts, read_facts
 from app.library.index import Index, Known, index_key
 from quantizer.errors import StorageError
+from tests.app.small_models import small_model
 
 ADDS_ROWS = """
 import sys

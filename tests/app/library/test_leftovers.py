@@ -5,12 +5,12 @@ import time
 from pathlib import Path
 
 import pytest
-from small_models import small_model
 
 from app.library.leftovers import discard, find_leftovers
 from app.settings import Settings
 from quantizer.journal import Journal
 from quantizer.locks import try_lock
+from tests.app.small_models import small_model
 
 NOBODY = 4_000_000  # no process has this number: Linux ends before, and others do not get so far in a test
 PLENTY = 1 << 40

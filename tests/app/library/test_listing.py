@@ -7,13 +7,13 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from small_models import small_model, small_shards
 
 from app.library.index import Index
 from app.library.listing import Entry, forget_vanished, read, survey
 from app.library.model_ref import ModelRef
 from app.library.resolve import available
 from app.settings import Settings
+from tests.app.small_models import small_model, small_shards
 
 
 def _entries(settings: Settings, index: Index) -> list[Entry]:

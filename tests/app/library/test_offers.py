@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from machines import MACHINES
-from model_outlines import header_of
 
 from app.library.digest import Digest
 from app.library.fit import circumstances
@@ -11,6 +9,8 @@ from app.library.repository import RepoFile, RepoModel, quant_of
 from app.settings import Settings
 from offload.model import PlannedModel
 from quantizer.file_types import FILE_TYPES
+from tests.offload.machines import MACHINES
+from tests.offload.model_outlines import header_of
 
 HEADER_BYTES = 6_000_000
 

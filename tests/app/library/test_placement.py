@@ -12,14 +12,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from elsewhere_folders import ollama_model
-from small_models import small_model, small_shards
 
 from app.library import linking, placement
 from app.library.index import Index
 from app.library.model_ref import ModelRef
 from app.library.placement import copy, link_all, plan_placement
 from quantizer.errors import ModelFileError, StorageError
+from tests.app.elsewhere_folders import ollama_model
+from tests.app.small_models import small_model, small_shards
 
 COPIES = """
 import sys, time

@@ -6,10 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from fetching import IMPATIENT
-from gguf_files import tiny_llama
-from hub_repos import HubRepo
-from hub_server import HubServer
 
 from app.library.download.connection import Connection
 from app.library.download.downloader import DownloadOptions
@@ -21,6 +17,10 @@ from app.library.reference import CatalogueReference, parse_reference
 from app.library.repository import Repository
 from app.library.selection import Choice
 from quantizer.errors import ModelFileError, StorageError
+from tests.app.library.fetching import IMPATIENT
+from tests.app.library.hub_repos import HubRepo
+from tests.app.library.hub_server import HubServer
+from tests.quantizer.gguf_files import tiny_llama
 
 
 @dataclass

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import pytest
-from machines import MACHINES
 
 from app.library.catalogue import Role, read_catalogue
 from app.library.fit import circumstances
 from app.library.recommend import Recommendation, recommend
 from app.settings import Settings
 from offload.assessment import Verdict
+from tests.offload.machines import MACHINES
 
 
 def recommended(role: Role, machine: str) -> Recommendation:

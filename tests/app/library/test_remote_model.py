@@ -5,9 +5,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from hub_repos import HubRepo
-from hub_server import HubServer
-from remote_files import hub_file, sparse_model, sparse_shards
 
 from app.library.digest import Digest
 from app.library.download.connection import Connection
@@ -18,6 +15,9 @@ from app.library.remote_model import read_remote_model
 from offload.model import PlannedModel
 from quantizer.errors import ModelFileError
 from quantizer.gate import admit, tensors_of
+from tests.app.library.hub_repos import HubRepo
+from tests.app.library.hub_server import HubServer
+from tests.app.library.remote_files import hub_file, sparse_model, sparse_shards
 
 MIB = 1 << 20
 REPO = "someone/model-GGUF"

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from small_models import small_model, small_shards
 
 from app.library.model_ref import ModelRef
 from app.library.removal import plan_removal, remove
 from app.library.resolve import available, resolve
 from app.settings import Settings
 from quantizer.errors import UsageError
+from tests.app.small_models import small_model, small_shards
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import contextlib
 from typing import Any
 
 import pytest
-from hub_repos import HubRepo
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from app.library.hub_access import HubAccess, HubError
 from app.library.reference import FileReference, RepoReference
 from app.library.repository import Repository, parse_repository, quant_of
 from app.library.selection import Choice, select
+from tests.app.library.hub_repos import HubRepo
 
 FILES = {
     "m-Q8_0.gguf": b"88888888",

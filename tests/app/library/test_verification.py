@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from elsewhere_folders import hugging_face_model, ollama_model
-from small_models import small_model, small_shards
 
 from app.library.index import Index
 from app.library.model_ref import ModelRef
 from app.library.verification import Verdict, verify
+from tests.app.elsewhere_folders import hugging_face_model, ollama_model
+from tests.app.small_models import small_model, small_shards
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gguf_adapters import control_vector, lora
-from running import RunningService
 
 from app.service.attachments import read_attachments
 from app.settings import Settings
 from quantizer.errors import ModelFileError, UsageError
+from tests.app.running import RunningService
+from tests.quantizer.gguf_adapters import control_vector, lora
 
 
 def test_names_and_scales_are_split_from_files_that_may_have_an_equals_sign(tmp_path: Path, tiny_model: Path) -> None:

@@ -6,11 +6,11 @@ from contextlib import ExitStack
 
 import httpx
 import pytest
-from running import RunningService
 
 from app.service import listening
 from app.service.listening import listen, listen_for_clients
 from quantizer.errors import ServiceError
+from tests.app.running import RunningService
 
 
 def _free_port() -> int:

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from running import RunningService
 
 from app.client import Message, PlanWish, ServiceClient
 from app.engine.frames import EngineConfig, Load
 from app.engine.wire import decode, encode
 from app.service.api.planning import as_wished
 from quantizer.errors import UsageError
+from tests.app.running import RunningService
 
 
 @pytest.fixture(scope="module")

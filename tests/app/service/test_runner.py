@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from one_file_service import BASE, HELLO, MADE, OTHER, Service, serving, until
 
 from app.engine.request import Request
 from app.library.resolve import UnknownModelError
 from app.service.anticipation import Anticipation
 from app.service.prompt import Prompt
 from quantizer.errors import RequestError
+from tests.app.one_file_service import BASE, HELLO, MADE, OTHER, Service, serving, until
 
 ENDLESS = Request(request_id="endless", prompt="on and on", ignore_eos=True)
 

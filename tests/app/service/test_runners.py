@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from one_file_service import BASE, HELLO, MADE, OTHER, SIZES, Service, serving
 
 from app.engine.request import Request
 from app.service.attachments import NOTHING_ATTACHED, Attachments
@@ -17,6 +16,7 @@ from app.service.memory_fake import ScriptedMemory
 from app.service.model_file import read_model_file
 from app.service.runners import Runners
 from app.settings import Settings
+from tests.app.one_file_service import BASE, HELLO, MADE, OTHER, SIZES, Service, serving
 
 ENDLESS = Request(request_id="endless", prompt="on and on", ignore_eos=True)
 JINJA = "{% for message in messages %}{{ message.role }}={{ message.content }} {% endfor %}>"

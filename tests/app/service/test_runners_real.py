@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from running import RunningService
 
 from app.library.resolve import GUIDE, resolve
 from app.settings import Settings
+from tests.app.running import RunningService
 
 HELLO = [{"role": "user", "content": "What is localllm?"}]
 JINJA = "{% for message in messages %}{{ message.content }}. {% endfor %}"

@@ -15,7 +15,6 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
-from running import RunningService
 from starlette.applications import Starlette
 
 from app.cli.main import main
@@ -27,6 +26,7 @@ from app.service.listening import listen
 from app.service.person import Person
 from app.service.supervisor import Supervisor
 from quantizer.errors import ServiceError
+from tests.app.running import RunningService
 
 Serve = Callable[..., tuple[int | str | None, str]]
 

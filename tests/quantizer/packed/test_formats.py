@@ -6,9 +6,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packers import Packed, awq, compressed, compressed_config, e4m3, fp8, gptq, int8_magnitudes, int8_rows, nf4, read
 
 from quantizer.packed.float8 import FLOAT8
+from tests.quantizer.packers import (
+    Packed,
+    awq,
+    compressed,
+    compressed_config,
+    e4m3,
+    fp8,
+    gptq,
+    int8_magnitudes,
+    int8_rows,
+    nf4,
+    read,
+)
 
 seeds = st.integers(0, 2**32 - 1).map(np.random.default_rng)
 sizes = st.integers(1, 6)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packers import FORMATS, read
 
 from quantizer.errors import CheckpointError
+from tests.quantizer.packers import FORMATS, read
 
 SAME_SIZE = {
     "U8": ["I8", "F8_E4M3", "F8_E5M2"],

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import TinyLlama, write_tensors
-from packers import FORMATS, Packed, awq, compressed, fp8, gptq, int8_rows, nf4, read
 
 from quantizer.convert import open_checkpoint
 from quantizer.errors import CheckpointError
 from quantizer.file_types import file_type_named
 from quantizer.plan import plan
 from quantizer.quantize import execute
+from tests.quantizer.checkpoints import TinyLlama, write_tensors
+from tests.quantizer.packers import FORMATS, Packed, awq, compressed, fp8, gptq, int8_rows, nf4, read
 
 Stored = dict[str, tuple[str, np.ndarray]]
 TINY = TinyLlama(n_layers=1, n_embd=64, n_ff=96, dtype="F32")

@@ -3,9 +3,9 @@ from __future__ import annotations
 import gguf
 import numpy as np
 import pytest
-from packers import mxfp4, read
 
 from quantizer.errors import CheckpointError
+from tests.quantizer.packers import mxfp4, read
 
 
 def test_blocks_become_ggml_blocks_of_the_same_values() -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import tokenizer, tokenizer_config
-from tokenizer_files import sentence_bpe, unigram, word_pieces, write
 from tokenizers import Tokenizer
 
 from quantizer.config import Config
 from quantizer.layout import encode_entry, encode_header
 from quantizer.tokenizers import read_vocabulary, vocabulary_entries
+from tests.quantizer.checkpoints import tokenizer, tokenizer_config
+from tests.quantizer.tokenizer_files import sentence_bpe, unigram, word_pieces, write
 
 ORACLE = Path(__file__).parents[1] / "token_oracle.py"
 TEXTS = [

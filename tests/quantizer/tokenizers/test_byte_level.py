@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizer_files import Edit, vocabulary_of
 
 from quantizer.errors import CheckpointError
 from quantizer.tokenizers import Token, TokenType
+from tests.quantizer.tokenizer_files import Edit, vocabulary_of
 
 
 def test_tokens_stand_at_their_ids_and_gaps_are_padded(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from tokenizer_files import vocabulary_of
 
 from quantizer.errors import CheckpointError
 from quantizer.tokenizers import vocabulary_entries
+from tests.quantizer.tokenizer_files import vocabulary_of
 
 
 def test_a_file_goes_before_the_settings(tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ import tracemalloc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizer_files import piece_model
 
 from quantizer.errors import CheckpointError
 from quantizer.tokenizers.piece_model import Algorithm, parse_piece_model, read_piece_model
 from quantizer.tokenizers.vocabulary import Token, TokenType
+from tests.quantizer.tokenizer_files import piece_model
 
 PIECES = [("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("</s>", 0.0, 3), ("▁hello", -1.5, 1), ("<0x41>", 0.0, 6)]
 WHOLE = piece_model(PIECES, [(3, 2), (43, (1 << 64) - 1)], [(3, 0), (4, 0)])

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizer_files import BYTES, piece_model, sentence_bpe, write
 
 from quantizer.config import Config
 from quantizer.errors import CheckpointError
 from quantizer.tokenizers import Token, TokenType, Vocabulary, read_vocabulary
+from tests.quantizer.tokenizer_files import BYTES, piece_model, sentence_bpe, write
 
 CONFIG = Config({"vocab_size": 280})
 PIECES = [("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("</s>", 0.0, 3), *((byte, 0.0, 6) for byte in BYTES)]

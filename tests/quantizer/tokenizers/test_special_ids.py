@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizer_files import vocabulary_of
+
+from tests.quantizer.tokenizer_files import vocabulary_of
 
 
 def test_special_tokens_are_found_by_setting_and_by_name(tmp_path: Path) -> None:

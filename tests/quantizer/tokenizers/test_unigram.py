@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizer_files import piece_model, unigram, write
 
 from quantizer.config import Config
 from quantizer.errors import CheckpointError
 from quantizer.tokenizers import Token, TokenType, Vocabulary, read_vocabulary
+from tests.quantizer.tokenizer_files import piece_model, unigram, write
 
 CONFIG = Config({"vocab_size": 16, "type_vocab_size": 1})
 CHARSMAP = (4).to_bytes(4, "little") + bytes(4) + b"a\0"

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizer_files import word_pieces, write
 
 from quantizer.config import Config
 from quantizer.errors import CheckpointError
 from quantizer.tokenizers import Token, TokenType, Vocabulary, read_vocabulary
+from tests.quantizer.tokenizer_files import word_pieces, write
 
 CONFIG = Config({"vocab_size": 20, "type_vocab_size": 2, "pad_token_id": 0})
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -14,16 +13,13 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from far_engine import FarEngine
-from typist import CTRL_C, CTRL_D, PROMPT, Typist
 
 from app.chat.message import Message, State
 from app.chat.store import ChatStore
 from app.processes import python_module
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "quantizer"))
-
-from gguf_files import tiny_llama
+from tests.quantizer.gguf_files import tiny_llama
+from tests.tui.far_engine import FarEngine
+from tests.tui.typist import CTRL_C, CTRL_D, PROMPT, Typist
 
 CHAT = ("chat", "--inline")
 TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}<assistant>"

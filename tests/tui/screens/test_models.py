@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 from app.client_fake import ScriptedClient
 from quantizer.errors import UserError
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from model_scenes import client_with_models
+from tests.tui.model_scenes import client_with_models
 
 
 async def _chosen(person, name, among="Recommended for this machine"):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from plans import planner_for
-
 from app.client_fake import ScriptedClient
 from app.plan_wish import PlanWish
 from quantizer.errors import ModelFileError
+from tests.tui.plans import planner_for
 from tui.widgets.dial import Dial
 
 

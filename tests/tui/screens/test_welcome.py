@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from app.client import Checkup, MachineProblem
 from app.settings import Settings
 from quantizer.errors import EngineError
+from tests.tui.model_scenes import client_with_models
 from tui.app import LocalllmApp
 from tui.connection import Connection
 from tui.first_run import is_first_run, note_seen
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from model_scenes import client_with_models
 
 
 @pytest.fixture

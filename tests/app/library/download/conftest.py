@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-sys.path[:0] = [str(Path(__file__).parent)]
-
-from fetching import NAME, REPO, noise  # noqa: E402
-from hub_repos import HubRepo  # noqa: E402
-from hub_server import HubServer  # noqa: E402
+from tests.app.library.fetching import NAME, REPO, noise
+from tests.app.library.hub_repos import HubRepo
+from tests.app.library.hub_server import HubServer
 
 DATA = noise(9 << 20)
 

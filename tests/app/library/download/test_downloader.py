@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fetching import NAME, REPO, fetch, remote_file
-from hub_faults import FAULTS
-from hub_repos import HubRepo
-from hub_server import CERTIFICATE, HubServer
 
 from app.library.download.events import Event, Progress
 from app.library.download.partial_file import PartialFile
 from app.library.hub_access import HubError
+from tests.app.library.fetching import NAME, REPO, fetch, remote_file
+from tests.app.library.hub_faults import FAULTS
+from tests.app.library.hub_repos import HubRepo
+from tests.app.library.hub_server import CERTIFICATE, HubServer
 
 # anyio loses a socket that is connected in the moment in which who waits for it is cancelled
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")

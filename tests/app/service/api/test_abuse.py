@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from running import RunningService
+
+from tests.app.running import RunningService
 
 REFUSED: dict[str, bytes] = {
     "nothing": b"",

@@ -5,10 +5,10 @@ from typing import Any
 
 import httpx
 import pytest
-from running import RunningService
 
 from app.service.api.anthropic_bodies import MessagesBody
 from quantizer.errors import RequestError
+from tests.app.running import RunningService
 
 ASK: dict[str, Any] = {
     "model": "tiny",

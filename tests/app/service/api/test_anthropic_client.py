@@ -7,7 +7,8 @@ from typing import Any
 
 import anthropic
 import pytest
-from running import RunningService
+
+from tests.app.running import RunningService
 
 MESSAGES: list[Any] = [{"role": "user", "content": "hello"}]
 TOOL: Any = {

@@ -3,9 +3,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from running import RunningService
-
 from app.service.api.docs import page
+from tests.app.running import RunningService
 
 
 def _document(service: RunningService) -> dict[str, Any]:

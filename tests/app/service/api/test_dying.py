@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from running import RunningService
+
+from tests.app.running import RunningService
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kills by signal")
 

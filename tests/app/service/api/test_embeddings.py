@@ -6,7 +6,8 @@ from typing import Any
 
 import openai
 import pytest
-from running import RunningService
+
+from tests.app.running import RunningService
 
 
 def embed(service: RunningService, **body: Any) -> dict[str, Any]:

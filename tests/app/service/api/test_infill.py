@@ -8,8 +8,9 @@ from typing import Any
 
 import gguf
 import pytest
-from gguf_files import tiny_llama
-from running import RunningService
+
+from tests.app.running import RunningService
+from tests.quantizer.gguf_files import tiny_llama
 
 IDS = {"pre": 1, "suf": 2, "mid": 3, "rep": 4, "sep": 5}  # within the 256 bytes that the fake engine knows
 CODE = "return a\n\n    b\nc"

@@ -10,16 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from gguf_files import tiny_llama
-from running import RunningService
 
-sys.path[:0] = [str(Path(__file__).parents[2] / "library")]
-
-from hub_repos import HubRepo  # noqa: E402
-from hub_server import HubServer  # noqa: E402
-
-from app.client import Job, ServiceClient  # noqa: E402
-from quantizer.errors import RequestError, ServiceError  # noqa: E402
+from app.client import Job, ServiceClient
+from quantizer.errors import RequestError, ServiceError
+from tests.app.library.hub_repos import HubRepo
+from tests.app.library.hub_server import HubServer
+from tests.app.running import RunningService
+from tests.quantizer.gguf_files import tiny_llama
 
 MIB = 1 << 20
 LARGE = 4 * MIB

@@ -6,7 +6,8 @@ from typing import Any
 
 import httpx
 import pytest
-from running import RunningService
+
+from tests.app.running import RunningService
 
 
 def _endless(path: str) -> str:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from running import RunningService
 
 from app.client import ServiceClient, Shelf
 from quantizer.errors import ModelFileError, RequestError, UsageError, UserError
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "library"))
-
-from hub_repos import HubRepo
-from hub_server import HubServer
+from tests.app.library.hub_repos import HubRepo
+from tests.app.library.hub_server import HubServer
+from tests.app.running import RunningService
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from running import RunningService
+from tests.app.running import RunningService
 
 
 def test_text_becomes_tokens_and_text_again(service: RunningService) -> None:

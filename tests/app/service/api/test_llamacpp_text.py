@@ -3,7 +3,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from running import RunningService
+
+from tests.app.running import RunningService
 
 ASK = {"prompt": "hello", "n_predict": 5, "temperature": 0, "ignore_eos": True}
 

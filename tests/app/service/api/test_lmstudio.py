@@ -4,7 +4,8 @@ import json
 from collections.abc import Callable
 
 import pytest
-from running import RunningService
+
+from tests.app.running import RunningService
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5}
 

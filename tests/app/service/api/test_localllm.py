@@ -4,10 +4,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from running import RunningService
 
 from app.client import Completed, GenerationOptions, Message, ServiceClient
 from quantizer.errors import ModelFileError
+from tests.app.running import RunningService
 
 
 async def test_the_status_is_what_the_client_reads(service: RunningService) -> None:

@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import re
 
-from running import RunningService
-
 from app.engine.counters import Counters, Occupancy
 from app.engine.frames import Observed
 from app.engine.histogram import Histogram
 from app.service.api.metrics import exposition
+from tests.app.running import RunningService
 
 LINE = re.compile(r'[a-z_:]+(_bucket|_sum|_count)?\{model="[^"]*"(,le="[^"]+")?\} [0-9.e+-]+')
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
-from running import RunningService
+
+from tests.app.running import RunningService
 
 OPTIONS = {"temperature": 0, "num_predict": 6}
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "options": OPTIONS}

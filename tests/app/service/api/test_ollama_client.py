@@ -8,7 +8,8 @@ from typing import Any
 
 import ollama
 import pytest
-from running import RunningService
+
+from tests.app.running import RunningService
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 OPTIONS = {"num_predict": 5, "temperature": 0}

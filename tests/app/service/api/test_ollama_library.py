@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -11,12 +10,10 @@ from typing import Any
 
 import ollama
 import pytest
-from running import RunningService
 
-sys.path[:0] = [str(Path(__file__).parents[2] / "library")]
-
-from hub_repos import HubRepo  # noqa: E402
-from hub_server import HubServer  # noqa: E402
+from tests.app.library.hub_repos import HubRepo
+from tests.app.library.hub_server import HubServer
+from tests.app.running import RunningService
 
 MIB = 1 << 20
 JINJA = "{% for message in messages %}{{ message.role }}={{ message.content }} {% endfor %}>"

@@ -9,7 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
-from running import RunningService
+
+from tests.app.running import RunningService
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 6, "ignore_eos": True, "temperature": 0}
 ENDLESS = CHAT | {"max_tokens": 3000, "stream": True}

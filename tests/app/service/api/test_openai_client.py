@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import openai
 import pytest
-from running import RunningService
+
+from tests.app.running import RunningService
 
 MESSAGES: list[openai.types.chat.ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
 

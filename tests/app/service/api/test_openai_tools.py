@@ -10,10 +10,10 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
 from pydantic import ValidationError
-from running import RunningService
 
 from app.service.api.openai_bodies import ChatBody
 from quantizer.errors import RequestError
+from tests.app.running import RunningService
 
 TOOL: ChatCompletionToolParam = {
     "type": "function",

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -14,18 +13,15 @@ from typing import Any
 import gguf
 import httpx
 import pytest
-from gguf_files import tiny_llama
 from jsonschema import Draft202012Validator
-from running import RunningService
 
 from app.engine.frames import Ranked
 from app.service.api.embeddings import RerankBody, _ranking
 from app.service.application import create_document
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "library"))
-
-from hub_repos import HubRepo
-from hub_server import HubServer
+from tests.app.library.hub_repos import HubRepo
+from tests.app.library.hub_server import HubServer
+from tests.app.running import RunningService
+from tests.quantizer.gguf_files import tiny_llama
 
 TEMPLATE = (
     "{# <think></think> #}{% for message in messages %}{{ message.content }}\n{% endfor %}"

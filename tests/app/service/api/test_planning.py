@@ -3,10 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from running import RunningService
 
 from app.client import PlanWish, ServiceClient
 from quantizer.errors import ModelFileError, RequestError, UsageError
+from tests.app.running import RunningService
 
 CARD = ("RTX 3060=12GiB",)
 RAM = "32GiB@45GB/s"

@@ -8,10 +8,10 @@ from typing import Any
 
 import openai
 import pytest
-from running import RunningService
 
 from app.service.api.responses_bodies import ResponsesBody
 from quantizer.errors import RequestError
+from tests.app.running import RunningService
 
 ASK: dict[str, Any] = {"model": "tiny", "input": "hello", "max_output_tokens": 6, "temperature": 0}
 TOOL: Any = {

@@ -11,8 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
-from raw_http import Reply, exchange, head
-from running import RunningService
+
+from tests.app.raw_http import Reply, exchange, head
+from tests.app.running import RunningService
 
 QUESTION = json.dumps({"prompt": "x", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1})
 HERE = "Host: localhost"

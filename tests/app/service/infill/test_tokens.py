@@ -4,10 +4,10 @@ from pathlib import Path
 
 import gguf
 import pytest
-from gguf_files import byte_level_tokens, tiny_llama
 
 from app.service.infill.tokens import InfillTokens, infill_tokens_of
 from quantizer.header import read_header
+from tests.quantizer.gguf_files import byte_level_tokens, tiny_llama
 
 
 def _tokens(path: Path, **ids: int) -> InfillTokens | None:

@@ -5,8 +5,6 @@ import random
 from typing import Any
 
 import pytest
-from call_texts import FAMILIES, family, split
-from gbnf_texts import Grammar
 
 from app.engine.gbnf import RuleBook, text_through
 from app.engine.sampler import check_grammar
@@ -14,6 +12,8 @@ from app.service.reasoning import NO_THINKING, Thinking, ThoughtSplitter
 from app.service.tools.call_grammar import call_grammar
 from app.service.tools.offer import Offer, Tool
 from quantizer.errors import RequestError
+from tests.app.call_texts import FAMILIES, family, split
+from tests.app.gbnf_texts import Grammar
 
 WALK = Tool(
     "walk",

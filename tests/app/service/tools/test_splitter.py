@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from call_texts import ARGUMENTS, FAMILIES, OFFER, WEATHER, call_text, family, split
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from app.service.tools.call_parts import CallPart, Told
 from app.service.tools.families import GENERIC, family_of
 from app.service.tools.offer import Offer, Tool
 from app.service.tools.splitter import CallSplitter
+from tests.app.call_texts import ARGUMENTS, FAMILIES, OFFER, WEATHER, call_text, family, split
 
 
 def names_and_arguments(told: Told) -> list[tuple[str, Any]]:
