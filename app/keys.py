@@ -18,10 +18,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from app.loopback import is_loopback
-from app.settings import Settings
+from app.settings.parsing import is_loopback
+from app.settings.settings import Settings
 from quantizer.errors import StorageError, UsageError
-from quantizer.locks import open_locked
+from quantizer.files import open_locked
 
 __all__ = ["ALL_SCOPES", "Key", "KeyFile", "KeyScope", "key_file", "own_key"]
 

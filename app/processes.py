@@ -12,12 +12,12 @@ import subprocess
 import sys
 from typing import Any
 
-__all__ = ["apart_from_terminal", "child_environment", "give_way", "is_alive", "python_module"]
+__all__ = ["child_environment", "detached_process_options", "is_process_alive", "lower_priority", "python_command"]
 
 _LOW_NICE = 10
 
 
-def python_module(name: str, *arguments: str) -> list[str]:
+def python_command(name: str, *arguments: str) -> list[str]:
     """Return the command line that runs module `name` with this Python.
 
     -P keeps the current folder off the import path: a folder of the user's named `app` must not be run instead of ours.
@@ -30,14 +30,14 @@ def child_environment(**variables: str) -> dict[str, str]:
     return {**os.environ, "PYTHONSAFEPATH": "1", **variables}
 
 
-def apart_from_terminal() -> dict[str, Any]:
+def detached_process_options() -> dict[str, Any]:
     """Return arguments for subprocess: the child hears no Ctrl-C of this terminal and opens no window of its own."""
     if sys.platform == "win32":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
     return {"start_new_session": True}
 
 
-def give_way(process_id: int) -> None:
+def lower_priority(process_id: int) -> None:
     """Let a process, and what it starts from now on, have processor time after those that a person waits for."""
     import psutil
 
@@ -48,7 +48,7 @@ def give_way(process_id: int) -> None:
             psutil.Process(process_id).nice(_LOW_NICE)
 
 
-def is_alive(process: str) -> bool:
+def is_process_alive(process: str) -> bool:
     """Return whether the process runs whose number is `process`; False for a text that is no number."""
     import psutil
 

@@ -13,10 +13,15 @@
         └── ServiceError              the local service cannot be reached or started
 
 Anything else that escapes is a bug and keeps its traceback. This module knows nothing of who prints.
+
+What of a message tells of a machine's folders: absolute paths, cut to their last part.
+
+Owns what such a path looks like, of either system. Knows nothing of who is told.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 __all__ = [
@@ -33,6 +38,7 @@ __all__ = [
     "UserError",
     "kind_of",
     "rebuild",
+    "redact_paths",
 ]
 
 
@@ -129,3 +135,15 @@ def rebuild(kind: str, cause: str, remedy: str, details: Mapping[str, int]) -> U
     if kind == ContextOverflowError.__name__:
         return ContextOverflowError(details["n_prompt_tokens"], details["n_ctx"])
     return _KINDS.get(kind, EngineError)(cause, remedy)
+
+
+# Up to the last separator. A folder may have spaces within, but a colon ends the path: compilers write file.c:12.
+_FOLDERS = re.compile(
+    r"(?<![\w./:<\\])(?:[A-Za-z]:[\\/]|\\\\|~?/)"
+    r"(?:[^\s'\"/\\:](?:[^'\"/\\:\n]*[^\s'\"/\\:])?[/\\])*(?=[^\s/\\])"
+)
+
+
+def redact_paths(text: str) -> str:
+    """Return `text` with absolute paths cut to their last part."""
+    return _FOLDERS.sub("", text)

@@ -1,4 +1,8 @@
-"""The command `localllm`: the terminal app for a person, plain text for a pipe, every verb for the command line.
+"""The options of the terminal app, and whether a command line is for it at all.
+
+Owns the few options; every verb belongs to `app.cli`.
+
+The command `localllm`: the terminal app for a person, plain text for a pipe, every verb for the command line.
 
 Imports nothing before it knows which: `localllm --help` must not wait for a user interface.
 """
@@ -6,18 +10,40 @@ Imports nothing before it knows which: `localllm --help` must not wait for a use
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from argparse import ArgumentError, ArgumentParser
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from app.terminal import printable
 from quantizer.errors import UserError
-from tui.arguments import app_options
+
+__all__ = ["app_options", "main"]
+
+
+def app_options(arguments: Sequence[str]) -> dict[str, object] | None:
+    """Return the settings that `arguments` give (None: not given), or None for any other command line."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("-m", "--model")
+    parser.add_argument("--host")
+    parser.add_argument("--connect", metavar="URL")
+    parser.add_argument("--key", dest="api_key")
+    for name in ("--ctx", "--threads", "--port"):
+        parser.add_argument(name, type=int)
+    try:
+        options, others = parser.parse_known_args(list(arguments))
+    except ArgumentError:
+        return None
+    if others:
+        return None
+    if options.connect and not options.model:
+        options.model = ""  # the engine's own choice: it may have no guide
+    return vars(options)
+
 
 if TYPE_CHECKING:
-    from app.cli.face import Talk
-    from app.settings import Settings
+    from app.cli.user_interface import ChatOptions
+    from app.settings.settings import Settings
 
-__all__ = ["main"]
 
 _VERB = "chat"  # may stand before the options of the app, or be left out
 
@@ -41,14 +67,14 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 def _command_line(arguments: list[str]) -> None:
-    from app.cli.face import Face
     from app.cli.main import main as command_line
+    from app.cli.user_interface import UserInterface
 
-    command_line(arguments, face=Face(_run_app, _hold_talk))
+    command_line(arguments, face=UserInterface(_run_app, _run_inline))
 
 
 def _terminal_app(options: Mapping[str, object]) -> None:
-    from app.settings import load_settings
+    from app.settings.settings import load_settings
 
     try:
         sys.exit(_run_app(load_settings(options), options))
@@ -63,8 +89,8 @@ def _run_app(settings: Settings, options: Mapping[str, object]) -> int:
     return run(settings, options)
 
 
-def _hold_talk(talk: Talk) -> None:
-    from tui.inline.sitting import hold
+def _run_inline(talk: ChatOptions) -> None:
+    from tui.inline.session import hold
 
     hold(talk)
 

@@ -1,6 +1,6 @@
 """The app: its places, its palette, what it tells on whatever screen.
 
-Owns Textual's App. How it is left is `tui.leaving`'s; it knows nothing of chats.
+Owns Textual's App. How it is left is `tui.jobs.quit_flow`'s; it knows nothing of chats.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from textual.events import Event, Paste
 from textual.screen import Screen
 from textual.worker import WorkerFailed
 
-from app.settings import Settings
+from app.settings.settings import Settings
 from app.terminal import printable, printable_line
 from quantizer.errors import UserError
-from tui.connection import Connection
-from tui.downloads import Downloads, model_of
-from tui.first_run import note_seen
-from tui.job_board import JobBoard
-from tui.job_text import ending, is_long
-from tui.keeper import Keeper, Unkept
-from tui.leaving import Departure
-from tui.meter import Clock
-from tui.places import HOME, PLACES, Place
-from tui.resources import Resources
-from tui.screens.chat import ChatScreen
-from tui.screens.command_screen import CommandScreen
-from tui.settings_book import SettingsBook
-from tui.themes import HIGH_CONTRAST, theme_choices
+from tui.chat.answer_stream import Clock
+from tui.chat.repository import ChatRepository, InMemoryChatRepository
+from tui.chat.screen import ChatScreen
+from tui.connection import ServiceConnection
+from tui.context import AppContext
+from tui.jobs.format import ending, is_long
+from tui.jobs.monitor import JobMonitor
+from tui.jobs.quit_flow import QuitFlow
+from tui.models.downloads import Downloads, model_of
+from tui.models.first_run import mark_welcome_seen
+from tui.navigation import FEATURES, HOME, Feature
+from tui.settings.controller import SettingsController
+from tui.settings.themes import HIGH_CONTRAST, theme_choices
+from tui.widgets.command_screen import CommandScreen
 
 if TYPE_CHECKING:
     from app.client import Job
@@ -56,13 +56,13 @@ class LocalllmApp(App[None]):
 
     def __init__(
         self,
-        connection: Connection,
-        keeper: Keeper | None = None,
+        connection: ServiceConnection,
+        keeper: ChatRepository | None = None,
         clock: Clock = time.monotonic,
         settings: Settings | None = None,
         *,
         is_welcoming: bool = False,
-        book: SettingsBook | None = None,
+        book: SettingsController | None = None,
     ) -> None:
         if os.environ.get("NO_COLOR") == "":
             del os.environ["NO_COLOR"]  # an empty variable is not given, but Textual would take all colours away
@@ -71,25 +71,25 @@ class LocalllmApp(App[None]):
         self.animation_level = "none"
         self._connection = connection
         self._settings = settings or Settings()
-        self._book = book or SettingsBook(self._settings)
+        self._book = book or SettingsController(self._settings)
         self._book.on_change("theme", self._obey_theme)
         self._book.on_change("keys", self._obey_keys)
         self.register_theme(HIGH_CONTRAST)
         self._downloads = Downloads(connection)
-        self._jobs = JobBoard(connection)
-        self._departure = Departure(self, self._jobs, connection, self._book)
+        self._jobs = JobMonitor(connection)
+        self._departure = QuitFlow(self, self._jobs, connection, self._book)
         self._jobs.on_end(self._tell_end)
         self._connection.on_loss(self._tell_loss)
-        resources = Resources(
+        resources = AppContext(
             connection=connection,
             downloads=self._downloads,
             jobs=self._jobs,
-            keeper=keeper or Unkept(),
+            keeper=keeper or InMemoryChatRepository(),
             settings=self._settings,
             book=self._book,
             clock=clock,
         )
-        for place in PLACES:
+        for place in FEATURES:
             self.add_mode(place.id, partial(_opened, place, resources))
 
     def on_mount(self) -> None:
@@ -145,7 +145,7 @@ class LocalllmApp(App[None]):
         assert isinstance(self.screen, ChatScreen)
         await self.screen.open_chat(chat_id, message_id)
 
-    async def talk_with_newest(self) -> None:
+    async def chat_with_newest(self) -> None:
         """Talk with the model that was fetched last."""
         if self._downloads.newest:
             await self._connection.use_model(self._downloads.newest)
@@ -155,7 +155,7 @@ class LocalllmApp(App[None]):
 
     def show_help(self) -> None:
         """Tell what can be done on the screen that is shown."""
-        from tui.screens.help import HelpScreen
+        from tui.widgets.help import HelpScreen
 
         if isinstance(self.screen, CommandScreen):
             self.push_screen(HelpScreen(self.screen, self._book.keys))
@@ -163,9 +163,9 @@ class LocalllmApp(App[None]):
     @work
     async def change_theme(self) -> None:
         """Have a theme chosen, and keep it in the settings file."""
-        from tui.screens.ask_choice import AskChoice
+        from tui.widgets.dialogs import ChoiceDialog
 
-        chosen = await self.push_screen_wait(AskChoice("Theme", _THEME_KEPT, theme_choices(self.available_themes)))
+        chosen = await self.push_screen_wait(ChoiceDialog("Theme", _THEME_KEPT, theme_choices(self.available_themes)))
         if chosen is None:
             return
         try:
@@ -185,7 +185,7 @@ class LocalllmApp(App[None]):
 
     def _obey_keys(self) -> None:
         """Bind a person's keys; where they cannot be, say why and keep our own."""
-        from tui.keymap import check_keys  # imports every screen: the first frame does not wait for it
+        from tui.settings.keymap import check_keys  # imports every screen: the first frame does not wait for it
 
         try:
             check_keys(self._book.keys)
@@ -205,9 +205,9 @@ class LocalllmApp(App[None]):
         """End the app; where jobs run, do with them what the settings say, or ask."""
         self._departure.leave()
 
-    def leave_unasked(self) -> None:
+    def quit_without_asking(self) -> None:
         """End the app when nobody can be asked, for the terminal has closed."""
-        self._departure.leave_unasked()
+        self._departure.quit_without_asking()
 
     def _tell_end(self, job: Job) -> None:
         """Say on whatever screen that a job has ended; ring where nobody may be looking."""
@@ -224,9 +224,9 @@ class LocalllmApp(App[None]):
 
     def _welcome(self) -> None:
         """Show a newcomer what this machine is and which models suit it, once."""
-        from tui.screens.welcome import WelcomeScreen
+        from tui.models.welcome import WelcomeScreen
 
-        self.push_screen(WelcomeScreen(self._connection, self._downloads), lambda _: note_seen(self._settings))
+        self.push_screen(WelcomeScreen(self._connection, self._downloads), lambda _: mark_welcome_seen(self._settings))
 
     def _tell_of_download(self, job: Job) -> None:
         """Say what came of a download."""
@@ -242,6 +242,6 @@ class LocalllmApp(App[None]):
         self.run_worker(partial(import_module, "rich.markdown"), thread=True)
 
 
-def _opened(place: Place, resources: Resources) -> Screen[None]:
+def _opened(place: Feature, resources: AppContext) -> Screen[None]:
     screen: Screen[None] = place.screen_class()(resources)
     return screen

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
-from app.settings import Settings
+from app.settings.settings import Settings
 
 if TYPE_CHECKING:
     from app.client import (
@@ -48,8 +48,8 @@ def local_service(settings: Settings) -> Opener:
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[ChatBackend]:
-        await asyncio.to_thread(import_module, "app.launcher")
-        from app.launcher import open_engine
+        await asyncio.to_thread(import_module, "app.client.launcher")
+        from app.client.launcher import open_engine
 
         async with open_engine(settings) as client:
             yield client

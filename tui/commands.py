@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from tui.places import PLACES
+from tui.navigation import FEATURES
 
 if TYPE_CHECKING:
     from textual.binding import BindingType
@@ -26,7 +26,7 @@ class AppActions(Protocol):
 
     def go_to(self, place_id: str) -> Awaitable[None]: ...
 
-    def talk_with_newest(self) -> Awaitable[None]: ...
+    def chat_with_newest(self) -> Awaitable[None]: ...
 
     def show_help(self) -> None: ...
 
@@ -129,14 +129,14 @@ APP_COMMANDS: CommandTable[Any] = CommandTable(
                 slash=place.id,
                 run=partial(_go_to, place.id),
             )
-            for place in PLACES
+            for place in FEATURES
         ),
         Command[AppActions](
             id="talk-newest",
             title="Talk with the new model",
             tooltip="Talk with the model that was fetched last",
             keys="ctrl+t",
-            run=lambda app, _: app.talk_with_newest(),
+            run=lambda app, _: app.chat_with_newest(),
         ),
         Command[AppActions](
             id="theme",

@@ -15,9 +15,9 @@ from quantizer.errors import EngineError, ServiceError, UserError
 from tui.backend import ChatBackend, Opener
 
 if TYPE_CHECKING:
-    from app.client import ModelStatus, PlanBrief, ServiceClient
+    from app.client import ModelStatus, PlanSummary, ServiceClient
 
-__all__ = ["Connection", "ConnectionState"]
+__all__ = ["ConnectionState", "ServiceConnection"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +31,10 @@ class ConnectionState:
     n_ctx: int = 0
     notices: tuple[str, ...] = ()
     error: UserError | None = None
-    plan: PlanBrief | None = None
+    plan: PlanSummary | None = None
 
 
-class Connection:
+class ServiceConnection:
     """One service, one model. Use it as an async context manager around the app, so that quitting closes it.
 
     `when_unfit` is what to do with a model that fits only in part; see `ServiceClient.load`.
@@ -50,10 +50,10 @@ class Connection:
         self._is_settled = asyncio.Event()
         self._must_reload = asyncio.Event()
         self._watchers: list[Callable[[], None]] = []
-        self._mourners: list[Callable[[], None]] = []
+        self._loss_callbacks: list[Callable[[], None]] = []
         self._is_reached = asyncio.Event()  # the service is open, or it could not be opened
 
-    async def __aenter__(self) -> Connection:
+    async def __aenter__(self) -> ServiceConnection:
         return self
 
     async def __aexit__(
@@ -67,7 +67,7 @@ class Connection:
 
     def on_loss(self, callback: Callable[[], None]) -> None:
         """Call `callback` when a service that was ready is gone, and looked for or started again."""
-        self._mourners.append(callback)
+        self._loss_callbacks.append(callback)
 
     def start(self) -> None:
         """Connect in the background, or load again what failed to; does nothing while connected or connecting."""
@@ -122,7 +122,7 @@ class Connection:
             self._reload()
         elif isinstance(error, ServiceError) and self.state.phase == "ready":
             self._begin()
-            for callback in self._mourners:
+            for callback in self._loss_callbacks:
                 callback()
         elif isinstance(error, ServiceError):
             await self._close()
@@ -181,7 +181,7 @@ class Connection:
             self._become(replace(self.state, phase="failed", error=error))
 
     async def _load(self, backend: ChatBackend) -> None:
-        from app.launcher import load_model
+        from app.client.launcher import load_model
 
         client = cast("ServiceClient", backend)
         await load_model(client, self._requested_model, self._note, when_unfit=self._when_unfit)

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from quantizer.errors import RequestError
 from tui.backend import ChatBackend
-from tui.connection import Connection
+from tui.connection import ServiceConnection
 
 if TYPE_CHECKING:
     from app.client import (
-        Checkup,
-        FoundRepo,
+        HubRepository,
         Job,
         JobKind,
+        LocalModels,
+        MachineReport,
         PlanReport,
-        PlanWish,
+        PlanRequest,
         Recommended,
-        Removed,
-        Shelf,
+        RemovalResult,
         TypeChoice,
     )
 
@@ -33,23 +33,23 @@ __all__ = ["ModelLibrary", "OwnService", "own_service"]
 class ModelLibrary(Protocol):
     """The part of `app.client.LibraryClient` that the app uses; see there for what each raises."""
 
-    async def models(self, *, elsewhere: bool = False, fresh: bool = False) -> Shelf: ...
+    async def models(self, *, elsewhere: bool = False, fresh: bool = False) -> LocalModels: ...
 
     async def recommend(self) -> tuple[Recommended, ...]: ...
 
-    async def search(self, words: str, limit: int = 10) -> tuple[FoundRepo, ...]: ...
+    async def search(self, words: str, limit: int = 10) -> tuple[HubRepository, ...]: ...
 
     async def card(self, model: str) -> tuple[tuple[str, str], ...]: ...
 
     async def types(self, model: str) -> tuple[TypeChoice, ...]: ...
 
-    async def machine(self) -> Checkup: ...
+    async def machine(self) -> MachineReport: ...
 
-    async def take_in(self, source: str, name: str = "") -> str: ...
+    async def import_model(self, source: str, name: str = "") -> str: ...
 
-    async def removal(self, model: str) -> Removed: ...
+    async def removal(self, model: str) -> RemovalResult: ...
 
-    async def remove(self, model: str) -> Removed: ...
+    async def remove(self, model: str) -> RemovalResult: ...
 
     async def unload(self, model: str) -> None: ...
 
@@ -59,9 +59,9 @@ class ModelLibrary(Protocol):
 class Planner(Protocol):
     """The part of `app.client.PlannerClient` that the app uses."""
 
-    async def plan(self, wish: PlanWish) -> PlanReport: ...
+    async def plan(self, wish: PlanRequest) -> PlanReport: ...
 
-    async def reload(self, wish: PlanWish) -> str: ...
+    async def reload(self, wish: PlanRequest) -> str: ...
 
 
 class OwnService(ChatBackend, Protocol):
@@ -87,7 +87,7 @@ class OwnService(ChatBackend, Protocol):
     async def stay_until_jobs_end(self) -> None: ...
 
 
-async def own_service(connection: Connection) -> OwnService:
+async def own_service(connection: ServiceConnection) -> OwnService:
     """Return the service as soon as it is there. Raises what prevents it, and RequestError for an engine of another
     kind."""
     service = await connection.service()

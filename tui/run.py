@@ -1,4 +1,9 @@
-"""Running the app for a person at a terminal: what it is made of, its end when the terminal closes, and a crash.
+"""What is left of a crash: a few lines for the person, and a report in a file.
+
+Owns which part of an error may be told: of what type it is and where in the code it arose, and never what it says or
+what the code held then, for both may be chats, or control sequences that a model wrote. Knows nothing of the app.
+
+Running the app for a person at a terminal: what it is made of, its end when the terminal closes, and a crash.
 
 Owns the order in which its parts open and close, and the signals.
 """
@@ -6,38 +11,138 @@ Owns the order in which its parts open and close, and the signals.
 from __future__ import annotations
 
 import asyncio
+import os
+import platform
 import signal
 import sys
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
-from app.settings import Settings
+from app import __version__
+from app.settings.settings import Settings
+from app.terminal import printable
 from quantizer.errors import UserError
 from tui.app import LocalllmApp
 from tui.backend import local_service
-from tui.connection import Connection
-from tui.crash import tell_crash, tell_unseen
-from tui.first_run import is_first_run
-from tui.kept_chat import KeptChat
-from tui.settings_book import SettingsBook
+from tui.chat.repository import SqliteChatRepository
+from tui.connection import ServiceConnection
+from tui.models.first_run import is_first_run
+from tui.settings.controller import SettingsController
 
-__all__ = ["run"]
+__all__ = ["report_background_errors", "report_crash", "report_of", "run", "write_report"]
+
+_HOUSE = Path(__file__).parents[1]
+_ROOMS = {"app", "offload", "quantizer", "tui"}
+_N_KEPT = 10
+
+
+def report_crash(error: BaseException, folder: Path, *, is_kept: bool) -> int:
+    """Say on standard error what ended the app and how to go on; return the exit status. The report goes into `folder`,
+    or to standard error where that takes none. `is_kept`: what was said is on the disk."""
+    _say(
+        f"localllm has crashed: {_nature(error)}.",
+        "Everything that was said is kept." if is_kept else "What was said in the last seconds may not be kept.",
+        _whereabouts([error], folder),
+        "Start it again as before: localllm",
+    )
+    return 1
+
+
+def report_background_errors(errors: Sequence[BaseException], folder: Path) -> None:
+    """Say that parts have failed without an end of the app, and keep the report."""
+    _say(f"A part of localllm has failed meanwhile: {_nature(errors[0])}.", _whereabouts(errors, folder))
+
+
+def _say(*lines: str) -> None:
+    sys.stderr.write(printable("".join(f"{line}\n" for line in lines)))
+
+
+def _whereabouts(errors: Sequence[BaseException], folder: Path) -> str:
+    report = report_of(errors)
+    try:
+        return f"The full report, without a word of your chats: {write_report(report, folder, datetime.now())}"
+    except OSError as error:
+        return f"The report cannot be written into {folder} ({error.strerror}), so it is here:\n\n{report}"
+
+
+def report_of(errors: Sequence[BaseException]) -> str:
+    """Return the types of the errors and of those that led to them, the first one first, and where each arose: without
+    their messages and without the values of variables."""
+    made_with = (
+        f"localllm {__version__}, Textual {version('textual')}, Python {platform.python_version()}, "
+        f"{platform.platform()}\n"
+    )
+    return printable(made_with + "".join(f"\n{_told(each)}" for error in errors for each in _chain(error)))
+
+
+def write_report(report: str, folder: Path, now: datetime) -> Path:
+    """Write the report into a new file in `folder` that its owner alone may read, and forget the oldest of more than
+    ten; return its path. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"crash-{now:%Y-%m-%d-%H%M%S}-{os.getpid()}.txt"
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(report)
+    for old in sorted(folder.glob("crash-*.txt"))[:-_N_KEPT]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield what led to an error, what a group of errors holds, and then the error."""
+    if error is not None:
+        yield from _chain(error.__cause__ or (None if error.__suppress_context__ else error.__context__))
+        for part in getattr(error, "exceptions", ()):
+            yield from _chain(part)
+        yield error
+
+
+def _told(error: BaseException) -> str:
+    frames = traceback.format_list(_frames(error))
+    return f"{_nature(error)}\n{''.join(frames)}"
+
+
+def _nature(error: BaseException) -> str:
+    """Return what kind of error it is and where in our code, or else in another's, it arose."""
+    name = type(error).__qualname__
+    if isinstance(error, OSError) and error.errno is not None:
+        name += f" ({os.strerror(error.errno)})"
+    frames = _frames(error)
+    if not frames:
+        return name
+    ours = [frame for frame in frames if _is_ours(frame)]
+    frame = (ours or frames)[-1]
+    path = Path(frame.filename)
+    place = path.relative_to(_HOUSE).as_posix() if _is_ours(frame) else path.name
+    return f"{name} in {place}, line {frame.lineno} ({frame.name})"
+
+
+def _frames(error: BaseException) -> traceback.StackSummary:
+    return traceback.StackSummary.extract(traceback.walk_tb(error.__traceback__), capture_locals=False)
+
+
+def _is_ours(frame: traceback.FrameSummary) -> bool:
+    path = Path(frame.filename)
+    return path.is_relative_to(_HOUSE) and path.relative_to(_HOUSE).parts[0] in _ROOMS
 
 
 def run(settings: Settings, flags: Mapping[str, object]) -> int:
     """Run the app until the person leaves; return the exit status, that of a crash too, which is told. `flags` are the
     part of `settings` that the command line gave. Raises the UserError that ended the app."""
-    sitting = _Sitting(settings, SettingsBook(settings, flags))
+    sitting = _Sitting(settings, SettingsController(settings, flags))
     try:
         asyncio.run(sitting.hold())
     except Exception as error:  # whatever it is: Python would print the texts that it may hold
         sitting.failure = sitting.failure or error
     if sitting.unseen:
-        tell_unseen(sitting.unseen, settings.cache_dir)
+        report_background_errors(sitting.unseen, settings.cache_dir)
     if isinstance(sitting.failure, UserError):
         raise sitting.failure
     if sitting.failure is not None:
-        return tell_crash(sitting.failure, settings.cache_dir, is_kept=sitting.is_kept)
+        return report_crash(sitting.failure, settings.cache_dir, is_kept=sitting.is_kept)
     return sitting.status
 
 
@@ -45,7 +150,7 @@ class _Sitting:
     """The app from its beginning to its end. `failure` is what ended it, `unseen` are the errors of tasks that nobody
     waited for; `is_kept` holds once what was said is on the disk."""
 
-    def __init__(self, settings: Settings, book: SettingsBook) -> None:
+    def __init__(self, settings: Settings, book: SettingsController) -> None:
         self._settings = settings
         self._book = book
         self.status = 0
@@ -56,16 +161,16 @@ class _Sitting:
     async def hold(self) -> None:
         """Show the app until it ends."""
         asyncio.get_running_loop().set_exception_handler(self._note)
-        async with KeptChat(self._settings.data_dir) as keeper:
+        async with SqliteChatRepository(self._settings.data_dir) as keeper:
             try:
                 await self._show(keeper)
             except Exception as error:  # told once everything is kept
                 self.failure = self.failure or error
         self.is_kept = True
 
-    async def _show(self, keeper: KeptChat) -> None:
+    async def _show(self, keeper: SqliteChatRepository) -> None:
         settings = self._settings
-        async with Connection(local_service(settings), settings.model) as connection:
+        async with ServiceConnection(local_service(settings), settings.model) as connection:
             is_new = is_first_run(settings)
             app = LocalllmApp(connection, keeper, settings=settings, is_welcoming=is_new, book=self._book)
             _leave_with_the_terminal(app)
@@ -88,9 +193,9 @@ def _leave_with_the_terminal(app: LocalllmApp) -> None:
         return  # its event loop takes no signal handlers; a closed console ends the child processes too
     from textual.drivers.linux_driver import LinuxDriver
 
-    from tui.vanishing_terminal import VanishingTerminal
+    from tui.terminal_driver import DisconnectAwareDriver
 
     for number in (signal.SIGHUP, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, app.leave_unasked)
+        asyncio.get_running_loop().add_signal_handler(number, app.quit_without_asking)
     if app.driver_class is LinuxDriver:  # and not one that the environment names
-        app.driver_class = VanishingTerminal
+        app.driver_class = DisconnectAwareDriver

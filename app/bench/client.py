@@ -18,7 +18,7 @@ import httpx
 
 from quantizer.errors import ServiceError
 
-__all__ = ["Answer", "Client", "Message"]
+__all__ = ["BenchClient", "Message", "TimedAnswer"]
 
 Message = dict[str, str]
 
@@ -28,7 +28,7 @@ _MAX_QUOTED = 300  # characters of what a server says, in an error
 
 
 @dataclass(slots=True)
-class Answer:
+class TimedAnswer:
     """One answer while it comes. Times are seconds of `time.perf_counter`; counts are the server's own `usage`.
 
     `prefill_rate` is what the server says, in tokens a second without waiting; None where it says nothing.
@@ -59,7 +59,7 @@ class Answer:
         return (self.n_output - 1) / (self.arrivals_s[-1] - self.arrivals_s[0])
 
 
-class Client:
+class BenchClient:
     """An async context manager. Answers are read with `stream`, or as a whole with `chat` and `complete`.
 
     Everything raises ServiceError when the server cannot be reached, refuses, or says what is not OpenAI's.
@@ -77,7 +77,7 @@ class Client:
         self._url = url
         self._model = model
 
-    async def __aenter__(self) -> Client:
+    async def __aenter__(self) -> BenchClient:
         return self
 
     async def __aexit__(
@@ -117,17 +117,17 @@ class Client:
         with self._understanding():
             return [int(token) for token in response.json()["tokens"]]
 
-    async def chat(self, messages: Sequence[Message], n_tokens: int, **sampling: Any) -> Answer:
+    async def chat(self, messages: Sequence[Message], n_tokens: int, **sampling: Any) -> TimedAnswer:
         """Return the whole next message, `n_tokens` long."""
         return await _whole(self.stream("/v1/chat/completions", {"messages": list(messages)}, n_tokens, **sampling))
 
-    async def complete(self, prompt: str, n_tokens: int, **sampling: Any) -> Answer:
+    async def complete(self, prompt: str, n_tokens: int, **sampling: Any) -> TimedAnswer:
         """Return the whole continuation of `prompt`, `n_tokens` long."""
         return await _whole(self.stream("/v1/completions", {"prompt": prompt}, n_tokens, **sampling))
 
     async def stream(
         self, path: str, body: dict[str, Any], n_tokens: int, **sampling: Any
-    ) -> AsyncGenerator[Answer, None]:
+    ) -> AsyncGenerator[TimedAnswer, None]:
         """Yield the growing answer after each event. Closing it early hangs up."""
         fixed = {
             "model": self._model,
@@ -135,7 +135,7 @@ class Client:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        answer = Answer(sent_s=time.perf_counter())
+        answer = TimedAnswer(sent_s=time.perf_counter())
         async with aclosing(self._lines(path, {**body, **fixed, **sampling})) as lines:
             async for line in lines:
                 if line.startswith("data:") and line[5:].strip() != "[DONE]":
@@ -169,14 +169,14 @@ class Client:
         return ServiceError(f"The server at {self._url} went away: {error}.", "Look at its log, and start it again.")
 
 
-async def _whole(events: AsyncGenerator[Answer, None]) -> Answer:
+async def _whole(events: AsyncGenerator[TimedAnswer, None]) -> TimedAnswer:
     async with aclosing(events):
         async for answer in events:
             whole = answer
     return whole
 
 
-def _add(answer: Answer, chunk: dict[str, Any]) -> None:
+def _add(answer: TimedAnswer, chunk: dict[str, Any]) -> None:
     """Add one event to `answer`."""
     if "error" in chunk:
         raise ServiceError(f"The server failed: {str(chunk['error'])[:_MAX_QUOTED]}", "Look at its log.")

@@ -11,8 +11,7 @@ from typing import Any
 
 from rich.table import Table
 
-from app.bench.measurement import Figure, Measurement, Results
-from app.bench.roofline import Roofline
+from app.bench.measurement import Figure, Measurement, Results, Roofline
 from app.terminal import printable
 
 __all__ = ["as_json", "comparison", "line", "reasons", "table"]

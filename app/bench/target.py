@@ -1,10 +1,15 @@
 """What is measured: a model under a service of its own, or whatever answers at an address.
 
 Owns getting one ready and leaving nothing of it behind. Knows nothing of the work.
+
+One turn of a model, measured: how long it waits, how fast its prompt is computed and its answer comes.
+
+Owns the measurement. Knows nothing of what it means.
 """
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -12,12 +17,15 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app.bench.client import Client
+from app.bench.client import BenchClient, TimedAnswer
+from app.bench.random_text import calibrated_text
 from app.client import ModelStatus
-from app.launcher import load_model, open_service
-from app.settings import Settings
+from app.client.launcher import load_model, open_service
+from app.keys import own_key
+from app.settings.settings import Settings
+from quantizer.errors import ServiceError
 
-__all__ = ["OtherServer", "Target", "open_model", "open_server"]
+__all__ = ["RemoteServer", "Target", "TurnTiming", "measure_turn", "open_model", "open_server"]
 
 _READY_TIMEOUT_S = 30.0
 # What was learned of this machine, which a service under measurement is to know too.
@@ -25,7 +33,7 @@ _KEPT_FILES = ("selftest.json", "tune.json")
 
 
 @dataclass(frozen=True, slots=True)
-class OtherServer:
+class RemoteServer:
     """An OpenAI-compatible server: its address without /v1, the model wanted (empty: its first) and its key."""
 
     url: str
@@ -39,7 +47,7 @@ class Target:
 
     label: str
     model: str
-    client: Client
+    client: BenchClient
     n_ctx: int = 0
 
 
@@ -53,14 +61,14 @@ async def open_model(model: str, settings: Settings, on_status: Callable[[ModelS
         own = replace(settings, host="127.0.0.1", port=0, model=model, cache_dir=cache_dir)
         async with open_service(own) as service:
             status = await load_model(service, model, on_status)
-            async with Client(service.base_url, status.id, settings.api_key) as client:
+            async with BenchClient(service.base_url, status.id, settings.api_key) as client:
                 yield Target(status.id, status.id, client, status.n_ctx)
 
 
 @asynccontextmanager
-async def open_server(server: OtherServer) -> AsyncIterator[Target]:
+async def open_server(server: RemoteServer) -> AsyncIterator[Target]:
     """Give the server at an address, which is left as it is. Raises ServiceError when it does not answer."""
-    async with Client(server.url, server.model, server.api_key) as client:
+    async with BenchClient(server.url, server.model, server.api_key) as client:
         model = await client.wait_ready(_READY_TIMEOUT_S)
         yield Target(server.url, model, client)
 
@@ -79,6 +87,39 @@ def _cache_for_once(cache_dir: Path) -> Iterator[Path]:
 
 def _keep_runs(measured_dir: Path, cache_dir: Path) -> None:
     """Keep how fast answers came: they are as good as any that people ask for."""
-    from app.engine.rates import run_history
+    from app.engine.load.run_history import run_history
 
     run_history(cache_dir).add(run_history(measured_dir).records())
+
+
+_N_PROMPT, _N_ANSWER = 512, 48
+
+
+@dataclass(frozen=True, slots=True)
+class TurnTiming:
+    """Seconds of waiting behind `n_ahead` answers, and tokens a second."""
+
+    queue_s: float
+    n_ahead: int
+    prefill_tps: float
+    decode_tps: float
+
+
+async def measure_turn(model: str, settings: Settings, on_status: Callable[[ModelStatus], None]) -> TurnTiming:
+    """Ask `model` for one answer, of the service that runs or of one for this. Raises what makes that fail."""
+    async with open_service(settings, model) as service:
+        status = await load_model(service, model, on_status)
+        async with BenchClient(service.base_url, status.id, own_key(settings)) as client:
+            prose = await calibrated_text(client, secrets.randbits(32))
+            now = (await service.status()).model(status.id)
+            prompt = prose.tokens(min(_N_PROMPT, status.n_ctx // 2))
+            answer = await client.complete(prompt, _N_ANSWER, temperature=0.8, seed=prose.seed(), ignore_eos=True)
+    occupancy = now.occupancy if now else None
+    return _turn(answer, occupancy.n_running + occupancy.n_waiting if occupancy else 0)
+
+
+def _turn(answer: TimedAnswer, n_ahead: int) -> TurnTiming:
+    if not answer.prefill_rate:
+        raise ServiceError("The service did not say how fast it computed the prompt.", "Update the service that runs.")
+    computing_s = (answer.n_prompt - answer.n_cached) / answer.prefill_rate
+    return TurnTiming(max(0.0, answer.first_token_s - computing_s), n_ahead, answer.prefill_rate, answer.decode_rate)

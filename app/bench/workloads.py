@@ -1,4 +1,13 @@
-"""The work that servers are compared by. Each workload takes a Bench and yields its figures one after the other.
+"""A chat that goes on turn by turn.
+
+Owns the messages. Knows nothing of what is measured.
+
+The edit benchmark: answers that repeat much, some or nothing of their prompt.
+
+With random weights nothing would ever be repeated, so a grammar of token ids forces the answer token by token. What a
+draft saves and what verifying it costs are then as real as with a trained model. Knows nothing of how drafts are made.
+
+The work that servers are compared by. Each workload takes a Bench and yields its figures one after the other.
 
 Owns what is asked and what is counted. Knows nothing of any particular server.
 """
@@ -7,29 +16,112 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from app.bench.client import Answer, Client
-from app.bench.conversation import Conversation
-from app.bench.edit import TASKS, force
+from app.bench.client import BenchClient, Message, TimedAnswer
 from app.bench.measurement import Figure, Measurement, Unmeasured
-from app.bench.prose import Prose
-from quantizer.errors import UserError
+from app.bench.random_text import RandomText
+from quantizer.errors import ServiceError, UserError
 
 __all__ = [
     "DEPTHS",
     "PREFILL_TOKENS",
+    "TASKS",
     "WORKLOADS",
     "Bench",
+    "EditTask",
+    "SyntheticChat",
     "Workload",
     "cached_note",
     "decode_case",
     "do",
+    "force_answer",
     "prefill_case",
 ]
+
+_SYSTEM_TOKENS = 600
+_USER_WORDS = 40
+_ANSWER_TOKENS = 48
+
+
+@dataclass(slots=True)
+class SyntheticChat:
+    """`messages` as they are sent; each turn appends the user's and the model's."""
+
+    messages: list[Message]
+
+    @classmethod
+    def fresh(cls, prose: RandomText) -> SyntheticChat:
+        """Begin one with a system prompt of 600 tokens of its own."""
+        return cls([{"role": "system", "content": prose.tokens(_SYSTEM_TOKENS)}])
+
+    def sibling(self) -> SyntheticChat:
+        """Begin another one with the same system prompt."""
+        return SyntheticChat(self.messages[:1])
+
+    async def turn(self, client: BenchClient, prose: RandomText) -> TimedAnswer:
+        """Say 40 words and wait for an answer of 48 tokens."""
+        self.messages.append({"role": "user", "content": prose.words(_USER_WORDS).strip()})
+        sampling = {"temperature": 0.8, "top_k": 40, "seed": prose.seed(), "ignore_eos": True}
+        answer = await client.chat(self.messages, _ANSWER_TOKENS, **sampling)
+        self.messages.append({"role": "assistant", "content": answer.text})
+        return answer
+
+
+_N_SENTENCES = 24
+_N_TOKENS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class EditTask:
+    """What is asked for and what the answer will be."""
+
+    prompt: str
+    answer: str
+
+
+def rename(prose: RandomText) -> EditTask:
+    """A name that stands in every sentence becomes another one."""
+    old, new = prose.choice(), prose.choice()
+    sentences = [prose.sentence(extra=(old,)) for _ in range(_N_SENTENCES)]
+    words = [word for sentence in sentences for word in sentence]
+    renamed = (f" {new}{word[len(old) + 1 :]}" if word.strip(" .") == old else word for word in words)
+    return _task(f"Write {new} for {old} in this text.", words, renamed)
+
+
+def copy(prose: RandomText) -> EditTask:
+    """The text again, as it is."""
+    words = [word for _ in range(_N_SENTENCES) for word in prose.sentence()]
+    return _task("Repeat this text.", words, words)
+
+
+def novel(prose: RandomText) -> EditTask:
+    """Other words that only happen to be of the same language."""
+    words = [word for _ in range(_N_SENTENCES) for word in prose.sentence()]
+    others = [word for _ in range(_N_SENTENCES) for word in prose.sentence()]
+    return _task("Write something else than this text.", words, others)
+
+
+def _task(instruction: str, words: Iterable[str], answer: Iterable[str]) -> EditTask:
+    return EditTask(f"{instruction}\n\nText:\n{''.join(words)}\n\nResult:\n", "".join(answer))
+
+
+TASKS: dict[str, Callable[[RandomText], EditTask]] = {"rename": rename, "copy": copy, "novel": novel}
+
+
+async def force_answer(client: BenchClient, task: EditTask) -> TimedAnswer:
+    """Let the server write the first 256 tokens of the task's answer. Raises ServiceError when it writes others."""
+    tokens = (await client.tokenize(task.answer))[:_N_TOKENS]
+    grammar = "root ::= " + " ".join(f"<[{token}]>" for token in tokens)
+    answer = await client.complete(task.prompt, len(tokens), temperature=0.0, grammar=grammar)
+    if answer.n_output != len(tokens) or not task.answer.startswith(answer.text.rstrip("\N{REPLACEMENT CHARACTER}")):
+        cause = f"The server left the grammar: {answer.n_output} tokens, {answer.text[:80]!r} …"
+        raise ServiceError(cause, "Take one that knows grammars of token ids.")
+    return answer
+
 
 DEPTHS = (0, 512, 1800)
 PREFILL_TOKENS = (512, 2000)
@@ -47,8 +139,8 @@ _CLIENT_WORDS, _CLIENT_TOKENS = 60, 32
 class Bench:
     """One server under measurement. `n_ctx` is how many tokens its context holds, 0 where it does not say."""
 
-    client: Client
-    prose: Prose
+    client: BenchClient
+    prose: RandomText
     n_runs: int
     n_ctx: int = 0
 
@@ -136,20 +228,20 @@ async def prefill(bench: Bench) -> AsyncGenerator[Figure, None]:
 
 async def turns(bench: Bench) -> AsyncGenerator[Figure, None]:
     """Seconds to the first token: cold, next turn, back after three other chats, and with a shared system prompt."""
-    answers: dict[str, list[Answer]] = {"cold": [], "next turn": [], "back after 3 chats": [], "shared system": []}
+    answers: dict[str, list[TimedAnswer]] = {"cold": [], "next turn": [], "back after 3 chats": [], "shared system": []}
     for _ in range(bench.n_runs):
-        chat = Conversation.fresh(bench.prose)
+        chat = SyntheticChat.fresh(bench.prose)
         answers["cold"].append(await chat.turn(bench.client, bench.prose))
         answers["next turn"] += [await _read_and_reply(chat, bench) for _ in range(_TURNS - 1)]
         for _ in range(_OTHER_CHATS):
-            await Conversation.fresh(bench.prose).turn(bench.client, bench.prose)
+            await SyntheticChat.fresh(bench.prose).turn(bench.client, bench.prose)
         answers["back after 3 chats"].append(await chat.turn(bench.client, bench.prose))
         answers["shared system"].append(await chat.sibling().turn(bench.client, bench.prose))
     for case, given in answers.items():
         yield Measurement("first token", case, "s", tuple(answer.first_token_s for answer in given), cached_note(given))
 
 
-async def _read_and_reply(chat: Conversation, bench: Bench) -> Answer:
+async def _read_and_reply(chat: SyntheticChat, bench: Bench) -> TimedAnswer:
     await asyncio.sleep(_READING_S)
     return await chat.turn(bench.client, bench.prose)
 
@@ -177,22 +269,22 @@ async def _crowd_rate(bench: Bench, n_clients: int) -> float:
 async def edit(bench: Bench) -> AsyncGenerator[Figure, None]:
     """Tokens a second of forced answers that repeat their prompt in part, in whole or not."""
     for name, make in TASKS.items():
-        answers = [await force(bench.client, make(bench.prose)) for _ in range(bench.n_runs)]
+        answers = [await force_answer(bench.client, make(bench.prose)) for _ in range(bench.n_runs)]
         rates = tuple(answer.decode_rate for answer in answers)
         yield Measurement("edit", name, "tok/s", rates, _drafts(answers), _tokens_per_pass(answers))
 
 
-def _drafts(answers: Sequence[Answer]) -> str:
+def _drafts(answers: Sequence[TimedAnswer]) -> str:
     n_drafted = sum(answer.n_drafted for answer in answers)
     return f"{sum(answer.n_accepted for answer in answers)} of {n_drafted} drafted"
 
 
-def _tokens_per_pass(answers: Sequence[Answer]) -> float:
+def _tokens_per_pass(answers: Sequence[TimedAnswer]) -> float:
     n_output = sum(answer.n_output for answer in answers)
     return n_output / (n_output - sum(answer.n_accepted for answer in answers))
 
 
-def cached_note(answers: Sequence[Answer]) -> str:
+def cached_note(answers: Sequence[TimedAnswer]) -> str:
     """Return how much of their prompts a server had in its cache."""
     n_prompt = sum(answer.n_prompt for answer in answers)
     return f"{sum(answer.n_cached for answer in answers) / n_prompt:.0%} of {n_prompt // len(answers)} cached"

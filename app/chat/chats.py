@@ -8,17 +8,17 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from app.chat.chat import Chat, ChatSettings
+from app.chat.conversation import Chat, ChatSettings
 from app.chat.database import Database
-from app.chat.filter import ANYTHING, Filter
 from app.chat.rows import CHAT_COLUMNS, chat_of, insert, settings_json
+from app.chat.search import ANYTHING, ChatFilter
 from app.chat.text import storable
 from quantizer.errors import UserError
 
-__all__ = ["PAGE_SIZE", "SWEPT_AFTER_MS", "Chats", "UnknownChatError", "now_ms"]
+__all__ = ["PAGE_SIZE", "PURGE_AFTER_MS", "Chats", "UnknownChatError", "now_ms"]
 
 PAGE_SIZE = 50
-SWEPT_AFTER_MS = 7 * 24 * 3600 * 1000  # for a week a deleted chat can be brought back
+PURGE_AFTER_MS = 7 * 24 * 3600 * 1000  # for a week a deleted chat can be brought back
 _PLACE = ("pinned", "updated", "id")
 _BEFORE_ALL = (2, 0, 0)  # a place in the order below: no chat is pinned twice
 _ORDER = "is_pinned DESC, updated_ms DESC, id DESC"
@@ -67,12 +67,12 @@ class Chats:
         *,
         after: Chat | None = None,
         archived: bool = False,
-        narrowed: Filter = ANYTHING,
+        chat_filter: ChatFilter = ANYTHING,
         limit: int = PAGE_SIZE,
     ) -> list[Chat]:
         """Return up to `limit` chats that follow `after` in the list: pinned ones first, then what is newest."""
         place = (after.is_pinned, after.updated_ms, after.id) if after else _BEFORE_ALL
-        conditions, values = narrowed.conditions("chats.updated_ms")
+        conditions, values = chat_filter.conditions("chats.updated_ms")
         values |= {"archived": archived, "limit": limit} | dict(zip(_PLACE, place, strict=True))
         return self._select(
             f"{conditions} AND is_archived = :archived AND (is_pinned, updated_ms, id) < (:pinned, :updated, :id)"
@@ -95,7 +95,7 @@ class Chats:
         """Give a chat another title."""
         self._set(chat_id, "title", storable(title))
 
-    def entitle(self, chat_id: int, title: str, *, former: str) -> None:
+    def set_title(self, chat_id: int, title: str, *, former: str) -> None:
         """Give a chat another title if it is still called `former`: one that a person gave is left alone."""
         statement = "UPDATE chats SET title = ? WHERE id = ? AND title = ? AND deleted_ms IS NULL"
         with self._database.writing() as connection:
@@ -127,7 +127,7 @@ class Chats:
             connection.execute("UPDATE chats SET deleted_ms = NULL WHERE id = ?", (chat_id,))
             return self.get(chat_id)
 
-    def sweep(self, deleted_before_ms: int) -> int:
+    def purge_deleted(self, deleted_before_ms: int) -> int:
         """Forget for good what was deleted before a moment, in milliseconds since 1970; return how many chats."""
         doomed = "SELECT id FROM chats WHERE deleted_ms < ?"
         with self._database.writing() as connection:

@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from app.chat.chat import Transcript
+from app.chat.conversation import Transcript
+from app.chat.formats.html_page import page
+from app.chat.formats.localllm import localllm_json
 from app.chat.formats.markdown import markdown
-from app.chat.formats.own import own_json
-from app.chat.formats.page import page
 from quantizer.errors import StorageError, UsageError
 
 __all__ = ["EXPORTS", "export_of", "export_to"]
 
 Export = Callable[[Iterable[Transcript]], Iterator[str]]
-EXPORTS: Mapping[str, Export] = {"markdown": markdown, "json": own_json, "html": page}
+EXPORTS: Mapping[str, Export] = {"markdown": markdown, "json": localllm_json, "html": page}
 _ENDINGS = {".md": "markdown", ".json": "json", ".html": "html"}
 
 

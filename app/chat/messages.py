@@ -1,6 +1,6 @@
 """The messages of chats as they are kept: added, written on, finished, removed.
 
-Owns the table of messages and where each chat's leaf is. What the tree means is decided in `app.chat.tree`.
+Owns the table of messages and where each chat's leaf is. What the tree means is decided in `app.chat.conversation`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from app.chat.chats import now_ms
+from app.chat.conversation import Message, MessageContent, MessageState, Scalar
 from app.chat.database import Database
-from app.chat.message import Message, Scalar, State, Utterance
-from app.chat.rows import insert, message_of, utterance_columns
+from app.chat.rows import insert, message_columns, message_of
 from app.chat.text import storable
 
 __all__ = ["Messages", "insert_message"]
@@ -36,15 +36,15 @@ class Messages:
             rows = connection.execute("SELECT * FROM messages WHERE chat_id = ? ORDER BY id", (chat_id,))
             return tuple(message_of(row) for row in rows)
 
-    def asked(self, limit: int) -> list[str]:
-        """Return what was asked last, at most `limit` times, in any chat that is there: the latest last, each once."""
+    def recent_prompts(self, limit: int) -> list[str]:
+        """Return what was recent_prompts last, at most `limit` times, in any chat that is there: the latest last, each once."""
         statement = """SELECT content FROM messages JOIN chats ON chats.id = chat_id
             WHERE role = 'user' AND deleted_ms IS NULL ORDER BY messages.id DESC LIMIT ?"""
         with self._database.reading() as connection:
             latest_first = [str(row["content"]) for row in connection.execute(statement, (limit,))]
         return list(dict.fromkeys(latest_first))[::-1]
 
-    def add(self, chat_id: int, parent_id: int | None, said: Utterance) -> Message:
+    def add(self, chat_id: int, parent_id: int | None, said: MessageContent) -> Message:
         """Add what was said after `parent_id` (None: at the beginning) and show the branch that ends with it.
 
         Without a time of its own it was said now. When this returns it is on the disk.
@@ -62,10 +62,12 @@ class Messages:
         with self._database.writing() as connection:
             connection.execute("UPDATE messages SET content = ?, reasoning = ? WHERE id = ?", values)
 
-    def finish(self, message_id: int, content: str, reasoning: str, state: State, stats: Mapping[str, Scalar]) -> None:
+    def finish(
+        self, message_id: int, content: str, reasoning: str, state: MessageState, stats: Mapping[str, Scalar]
+    ) -> None:
         """Keep a message as its author left it. When this returns it is on the disk."""
-        said = Utterance(role="assistant", content=content, reasoning=reasoning, state=state, stats=stats)
-        kept = utterance_columns(said)
+        said = MessageContent(role="assistant", content=content, reasoning=reasoning, state=state, stats=stats)
+        kept = message_columns(said)
         names = ("content", "reasoning", "state", "stats")
         statement = f"UPDATE messages SET {', '.join(f'{name} = :{name}' for name in names)} WHERE id = :id"  # noqa: S608
         touched = "UPDATE chats SET updated_ms = ? WHERE id = (SELECT chat_id FROM messages WHERE id = ?)"
@@ -95,14 +97,14 @@ class Messages:
         with self._database.writing() as connection:
             for message in removed:
                 place = {"id": message.id, "chat_id": chat_id, "parent_id": message.parent_id}
-                insert(connection, "messages", {**place, **utterance_columns(message)})
+                insert(connection, "messages", {**place, **message_columns(message)})
             _show(connection, chat_id, leaf_id)
 
 
-def insert_message(connection: sqlite3.Connection, chat_id: int, parent_id: int | None, said: Utterance) -> int:
+def insert_message(connection: sqlite3.Connection, chat_id: int, parent_id: int | None, said: MessageContent) -> int:
     """Insert a message within the caller's transaction and return its id."""
     place = {"chat_id": chat_id, "parent_id": parent_id}
-    return insert(connection, "messages", {**place, **utterance_columns(said)})
+    return insert(connection, "messages", {**place, **message_columns(said)})
 
 
 def _show(connection: sqlite3.Connection, chat_id: int, leaf_id: int | None) -> None:

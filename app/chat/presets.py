@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from app.chat.chat import ChatSettings
-from app.chat.sampler import SAMPLER_OPTIONS, sampler_of
+from app.chat.conversation import ChatSettings
+from app.chat.sampling_options import SAMPLER_OPTIONS, sampler_of
 from app.chat.text import storable
 from quantizer.errors import StorageError, UsageError
 

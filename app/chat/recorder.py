@@ -9,9 +9,8 @@ import asyncio
 from collections.abc import Mapping
 from types import TracebackType
 
-from app.chat.message import Message, Scalar, State, Utterance
-from app.chat.store import ChatStore
-from app.chat.store_thread import StoreThread
+from app.chat.conversation import Message, MessageContent, MessageState, Scalar
+from app.chat.store import ChatStore, StoreThread
 from quantizer.errors import StorageError
 
 __all__ = ["SAVED_AFTER_S", "AnswerRecorder"]
@@ -37,11 +36,15 @@ class AnswerRecorder:
     ) -> None:
         self._thread = thread
         self._continued = continued
-        self._place = chat_id, parent_id, Utterance(role="assistant", content="", model=model, state=State.PARTIAL)
+        self._place = (
+            chat_id,
+            parent_id,
+            MessageContent(role="assistant", content="", model=model, state=MessageState.PARTIAL),
+        )
         self._content = [continued.content] if continued else []
         self._reasoning = [continued.reasoning] if continued else []
         self._has_news = asyncio.Event()
-        self._outcome: tuple[State, Mapping[str, Scalar]] = (State.PARTIAL, {})
+        self._outcome: tuple[MessageState, Mapping[str, Scalar]] = (MessageState.PARTIAL, {})
 
     async def __aenter__(self) -> AnswerRecorder:
         self.message: Message = await self._thread.do(self._begin) if self._continued is None else self._continued
@@ -54,7 +57,7 @@ class AnswerRecorder:
         self._reasoning.append(reasoning)
         self._has_news.set()
 
-    def finish(self, state: State, stats: Mapping[str, Scalar]) -> None:
+    def finish(self, state: MessageState, stats: Mapping[str, Scalar]) -> None:
         """Say how the answer ended, before the block is left."""
         self._outcome = state, stats
 

@@ -10,8 +10,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
-from app.chat.chat import Chat, ChatSettings
-from app.chat.message import Attachment, Message, State, Utterance
+from app.chat.conversation import Attachment, Chat, ChatSettings, Message, MessageContent, MessageState
 from app.chat.text import storable
 
 __all__ = [
@@ -20,9 +19,9 @@ __all__ = [
     "attachments_of",
     "chat_of",
     "insert",
+    "message_columns",
     "message_of",
     "settings_json",
-    "utterance_columns",
 ]
 
 CHAT_COLUMNS = (
@@ -65,7 +64,7 @@ def message_of(row: sqlite3.Row) -> Message:
         attachments=attachments_of(row["attachments"]),
         model=row["model"],
         stats=json.loads(row["stats"]),
-        state=State(row["state"]),
+        state=MessageState(row["state"]),
         created_ms=row["created_ms"],
     )
 
@@ -85,7 +84,7 @@ def settings_json(settings: ChatSettings) -> str:
     return _json({"system": settings.system, "options": dict(settings.options)})
 
 
-def utterance_columns(said: Utterance) -> Mapping[str, str | int]:
+def message_columns(said: MessageContent) -> Mapping[str, str | int]:
     """Return what the columns of a message keep of what was said."""
     return {
         "role": said.role,

@@ -1,23 +1,83 @@
-"""Full-text search over every title and every message.
+"""What a person types to search -> an expression for SQLite's full-text index.
 
-Owns the two queries, their order and the snippets. What a person types becomes an expression in `app.chat.query`.
+Pure. What is typed is data: every word is quoted, so nothing in it is an operator.
+
+Which chats are wanted, by model and time, as a value and as conditions for SQLite.
+
+Pure. Knows no query that they narrow.
+
+Full-text search over every title and every message.
+
+Owns the two queries, their order and the snippets. What a person types becomes an expression in `app.chat.search`.
 """
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice, takewhile
 
-from app.chat.chat import Chat
+from app.chat.conversation import Chat
 from app.chat.database import Database
-from app.chat.filter import ANYTHING, Filter
-from app.chat.query import match_expression
 from app.chat.rows import CHAT_COLUMNS, chat_of
-from app.chat.text import MATCH_BEGIN, MATCH_END
+from app.chat.text import MATCH_BEGIN, MATCH_END, storable
 
-__all__ = ["Hit", "Search", "Snippet"]
+__all__ = ["ANYTHING", "MAX_QUERY_CHARACTERS", "ChatFilter", "ChatMatch", "Search", "Snippet", "match_expression"]
+
+MAX_QUERY_CHARACTERS = 500
+_PHRASE_OR_WORD = re.compile(r'"([^"]*)"?|([^\s"]+)')
+
+
+def match_expression(typed: str) -> str:
+    """Return an expression that finds what has all words of `typed`; empty where there is none to look for.
+
+    "Words in quotes" are found side by side. The last word, while it is being typed, is found by its beginning.
+    What comes after 500 characters is not looked for.
+    """
+    typed = storable(typed)[:MAX_QUERY_CHARACTERS]
+    parts = [match.group(1) or match.group(2) or "" for match in _PHRASE_OR_WORD.finditer(typed)]
+    terms = [_quoted(part) for part in parts if _has_words(part)]
+    if terms and typed[-1] not in ' \t\n"' and _has_words(parts[-1]):
+        terms[-1] += "*"
+    return " ".join(terms)
+
+
+def _has_words(part: str) -> bool:
+    return any(character.isalnum() for character in part)
+
+
+def _quoted(part: str) -> str:
+    return '"' + part.replace('"', '""') + '"'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatFilter:
+    """Which chats and moments are wanted. None: all.
+
+    `model` is the one that answered last in a chat. Moments are milliseconds since 1970, UTC; `until_ms` is the first
+    that is too late. A chat, and its title, is as old as what was last said in it.
+    """
+
+    model: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    def conditions(self, moment: str) -> tuple[str, dict[str, object]]:
+        """Return the conditions for chats that are not deleted, `moment` being the column of times, and their values by
+        name."""
+        wanted = {
+            "chats.model = :model": ("model", self.model),
+            f"{moment} >= :since_ms": ("since_ms", self.since_ms),
+            f"{moment} < :until_ms": ("until_ms", self.until_ms),
+        }
+        given = {condition: pair for condition, pair in wanted.items() if pair[1] is not None}
+        return " AND ".join(["chats.deleted_ms IS NULL", *given]), dict(given.values())
+
+
+ANYTHING = ChatFilter()
+
 
 _SNIPPET_TOKENS = 16
 
@@ -31,7 +91,7 @@ class Snippet:
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class ChatMatch:
     """A chat in which the words were found: in its title (`message_id` None), else in the newest message with them."""
 
     chat: Chat
@@ -48,11 +108,11 @@ class Search:
     def find(
         self,
         typed: str,
-        narrowed: Filter = ANYTHING,
+        chat_filter: ChatFilter = ANYTHING,
         *,
         limit: int = 50,
         is_wanted: Callable[[], bool] = lambda: True,
-    ) -> list[Hit]:
+    ) -> list[ChatMatch]:
         """Return up to `limit` chats with all the words of `typed`: titles first, then messages, the newest first. Once
         it is no longer wanted, what was found by then."""
         expression = match_expression(typed)
@@ -60,19 +120,19 @@ class Search:
             return []
         values = {"expression": expression, "tokens": _SNIPPET_TOKENS, "begin": MATCH_BEGIN, "end": MATCH_END}
         with self._database.reading() as connection:
-            hits = takewhile(lambda _: is_wanted(), _hits(connection, narrowed, values))
+            hits = takewhile(lambda _: is_wanted(), _hits(connection, chat_filter, values))
             return list(islice(hits, limit))
 
 
-def _hits(connection: sqlite3.Connection, narrowed: Filter, values: Mapping[str, object]) -> Iterator[Hit]:
+def _hits(connection: sqlite3.Connection, chat_filter: ChatFilter, values: Mapping[str, object]) -> Iterator[ChatMatch]:
     """One hit a chat. Rows come in the order of the index, so the first ones are there without sorting all."""
     seen = set()
     for statement, moment in ((_titles, "chats.updated_ms"), (_contents, "messages.created_ms")):
-        conditions, limits = narrowed.conditions(moment)
+        conditions, limits = chat_filter.conditions(moment)
         for row in connection.execute(statement(conditions), {**values, **limits}):
             if row["id"] not in seen:
                 seen.add(row["id"])
-                yield Hit(chat_of(row), row["message_id"], snippet_of(row["snippet"]))
+                yield ChatMatch(chat_of(row), row["message_id"], snippet_of(row["snippet"]))
 
 
 def _titles(conditions: str) -> str:

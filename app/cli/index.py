@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from app.library.index import Index
+    from app.library.local.index import Index
 
-__all__ = ["opened_index"]
+__all__ = ["open_index"]
 
 
 @contextmanager
-def opened_index(cache_dir: Path) -> Iterator[Index]:
+def open_index(cache_dir: Path) -> Iterator[Index]:
     """Open the index, and say on stderr when it had to be made anew. Raises StorageError."""
-    from app.library.index import Index
+    from app.library.local.index import Index
 
     with Index(cache_dir) as index:
         try:

@@ -21,8 +21,8 @@ from app.terminal import printable
 from quantizer.errors import UsageError, UserError
 
 if TYPE_CHECKING:
-    from app.cli.face import Face
-    from app.cli.job_events import JobEvents
+    from app.cli.output.job_events import JobEvents
+    from app.cli.user_interface import UserInterface
 
 __all__ = ["main"]
 
@@ -38,32 +38,36 @@ class _Verb:
 
 
 _VERBS = {
-    "chat": _Verb("app.cli.chat:chat", "Chat, in the full screen or in the scrollback of the terminal."),
-    "run": _Verb("app.cli.run:run", "Ask a model, once or in a conversation."),
-    "chats": _Verb("app.cli.chats:chats", "List, search, export and import conversations."),
-    "serve": _Verb("app.cli.serve:serve", "Answer editors and programs on this machine."),
-    "jobs": _Verb("app.cli.jobs:jobs", "List, watch and cancel what a running service does for others."),
-    "key": _Verb("app.cli.key:key", "Show, make and remove the keys that other machines need."),
-    "pull": _Verb("app.cli.pull:pull", "Fetch a model from the Hugging Face hub, or from any URL."),
-    "quantize": _Verb("app.cli.quantize:quantize", "Make a smaller GGUF of a checkpoint or a GGUF."),
-    "imatrix": _Verb("app.cli.imatrix:imatrix", "Gather what quantization should be careful with."),
-    "judge": _Verb("app.cli.judge:judge", "Measure what a quantized model lost."),
-    "tune": _Verb("app.cli.tune:tune", "Measure how this machine runs a model fastest."),
-    "bench": _Verb("app.cli.bench:bench", "Measure how fast a model answers here, alone or beside another."),
-    "plan": _Verb("app.cli.plan:plan", "Tell what fits on this machine, how fast it will be, and what would help."),
-    "search": _Verb("app.cli.search:search", "Find models on the hub, with what each would come to here."),
-    "recommend": _Verb(
-        "app.cli.recommend:recommend", "Choose a model to begin with on this machine, without a network."
+    "chat": _Verb("app.cli.verbs.chat:chat", "Chat, in the full screen or in the scrollback of the terminal."),
+    "run": _Verb("app.cli.verbs.run:run", "Ask a model, once or in a conversation."),
+    "chats": _Verb("app.cli.verbs.chats:chats", "List, search, export and import conversations."),
+    "serve": _Verb("app.cli.verbs.serve:serve", "Answer editors and programs on this machine."),
+    "jobs": _Verb("app.cli.verbs.jobs:jobs", "List, watch and cancel what a running service does for others."),
+    "key": _Verb("app.cli.verbs.key:key", "Show, make and remove the keys that other machines need."),
+    "pull": _Verb("app.cli.verbs.pull:pull", "Fetch a model from the Hugging UserInterface hub, or from any URL."),
+    "quantize": _Verb("app.cli.verbs.quantize:quantize", "Make a smaller GGUF of a checkpoint or a GGUF."),
+    "imatrix": _Verb("app.cli.verbs.imatrix:imatrix", "Gather what quantization should be careful with."),
+    "judge": _Verb("app.cli.verbs.eval:judge", "Measure what a quantized model lost."),
+    "tune": _Verb("app.cli.verbs.tune:tune", "Measure how this machine runs a model fastest."),
+    "bench": _Verb("app.cli.verbs.bench:bench", "Measure how fast a model answers here, alone or beside another."),
+    "plan": _Verb(
+        "app.cli.verbs.plan:plan", "Tell what fits on this machine, how fast it will be, and what would help."
     ),
-    "doctor": _Verb("app.cli.doctor:doctor", "Tell what this machine is for running models, and what would mend it."),
-    "ls": _Verb("app.cli.ls:ls", "List the models of this machine."),
-    "show": _Verb("app.cli.show:show", "Tell what a model file is."),
-    "import": _Verb("app.cli.import_model:import_model", "Take a model into the library without a second copy."),
-    "cp": _Verb("app.cli.import_model:cp", "Give a model a second name."),
-    "rm": _Verb("app.cli.rm:rm", "Remove models from the library."),
-    "verify": _Verb("app.cli.verify:verify", "Tell which models are not what they were."),
-    "prune": _Verb("app.cli.prune:prune", "Remove what nobody needs any more."),
-    "completion": _Verb("app.cli.completion:completion", "Make the shell complete verbs and models."),
+    "search": _Verb("app.cli.verbs.search:search", "Find models on the hub, with what each would come to here."),
+    "recommend": _Verb(
+        "app.cli.verbs.recommend:recommend", "Choose a model to begin with on this machine, without a network."
+    ),
+    "doctor": _Verb(
+        "app.cli.verbs.doctor:doctor", "Tell what this machine is for running models, and what would mend it."
+    ),
+    "ls": _Verb("app.cli.verbs.ls:ls", "List the models of this machine."),
+    "show": _Verb("app.cli.verbs.show:show", "Tell what a model file is."),
+    "import": _Verb("app.cli.verbs.import_model:import_model", "Take a model into the library without a second copy."),
+    "cp": _Verb("app.cli.verbs.import_model:cp", "Give a model a second name."),
+    "rm": _Verb("app.cli.verbs.rm:rm", "Remove models from the library."),
+    "verify": _Verb("app.cli.verbs.verify:verify", "Tell which models are not what they were."),
+    "prune": _Verb("app.cli.verbs.prune:prune", "Remove what nobody needs any more."),
+    "completion": _Verb("app.cli.verbs.completion:completion", "Make the shell complete verbs and models."),
 }
 
 
@@ -134,7 +138,9 @@ def _cli() -> None:
     """Chat with language models on your own machine. Without a command: the terminal app."""
 
 
-def main(args: Sequence[str] | None = None, events: JobEvents | None = None, face: Face | None = None) -> NoReturn:
+def main(
+    args: Sequence[str] | None = None, events: JobEvents | None = None, face: UserInterface | None = None
+) -> NoReturn:
     """Run the command line `args` (the process's own when None) and exit: 0 done, 1 failed, 2 wrong use.
 
     With `events` it is a job: they hear how far it is and how it failed. With a `face` it is a person's: that shows
@@ -143,7 +149,7 @@ def main(args: Sequence[str] | None = None, events: JobEvents | None = None, fac
     sys.exit(_status(args, events, face))
 
 
-def _status(args: Sequence[str] | None, events: JobEvents | None, face: Face | None) -> int:
+def _status(args: Sequence[str] | None, events: JobEvents | None, face: UserInterface | None) -> int:
     words = list(args) if args is not None else None
     try:
         # click returns the status of what left early, and what the verb returned where none did: nothing

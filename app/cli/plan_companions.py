@@ -6,23 +6,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.engine.companions import companions_of, projectors_beside
-from app.service.attachments import read_attachments
+from app.engine.load.auxiliary_models import find_projectors, read_auxiliary_models
+from app.service.models.attachments import read_attachments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from app.settings import Settings
-    from offload.companions import Companions
+    from app.settings.settings import Settings
+    from offload.footprint.auxiliary_models import AuxiliaryModels
     from offload.plan import Plan
-    from quantizer.header import Header
+    from quantizer.gguf.header import Header
 
 __all__ = ["attached_to", "told_of_projectors"]
 
 
 def attached_to(
     header: Header, model: str, settings: Settings, *, draft: str | None, lora: Sequence[str], mmproj: str | None
-) -> Companions:
+) -> AuxiliaryModels:
     """Return what is loaded beside the model of `header`, which was named `model`.
 
     Flags replace what the settings say of the default model; of others those say nothing. Raises UserError for files
@@ -36,7 +36,7 @@ def attached_to(
         control_vector=(),
     )
     attached = read_attachments(settings, header.path)
-    return companions_of(
+    return read_auxiliary_models(
         header,
         draft_path=attached.draft_path,
         adapters=[Path(path) for path, _ in attached.lora],
@@ -44,9 +44,9 @@ def attached_to(
     )
 
 
-def told_of_projectors(found: Plan, model: Path, companions: Companions) -> Plan:
+def told_of_projectors(found: Plan, model: Path, companions: AuxiliaryModels) -> Plan:
     """Return `found` with a sentence for a projector that lies beside the model and is not counted."""
-    beside = projectors_beside(model)
+    beside = find_projectors(model)
     if companions.projector is not None or not beside:
         return found
     sentence = (

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.cli.rpc_option import told_endpoints
-from app.engine.machine import survey
-from app.library.fit import Circumstances, circumstances, circumstances_here
-from app.library.given_machine import given_machine
-from app.settings import Settings
+from app.cli.options import announced_rpc_endpoints
+from app.engine.load.machine import survey
+from app.library.machine_fit.machine_spec import parse_machine
+from app.library.machine_fit.planning import PlanningContext, local_planning_context, planning_context
+from app.settings.settings import Settings
 
-__all__ = ["wanted_circumstances"]
+__all__ = ["planning_circumstances"]
 
 
-def wanted_circumstances(settings: Settings, vram: Sequence[str] = (), ram: str | None = None) -> Circumstances:
+def planning_circumstances(settings: Settings, vram: Sequence[str] = (), ram: str | None = None) -> PlanningContext:
     """Return the machine to plan for: this one, or what is given of another. Raises UsageError."""
-    endpoints = told_endpoints(settings)
+    endpoints = announced_rpc_endpoints(settings)
     if not vram and ram is None:
-        return circumstances_here(settings)
-    return circumstances(settings, given_machine(lambda: survey(endpoints).machine, vram, ram))
+        return local_planning_context(settings)
+    return planning_context(settings, parse_machine(lambda: survey(endpoints).machine, vram, ram))

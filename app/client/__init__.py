@@ -1,64 +1,62 @@
 """How every face talks to the service: `ServiceClient`, and the values that go in and come out."""
 
-from app.client.chat import Completed, GenerationOptions, Message, TextDelta
 from app.client.connection import error_of
 from app.client.library import LibraryClient
-from app.client.model_values import (
-    Checkup,
-    FoundModel,
-    FoundRepo,
-    HereModel,
+from app.client.remote_engine import RemoteEngine
+from app.client.service_client import PlannerClient, ServiceClient
+from app.client.status import EngineCounters, LatencySummary, ModelStatus, Occupancy, PlanSummary, ServiceStatus
+from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
+from app.protocol.job import Job, JobFailure, JobKind, JobState
+from app.protocol.library import (
+    HubModel,
+    HubRepository,
+    LocalModel,
+    LocalModels,
     MachineProblem,
+    MachineReport,
     ModelFit,
     Quant,
     Recommended,
-    Removed,
-    Shelf,
+    RemovalResult,
     TypeChoice,
 )
-from app.client.plan_report import DevicePlan, MeasuredRun, PlanChange, PlanRemedy, PlanReport, PlanSetting
-from app.client.planner import PlannerClient
-from app.client.remote_engine import RemoteEngine
-from app.client.service_client import ServiceClient
-from app.client.status import EngineCounters, ModelStatus, Occupancy, PlanBrief, ServiceStatus, Spread
-from app.job import Job, JobFailure, JobKind, JobState
-from app.plan_wish import PlanWish
+from app.protocol.plan import DevicePlan, MeasuredRun, PlanChange, PlanRemedy, PlanReport, PlanRequest, PlanSetting
 
 __all__ = [
-    "Checkup",
     "Completed",
     "DevicePlan",
     "EngineCounters",
-    "FoundModel",
-    "FoundRepo",
     "GenerationOptions",
-    "HereModel",
+    "HubModel",
+    "HubRepository",
     "Job",
     "JobFailure",
     "JobKind",
     "JobState",
+    "LatencySummary",
     "LibraryClient",
+    "LocalModel",
+    "LocalModels",
     "MachineProblem",
+    "MachineReport",
     "MeasuredRun",
     "Message",
     "ModelFit",
     "ModelStatus",
     "Occupancy",
-    "PlanBrief",
     "PlanChange",
     "PlanRemedy",
     "PlanReport",
+    "PlanRequest",
     "PlanSetting",
-    "PlanWish",
+    "PlanSummary",
     "PlannerClient",
     "Quant",
     "Recommended",
     "RemoteEngine",
-    "Removed",
+    "RemovalResult",
     "ServiceClient",
     "ServiceStatus",
-    "Shelf",
-    "Spread",
     "TextDelta",
     "TypeChoice",
     "error_of",

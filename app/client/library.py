@@ -9,17 +9,17 @@ from typing import Any
 from urllib.parse import urlencode
 
 from app.client.connection import Connection
-from app.client.model_values import (
-    Checkup,
-    FoundModel,
-    FoundRepo,
-    HereModel,
+from app.protocol.library import (
+    HubModel,
+    HubRepository,
+    LocalModel,
+    LocalModels,
     MachineProblem,
+    MachineReport,
     ModelFit,
     Quant,
     Recommended,
-    Removed,
-    Shelf,
+    RemovalResult,
     TypeChoice,
 )
 
@@ -34,20 +34,20 @@ class LibraryClient:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    async def models(self, *, elsewhere: bool = False, fresh: bool = False) -> Shelf:
+    async def models(self, *, elsewhere: bool = False, fresh: bool = False) -> LocalModels:
         """Return the models of the service's machine, with `elsewhere` those of other programs too.
 
         `fresh` looks anew at what memory is free.
         """
         data = await self._get("library", elsewhere=int(elsewhere), fresh=int(fresh))
-        return Shelf(tuple(_here(item) for item in data["models"]), data["complete"])
+        return LocalModels(tuple(_here(item) for item in data["models"]), data["complete"])
 
     async def recommend(self) -> tuple[Recommended, ...]:
         """Return a model of the catalogue for each role for which one runs."""
         data = await self._get("recommend")
         return tuple(_recommended(item) for item in data["recommendations"] if item["model"])
 
-    async def search(self, words: str, limit: int = 10) -> tuple[FoundRepo, ...]:
+    async def search(self, words: str, limit: int = 10) -> tuple[HubRepository, ...]:
         """Return what the hub has for `words`. Cancelling it ends the search. Raises UserError with the way out where
         the hub cannot be asked."""
         data = await self._get("search", words=words, limit=limit)
@@ -61,21 +61,21 @@ class LibraryClient:
         """Return what each type would make of a model. Raises UserError for one that cannot be quantized."""
         return tuple(_type(item) for item in (await self._get("types", model=model))["types"])
 
-    async def machine(self) -> Checkup:
+    async def machine(self) -> MachineReport:
         """Return what the service's machine is and what is wrong with it; takes some seconds."""
         data = await self._get("machine")
         problems = tuple(MachineProblem(item["what"], item["next_step"]) for item in data["problems"])
-        return Checkup(tuple((label, text) for label, text in data["rows"]), problems)
+        return MachineReport(tuple((label, text) for label, text in data["rows"]), problems)
 
-    async def take_in(self, source: str, name: str = "") -> str:
+    async def import_model(self, source: str, name: str = "") -> str:
         """Take a model into the library by a link, and return the id that it has there."""
         return str((await self._post("import", source=source, name=name))["id"])
 
-    async def removal(self, model: str) -> Removed:
+    async def removal(self, model: str) -> RemovalResult:
         """Return what removing a model would take away. Raises UsageError for what is not the library's."""
         return _removed(await self._post("remove", model=model, dry_run=True))
 
-    async def remove(self, model: str) -> Removed:
+    async def remove(self, model: str) -> RemovalResult:
         """Remove a model and return what went. Raises RequestError for one that is loaded."""
         return _removed(await self._post("remove", model=model))
 
@@ -94,8 +94,8 @@ class LibraryClient:
         return await self._connection.call("POST", f"{_ROOT}/{path}", body)
 
 
-def _here(item: dict[str, Any]) -> HereModel:
-    return HereModel(
+def _here(item: dict[str, Any]) -> LocalModel:
+    return LocalModel(
         id=item["id"],
         where=item["where"],
         path=item["path"],
@@ -130,8 +130,8 @@ def _recommended(item: dict[str, Any]) -> Recommended:
     )
 
 
-def _repo(item: dict[str, Any]) -> FoundRepo:
-    return FoundRepo(
+def _repo(item: dict[str, Any]) -> HubRepository:
+    return HubRepository(
         repo=item["repo"],
         is_checkpoint=item["kind"] == "checkpoint",
         n_downloads=item["downloads"],
@@ -143,9 +143,9 @@ def _repo(item: dict[str, Any]) -> FoundRepo:
     )
 
 
-def _found(item: dict[str, Any]) -> FoundModel:
+def _found(item: dict[str, Any]) -> HubModel:
     quants = tuple(Quant(quant["quant"], quant["n_bytes"], _fit(quant)) for quant in item["quants"])
-    return FoundModel(item["architecture"], item["n_parameters"], item["n_ctx_train"] or 0, quants)
+    return HubModel(item["architecture"], item["n_parameters"], item["n_ctx_train"] or 0, quants)
 
 
 def _type(item: dict[str, Any]) -> TypeChoice:
@@ -158,5 +158,5 @@ def _type(item: dict[str, Any]) -> TypeChoice:
     )
 
 
-def _removed(item: dict[str, Any]) -> Removed:
-    return Removed(item["id"], tuple(item["paths"]), item["bytes_freed"])
+def _removed(item: dict[str, Any]) -> RemovalResult:
+    return RemovalResult(item["id"], tuple(item["paths"]), item["bytes_freed"])

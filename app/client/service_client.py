@@ -1,6 +1,8 @@
-"""The typed client of the service: what every face uses to load models, to chat and to have long work done.
+"""The planner behind the service, on the machine that the service runs on.
 
-Owns the calls a face makes. Knows nothing of how the service is started (see `app.launcher`) nor of engines.
+The typed client of the service: what every face uses to load models, to chat and to have long work done.
+
+Owns the calls a face makes. Knows nothing of how the service is started (see `app.client.launcher`) nor of engines.
 """
 
 from __future__ import annotations
@@ -12,14 +14,33 @@ from typing import Any
 
 import httpx
 
-from app.client.chat import Completed, GenerationOptions, Message, TextDelta, completed_of
 from app.client.connection import Connection
 from app.client.library import LibraryClient
-from app.client.planner import PlannerClient
 from app.client.status import ServiceStatus, status_of
-from app.job import Job, JobKind
+from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta, completed_of
+from app.protocol.job import Job, JobKind
+from app.protocol.plan import PlanReport, PlanRequest, report_of
 
-__all__ = ["ServiceClient"]
+__all__ = ["PlannerClient", "ServiceClient"]
+
+
+class PlannerClient:
+    """What a service says that models come to. Every method raises as `ServiceClient` says."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def plan(self, wish: PlanRequest) -> PlanReport:
+        """Return what `wish` comes to. Raises the errors of a model that cannot be had, UsageError for nonsense."""
+        return report_of(await self._connection.call("POST", "/api/localllm/plan", wish.as_json()))
+
+    async def reload(self, wish: PlanRequest) -> str:
+        """Begin to load the model of `wish` so, in place of how it is loaded, and return its id without waiting.
+
+        Answers under way fail. Raises as `plan`, and UsageError for a wish that is for another machine.
+        """
+        return str((await self._connection.call("POST", "/api/localllm/reload", wish.as_json()))["id"])
+
 
 _JOBS = "/api/localllm/jobs"
 

@@ -11,11 +11,11 @@ from typing import Any, Literal
 from app.client.connection import error_of
 from quantizer.errors import UserError
 
-__all__ = ["EngineCounters", "ModelStatus", "Occupancy", "PlanBrief", "ServiceStatus", "Spread", "status_of"]
+__all__ = ["EngineCounters", "LatencySummary", "ModelStatus", "Occupancy", "PlanSummary", "ServiceStatus", "status_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class LatencySummary:
     """How long somebody waited, in seconds: how often, the median and the 95th percentile (None before the first), and
     all of it together."""
 
@@ -37,8 +37,8 @@ class EngineCounters:
     decode_tokens_per_s: float
     n_drafted_tokens: int
     n_accepted_tokens: int
-    first_token_s: Spread
-    inter_token_s: Spread
+    first_token_s: LatencySummary
+    inter_token_s: LatencySummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Occupancy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanBrief:
+class PlanSummary:
     """What loading followed, in short: the verdict, layers on GPUs of all (the output counts as one), the weightiest
     warning and the first way out, both empty where there is none."""
 
@@ -80,7 +80,7 @@ class ModelStatus:
     error: UserError | None
     occupancy: Occupancy | None = None
     counters: EngineCounters | None = None
-    plan: PlanBrief | None = None
+    plan: PlanSummary | None = None
     n_bytes: int = 0
     shares_with: tuple[str, ...] = ()
 
@@ -127,9 +127,9 @@ def _model_status(item: dict[str, Any]) -> ModelStatus:
     )
 
 
-def _brief(plan: dict[str, Any]) -> PlanBrief:
+def _brief(plan: dict[str, Any]) -> PlanSummary:
     devices = plan["devices"]
-    return PlanBrief(
+    return PlanSummary(
         verdict=plan["verdict"],
         n_on_gpus=sum(device["layers"] for device in devices if device["kind"] != "cpu"),
         n_layers=plan["layers"],
@@ -143,5 +143,5 @@ def _counters(data: dict[str, Any]) -> EngineCounters:
     return EngineCounters(**{field.name: data[field.name] for field in fields(EngineCounters)} | waits)
 
 
-def _spread(data: dict[str, Any]) -> Spread:
-    return Spread(data["count"], data["p50"], data["p95"], data["sum"])
+def _spread(data: dict[str, Any]) -> LatencySummary:
+    return LatencySummary(data["count"], data["p50"], data["p95"], data["sum"])

@@ -1,6 +1,6 @@
 """What the engine needs of something that can run a model.
 
-Two implementations ship: `app.engine.llama` over llama.cpp and `app.engine.fake`, deterministic and without native
+Two implementations ship: `app.engine.llama` over llama.cpp and `app.engine.fake.backend`, deterministic and without native
 code. This module knows nothing of either.
 """
 
@@ -29,8 +29,8 @@ class MemoryShortError(EngineError):
 class ModelFacts:
     """What a loaded model is. `n_ctx` is the longest sequence in tokens, `n_cells` what all sequences share.
 
-    `n_sequences` answers may run at once; the cache keeps `n_places` sequences. With `can_cut` a sequence can be
-    truncated and copied anywhere; without (recurrent, hybrid, sliding window) only as a whole. With `can_shift` its
+    `n_sequences` answers may run at once; the cache keeps `n_seq_max` sequences. With `supports_truncation` a sequence can be
+    truncated and copied anywhere; without (recurrent, hybrid, sliding window) only as a whole. With `supports_shift` its
     tokens can move to other positions. Saved states fit where the `layout` is the same. A cache that `is_on_host` is
     read no faster than states are saved and restored; that of a GPU is. Without `can_generate` the model (an encoder)
     only embeds or ranks whole texts.
@@ -42,13 +42,13 @@ class ModelFacts:
     n_ctx_train: int
     n_cells: int
     n_sequences: int
-    n_places: int
-    can_cut: bool
+    n_seq_max: int
+    supports_truncation: bool
     n_batch: int
     n_parameters: int
     model_bytes: int
     layout: str = ""
-    can_shift: bool = False
+    supports_shift: bool = False
     is_on_host: bool = True
     can_generate: bool = True
     adapters: tuple[Adapter, ...] = ()
@@ -98,7 +98,7 @@ class Backend(Protocol):
         """Return the bytes of `token`, the text of a special one too."""
         ...
 
-    def is_end(self, token: int) -> bool: ...
+    def is_eog(self, token: int) -> bool: ...
 
     def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> Sampler:
         """Return a sampler that remembers `history`, the prompt, for its penalties.
@@ -107,7 +107,7 @@ class Backend(Protocol):
         """
         ...
 
-    def use_adapters(self, adapters: AdapterSet) -> None:
+    def set_adapters(self, adapters: AdapterSet) -> None:
         """Let the decodes from now on compute under `adapters`, whose keys are those of `facts.adapters`."""
         ...
 
@@ -146,7 +146,7 @@ class Backend(Protocol):
     def shift(self, sequence_id: int, n_keep: int, n_discard: int) -> None:
         """Forget `n_discard` tokens behind the first `n_keep` and let those behind them move up.
 
-        Only with `facts.can_shift`, and only where no other sequence shares the cells that move.
+        Only with `facts.supports_shift`, and only where no other sequence shares the cells that move.
         """
         ...
 

@@ -236,7 +236,7 @@ class Usage:
 class Timings:
     """Seconds of one answer: waiting for a place, prefill up to the first token, decode after it.
 
-    `saved_s` is what its drafts saved of decode: an estimate, see `app.engine.speculation.StepCost.saved_s`.
+    `saved_s` is what its drafts saved of decode: an estimate, see `app.engine.speculative.acceptance.StepCost.saved_s`.
     """
 
     queue_s: float = 0.0

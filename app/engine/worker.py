@@ -17,15 +17,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from app.engine import frames, wire
 from app.engine.backend import Backend, ModelFacts
-from app.engine.core import Engine, Event, failure
-from app.engine.embedding_queue import EmbeddingQueue
-from app.engine.fake_loading import fake_loader
-from app.engine.frames import Frame
-from app.engine.loading import Listener, Loaded, load_model
-from app.engine.witness import Witness
-from app.settings import load_settings
+from app.engine.embedding.embedding_queue import EmbeddingQueue
+from app.engine.fake.loader import fake_loader
+from app.engine.load.loading import LoadedEngine, LoadListener, load_model
+from app.engine.load.speed_sampler import SpeedSampler
+from app.engine.loop.core import Engine, Event, failure
+from app.engine.protocol import codec, messages
+from app.engine.protocol.messages import WorkerMessage
+from app.settings.settings import load_settings
 from quantizer.errors import RequestError, UserError
 
 __all__ = ["Worker", "main"]
@@ -36,7 +36,7 @@ STOP_TIMEOUT_S = 8.0
 SAVE_TIMEOUT_S = 3.0
 IDLE_S = 2.0  # how long a worker rests before it uses the time to save
 
-LoadModel = Callable[[frames.Load, Listener], Loaded]
+LoadModel = Callable[[messages.Load, LoadListener], LoadedEngine]
 
 
 class Worker:
@@ -47,22 +47,22 @@ class Worker:
         self._write = write
         self._write_lock = threading.Lock()
         self._load_model = load_model
-        self._inbox: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()  # None: no more will come
+        self._inbox: queue.SimpleQueue[WorkerMessage | None] = queue.SimpleQueue()  # None: no more will come
         self._engine: Engine | None = None
-        self._witness = Witness()
+        self._speed_sampler = SpeedSampler()
         self._said: list[Event] = []
         self._next_progress_s = 0.0
         self.is_stopping = False
 
-    def send(self, *sent: Frame) -> None:
+    def send(self, *sent: WorkerMessage) -> None:
         with self._write_lock:
-            self._write(b"".join(map(wire.encode, sent)))
+            self._write(b"".join(map(codec.encode, sent)))
 
-    def _listener(self) -> Listener:
-        return Listener(
+    def _listener(self) -> LoadListener:
+        return LoadListener(
             on_progress=self._report_progress,
-            on_notice=lambda text: self.send(frames.Notice(text)),
-            on_plan=lambda plan: self.send(frames.Planned(plan)),
+            on_notice=lambda text: self.send(messages.Notice(text)),
+            on_plan=lambda plan: self.send(messages.Planned(plan)),
         )
 
     def _report_progress(self, fraction: float) -> bool:
@@ -70,31 +70,31 @@ class Worker:
         now_s = time.monotonic()
         if now_s >= self._next_progress_s:
             self._next_progress_s = now_s + PROGRESS_INTERVAL_S
-            self.send(frames.LoadProgress(fraction))
+            self.send(messages.LoadProgress(fraction))
         return not self.is_stopping
 
     def read_frames(self) -> None:
         """Pass frames to the engine's thread until the service closes the pipe; some act in mid-batch too."""
-        while (frame := wire.read_frame(self._read)) is not None:
+        while (frame := codec.read_message(self._read)) is not None:
             if self._engine is None or not self._is_done_at_once(frame, self._engine):
                 self._inbox.put(frame)
         self.is_stopping = True
         self._inbox.put(None)
 
-    def _is_done_at_once(self, frame: Frame, engine: Engine) -> bool:
+    def _is_done_at_once(self, frame: WorkerMessage, engine: Engine) -> bool:
         """Do what cannot wait for the step that runs; return whether nothing is left to the engine's thread."""
         match frame:
-            case frames.Abort(request_id):
+            case messages.Abort(request_id):
                 engine.abort(request_id)
-            case frames.Observe(call_id):
-                self.send(frames.Observed(call_id, engine.counters, engine.occupancy))
+            case messages.GetMetrics(call_id):
+                self.send(messages.EngineMetrics(call_id, engine.counters, engine.occupancy))
                 return True
         return False
 
     def run_engine(self) -> None:
         """Load the model of the first frame and answer until the inbox ends. Runs on the engine's thread."""
         load = self._inbox.get()
-        if not isinstance(load, frames.Load):
+        if not isinstance(load, messages.Load):
             return
         started_s = time.monotonic()
         try:
@@ -103,7 +103,7 @@ class Worker:
             self.send(failure("", error))
             return
         with loaded.owned:
-            self._witness = Witness(loaded.keep_answer)
+            self._speed_sampler = SpeedSampler(loaded.record_speed)
             self._engine = Engine(
                 loaded.backend,
                 self._emit,
@@ -121,16 +121,16 @@ class Worker:
                 embeddings.step()
             self._engine.close()
             self._tell()
-            self._witness.settle()
+            self._speed_sampler.flush()
             if work := self._engine.counters.work():
-                loaded.keep_use(work, loaded.step_cost.ratios)
+                loaded.record_use(work, loaded.step_cost.ratios)
             self._save_all(self._engine)
 
     def _emit(self, event: Event) -> None:
         """Keep what the engine says until its step is over: all answers go on at once, so one write does."""
         self._said.append(event)
-        if isinstance(event, frames.Finished) and self._engine is not None:
-            self._witness.end(event, self._engine.occupancy.n_cells_used)
+        if isinstance(event, messages.Finished) and self._engine is not None:
+            self._speed_sampler.end(event, self._engine.occupancy.n_cells_used)
 
     def _tell(self) -> None:
         if self._said:
@@ -154,43 +154,43 @@ class Worker:
             self._handle(frame, engine, embeddings, backend)
         return True
 
-    def _wait_for_frame(self, engine: Engine) -> Frame | None:
+    def _wait_for_frame(self, engine: Engine) -> WorkerMessage | None:
         """Return the next frame; in a quiet while before it, keep what was measured and computed."""
         while True:
             try:
                 return self._inbox.get(timeout=IDLE_S)
             except queue.Empty:
-                self._witness.settle()
+                self._speed_sampler.flush()
                 if not engine.save_one():
                     return self._inbox.get()
 
-    def _handle(self, frame: Frame, engine: Engine, embeddings: EmbeddingQueue, backend: Backend) -> None:
+    def _handle(self, frame: WorkerMessage, engine: Engine, embeddings: EmbeddingQueue, backend: Backend) -> None:
         match frame:
-            case frames.Submit(request):
-                self._witness.begin(request, is_alone=engine.is_idle and embeddings.is_idle)
+            case messages.Submit(request):
+                self._speed_sampler.begin(request, is_alone=engine.is_idle and embeddings.is_idle)
                 engine.submit(request)
-            case frames.Abort(request_id):
+            case messages.Abort(request_id):
                 engine.abort(request_id)  # again: its request may have come after the first time
                 embeddings.abort(request_id)
-            case frames.Embed() | frames.Rank():
-                self._witness.disturb()
+            case messages.Embed() | messages.Rerank():
+                self._speed_sampler.disturb()
                 embeddings.submit(frame)
-            case frames.Tokenize(call_id):
+            case messages.Tokenize(call_id):
                 self._answer(call_id, lambda: _tokenized(backend, frame))
-            case frames.Detokenize(call_id, tokens):
-                self._answer(call_id, lambda: frames.Detokenized(call_id, _text(backend, tokens)))
+            case messages.Detokenize(call_id, tokens):
+                self._answer(call_id, lambda: messages.Detokenized(call_id, _text(backend, tokens)))
             case _:
                 raise ValueError(f"a worker does not take {type(frame).__name__}")
 
-    def _answer(self, call_id: str, call: Callable[[], Frame]) -> None:
+    def _answer(self, call_id: str, call: Callable[[], WorkerMessage]) -> None:
         try:
             self.send(call())
         except UserError as error:
             self.send(failure(call_id, error))
 
 
-def _ready(facts: ModelFacts, load_s: float) -> frames.Ready:
-    return frames.Ready(
+def _ready(facts: ModelFacts, load_s: float) -> messages.Ready:
+    return messages.Ready(
         n_ctx=facts.n_ctx,
         n_ctx_train=facts.n_ctx_train,
         n_vocab=facts.n_vocab,
@@ -202,10 +202,10 @@ def _ready(facts: ModelFacts, load_s: float) -> frames.Ready:
     )
 
 
-def _tokenized(backend: Backend, frame: frames.Tokenize) -> frames.Tokenized:
+def _tokenized(backend: Backend, frame: messages.Tokenize) -> messages.Tokenized:
     tokens = tuple(backend.tokenize(frame.text, frame.add_special, frame.parse_special))
     pieces = tuple(map(backend.label, tokens)) if frame.with_pieces else ()
-    return frames.Tokenized(frame.call_id, tokens, pieces)
+    return messages.Tokenized(frame.call_id, tokens, pieces)
 
 
 def _text(backend: Backend, tokens: Sequence[int]) -> str:
@@ -214,7 +214,7 @@ def _text(backend: Backend, tokens: Sequence[int]) -> str:
     return b"".join(backend.piece(token) for token in tokens).decode("utf-8", "replace")
 
 
-def load_llama(load: frames.Load, listener: Listener) -> Loaded:
+def load_llama(load: messages.Load, listener: LoadListener) -> LoadedEngine:
     """Load a real model."""
     return load_model(Path(load.model_path), load.config, load_settings().cache_dir, listener)
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
-from app.library.facts import Facts
+from app.library.local.index import Facts
 
 if TYPE_CHECKING:
-    from app.library.choice import Candidate
-    from app.library.fit import Fit
-    from app.library.listing import Entry
-    from app.library.model_ref import ModelRef
-    from app.library.placement import Placement
-    from app.library.recommend import Recommendation, Suggestion
-    from app.library.record import ModelRecord
-    from app.library.removal import Removal
-    from app.library.search import Family, Hit
-    from quantizer.card import ModelCard
+    from app.library.hub.recommend import Recommendation, Suggestion
+    from app.library.hub.search import Family, SearchHit
+    from app.library.local.index import LibraryEntry
+    from app.library.local.model_files import ModelRef
+    from app.library.local.model_record import ModelRecord
+    from app.library.local.placement import ImportPlan
+    from app.library.local.removal import Removal
+    from app.library.machine_fit.planning import Fit
+    from app.library.machine_fit.quant_rule import Candidate
+    from quantizer.gguf.model_info import ModelInfo
 
 __all__ = [
     "LIBRARY",
@@ -36,7 +36,7 @@ __all__ = [
 LIBRARY = "library"  # where what lies in the models folder is
 
 
-def entry_json(entry: Entry) -> dict[str, Any]:
+def entry_json(entry: LibraryEntry) -> dict[str, Any]:
     """Return a model of this machine: what the disk says, and the facts, each null where the file is damaged or not
     read yet."""
     facts = asdict(entry.facts) if entry.facts else dict.fromkeys(field.name for field in fields(Facts))
@@ -61,7 +61,7 @@ def fit_json(fit: Fit) -> dict[str, Any]:
     }
 
 
-def card_json(card: ModelCard, record: ModelRecord) -> dict[str, Any]:
+def card_json(card: ModelInfo, record: ModelRecord) -> dict[str, Any]:
     """Return all that a model's file says of it, and what this machine has learnt."""
     paths = [str(path) for path, _ in record.hashes]
     base = record.base and {"repo": record.base.repo, "is_same": record.base.text == record.template}
@@ -105,7 +105,7 @@ def _suggestion(suggestion: Suggestion) -> dict[str, Any]:
     }
 
 
-def hit_json(hit: Hit) -> dict[str, Any]:
+def hit_json(hit: SearchHit) -> dict[str, Any]:
     """Return a repository that was found, with every quant of it that was looked at."""
     return {
         "repo": hit.listed.repo,
@@ -132,7 +132,7 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
     return {"quant": candidate.name, "n_bytes": candidate.n_bytes, **fit_json(candidate.fit)}
 
 
-def placement_json(placed: ModelRef, placement: Placement, way: str) -> dict[str, Any]:
+def placement_json(placed: ModelRef, placement: ImportPlan, way: str) -> dict[str, Any]:
     """Return a model that got a place in the library, and how."""
     return {"id": placed.id, "path": str(placed.path), "bytes": placement.n_bytes, "way": way}
 

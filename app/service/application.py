@@ -16,34 +16,22 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
-from app.service.access_log import AccessLog
-from app.service.api import (
-    anthropic,
-    docs,
-    embeddings,
-    library,
-    llamacpp,
-    llamacpp_text,
-    lmstudio,
-    localllm,
-    metrics,
-    ollama,
-    ollama_library,
-    openai,
-    planning,
-    responses,
-)
-from app.service.api import (
-    jobs as jobs_api,
-)
-from app.service.departure import Departure
-from app.service.guard import Guard, GuardPolicy
-from app.service.jobs.jobs import Jobs
-from app.service.library import ServedLibrary
-from app.service.models import ModelManager
-from app.service.openapi import document
-from app.service.planner import Planner
-from app.service.problems import (
+from app.service.api import docs
+from app.service.api.anthropic import routes as anthropic
+from app.service.api.llamacpp import routes as llamacpp_text
+from app.service.api.llamacpp import server_routes as llamacpp
+from app.service.api.lmstudio import routes as lmstudio
+from app.service.api.native import jobs as jobs_api
+from app.service.api.native import library, metrics
+from app.service.api.native import plan as planning
+from app.service.api.native import status as localllm
+from app.service.api.ollama import library_routes as ollama_library
+from app.service.api.ollama import routes as ollama
+from app.service.api.openai import embeddings
+from app.service.api.openai import routes as openai
+from app.service.api.responses import routes as responses
+from app.service.http.access_log import AccessLog
+from app.service.http.errors import (
     BUG,
     ErrorBody,
     RefusedError,
@@ -53,7 +41,14 @@ from app.service.problems import (
     openai_error,
     status_of,
 )
-from app.service.streaming import JsonBytes
+from app.service.http.guard import Guard, GuardPolicy
+from app.service.http.openapi import document
+from app.service.http.streaming import JsonResponse
+from app.service.jobs.manager import JobManager
+from app.service.models.library import LibraryService
+from app.service.models.manager import ModelManager
+from app.service.models.plan_service import PlanService
+from app.service.shutdown_policy import ShutdownPolicy
 from quantizer.errors import UserError
 
 __all__ = ["create_app", "create_document"]
@@ -101,8 +96,8 @@ _CODES = {404: "not_found", 405: "method_not_allowed"}
 
 def create_app(
     models: ModelManager,
-    jobs: Jobs,
-    departure: Departure,
+    jobs: JobManager,
+    shutdown_policy: ShutdownPolicy,
     policy: GuardPolicy,
     log: Callable[[str], object] | None = None,
 ) -> ASGIApp:
@@ -110,7 +105,7 @@ def create_app(
 
     `log` gets a line for each request.
     """
-    served = ServedLibrary(models.settings)
+    served = LibraryService(models.settings)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -124,9 +119,9 @@ def create_app(
     app = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.models = models
     app.state.library = served
-    app.state.planner = Planner(models.settings)
+    app.state.planner = PlanService(models.settings)
     app.state.jobs = jobs
-    app.state.departure = departure
+    app.state.shutdown_policy = shutdown_policy
     app.state.document = cache(create_document)
     for surface in _SURFACES:
         app.include_router(surface.router)
@@ -152,7 +147,7 @@ def _error_body(path: str) -> ErrorBody:
 
 def _respond(request: Request, error: UserError) -> Response:
     status = status_of(error)
-    return JsonBytes(_error_body(request.url.path)(error), status)
+    return JsonResponse(_error_body(request.url.path)(error), status)
 
 
 async def _user_error(request: Request, error: Exception) -> Response:

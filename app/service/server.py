@@ -21,20 +21,20 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from app.engine.template_process import TemplateProcess
-from app.library.model_ref import ModelRef
-from app.library.resolve import GUIDE, resolve
-from app.service.attachments import NOTHING_ATTACHED, Attachments, read_attachments
-from app.service.departure import Departure
-from app.service.engine_settings import worker_command
-from app.service.guard import GuardPolicy, policy_of
-from app.service.jobs.jobs import Jobs
+from app.engine.chat_template.template_process import TemplateProcess
+from app.library.local.model_files import ModelRef
+from app.library.local.resolve import GUIDE, resolve
+from app.service.http.guard import GuardPolicy, policy_of
+from app.service.jobs.manager import JobManager
 from app.service.listening import listen, listen_for_clients
-from app.service.model_file import ModelFile, read_model_file
-from app.service.models import ModelManager
-from app.service.person import Person, settle
-from app.service.supervisor import Supervisor
-from app.settings import Settings
+from app.service.models.attachments import NOTHING_ATTACHED, Attachments, read_attachments
+from app.service.models.manager import ModelManager
+from app.service.models.model_file import ModelFile, read_model_file
+from app.service.operator_prompt import OperatorPrompt, report_loading
+from app.service.pool.engine_client import EngineClient
+from app.service.pool.engine_settings import worker_command
+from app.service.shutdown_policy import ShutdownPolicy
+from app.settings.settings import Settings
 from quantizer.errors import ModelFileError
 
 __all__ = ["Announce", "serve"]
@@ -47,7 +47,7 @@ _MAX_HEADER_BYTES = 64 << 10
 _KEEP_ALIVE_S = 75  # longer than clients keep a connection: whoever closes first must not be the one that is asked
 
 
-def serve(settings: Settings, announce: Announce, person: Person | None = None) -> None:
+def serve(settings: Settings, announce: Announce, person: OperatorPrompt | None = None) -> None:
     """Serve until a signal comes or, without a `person`, until stdin ends (and, where asked to stay, the last job);
     then finish answers in flight for 60 s.
 
@@ -65,20 +65,20 @@ def serve(settings: Settings, announce: Announce, person: Person | None = None) 
         url = replace(settings, port=listener.getsockname()[1]).url
 
         async def run() -> None:
-            departure = Departure(is_owned=person is None)
+            shutdown_policy = ShutdownPolicy(is_owned=person is None)
             models = ModelManager(settings, command, TemplateProcess(), is_occupied=lambda: jobs.is_computing)
-            jobs: Jobs = Jobs(settings, models.make_way, departure.consider)
-            departure.is_resting = lambda: jobs.are_resting
+            jobs: JobManager = JobManager(settings, models.interrupt_tuning, shutdown_policy.consider)
+            shutdown_policy.is_resting = lambda: jobs.are_idle
             model = models.add(ref, file, attached)
             models.begin(model)
             # FastAPI takes a second to import; the worker starts and loads meanwhile.
             log = _log if settings.access_log else None
-            app = await asyncio.to_thread(_application, models, jobs, departure, policy, log)
-            server = _Server(_config(app), lambda: announce(url, model.ref.id, tuple(others)), jobs.end_watching)
-            departure.end = server.end
+            app = await asyncio.to_thread(_application, models, jobs, shutdown_policy, policy, log)
+            server = _Server(_config(app), lambda: announce(url, model.ref.id, tuple(others)), jobs.close_subscriptions)
+            shutdown_policy.end = server.end
             sockets = [listener, *others.values()]
             if person is None:
-                _watch_stdin(departure, asyncio.get_running_loop())
+                _watch_stdin(shutdown_policy, asyncio.get_running_loop())
                 await server.serve(sockets=sockets)
             else:
                 await _serve_beside(server, sockets, model.engine, person)
@@ -102,9 +102,11 @@ def _default_model(settings: Settings, *, is_owned: bool) -> tuple[ModelRef, Mod
         return ref, read_model_file(ref.path), NOTHING_ATTACHED
 
 
-async def _serve_beside(server: _Server, sockets: list[socket.socket], engine: Supervisor, person: Person) -> None:
-    """Serve while the model loads, and settle with `person` what comes of that before the end begins."""
-    loading = asyncio.create_task(settle(engine, person))
+async def _serve_beside(
+    server: _Server, sockets: list[socket.socket], engine: EngineClient, person: OperatorPrompt
+) -> None:
+    """Serve while the model loads, and report_loading with `person` what comes of that before the end begins."""
+    loading = asyncio.create_task(report_loading(engine, person))
 
     def end_refused(done: asyncio.Task[None]) -> None:
         server.should_exit |= not done.cancelled() and done.exception() is not None
@@ -140,7 +142,7 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
-class _ImpatientProtocol(H11Protocol):
+class _HeaderTimeoutProtocol(H11Protocol):
     """HTTP/1.1 that gives a request line and its headers 15 s to come: uvicorn waits forever."""
 
     _header_timer: asyncio.TimerHandle | None = None
@@ -187,17 +189,21 @@ def _log(line: str) -> None:
 
 
 def _application(
-    models: ModelManager, jobs: Jobs, departure: Departure, policy: GuardPolicy, log: Callable[[str], None] | None
+    models: ModelManager,
+    jobs: JobManager,
+    shutdown_policy: ShutdownPolicy,
+    policy: GuardPolicy,
+    log: Callable[[str], None] | None,
 ) -> ASGIApp:
     from app.service.application import create_app
 
-    return create_app(models, jobs, departure, policy, log)
+    return create_app(models, jobs, shutdown_policy, policy, log)
 
 
 def _config(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=_ImpatientProtocol,
+        http=_HeaderTimeoutProtocol,
         ws="none",
         loop="asyncio",
         log_config=None,
@@ -210,15 +216,15 @@ def _config(app: ASGIApp) -> uvicorn.Config:
     )
 
 
-def _watch_stdin(departure: Departure, loop: asyncio.AbstractEventLoop) -> None:
-    """Tell `departure` when stdin ends: then the process that started this one is gone, however it went."""
+def _watch_stdin(shutdown_policy: ShutdownPolicy, loop: asyncio.AbstractEventLoop) -> None:
+    """Tell `shutdown_policy` when stdin ends: then the process that started this one is gone, however it went."""
 
     def wait() -> None:
         with contextlib.suppress(OSError, ValueError):
             while os.read(0, 4096):  # not through sys.stdin: its lock would hang the interpreter's end
                 pass
         with contextlib.suppress(RuntimeError):  # the loop has ended first
-            loop.call_soon_threadsafe(departure.lose_owner)
+            loop.call_soon_threadsafe(shutdown_policy.lose_owner)
 
     threading.Thread(target=wait, name="owner-watch", daemon=True).start()
 

@@ -10,25 +10,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from quantizer.architectures.architecture import Architecture
-from quantizer.architectures.bert import BERT
+from quantizer.architectures.bert import BERT, NOMIC
 from quantizer.architectures.cohere import COHERE
 from quantizer.architectures.deepseek import DEEPSEEK
+from quantizer.architectures.dense import GLM, INTERNLM, OLMO, STABLELM, STARCODER
 from quantizer.architectures.gemma import GEMMA
-from quantizer.architectures.glm import GLM
 from quantizer.architectures.gpt_oss import GPT_OSS
-from quantizer.architectures.internlm import INTERNLM
-from quantizer.architectures.jamba import JAMBA
 from quantizer.architectures.llama import LLAMA_LIKE
-from quantizer.architectures.mamba import MAMBA
-from quantizer.architectures.nomic import NOMIC
-from quantizer.architectures.olmo import OLMO
+from quantizer.architectures.mamba import JAMBA, MAMBA
 from quantizer.architectures.phi import PHI
-from quantizer.architectures.qwen import QWEN
-from quantizer.architectures.qwen35 import QWEN35
+from quantizer.architectures.qwen import QWEN, QWEN35
 from quantizer.architectures.shapes import resolved
-from quantizer.architectures.stablelm import STABLELM
-from quantizer.architectures.starcoder import STARCODER
-from quantizer.config import Config
+from quantizer.checkpoint.config import Config
 from quantizer.errors import CheckpointError
 
 __all__ = ["ARCHITECTURES", "Architecture", "needed_tensors", "recognise"]

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from quantizer.composed import Cut
-from quantizer.config import Config
-from quantizer.sources import GeneratedTensor
-from quantizer.transforms import RowOrder, ValueMap
+from quantizer.checkpoint.config import Config
+from quantizer.convert.derived_tensors import Cut
+from quantizer.convert.source_model import GeneratedTensor
+from quantizer.convert.transforms import RowOrder, ValueMap
 
 __all__ = ["Architecture", "Dimensions", "Hyperparameter", "LayerTensors", "Stack", "Value"]
 
@@ -68,7 +68,7 @@ class Architecture:
     # beginnings of the names, without the prefix, of what only training needed
     unused: tuple[str, ...] = ()
     # of a model that also sees: what stays behind, and is no part of the language model
-    towers: tuple[str, ...] = ()
+    skipped_modules: tuple[str, ...] = ()
     # whether layers beyond the last, which guess several tokens ahead, may be there and stay behind
     leaves_later_layers: bool = False
     # settings under names of their own -> what other classes call them

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.metadata_rows import DECODER, LAYER_NORM, VOCABULARY, WINDOW, integer, windows_but_every
 from quantizer.architectures.rope import kind_of, partly_rotated
-from quantizer.architectures.rows import DECODER, LAYER_NORM, VOCABULARY, integer
 from quantizer.architectures.shapes import ATTENTION, GATED_FEED_FORWARD, decoder
-from quantizer.architectures.windows import WINDOW, windows_but_every
-from quantizer.config import Config
+from quantizer.checkpoint.config import Config
 
 __all__ = ["COHERE"]
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from quantizer.architectures.architecture import Architecture, Dimensions, Hyperparameter, Value
 from quantizer.architectures.experts import FUSED_EXPERTS, NUMBERED_EXPERTS
+from quantizer.architectures.metadata_rows import EXPERTS, RMS_NORM, SIZES, VOCABULARY, integer, number
 from quantizer.architectures.rope import ROPE, rope_of
-from quantizer.architectures.rows import EXPERTS, RMS_NORM, SIZES, VOCABULARY, integer, number
 from quantizer.architectures.shapes import EXPERT_FEED_FORWARD, GATED_FEED_FORWARD, PRE_NORMS, decoder
-from quantizer.composed import StackedTensor, TransposedTensor, whole
-from quantizer.config import Config
+from quantizer.checkpoint.config import Config
+from quantizer.convert.derived_tensors import StackedTensor, TransposedTensor, whole
+from quantizer.convert.source_model import FileTensor
 from quantizer.errors import CheckpointError
-from quantizer.sources import FileTensor
 
 __all__ = ["DEEPSEEK"]
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 from quantizer.architectures.architecture import Stack
 from quantizer.architectures.shapes import DIMENSIONS
-from quantizer.composed import Cut, StackedTensor, whole
-from quantizer.config import Config
+from quantizer.checkpoint.config import Config
+from quantizer.convert.derived_tensors import Cut, StackedTensor, whole
+from quantizer.convert.source_model import FileTensor
 from quantizer.errors import CheckpointError
-from quantizer.sources import FileTensor
 
 __all__ = ["FUSED_EXPERTS", "NUMBERED_EXPERTS", "matrices"]
 

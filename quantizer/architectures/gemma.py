@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter
-from quantizer.architectures.rows import DECODER, RMS_NORM, number
+from quantizer.architectures.metadata_rows import DECODER, RMS_NORM, WINDOW, WINDOW_ROPE, number, windows_but_every
 from quantizer.architectures.shapes import (
     ATTENTION,
     GATED_FEED_FORWARD,
@@ -15,9 +15,8 @@ from quantizer.architectures.shapes import (
     decoder,
     head_size,
 )
-from quantizer.architectures.windows import WINDOW, WINDOW_ROPE, windows_but_every
-from quantizer.config import Config
-from quantizer.transforms import plus_one
+from quantizer.checkpoint.config import Config
+from quantizer.convert.transforms import plus_one
 
 __all__ = ["GEMMA"]
 
@@ -70,7 +69,7 @@ GEMMA = (
     ),
     Architecture(
         hf_classes=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
-        towers=("vision_tower.", "multi_modal_projector."),
+        skipped_modules=("vision_tower.", "multi_modal_projector."),
         gguf_name="gemma3",
         hyperparameters=(
             *DECODER,

@@ -9,13 +9,12 @@ import numpy as np
 
 from quantizer.architectures.architecture import Architecture, Dimensions, Hyperparameter
 from quantizer.architectures.experts import matrices
+from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, WINDOW, integer, windows_but_every
 from quantizer.architectures.rope import kind_of, rope_of
-from quantizer.architectures.rows import DECODER, EXPERTS, RMS_NORM, integer
 from quantizer.architectures.shapes import ATTENTION, EXPERT_FEED_FORWARD, biases, decoder
-from quantizer.architectures.windows import WINDOW, windows_but_every
-from quantizer.composed import Cut, StackedTensor, TransposedTensor, whole
-from quantizer.config import Config
-from quantizer.sources import FileTensor, RearrangedTensor, SourceTensor
+from quantizer.checkpoint.config import Config
+from quantizer.convert.derived_tensors import Cut, StackedTensor, TransposedTensor, whole
+from quantizer.convert.source_model import FileTensor, RearrangedTensor, SourceTensor
 
 __all__ = ["GPT_OSS"]
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
 from quantizer.architectures.experts import FUSED_EXPERTS, NUMBERED_EXPERTS
+from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, ROTATED, VOCABULARY, number
 from quantizer.architectures.rope import llama3_factors, rope_of
-from quantizer.architectures.rows import DECODER, EXPERTS, RMS_NORM, ROTATED, VOCABULARY, number
 from quantizer.architectures.shapes import (
     ATTENTION,
     EXPERT_FEED_FORWARD,
@@ -16,8 +16,8 @@ from quantizer.architectures.shapes import (
     PRE_NORMS,
     decoder,
 )
-from quantizer.config import Config
-from quantizer.transforms import unpermute_keys, unpermute_queries
+from quantizer.checkpoint.config import Config
+from quantizer.convert.transforms import unpermute_keys, unpermute_queries
 
 __all__ = ["LLAMA_LIKE"]
 
@@ -75,7 +75,7 @@ LLAMA_LIKE = (
     replace(
         _LLAMA,
         hf_classes=("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"),
-        towers=("vision_tower.", "multi_modal_projector."),
+        skipped_modules=("vision_tower.", "multi_modal_projector."),
         gguf_name="mistral3",
         hyperparameters=(
             *_LLAMA.hyperparameters,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.metadata_rows import DECODER, RMS_NORM
 from quantizer.architectures.rope import kind_of, long_factors, partly_rotated, rope_of
-from quantizer.architectures.rows import DECODER, RMS_NORM
 from quantizer.architectures.shapes import FUSED_ATTENTION, FUSED_FEED_FORWARD, PRE_NORMS, decoder
-from quantizer.config import Config
+from quantizer.checkpoint.config import Config
 
 __all__ = ["PHI"]
 

@@ -1,10 +1,20 @@
-"""Qwen 2 and 3, dense and of experts."""
+"""Qwen 2 and 3, dense and of experts.
+
+Qwen 3.5, dense and of experts: of four layers three keep a state instead of attending, in heads that share keys.
+"""
 
 from __future__ import annotations
 
-from quantizer.architectures.architecture import Architecture, Dimensions, Hyperparameter
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from quantizer.architectures.architecture import Architecture, Dimensions, Hyperparameter, LayerTensors, Value
 from quantizer.architectures.experts import FUSED_EXPERTS, NUMBERED_EXPERTS
-from quantizer.architectures.rows import DECODER, EXPERTS, RMS_NORM, integer
+from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, integer
+from quantizer.architectures.rope import partly_rotated, rope_of
 from quantizer.architectures.shapes import (
     ATTENTION,
     EXPERT_FEED_FORWARD,
@@ -14,8 +24,12 @@ from quantizer.architectures.shapes import (
     QKV_BIASES,
     decoder,
 )
+from quantizer.checkpoint.config import Config
+from quantizer.convert.derived_tensors import whole
+from quantizer.convert.transforms import RowOrder, negative_exponential, plus_one
+from quantizer.errors import CheckpointError
 
-__all__ = ["EXPERT_ROWS", "QWEN", "SHARED_EXPERT", "SHARED_EXPERT_ROW"]
+__all__ = ["EXPERT_ROWS", "QWEN", "QWEN35", "SHARED_EXPERT", "SHARED_EXPERT_ROW"]
 
 EXPERT_ROWS = (*EXPERTS, Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")))
 SHARED_EXPERT_ROW = Hyperparameter(
@@ -72,5 +86,131 @@ QWEN = (
         stacks=NUMBERED_EXPERTS,
         splits=FUSED_EXPERTS,
         assumed={**_ASSUMED_OF_EXPERTS, "norm_topk_prob": lambda _config: True},
+    ),
+)
+
+
+_SECTIONS = (11, 11, 10)  # how transformers divides rotations where a config does not say
+
+_NORMS: Dimensions = {"attn_norm.weight": ("n_embd",), "post_attention_norm.weight": ("n_embd",)}
+_ATTENTION: Dimensions = {**ATTENTION, "attn_q.weight": ("n_embd", "2 n_query"), **HEAD_NORMS}
+_STATE: Dimensions = {
+    "attn_qkv.weight": ("n_embd", "n_linear_qkv"),
+    "attn_gate.weight": ("n_embd", "n_linear_values"),
+    "ssm_conv1d.weight": ("n_linear_conv", "n_linear_qkv"),
+    "ssm_dt.bias": ("n_linear_heads",),
+    "ssm_a": ("n_linear_heads",),
+    "ssm_alpha.weight": ("n_embd", "n_linear_heads"),
+    "ssm_beta.weight": ("n_embd", "n_linear_heads"),
+    "ssm_norm.weight": ("n_linear_head",),
+    "ssm_out.weight": ("n_linear_values", "n_embd"),
+}
+
+
+def _has_state(config: Config, i: int) -> bool:
+    """Whether layer `i` keeps a state; every fourth attends where the config does not say."""
+    kinds = config.values.get("layer_types")
+    n_layers = config.integer("num_hidden_layers")
+    if kinds is None:
+        return (i + 1) % (config.optional_integer("full_attention_interval") or 4) != 0
+    if not isinstance(kinds, list) or len(kinds) != n_layers or set(kinds) - {"linear_attention", "full_attention"}:
+        raise CheckpointError(f"config.json does not say which of {n_layers} layers attend.", "Check layer_types.")
+    return bool(kinds[i] == "linear_attention")
+
+
+def _layer(feed_forward: Dimensions) -> LayerTensors:
+    return lambda config, i: {**_NORMS, **(_STATE if _has_state(config, i) else _ATTENTION), **feed_forward}
+
+
+def _recurrent(config: Config) -> Value:
+    return [_has_state(config, i) for i in range(config.integer("num_hidden_layers"))]
+
+
+def _sections(config: Config) -> Value:
+    sections = rope_of(config).values.get("mrope_section", _SECTIONS)
+    if not isinstance(sections, list | tuple) or len(sections) > 4 or not all(type(n) is int for n in sections):
+        raise CheckpointError("config.json divides its rotations into no sections.", "Check mrope_section.")
+    return [*sections, 0, 0, 0, 0][:4]
+
+
+def _tiled(rows_per_head: Callable[[Config], int]) -> RowOrder:
+    """Value heads in llama.cpp's order: the first of every key head, then the second of every one, and so on.
+
+    transformers keeps those of one key head together. Rows before them, queries and keys, stay where they are.
+    Raises CheckpointError when the rows are fewer than the heads take.
+    """
+
+    def order(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
+        n_keys, n_values = config.integer("linear_num_key_heads"), config.integer("linear_num_value_heads")
+        n_tiled = n_values * rows_per_head(config)
+        if n_keys == 0 or n_values % n_keys or not 0 < n_tiled <= n_rows:
+            raise CheckpointError(f"{n_rows} rows do not split into {n_values} heads of values.", "Check config.json.")
+        heads = np.arange(n_rows - n_tiled, n_rows).reshape(n_keys, n_values // n_keys, -1)
+        return np.concatenate([np.arange(n_rows - n_tiled), heads.swapaxes(0, 1).reshape(-1)])
+
+    return order
+
+
+_BY_HEAD = _tiled(lambda _config: 1)
+_BY_WIDTH = _tiled(lambda config: config.integer("linear_value_head_dim"))
+
+_QWEN35 = Architecture(
+    hf_classes=("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
+    gguf_name="qwen35",
+    hyperparameters=(
+        *DECODER,
+        *RMS_NORM,
+        Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.25)),
+        Hyperparameter("rope.dimension_sections", "i32[]", _sections),
+        Hyperparameter("attention.recurrent_layers", "bool[]", _recurrent),
+        Hyperparameter(
+            "full_attention_interval", "u32", lambda config: config.optional_integer("full_attention_interval") or 4
+        ),
+        Hyperparameter("ssm.conv_kernel", "u32", integer("linear_conv_kernel_dim")),
+        Hyperparameter("ssm.state_size", "u32", integer("linear_key_head_dim")),
+        Hyperparameter("ssm.group_count", "u32", integer("linear_num_key_heads")),
+        Hyperparameter("ssm.time_step_rank", "u32", integer("linear_num_value_heads")),
+        Hyperparameter(
+            "ssm.inner_size",
+            "u32",
+            lambda config: config.integer("linear_value_head_dim") * config.integer("linear_num_value_heads"),
+        ),
+    ),
+    model_tensors=decoder,
+    layer_tensors=_layer(GATED_FEED_FORWARD),
+    row_orders={
+        **dict.fromkeys(("ATTN_QKV", "ATTN_GATE", "SSM_CONV1D"), _BY_WIDTH),
+        **dict.fromkeys(("SSM_A", "SSM_DT", "SSM_ALPHA", "SSM_BETA"), _BY_HEAD),
+    },
+    column_orders={"SSM_OUT": _BY_WIDTH},
+    value_maps={
+        **dict.fromkeys(("ATTN_NORM", "ATTN_POST_NORM", "ATTN_Q_NORM", "ATTN_K_NORM", "OUTPUT_NORM"), plus_one),
+        "SSM_A": negative_exponential,
+    },
+    reshaped=("SSM_CONV1D",),
+    splits={".dt_bias": {".dt_proj.bias": whole}},
+    # layers that guess ahead stay behind as well
+    skipped_modules=("visual.", "mtp."),
+    assumed={
+        "hidden_act": lambda _config: "silu",
+        "attention_bias": lambda _config: False,
+        "linear_value_head_dim": lambda config: config.integer("linear_key_head_dim"),
+    },
+)
+
+QWEN35 = (
+    _QWEN35,
+    replace(
+        _QWEN35,
+        hf_classes=("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
+        gguf_name="qwen35moe",
+        hyperparameters=(
+            *(row for row in _QWEN35.hyperparameters if row.key != "feed_forward_length"),
+            *EXPERT_ROWS,
+            SHARED_EXPERT_ROW,
+        ),
+        layer_tensors=_layer({**EXPERT_FEED_FORWARD, **SHARED_EXPERT}),
+        stacks=NUMBERED_EXPERTS,
+        splits={**_QWEN35.splits, **FUSED_EXPERTS},
     ),
 )

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection
 
 from quantizer.architectures.architecture import Hyperparameter, Value
 from quantizer.architectures.shapes import head_size
-from quantizer.config import Config
+from quantizer.checkpoint.config import Config
+from quantizer.convert.source_model import GeneratedTensor
 from quantizer.errors import CheckpointError
-from quantizer.sources import GeneratedTensor
 
 __all__ = ["ROPE", "kind_of", "llama3_factors", "long_factors", "partly_rotated", "rope_of"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from quantizer.architectures.architecture import Dimensions
-from quantizer.config import Config
+from quantizer.checkpoint.config import Config
 from quantizer.errors import CheckpointError
 
 __all__ = [

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.config import Config
-from quantizer.packed.bits import WORD_BITS, unpack_bits
-from quantizer.packed.grid import Grid, scaled
+from quantizer.checkpoint.config import Config
+from quantizer.convert.source_model import FileTensor
+from quantizer.packed.computed_rows import Rows, computed
+from quantizer.packed.grid import WORD_BITS, Grid, scaled, unpack_bits
 from quantizer.packed.parts import FLOATS, Parts, array, malformed, unsupported
-from quantizer.packed.rows import Rows, computed
-from quantizer.sources import FileTensor
 
 __all__ = ["unpack"]
 

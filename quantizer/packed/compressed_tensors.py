@@ -12,13 +12,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.config import Config
-from quantizer.packed.bits import WORD_BITS, unpack_bits
-from quantizer.packed.grid import BlockScales, Grid, block_counts, block_scales, column_groups, scaled, spread
+from quantizer.checkpoint.config import Config
+from quantizer.convert.source_model import FileTensor
+from quantizer.packed.computed_rows import Rows, computed
+from quantizer.packed.grid import (
+    WORD_BITS,
+    BlockScales,
+    Grid,
+    block_counts,
+    block_scales,
+    column_groups,
+    scaled,
+    spread,
+    unpack_bits,
+)
 from quantizer.packed.parts import FLOATS, Dims, Parts, array, dims, malformed, unsupported
-from quantizer.packed.rows import Rows, computed
 from quantizer.packed.scaled import ScaledWeight
-from quantizer.sources import FileTensor
 
 __all__ = ["unpack"]
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.config import Config
+from quantizer.checkpoint.config import Config
+from quantizer.convert.source_model import FileTensor
+from quantizer.packed.computed_rows import Rows, computed, stored_rows
 from quantizer.packed.parts import Parts, dims, malformed
-from quantizer.packed.rows import Rows, computed, stored_rows
-from quantizer.sources import FileTensor
 
 __all__ = ["unpack"]
 

@@ -1,4 +1,8 @@
-"""The stored tensors of a packed checkpoint, of which each format takes those that make up its weights.
+"""Floats of eight bits, as tables of the 256 float32 values that they stand for.
+
+Source: the OCP 8-bit floating point and microscaling specifications.
+
+The stored tensors of a packed checkpoint, of which each format takes those that make up its weights.
 
 Owns the check that a part is there, in the type and shape that it must have, and reading parts as arrays. Shapes are
 in the order of the checkpoint here (rows before columns), as the formats are described.
@@ -13,12 +17,39 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quantizer.convert.source_model import FileTensor
 from quantizer.errors import CheckpointError
-from quantizer.numbers import to_float32
-from quantizer.packed.float8 import FLOAT8
-from quantizer.sources import FileTensor
+from quantizer.write.dtype_conversion import to_float32
 
-__all__ = ["FLOATS", "Dims", "Parts", "array", "dims", "malformed", "unsupported"]
+__all__ = ["FLOAT8", "FLOATS", "Dims", "Parts", "array", "dims", "malformed", "unsupported"]
+
+_CODES = np.arange(256)
+
+
+def _e4m3() -> npt.NDArray[np.float32]:
+    """One sign, four bits of exponent (bias 7), three of mantissa; all ones is NaN and nothing is infinite."""
+    exponents, mantissas = _CODES >> 3 & 15, _CODES & 7
+    magnitudes = np.where(exponents > 0, np.ldexp(8 + mantissas, exponents - 10), np.ldexp(mantissas, -9))
+    magnitudes[_CODES & 127 == 127] = np.nan
+    signs = np.where(_CODES < 128, 1, -1)
+    values: npt.NDArray[np.float32] = (signs * magnitudes).astype(np.float32)
+    return values
+
+
+def _e5m2() -> npt.NDArray[np.float32]:
+    """The upper half of a half-precision float."""
+    return (_CODES << 8).astype(np.uint16).view(np.float16).astype(np.float32)
+
+
+def _e8m0() -> npt.NDArray[np.float32]:
+    """A power of two (bias 127), no sign; all ones is NaN."""
+    powers = np.ldexp(np.float64(1), _CODES - 127)
+    powers[255] = np.nan
+    return powers.astype(np.float32)
+
+
+FLOAT8 = {"F8_E4M3": _e4m3(), "F8_E5M2": _e5m2(), "F8_E8M0": _e8m0()}
+
 
 Dims = tuple[int, ...]
 

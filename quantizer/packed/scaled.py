@@ -10,11 +10,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from quantizer.config import Config
+from quantizer.checkpoint.config import Config
+from quantizer.convert.source_model import FileTensor
+from quantizer.packed.computed_rows import Rows, computed, stored_rows
 from quantizer.packed.grid import BlockScales, block_scales, scaled
 from quantizer.packed.parts import FLOATS, Dims, Parts, dims
-from quantizer.packed.rows import Rows, computed, stored_rows
-from quantizer.sources import FileTensor
 
 __all__ = ["SCALES", "ScaledWeight", "unpack_fp8"]
 

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from quantizer.config import Config
+from quantizer.checkpoint.config import Config
 from quantizer.errors import CheckpointError
 from quantizer.tokenizers import sentence_bpe, unigram
 from quantizer.tokenizers.added_tokens import read_added_tokens
-from quantizer.tokenizers.byte_level import read_byte_level
+from quantizer.tokenizers.bpe import read_byte_level
 from quantizer.tokenizers.chat_templates import read_chat_templates
-from quantizer.tokenizers.entries import vocabulary_entries
 from quantizer.tokenizers.folder import TokenizerFolder
-from quantizer.tokenizers.frame import read_frame
-from quantizer.tokenizers.piece_model import Algorithm, read_piece_model
-from quantizer.tokenizers.special_ids import read_additions, read_special_ids
-from quantizer.tokenizers.vocabulary import Alphabet, Token, TokenType, Vocabulary, bounded_size, token_list
+from quantizer.tokenizers.sentencepiece_model import Algorithm, read_piece_model
+from quantizer.tokenizers.special_ids import read_additions, read_frame, read_special_ids
+from quantizer.tokenizers.vocabulary import (
+    Alphabet,
+    Token,
+    TokenType,
+    Vocabulary,
+    bounded_size,
+    token_list,
+    vocabulary_entries,
+)
 from quantizer.tokenizers.wordpiece import read_word_list, read_wordpiece
 
 __all__ = ["Token", "TokenType", "Vocabulary", "read_vocabulary", "vocabulary_entries"]

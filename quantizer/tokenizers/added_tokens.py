@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from quantizer.checkpoint import read_json
+from quantizer.checkpoint.safetensors import read_json
 from quantizer.tokenizers.folder import TokenizerFolder, as_object, unsound
 from quantizer.tokenizers.vocabulary import MAX_TOKENS, TokenType
 

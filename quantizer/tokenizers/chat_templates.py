@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from quantizer.checkpoint import read_json
+from quantizer.checkpoint.safetensors import read_json
 from quantizer.tokenizers.folder import TokenizerFolder, as_object, read_text, unsound
 
 __all__ = ["DEFAULT", "read_chat_templates"]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quantizer.checkpoint import read_json
-from quantizer.config import Config
+from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.safetensors import read_json
 from quantizer.errors import CheckpointError
 
 __all__ = ["TokenizerFolder", "as_object", "read_bytes", "read_text", "unsound"]

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from quantizer.errors import CheckpointError
+from quantizer.tokenizers.bpe import merge_pairs, token_ids
 from quantizer.tokenizers.folder import TokenizerFolder
-from quantizer.tokenizers.merges import merge_pairs, token_ids
-from quantizer.tokenizers.piece_model import PieceModel, read_piece_model
+from quantizer.tokenizers.sentencepiece_model import PieceModel, read_piece_model
 from quantizer.tokenizers.steps import Preparation, preparation
 from quantizer.tokenizers.vocabulary import Alphabet, Token, TokenType
 

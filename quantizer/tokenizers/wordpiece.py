@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from quantizer.errors import CheckpointError
+from quantizer.tokenizers.bpe import token_ids
 from quantizer.tokenizers.folder import TokenizerFolder, as_object, read_text, unsound
-from quantizer.tokenizers.merges import token_ids
 from quantizer.tokenizers.steps import Preparation, preparation
 from quantizer.tokenizers.vocabulary import Alphabet, Token, TokenType
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 
-from app.service.tools.call_parts import Told, merged
-from app.service.tools.families import Family, family_of
-from app.service.tools.offer import Offer, Tool
-from app.service.tools.splitter import CallSplitter
+from app.service.tools.formats import ToolFormat, tool_format_of
+from app.service.tools.parser import ToolCallParser
+from app.service.tools.tool import ParsedText, Tool, ToolOptions, merge_deltas
 
 WEATHER = Tool(
     "get_weather",
     "Tells the weather.",
     {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]},
 )
-OFFER = Offer(tools=(WEATHER, Tool("now")))
+OFFER = ToolOptions(tools=(WEATHER, Tool("now")))
 
 # What stands in the chat templates of each family, and a call of get_weather({"city": "Åre", "days": 3}) of its models.
 FAMILIES = {
@@ -69,8 +68,8 @@ FAMILIES = {
 ARGUMENTS = {"city": "Åre", "days": 3}
 
 
-def family(name: str) -> Family:
-    found = family_of(FAMILIES[name][0])
+def family(name: str) -> ToolFormat:
+    found = tool_format_of(FAMILIES[name][0])
     assert found is not None
     assert found.name == name
     return found
@@ -80,11 +79,11 @@ def call_text(name: str, arguments: object = ARGUMENTS) -> str:
     return FAMILIES[name][1].replace("@", json.dumps(arguments, ensure_ascii=False))
 
 
-def split(family: Family, text: str, cuts: list[int], offer: Offer = OFFER) -> Told:
+def split(family: ToolFormat, text: str, cuts: list[int], offer: ToolOptions = OFFER) -> ParsedText:
     """Return all that is told of `text`, coming in pieces."""
-    splitter = CallSplitter(family, offer, lambda: "ID")
+    splitter = ToolCallParser(family, offer, lambda: "ID")
     ends = sorted({min(cut, len(text)) for cut in cuts} | {len(text)})
     told = [splitter.push(text[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
     told.append(splitter.push("", is_final=True))
     assert not splitter.is_holding
-    return Told("".join(part.text for part in told), merged(call for part in told for call in part.calls))
+    return ParsedText("".join(part.text for part in told), merge_deltas(call for part in told for call in part.calls))

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from app.cli.main import main
-from app.processes import python_module
+from app.processes import python_command
 from tests.app.running import RunningService
 from tests.quantizer.gguf_files import tiny_llama
 
@@ -60,7 +60,7 @@ def start_service(environment: Mapping[str, str]) -> Iterator[Callable[..., Runn
     def start(outside: Mapping[str, str] | None = None, **settings: str) -> RunningService:
         own = {f"LOCALLLM_{name.upper()}": value for name, value in settings.items()}
         process = subprocess.Popen(
-            python_module("app.cli.main", "serve", "--owned"),
+            python_command("app.cli.main", "serve", "--owned"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**environment, **(outside or {}), **own},

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from app.processes import python_module
+from app.processes import python_command
 
 __all__ = ["interrupt"]
 
@@ -22,7 +22,7 @@ def interrupt(environment: Mapping[str, str], folder: Path, *arguments: str) -> 
     Asserts that it ends as it should, without a traceback, and that its children end with it.
     """
     process = subprocess.Popen(
-        python_module("app.cli.main", *arguments),
+        python_command("app.cli.main", *arguments),
         env={**environment, "TMPDIR": str(folder)},
         cwd=folder,
         start_new_session=True,

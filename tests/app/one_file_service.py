@@ -12,17 +12,17 @@ from typing import Any
 
 import httpx
 
-from app.engine.template_process import TemplateProcess
-from app.library.model_ref import ModelRef
-from app.processes import python_module
+from app.engine.chat_template.template_process import TemplateProcess
+from app.library.local.model_files import ModelRef
+from app.processes import python_command
 from app.service.application import create_app
-from app.service.departure import Departure
-from app.service.guard import GuardPolicy
-from app.service.jobs.jobs import Jobs
-from app.service.memory_fake import ScriptedMemory
-from app.service.model_file import read_model_file
-from app.service.models import ModelManager
-from app.settings import Settings
+from app.service.http.guard import GuardPolicy
+from app.service.jobs.manager import JobManager
+from app.service.models.manager import ModelManager
+from app.service.models.model_file import read_model_file
+from app.service.pool.memory_fake import FakeMemory
+from app.service.shutdown_policy import ShutdownPolicy
+from app.settings.settings import Settings
 
 __all__ = ["BASE", "HELLO", "MADE", "OTHER", "SIZES", "Service", "serving", "until"]
 
@@ -77,11 +77,11 @@ async def serving(
         ctx=ctx,
         anticipate=False,
     )
-    command = python_module("app.engine.worker", "--fake", "--fake-step-ms", str(step_ms))
-    models = ModelManager(settings, command, TemplateProcess(), ScriptedMemory(total_bytes, SIZES))
+    command = python_command("app.engine.worker", "--fake", "--fake-step-ms", str(step_ms))
+    models = ModelManager(settings, command, TemplateProcess(), FakeMemory(total_bytes, SIZES))
     path = settings.models_dir / "me" / BASE / f"{BASE}.gguf"
     models.begin(models.add(ModelRef(BASE, path), read_model_file(path)))
-    app = create_app(models, Jobs(settings), Departure(is_owned=False), GuardPolicy())
+    app = create_app(models, JobManager(settings), ShutdownPolicy(is_owned=False), GuardPolicy())
     transport = httpx.ASGITransport(app=app)
     try:
         async with (

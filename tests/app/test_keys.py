@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.keys import ALL_SCOPES, KeyFile, KeyScope, key_file, own_key
-from app.settings import Settings
+from app.settings.settings import Settings
 from quantizer.errors import StorageError, UsageError
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps a user's folder from others by itself")

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.backend import Chunk
-from app.engine.detokenize import TextStream
-from app.engine.frames import EngineConfig
 from app.engine.llama import LlamaModel
+from app.engine.loop.detokenizer import IncrementalDetokenizer
+from app.engine.offline.eval_statistics import log_softmax
+from app.engine.protocol.messages import EngineConfig
 from app.engine.request import SamplingParams
-from app.engine.tuning import Setting
-from quantizer.judge import log_softmax
+from app.engine.tuning.tune_results import RuntimeSettings
 
 __all__ = ["GREEDY", "MARGIN", "Alone", "AloneAnswer", "Verdict", "compare", "compare_text"]
 
@@ -53,7 +53,7 @@ def compare(said: Sequence[int], alone: AloneAnswer) -> tuple[Verdict, int]:
 
 def compare_text(said: str, pieces: Sequence[bytes], alone: AloneAnswer) -> tuple[Verdict, int]:
     """Do what `compare` does where only the whole text is known; `pieces` are those of the answer made alone."""
-    stream, known = TextStream(), ""
+    stream, known = IncrementalDetokenizer(), ""
     for n_same, piece in enumerate(pieces):
         known += stream.push(piece)
         if not said.startswith(known):
@@ -64,9 +64,9 @@ def compare_text(said: str, pieces: Sequence[bytes], alone: AloneAnswer) -> tupl
 class Alone:
     """A context for one sequence of at most `n_ctx` tokens over a loaded model. Close it before the model."""
 
-    def __init__(self, model: LlamaModel, n_ctx: int, setting: Setting) -> None:
+    def __init__(self, model: LlamaModel, n_ctx: int, setting: RuntimeSettings) -> None:
         self._backend = model.context(EngineConfig(n_ctx=n_ctx, n_sequences=1, n_batch=n_ctx), setting)
-        self._ends = [token for token in range(self._backend.facts.n_vocab) if self._backend.is_end(token)]
+        self._ends = [token for token in range(self._backend.facts.n_vocab) if self._backend.is_eog(token)]
 
     def answer(self, prompt: Sequence[int], n_tokens: int, *, ignore_eos: bool) -> AloneAnswer:
         """Return at most `n_tokens` that go on from `prompt`, which is computed as one batch."""
@@ -75,7 +75,7 @@ class Alone:
         tokens: list[int] = []
         margins: list[float] = []
         position, new = 0, list(prompt)
-        while len(tokens) < n_tokens and not (tokens and self._backend.is_end(tokens[-1])):
+        while len(tokens) < n_tokens and not (tokens and self._backend.is_eog(tokens[-1])):
             self._backend.decode([Chunk(0, position, new, 1)])
             margins.append(self._margin(len(new) - 1, ignore_eos=ignore_eos))
             tokens.append(sampler.sample(len(new) - 1))

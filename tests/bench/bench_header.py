@@ -12,7 +12,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from quantizer.header import read_header
+from quantizer.gguf.header import read_header
 
 
 def write_model(path: Path, n_tokens: int) -> None:

@@ -16,16 +16,16 @@ from statistics import median
 
 import llama_cpp.llama_cpp as lib
 
-from app.bench.prose import Prose
-from app.engine.core import Engine, Event
-from app.engine.frames import EngineConfig, Failed, Finished, Output
+from app.bench.random_text import RandomText
 from app.engine.llama import LlamaBackend, LlamaModel
+from app.engine.loop.core import Engine, Event
+from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output
 from app.engine.request import Request, SamplingParams
-from app.engine.step_cost import StepCost
-from app.engine.tuning import Setting
-from offload.cpu import default_threads
-from offload.load_parameters import ON_HOST
-from quantizer.gate import admit
+from app.engine.speculative.step_cost import StepCost
+from app.engine.tuning.tune_results import RuntimeSettings
+from offload.devices.cpu import default_threads
+from offload.placement.load_parameters import ON_HOST
+from quantizer.gguf.validation import validate_gguf
 
 __all__ = ["Decoded"]
 
@@ -52,7 +52,7 @@ def raw_decode(backend: LlamaBackend, prompt: list[int], n_tokens: int) -> Decod
     context = backend._context
     _clear(backend)
     chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
-    ends = [token for token in range(backend.facts.n_vocab) if backend.is_end(token)]
+    ends = [token for token in range(backend.facts.n_vocab) if backend.is_eog(token)]
     banned = (lib.llama_logit_bias * len(ends))(*(lib.llama_logit_bias(token, float("-inf")) for token in ends))
     lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_logit_bias(backend.facts.n_vocab, len(ends), banned))
     lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_greedy())
@@ -110,11 +110,11 @@ def main() -> None:
     parser.add_argument("--flash", action="store_true", help="use fused attention")
     parser.add_argument("--repack", action="store_true", help="use llama.cpp's extra buffer types")
     options = parser.parse_args()
-    admit(options.model)
-    setting = Setting(options.threads, options.flash, options.repack)
+    validate_gguf(options.model)
+    setting = RuntimeSettings(options.threads, options.flash, options.repack)
     model = LlamaModel(options.model, ON_HOST, setting.extra_buffers, lambda _fraction: True)
     backend = model.context(EngineConfig(n_ctx=options.tokens + 1024, n_sequences=1), setting)
-    prompt = backend.tokenize(Prose(seed=0).words(_PROMPT_WORDS), add_special=True, parse_special=False)
+    prompt = backend.tokenize(RandomText(seed=0).words(_PROMPT_WORDS), add_special=True, parse_special=False)
     raw_decode(backend, prompt, 8)  # the first run reads the weights from disk
     pairs = [
         (raw_decode(backend, prompt, options.tokens), engine_decode(backend, prompt, options.tokens))

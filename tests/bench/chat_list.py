@@ -20,12 +20,12 @@ from tempfile import TemporaryDirectory
 from textual.pilot import Pilot
 
 from app.chat.store import ChatStore
-from app.client_fake import ScriptedClient
-from app.settings import Settings
+from app.client.fake import ScriptedClient
+from app.settings.settings import Settings
 from tests.bench.search_chats import fill
 from tests.bench.tui_work import LIMIT_MS, Clock, text_of
 from tui.app import LocalllmApp
-from tui.connection import Connection
+from tui.connection import ServiceConnection
 
 _WORD = "the"
 _PATIENCE_S = 120.0
@@ -67,7 +67,7 @@ async def measure(folder: Path, n_chats: int) -> Clock:
     """Return how late the loop was."""
     clock = Clock()
     ticking = asyncio.create_task(clock.run())
-    async with Connection(ScriptedClient().opened, "guide") as connection:
+    async with ServiceConnection(ScriptedClient().opened, "guide") as connection:
         app = LocalllmApp(connection, settings=Settings(data_dir=folder, cache_dir=folder))
         async with app.run_test(size=(120, 40)) as pilot:
             await go_about(pilot, clock, n_chats)

@@ -15,13 +15,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app.engine.dry_run import compute_by_device, dry_run_request
 from app.engine.llama.native import lib
-from offload.kv_cache import KvTypes
-from offload.model import PlannedModel
-from offload.places import can_cut, n_places
-from offload.profile import Setting
-from quantizer.layer_caches import layer_caches_of
+from app.engine.load.dry_run import compute_by_device, dry_run_request
+from offload.footprint.kv_cache import KvTypes, n_seq_max, supports_truncation
+from offload.footprint.model import PlannedModel
+from offload.footprint.profile import RunConfig
+from quantizer.gguf.layer_caches import layer_caches_of
 from tests.bench.engine_log import EngineLog
 from tests.offload.model_outlines import OUTLINES, Outline, header_of, write_outline
 
@@ -36,7 +35,7 @@ MIB = 1 << 20
 class Point:
     """One model under one setting: MiB as planned and as logged, in buffers to compute in and in all."""
 
-    setting: Setting
+    setting: RunConfig
     compute: tuple[float, float]
     total: tuple[float, float]
     is_same_whole: bool
@@ -55,12 +54,12 @@ def cut(outline: Outline) -> Outline:
     return replace(outline, n_layers=n_layers, n_kv_heads=heads[:n_layers] if isinstance(heads, tuple) else heads)
 
 
-def settings() -> Iterator[Setting]:
+def settings() -> Iterator[RunConfig]:
     for n_ctx in CONTEXTS:
         for name in KV_TYPES:
             types = KvTypes(name, name)
             is_fused = types.needs_flash_attention
-            yield Setting(n_ctx=n_ctx, n_cells=n_ctx, kv_types=types, n_sequences=N_SEQUENCES, is_fused=is_fused)
+            yield RunConfig(n_ctx=n_ctx, n_cells=n_ctx, kv_types=types, n_sequences=N_SEQUENCES, is_fused=is_fused)
 
 
 def points(name: str, log: EngineLog, folder: Path) -> Iterator[Point]:
@@ -69,7 +68,7 @@ def points(name: str, log: EngineLog, folder: Path) -> Iterator[Point]:
     OUTLINES[part.stem] = cut(OUTLINES[name])
     write_outline(part.stem, part)
     header = header_of(part.stem)
-    places = n_places(N_SEQUENCES, can_cut=can_cut(layer_caches_of(header)))
+    places = n_seq_max(N_SEQUENCES, supports_truncation=supports_truncation(layer_caches_of(header)))
     model = load(part, log)
     try:
         weights_mib = log.buffers_of("model")
@@ -101,7 +100,7 @@ def load(path: Path, log: EngineLog) -> int:
     return model
 
 
-def make_context(model: int, log: EngineLog, setting: Setting, places: int) -> tuple[float, float]:
+def make_context(model: int, log: EngineLog, setting: RunConfig, places: int) -> tuple[float, float]:
     """Make the context and free it; return the MiB of its caches and states, and those that it computes in."""
     params = lib.llama_context_default_params()
     params.n_ctx, params.n_seq_max = setting.n_cells, places

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from quantizer.pooling import read_pooling
+from quantizer.checkpoint.pooling import read_pooling
 
 LIMIT = 2e-3
 _LENGTHS = (1, 7, 40, 96)
 _FIRST_WORD_ID = 5  # those before are special in every tokenizer of the tiny checkpoints
 _QUERY, _WORDS, _N_DOCUMENTS = "hello", ("hello", "he", "llo", "l", "o", "h", "e"), 24
-_ENGINE = Path(__file__).parents[1] / "app" / "engine" / "real_embedding.py"
+_ENGINE = Path(__file__).parents[1] / "app" / "engine" / "llama" / "real_embedding.py"
 _MEAN, _FIRST = 1, 2
 
 

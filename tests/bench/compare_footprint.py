@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from app.engine.llama.native import lib
-from offload.kv_cache import parse_kv_types
+from offload.footprint.kv_cache import parse_kv_types
 from tests.bench.engine_log import EngineLog
 from tests.offload.footprint_figures import Figures, Run, predicted
 from tests.offload.model_outlines import OUTLINES, header_of, write_outline

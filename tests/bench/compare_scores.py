@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from app.engine.llama import LlamaModel
-from app.engine.tuning import Setting
-from offload.load_parameters import ON_HOST
-from quantizer.gate import admit
+from app.engine.tuning.tune_results import RuntimeSettings
+from offload.placement.load_parameters import ON_HOST
+from quantizer.gguf.validation import validate_gguf
 from tests.bench.alone import Alone
 from tests.bench.playing import Player, Said
 from tests.bench.random_workload import random_workload
@@ -35,7 +35,7 @@ from tests.bench.report import show
 __all__ = ["Scores", "examine"]
 
 N_CTX = 512
-REFERENCE = Setting(1, flash_attention=False, extra_buffers=False, kv_type="f32")
+REFERENCE = RuntimeSettings(1, flash_attention=False, extra_buffers=False, kv_type="f32")
 _COLUMNS = ("texts", "apart", "scores", "equal", "mean", "largest", "signed mean", "mean of worst text")
 _SAME = 1e-6  # nats: logits are told in 32 bits
 
@@ -67,7 +67,7 @@ class Scores:
         return max(float(np.abs(apart).max()) for apart in _apart(self.told, self.alone))
 
 
-def examine(path: Path, seeds: range, setting: Setting, reference_path: Path | None) -> Scores:
+def examine(path: Path, seeds: range, setting: RuntimeSettings, reference_path: Path | None) -> Scores:
     """Play the workloads of `seeds` on the model at `path` and take every score."""
     scores = Scores()
     with ExitStack() as owned:
@@ -115,14 +115,14 @@ def _apart(ours: Texts, others: Texts) -> Texts:
     return [one - other for one, other in zip(ours, others, strict=True)]
 
 
-def _loaded(path: Path, setting: Setting, owned: ExitStack) -> LlamaModel:
-    admit(path)
+def _loaded(path: Path, setting: RuntimeSettings, owned: ExitStack) -> LlamaModel:
+    validate_gguf(path)
     model = LlamaModel(path, ON_HOST, setting.extra_buffers, lambda _fraction: True)
     owned.callback(model.close)
     return model
 
 
-def _alone(model: LlamaModel, setting: Setting, owned: ExitStack) -> Alone:
+def _alone(model: LlamaModel, setting: RuntimeSettings, owned: ExitStack) -> Alone:
     alone = Alone(model, N_CTX, setting)
     owned.callback(alone.close)
     return alone
@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("--reference", type=Path, help="the same model in F32, computed alone with a cache of F32")
     parser.add_argument("--limit", type=float, default=float("inf"), help="how far a score may be off, in nats (any)")
     options = parser.parse_args()
-    setting = Setting(options.threads, options.flash, options.repack, options.ubatch, options.kv_type)
+    setting = RuntimeSettings(options.threads, options.flash, options.repack, options.ubatch, options.kv_type)
     seeds = range(options.first, options.first + options.count)
     scores = examine(options.model, seeds, setting, options.reference)
     show(table(scores))

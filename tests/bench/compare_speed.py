@@ -18,17 +18,16 @@ from pathlib import Path
 from statistics import median
 
 from app.engine.backend import Chunk
-from app.engine.frames import EngineConfig
-from app.engine.loading import Listener, load_model
-from app.engine.rates import machine_key, rates_here, run_history
+from app.engine.load.loading import LoadListener, load_model
+from app.engine.load.run_history import RunRecord, machine_key, rates_here, run_history
+from app.engine.load.speed_sampler import SpeedSample
+from app.engine.protocol.messages import EngineConfig
 from app.engine.request import SamplingParams
-from app.engine.run_history import RunRecord
-from app.engine.witness import CleanAnswer
-from offload.bandwidth import measure_read_bandwidth
-from offload.cpu import default_threads
-from offload.machine import HOST_NAME, Device, DeviceKind, Machine
-from offload.speed import decode_s, expected_rates
-from quantizer.gate import admit
+from offload.devices.bandwidth import measure_read_bandwidth
+from offload.devices.cpu import default_threads
+from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
+from offload.speed.cost_model import decode_s, expected_rates
+from quantizer.gguf.validation import validate_gguf
 
 __all__: list[str] = []
 
@@ -43,10 +42,12 @@ class Subject:
     """A loaded model with a state of each depth, and what was measured of it."""
 
     def __init__(self, path: Path, cache_dir: Path) -> None:
-        admit(path)
+        validate_gguf(path)
         self.name = path.name
         self._cache_dir = cache_dir
-        self._loaded = load_model(path, CONFIG, cache_dir, Listener(lambda _fraction: True, print, lambda _plan: None))
+        self._loaded = load_model(
+            path, CONFIG, cache_dir, LoadListener(lambda _fraction: True, print, lambda _plan: None)
+        )
         self._backend = self._loaded.backend
         self._sampler = self._backend.new_sampler(SamplingParams(seed=1), ignore_eos=True)
         self._states = {depth: self._state(depth) for depth in DEPTHS if depth}
@@ -68,7 +69,7 @@ class Subject:
         """Keep the median at each depth as a run, free the model, and return the runs."""
         for depth, speeds in self._speeds.items():
             middle = depth + N_TOKENS // 2
-            self._loaded.keep_answer(CleanAnswer(median(speeds), middle, middle, None, 0))
+            self._loaded.record_speed(SpeedSample(median(speeds), middle, middle, None, 0))
         self._sampler.close()
         self._loaded.owned.close()
         return run_history(self._cache_dir).records(machine_key(_HERE))[-len(DEPTHS) :]

@@ -14,8 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from quantizer.config import Config
-from quantizer.layout import encode_entry, encode_header
+from quantizer.checkpoint.config import Config
+from quantizer.gguf.header_encoder import encode_entry, encode_header
 from quantizer.tokenizers import Vocabulary, read_vocabulary, vocabulary_entries
 from tests.bench.tokenizer_zoo import ZOO, Resident
 from tests.bench.tricky_texts import tricky_texts

@@ -23,11 +23,11 @@ from typing import Any
 import httpx
 from rich.table import Table
 
-from app.bench.prose import Prose
+from app.bench.random_text import RandomText
 from app.engine.llama import LlamaModel
-from app.engine.tuning import Setting
-from offload.load_parameters import ON_HOST
-from quantizer.gate import admit
+from app.engine.tuning.tune_results import RuntimeSettings
+from offload.placement.load_parameters import ON_HOST
+from quantizer.gguf.validation import validate_gguf
 from tests.bench.alone import Alone, Verdict, compare_text
 from tests.bench.report import show
 from tests.bench.served import Served, footprint, n_answered_in_all_cells, serve
@@ -91,10 +91,10 @@ DIALECTS: Mapping[str, Dialect] = {
 
 def known_jobs(path: Path, served: Served, seed: int) -> list[Job]:
     """Return questions with their answers by the model at `path`, alone."""
-    admit(path)
+    validate_gguf(path)
     model = LlamaModel(path, ON_HOST, extra_buffers=False, on_progress=lambda _fraction: True)
-    alone = Alone(model, _N_CTX, Setting(1, False, False))
-    chance, prose = random.Random(seed), Prose(seed)
+    alone = Alone(model, _N_CTX, RuntimeSettings(1, False, False))
+    chance, prose = random.Random(seed), RandomText(seed)
     jobs: list[Job] = []
     for _ in range(N_JOBS):
         message = prose.words(chance.randint(5, 40))

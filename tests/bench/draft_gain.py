@@ -1,6 +1,6 @@
 """What drafts gain where steps cost what they are said to cost: the edit benchmark without a model, and without noise.
 
-Run: `uv run python tests/bench/draft_gain.py [--ratios 1:1,2:1.67,16:4.14,32:7.02]`. The answers of app/bench/edit.py
+Run: `uv run python tests/bench/draft_gain.py [--ratios 1:1,2:1.67,16:4.14,32:7.02]`. The answers of app/bench/workloads.py
 are given to the engine's own drafter token by token; a step counts as many times a step of one token as the ratios say,
 by default those that the engine starts with.
 """
@@ -13,14 +13,14 @@ from statistics import mean
 
 from tokenizers import Tokenizer
 
-from app.bench.edit import TASKS, EditTask
-from app.bench.prose import Prose
-from app.engine.drafter import Drafter
-from app.engine.fake import FakeBackend
+from app.bench.random_text import RandomText
+from app.bench.workloads import TASKS, EditTask
+from app.engine.fake.backend import FakeBackend
+from app.engine.loop.scheduler import StepBudget
+from app.engine.loop.sequence import Sequence
 from app.engine.request import Request, SamplingParams
-from app.engine.scheduler import StepBudget
-from app.engine.sequence import Sequence
-from app.engine.step_cost import CPU_COST_RATIOS, StepCost
+from app.engine.speculative.drafter import Drafter
+from app.engine.speculative.step_cost import CPU_COST_RATIOS, StepCost
 
 __all__ = ["gain"]
 
@@ -52,10 +52,10 @@ def gain(prompt: list[int], answer: list[int], ratios: dict[int, float]) -> tupl
         said = answer[sequence.n_output :]
         n_taken = next((i for i, (one, other) in enumerate(zip(draft, said, strict=False)) if one != other), len(draft))
         for token in said[: n_taken + 1]:
-            drafter.compare(sequence, token)
+            drafter.observe_sample(sequence, token)
             sequence.append(token)
         if draft:
-            drafter.settle(sequence, len(draft), n_taken)
+            drafter.record_outcome(sequence, len(draft), n_taken)
     return len(answer) / spent, sequence.n_drafted, sequence.n_accepted
 
 
@@ -74,7 +74,7 @@ def main() -> None:
         return gain(prompt, answer[:N_TOKENS], ratios)
 
     for name, make in TASKS.items():
-        found = [of(make(Prose(seed))) for seed in range(options.count)]
+        found = [of(make(RandomText(seed))) for seed in range(options.count)]
         times, n_drafted, n_taken = (mean(values) for values in zip(*found, strict=True))
         print(f"{name:7} {times:.2f} × plain, {n_taken:.0f} of {n_drafted:.0f} draft tokens taken")
 

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from app.bench.client import Client
+from app.bench.client import BenchClient
 from app.bench.measurement import Figure, Measurement, Results
-from app.bench.prose import calibrated_prose
+from app.bench.random_text import calibrated_text
 from app.bench.report import line, table
 from app.bench.workloads import WORKLOADS, Bench, Workload, do
 from quantizer.errors import UserError
@@ -34,9 +34,9 @@ _NAMES = (*_DEFAULT_WORK, *restart_workloads(None))
 async def measure(options: argparse.Namespace) -> Results:
     """Do the work that `options` name and return what was measured. Raises UserError."""
     works = {**_DEFAULT_WORK, **restart_workloads(options.conversation)}
-    async with Client(options.url, options.model, options.api_key) as client:
+    async with BenchClient(options.url, options.model, options.api_key) as client:
         model = await client.wait_ready(options.wait)
-        bench = Bench(client, await calibrated_prose(client, options.seed), options.runs)
+        bench = Bench(client, await calibrated_text(client, options.seed), options.runs)
         figures: list[Figure] = []
         memory: list[Memory] = []
         for name in options.only:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections import defaultdict
 
-from app.engine.llama.buffers import parse_buffer
-from app.engine.llama.native import lib
+from app.engine.llama.native import lib, parse_buffer
 
 __all__ = ["EngineLog"]
 

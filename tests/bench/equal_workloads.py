@@ -16,12 +16,12 @@ from pathlib import Path
 
 from rich.table import Table
 
-from app.engine.frames import Finished
 from app.engine.llama import LlamaModel
+from app.engine.protocol.messages import Finished
 from app.engine.request import FinishReason
-from app.engine.tuning import Setting
-from offload.load_parameters import ON_HOST
-from quantizer.gate import admit
+from app.engine.tuning.tune_results import RuntimeSettings
+from offload.placement.load_parameters import ON_HOST
+from quantizer.gguf.validation import validate_gguf
 from tests.bench.alone import Alone, AloneAnswer, Verdict, compare
 from tests.bench.playing import Player, Said
 from tests.bench.random_workload import random_workload
@@ -87,9 +87,9 @@ def _difference(said: Said, made: AloneAnswer, n_same: int, alone: Alone) -> str
     return f"token {n_same} is {ours} and not {other}, margin {made.margins[n_same]:.3f}; alone {shown}"
 
 
-def examine(path: Path, seeds: range, setting: Setting) -> Findings:
+def examine(path: Path, seeds: range, setting: RuntimeSettings) -> Findings:
     """Play the workloads of `seeds` on the model at `path` and compare every answer."""
-    admit(path)
+    validate_gguf(path)
     model = LlamaModel(path, ON_HOST, setting.extra_buffers, lambda _fraction: True)
     alone = Alone(model, N_CTX, setting)
     findings = Findings()
@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--flash", action="store_true", help="use fused attention")
     parser.add_argument("--repack", action="store_true", help="use llama.cpp's extra buffer types")
     options = parser.parse_args()
-    setting = Setting(options.threads, options.flash, options.repack)
+    setting = RuntimeSettings(options.threads, options.flash, options.repack)
     seeds = range(options.first, options.first + options.count)
     found = {path.stem: examine(path, seeds, setting) for path in options.models}
     show(table(found, options.count))

@@ -19,14 +19,13 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from app.engine import frames, wire
-from app.engine.frames import EngineConfig
-from app.processes import python_module
-from quantizer.card import card_of
+from app.engine.protocol import codec, messages
+from app.engine.protocol.messages import EngineConfig
+from app.processes import python_command
 from quantizer.errors import EngineError, UserError
-from quantizer.gate import admit
-from quantizer.job import JobRequest
-from quantizer.runner import run_job
+from quantizer.gguf.model_info import read_model_info
+from quantizer.gguf.validation import validate_gguf
+from quantizer.write.job import JobRequest, run_job
 
 HEADER_SHARE = 0.8  # of mutations that hit the header, where the structure is
 
@@ -53,7 +52,7 @@ def mutants(data: bytes, n_truncations: int, n_mutations: int, n_header: int) ->
 def outcome(path: Path) -> str:
     """Return what became of a mutant. Anything but these outcomes escapes as an error."""
     try:
-        card_of(admit(path))
+        read_model_info(validate_gguf(path))
     except UserError:
         return "refused"
     return f"accepted, {_quantized(path)}, {_loaded(path)}"
@@ -73,17 +72,17 @@ def _quantized(path: Path) -> str:
 
 def _loaded(path: Path) -> str:
     with subprocess.Popen(
-        python_module("app.engine.worker"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        python_command("app.engine.worker"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as worker:
         assert worker.stdin
         assert worker.stdout
-        worker.stdin.write(wire.encode(frames.Load(str(path), EngineConfig(n_ctx=256))))
+        worker.stdin.write(codec.encode(messages.Load(str(path), EngineConfig(n_ctx=256))))
         worker.stdin.flush()
-        while (frame := wire.read_frame(worker.stdout.read)) is not None:
-            if isinstance(frame, frames.Ready):
+        while (frame := codec.read_message(worker.stdout.read)) is not None:
+            if isinstance(frame, messages.Ready):
                 worker.stdin.close()
                 return "loaded"
-            if isinstance(frame, frames.Failed):
+            if isinstance(frame, messages.Failed):
                 return "load refused"
         return f"worker died with {worker.wait()}"
 
@@ -97,7 +96,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, help="how many to try (all)")
     arguments = parser.parse_args()
     data = arguments.model.read_bytes()
-    n_header = admit(arguments.model).data_offset
+    n_header = validate_gguf(arguments.model).data_offset
     tally: collections.Counter[str] = collections.Counter()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "mutant.gguf")

@@ -19,7 +19,7 @@ from statistics import median
 
 from rich.table import Table
 
-from app.bench.prose import Prose
+from app.bench.random_text import RandomText
 from tests.bench.report import show
 from tests.bench.served import Footprint, Served, footprint, n_answered_in_all_cells, serve
 
@@ -64,7 +64,7 @@ async def _wave(served: Served, prompts: list[str], chance: random.Random, *, is
 
 async def hang_up_in_waves(served: Served, n_clients: int, seed: int, *, is_early: bool = False) -> list[float]:
     """Return what `_wave` does for as many waves as `n_clients` make, early ones larger than all seats."""
-    chance, prose = random.Random(seed), Prose(seed)
+    chance, prose = random.Random(seed), RandomText(seed)
     largest = 2 * N_PARALLEL if is_early else N_PARALLEL
     freed_ms: list[float] = []
     for size in _sizes(n_clients, largest, chance):

@@ -22,15 +22,15 @@ from statistics import median
 
 from rich.table import Table
 
-from app.bench.prose import Prose
-from app.engine.core import Engine, Event
-from app.engine.frames import EngineConfig, Failed
+from app.bench.random_text import RandomText
 from app.engine.llama import LlamaModel
+from app.engine.loop.core import Engine, Event
+from app.engine.protocol.messages import EngineConfig, Failed
 from app.engine.request import Request, SamplingParams
-from app.engine.tuning import Setting
-from offload.cpu import default_threads
-from offload.load_parameters import ON_HOST
-from quantizer.gate import admit
+from app.engine.tuning.tune_results import RuntimeSettings
+from offload.devices.cpu import default_threads
+from offload.placement.load_parameters import ON_HOST
+from quantizer.gguf.validation import validate_gguf
 from tests.bench.report import show
 from tests.bench.served import Served, serve
 
@@ -91,7 +91,7 @@ class Stream:
 
 def requests(n_requests: int, n_tokens: int, seed: int) -> list[Request]:
     """Return requests with new prompts that draw their tokens by seeds, and end with the last only."""
-    prose = Prose(seed)
+    prose = RandomText(seed)
     return [
         Request(
             request_id=f"{seed}-{index}",
@@ -158,10 +158,10 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256, help="of each of the eight streams (256)")
     parser.add_argument("--threads", type=int, default=default_threads())
     options = parser.parse_args()
-    admit(options.model)
+    validate_gguf(options.model)
     model = LlamaModel(options.model, ON_HOST, extra_buffers=False, on_progress=lambda _fraction: True)
     config = EngineConfig(n_ctx=N_CTX, n_sequences=N_STREAMS)
-    backend = model.context(config, Setting(options.threads, flash_attention=False, extra_buffers=False))
+    backend = model.context(config, RuntimeSettings(options.threads, flash_attention=False, extra_buffers=False))
     events: list[Event] = []
     engine = Engine(backend, events.append)
     flags = ("--ctx", str(N_CTX), "--parallel", str(N_STREAMS), "--threads", str(options.threads))

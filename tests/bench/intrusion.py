@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from itertools import pairwise
 
-from app.bench.client import Answer
+from app.bench.client import TimedAnswer
 from app.bench.measurement import Figure, Measurement, percentile
 from app.bench.workloads import Bench
 from quantizer.errors import ServiceError
@@ -34,10 +34,10 @@ async def intrusion(bench: Bench) -> AsyncGenerator[Figure, None]:
     yield Measurement("intrusion", f"prefill {_INTRUDER_TOKENS}", "tok/s", tuple(rates))
 
 
-async def _intrude(bench: Bench) -> tuple[list[float], Answer]:
+async def _intrude(bench: Bench) -> tuple[list[float], TimedAnswer]:
     """Return the gaps that the prompt's prefill touched, in seconds, and the answer to that prompt."""
     prompt, long_prompt = bench.prose.tokens(64), bench.prose.tokens(_INTRUDER_TOKENS)
-    long_answer: asyncio.Task[Answer] | None = None
+    long_answer: asyncio.Task[TimedAnswer] | None = None
     n_wanted = _TOKENS_BEFORE
     stream = bench.client.stream("/v1/completions", {"prompt": prompt}, _RUNNING_TOKENS, **bench.sampling())
     async with aclosing(stream):

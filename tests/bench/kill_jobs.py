@@ -27,7 +27,7 @@ from pathlib import Path
 import psutil
 
 from app.client import Job, ServiceClient
-from app.processes import python_module
+from app.processes import python_command
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.quantizer.checkpoints import TinyLlama
@@ -53,7 +53,7 @@ class Service:
 async def service(environment: dict[str, str]) -> AsyncIterator[Service]:
     """Start one, and end it if nobody has killed it."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    command = python_module("app.cli.main", "serve", "--owned")
+    command = python_command("app.cli.main", "serve", "--owned")
     with subprocess.Popen(command, env=environment, **pipes) as process:  # noqa: ASYNC220 - nothing else goes on
         url = json.loads(process.stdout.readline())["url"]
         async with ServiceClient(url) as client:
@@ -129,7 +129,7 @@ async def queue(environment: dict[str, str], n_queued: int) -> list[str]:
         ended = [await end_of(running.client, job) for job in jobs]
         begun_s = [job.started_s for job in ended]
         n_more = watched.num_fds() - before
-        n_children = len([child for child in running.family() if "app.cli.job" in child.cmdline()])
+        n_children = len([child for child in running.family() if "app.cli.job_process" in child.cmdline()])
     print(f"{n_queued} downloads in the queue: {sum(job.state == 'done' for job in ended)} done, ", end="")
     print(f"begun in order: {begun_s == sorted(begun_s)}, descriptors more: {n_more}, processes left: {n_children}")
     return [] if begun_s == sorted(begun_s) and n_more <= 0 and not n_children else ["the queue left something"]

@@ -19,7 +19,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from app.processes import python_module
+from app.processes import python_command
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.quantizer.gguf_files import tiny_llama
@@ -34,7 +34,7 @@ class Killing:
 
     def __init__(self, hub: HubServer, data: bytes, folder: Path) -> None:
         self._data = data
-        self._command = python_module("app.cli.main", "pull", "org/repo:Q4_0", "--json")
+        self._command = python_command("app.cli.main", "pull", "org/repo:Q4_0", "--json")
         self._environment = os.environ | {
             "HF_ENDPOINT": hub.url,
             "HF_HOME": str(folder / "hf"),

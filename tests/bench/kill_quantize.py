@@ -21,13 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quantizer.errors import UserError
-from quantizer.events import Failed, Planned, Progress, Resumed, decode_event
-from quantizer.job import JobRequest
-from quantizer.runner import run_job
+from quantizer.write.events import Failed, Planned, Progress, Resumed, decode_event
+from quantizer.write.job import JobRequest, run_job
 
 __all__ = ["Trial", "cut_short", "killed"]
 
-_COMMAND = [sys.executable, "-P", "-m", "quantizer.job"]
+_COMMAND = [sys.executable, "-P", "-m", "quantizer.write.job"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ def killed(trial: Trial, after_s: float, n_events: int = 0) -> str:
 def cut_short(trial: Trial, n_bytes: int) -> str:
     """Run where no file may grow beyond `n_bytes`; what is wrong then, or nothing. Not on Windows."""
     limited = f"import resource as r; r.setrlimit(r.RLIMIT_FSIZE, ({n_bytes}, r.getrlimit(r.RLIMIT_FSIZE)[1]))"
-    command = [sys.executable, "-P", "-c", f"{limited}; from quantizer.job import main; raise SystemExit(main())"]
+    command = [sys.executable, "-P", "-c", f"{limited}; from quantizer.write.job import main; raise SystemExit(main())"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as job:
         assert job.stdin is not None
         assert job.stdout is not None

@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from app.processes import python_module
+from app.processes import python_command
 from tests.bench.bench_header import write_model
 
 _N_RUNS = 5
@@ -27,7 +27,7 @@ def listed(root: Path) -> tuple[float, float, int]:
     folders = {"LOCALLLM_DATA_DIR": root / "data", "LOCALLLM_CACHE_DIR": root / "cache", "LOCALLLM_CONFIG": root / "c"}
     environment = os.environ | {name: str(path) for name, path in folders.items()}
     started_s = time.perf_counter()
-    with subprocess.Popen(python_module("tui", "ls"), env=environment, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(python_command("tui", "ls"), env=environment, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()  # the head of the table
         process.stdout.readline()

@@ -18,14 +18,14 @@ from tempfile import TemporaryDirectory
 
 from textual.pilot import Pilot
 
-from app.chat.message import Utterance
+from app.chat.conversation import MessageContent
 from app.chat.store import ChatStore
-from app.client_fake import ScriptedClient
-from app.settings import Settings
+from app.client.fake import ScriptedClient
+from app.settings.settings import Settings
 from tui.app import LocalllmApp
-from tui.connection import Connection
-from tui.kept_chat import KeptChat
-from tui.screens.chat import ChatScreen
+from tui.chat.repository import SqliteChatRepository
+from tui.chat.screen import ChatScreen
+from tui.connection import ServiceConnection
 
 ANSWER = """Quantization stores each weight in fewer bits. It works because most weights are small:
 
@@ -56,7 +56,7 @@ def write_chat(data_dir: Path, n_messages: int) -> int:
         for number in range(n_messages):
             said = f"Question {number}?" if number % 2 == 0 else f"Answer {number}. {ANSWER}"
             role = "user" if number % 2 == 0 else "assistant"
-            leaf_id = store.messages.add(chat.id, leaf_id, Utterance(role=role, content=said)).id
+            leaf_id = store.messages.add(chat.id, leaf_id, MessageContent(role=role, content=said)).id
         return chat.id
 
 
@@ -67,7 +67,10 @@ async def main(n_messages: int) -> None:
         with ChatStore(Path(folder)) as store:
             store.chats.create(title="short")
         settings = Settings(data_dir=Path(folder), cache_dir=Path(folder))
-        async with KeptChat(Path(folder)) as keeper, Connection(ScriptedClient().opened, "guide") as connection:
+        async with (
+            SqliteChatRepository(Path(folder)) as keeper,
+            ServiceConnection(ScriptedClient().opened, "guide") as connection,
+        ):
             app = LocalllmApp(connection, keeper, settings=settings)
             async with app.run_test(size=(120, 40)) as pilot:
                 await measure(app, pilot, chat_id, n_messages)

@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from app.bench.lexicon import WORDS
-from quantizer.events import Event, Progress
-from quantizer.file_types import FILE_TYPES, FileType, file_type_named
-from quantizer.layout import Entry, encode_entry
-from quantizer.mix_place import ModelShape
-from quantizer.plan import QuantizePlan, plan_model
-from quantizer.quantize import execute
-from quantizer.sources import SourceModel
+from app.bench.random_text import WORDS
+from quantizer.convert.source_model import SourceModel
+from quantizer.gguf.file_types import FILE_TYPES, FileType, file_type_named
+from quantizer.gguf.header_encoder import Entry, encode_entry
+from quantizer.mix.recipe_rules import ModelShape
+from quantizer.write.events import Event, Progress
+from quantizer.write.quantize import execute
+from quantizer.write.quantize_plan import QuantizePlan, plan_model
 from tests.bench.layers import Shape, metadata, tensors
 from tests.bench.shapes import SHAPES
 from tests.bench.vocabulary import CHATML_TEMPLATE, Vocabulary, make_vocabulary
@@ -29,7 +29,7 @@ __all__ = ["plan_random_model"]
 
 
 def plan_random_model(name: str, file_type: FileType, output: Path, seed: int = 0) -> QuantizePlan:
-    """Return the plan that writes the shape called `name`; `quantizer.quantize.execute` carries it out."""
+    """Return the plan that writes the shape called `name`; `quantizer.write.quantize.execute` carries it out."""
     shape = SHAPES[name]
     sources = [replace(tensor, seed=seed) for tensor in tensors(shape)]
     entries = (*_model_entries(name, shape), *_vocabulary_entries(shape))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.processes import python_module
+from app.processes import python_command
 
 PLAIN = ("Q3_K_M", "Q4_K_M", "Q5_K_M")
 SIZE_TOLERANCE, KLD_TOLERANCE = 0.02, 0.1
@@ -74,7 +74,7 @@ def divergence(model: Path, reference: Path) -> float:
 
 
 def localllm(*arguments: object) -> dict[str, Any]:
-    command = python_module("app.cli.main", *map(str, arguments), "--json")
+    command = python_command("app.cli.main", *map(str, arguments), "--json")
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     result: dict[str, Any] = json.loads(done.stdout)
     return result

@@ -25,9 +25,9 @@ from typing import Any
 import httpx
 import ollama
 
-from app.library.resolve import resolve
-from app.processes import python_module
-from app.settings import Settings
+from app.library.local.resolve import resolve
+from app.processes import python_command
+from app.settings.settings import Settings
 
 ASKED = "How do I quantize a model?"
 IDS = ("guide:4m-q8_0", "other:4m-q8_0", "third:4m-q4_K_M")
@@ -79,14 +79,14 @@ def _library(data_dir: Path, environment: dict[str, str]) -> None:
         shutil.copy(guide, folder / f"{name}.gguf")
     third = data_dir / "models" / "made" / "Third-4M" / "Third-4M-Q4_K_M.gguf"
     third.parent.mkdir()
-    command = python_module("app.cli.main", "quantize", str(guide), "Q4_K_M", "-o", str(third))
+    command = python_command("app.cli.main", "quantize", str(guide), "Q4_K_M", "-o", str(third))
     subprocess.run(command, env=environment, check=True, capture_output=True)
 
 
 @contextmanager
 def _service(environment: dict[str, str], failures: list[str], **settings: str) -> Iterator[Service]:
     own = {f"LOCALLLM_{name.upper()}": value for name, value in settings.items()}
-    command = python_module("app.cli.main", "serve", "--owned")
+    command = python_command("app.cli.main", "serve", "--owned")
     with subprocess.Popen(
         command, env={**environment, **own}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:

@@ -17,22 +17,21 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from app.engine.dry_run import dry_run_request
-from app.engine.llama.devices import ggml_gpus, held_by_device
+from app.engine.llama.devices import buffer_bytes_by_device, ggml_gpus
 from app.engine.llama.dry_run import context_params, dry_compute_bytes
+from app.engine.llama.model_params import ModelParams
 from app.engine.llama.native import lib, native_log
-from app.engine.llama.placing import Placing
 from app.engine.llama.rpc import add_rpc_servers
-from offload.allocation import Share
-from offload.dry_plan import dry_plan, parameters_of
-from offload.holding import Holding
-from offload.kv_cache import parse_kv_types
-from offload.load_parameters import LoadParameters
-from offload.machine import Device, DeviceKind, Machine
-from offload.model import PlannedModel
-from offload.plan import PlanQuestion
-from offload.profile import Setting
-from offload.speed import expected_rates
+from app.engine.load.dry_run import dry_run_request
+from offload.devices.machine import Device, DeviceKind, Machine
+from offload.footprint.kv_cache import parse_kv_types
+from offload.footprint.model import PlannedModel
+from offload.footprint.profile import RunConfig
+from offload.placement.actual_usage import DeviceUsage
+from offload.placement.allocation import Share
+from offload.placement.load_parameters import LoadParameters
+from offload.plan import PlanConstraints, dry_plan, parameters_of
+from offload.speed.cost_model import expected_rates
 from tests.app.pseudo_gpu import free_ports, pseudo_gpus
 from tests.offload import model_outlines
 from tests.offload.model_outlines import OUTLINES, header_of, write_outline
@@ -41,7 +40,7 @@ MIB = 1 << 20
 TOLERANCE = 0.03
 ROUNDED_BYTES = MIB // 20  # what rounding may hide
 N_GPUS, N_SEQUENCES = 2, 2
-Held = Mapping[str, Holding]
+Held = Mapping[str, DeviceUsage]
 REDUCED = {
     "llama-3.1-8b": {"n_embd": 1024, "n_ff": 3584, "n_heads": 8, "n_kv_heads": 2, "n_vocab": 16_384},
     "qwen3-0.6b": {"n_ff": 2048, "n_vocab": 16_384},
@@ -51,11 +50,11 @@ REDUCED = {
 }
 
 
-def drawn(chance: random.Random, model: PlannedModel, names: Sequence[str]) -> tuple[PlanQuestion, Machine]:
+def drawn(chance: random.Random, model: PlannedModel, names: Sequence[str]) -> tuple[PlanConstraints, Machine]:
     """Draw a context and memory limits around what the model takes."""
     n_ctx = chance.choice((512, 2048, 4096))
     kv_types = parse_kv_types(chance.choice(("f16", "q8_0")))
-    setting = Setting(n_ctx=n_ctx, n_cells=n_ctx, kv_types=kv_types, n_sequences=N_SEQUENCES)
+    setting = RunConfig(n_ctx=n_ctx, n_cells=n_ctx, kv_types=kv_types, n_sequences=N_SEQUENCES)
     total = model.profile(setting).total_bytes
     gpus = [
         Device(
@@ -68,27 +67,27 @@ def drawn(chance: random.Random, model: PlannedModel, names: Sequence[str]) -> t
         for name in names
     ]
     host = Device(name="CPU", kind=DeviceKind.CPU, total_bytes=1 << 40, free_bytes=1 << 40, bytes_per_s=50e9)
-    question = PlanQuestion(n_ctx=n_ctx, n_cells=n_ctx, kv_types=kv_types, n_sequences=N_SEQUENCES)
+    question = PlanConstraints(n_ctx=n_ctx, n_cells=n_ctx, kv_types=kv_types, n_sequences=N_SEQUENCES)
     return question, Machine(host, tuple(gpus))
 
 
-def load(path: Path, wanted: LoadParameters, setting: Setting) -> Held:
+def load(path: Path, wanted: LoadParameters, setting: RunConfig) -> Held:
     """Load as planned, make the context, free both and return what each device held."""
-    log, placing = native_log(), Placing(wanted)
+    log, placing = native_log(), ModelParams(wanted)
     params = lib.llama_model_default_params()
     placing.fill(params)
     params.use_extra_bufts = False
     params.load_mode = lib.LLAMA_LOAD_MODE_NONE  # of a mapping the whole span would be logged
-    log.taken_buffers()
+    log.take_buffers()
     model = lib.llama_model_load_from_file(os.fsencode(path), params)
     if not model:
-        sys.exit(log.last_words())
+        sys.exit(log.last_lines())
     context = lib.llama_init_from_model(model, context_params(model, dry_run_request(path, setting, wanted)))
     if not context:
-        sys.exit(log.last_words())
+        sys.exit(log.last_lines())
     lib.llama_free(context)
     lib.llama_model_free(model)
-    return held_by_device(log.taken_buffers())
+    return buffer_bytes_by_device(log.take_buffers())
 
 
 def faults(shares: Sequence[Share], held: Held) -> list[str]:
@@ -132,7 +131,7 @@ def run_all(n_runs: int, seed: int, names: Sequence[str]) -> int:
     return n_faulty
 
 
-def dry_run(path: Path, setting: Setting, parameters: LoadParameters) -> dict[str, int]:
+def dry_run(path: Path, setting: RunConfig, parameters: LoadParameters) -> dict[str, int]:
     return dry_compute_bytes(dry_run_request(path, setting, parameters))
 
 

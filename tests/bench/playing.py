@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from app.engine.backend import Chunk, DecodeStatus, Sampler
-from app.engine.core import Engine, Event
-from app.engine.frames import EngineConfig, Failed, Finished, Output
+from app.engine.cache.state_store import StateStore
 from app.engine.llama import LlamaBackend, LlamaModel
+from app.engine.loop.core import Engine, Event
+from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output
 from app.engine.request import Request, SamplingParams, TokenLogprob
-from app.engine.step_cost import StepCost
-from app.engine.store import SequenceStore
-from app.engine.tuning import Setting
+from app.engine.speculative.step_cost import StepCost
+from app.engine.tuning.tune_results import RuntimeSettings
 from tests.bench.alone import GREEDY
 from tests.bench.random_workload import Arrival, Workload
 
@@ -63,7 +63,7 @@ class Player:
     def __init__(
         self,
         model: LlamaModel,
-        setting: Setting,
+        setting: RuntimeSettings,
         workload: Workload,
         n_ctx: int,
         folder: Path,
@@ -99,7 +99,7 @@ class Player:
             n_ctx=self._n_ctx, n_cells=workload.n_cells, n_batch=workload.n_batch, n_sequences=_N_SEQUENCES
         )
         self._native = self._model.context(config, self._setting)
-        self._store = SequenceStore(self._folder)
+        self._store = StateStore(self._folder)
         backend: Any = _Watched(self._native, self)
         cost = FreeDrafts() if workload.has_free_drafts else StepCost()
         self._engine = Engine(backend, self._hear, self._store, cost)

@@ -18,18 +18,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.library.download.connection import Connection
 from app.library.download.downloader import DownloadOptions
 from app.library.download.events import Discarded, Event, Fetching
-from app.library.hub_access import HubAccess
-from app.library.index import Index
-from app.library.order import Order, order_model
-from app.library.pull import Puller
-from app.library.reference import RepoReference
-from app.library.repository import Repository
-from app.library.resolve import available
-from app.library.selection import Choice
-from app.settings import Settings
+from app.library.download.http_session import HttpSession
+from app.library.hub.access import HubAccess
+from app.library.hub.reference import RepoReference
+from app.library.hub.repository import Repository
+from app.library.hub.selection import QuantChoice
+from app.library.local.index import Index
+from app.library.local.resolve import available
+from app.library.pulling.puller import Puller, PullPlan, plan_model_pull
+from app.settings.settings import Settings
 from quantizer.errors import UserError
 from tests.app.library.fetching import IMPATIENT
 from tests.app.library.hub_faults import FAULTS
@@ -95,8 +94,8 @@ class Trial:
                 self.ended.append("right")
         return self._wrong()
 
-    async def _order(self, connection: Connection) -> Order:
-        return await order_model(connection, RepoReference("org/repo"), self.settings.models_dir, _first)
+    async def _order(self, connection: HttpSession) -> PullPlan:
+        return await plan_model_pull(connection, RepoReference("org/repo"), self.settings.models_dir, _first)
 
     def _hearing(self, hub: HubServer) -> Callable[[Event], None]:
         def hear(event: Event) -> None:
@@ -125,8 +124,8 @@ class Trial:
         return sum(len(data[at : at + _BLOCK]) for at in blocks if found[at : at + _BLOCK] == data[at : at + _BLOCK])
 
 
-def _first(repository: Repository) -> Choice:
-    return Choice(repository.models[0], "")
+def _first(repository: Repository) -> QuantChoice:
+    return QuantChoice(repository.models[0], "")
 
 
 def main() -> None:

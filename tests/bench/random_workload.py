@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from app.bench.prose import Prose
+from app.bench.random_text import RandomText
 
 __all__ = ["Arrival", "Workload", "random_workload"]
 
@@ -53,7 +53,7 @@ class Workload:
 
 def random_workload(seed: int, n_ctx: int, tokenize: Callable[[str], Sequence[int]]) -> Workload:
     """Return the workload of `seed` for sequences of at most `n_ctx` tokens; `tokenize` gives text its tokens."""
-    chance, prose = random.Random(seed), Prose(seed)
+    chance, prose = random.Random(seed), RandomText(seed)
     documents = [tuple(tokenize(prose.words(chance.randint(*_DOCUMENT_WORDS)))) for _ in range(_N_DOCUMENTS)]
     arrivals = tuple(_arrival(index, chance, documents) for index in range(N_ARRIVALS))
     return Workload(

@@ -20,8 +20,7 @@ from pathlib import Path
 import psutil
 
 from quantizer.errors import UserError
-from quantizer.job import JobRequest
-from quantizer.runner import run_job
+from quantizer.write.job import JobRequest, run_job
 from tests.quantizer.damaged_models import Originals, damages
 
 MAX_S = 2.0

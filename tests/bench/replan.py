@@ -14,25 +14,24 @@ import time
 from collections.abc import Iterator
 from statistics import median
 
-from offload.kv_cache import KvTypes
-from offload.machine import Machine
-from offload.model import PlannedModel
-from offload.plan import PlanQuestion, plan
-from offload.plan_json import plan_json
-from offload.speed import expected_rates
-from quantizer.file_types import file_type_named
+from offload.devices.machine import Machine
+from offload.footprint.kv_cache import KvTypes
+from offload.footprint.model import PlannedModel
+from offload.plan import PlanConstraints, plan, plan_json
+from offload.speed.cost_model import expected_rates
+from quantizer.gguf.file_types import file_type_named
 from tests.offload.machines import MACHINES
 from tests.offload.model_outlines import OUTLINES, header_of
 
 NAMES = ("RTX 3060 12 GB, 32 GB RAM", "2 × RTX 3090, 64 GB RAM", "processor only, 32 GB")
 
 
-def turns(model: PlannedModel, machine: Machine, n_turns: int) -> Iterator[PlanQuestion]:
+def turns(model: PlannedModel, machine: Machine, n_turns: int) -> Iterator[PlanConstraints]:
     """Yield questions as keys make them: each other layers on the first GPU, or another context."""
     n_layers = model.header.integer(f"{model.header.architecture}.block_count") or 1
     for turn in range(n_turns):
         layers = {machine.gpus[0].name: turn % n_layers} if machine.gpus and turn % 2 else None
-        yield PlanQuestion(
+        yield PlanConstraints(
             n_ctx=1024 << turn % 5,
             kv_types=KvTypes(),
             n_sequences=8,

@@ -6,9 +6,8 @@ import json
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
-from app.bench.conversation import Conversation
 from app.bench.measurement import Figure, Measurement
-from app.bench.workloads import Bench, Workload, cached_note
+from app.bench.workloads import Bench, SyntheticChat, Workload, cached_note
 from quantizer.errors import UsageError
 
 __all__ = ["restart_workloads"]
@@ -20,7 +19,7 @@ def restart_workloads(file: Path | None) -> dict[str, Workload]:
     """Return the two workloads around a restart; they need the `file` that keeps the conversation."""
 
     async def leave(bench: Bench) -> AsyncGenerator[Figure, None]:
-        chat = Conversation.fresh(bench.prose)
+        chat = SyntheticChat.fresh(bench.prose)
         answers = [await chat.turn(bench.client, bench.prose) for _ in range(_TURNS)]
         _named(file).write_text(json.dumps(chat.messages), encoding="utf-8")
         yield Measurement("restart", "before, cold", "s", (answers[0].first_token_s,))
@@ -38,9 +37,9 @@ def _named(file: Path | None) -> Path:
     return file
 
 
-def _kept(file: Path) -> Conversation:
+def _kept(file: Path) -> SyntheticChat:
     try:
         messages = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"{file} holds no conversation: {error}", "Run `leave` first.") from error
-    return Conversation([{"role": str(message["role"]), "content": str(message["content"])} for message in messages])
+    return SyntheticChat([{"role": str(message["role"]), "content": str(message["content"])} for message in messages])

@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from app.bench.prose import Prose
+from app.bench.random_text import RandomText
 from app.engine.backend import Chunk, DecodeStatus, Sampler
-from app.engine.core import Engine
-from app.engine.frames import EngineConfig
 from app.engine.llama import LlamaBackend, LlamaModel
+from app.engine.loop.core import Engine
+from app.engine.protocol.messages import EngineConfig
 from app.engine.request import Request, SamplingParams
-from app.engine.step_cost import StepCost
-from app.engine.tuning import Setting
-from offload.load_parameters import ON_HOST
-from quantizer.gate import admit
+from app.engine.speculative.step_cost import StepCost
+from app.engine.tuning.tune_results import RuntimeSettings
+from offload.placement.load_parameters import ON_HOST
+from quantizer.gguf.validation import validate_gguf
 from tests.bench.playing import FreeDrafts
 from tests.bench.report import show
 
@@ -106,7 +106,7 @@ def places(backend: LlamaBackend, n_answers: int, seed: int, cost: StepCost) -> 
     """Return the places of all tokens of that many answers, and how many draft tokens were taken."""
     judge: Any = Judge(backend, seed)
     engine = Engine(judge, lambda _event: None, step_cost=cost)
-    prose = Prose(seed)
+    prose = RandomText(seed)
     for number in range(n_answers):
         sampling = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=prose.seed())
         prompt = prose.words(_PROMPT_WORDS)
@@ -114,7 +114,7 @@ def places(backend: LlamaBackend, n_answers: int, seed: int, cost: StepCost) -> 
     while not engine.is_idle:
         engine.step()
     engine.close()
-    for place in range(backend.facts.n_places):
+    for place in range(backend.facts.n_seq_max):
         backend.truncate(place, 0)
     return judge.places, engine.counters.n_accepted_tokens
 
@@ -135,9 +135,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of prompts, of samplers and of places within a token")
     parser.add_argument("--threads", type=int, default=1, help="of the model (1)")
     options = parser.parse_args()
-    admit(options.model)
+    validate_gguf(options.model)
     model = LlamaModel(options.model, ON_HOST, extra_buffers=False, on_progress=lambda _fraction: True)
-    backend = model.context(EngineConfig(n_ctx=_N_CTX), Setting(options.threads, False, False))
+    backend = model.context(EngineConfig(n_ctx=_N_CTX), RuntimeSettings(options.threads, False, False))
     drafted, n_accepted = places(backend, options.answers, options.seed, FreeDrafts())
     plain, _ = places(backend, options.answers, options.seed + 1, StepCost(dict(_NO_DRAFT_PAYS)))
     backend.close()

@@ -16,11 +16,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from app.chat.chat import Chat, Transcript
-from app.chat.filter import ANYTHING, Filter
-from app.chat.message import Message
+from app.chat.conversation import Chat, Message, Transcript
+from app.chat.search import ANYTHING, ChatFilter
 from app.chat.store import FILE_NAME, ChatStore
-from app.cli.texts import shipped
+from app.cli.eval_options import shipped
 
 _LIMIT_MS = 100.0
 _WORDS_A_MESSAGE = 80
@@ -28,8 +27,8 @@ _SPACING_MS = 3_600_000
 _QUERIES = ("the", "the and of", "system design", '"one of the"', "zebra", "needle haystack")
 _FILTERS = {
     "all": ANYTHING,
-    "a rare model": Filter(model="rare"),
-    "a rare model, one day": Filter(model="rare", since_ms=_SPACING_MS * 5_000, until_ms=_SPACING_MS * 5_024),
+    "a rare model": ChatFilter(model="rare"),
+    "a rare model, one day": ChatFilter(model="rare", since_ms=_SPACING_MS * 5_000, until_ms=_SPACING_MS * 5_024),
 }
 
 
@@ -88,13 +87,13 @@ def main() -> None:
 def _searches(store: ChatStore) -> float:
     """Time each query as it is typed, and print the length that took longest: median and longest run."""
     worst = 0.0
-    for name, narrowed in _FILTERS.items():
+    for name, chat_filter in _FILTERS.items():
         for query in _QUERIES:
             typed = [query[:length] for length in range(1, len(query) + 1)]
-            timed = [(*slowest_ms(lambda: store.search.find(text, narrowed)), text) for text in typed]  # noqa: B023
+            timed = [(*slowest_ms(lambda: store.search.find(text, chat_filter)), text) for text in typed]  # noqa: B023
             median, longest, text = max(timed)
             worst = max(worst, *(run[1] for run in timed))
-            n_hits = len(store.search.find(query, narrowed))
+            n_hits = len(store.search.find(query, chat_filter))
             print(f"{name:<22} {query:<16} {n_hits:>3} hits  {median:7.2f} ms, at most {longest:7.2f}  at {text!r}")
     return worst
 

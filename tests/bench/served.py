@@ -21,8 +21,8 @@ from typing import Any
 import httpx
 import psutil
 
-from app.bench.prose import Prose
-from app.processes import python_module
+from app.bench.random_text import RandomText
+from app.processes import python_command
 
 __all__ = ["Footprint", "Served", "footprint", "n_answered_in_all_cells", "serve", "wait_ready"]
 
@@ -77,7 +77,7 @@ def n_answered_in_all_cells(served: Served, n_answers: int) -> int:
     """Return how many of `n_answers` that together need every cell are given: a cell that was kept is missing."""
     model = served.model()
     n_each = min(model["occupancy"]["n_cells"] // n_answers, model["n_ctx"]) - 2
-    text = Prose(seed=2**31).words(n_answers * n_each)
+    text = RandomText(seed=2**31).words(n_answers * n_each)
     tokens = served.http.post("/tokenize", json={"content": text}).json()["tokens"]
     prompts = [tokens[n_each * number :][:n_each] for number in range(n_answers)]
     with ThreadPoolExecutor(n_answers) as pool:
@@ -97,7 +97,7 @@ def serve(model: Path, port: int, *flags: str, **settings: str) -> Iterator[Serv
         clean = {name: value for name, value in os.environ.items() if not name.startswith("LOCALLLM_")}
         own = {f"LOCALLLM_{name}": str(Path(folder, name.lower())) for name in names}
         told = {f"LOCALLLM_{name.upper()}": value for name, value in settings.items()}
-        command = python_module("app.cli.main", "serve", "--owned", "--model", str(model), "--port", str(port), *flags)
+        command = python_command("app.cli.main", "serve", "--owned", "--model", str(model), "--port", str(port), *flags)
         with (
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=clean | own | told) as process,
             httpx.Client(trust_env=False, timeout=_READY_TIMEOUT_S) as http,

@@ -21,7 +21,7 @@ from pathlib import Path
 import httpx
 from rich.table import Table
 
-from app.bench.prose import Prose
+from app.bench.random_text import RandomText
 from tests.bench.report import show
 from tests.bench.served import Served, footprint, serve
 
@@ -94,7 +94,7 @@ async def slow_clients(served: Served, thrown_out: Counter[str]) -> AsyncIterato
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _honest(http: httpx.AsyncClient, prose: Prose, until_s: float, waits_ms: list[float]) -> None:
+async def _honest(http: httpx.AsyncClient, prose: RandomText, until_s: float, waits_ms: list[float]) -> None:
     while time.perf_counter() < until_s:
         begun_s = time.perf_counter()
         body = {"prompt": prose.words(16), "max_tokens": 4, "temperature": 0, "ignore_eos": True}
@@ -107,7 +107,7 @@ async def honest_waits_ms(served: Served, seconds: float, seed: int) -> list[flo
     waits_ms: list[float] = []
     url, until_s = f"http://127.0.0.1:{served.port}", time.perf_counter() + seconds
     async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as http:
-        await asyncio.gather(*(_honest(http, Prose(seed + n), until_s, waits_ms) for n in range(N_HONEST)))
+        await asyncio.gather(*(_honest(http, RandomText(seed + n), until_s, waits_ms) for n in range(N_HONEST)))
     return waits_ms
 
 

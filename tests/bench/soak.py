@@ -21,12 +21,12 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
-from app.bench.client import Client
-from app.bench.prose import Prose
+from app.bench.client import BenchClient
+from app.bench.random_text import RandomText
 from app.engine.llama import LlamaModel
-from app.engine.tuning import Setting
-from offload.load_parameters import ON_HOST
-from quantizer.gate import admit
+from app.engine.tuning.tune_results import RuntimeSettings
+from offload.placement.load_parameters import ON_HOST
+from quantizer.gguf.validation import validate_gguf
 from tests.bench.alone import Alone, AloneAnswer, Verdict, compare_text
 from tests.bench.report import show
 from tests.bench.served import Served, n_answered_in_all_cells, serve
@@ -69,10 +69,10 @@ class Watch:
 
 def known_jobs(path: Path, seed: int) -> list[Job]:
     """Return prompts with a shared begin, new ones and next turns, with their answers by the model at `path`."""
-    admit(path)
+    validate_gguf(path)
     model = LlamaModel(path, ON_HOST, extra_buffers=False, on_progress=lambda _fraction: True)
-    alone = Alone(model, _N_CTX, Setting(1, False, False))
-    chance, prose = random.Random(seed), Prose(seed)
+    alone = Alone(model, _N_CTX, RuntimeSettings(1, False, False))
+    chance, prose = random.Random(seed), RandomText(seed)
     system = prose.words(_N_SYSTEM_WORDS)
     jobs: list[Job] = []
     for _ in range(N_JOBS):
@@ -86,7 +86,7 @@ def known_jobs(path: Path, seed: int) -> list[Job]:
 
 
 async def _client(served: Served, jobs: Sequence[Job], watch: Watch, chance: random.Random, until_s: float) -> None:
-    async with Client(f"http://127.0.0.1:{served.port}") as client:
+    async with BenchClient(f"http://127.0.0.1:{served.port}") as client:
         while time.perf_counter() < until_s:
             job = chance.choice(jobs)
             answer = await client.complete(job.prompt, _N_TOKENS, temperature=0.0, ignore_eos=True)

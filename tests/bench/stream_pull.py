@@ -19,7 +19,7 @@ import threading
 import time
 from pathlib import Path
 
-from app.processes import python_module
+from app.processes import python_command
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.quantizer.checkpoints import TinyLlama
@@ -35,7 +35,7 @@ class Library:
         self._environment = os.environ | places | {"HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "hf")}
         self.data = folder / "data"
         self.output = self.data / "models" / "org" / "check" / f"check-{file_type}.gguf"
-        self._pull = python_module("app.cli.main", "pull", "org/check", "--quantize", file_type, "--json")
+        self._pull = python_command("app.cli.main", "pull", "org/check", "--quantize", file_type, "--json")
         self.most_bytes = 0
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
@@ -81,7 +81,7 @@ def _disk_bytes(path: Path) -> int:
 def _afterwards(checkpoint: Path, file_type: str, folder: Path) -> float:
     """Seconds to convert a checkpoint that lies there."""
     begun_s = time.monotonic()
-    command = python_module("app.cli.main", "quantize", str(checkpoint), file_type, "-o", str(folder / "after.gguf"))
+    command = python_command("app.cli.main", "quantize", str(checkpoint), file_type, "-o", str(folder / "after.gguf"))
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return time.monotonic() - begun_s
 

@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from app.processes import python_module
+from app.processes import python_command
 
 _SERVER = Path(__file__).parents[1] / "app" / "library" / "hub_server.py"
 _LEAST_SHARE, _MOST_BYTES = 0.8, 120_000_000
@@ -33,7 +33,7 @@ def _by_pull(url: str, folder: Path) -> tuple[float, int]:
     """Seconds, and the most bytes that were resident."""
     own = {"LOCALLLM_DATA_DIR": str(folder), "LOCALLLM_CACHE_DIR": str(folder / "cache"), "HF_HOME": str(folder)}
     begun_s = time.monotonic()
-    command = python_module("app.cli.main", "pull", url, "--json")
+    command = python_command("app.cli.main", "pull", url, "--json")
     process = subprocess.Popen(command, env=os.environ | own, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)

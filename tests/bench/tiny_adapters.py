@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from quantizer.checkpoint import read_checkpoint
+from quantizer.checkpoint.safetensors import read_checkpoint
 from tests.quantizer.checkpoints import write_checkpoint
 from tests.quantizer.peft_adapters import ALPHA, RANK, pair, write_peft
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from quantizer.tokenizers.piece_model import read_piece_model
 from quantizer.tokenizers.pretokenizers import DEEPSEEK_V2_CUTS
+from quantizer.tokenizers.sentencepiece_model import read_piece_model
 from tests.bench.tricky_texts import tricky_texts
 
 __all__ = ["ZOO", "Encode", "Resident"]
@@ -218,7 +218,7 @@ def _saved(
 
 
 def _texts() -> Iterator[str]:
-    """Prose and code of this project, and tricky texts of another seed."""
+    """RandomText and code of this project, and tricky texts of another seed."""
     for path in sorted(_CORPUS.glob("*.py")):
         yield from path.read_text(encoding="utf-8").splitlines(keepends=True)
     for seed in range(30):

@@ -75,11 +75,11 @@ def _echo_s(terminal: Terminal, key: str) -> float:
 
 def run_app(url: str, late_file: Path) -> None:
     """Run the app as `localllm --connect` does, with a clock in its event loop."""
-    from app.settings import load_settings
+    from app.settings.settings import load_settings
     from tui.app import LocalllmApp
     from tui.backend import local_service
-    from tui.connection import Connection
-    from tui.kept_chat import KeptChat
+    from tui.chat.repository import SqliteChatRepository
+    from tui.connection import ServiceConnection
 
     class Clocked(LocalllmApp):
         worst_s = 0.0
@@ -95,7 +95,10 @@ def run_app(url: str, late_file: Path) -> None:
 
     async def run() -> float:
         settings = load_settings({"connect": url, "model": "paced"})
-        async with KeptChat(settings.data_dir) as keeper, Connection(local_service(settings), "paced") as connection:
+        async with (
+            SqliteChatRepository(settings.data_dir) as keeper,
+            ServiceConnection(local_service(settings), "paced") as connection,
+        ):
             app = Clocked(connection, keeper, settings=settings)
             await app.run_async()
             return app.worst_s

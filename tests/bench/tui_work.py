@@ -26,16 +26,16 @@ from textual.events import Paste
 from textual.pilot import Pilot
 
 from app.client import ServiceClient
-from app.settings import Settings
-from quantizer.file_types import file_type_named
-from quantizer.quantize import execute
+from app.settings.settings import Settings
+from quantizer.gguf.file_types import file_type_named
+from quantizer.write.quantize import execute
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.bench.make_model import plan_random_model
 from tui.app import LocalllmApp
 from tui.backend import local_service
-from tui.connection import Connection
-from tui.kept_chat import KeptChat
+from tui.chat.repository import SqliteChatRepository
+from tui.connection import ServiceConnection
 
 LIMIT_MS = 200.0
 _TICK_S = 0.005
@@ -72,11 +72,14 @@ class Clock:
 @asynccontextmanager
 async def sitting(
     model: Path, folder: Path, clock: Clock
-) -> AsyncIterator[tuple[LocalllmApp, Pilot[None], Connection]]:
+) -> AsyncIterator[tuple[LocalllmApp, Pilot[None], ServiceConnection]]:
     """Have the app with its service and the clock in one loop."""
     settings = Settings(port=0, model=str(model), data_dir=folder / "data", cache_dir=folder / "cache")
     backend = local_service(settings)
-    async with KeptChat(settings.data_dir) as keeper, Connection(backend, settings.model) as connection:
+    async with (
+        SqliteChatRepository(settings.data_dir) as keeper,
+        ServiceConnection(backend, settings.model) as connection,
+    ):
         ticking = asyncio.create_task(clock.run())
         app = LocalllmApp(connection, keeper, settings=settings)
         async with app.run_test(size=(120, 40)) as pilot:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantizer.tensor_types import TensorType, tensor_type_named
+from quantizer.gguf.tensor_types import TensorType, tensor_type_named
 
 __all__ = ["RandomTensor", "constant", "matrix"]
 
@@ -21,7 +21,7 @@ _QUIET_SCALE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class RandomTensor:
-    """Float32 normal numbers around `center`; `shape` in ggml order. A source tensor of `quantizer.sources`.
+    """Float32 normal numbers around `center`; `shape` in ggml order. A source tensor of `quantizer.convert.source_model`.
 
     The first `n_quiet_rows` are scaled down: as rows of an output matrix they are then never chosen.
     """

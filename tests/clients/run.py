@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.processes import python_module
+from app.processes import python_command
 
 __all__ = ["CLIENTS", "Client"]
 
@@ -72,7 +72,7 @@ def served(home: Path, **settings: str) -> Iterator[str]:
     own = {f"LOCALLLM_{name.upper()}": value for name, value in settings.items()}
     folders = {f"LOCALLLM_{name}_DIR": str(home / name.lower()) for name in ("DATA", "CACHE")}
     environment = {**os.environ, "LOCALLLM_CONFIG": str(home / "config.toml"), "LOCALLLM_PORT": "0", **folders, **own}
-    command = python_module("app.cli.main", "serve", "--owned")
+    command = python_command("app.cli.main", "serve", "--owned")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
         yield json.loads(process.stdout.readline())["url"]

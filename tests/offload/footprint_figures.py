@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from offload.cache_size import cache_layers, cells_for
-from offload.compute_size import compute_bytes, graph_shape_of
-from offload.kv_cache import parse_kv_types
-from offload.weights import weights_of
-from quantizer.header import Header
-from quantizer.layer_caches import layer_caches_of
+from offload.footprint.compute_buffers import compute_bytes, graph_shape_of
+from offload.footprint.kv_cache import cache_layers, cells_for, parse_kv_types
+from offload.footprint.weights import weights_of
+from quantizer.gguf.header import Header
+from quantizer.gguf.layer_caches import layer_caches_of
 
 __all__ = ["Figures", "Run", "predicted"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from offload.gpu_table import known_bandwidth
-from offload.machine import Device, DeviceKind, Machine
+from offload.devices.gpu_table import known_bandwidth
+from offload.devices.machine import Device, DeviceKind, Machine
 
 __all__ = ["MACHINES"]
 

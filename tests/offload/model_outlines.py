@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from quantizer.header import Header, parse_header
-from quantizer.layout import Entry, OutputTensor, encode_entry, encode_header, file_bytes
-from quantizer.tensor_types import tensor_type_named
+from quantizer.gguf.header import Header, parse_header
+from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_entry, encode_header, file_bytes
+from quantizer.gguf.tensor_types import tensor_type_named
 
 __all__ = ["OUTLINES", "UNMEASURED", "Outline", "header_of", "write_outline"]
 

@@ -5,21 +5,20 @@ from dataclasses import replace
 
 import pytest
 
-from offload.assessment import Verdict
-from offload.dry_plan import dry_plan, parameters_of
-from offload.kv_cache import KvTypes
-from offload.load_parameters import ON_HOST, LoadParameters
-from offload.machine import Machine
-from offload.model import PlannedModel
-from offload.placement import margin_bytes
-from offload.plan import Plan, PlanQuestion, plan
-from offload.profile import Setting
-from offload.speed import expected_rates
+from offload.devices.machine import Machine
+from offload.footprint.kv_cache import KvTypes
+from offload.footprint.model import PlannedModel
+from offload.footprint.profile import RunConfig
+from offload.placement.assessment import FitLevel
+from offload.placement.load_parameters import ON_HOST, LoadParameters
+from offload.placement.search import margin_bytes
+from offload.plan import Plan, PlanConstraints, dry_plan, parameters_of, plan
+from offload.speed.cost_model import expected_rates
 from tests.offload.machines import MACHINES
 from tests.offload.model_outlines import header_of
 
 GIB = 1 << 30
-QUESTION = PlanQuestion(kv_types=KvTypes(), n_sequences=1)
+QUESTION = PlanConstraints(kv_types=KvTypes(), n_sequences=1)
 TWO_CARDS = MACHINES["2 × RTX 3090, 64 GB RAM"]
 
 
@@ -32,7 +31,7 @@ def planned(machine: Machine, compute_gib: float) -> tuple[Plan, list[LoadParame
     """Plan where every device turns out to compute in so much."""
     asked: list[LoadParameters] = []
 
-    def dry_run(setting: Setting, parameters: LoadParameters) -> Mapping[str, int]:
+    def dry_run(setting: RunConfig, parameters: LoadParameters) -> Mapping[str, int]:
         asked.append(parameters)
         return dict.fromkeys((*parameters.devices, "CPU"), int(compute_gib * GIB))
 
@@ -61,19 +60,19 @@ def test_where_more_is_computed_in_than_there_is_room_for_fewer_layers_go_there(
 def test_what_runs_nowhere_by_the_formula_is_planned_again_with_the_dry_run() -> None:
     host = MACHINES["RTX 4090, 64 GB RAM"].host
     header = header_of("llama-3.1-8b")
-    setting = Setting(n_ctx=8192, n_cells=8192, n_ubatch=128)  # the smallest that is tried
+    setting = RunConfig(n_ctx=8192, n_cells=8192, n_ubatch=128)  # the smallest that is tried
     just_short = PlannedModel(header, header.tensors).profile(setting).total_bytes + margin_bytes(host) - (50 << 20)
     machine = Machine(replace(host, free_bytes=just_short))
     model = PlannedModel(header, header.tensors)
-    assert plan(model, QUESTION, machine, expected_rates(machine)).found.verdict is Verdict.WONT_RUN
+    assert plan(model, QUESTION, machine, expected_rates(machine)).found.verdict is FitLevel.WONT_RUN
     found, asked = planned(machine, 0.01)
     assert asked[0] == ON_HOST
-    assert found.found.verdict is Verdict.TIGHT
+    assert found.found.verdict is FitLevel.TIGHT
 
 
 @pytest.mark.parametrize("compute_gib", [0.01, 40.0])
 def test_what_will_not_run_is_left_to_the_processor(compute_gib: float) -> None:
     machine = Machine(replace(TWO_CARDS.host, free_bytes=GIB))
     found, _ = planned(machine, compute_gib)
-    assert found.found.verdict is Verdict.WONT_RUN
+    assert found.found.verdict is FitLevel.WONT_RUN
     assert parameters_of(found.found) == ON_HOST

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from offload.assessment import Verdict
-from offload.companions import Companions, Draft
-from offload.kv_cache import KvTypes
-from offload.machine import Machine
-from offload.model import PlannedModel
-from offload.plan import Plan, PlanQuestion, plan
-from offload.profile import DEFAULT_N_UBATCH
-from offload.speed import expected_rates
-from offload.wording import memory, speed
+from offload.devices.machine import Machine
+from offload.footprint.auxiliary_models import AuxiliaryModels, PlannedDraft
+from offload.footprint.kv_cache import KvTypes
+from offload.footprint.model import PlannedModel
+from offload.footprint.profile import DEFAULT_N_UBATCH
+from offload.format import memory, speed
+from offload.placement.assessment import FitLevel
+from offload.plan import Plan, PlanConstraints, plan
+from offload.speed.cost_model import expected_rates
 from quantizer.errors import UsageError
-from quantizer.file_types import file_type_named
+from quantizer.gguf.file_types import file_type_named
 from tests.offload.machines import MACHINES
 from tests.offload.model_outlines import header_of
 
@@ -33,7 +33,7 @@ MODELS = (
     ("qwen3-30b-a3b", "Q4_K_M"),
     ("llama-3.3-70b", "Q4_K_M"),
 )
-QUESTION = PlanQuestion(kv_types=KvTypes(), n_sequences=8)
+QUESTION = PlanConstraints(kv_types=KvTypes(), n_sequences=8)
 GIB = 1 << 30
 
 
@@ -42,7 +42,7 @@ def model(name: str, file_type: str) -> PlannedModel:
     return PlannedModel(header, header.tensors).quantized(file_type_named(file_type))
 
 
-def planned(name: str, file_type: str, machine: Machine, question: PlanQuestion = QUESTION) -> Plan:
+def planned(name: str, file_type: str, machine: Machine, question: PlanConstraints = QUESTION) -> Plan:
     question = replace(question, is_fused=bool(machine.gpus))
     return plan(model(name, file_type), question, machine, expected_rates(machine))
 
@@ -77,7 +77,8 @@ def test_plans_for_known_machines_are_as_written_down() -> None:
             lines += [f"== {name} {file_type} on {label}", *told(planned(name, file_type, machine)), ""]
     machine, draft = MACHINES["RTX 3060 12 GB, 32 GB RAM"], model("qwen3-0.6b", "Q8_0")
     drafting = replace(
-        model("gemma-2-9b", "Q6_K"), companions=Companions(draft=Draft("qwen3-0.6b", draft.header, draft.tensors))
+        model("gemma-2-9b", "Q6_K"),
+        companions=AuxiliaryModels(draft=PlannedDraft("qwen3-0.6b", draft.header, draft.tensors)),
     )
     with_draft = plan(drafting, QUESTION, machine, expected_rates(machine))
     lines += ["== gemma-2-9b Q6_K with a draft model on RTX 3060 12 GB, 32 GB RAM", *told(with_draft), ""]
@@ -91,7 +92,7 @@ def test_the_cliff_is_said_in_one_sentence_with_its_numbers() -> None:
     machine = MACHINES["RTX 3060 12 GB, 32 GB RAM"]
     card = replace(machine.gpus[0], free_bytes=4 * GIB)
     found = planned("llama-3.1-8b", "Q4_K_M", Machine(machine.host, (card,)))
-    assert found.found.verdict is Verdict.PARTIAL
+    assert found.found.verdict is FitLevel.PARTIAL
     assert "tok/s instead of" in found.warnings[0]
     assert "% of the bytes are read at 45 GB/s instead of 360." in found.warnings[0]
 
@@ -116,7 +117,7 @@ def test_cells_of_other_conversations_are_given_up_before_the_plan_gets_worse() 
 
 def test_a_model_larger_than_all_memory_will_not_run_and_the_numbers_say_why() -> None:
     found = planned("qwen3-30b-a3b", "Q4_K_M", MACHINES["container of 4 GiB"])
-    assert found.found.verdict is Verdict.WONT_RUN
+    assert found.found.verdict is FitLevel.WONT_RUN
     assert found.found.shares == ()
     assert "3.6 GiB are free" in found.warnings[0]
 
@@ -132,7 +133,7 @@ def test_a_gpu_of_unknown_bandwidth_gets_layers_and_no_made_up_speed() -> None:
 
 def test_a_machine_without_any_memory_is_planned_for_without_a_crash() -> None:
     nothing = replace(MACHINES["processor only, 32 GB"].host, total_bytes=0, free_bytes=0)
-    assert planned("llama-3.1-8b", "Q4_K_M", Machine(nothing)).found.verdict is Verdict.WONT_RUN
+    assert planned("llama-3.1-8b", "Q4_K_M", Machine(nothing)).found.verdict is FitLevel.WONT_RUN
 
 
 def test_a_cache_that_the_model_cannot_have_is_refused() -> None:
@@ -161,7 +162,7 @@ def test_machines_that_make_no_sense_are_planned_for_without_a_crash(vram: int, 
     )
     for name in ("llama-3.1-8b", "mamba-130m", "bge-base"):
         found = planned(name, "Q8_0", odd, replace(QUESTION, n_ctx=n_ctx))
-        assert (found.found.placement is None) == (found.found.verdict is Verdict.WONT_RUN)
+        assert (found.found.placement is None) == (found.found.verdict is FitLevel.WONT_RUN)
         assert found.found.decode_tps is None or found.found.decode_tps > 0
 
 

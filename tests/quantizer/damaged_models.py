@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from quantizer.file_types import file_type_named
-from quantizer.header import ArrayRef, Header, read_header
-from quantizer.layout import Entry, OutputTensor, encode_entry, encode_header
-from quantizer.plan import PlanOptions, plan
-from quantizer.quantize import execute
-from quantizer.tensor_types import tensor_type
+from quantizer.gguf.file_types import file_type_named
+from quantizer.gguf.header import ArrayRef, Header, read_header
+from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_entry, encode_header
+from quantizer.gguf.tensor_types import tensor_type
+from quantizer.write.quantize import execute
+from quantizer.write.quantize_plan import PlanOptions, plan
 from tests.quantizer.checkpoints import TinyLlama
 from tests.quantizer.gguf_files import tiny_llama
 

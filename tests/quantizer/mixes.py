@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from quantizer.distortion import candidates
-from quantizer.gguf_source import open_gguf
-from quantizer.sensitivity import Sensitivity
-from quantizer.sources import SourceModel
+from quantizer.convert.gguf_source import open_gguf
+from quantizer.convert.source_model import SourceModel
+from quantizer.mix.sensitivity import Sensitivity, candidates
 from tests.quantizer.gguf_files import Skeleton
 
 __all__ = ["made_up", "small_model"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from quantizer.checkpoint import read_checkpoint
+from quantizer.checkpoint.safetensors import read_checkpoint
 from quantizer.packed.methods import unpacked
 from tests.quantizer.checkpoints import exact, write_tensors
 

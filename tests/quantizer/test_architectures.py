@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from quantizer.architectures import ARCHITECTURES, needed_tensors, recognise
-from quantizer.config import Config
+from quantizer.checkpoint.config import Config
+from quantizer.convert.source_model import FileTensor, SourceTensor
+from quantizer.convert.tensor_mapping import mapped
 from quantizer.errors import CheckpointError
-from quantizer.layout import encode_entry
-from quantizer.mapping import mapped
-from quantizer.source import LocalFile
-from quantizer.sources import FileTensor, SourceTensor
-from quantizer.tensor_types import tensor_type_named
+from quantizer.gguf.byte_source import LocalFile
+from quantizer.gguf.header_encoder import encode_entry
+from quantizer.gguf.tensor_types import tensor_type_named
 
 OUTLINES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "outlines.json").read_text())
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from quantizer.errors import UserError
-from quantizer.file_types import file_type_named
-from quantizer.plan import plan
+from quantizer.gguf.file_types import file_type_named
+from quantizer.write.quantize_plan import plan
 from tests.quantizer.damaged_models import Damage, Originals, damages
 
 N_EACH = 12

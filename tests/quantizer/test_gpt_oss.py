@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from quantizer.architectures import recognise
-from quantizer.file_types import file_type_named
-from quantizer.gate import admit
-from quantizer.header import Header
-from quantizer.overrides import Overrides, parse_override
-from quantizer.plan import PlanOptions, plan
-from quantizer.quantize import execute
-from quantizer.tensor_types import TENSOR_TYPES
+from quantizer.gguf.file_types import file_type_named
+from quantizer.gguf.header import Header
+from quantizer.gguf.tensor_types import TENSOR_TYPES
+from quantizer.gguf.validation import validate_gguf
+from quantizer.mix.overrides import Overrides, parse_override
+from quantizer.write.quantize import execute
+from quantizer.write.quantize_plan import PlanOptions, plan
 from tests.quantizer.checkpoints import write_checkpoint
 from tests.quantizer.packers import mxfp4
 
@@ -56,7 +56,7 @@ def convert(folder: Path, file_type: str, *overrides: str) -> Header:
     output = folder.with_name(f"{folder.name}-{file_type}.gguf")
     options = PlanOptions(Overrides(tuple(parse_override(text) for text in overrides)))
     execute(plan(folder, file_type_named(file_type), output, options), 2, True, lambda _done: None)
-    return admit(output)
+    return validate_gguf(output)
 
 
 def types(header: Header) -> dict[str, str]:

@@ -13,13 +13,11 @@ from pathlib import Path
 import pytest
 
 from quantizer.errors import StorageError
-from quantizer.events import Event, Progress, Resumed
-from quantizer.job import JobRequest
-from quantizer.journal import Journal, journal_path
-from quantizer.output import partial_path
-from quantizer.plan import QuantizePlan
-from quantizer.quantize import fingerprint
-from quantizer.runner import run_job
+from quantizer.write.events import Event, Progress, Resumed
+from quantizer.write.job import JobRequest, run_job
+from quantizer.write.partial_output import Journal, journal_path, partial_path
+from quantizer.write.quantize import fingerprint
+from quantizer.write.quantize_plan import QuantizePlan
 from tests.bench.kill_quantize import Trial, cut_short, killed
 from tests.quantizer.checkpoints import TinyLlama
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from quantizer.architectures import needed_tensors, recognise
+from quantizer.convert.source_model import FileTensor
+from quantizer.convert.tensor_mapping import mapped
 from quantizer.errors import CheckpointError
-from quantizer.mapping import mapped
-from quantizer.sources import FileTensor
-from quantizer.tensor_types import tensor_type_named
+from quantizer.gguf.tensor_types import tensor_type_named
 from tests.quantizer.memory_source import Memory
 
 OUTLINE: dict[str, Any] = json.loads((Path(__file__).parent / "outlines.json").read_text())["qwen35"]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from quantizer.config import Config
+from quantizer.checkpoint.config import Config
 from quantizer.tokenizers import Vocabulary, read_vocabulary
 from tests.quantizer.checkpoints import tokenizer, tokenizer_config
 

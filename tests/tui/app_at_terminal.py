@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from app.processes import python_module
+from app.processes import python_command
 from tests.tui.terminal import Terminal, eventually
 
 __all__ = ["AppAtTerminal", "Glance", "letters_of"]
@@ -78,7 +78,7 @@ class AppAtTerminal:
 
     def start(self) -> None:
         """Start the app, and wait for its prompt."""
-        self.terminal = Terminal.start(python_module("tui"), self._folder, self._settings)
+        self.terminal = Terminal.start(python_command("tui"), self._folder, self._settings)
         self.until(lambda glance: "Enter sends" in glance.screen, "the prompt")
 
     def restart(self) -> None:

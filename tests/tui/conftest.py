@@ -15,12 +15,12 @@ import pytest
 from textual.events import Paste
 from textual.pilot import Pilot
 
-from app.client_fake import ScriptedClient
-from app.settings import Settings
+from app.client.fake import ScriptedClient
+from app.settings.settings import Settings
 from tests.tui.seen import screen_text
 from tui.app import LocalllmApp
-from tui.connection import Connection
-from tui.keeper import Keeper
+from tui.chat.repository import ChatRepository
+from tui.connection import ServiceConnection
 
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 PATIENCE_S = 60.0  # for a busy machine; a test that passes does not wait for it
@@ -77,11 +77,11 @@ class Person:
         await wait_until(self.pilot, predicate, lambda: f"{complaint}:\n{self.screen_text}")
 
 
-Sitting = Callable[..., AbstractAsyncContextManager[Person]]
+InlineSession = Callable[..., AbstractAsyncContextManager[Person]]
 
 
 @pytest.fixture
-def sitting(tmp_path: Path) -> Sitting:
+def sitting(tmp_path: Path) -> InlineSession:
     """Sit down at the app whose service is the given scripted client; the clock stands still, the disk is a test's."""
     on_disk = Settings(data_dir=tmp_path / "data", cache_dir=tmp_path / "cache")
 
@@ -89,10 +89,10 @@ def sitting(tmp_path: Path) -> Sitting:
     async def sit_down(
         client: ScriptedClient,
         size: tuple[int, int] = (80, 24),
-        keeper: Keeper | None = None,
+        keeper: ChatRepository | None = None,
         settings: Mapping[str, str] = NO_SETTINGS,
     ) -> AsyncIterator[Person]:
-        async with Connection(client.opened, "guide") as connection:
+        async with ServiceConnection(client.opened, "guide") as connection:
             changed: Any = settings
             own = replace(on_disk, **changed)
             app = LocalllmApp(connection, keeper, clock=lambda: 0.0, settings=own)

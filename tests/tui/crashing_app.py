@@ -13,7 +13,7 @@ from collections.abc import Callable
 import httpx
 
 from app.chat.store import ChatStore
-from app.settings import load_settings
+from app.settings.settings import load_settings
 from quantizer.errors import UserError
 from tui import __main__
 from tui.app import LocalllmApp
@@ -25,7 +25,7 @@ REFUSAL = UserError("This cannot be.", "Do something else.")
 
 def _fail() -> None:
     with ChatStore(load_settings().data_dir) as store:
-        said = " ".join(store.messages.asked(10))
+        said = " ".join(store.messages.recent_prompts(10))
     raise LookupError(f"\x1b[1337m{said}") from httpx.DecodingError(f"\x1b]1337;{said}\x07")
 
 

@@ -15,12 +15,12 @@ from tempfile import TemporaryDirectory
 
 from textual.pilot import Pilot
 
-from app.settings import Settings
+from app.settings.settings import Settings
 from tests.tui.seen import screen_text
 from tui.app import LocalllmApp
 from tui.backend import local_service
-from tui.connection import Connection
-from tui.kept_chat import KeptChat
+from tui.chat.repository import SqliteChatRepository
+from tui.connection import ServiceConnection
 
 PICTURES = Path(__file__).parents[2] / "assets" / "screenshots"
 SIZE = (100, 30)
@@ -63,8 +63,8 @@ class _Sitting:
 async def _sitting(folder: Path):
     settings = Settings(data_dir=folder / "data", cache_dir=folder / "cache", port=0)
     async with (
-        KeptChat(settings.data_dir) as keeper,
-        Connection(local_service(settings), settings.model) as connection,
+        SqliteChatRepository(settings.data_dir) as keeper,
+        ServiceConnection(local_service(settings), settings.model) as connection,
     ):
         app = LocalllmApp(connection, keeper, settings=settings)
         async with app.run_test(size=SIZE) as pilot:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from app.client import FoundModel, FoundRepo, HereModel, ModelFit, Quant, Recommended, TypeChoice
-from app.client.library_fake import ScriptedLibrary
-from app.client_fake import ScriptedClient
+from app.client import HubModel, HubRepository, LocalModel, ModelFit, Quant, Recommended, TypeChoice
+from app.client.fake import ScriptedClient, ScriptedLibrary
 
 __all__ = ["GUIDE", "client_with_models"]
 
-GUIDE = HereModel(
+GUIDE = LocalModel(
     id="guide",
     where="built in",
     path="/app/guide-Q8_0.gguf",
@@ -19,7 +18,7 @@ GUIDE = HereModel(
     state="ready",
     loaded_as="guide",
 )
-_QWEN = HereModel(
+_QWEN = LocalModel(
     id="qwen3-0.6b-Q8_0",
     where="library",
     path="/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf",
@@ -28,7 +27,7 @@ _QWEN = HereModel(
     n_ctx_train=40960,
     fit=ModelFit("fits", 41.3, 1_200_000_000),
 )
-_BIG = HereModel(
+_BIG = LocalModel(
     id="llama-3.3-70b-Q4_K_M",
     where="library",
     path="/data/models/org/llama/llama-3.3-70b-Q4_K_M.gguf",
@@ -37,10 +36,10 @@ _BIG = HereModel(
     n_ctx_train=131072,
     fit=ModelFit("wont_run", None, 45_000_000_000),
 )
-_BROKEN = HereModel(
+_BROKEN = LocalModel(
     id="cut-short", where="library", path="/data/models/a/b/cut-short.gguf", n_bytes=900, damaged="It ends too early."
 )
-_OLLAMA = HereModel(
+_OLLAMA = LocalModel(
     id="llama3.2:3b",
     where="Ollama",
     path="/ollama/blobs/sha256-1",
@@ -71,14 +70,14 @@ _SMALL = Recommended(
     n_ctx_train=131072,
     quant=Quant("Q8_0", 1_320_000_000, ModelFit("fits", 27.0, 1_900_000_000)),
 )
-_FOUND = FoundRepo(
+_FOUND = HubRepository(
     repo="someone/Tiny-Coder-GGUF",
     is_checkpoint=False,
     n_downloads=1234,
     licence="mit",
     is_gated=False,
     models=(
-        FoundModel(
+        HubModel(
             "llama",
             1_100_000_000,
             8192,
@@ -89,14 +88,14 @@ _FOUND = FoundRepo(
         ),
     ),
 )
-_CHECKPOINT = FoundRepo(
+_CHECKPOINT = HubRepository(
     repo="maker/Tiny-Coder",
     is_checkpoint=True,
     n_downloads=99,
     licence="mit",
     is_gated=True,
     models=(
-        FoundModel("llama", 1_100_000_000, 8192, (Quant("Q6_K", 900_000_000, ModelFit("fits", 30.0, 1_200_000_000)),)),
+        HubModel("llama", 1_100_000_000, 8192, (Quant("Q6_K", 900_000_000, ModelFit("fits", 30.0, 1_200_000_000)),)),
     ),
 )
 _TYPES = (
@@ -131,5 +130,5 @@ def client_with_models() -> ScriptedClient:
     client.library.recommended = (_OFFER, _SMALL)
     client.library.hub = (_FOUND, _CHECKPOINT)
     client.library.type_choices = _TYPES
-    client.library.card_rows = (("name", "Qwen3 0.6B"), ("architecture", "qwen3"), ("licence", "apache-2.0"))
+    client.library.model_info_rows = (("name", "Qwen3 0.6B"), ("architecture", "qwen3"), ("licence", "apache-2.0"))
     return client

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from app.plan_wish import PlanWish
-from offload.kv_cache import KV_TYPES, KvTypes, can_have, parse_kv_types
-from offload.model import PlannedModel
-from offload.plan import PlanQuestion, plan
-from offload.plan_json import plan_json
-from offload.speed import expected_rates
-from quantizer.file_types import file_type_named
+from app.protocol.plan import PlanRequest
+from offload.footprint.kv_cache import KV_TYPES, KvTypes, can_have, parse_kv_types
+from offload.footprint.model import PlannedModel
+from offload.plan import PlanConstraints, plan, plan_json
+from offload.speed.cost_model import expected_rates
+from quantizer.gguf.file_types import file_type_named
 from tests.offload.machines import MACHINES
 from tests.offload.model_outlines import header_of
 
@@ -22,13 +21,13 @@ RTX_3060 = "RTX 3060 12 GB, 32 GB RAM"
 
 def planner_for(
     name: str = "gemma-2-9b", file_type: str = "Q8_0", machine: str = RTX_3060, measured: tuple[Any, ...] = ()
-) -> Callable[[PlanWish], Mapping[str, Any]]:
+) -> Callable[[PlanRequest], Mapping[str, Any]]:
     """Return what plans the model called `name` for a machine of tests/offload, as the service would."""
     header, here = header_of(name), MACHINES[machine]
     model = PlannedModel(header, header.tensors).quantized(file_type_named(file_type))
 
-    def answer(wish: PlanWish) -> Mapping[str, Any]:
-        question = PlanQuestion(
+    def answer(wish: PlanRequest) -> Mapping[str, Any]:
+        question = PlanConstraints(
             n_ctx=wish.n_ctx,
             kv_types=parse_kv_types(wish.kv_type),
             n_sequences=wish.n_sequences or 8,

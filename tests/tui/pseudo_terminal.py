@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from app.processes import python_module
+from app.processes import python_command
 from tests.tui.at_terminal import start_at_terminal
 from tests.tui.hostile import letters
 
@@ -55,7 +55,7 @@ class PseudoTerminal:
         `stderr`.
         """
         process, ours = start_at_terminal(
-            [*(program or python_module("tui")), *arguments],
+            [*(program or python_command("tui")), *arguments],
             {**environment, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
             size,
             folder=folder,

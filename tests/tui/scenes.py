@@ -7,20 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from app.chat.chat import Chat, Transcript
-from app.chat.message import Message
+from app.chat.conversation import Chat, Message, Transcript
 from app.chat.store import ChatStore
-from app.client import Checkup, EngineCounters, MachineProblem, Occupancy, ServiceStatus, Spread
-from app.client.planner_fake import PLAN
-from app.client_fake import LOADING, READY, ScriptedClient, ScriptedReply
-from app.job import Job, JobFailure
-from app.settings import Settings
+from app.client import EngineCounters, LatencySummary, MachineProblem, MachineReport, Occupancy, ServiceStatus
+from app.client.fake import LOADING, PLAN, READY, ScriptedClient, ScriptedReply
+from app.protocol.job import Job, JobFailure
+from app.settings.settings import Settings
 from quantizer.errors import ContextOverflowError
 from tests.tui.model_scenes import client_with_models
 from tests.tui.plans import planner_for
 from tui.app import LocalllmApp
-from tui.connection import Connection
-from tui.settings_book import SettingsBook
+from tui.connection import ServiceConnection
+from tui.settings.controller import SettingsController
 
 __all__ = ["SCENES", "Scene"]
 
@@ -66,11 +64,11 @@ class Scene:
         settings = Settings(data_dir=Path("data"), cache_dir=Path("cache"))
         own = {"LOCALLLM_CONFIG": "config.toml", "LOCALLLM_DATA_DIR": "data", "LOCALLLM_CACHE_DIR": "cache"}
         app = LocalllmApp(
-            Connection(client.opened, "guide"),
+            ServiceConnection(client.opened, "guide"),
             clock=getattr(client, "clock", lambda: 0.0),
             settings=settings,
             is_welcoming=self.is_welcoming,
-            book=SettingsBook(settings, {"model": "guide"}, own | dict(self.environment)),
+            book=SettingsController(settings, {"model": "guide"}, own | dict(self.environment)),
         )
         app.theme = theme
         return app
@@ -106,7 +104,7 @@ def _keep_file() -> None:
 def _machine_with_a_problem() -> ScriptedClient:
     client = client_with_models()
     rows = (("memory", "20 GiB of 24 GiB free"), ("processor", "8 cores with AVX2"))
-    client.library.checkup = Checkup(rows, (MachineProblem("Memory is swapped.", "Close other programs."),))
+    client.library.checkup = MachineReport(rows, (MachineProblem("Memory is swapped.", "Close other programs."),))
     return client
 
 
@@ -159,8 +157,8 @@ COUNTERS = EngineCounters(
     decode_tokens_per_s=48.0,
     n_drafted_tokens=0,
     n_accepted_tokens=0,
-    first_token_s=Spread(3, 0.2, 0.4, 0.7),
-    inter_token_s=Spread(50, 0.02, 0.03, 1.0),
+    first_token_s=LatencySummary(3, 0.2, 0.4, 0.7),
+    inter_token_s=LatencySummary(50, 0.02, 0.03, 1.0),
 )
 
 

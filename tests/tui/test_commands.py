@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 
 from tui.commands import APP_COMMANDS, slash_line
-from tui.places import PLACES
+from tui.navigation import FEATURES
 
-SCREENS = [place.screen_class() for place in PLACES]
+SCREENS = [place.screen_class() for place in FEATURES]
 EVERY_SCREEN = pytest.mark.parametrize("screen", SCREENS, ids=lambda screen: screen.__name__)
 
 

@@ -8,22 +8,22 @@ from dataclasses import replace
 
 import pytest
 
-from app.client import PlanBrief
-from app.client_fake import LOADING, READY, ScriptedClient
+from app.client import PlanSummary
+from app.client.fake import LOADING, READY, ScriptedClient
 from quantizer.errors import EngineError, ModelFileError, RequestError, ServiceError
-from tui.connection import Connection
+from tui.connection import ServiceConnection
 
 
 async def test_nothing_is_opened_before_it_is_started():
     client = ScriptedClient()
-    async with Connection(client.opened, "guide") as connection:
+    async with ServiceConnection(client.opened, "guide") as connection:
         await asyncio.sleep(0)
         assert (connection.state.phase, client.n_opened) == ("idle", 0)
 
 
 async def test_client_waits_for_the_model_and_reports_the_way_there():
     client = ScriptedClient(model=replace(LOADING, progress=0.5))
-    async with Connection(client.opened, "guide") as connection:
+    async with ServiceConnection(client.opened, "guide") as connection:
         seen = []
         connection.watch(lambda: seen.append((connection.state.phase, connection.state.progress)))
         waiting = asyncio.create_task(connection.client())
@@ -37,7 +37,7 @@ async def test_client_waits_for_the_model_and_reports_the_way_there():
 
 async def test_failed_load_is_raised_and_the_next_call_tries_again():
     client = ScriptedClient(model=replace(READY, state="failed", error=ModelFileError("Cut short.")))
-    async with Connection(client.opened, "guide") as connection:
+    async with ServiceConnection(client.opened, "guide") as connection:
         with pytest.raises(ModelFileError, match="Cut short"):
             await connection.client()
         assert connection.state.phase == "failed"
@@ -50,7 +50,7 @@ async def test_failed_load_is_raised_and_the_next_call_tries_again():
 )
 async def test_only_a_lost_service_is_opened_again(error, n_opened):
     client = ScriptedClient()
-    async with Connection(client.opened, "guide") as connection:
+    async with ServiceConnection(client.opened, "guide") as connection:
         await connection.client()
         await connection.lose(error)
         assert await connection.client() is client
@@ -59,7 +59,7 @@ async def test_only_a_lost_service_is_opened_again(error, n_opened):
 
 async def test_a_lost_service_is_opened_again_at_once_and_its_loss_told_once():
     client, losses = ScriptedClient(), []
-    async with Connection(client.opened, "guide") as connection:
+    async with ServiceConnection(client.opened, "guide") as connection:
         connection.on_loss(lambda: losses.append(connection.state.phase))
         await connection.client()
         await asyncio.gather(*(connection.lose(ServiceError(f"gone, says {who}")) for who in ("answer", "jobs")))
@@ -71,7 +71,7 @@ async def test_a_lost_service_is_opened_again_at_once_and_its_loss_told_once():
 
 async def test_a_service_that_is_lost_before_it_was_ready_waits_for_the_next_question():
     client = ScriptedClient(model=LOADING)
-    async with Connection(client.opened, "guide") as connection:
+    async with ServiceConnection(client.opened, "guide") as connection:
         connection.start()
         await connection.service()
         await asyncio.sleep(0.02)
@@ -94,7 +94,7 @@ async def test_the_new_connection_waits_until_the_lost_one_is_closed():
             await asyncio.sleep(0.02)
             steps.append("closed")
 
-    async with Connection(opened, "guide") as connection:
+    async with ServiceConnection(opened, "guide") as connection:
         await connection.client()
         await connection.lose(ServiceError("gone"))
         await connection.client()
@@ -108,7 +108,7 @@ async def test_model_that_the_service_forgot_is_an_error():
         return "another"
 
     client.load = load
-    async with Connection(client.opened, "guide") as connection:
+    async with ServiceConnection(client.opened, "guide") as connection:
         with pytest.raises(ServiceError, match="another"):
             await connection.client()
 
@@ -119,14 +119,14 @@ async def test_bug_in_the_opener_is_raised_and_not_waited_for():
         raise ZeroDivisionError
         yield
 
-    connection = Connection(broken, "guide")
+    connection = ServiceConnection(broken, "guide")
     with pytest.raises(ZeroDivisionError):
         await asyncio.wait_for(connection.client(), 5)
 
 
 async def test_leaving_while_loading_closes_the_service():
     client = ScriptedClient(model=LOADING)
-    async with Connection(client.opened, "guide") as connection:
+    async with ServiceConnection(client.opened, "guide") as connection:
         connection.start()
         await asyncio.sleep(0.02)
     assert client.n_opened == client.n_closed == 1
@@ -134,7 +134,7 @@ async def test_leaving_while_loading_closes_the_service():
 
 async def test_another_model_is_loaded_while_the_first_one_still_loads():
     client = ScriptedClient(model=replace(LOADING, id="first"))
-    async with Connection(client.opened, "first") as connection:
+    async with ServiceConnection(client.opened, "first") as connection:
         connection.start()
         assert await connection.service() is client
         assert connection.state.phase != "ready"
@@ -146,7 +146,7 @@ async def test_another_model_is_loaded_while_the_first_one_still_loads():
 
 async def test_service_is_there_although_its_model_failed():
     client = ScriptedClient(model=replace(READY, state="failed", error=ModelFileError("Cut short.")))
-    async with Connection(client.opened, "guide") as connection:
+    async with ServiceConnection(client.opened, "guide") as connection:
         with pytest.raises(ModelFileError):
             await connection.client()
         assert await connection.service() is client
@@ -155,7 +155,7 @@ async def test_service_is_there_although_its_model_failed():
 
 async def test_every_watcher_hears_of_every_change():
     heard: list[str] = []
-    async with Connection(ScriptedClient().opened, "guide") as connection:
+    async with ServiceConnection(ScriptedClient().opened, "guide") as connection:
         connection.watch(lambda: heard.append("one"))
         connection.watch(lambda: heard.append("two"))
         await connection.client()
@@ -163,10 +163,10 @@ async def test_every_watcher_hears_of_every_change():
 
 
 async def test_the_state_says_what_the_model_was_loaded_by():
-    brief = PlanBrief(
+    brief = PlanSummary(
         verdict="partial", n_on_gpus=20, n_layers=33, warning="20 of 33 layers fit.", first_remedy="--ctx 4096"
     )
     client = ScriptedClient(model=replace(READY, plan=brief))
-    async with Connection(client.opened, "guide") as connection:
+    async with ServiceConnection(client.opened, "guide") as connection:
         await connection.client()
         assert connection.state.plan == brief

@@ -11,13 +11,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from app.settings import Settings
+from app.settings.settings import Settings
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.quantizer.gguf_files import tiny_llama
 from tui.app import LocalllmApp
 from tui.backend import local_service
-from tui.connection import Connection
+from tui.connection import ServiceConnection
 
 N_BYTES = 3 << 20
 BYTES_PER_S = 384 << 10  # eight seconds: a busy machine is to see it run
@@ -47,7 +47,7 @@ def settings(tmp_path):
 async def test_a_download_is_stopped_gone_on_with_left_to_itself_and_found_finished(settings, slow_hub, meet):
     @asynccontextmanager
     async def sitting() -> AsyncIterator:
-        async with Connection(local_service(settings), settings.model) as connection:
+        async with ServiceConnection(local_service(settings), settings.model) as connection:
             app = LocalllmApp(connection, settings=settings)
             async with app.run_test(size=(120, 40), notifications=True) as pilot:
                 person = meet(pilot)

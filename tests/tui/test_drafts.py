@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.message import Attachment, Draft, Utterance
+from app.chat.conversation import Attachment, Draft, MessageContent
 from app.chat.store import ChatStore
-from app.client_fake import ScriptedClient
+from app.client.fake import ScriptedClient
 from quantizer.errors import StorageError
-from tui.kept_chat import KeptChat
+from tui.chat.repository import SqliteChatRepository
 
 
 def _draft(data_dir: Path, chat_id: int | None = None) -> str:
@@ -24,19 +24,19 @@ def _prompt(person) -> str:
 
 
 async def test_a_draft_is_on_the_disk_while_the_person_still_sits_there(sitting, tmp_path):
-    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+    async with SqliteChatRepository(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
         await person.sees("ready")
         await person.types("half a ques")
         await person.until(lambda: _draft(tmp_path) == "half a ques", "kept")
 
 
 async def test_a_draft_is_there_again_after_quitting_at_once(sitting, tmp_path):
-    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+    async with SqliteChatRepository(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
         await person.sees("ready")
         await person.types("to be continued")
         await person.presses("ctrl+q")
         await person.leaves()
-    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+    async with SqliteChatRepository(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
         await person.sees("to be continued")
         await person.types(", now")
         assert _prompt(person) == "to be continued, now"
@@ -44,7 +44,7 @@ async def test_a_draft_is_there_again_after_quitting_at_once(sitting, tmp_path):
 
 async def test_what_goes_with_a_draft_is_there_again_after_quitting_and_is_sent(sitting, tmp_path):
     notes = "\n".join(f"{number}. Buy milk." for number in range(20))
-    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+    async with SqliteChatRepository(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
         await person.sees("ready")
         await person.pastes(notes)
         await person.sees("[pasted 1")
@@ -52,7 +52,7 @@ async def test_what_goes_with_a_draft_is_there_again_after_quitting_and_is_sent(
         await person.presses("ctrl+q")
         await person.leaves()
     client = ScriptedClient()
-    async with KeptChat(tmp_path) as keeper, sitting(client, keeper=keeper) as person:
+    async with SqliteChatRepository(tmp_path) as keeper, sitting(client, keeper=keeper) as person:
         await person.sees("[pasted 1", "tokens ×]", "read", "ready")
         await person.presses("enter")
         await person.sees("Hello.")
@@ -63,7 +63,7 @@ async def test_what_goes_with_a_draft_is_there_again_after_quitting_and_is_sent(
 
 
 async def test_what_goes_with_a_draft_stays_with_its_chat_and_goes_when_it_is_taken_away(sitting, tmp_path):
-    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+    async with SqliteChatRepository(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
         await person.asks("the first chat")
         await person.sees("Hello.", "ready")
         await person.pastes("a long text\n" * 20)
@@ -81,7 +81,7 @@ async def test_what_goes_with_a_draft_stays_with_its_chat_and_goes_when_it_is_ta
 
 
 async def test_each_chat_has_its_own_draft(sitting, tmp_path):
-    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+    async with SqliteChatRepository(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
         await person.asks("the first chat")
         await person.sees("Hello.")
         await person.types("about the first")
@@ -95,7 +95,7 @@ async def test_each_chat_has_its_own_draft(sitting, tmp_path):
 
 
 async def test_what_was_sent_is_no_draft_any_more(sitting, tmp_path):
-    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+    async with SqliteChatRepository(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
         await person.sees("ready")
         await person.types("asked")
         await person.until(lambda: _draft(tmp_path) == "asked", "kept")
@@ -111,8 +111,8 @@ async def test_a_question_of_another_day_is_recalled(sitting, tmp_path):
     with ChatStore(tmp_path) as store:
         chat = store.chats.create()
         for question in ("long ago", "yesterday"):
-            store.messages.add(chat.id, None, Utterance(role="user", content=question))
-    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+            store.messages.add(chat.id, None, MessageContent(role="user", content=question))
+    async with SqliteChatRepository(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
         await person.sees("yesterday")
         await person.asks("today")
         await person.sees("Hello.")
@@ -126,7 +126,7 @@ async def test_a_question_of_another_day_is_recalled(sitting, tmp_path):
 async def test_a_draft_that_comes_late_makes_way_for_what_is_typed_and_can_be_recalled(sitting, tmp_path, monkeypatch):
     with ChatStore(tmp_path) as store:
         store.drafts.keep(None, Draft("from yesterday", (Attachment("notes.md", "Buy milk."),)))
-    async with KeptChat(tmp_path) as keeper:
+    async with SqliteChatRepository(tmp_path) as keeper:
         read, has_typed = keeper.draft, asyncio.Event()
 
         async def read_late() -> Draft:
@@ -147,8 +147,8 @@ async def test_person_hears_that_drafts_cannot_be_read(sitting, tmp_path, monkey
     async def broken(self) -> str:
         raise StorageError("The disk is gone.", "Bring it back.")
 
-    monkeypatch.setattr(KeptChat, "draft", broken)
-    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+    monkeypatch.setattr(SqliteChatRepository, "draft", broken)
+    async with SqliteChatRepository(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
         await person.sees("The disk is gone.")
         await person.asks("Anyway?")
         await person.sees("Hello.")
@@ -156,7 +156,7 @@ async def test_person_hears_that_drafts_cannot_be_read(sitting, tmp_path, monkey
 
 @pytest.mark.parametrize("typed", ["/new", "/system Be brief"])
 async def test_a_command_is_no_draft(sitting, tmp_path, typed):
-    async with KeptChat(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
+    async with SqliteChatRepository(tmp_path) as keeper, sitting(ScriptedClient(), keeper=keeper) as person:
         await person.sees("ready")
         await person.asks(typed)
         await person.presses("ctrl+q")

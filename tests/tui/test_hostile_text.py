@@ -11,21 +11,19 @@ from typing import Any
 
 from textual.drivers.headless_driver import HeadlessDriver
 
-from app.chat.chat import Chat, Transcript
-from app.chat.message import Attachment, Message
+from app.chat.conversation import Attachment, Chat, Message, Transcript
 from app.chat.store import ChatStore
-from app.client import Checkup, FoundModel, FoundRepo, MachineProblem, Quant
-from app.client.planner_fake import PLAN
-from app.client_fake import READY, ScriptedClient, ScriptedReply
-from app.job import Job, JobFailure
-from app.settings import Settings
+from app.client import HubModel, HubRepository, MachineProblem, MachineReport, Quant
+from app.client.fake import PLAN, READY, ScriptedClient, ScriptedReply
+from app.protocol.job import Job, JobFailure
+from app.settings.settings import Settings
 from app.terminal import printable
 from quantizer.errors import EngineError
 from tests.tui.hostile import BENIGN, HOSTILE, controls_in, heads, sequence_kinds, sequences
 from tests.tui.model_scenes import GUIDE, client_with_models
 from tui.app import LocalllmApp
-from tui.connection import Connection
-from tui.kept_chat import KeptChat
+from tui.chat.repository import SqliteChatRepository
+from tui.connection import ServiceConnection
 
 # So tall that all of them are seen at once.
 SIZE = (120, 270)
@@ -83,21 +81,21 @@ def describe_models(texts: Sequence[str], client: ScriptedClient) -> None:
     library.recommended = tuple(
         replace(offer, title=text, reference=text, licence=text, why=text) for text in texts[80:]
     )
-    library.card_rows = tuple((text, text) for text in texts)
+    library.model_info_rows = tuple((text, text) for text in texts)
     library.type_choices = tuple(
         replace(choice, quant=replace(choice.quant, name=text), description=text) for text in texts
     )
     problems = tuple(MachineProblem(text, text) for text in texts[60:])
-    library.checkup = Checkup(tuple((text, text) for text in texts[:60]), problems)
+    library.checkup = MachineReport(tuple((text, text) for text in texts[:60]), problems)
     library.hub = tuple(
-        FoundRepo(
+        HubRepository(
             repo=f"repo {text}",
             is_checkpoint=False,
             n_downloads=1,
             licence=text,
             is_gated=True,
             problem=text,
-            models=(FoundModel(text, 1, 1, (Quant(text, 1, fit),)),),
+            models=(HubModel(text, 1, 1, (Quant(text, 1, fit),)),),
         )
         for text in texts
     )
@@ -171,7 +169,7 @@ class Place:
     is_whole: bool = False
 
 
-PLACES = (
+FEATURES = (
     Place("welcome", seen=("This machine:", "h119")),
     Place("notices", "escape", seen=("ready", "h119")),
     Place("streamed answer", question="go", seen=("tok/s", "h119"), is_whole=True),
@@ -201,12 +199,15 @@ async def walk(texts: Sequence[str], folder: Path, meet: type) -> dict[str, Show
     settings = Settings(data_dir=folder / "data", cache_dir=folder / "cache")
     client = world(texts, settings)
     shown = {}
-    async with KeptChat(settings.data_dir) as keeper, Connection(client.opened, "guide") as connection:
+    async with (
+        SqliteChatRepository(settings.data_dir) as keeper,
+        ServiceConnection(client.opened, "guide") as connection,
+    ):
         app = LocalllmApp(connection, keeper, lambda: 0.0, settings, is_welcoming=True)
         app.driver_class = RecordingDriver
         async with app.run_test(headless=False, size=SIZE, notifications=True) as pilot:
             person = meet(pilot)
-            for place in PLACES:
+            for place in FEATURES:
                 await person.presses(*place.keys.split())
                 if place.question:
                     await person.asks(place.question)
@@ -237,7 +238,7 @@ async def test_hostile_text_is_letters_wherever_it_is_shown(tmp_path, meet, monk
         walks.append(await walk(texts, folder, meet))
     plain, hostile = walks
     allowed = set().union(*(sequence_kinds(shown.written) for shown in plain.values()))
-    found = {place.name: faults(place, hostile[place.name], allowed) for place in PLACES}
+    found = {place.name: faults(place, hostile[place.name], allowed) for place in FEATURES}
     assert {name: some[:8] for name, some in found.items() if some} == {}
     assert "[@click=app.exit]go[/]" in hostile["streamed answer"].screen
 

@@ -22,4 +22,4 @@ def test_deciding_between_app_and_command_line_imports_no_user_interface():
 
 
 def test_a_chat_in_the_scrollback_needs_no_widgets():
-    assert not {"textual", "markdown_it", "llama_cpp", "numpy", "fastapi"} & _imported_by("tui.inline.sitting")
+    assert not {"textual", "markdown_it", "llama_cpp", "numpy", "fastapi"} & _imported_by("tui.inline.session")

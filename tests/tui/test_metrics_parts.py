@@ -7,18 +7,27 @@ from typing import Any
 
 import pytest
 
-from app.client import EngineCounters, Job, MeasuredRun, ModelStatus, Occupancy, PlanBrief, ServiceStatus, Spread
-from app.client_fake import READY
-from app.job import JobFailure
-from tui.bench_words import bench_runs, compared_lines, run_line
-from tui.metrics_log import MetricsLog
-from tui.metrics_words import history_lines, model_lines
-from tui.sparkline import sparkline
+from app.client import (
+    EngineCounters,
+    Job,
+    LatencySummary,
+    MeasuredRun,
+    ModelStatus,
+    Occupancy,
+    PlanSummary,
+    ServiceStatus,
+)
+from app.client.fake import READY
+from app.protocol.job import JobFailure
+from tui.metrics.format import bench_runs, compared_lines, history_lines, model_lines, run_line, sparkline
+from tui.metrics.samples import MetricsHistory
 
-NO_WAIT = Spread(0, None, None)
+NO_WAIT = LatencySummary(0, None, None)
 
 
-def counters(n_output: int = 0, n_prompt: int = 0, cached: float = 0.0, first: Spread = NO_WAIT) -> EngineCounters:
+def counters(
+    n_output: int = 0, n_prompt: int = 0, cached: float = 0.0, first: LatencySummary = NO_WAIT
+) -> EngineCounters:
     return EngineCounters(
         n_finished=1,
         n_prompt_tokens=n_prompt,
@@ -39,9 +48,9 @@ def status(found: EngineCounters | None, **changes: Any) -> ServiceStatus:
 
 
 def test_rates_are_what_came_between_two_looks() -> None:
-    log = MetricsLog()
-    log.take(status(counters(100, 1000, 0.5, Spread(2, 0.2, 0.3, 0.5))), 10.0)
-    log.take(status(counters(124, 1200, 0.5, Spread(4, 0.2, 0.3, 0.9))), 10.5)
+    log = MetricsHistory()
+    log.take(status(counters(100, 1000, 0.5, LatencySummary(2, 0.2, 0.3, 0.5))), 10.0)
+    log.take(status(counters(124, 1200, 0.5, LatencySummary(4, 0.2, 0.3, 0.9))), 10.5)
     (sample,) = log.samples("guide")
     assert sample.output_tps == pytest.approx(48.0)
     assert sample.first_token_s == pytest.approx(0.2)
@@ -49,7 +58,7 @@ def test_rates_are_what_came_between_two_looks() -> None:
 
 
 def test_where_nothing_began_there_is_nothing_to_be_told_of_waits_and_hits() -> None:
-    log = MetricsLog()
+    log = MetricsHistory()
     for at_s in (1.0, 1.5):
         log.take(status(counters(7, 70, 0.2)), at_s)
     (sample,) = log.samples("guide")
@@ -57,14 +66,14 @@ def test_where_nothing_began_there_is_nothing_to_be_told_of_waits_and_hits() -> 
 
 
 def test_a_new_worker_begins_at_zero_and_makes_no_negative_rate() -> None:
-    log = MetricsLog()
+    log = MetricsHistory()
     for at_s, found in enumerate((counters(100), counters(3), counters(9))):
         log.take(status(found), float(at_s))
     assert [sample.output_tps for sample in log.samples("guide")] == [6.0]
 
 
 def test_what_loads_or_is_gone_has_no_samples() -> None:
-    log = MetricsLog()
+    log = MetricsHistory()
     log.take(status(counters(1)), 0.0)
     log.take(status(None), 1.0)
     log.take(status(counters(5)), 2.0)
@@ -76,7 +85,7 @@ def test_what_loads_or_is_gone_has_no_samples() -> None:
 
 
 def test_two_minutes_are_kept_and_no_more() -> None:
-    log = MetricsLog()
+    log = MetricsHistory()
     for look in range(500):
         log.take(status(counters(look)), look / 2)
     assert len(log.samples("guide")) == 240
@@ -97,16 +106,16 @@ def test_a_sparkline_shows_the_newest_where_room_is_short() -> None:
 
 @pytest.mark.parametrize("n_columns", [57, 77, 117])
 def test_lines_of_a_model_fit_into_their_room(n_columns: int) -> None:
-    log = MetricsLog()
+    log = MetricsHistory()
     for look in range(200):
-        log.take(status(counters(look * 1000, look * 10, 0.5, Spread(look, 0.2, 0.4, look / 5))), look / 2)
+        log.take(status(counters(look * 1000, look * 10, 0.5, LatencySummary(look, 0.2, 0.4, look / 5))), look / 2)
     lines = model_lines(status(counters(1)).models[0], log.samples("guide"), n_columns)
     assert [line.split()[0] for line in lines[1:]] == ["tok/s", "first", "cache", "memory", "KV"]
     assert max(len(line) for line in lines[1:]) <= n_columns
 
 
 def test_a_model_that_loads_is_one_line_and_a_split_one_says_so() -> None:
-    brief = PlanBrief(verdict="partial", n_on_gpus=20, n_layers=33, warning="", first_remedy="")
+    brief = PlanSummary(verdict="partial", n_on_gpus=20, n_layers=33, warning="", first_remedy="")
     model: ModelStatus = status(None, state="loading", plan=brief).models[0]
     assert model_lines(model, (), 80) == ["guide · loading · 20 of 33 layers on GPUs"]
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 import pytest
 
 from app.client import ServiceClient
-from app.library.catalogue import read_catalogue
-from app.settings import Settings
+from app.library.hub.catalogue import read_catalogue
+from app.settings.settings import Settings
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.quantizer.gguf_files import tiny_llama
 from tui.app import LocalllmApp
 from tui.backend import local_service
-from tui.connection import Connection
-from tui.first_run import is_first_run
+from tui.connection import ServiceConnection
+from tui.models.first_run import is_first_run
 
 MOST_KEYS = 6
 TEMPLATE = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
@@ -41,7 +41,7 @@ async def test_a_newcomer_talks_with_a_downloaded_model_after_at_most_six_keys(t
     settings = Settings(engine="fake", port=0, data_dir=tmp_path / "data", cache_dir=tmp_path / "cache")
     keys: list[str] = []
     assert is_first_run(settings)
-    async with Connection(local_service(settings), settings.model) as connection:
+    async with ServiceConnection(local_service(settings), settings.model) as connection:
         app = LocalllmApp(connection, settings=settings, is_welcoming=is_first_run(settings))
         async with app.run_test(size=(80, 24), notifications=True) as pilot:
             person = meet(pilot)

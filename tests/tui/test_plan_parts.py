@@ -9,20 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.client.plan_report import PlanReport, report_of
-from app.plan_wish import PlanWish
+from app.protocol.plan import PlanReport, PlanRequest, report_of
 from tests.tui.plans import planner_for
-from tui.braille import BrailleCanvas
-from tui.plan_dials import dials_of, turned
-from tui.plan_words import device_lines, headline, machine_text, what_loading_does
-from tui.speed_curve import curve_lines
+from tui.plan.charts import BrailleCanvas, curve_lines
+from tui.plan.controls import plan_controls, turned
+from tui.plan.format import describe_load, device_lines, headline, machine_text
 
 ANSWER = planner_for()
-FULL = PlanWish(is_full=True)
+FULL = PlanRequest(is_full=True)
 RUN = {"kind": "decode", "depth": 512, "gpu_layers": 20, "at_s": 1.0}
 
 
-def report(wish: PlanWish = FULL, **changes: Any) -> PlanReport:
+def report(wish: PlanRequest = FULL, **changes: Any) -> PlanReport:
     return report_of({**ANSWER(wish), **changes})
 
 
@@ -60,7 +58,7 @@ def test_a_curve_fits_into_its_room_or_is_told_in_words(n_columns: int, n_rows: 
 
 
 def test_a_curve_shows_where_the_plan_stands_where_memory_ends_and_what_was_measured() -> None:
-    found = report(PlanWish(n_ctx=8192, gpu_layers={"CUDA0": 12}), measured=[RUN | {"tps": 9.0}])
+    found = report(PlanRequest(n_ctx=8192, gpu_layers={"CUDA0": 12}), measured=[RUN | {"tps": 9.0}])
     drawn = curve_lines(found, 38, 80, 16)
     text = "\n".join(drawn)
     assert text.count("◆") == text.count("×") == 2  # in the drawing and where it is explained
@@ -71,21 +69,21 @@ def test_a_curve_shows_where_the_plan_stands_where_memory_ends_and_what_was_meas
 
 
 def test_without_a_gpu_it_is_said_why_there_is_no_curve_and_what_was_measured() -> None:
-    found = report_of(planner_for(machine="processor only, 32 GB", measured=(RUN | {"tps": 6.0},))(PlanWish()))
+    found = report_of(planner_for(machine="processor only, 32 GB", measured=(RUN | {"tps": 6.0},))(PlanRequest()))
     told = " ".join(curve_lines(found, None, 40, 8))
     assert "without a GPU" in told
     assert "6.0 tok/s (answers: 1)" in told
 
 
 def test_a_device_that_holds_too_much_says_how_much() -> None:
-    wish = PlanWish(n_ctx=8192, gpu_layers={"CUDA0": 43})
+    wish = PlanRequest(n_ctx=8192, gpu_layers={"CUDA0": 43})
     found = report(wish)
     assert found.verdict == "wont_run"
     bar, figures = device_lines(found, 76)[:2]
     assert "43 of 43 layers" in bar
     assert "too much for 11.5 GiB free" in figures
     assert "It will not run so" in headline(found)
-    assert what_loading_does(wish, found).startswith("! CUDA0 would hold ")
+    assert describe_load(wish, found).startswith("! CUDA0 would hold ")
 
 
 @pytest.mark.parametrize("n_columns", [40, 58, 76, 118])
@@ -97,34 +95,34 @@ def test_bars_are_as_wide_as_their_room_and_show_every_part(n_columns: int) -> N
 
 def test_dials_go_as_far_as_there_is_something_and_stop() -> None:
     found = report()
-    assert [dial.label for dial in dials_of(PlanWish(), found)] == [
+    assert [dial.label for dial in plan_controls(PlanRequest(), found)] == [
         "Context",
         "Cache",
         "Answers at once",
         "Layers on CUDA0",
     ]
-    most = turned(PlanWish(), found, "context", 99)
+    most = turned(PlanRequest(), found, "context", 99)
     assert most.n_ctx == found.n_ctx_train
-    assert not dials_of(most, found)[0].has_more
-    least = turned(PlanWish(), found, "context", -99)
+    assert not plan_controls(most, found)[0].has_more
+    least = turned(PlanRequest(), found, "context", -99)
     assert least.n_ctx == 512
-    assert not dials_of(least, found)[0].has_less
+    assert not plan_controls(least, found)[0].has_less
 
 
 def test_turning_layers_begins_at_what_the_planner_chose() -> None:
     found = report()
-    wish = turned(PlanWish(), found, "layers:CUDA0", -3)
+    wish = turned(PlanRequest(), found, "layers:CUDA0", -3)
     assert wish.gpu_layers == {"CUDA0": found.n_on_gpus - 3}
     assert turned(wish, found, "layers:CUDA0", 99).gpu_layers == {"CUDA0": found.n_layers}
     assert turned(wish, found, "layers:CUDA0", -99).gpu_layers == {"CUDA0": 0}
 
 
-TWO_CARDS = report_of(planner_for("llama-3.1-8b", "Q4_K_M", "2 × RTX 3090, 64 GB RAM")(PlanWish()))
+TWO_CARDS = report_of(planner_for("llama-3.1-8b", "Q4_K_M", "2 × RTX 3090, 64 GB RAM")(PlanRequest()))
 
 
 @given(st.lists(st.tuples(st.sampled_from(["CUDA0", "CUDA1"]), st.integers(-50, 50)), max_size=8))
 def test_two_gpus_never_get_more_layers_than_there_are(turns: list[tuple[str, int]]) -> None:
-    found, wish = TWO_CARDS, PlanWish()
+    found, wish = TWO_CARDS, PlanRequest()
     for name, n_steps in turns:
         wish = turned(wish, found, f"layers:{name}", n_steps)
     layers: Mapping[str, int] = wish.gpu_layers or {}
@@ -133,12 +131,12 @@ def test_two_gpus_never_get_more_layers_than_there_are(turns: list[tuple[str, in
 
 
 def test_a_cache_that_the_settings_have_and_no_dial_has_is_still_shown() -> None:
-    wish = PlanWish(kv_type="q8_0,q4_0")
-    dial = dials_of(wish, report())[1]
+    wish = PlanRequest(kv_type="q8_0,q4_0")
+    dial = plan_controls(wish, report())[1]
     assert dial.value == "q8_0,q4_0"
     assert turned(wish, report(), "cache", 1).kv_type == report().kv_types[0]
 
 
 def test_machines_are_named_as_they_were_given() -> None:
-    assert machine_text(PlanWish()) == "this machine"
-    assert machine_text(PlanWish(vram=("RTX 3060=12GiB",), ram="32GiB")) == "RTX 3060=12GiB + 32GiB RAM"
+    assert machine_text(PlanRequest()) == "this machine"
+    assert machine_text(PlanRequest(vram=("RTX 3060=12GiB",), ram="32GiB")) == "RTX 3060=12GiB + 32GiB RAM"

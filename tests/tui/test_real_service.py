@@ -13,13 +13,13 @@ from textual.pilot import Pilot
 
 from app.chat.store import ChatStore
 from app.client import ServiceClient
-from app.settings import Settings
+from app.settings.settings import Settings
 from quantizer.errors import ModelFileError
 from tests.quantizer.gguf_files import tiny_llama
 from tui.app import LocalllmApp
 from tui.backend import local_service
-from tui.connection import Connection
-from tui.kept_chat import KeptChat
+from tui.chat.repository import SqliteChatRepository
+from tui.connection import ServiceConnection
 
 PATIENCE_S = 20.0
 
@@ -58,7 +58,7 @@ def _command(process: psutil.Process) -> list[str]:
         return []
 
 
-async def _question_reaches_the_worker(connection: Connection, pilot: Pilot[None]) -> None:
+async def _question_reaches_the_worker(connection: ServiceConnection, pilot: Pilot[None]) -> None:
     client = await connection.client()
     assert isinstance(client, ServiceClient)
     async with asyncio.timeout(PATIENCE_S), httpx.AsyncClient(base_url=client.base_url, trust_env=False) as http:
@@ -68,7 +68,7 @@ async def _question_reaches_the_worker(connection: Connection, pilot: Pilot[None
 
 async def test_person_chats_stops_survives_a_dead_worker_and_leaves_nothing_running(settings, meet):
     before = set(_descendants())
-    connection = Connection(local_service(settings), settings.model)
+    connection = ServiceConnection(local_service(settings), settings.model)
     async with connection, LocalllmApp(connection).run_test(size=(80, 24)) as pilot:
         person = meet(pilot)
         await person.sees("ready", "context 0/")
@@ -96,7 +96,7 @@ async def test_person_chats_stops_survives_a_dead_worker_and_leaves_nothing_runn
 
 
 async def test_a_service_that_is_killed_while_nobody_asks_it_anything_is_there_again_by_itself(settings, meet):
-    connection = Connection(local_service(settings), settings.model)
+    connection = ServiceConnection(local_service(settings), settings.model)
     app = LocalllmApp(connection, settings=settings)
     async with connection, app.run_test(size=(80, 24), notifications=True) as pilot:
         person = meet(pilot)
@@ -114,7 +114,7 @@ async def test_a_service_that_is_killed_while_nobody_asks_it_anything_is_there_a
 async def test_what_a_model_thinks_is_told_apart_by_the_service(settings, tmp_path, meet):
     template = "{% for message in messages %}{{ message.content }}{% endfor %}</think><think>"
     model = tiny_llama(tmp_path / "thinker.gguf", lambda writer: writer.add_chat_template(template))
-    connection = Connection(local_service(settings), str(model))
+    connection = ServiceConnection(local_service(settings), str(model))
     async with connection, LocalllmApp(connection, settings=settings).run_test(size=(80, 24)) as pilot:
         person = meet(pilot)
         await person.asks("Hello there")
@@ -126,8 +126,8 @@ async def test_an_idle_service_names_the_chat_after_its_first_answer(settings, t
         with ChatStore(tmp_path) as store:
             return store.chats.page()[0].title
 
-    connection = Connection(local_service(settings), settings.model)
-    async with KeptChat(tmp_path) as keeper, connection:
+    connection = ServiceConnection(local_service(settings), settings.model)
+    async with SqliteChatRepository(tmp_path) as keeper, connection:
         app = LocalllmApp(connection, keeper, settings=settings)
         async with app.run_test(size=(80, 24)) as pilot:
             person = meet(pilot)
@@ -138,7 +138,7 @@ async def test_an_idle_service_names_the_chat_after_its_first_answer(settings, t
 
 async def test_model_that_is_missing_is_said_and_another_can_be_chosen(settings, tmp_path, meet):
     missing = str(tmp_path / "missing.gguf")
-    connection = Connection(local_service(replace(settings, model=missing)), missing)
+    connection = ServiceConnection(local_service(replace(settings, model=missing)), missing)
     async with connection, LocalllmApp(connection, settings=settings).run_test(size=(100, 30)) as pilot:
         person = meet(pilot)
         await person.sees("No answer", "missing.gguf", "F6 shows the models that are here", "not available")
@@ -152,7 +152,7 @@ async def test_model_that_is_missing_is_said_and_another_can_be_chosen(settings,
 
 
 async def test_a_job_of_the_service_is_followed_to_its_end_and_told_of(settings, meet):
-    connection = Connection(local_service(settings), settings.model)
+    connection = ServiceConnection(local_service(settings), settings.model)
     async with connection, LocalllmApp(connection, settings=settings).run_test(size=(120, 40)) as pilot:
         person = meet(pilot)
         await person.sees("ready")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.processes import python_module
+from app.processes import python_command
 
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are POSIX", allow_module_level=True)
@@ -36,7 +36,7 @@ class Typist:
         self.shown = ""
         self._unread = ""
         self.process, self._terminal = start_at_terminal(
-            python_module("tui", *arguments),
+            python_command("tui", *arguments),
             {"TERM": "dumb", **environment},
             (n_columns, 24),
             folder=folder,

@@ -1,6 +1,6 @@
 """A chat in the scrollback: what is entered becomes a question or a command, and what comes of it is printed.
 
-Owns what the commands do where there is no screen. What is said and how an answer runs lives in `tui.session`; who
+Owns what the commands do where there is no screen. What is said and how an answer runs lives in `tui.chat.session`; who
 types is read elsewhere.
 """
 
@@ -13,20 +13,18 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
-from app.chat.chat import ChatSettings
-from app.chat.message import Attachment, Message, Utterance
+from app.chat.conversation import Attachment, ChatSettings, Message, MessageContent
 from app.chat.presets import Presets
-from app.chat.sampler import changed
-from app.cli.answering import stats_line
+from app.chat.sampling_options import changed
+from app.cli.output.answer import stats_line
 from quantizer.errors import UserError
-from tui.composing.files import read_text_file
-from tui.composing.mentioning import files_mentioned, mentions, missing_mentions
-from tui.conversation import Ending
+from tui.chat.composer.attachments import mentioned_files, mentions, missing_mentions, read_text_file
+from tui.chat.conversation import Ending
+from tui.chat.format import presets_text, settings_line
+from tui.chat.session import ChatSession
+from tui.inline.commands import help_text, needs_full_screen, parse_command
 from tui.inline.line_prompt import breaks_lines
 from tui.inline.scrollback import Scrollback
-from tui.inline.words import help_text, is_of_the_app, told_to
-from tui.session import ChatSession
-from tui.settings_words import presets_text, settings_line
 
 __all__ = ["InlineChat"]
 
@@ -36,7 +34,7 @@ _ENDINGS = {Ending.STOPPED: "stopped", Ending.CUT: "cut at the limit of tokens: 
 
 
 class InlineChat:
-    """Fulfils what `tui.inline.words.COMMANDS` need of `ChatActions` and `AppActions`. Cancelling what it does stops
+    """Fulfils what `tui.inline.commands.COMMANDS` need of `ChatActions` and `AppActions`. Cancelling what it does stops
     the answer.
 
     `edited` is the question that the next one stands beside; `is_leaving` is set by /quit. Files that a question
@@ -87,7 +85,7 @@ class InlineChat:
 
     async def submit(self, text: str) -> None:
         """Do what a command says, or ask a question."""
-        line = told_to(text)
+        line = parse_command(text)
         if line is None:
             attached = await self._attached(text)
             if attached is not None:
@@ -98,14 +96,14 @@ class InlineChat:
             outcome = command.run(self, argument)
             if isawaitable(outcome):
                 await outcome
-        elif is_of_the_app(word):
+        elif needs_full_screen(word):
             self._scrollback.say(f"/{word} needs the full screen: localllm chat. /help lists what can be said here.")
         else:
             self._scrollback.say(f"There is no command /{word}: /help lists them.")
 
     async def ask(self, question: str, attachments: tuple[Attachment, ...] = ()) -> None:
         """Ask, and print the answer as it comes."""
-        said = Utterance(role="user", content=question, attachments=attachments)
+        said = MessageContent(role="user", content=question, attachments=attachments)
         edited, self.edited = self.edited, None
         if edited is None:
             await self._answer(self._session.ask(said, self._scrollback))
@@ -127,7 +125,7 @@ class InlineChat:
             self._titling.cancel()
             await asyncio.wait({self._titling})
 
-    # Commands, see `tui.inline.words.COMMANDS`
+    # Commands, see `tui.inline.commands.COMMANDS`
 
     async def answer_again(self) -> None:
         """Answer the last question again."""
@@ -227,7 +225,7 @@ class InlineChat:
         Of several lines, which may be pasted from anywhere, no word takes a file from outside the folder.
         """
         is_typed = "\n" not in question
-        files = files_mentioned(question, self._folder, may_leave=is_typed)
+        files = mentioned_files(question, self._folder, may_leave=is_typed)
         try:
             read = [await asyncio.to_thread(read_text_file, path, name) for name, path in files.items()]
         except UserError as error:
@@ -265,7 +263,7 @@ class InlineChat:
         if self._shows_stats and cost is not None:
             self._scrollback.say(stats_line(cost))
         if self._is_kept:
-            self._titling = asyncio.create_task(self._session.entitle())
+            self._titling = asyncio.create_task(self._session.generate_title())
 
     async def _tell_progress(self) -> None:
         await asyncio.sleep(_SHOWN_AFTER_S)

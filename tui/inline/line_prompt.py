@@ -1,4 +1,12 @@
-"""Where a person types in the scrollback: a line that can be edited, several lines, and what was asked before.
+"""What is typed while an answer runs is not shown in the middle of it: it waits for the next prompt.
+
+Owns that one switch of the terminal. Takes nothing from its input.
+
+Whether a line came alone or at the head of a pasted text, where the line editor cannot tell.
+
+Owns a look at the terminal's input. Takes nothing from it.
+
+Where a person types in the scrollback: a line that can be edited, several lines, and what was asked before.
 
 Owns what the terminal's line editor is told. Windows has an editor of its own, which needs nothing of it.
 """
@@ -6,18 +14,63 @@ Owns what the terminal's line editor is told. Windows has an editor of its own, 
 from __future__ import annotations
 
 import os
+import select
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
 from types import ModuleType
 
 from app.cli.prompts import multiline
 from app.terminal import printable
-from tui.composing.mentioning import finished
-from tui.inline.pasting import is_more_waiting
+from tui.chat.composer.attachments import finished
 
-__all__ = ["CONTINUATION", "PROMPT", "LinePrompt", "breaks_lines"]
+__all__ = ["CONTINUATION", "PROMPT", "LinePrompt", "breaks_lines", "has_pending_input", "without_echo"]
+
+
+@contextmanager
+def without_echo() -> Iterator[None]:
+    """Show nothing of what is typed for as long as this lasts; Ctrl-C does what it does. Nothing where stdin is no
+    terminal, and on Windows, whose editor shows what it reads itself."""
+    if sys.platform == "win32" or sys.stdin is None or not sys.stdin.isatty():
+        yield
+        return
+    import termios
+
+    descriptor = sys.stdin.fileno()
+    usual = termios.tcgetattr(descriptor)
+    silent = [*usual]
+    silent[3] &= ~termios.ECHO
+    termios.tcsetattr(descriptor, termios.TCSANOW, silent)
+    try:
+        yield
+    finally:
+        with suppress(termios.error):  # the terminal may be gone by now
+            termios.tcsetattr(descriptor, termios.TCSANOW, usual)
+
+
+_GAP_S = 0.02  # a terminal hands over a paste in pieces that come closer than this; fingers are slower
+
+
+def has_pending_input() -> bool:
+    """Return whether text follows the line that was read, so soon that it was pasted with it.
+
+    A terminal in its usual mode tells of whole lines only: for a moment it is asked of every character.
+    """
+    if sys.platform == "win32":
+        return False
+    import termios
+
+    usual = termios.tcgetattr(0)
+    watching = [*usual]
+    watching[3] &= ~(termios.ICANON | termios.ECHO)
+    termios.tcsetattr(0, termios.TCSANOW, watching)
+    try:
+        return bool(select.select([0], [], [], _GAP_S)[0])
+    finally:
+        termios.tcsetattr(0, termios.TCSANOW, usual)
+
 
 PROMPT = ">>> "
 CONTINUATION = "... "
@@ -77,7 +130,7 @@ class LinePrompt:
 
     def _pasted_or_typed(self, begun: str) -> str:
         lines = [self._line(begun)]
-        while self._must_join and is_more_waiting():
+        while self._must_join and has_pending_input():
             lines.append(input(CONTINUATION))
         return "\n".join(lines)
 

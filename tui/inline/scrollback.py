@@ -13,20 +13,18 @@ from dataclasses import replace
 
 import click
 
-from app.chat.message import Message, Scalar, Utterance
-from app.cli.answering import AnswerPrinter, dimmed
-from app.cli.busy_line import BusyLine
+from app.chat.conversation import Message, MessageContent, Scalar
+from app.cli.output.answer import AnswerPrinter, BusyLine, dimmed
 from app.terminal import printable
-from tui.conversation import Entry
+from tui.chat.answer_stream import StreamChunk, format_reasoning
+from tui.chat.conversation import TranscriptEntry
 from tui.inline.line_prompt import CONTINUATION, PROMPT
-from tui.reply import Portion
-from tui.thought import thought_words
 
 __all__ = ["Scrollback"]
 
 
 class Scrollback:
-    """Fulfils `tui.session.ChatView`; thoughts are shown paler as they come or, where a person likes it better, as one
+    """Fulfils `tui.chat.session.ChatView`; thoughts are shown paler as they come or, where a person likes it better, as one
     line. `has_begun` tells whether anything came of the present answer."""
 
     def __init__(self) -> None:
@@ -42,10 +40,10 @@ class Scrollback:
         self._printer = AnswerPrinter()
         self.has_begun = self._must_end_line = self._has_folded = False
 
-    async def show(self, entries: Sequence[Entry]) -> None:
+    async def show(self, entries: Sequence[TranscriptEntry]) -> None:
         """What was said stands in the scrollback already."""
 
-    async def write(self, portion: Portion, stats: Mapping[str, Scalar]) -> None:
+    async def write(self, portion: StreamChunk, stats: Mapping[str, Scalar]) -> None:
         """Print what came."""
         if self.folds_thoughts:
             portion = self._folded(portion, stats)
@@ -91,12 +89,14 @@ class Scrollback:
         click.echo(f"\x1b]52;c;{b64encode(text.encode()).decode()}\x07", nl=False)
         return True
 
-    def _folded(self, portion: Portion, stats: Mapping[str, Scalar]) -> Portion:
+    def _folded(self, portion: StreamChunk, stats: Mapping[str, Scalar]) -> StreamChunk:
         """Leave thoughts out, and put a line in their place once more than these comes."""
         self._has_folded = self._has_folded or bool(portion.reasoning)
         if self._has_folded and portion.text:
             self._has_folded = False
             self.busy.clear()
-            words = thought_words(Utterance(role="assistant", content=portion.text, stats=stats), is_running=False)
+            words = format_reasoning(
+                MessageContent(role="assistant", content=portion.text, stats=stats), is_running=False
+            )
             click.echo(dimmed(f"▸ {words}"), err=True)
         return replace(portion, reasoning="")

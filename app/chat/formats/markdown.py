@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from app.chat.chat import Transcript
-from app.chat.message import Message, State
+from app.chat.conversation import Message, MessageState, Transcript
 
 __all__ = ["markdown", "speaker"]
 
@@ -51,6 +50,6 @@ def _said(message: Message) -> str:
         parts.append("\n".join(f"> {line}".rstrip() for line in message.reasoning.strip().splitlines()))
     parts.append(closed(message.content))
     parts += [f"### {attachment.name}\n\n{closed(attachment.content)}" for attachment in message.attachments]
-    if message.state is State.PARTIAL:
+    if message.state is MessageState.PARTIAL:
         parts.append("*(unfinished)*")
     return "\n\n".join(parts) + "\n\n"

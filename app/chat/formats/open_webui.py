@@ -7,30 +7,29 @@ from __future__ import annotations
 
 import html
 
-from app.chat.formats.field import Field
-from app.chat.formats.graft import Node, graft
-from app.chat.formats.reading import Header, LeftOut, Reading, reading
-from app.chat.message import ROLES, Utterance
+from app.chat.conversation import ROLES, MessageContent
+from app.chat.formats.import_tree import TreeNode, import_tree
+from app.chat.formats.json_reader import ChatInfo, ImportedChat, JsonField, SkippedItem, reading
 
 __all__ = ["is_open_webui", "read_open_webui"]
 
 _THOUGHT_BEGINS = '<details type="reasoning"'
 
 
-def is_open_webui(chat: Field) -> bool:
+def is_open_webui(chat: JsonField) -> bool:
     """Whether this is one chat of such an export: with what the list shows of it around it, or without."""
     return _inner(chat).at("history").at("messages").is_given
 
 
-def read_open_webui(chat: Field) -> Reading:
+def read_open_webui(chat: JsonField) -> ImportedChat:
     """Return the chat. Raises UnfitError that names what does not fit."""
     inner = _inner(chat)
     history = inner.at("history")
-    left_out: list[LeftOut] = []
+    left_out: list[SkippedItem] = []
     nodes = {key: _node(node, left_out) for key, node in history.at("messages").entries()}
-    grafted = graft(nodes, history.at("currentId").text())
-    left_out += [LeftOut(f"{history.place}.messages.{key}", "belongs to no branch") for key in grafted.unreached]
-    header = Header(
+    grafted = import_tree(nodes, history.at("currentId").text())
+    left_out += [SkippedItem(f"{history.place}.messages.{key}", "belongs to no branch") for key in grafted.unreached]
+    header = ChatInfo(
         title=chat.at("title").text() or inner.at("title").text(),
         model=next((model.text() for model in inner.at("models").items()), ""),
         system=inner.at("params").at("system").text() or inner.at("system").text(),
@@ -42,26 +41,26 @@ def read_open_webui(chat: Field) -> Reading:
     return reading(header, grafted.messages, grafted.leaf_id, chat.place, left_out)
 
 
-def _inner(chat: Field) -> Field:
+def _inner(chat: JsonField) -> JsonField:
     return chat.at("chat") if chat.at("chat").is_given else chat
 
 
-def _node(node: Field, left_out: list[LeftOut]) -> Node:
+def _node(node: JsonField, left_out: list[SkippedItem]) -> TreeNode:
     parent = node.at("parentId").text() or None
     role = node.at("role").text()
     if role not in ROLES:
-        left_out.append(LeftOut(node.place, f"has a role that is not known: {role}"))
-        return Node(parent, None)
-    left_out += [LeftOut(file.place, "is a file, which is not taken in") for file in node.at("files").items()]
+        left_out.append(SkippedItem(node.place, f"has a role that is not known: {role}"))
+        return TreeNode(parent, None)
+    left_out += [SkippedItem(file.place, "is a file, which is not taken in") for file in node.at("files").items()]
     thought, content = _apart(node.at("content").text())
-    said = Utterance(
+    said = MessageContent(
         role=role,  # type: ignore[arg-type]  # one of ROLES
         content=content,
         reasoning=thought,
         model=node.at("model").text(),
         created_ms=node.at("timestamp").moment_ms(),
     )
-    return Node(parent, said)
+    return TreeNode(parent, said)
 
 
 def _apart(content: str) -> tuple[str, str]:

@@ -6,26 +6,25 @@ One thread makes all calls but `interrupt`. Knows nothing of requests beyond the
 
 from __future__ import annotations
 
-from app.engine.llama.activations import ActivationWatch
 from app.engine.llama.context import LlamaBackend
-from app.engine.llama.devices import ggml_gpus, held_by_device
+from app.engine.llama.devices import buffer_bytes_by_device, ggml_gpus
 from app.engine.llama.dry_run import dry_compute_bytes
-from app.engine.llama.headed import HeadedBackend
+from app.engine.llama.eval_callback import ActivationRecorder, WritableWeights
 from app.engine.llama.model import LlamaModel
-from app.engine.llama.native import Watch, native_log
+from app.engine.llama.mtp import MtpBackend
+from app.engine.llama.native import EvalObserver, native_log
 from app.engine.llama.rpc import add_rpc_servers
-from app.engine.llama.weights import WritableWeights
 
 __all__ = [
-    "ActivationWatch",
-    "HeadedBackend",
+    "ActivationRecorder",
+    "EvalObserver",
     "LlamaBackend",
     "LlamaModel",
-    "Watch",
+    "MtpBackend",
     "WritableWeights",
     "add_rpc_servers",
+    "buffer_bytes_by_device",
     "dry_compute_bytes",
     "ggml_gpus",
-    "held_by_device",
     "native_log",
 ]

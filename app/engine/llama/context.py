@@ -15,16 +15,15 @@ from numpy.typing import NDArray
 
 from app.engine.adapters import AdapterSet
 from app.engine.backend import Chunk, DecodeStatus, ModelFacts, Sampler
-from app.engine.first_characters import FirstCharacters
+from app.engine.grammar.first_characters import FirstCharacters
+from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.batch import Batch, Interrupt
-from app.engine.llama.chains import ChainBuilder
 from app.engine.llama.grammar import Grammar, GrammarSampler
 from app.engine.llama.native import lib, native_log
-from app.engine.llama.samplers import Candidates, LlamaSampler
-from app.engine.llama.steering import Steering
+from app.engine.llama.samplers import Candidates, ChainBuilder, LlamaSampler
 from app.engine.llama.tokenizer import tokenize
+from app.engine.loop.sampling import check_biases
 from app.engine.request import SamplingParams
-from app.engine.sampler import check_biases
 from quantizer.errors import EngineError
 
 __all__ = ["LlamaBackend"]
@@ -33,7 +32,7 @@ __all__ = ["LlamaBackend"]
 class LlamaBackend:
     """A context and its cache over a loaded model. Make one with `LlamaModel.context`."""
 
-    def __init__(self, model: int, context: int, facts: ModelFacts, steering: Steering) -> None:
+    def __init__(self, model: int, context: int, facts: ModelFacts, steering: LlamaAdapters) -> None:
         self.facts = facts
         self._steering = steering
         self._adapters: AdapterSet | None = None  # what it computes under is not known yet
@@ -42,8 +41,8 @@ class LlamaBackend:
         self._context = context
         self._vocab = lib.llama_model_get_vocab(model)
         self._memory = lib.llama_get_memory(context)
-        can_shift = facts.can_cut and bool(self._memory) and lib.llama_memory_can_shift(self._memory)
-        self.facts = replace(facts, can_shift=can_shift)
+        supports_shift = facts.supports_truncation and bool(self._memory) and lib.llama_memory_can_shift(self._memory)
+        self.facts = replace(facts, supports_shift=supports_shift)
         self._batch = Batch(facts.n_batch)
         self._pieces: dict[int, bytes] = {}
         self._piece_buffer = ctypes.create_string_buffer(256)
@@ -75,7 +74,7 @@ class LlamaBackend:
                 return ctypes.string_at(buffer, n_bytes)
             self._piece_buffer = ctypes.create_string_buffer(-n_bytes)
 
-    def is_end(self, token: int) -> bool:
+    def is_eog(self, token: int) -> bool:
         return bool(lib.llama_vocab_is_eog(self._vocab, token))
 
     def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> Sampler:
@@ -95,10 +94,10 @@ class LlamaBackend:
 
     def _ends(self) -> tuple[int, ...]:
         if self._end_tokens is None:
-            self._end_tokens = tuple(token for token in range(self.facts.n_vocab) if self.is_end(token))
+            self._end_tokens = tuple(token for token in range(self.facts.n_vocab) if self.is_eog(token))
         return self._end_tokens
 
-    def use_adapters(self, adapters: AdapterSet) -> None:
+    def set_adapters(self, adapters: AdapterSet) -> None:
         if adapters != self._adapters:
             self._steering.use(self._context, adapters)
             self._adapters = adapters
@@ -109,12 +108,12 @@ class LlamaBackend:
         if status in (0, 1, 2):
             return DecodeStatus(status)
         raise EngineError(
-            f"llama.cpp failed to compute a batch (status {status}): {native_log().last_words()}",
+            f"llama.cpp failed to compute a batch (status {status}): {native_log().last_lines()}",
             "Load the model again.",
         )
 
     def share(self, source_id: int, target_id: int, begin: int, end: int) -> None:
-        if not self.facts.can_cut:
+        if not self.facts.supports_truncation:
             begin, end = -1, -1
         lib.llama_memory_seq_rm(self._memory, target_id, begin, end)
         lib.llama_memory_seq_cp(self._memory, source_id, target_id, begin, end)

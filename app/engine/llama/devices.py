@@ -9,14 +9,13 @@ import ctypes
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from app.engine.llama.buffers import Buffer
-from app.engine.llama.link import Link, measure_link
-from app.engine.llama.native import ggml_function
-from offload.holding import Holding
-from offload.machine import HOST_NAME
+from app.engine.llama.native import Buffer, ggml_function
+from app.engine.llama.rpc import RpcBandwidth, measure_rpc_bandwidth
+from offload.devices.machine import HOST_NAME
+from offload.placement.actual_usage import DeviceUsage
 from quantizer.errors import EngineError
 
-__all__ = ["GgmlDevice", "ggml_gpus", "gpu_address", "held_by_device"]
+__all__ = ["GgmlDevice", "buffer_bytes_by_device", "ggml_gpus", "gpu_address"]
 
 _FIELDS = {"model": "weight_bytes", "KV": "cache_bytes", "RS": "cache_bytes", "compute": "compute_bytes"}
 _REMOTE = "RPC"
@@ -36,7 +35,7 @@ class GgmlDevice:
     free_bytes: int
     total_bytes: int
     address: str
-    link: Link | None = None
+    link: RpcBandwidth | None = None
 
 
 class _Properties(ctypes.Structure):
@@ -62,7 +61,7 @@ def ggml_gpus(*, with_links: bool = False) -> Iterator[GgmlDevice]:
         read(address, ctypes.byref(properties))
         device = _device(properties)
         is_remote = device.name.startswith(_REMOTE)
-        yield replace(device, link=measure_link(address)) if with_links and is_remote else device
+        yield replace(device, link=measure_rpc_bandwidth(address)) if with_links and is_remote else device
 
 
 def gpu_address(name: str) -> int:
@@ -76,10 +75,10 @@ def gpu_address(name: str) -> int:
     )
 
 
-def held_by_device(buffers: Iterable[Buffer]) -> dict[str, Holding]:
+def buffer_bytes_by_device(buffers: Iterable[Buffer]) -> dict[str, DeviceUsage]:
     """Return what each device holds with these `buffers`, by its name; what is no GPU's is the processor's."""
     names = {_buffer_name(address): _name(address) for address in _gpus()}
-    found = dict.fromkeys([HOST_NAME, *names.values()], Holding())
+    found = dict.fromkeys([HOST_NAME, *names.values()], DeviceUsage())
     for buffer in buffers:
         device, field = names.get(buffer.name, HOST_NAME), _FIELDS[buffer.kind]
         found[device] = replace(found[device], **{field: getattr(found[device], field) + buffer.n_bytes})

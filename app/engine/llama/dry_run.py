@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from app.engine.dry_run import DryRunRequest
-from app.engine.llama.devices import held_by_device
-from app.engine.llama.model import can_cut, flash_attention
+from app.engine.llama.devices import buffer_bytes_by_device
+from app.engine.llama.model import flash_attention, supports_truncation
+from app.engine.llama.model_params import ModelParams
 from app.engine.llama.native import lib, native_log
-from app.engine.llama.placing import Placing
-from offload.kv_cache import parse_kv_types
-from offload.places import n_places
+from app.engine.load.dry_run import DryRunRequest
+from offload.footprint.kv_cache import n_seq_max, parse_kv_types
 from quantizer.errors import EngineError
 
 __all__ = ["context_params", "dry_compute_bytes"]
@@ -27,30 +26,30 @@ def dry_compute_bytes(request: DryRunRequest) -> dict[str, int]:
     """
     path, log = Path(request.path), native_log()
     lib.llama_backend_init()
-    placing = Placing(request.parameters)
+    placing = ModelParams(request.parameters)
     params = lib.llama_model_default_params()
     placing.fill(params)
     params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE  # mapping would end the process
     params.use_extra_bufts = False
     model = lib.llama_model_load_from_file(os.fsencode(path), params)
     if not model:
-        raise EngineError(f"llama.cpp cannot load {path.name}: {log.last_words()}", "See `localllm show`.")
+        raise EngineError(f"llama.cpp cannot load {path.name}: {log.last_lines()}", "See `localllm show`.")
     try:
-        log.taken_buffers()
+        log.take_buffers()
         context = lib.llama_init_from_model(model, context_params(model, request))
         if not context:
-            raise EngineError(f"llama.cpp cannot make this context: {log.last_words()}", "Use a smaller --ctx.")
+            raise EngineError(f"llama.cpp cannot make this context: {log.last_lines()}", "Use a smaller --ctx.")
         lib.llama_free(context)
     finally:
         lib.llama_model_free(model)
-    return {name: held.compute_bytes for name, held in held_by_device(log.taken_buffers()).items()}
+    return {name: held.compute_bytes for name, held in buffer_bytes_by_device(log.take_buffers()).items()}
 
 
 def context_params(model: int, request: DryRunRequest) -> lib.llama_context_params:
     """Return the context that is asked for over a loaded `model`."""
     params = lib.llama_context_default_params()
     params.n_ctx = request.n_cells
-    params.n_seq_max = n_places(request.n_sequences, can_cut=can_cut(model))
+    params.n_seq_max = n_seq_max(request.n_sequences, supports_truncation=supports_truncation(model))
     params.n_batch = params.n_ubatch = request.n_ubatch
     params.type_k, params.type_v = parse_kv_types(request.kv_type).ids
     params.kv_unified = True

@@ -13,13 +13,13 @@ from contextlib import ExitStack
 import numpy as np
 
 from app.engine.backend import Chunk
-from app.engine.embedding import EmbedderFacts, Pooling, Vector
-from app.engine.frames import EngineConfig
+from app.engine.embedding.embedder import EmbedderFacts, Pooling, Vector
+from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.batch import Batch
 from app.engine.llama.native import lib, native_log
-from app.engine.llama.steering import Steering
 from app.engine.llama.tokenizer import tokenize
-from app.engine.tuning import Setting
+from app.engine.protocol.messages import EngineConfig
+from app.engine.tuning.tune_results import RuntimeSettings
 from quantizer.errors import EngineError
 
 __all__ = ["LlamaEmbedder"]
@@ -36,7 +36,7 @@ class LlamaEmbedder:
     """An `Embedder` over loaded weights. Make one with `LlamaModel.embedder`, and close it before the model."""
 
     def __init__(
-        self, model: int, config: EngineConfig, setting: Setting, pooling: Pooling, steering: Steering
+        self, model: int, config: EngineConfig, setting: RuntimeSettings, pooling: Pooling, steering: LlamaAdapters
     ) -> None:
         """Raises EngineError when there is no memory for the context."""
         self._owned = ExitStack()
@@ -79,7 +79,7 @@ class LlamaEmbedder:
         status = lib.llama_decode(self._context, self._batch.fill(chunks))
         if status != 0:
             lib.llama_memory_clear(lib.llama_get_memory(self._context), False)
-            cause = f"llama.cpp failed to compute embeddings (status {status}): {native_log().last_words()}"
+            cause = f"llama.cpp failed to compute embeddings (status {status}): {native_log().last_lines()}"
             raise EngineError(cause, "Load the model again.")
         return np.stack([self._pooled(chunk.sequence_id) for chunk in chunks])
 
@@ -92,7 +92,7 @@ class LlamaEmbedder:
     def _open(self, params: lib.llama_context_params) -> int:
         context: int | None = lib.llama_init_from_model(self._model, params)
         if not context:
-            cause = f"llama.cpp cannot make a context for embeddings: {native_log().last_words()}"
+            cause = f"llama.cpp cannot make a context for embeddings: {native_log().last_lines()}"
             raise EngineError(cause, "Use a smaller --ctx, or a smaller model.")
         self._owned.callback(lib.llama_free, context)
         return context
@@ -132,7 +132,7 @@ def _n_sequences(n_batch: int) -> int:
 
 
 def _context_params(
-    model: int, config: EngineConfig, setting: Setting, pooling: Pooling, *, can_split: bool
+    model: int, config: EngineConfig, setting: RuntimeSettings, pooling: Pooling, *, can_split: bool
 ) -> lib.llama_context_params:
     """Return the parameters of a context that holds one text of full length besides a batch of others.
 

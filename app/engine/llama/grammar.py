@@ -12,11 +12,11 @@ from contextlib import ExitStack
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.first_characters import FirstCharacters
+from app.engine.grammar.first_characters import FirstCharacters
 from app.engine.llama.native import NativeSampler, lib, native_log
 from app.engine.llama.samplers import Candidates, allowed_by
 from app.engine.llama.tokenizer import tokenize
-from app.engine.sampler import check_grammar
+from app.engine.loop.sampling import check_grammar
 from quantizer.errors import RequestError
 
 __all__ = ["Grammar", "GrammarSampler"]
@@ -34,7 +34,7 @@ class Grammar:
         check_grammar(text)
         self._native = lib.llama_sampler_init_grammar(vocab, text.encode(), b"root")
         if not self._native:
-            cause = f"The grammar is not valid GBNF: {native_log().last_words(1)}"
+            cause = f"The grammar is not valid GBNF: {native_log().last_lines(1)}"
             raise RequestError(cause, "It needs a rule named root.")
         self._characters = characters
         self._named = _named_tokens(vocab, text)

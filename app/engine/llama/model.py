@@ -17,23 +17,21 @@ from numpy.typing import NDArray
 
 from app.engine.adapters import Adapter
 from app.engine.backend import ModelFacts
-from app.engine.embedding import Pooling
-from app.engine.frames import EngineConfig
+from app.engine.embedding.embedder import Pooling
+from app.engine.llama.adapters import LlamaAdapters, load_adapters
 from app.engine.llama.context import LlamaBackend
 from app.engine.llama.embedder import LlamaEmbedder
-from app.engine.llama.head import LlamaHead
-from app.engine.llama.headed import HeadedBackend
-from app.engine.llama.native import Watch, lib, native_log, refusal
-from app.engine.llama.placing import Placing
-from app.engine.llama.steering import Steering, load_adapters
-from app.engine.tuning import Setting
-from app.engine.vocabulary import Vocabulary
-from offload.kv_cache import parse_kv_types
-from offload.load_parameters import LoadParameters
-from offload.places import DRAFT_CELLS, n_places
+from app.engine.llama.model_params import ModelParams
+from app.engine.llama.mtp import MtpBackend, MtpContext
+from app.engine.llama.native import EvalObserver, lib, load_error, native_log
+from app.engine.protocol.messages import EngineConfig
+from app.engine.speculative.vocabulary import Vocabulary
+from app.engine.tuning.tune_results import RuntimeSettings
+from offload.footprint.kv_cache import DRAFT_CELLS, n_seq_max, parse_kv_types
+from offload.placement.load_parameters import LoadParameters
 from quantizer.errors import EngineError
 
-__all__ = ["LlamaModel", "can_cut", "flash_attention"]
+__all__ = ["LlamaModel", "flash_attention", "supports_truncation"]
 
 N_BATCH = 512
 
@@ -63,7 +61,7 @@ class LlamaModel:
         self._owned = ExitStack()
         progress = lib.llama_progress_callback(lambda fraction, _data: on_progress(fraction))
         params = lib.llama_model_default_params()
-        self._parameters, self._placing = parameters, Placing(parameters)
+        self._parameters, self._placing = parameters, ModelParams(parameters)
         self._placing.fill(params)
         params.use_extra_bufts = extra_buffers
         params.progress_callback = progress
@@ -72,15 +70,17 @@ class LlamaModel:
             params.load_mode = lib.LLAMA_LOAD_MODE_NONE
         self._model = lib.llama_model_load_from_file(os.fsencode(path), params)
         if not self._model:
-            raise refusal(f"llama.cpp cannot load {path.name}", log.last_words(), "See `localllm show`.")
+            raise load_error(f"llama.cpp cannot load {path.name}", log.last_lines(), "See `localllm show`.")
         self._owned.callback(lib.llama_model_free, self._model)
         self._adapters: tuple[Adapter, ...] = ()
-        self._steering = Steering({}, None)
+        self._steering = LlamaAdapters({}, None)
         if not self._has_vocabulary():
             self.close()
             raise EngineError(f"{path.name} has no vocabulary.", "Choose a chat, completion or embedding model.")
 
-    def context(self, config: EngineConfig, setting: Setting, watch: Watch | None = None) -> LlamaBackend:
+    def context(
+        self, config: EngineConfig, setting: RuntimeSettings, watch: EvalObserver | None = None
+    ) -> LlamaBackend:
         """Return a backend over these weights; close it before the model. Raises EngineError without the memory.
 
         It has a head where one was loaded, and the cache can be cut. `watch` sees all that it computes.
@@ -95,13 +95,13 @@ class LlamaModel:
             # What has no cache (an encoder) sees whole texts at once and cannot go on from one.
             can_generate = bool(lib.llama_get_memory(context))
             facts = replace(facts, can_generate=can_generate, adapters=self._adapters)
-            head = self._new_head(facts, setting, owned) if self._has_head and facts.can_cut else None
+            head = self._new_head(facts, setting, owned) if self._has_head and facts.supports_truncation else None
             owned.pop_all()
         if head is None:
             return LlamaBackend(self._model, context, facts, self._steering)
-        return HeadedBackend(self._model, context, facts, self._steering, head)
+        return MtpBackend(self._model, context, facts, self._steering, head)
 
-    def embedder(self, config: EngineConfig, setting: Setting, pooling: Pooling) -> LlamaEmbedder:
+    def embedder(self, config: EngineConfig, setting: RuntimeSettings, pooling: Pooling) -> LlamaEmbedder:
         """Return an embedder over these weights; close it before the model. Raises EngineError without the memory."""
         return LlamaEmbedder(self._model, config, setting, pooling, self._steering)
 
@@ -112,7 +112,7 @@ class LlamaModel:
         """
         native = load_adapters(self._model, {adapter.key: path for adapter, path in adapters.items()})
         self._adapters = tuple(adapters)
-        self._steering = Steering(native, control_vector)
+        self._steering = LlamaAdapters(native, control_vector)
 
     def vocabulary(self) -> Vocabulary:
         """Return the tokens as the file writes them, and which of them stand around a text."""
@@ -131,19 +131,19 @@ class LlamaModel:
         context: int | None = lib.llama_init_from_model(self._model, params)
         if not context:
             what = f"llama.cpp cannot make a context of {params.n_ctx} tokens"
-            raise refusal(what, native_log().last_words(), "Use a smaller --ctx, or a smaller model.")
+            raise load_error(what, native_log().last_lines(), "Use a smaller --ctx, or a smaller model.")
         owned.callback(lib.llama_free, context)
         self._steering.open(context)
         return context
 
-    def _new_head(self, facts: ModelFacts, setting: Setting, owned: ExitStack) -> LlamaHead:
+    def _new_head(self, facts: ModelFacts, setting: RuntimeSettings, owned: ExitStack) -> MtpContext:
         facts = replace(facts, n_cells=facts.n_cells + facts.n_sequences * DRAFT_CELLS)
         params = self._context_params(facts, setting)
         params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP
-        params.n_outputs_max = facts.n_places  # a row of each answer, not of a whole batch; fewer than places abort
-        return LlamaHead(self._model, self._new_context(params, owned), facts, self._steering)
+        params.n_outputs_max = facts.n_seq_max  # a row of each answer, not of a whole batch; fewer than places abort
+        return MtpContext(self._model, self._new_context(params, owned), facts, self._steering)
 
-    def _context_params(self, facts: ModelFacts, setting: Setting) -> lib.llama_context_params:
+    def _context_params(self, facts: ModelFacts, setting: RuntimeSettings) -> lib.llama_context_params:
         params = _context_params(facts, setting)
         params.offload_kqv = self._parameters.offload_kqv
         params.flash_attn_type = flash_attention(is_fused=setting.flash_attention, parameters=self._parameters)
@@ -153,7 +153,7 @@ class LlamaModel:
         return bool(lib.llama_vocab_type(lib.llama_model_get_vocab(self._model)))
 
 
-def _facts(model: int, config: EngineConfig, setting: Setting) -> ModelFacts:
+def _facts(model: int, config: EngineConfig, setting: RuntimeSettings) -> ModelFacts:
     n_ctx_train = lib.llama_model_n_ctx_train(model)
     n_ctx = config.n_ctx or n_ctx_train
     description = ctypes.create_string_buffer(128)
@@ -165,8 +165,8 @@ def _facts(model: int, config: EngineConfig, setting: Setting) -> ModelFacts:
         n_ctx_train=n_ctx_train,
         n_cells=max(n_ctx, config.n_cells),
         n_sequences=config.n_sequences,
-        n_places=n_places(config.n_sequences, can_cut=can_cut(model)),
-        can_cut=can_cut(model),
+        n_seq_max=n_seq_max(config.n_sequences, supports_truncation=supports_truncation(model)),
+        supports_truncation=supports_truncation(model),
         n_batch=config.n_batch or N_BATCH,
         n_parameters=lib.llama_model_n_params(model),
         model_bytes=lib.llama_model_size(model),
@@ -181,24 +181,24 @@ def flash_attention(*, is_fused: bool, parameters: LoadParameters) -> int:
     return int(lib.LLAMA_FLASH_ATTN_TYPE_AUTO if parameters.offload_kqv else lib.LLAMA_FLASH_ATTN_TYPE_ENABLED)
 
 
-def can_cut(model: int) -> bool:
-    """Whether what a loaded model has seen can be taken back in part; `offload.places` says it of a header."""
+def supports_truncation(model: int) -> bool:
+    """Whether what a loaded model has seen can be taken back in part; `offload.footprint.kv_cache` says it of a header."""
     is_stateful = lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)
     return not is_stateful and lib.llama_model_n_swa(model) <= 0
 
 
-def _layout(setting: Setting) -> str:
+def _layout(setting: RuntimeSettings) -> str:
     """Return what decides whether a saved state fits: values lie transposed without fused attention."""
     return f"{'flash' if setting.flash_attention else 'plain'}-{setting.kv_type.replace(',', '-')}"
 
 
-def _context_params(facts: ModelFacts, setting: Setting) -> lib.llama_context_params:
+def _context_params(facts: ModelFacts, setting: RuntimeSettings) -> lib.llama_context_params:
     params = lib.llama_context_default_params()
     params.n_ctx = facts.n_cells
-    params.n_batch = max(facts.n_batch, facts.n_places)  # llama.cpp keeps a row of logits for each, or aborts
+    params.n_batch = max(facts.n_batch, facts.n_seq_max)  # llama.cpp keeps a row of logits for each, or aborts
     params.n_ubatch = min(facts.n_batch, setting.n_ubatch)
     params.type_k, params.type_v = parse_kv_types(setting.kv_type).ids
-    params.n_seq_max = facts.n_places
+    params.n_seq_max = facts.n_seq_max
     params.n_threads = params.n_threads_batch = setting.n_threads
     params.kv_unified = True  # one stream: any sequence may use any cell, and prefixes can be shared
     params.no_perf = True

@@ -1,6 +1,12 @@
 """The native library itself: `lib`, what it logs, and what llama_cpp does not bind.
 
 The only module that imports llama_cpp. Knows nothing of models.
+
+How large the buffers are that llama.cpp makes, read off its own log; it tells nobody else.
+
+Owns the form of those lines. Knows nothing of what was planned.
+Source: `load_tensors` in src/llama-model.cpp, `sched_reserve` in src/llama-context.cpp and the caches' constructors, as
+vendored in llama-cpp-python 0.3.36.
 """
 
 from __future__ import annotations
@@ -9,6 +15,7 @@ import ctypes
 import re
 import sys
 from collections import deque
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,19 +24,19 @@ import llama_cpp.llama_cpp as lib
 from llama_cpp._ctypes_extensions import load_shared_library
 
 from app.engine.backend import MemoryShortError
-from app.engine.llama.buffers import Buffer, parse_buffer
-from quantizer.errors import EngineError
-from quantizer.folders import without_folders
+from quantizer.errors import EngineError, redact_paths
 
 __all__ = [
+    "Buffer",
+    "EvalObserver",
     "NativeLog",
     "NativeSampler",
-    "Watch",
     "ggml_function",
     "hidden_states",
     "lib",
+    "load_error",
     "native_log",
-    "refusal",
+    "parse_buffer",
 ]
 
 NativeSampler = Any  # a ctypes pointer to llama_sampler
@@ -39,7 +46,7 @@ _OF_MEMORY = re.compile(r"(failed|unable) to allocate|out of memory|OutOf(Device
 _WARN, _ERROR, _CONTINUED = 3, 4, 5  # ggml_log_level@0.3.36; llama_cpp._logger has another, wrong order
 
 
-class Watch(Protocol):
+class EvalObserver(Protocol):
     """Something that llama.cpp asks about the nodes of its graphs; it lives as long as the contexts it is given to."""
 
     callback: EvalCallback
@@ -58,12 +65,12 @@ class NativeLog:
         self._callback = lib.llama_log_callback(self._receive)  # must live as long as llama.cpp may call it
         lib.llama_log_set(self._callback, ctypes.c_void_p())
 
-    def last_words(self, n_lines: int = 3) -> str:
+    def last_lines(self, n_lines: int = 3) -> str:
         """Return the last lines on one line of text, without control characters and folders."""
-        words = " ".join(without_folders(line) for line in list(self._lines)[-n_lines:])
+        words = " ".join(redact_paths(line) for line in list(self._lines)[-n_lines:])
         return "".join(character for character in words if character.isprintable())
 
-    def taken_buffers(self) -> tuple[Buffer, ...]:
+    def take_buffers(self) -> tuple[Buffer, ...]:
         """Return the buffers that were made since the last call."""
         buffers, self._buffers = tuple(self._buffers), []
         return buffers
@@ -85,7 +92,7 @@ def native_log() -> NativeLog:
     return NativeLog()
 
 
-def refusal(what: str, words: str, remedy: str) -> EngineError:
+def load_error(what: str, words: str, remedy: str) -> EngineError:
     """Return the error for `what` failed, with llama.cpp's last `words`; its kind tells whether they are of memory."""
     kind = MemoryShortError if _OF_MEMORY.search(words) else EngineError
     return kind(f"{what}: {words}", remedy)
@@ -106,3 +113,22 @@ def ggml_function(name: str) -> Any:
         if hasattr(library, name):
             return getattr(library, name)
     raise EngineError(f"This build of llama.cpp has no {name}.", "Install llama-cpp-python again.")
+
+
+_LINE = re.compile(r": +(\S+?)(?:_Mapped)? +(model|KV|RS|compute) buffer size = +([\d.]+) MiB")
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One buffer: the `name` of its memory, what it is for (model, KV, RS or compute), its bytes to 0.01 MiB."""
+
+    name: str
+    kind: str
+    n_bytes: int
+
+
+def parse_buffer(line: str) -> Buffer | None:
+    """Return the buffer that a line of llama.cpp's log tells of, None where it tells of something else."""
+    match = _LINE.search(line)
+    return Buffer(match[1], match[2], round(float(match[3]) * _MIB)) if match else None

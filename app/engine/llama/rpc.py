@@ -2,6 +2,10 @@
 
 Owns adding them. A server answers one program at a time: a busy one would be waited for without end, so this process
 ends instead. Knows nothing of what the devices are used for.
+
+How fast a device of another machine is reached: bytes are written there and read back.
+
+Owns the measurement. Knows nothing of networks, or of what is to be sent later.
 """
 
 from __future__ import annotations
@@ -10,13 +14,16 @@ import ctypes
 import os
 import sys
 import threading
+import time
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 from app.engine.llama.native import ggml_function, lib
 from quantizer.errors import EngineError
 
-__all__ = ["add_rpc_servers", "rpc_function"]
+__all__ = ["RpcBandwidth", "add_rpc_servers", "measure_rpc_bandwidth", "rpc_function"]
 
 ANSWER_TIMEOUT_S = 10.0
 
@@ -61,3 +68,69 @@ def _add(endpoint: str) -> None:
 def _give_up(endpoint: str) -> None:
     print(f"The RPC server {endpoint} does not answer: it serves one program at a time", file=sys.stderr, flush=True)
     os._exit(1)
+
+
+_TYPE_I8 = 24  # GGML_TYPE_I8@0.3.36
+_N_BYTES = 4 << 20  # 34 ms on a link of a gigabit; llama.cpp sends no more than a hash of 10 MiB and above
+_N_REPEATS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RpcBandwidth:
+    """Seconds until a few bytes are asked for and there, and bytes a second of many."""
+
+    latency_s: float
+    bytes_per_s: float
+
+
+class _InitParams(ctypes.Structure):
+    """ggml_init_params@0.3.36."""
+
+    _fields_ = [("mem_size", ctypes.c_size_t), ("mem_buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool)]
+
+
+def measure_rpc_bandwidth(device: int) -> RpcBandwidth:
+    """Measure the link to the native `device`, the best of several tries. Raises EngineError without memory there."""
+    with ExitStack() as owned:
+        tensor = _tensor_on(device, owned)
+        there = ctypes.create_string_buffer(_N_BYTES)
+        _call("ggml_backend_tensor_set", None, tensor, there, _size(0), _size(_N_BYTES))
+        latency_s, whole_s = (_get_s(tensor, there, n_bytes) for n_bytes in (1, _N_BYTES))
+    return RpcBandwidth(latency_s, _N_BYTES / max(whole_s - latency_s, 1e-9))
+
+
+def _tensor_on(device: int, owned: ExitStack) -> ctypes.c_void_p:
+    """Return a tensor of bytes in memory of `device`; `owned` frees both."""
+    memory_type = _call("ggml_backend_dev_buffer_type", ctypes.c_void_p, ctypes.c_void_p(device))
+    buffer = _call("ggml_backend_buft_alloc_buffer", ctypes.c_void_p, ctypes.c_void_p(memory_type), _size(_N_BYTES))
+    if not buffer:
+        raise EngineError("A device has no memory left for measuring its link.", "Free some there.")
+    owned.callback(_call, "ggml_backend_buffer_free", None, ctypes.c_void_p(buffer))
+    context = _call("ggml_init", ctypes.c_void_p, _InitParams(1 << 16, None, True))
+    owned.callback(_call, "ggml_free", None, ctypes.c_void_p(context))
+    tensor = _call("ggml_new_tensor_1d", ctypes.c_void_p, ctypes.c_void_p(context), _TYPE_I8, ctypes.c_int64(_N_BYTES))
+    base = _call("ggml_backend_buffer_get_base", ctypes.c_void_p, ctypes.c_void_p(buffer))
+    pointer = ctypes.c_void_p(tensor)
+    _call("ggml_backend_tensor_alloc", ctypes.c_int, ctypes.c_void_p(buffer), pointer, ctypes.c_void_p(base))
+    return pointer
+
+
+def _get_s(tensor: ctypes.c_void_p, into: ctypes.Array[ctypes.c_char], n_bytes: int) -> float:
+    """Return the seconds that reading `n_bytes` takes."""
+    times_s = []
+    for _ in range(_N_REPEATS):
+        begun_s = time.perf_counter()
+        _call("ggml_backend_tensor_get", None, tensor, into, _size(0), _size(n_bytes))
+        times_s.append(time.perf_counter() - begun_s)
+    return min(times_s)
+
+
+def _call(name: str, result: type | None, *arguments: object) -> int:
+    function = ggml_function(name)
+    function.restype = result
+    value: int = function(*arguments)
+    return value
+
+
+def _size(value: int) -> ctypes.c_size_t:
+    return ctypes.c_size_t(value)

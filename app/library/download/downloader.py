@@ -12,18 +12,15 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.library.download.connection import Connection
 from app.library.download.events import Discarded, Fetching, Progress, Report, Retrying
-from app.library.download.follower import Follower
-from app.library.download.partial_file import PartialFile, RunWriter
-from app.library.download.ranges import Range
+from app.library.download.http_session import HttpSession, NoRangesError, RangeSource
+from app.library.download.partial_file import PartialFile, SequentialWriter
+from app.library.download.ranges import Range, Schedule
 from app.library.download.rates import RateLimit, Speedometer
-from app.library.download.replies import FaultError
-from app.library.download.retries import Retries, RetryPolicy
-from app.library.download.schedule import Schedule
-from app.library.download.source import NoRangesError, Source
-from app.library.hub_access import HubError
-from app.library.remote_file import RemoteFile
+from app.library.download.remote_file import RemoteFile
+from app.library.download.replies import Retries, RetryPolicy, TransientError
+from app.library.download.streaming_hash import StreamingHash
+from app.library.hub.access import HubError
 
 __all__ = ["DownloadOptions", "Downloader"]
 
@@ -43,7 +40,7 @@ class DownloadOptions:
 class Downloader:
     """Fetches files one after the other over the same connections."""
 
-    def __init__(self, connection: Connection, options: DownloadOptions, report: Report) -> None:
+    def __init__(self, connection: HttpSession, options: DownloadOptions, report: Report) -> None:
         self._connection = connection
         self._options = options
         self._report = report
@@ -70,8 +67,8 @@ class Downloader:
         )
 
     async def _filled(self, partial: PartialFile, file: RemoteFile) -> str:
-        source = Source(self._connection, file)
-        with Follower(partial.path, file.n_bytes, file.digest.hasher(file.n_bytes)) as follower:
+        source = RangeSource(self._connection, file)
+        with StreamingHash(partial.path, file.n_bytes, file.digest.hasher(file.n_bytes)) as follower:
             follower.advance(partial.done.frontier)
             transfer = _Transfer(source, file, partial, follower, self._limit, self._options, self._report)
             await transfer.run()
@@ -82,10 +79,10 @@ class Downloader:
 class _Transfer:
     """One go at what is missing of a file."""
 
-    source: Source
+    source: RangeSource
     file: RemoteFile
     partial: PartialFile
-    follower: Follower
+    follower: StreamingHash
     limit: RateLimit
     options: DownloadOptions
     report: Report
@@ -118,26 +115,26 @@ class _Transfer:
         while writer.at < part.end:
             try:
                 await self._stream(writer, part.end, retries)
-            except FaultError as fault:
+            except TransientError as fault:
                 self.source.learn(fault)
                 await self._pause(retries, fault)
 
-    async def _stream(self, writer: RunWriter, end: int, retries: Retries) -> None:
+    async def _stream(self, writer: SequentialWriter, end: int, retries: Retries) -> None:
         try:
             async with aclosing(self.source.read(Range(writer.at, end))) as pieces:
                 async for data in pieces:
                     writer.write(data)
                     retries.progressed()
                     self.follower.advance(self.partial.done.frontier)
-                    await self.limit.took(len(data))
+                    await self.limit.throttle(len(data))
         finally:
             writer.note()
             self.follower.advance(self.partial.done.frontier)
 
-    async def _pause(self, retries: Retries, fault: FaultError) -> None:
+    async def _pause(self, retries: Retries, fault: TransientError) -> None:
         try:
             wait_s = retries.wait_s(fault)
-        except FaultError as last:
+        except TransientError as last:
             raise HubError(
                 f"{self.file.name} does not come: {last}.",
                 "What came is kept: pull it again and it goes on from there.",

@@ -19,7 +19,7 @@ __all__ = [
     "Waiting",
     "decode_event",
     "encode_event",
-    "sentence_of",
+    "event_text",
 ]
 
 
@@ -128,7 +128,7 @@ def decode_event(line: Mapping[str, Any]) -> Event | None:
     return kind(**{name: value for name, value in line.items() if name != "event"}) if kind else None
 
 
-def sentence_of(event: Event) -> str:
+def event_text(event: Event) -> str:
     """Return what a person should read of `event`, which may quote a hub; nothing for what a bar shows."""
     match event:
         case Chosen():

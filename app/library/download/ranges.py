@@ -1,11 +1,19 @@
-"""Which bytes of a file are there and which are not. Pure."""
+"""Which bytes of a file are there and which are not. Pure.
+
+In which parts a file is fetched, and in which order. Pure.
+
+Parts come from front to back, so that what is hashed in order follows close behind; they become smaller towards the
+end, so that no connection works alone for long.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Range", "Ranges"]
+__all__ = ["Range", "Ranges", "Schedule"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,3 +60,29 @@ class Ranges:
     def frontier(self) -> int:
         """Up to where all bytes from the first on are in."""
         return self._ends[0] if self._begins[:1] == [0] else 0
+
+
+_SMALLEST_BYTES = 4 << 20
+_LARGEST_BYTES = 32 << 20
+
+
+class Schedule:
+    """Hands out what is `missing` to `n_connections` that work at once."""
+
+    def __init__(self, missing: Iterable[Range], n_connections: int) -> None:
+        self._waiting = deque(missing)
+        self._n_bytes = sum(part.n_bytes for part in self._waiting)
+        self._n_connections = n_connections
+
+    def take(self) -> Range | None:
+        """Return the next part, None when all are handed out."""
+        if not self._waiting:
+            return None
+        whole = self._waiting.popleft()
+        share = self._n_bytes // (2 * self._n_connections)
+        end = whole.begin + min(max(share, _SMALLEST_BYTES), _LARGEST_BYTES)
+        part = Range(whole.begin, min(end, whole.end))
+        if part.end < whole.end:
+            self._waiting.appendleft(Range(part.end, whole.end))
+        self._n_bytes -= part.n_bytes
+        return part

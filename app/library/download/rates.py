@@ -21,14 +21,14 @@ class RateLimit:
         self._free_at_s = now()
 
     def wait_s(self, n_bytes: int) -> float:
-        """Return how long whoever took `n_bytes` must wait before it takes more."""
+        """Return how long whoever throttle `n_bytes` must wait before it takes more."""
         if not self._bytes_per_s:
             return 0.0
         now_s = self._now()
         self._free_at_s = max(self._free_at_s, now_s) + n_bytes / self._bytes_per_s
         return self._free_at_s - now_s
 
-    async def took(self, n_bytes: int) -> None:
+    async def throttle(self, n_bytes: int) -> None:
         """Wait as long as that."""
         if (wait_s := self.wait_s(n_bytes)) > 0:
             await asyncio.sleep(wait_s)

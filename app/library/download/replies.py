@@ -1,10 +1,13 @@
 """What a reply to a request for a range of bytes is worth. Pure.
 
 Owns which statuses and headers are believed. A fault is one that may pass: whoever asked tries again.
+
+How often something that failed is tried again, and after how long. Pure but for chance.
 """
 
 from __future__ import annotations
 
+import random
 import re
 import time
 from collections.abc import Mapping
@@ -14,7 +17,16 @@ from email.utils import parsedate_to_datetime
 
 from app.library.download.ranges import Range
 
-__all__ = ["Body", "Expected", "FaultError", "body_of", "content_mark", "retry_after_s"]
+__all__ = [
+    "Expected",
+    "RangeBody",
+    "Retries",
+    "RetryPolicy",
+    "TransientError",
+    "body_of",
+    "content_mark",
+    "retry_after_s",
+]
 
 _PART = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
 _SLOW_DOWN = {408, 425, 429, 500, 502, 503, 504}
@@ -23,7 +35,7 @@ _MAX_MARK_CHARS = 256
 _SETTLED_S = 60.0  # a file that changed within the same second keeps its Last-Modified; clocks may differ
 
 
-class FaultError(Exception):
+class TransientError(Exception):
     """What may go well another time; `is_stale` tells that the link should be asked for anew."""
 
     def __init__(
@@ -46,25 +58,25 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class RangeBody:
     """Where in the file the body of a reply begins, and the mark that it came with or empty."""
 
     begin: int
     mark: str
 
 
-def body_of(status: int, headers: Mapping[str, str], expected: Expected) -> Body:
-    """Return what the body of a reply is. `headers` finds names in any case. Raises FaultError for one of no use."""
+def body_of(status: int, headers: Mapping[str, str], expected: Expected) -> RangeBody:
+    """Return what the body of a reply is. `headers` finds names in any case. Raises TransientError for one of no use."""
     if status in _SLOW_DOWN:
-        raise FaultError(f"it answers {status}", wait_s=retry_after_s(headers))
+        raise TransientError(f"it answers {status}", wait_s=retry_after_s(headers))
     if status not in (200, 206):
-        raise FaultError(f"it answers {status}", is_stale=True)
+        raise TransientError(f"it answers {status}", is_stale=True)
     if headers.get("Content-Encoding", "identity") != "identity":
-        raise FaultError("it sends the file encoded, which was not asked for")
+        raise TransientError("it sends the file encoded, which was not asked for")
     mark = content_mark(headers)
     if expected.mark and mark != expected.mark:
-        raise FaultError("the file there has changed", is_stale=True)
-    return Body(_begin_of_part(headers, expected) if status == 206 else _begin_of_whole(headers, expected), mark)
+        raise TransientError("the file there has changed", is_stale=True)
+    return RangeBody(_begin_of_part(headers, expected) if status == 206 else _begin_of_whole(headers, expected), mark)
 
 
 def content_mark(headers: Mapping[str, str]) -> str:
@@ -106,12 +118,12 @@ def _since_1970(date: datetime) -> float:
 def _begin_of_part(headers: Mapping[str, str], expected: Expected) -> int:
     match = _PART.fullmatch(headers.get("Content-Range", ""))
     if match is None:
-        raise FaultError("it does not say which part it sends")
+        raise TransientError("it does not say which part it sends")
     begin, last, n_bytes = (int(number) for number in match.groups())
     if n_bytes != expected.n_bytes:
-        raise FaultError(f"the file there has {n_bytes:,} bytes, not {expected.n_bytes:,}", is_stale=True)
+        raise TransientError(f"the file there has {n_bytes:,} bytes, not {expected.n_bytes:,}", is_stale=True)
     if begin != expected.part.begin or not begin <= last < expected.part.end:
-        raise FaultError("it sends another part than was asked for")
+        raise TransientError("it sends another part than was asked for")
     return begin
 
 
@@ -119,7 +131,42 @@ def _begin_of_whole(headers: Mapping[str, str], expected: Expected) -> int:
     """The whole file is as good as a part at its beginning, and better than nothing elsewhere."""
     said = headers.get("Content-Length", "")
     if said and said != str(expected.n_bytes):
-        raise FaultError(f"the file there has {said[:20]} bytes, not {expected.n_bytes:,}", is_stale=True)
+        raise TransientError(f"the file there has {said[:20]} bytes, not {expected.n_bytes:,}", is_stale=True)
     if expected.part.begin > 0:
-        raise FaultError("it sends the whole file where a part was asked for", has_no_ranges=True)
+        raise TransientError("it sends the whole file where a part was asked for", has_no_ranges=True)
     return 0
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Waits grow from `first_wait_s` by doubling to `max_wait_s`; after `n_attempts` in vain it is given up.
+
+    A server that asks for more time gets it, up to `max_retry_after_s`. A connection that says nothing for `stall_s` is
+    taken for dead.
+    """
+
+    n_attempts: int = 9
+    first_wait_s: float = 0.5
+    max_wait_s: float = 30.0
+    max_retry_after_s: float = 300.0
+    stall_s: float = 30.0
+
+
+class Retries:
+    """The attempts at one thing. `n_faults` counts those in vain since there was progress."""
+
+    def __init__(self, policy: RetryPolicy) -> None:
+        self.n_faults = 0
+        self._policy = policy
+
+    def progressed(self) -> None:
+        """Begin to count anew: something came."""
+        self.n_faults = 0
+
+    def wait_s(self, fault: TransientError) -> float:
+        """Return how long to wait after `fault`. Raises `fault` when it was the last attempt."""
+        self.n_faults += 1
+        if self.n_faults >= self._policy.n_attempts or fault.wait_s > self._policy.max_retry_after_s:
+            raise fault
+        grown = min(self._policy.first_wait_s * 2.0 ** (self.n_faults - 1), self._policy.max_wait_s)
+        return max(fault.wait_s, grown * random.uniform(0.5, 1.0))  # so that connections do not come back at once

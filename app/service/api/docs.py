@@ -12,8 +12,8 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from starlette.responses import HTMLResponse
 
-from app.service.api.access import document_of
-from app.service.streaming import JsonBytes
+from app.service.api.app_state import document_of
+from app.service.http.streaming import JsonResponse
 
 __all__ = ["page", "router"]
 
@@ -29,7 +29,7 @@ _HEADERS = {"content-security-policy": "default-src 'none'; style-src 'unsafe-in
 @router.get("/openapi.json")
 async def openapi(request: Request) -> Response:
     """The document that tools read."""
-    return JsonBytes(await document_of(request))
+    return JsonResponse(await document_of(request))
 
 
 @router.get("/docs")

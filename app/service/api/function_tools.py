@@ -9,11 +9,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from app.service.api.bodies import Body, Text
-from app.service.tools.offer import NO_TOOLS, Offer, Tool
+from app.service.api.fields import Body, Text
+from app.service.tools.tool import NO_TOOLS, Tool, ToolOptions
 from quantizer.errors import RequestError
 
-__all__ = ["CallBody", "ChoiceBody", "ToolBody", "offer_of"]
+__all__ = ["FunctionToolBody", "ToolCallBody", "ToolChoiceBody", "tool_options_of"]
 
 
 class _FunctionBody(Body):
@@ -22,7 +22,7 @@ class _FunctionBody(Body):
     parameters: dict[str, Any] | None = None
 
 
-class ToolBody(Body):
+class FunctionToolBody(Body):
     """A tool that is offered; only functions are known."""
 
     type: str = "function"
@@ -30,7 +30,7 @@ class ToolBody(Body):
 
     def tool(self) -> Tool:
         if self.type != "function" or self.function is None:
-            raise RequestError(f"A tool has the type {self.type[:40]!r} or no function.", "Offer functions.")
+            raise RequestError(f"A tool has the type {self.type[:40]!r} or no function.", "ToolOptions functions.")
         return Tool(self.function.name, self.function.description or "", self.function.parameters or {})
 
 
@@ -38,7 +38,7 @@ class _NamedFunction(Body):
     name: Text
 
 
-class ChoiceBody(Body):
+class ToolChoiceBody(Body):
     """A tool_choice that names the one function to call."""
 
     type: str = "function"
@@ -50,7 +50,7 @@ class _CalledFunction(Body):
     arguments: Text | dict[str, Any] | None = None
 
 
-class CallBody(Body):
+class ToolCallBody(Body):
     """A call that an earlier answer made."""
 
     id: Text = ""
@@ -62,18 +62,20 @@ class CallBody(Body):
         return {"id": self.id, "type": "function", "function": function}
 
 
-def offer_of(tools: Sequence[ToolBody], choice: str | ChoiceBody | None, is_parallel: bool | None) -> Offer:
+def tool_options_of(
+    tools: Sequence[FunctionToolBody], choice: str | ToolChoiceBody | None, is_parallel: bool | None
+) -> ToolOptions:
     """Return what a request offers; with the choice "none" that is nothing. Raises RequestError for other choices."""
     if choice == "none":
         return NO_TOOLS
     only = ""
-    if isinstance(choice, ChoiceBody):
+    if isinstance(choice, ToolChoiceBody):
         if choice.function is None:
             raise RequestError(f"tool_choice of type {choice.type[:40]!r} is not served.", "Name a function.")
         only = choice.function.name
     elif choice not in (None, "auto", "required"):
         raise RequestError(f"tool_choice is {choice[:40]!r}.", "Use auto, none, required or name a function.")
-    return Offer(
+    return ToolOptions(
         tools=tuple(tool.tool() for tool in tools),
         must_call=bool(only) or choice == "required",
         only=only,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from quantizer.header import Header
+from quantizer.gguf.header import Header
 
 __all__ = ["InfillTokens", "infill_tokens_of"]
 

@@ -9,19 +9,19 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.job import JobKind
+from app.protocol.job import JobKind
 
 __all__ = [
     "Arguments",
     "BenchArguments",
-    "JudgeArguments",
+    "EvalArguments",
     "PullArguments",
     "QuantizeArguments",
-    "Slot",
+    "Resource",
     "TuneArguments",
 ]
 
-Slot: TypeAlias = Literal["network", "machine"]
+Resource: TypeAlias = Literal["network", "machine"]
 Word: TypeAlias = Annotated[str, Field(strict=True, max_length=4096, pattern=r"^[^\x00]*$")]
 Name: TypeAlias = Annotated[str, Field(strict=True, min_length=1, max_length=4096, pattern=r"^[^\x00]+$")]
 Threads: TypeAlias = Annotated[int, Field(ge=0, le=4096)]
@@ -41,7 +41,7 @@ class Arguments(BaseModel):
         raise NotImplementedError
 
     @property
-    def slots(self) -> frozenset[Slot]:
+    def slots(self) -> frozenset[Resource]:
         """What of the machine it takes to itself."""
         return frozenset({"machine"})
 
@@ -63,7 +63,7 @@ class PullArguments(Arguments):
         return f"Fetch {self.reference}" + (f" and make it {self.quantize}" if self.quantize else "")
 
     @property
-    def slots(self) -> frozenset[Slot]:
+    def slots(self) -> frozenset[Resource]:
         return frozenset({"network", "machine"} if self.quantize else {"network"})
 
     def words(self) -> _Words:
@@ -152,7 +152,7 @@ class TuneArguments(Arguments):
         return ["tune", "--json", *_option("--threads", self.threads), *("--", self.model)]
 
 
-class JudgeArguments(Arguments):
+class EvalArguments(Arguments):
     """`model` and `against` are names, `guide`, or absolute paths of GGUFs; `text` is the absolute path of a text."""
 
     kind = "judge"

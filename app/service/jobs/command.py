@@ -11,27 +11,27 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from app.job import JobKind
-from app.library.model_ref import ModelRef
-from app.library.naming import place_for
-from app.library.resolve import GUIDE, available, named
+from app.library.local.model_files import ModelRef
+from app.library.local.naming import model_output_path
+from app.library.local.resolve import GUIDE, available, find_by_name
+from app.protocol.job import JobKind
 from app.service.jobs.arguments import (
     Arguments,
     BenchArguments,
-    JudgeArguments,
+    EvalArguments,
     PullArguments,
     QuantizeArguments,
     TuneArguments,
 )
-from app.settings import Settings
+from app.settings.settings import Settings
 from quantizer.errors import RequestError, UsageError
-from quantizer.file_types import DEFAULT_FILE_TYPE, file_type_named
-from quantizer.shards import unsplit_name
+from quantizer.gguf.file_types import DEFAULT_FILE_TYPE, file_type_named
+from quantizer.gguf.shards import unsplit_name
 
 __all__ = ["JobCommand", "arguments_of", "command_of"]
 
 _KINDS: dict[JobKind, type[Arguments]] = {
-    kind.kind: kind for kind in (PullArguments, QuantizeArguments, TuneArguments, JudgeArguments, BenchArguments)
+    kind.kind: kind for kind in (PullArguments, QuantizeArguments, TuneArguments, EvalArguments, BenchArguments)
 }
 _NEEDS_ROOT = "A service has no current folder."
 
@@ -58,7 +58,7 @@ def command_of(arguments: Arguments, settings: Settings) -> JobCommand:
             case TuneArguments() | BenchArguments():
                 _check_path(arguments.model)
                 return JobCommand(tuple(arguments.words()))
-            case JudgeArguments():
+            case EvalArguments():
                 for path in (arguments.model, arguments.against):
                     _check_path(path)
                 if arguments.text and not Path(arguments.text).is_absolute():
@@ -81,7 +81,7 @@ def _quantizing(arguments: QuantizeArguments, settings: Settings) -> JobCommand:
     if not Path(wanted).is_absolute():
         name = f"{_stem(source)}-{arguments.target or DEFAULT_FILE_TYPE}"
         made = ModelRef(name, Path(f"{name}.gguf"), source.repo)
-        wanted = str(place_for(made, wanted, settings.models_dir))
+        wanted = str(model_output_path(made, wanted, settings.models_dir))
     elif not wanted.endswith(".gguf"):  # whoever may start jobs shall not replace files of any kind
         raise RequestError(f"{wanted} is no name for a model.", "Give a path that ends in .gguf.")
     path = GUIDE if source.id == GUIDE else str(source.path)
@@ -93,7 +93,7 @@ def _source(name: str, settings: Settings) -> ModelRef:
     path = Path(name)
     if not path.is_absolute():
         _check_path(name)
-        return named(name, available(settings))
+        return find_by_name(name, available(settings))
     checkpoints = settings.data_dir / "checkpoints"
     repo = path.relative_to(checkpoints).as_posix() if path.is_relative_to(checkpoints) else ""
     known = next((ref for ref in available(settings) if ref.path == path), None)

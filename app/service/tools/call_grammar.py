@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from app.engine.gbnf import RuleBook, literal, text_through
-from app.engine.json_grammar import schema_rule
-from app.engine.json_schema import constraints, names_in
-from app.service.reasoning import Thinking
-from app.service.tools.arguments import ParameterTags
-from app.service.tools.families import Family
-from app.service.tools.offer import Offer, Tool
+from app.engine.grammar.gbnf import GbnfRules, literal, text_through
+from app.engine.grammar.json_grammar import schema_rule
+from app.engine.grammar.json_schema import constraints, names_in
+from app.service.generation.reasoning import ReasoningTags
+from app.service.tools.call_reader import ParameterTags
+from app.service.tools.formats import ToolFormat
+from app.service.tools.tool import Tool, ToolOptions
 from quantizer.errors import RequestError
 
 __all__ = ["call_grammar"]
@@ -25,12 +25,12 @@ _BLANKS = r"[ \t\n]{0,8}"
 _LINE = "\n"
 
 
-def call_grammar(family: Family, offer: Offer, thinking: Thinking) -> str:
+def call_grammar(family: ToolFormat, offer: ToolOptions, thinking: ReasoningTags) -> str:
     """Return the grammar whose answers are calls of the tools of `offer`, after a thought where the model has thoughts.
 
     Raises RequestError for a schema that is not served, and where the grammar would be too large.
     """
-    rules = RuleBook()
+    rules = GbnfRules()
     writing = family.writing
     call = rules.add(" | ".join(_call(family, tool, rules) for tool in offer.callable_tools))
     more = ""
@@ -40,14 +40,14 @@ def call_grammar(family: Family, offer: Offer, thinking: Thinking) -> str:
     return rules.text(f"{_thought(thinking, rules)}{_BLANKS} {calls}")
 
 
-def _thought(thinking: Thinking, rules: RuleBook) -> str:
+def _thought(thinking: ReasoningTags, rules: GbnfRules) -> str:
     if not thinking.closing:
         return ""
     rest = text_through(thinking.closing, rules)
     return f"{rest} " if thinking.is_open else f"({_BLANKS} {literal(thinking.opening)} {rest})? "
 
 
-def _call(family: Family, tool: Tool, rules: RuleBook) -> str:
+def _call(family: ToolFormat, tool: Tool, rules: GbnfRules) -> str:
     schema = dict(tool.parameters)
     if schema.get("type", "object") != "object":
         raise RequestError(f"The parameters of {tool.name} are not described as an object.", "Describe an object.")
@@ -60,7 +60,7 @@ def _call(family: Family, tool: Tool, rules: RuleBook) -> str:
     return rules.add(f"{begin} {arguments} {_quoted(writing.after_arguments)}")
 
 
-def _tagged(tags: ParameterTags, schema: Mapping[str, Any], rules: RuleBook) -> str:
+def _tagged(tags: ParameterTags, schema: Mapping[str, Any], rules: GbnfRules) -> str:
     """Return a rule for parameters in the order of the schema, each in its tags, those not required left out or not."""
     foreign = constraints(schema) - {"type", "properties", "required", "additionalProperties"}
     properties = schema.get("properties", {})
@@ -75,7 +75,7 @@ def _tagged(tags: ParameterTags, schema: Mapping[str, Any], rules: RuleBook) -> 
     return rules.add(" ".join((*parts, literal(tags.end))))
 
 
-def _parameter(tags: ParameterTags, name: str, value: object, document: Mapping[str, Any], rules: RuleBook) -> str:
+def _parameter(tags: ParameterTags, name: str, value: object, document: Mapping[str, Any], rules: GbnfRules) -> str:
     line = _LINE if tags.has_lines else ""
     begin = literal(f"{tags.opening}{name}{tags.before_value[0]}{''.join(tags.before_value[1:])}{line}")
     closing = f"{line}{tags.closing}"

@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.service.tools.families import Family
-from app.service.tools.offer import Offer
+from app.service.tools.formats import ToolFormat
+from app.service.tools.tool import ToolOptions
 
 __all__ = ["as_plain_messages", "with_instructions"]
 
@@ -22,7 +22,7 @@ _ELSE = "Call a function only where it helps; answer in plain words otherwise. T
 Message = dict[str, Any]
 
 
-def with_instructions(messages: Sequence[Message], family: Family, offer: Offer) -> list[Message]:
+def with_instructions(messages: Sequence[Message], family: ToolFormat, offer: ToolOptions) -> list[Message]:
     """Return `messages` with the tools told in the system message, or before the first message where there is none."""
     if not offer.tools:
         return list(messages)
@@ -34,7 +34,7 @@ def with_instructions(messages: Sequence[Message], family: Family, offer: Offer)
     return [{**first, "content": "\n\n".join(filter(None, parts))}, *others]
 
 
-def as_plain_messages(messages: Sequence[Message], family: Family) -> list[Message]:
+def as_plain_messages(messages: Sequence[Message], family: ToolFormat) -> list[Message]:
     """Return `messages` with calls written as `family` writes them and results told by the user."""
     plain: list[Message] = []
     for message in messages:
@@ -62,7 +62,7 @@ def _name_and_arguments(function: Mapping[str, Any]) -> tuple[str, str]:
     return function["name"], json.dumps(function["arguments"], ensure_ascii=False)
 
 
-def _written(calls: Sequence[tuple[str, str]], family: Family) -> str:
+def _written(calls: Sequence[tuple[str, str]], family: ToolFormat) -> str:
     writing = family.writing
     one_by_one = [
         f"{writing.before_name}{name}{writing.before_arguments}{arguments}{writing.after_arguments}"

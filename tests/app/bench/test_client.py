@@ -6,16 +6,16 @@ import re
 import httpx
 import pytest
 
-from app.bench.client import Answer, Client
+from app.bench.client import BenchClient, TimedAnswer
 from quantizer.errors import ServiceError
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
 
 
-def _client(*events: object, status: int = 200) -> Client:
+def _client(*events: object, status: int = 200) -> BenchClient:
     body = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
     transport = httpx.MockTransport(lambda _request: httpx.Response(status, text=body))
-    return Client("http://peer", "m", transport=transport)
+    return BenchClient("http://peer", "m", transport=transport)
 
 
 def _piece(text: str) -> dict[str, object]:
@@ -67,13 +67,13 @@ async def test_a_refusal_names_route_and_status() -> None:
 )
 async def test_a_refusal_tells_what_the_server_says_and_not_its_json(body: str, told: str) -> None:
     transport = httpx.MockTransport(lambda _: httpx.Response(400, text=body))
-    async with Client("http://far", "m", transport=transport) as client:
+    async with BenchClient("http://far", "m", transport=transport) as client:
         with pytest.raises(ServiceError, match=re.escape(told)):
             await client.complete("hello", 3)
 
 
 async def test_a_server_that_is_not_there_is_named() -> None:
-    async with Client("http://127.0.0.1:1", "m") as client:
+    async with BenchClient("http://127.0.0.1:1", "m") as client:
         with pytest.raises(ServiceError, match=r"http://127\.0\.0\.1:1 is not ready"):
             await client.wait_ready(timeout_s=0)
         with pytest.raises(ServiceError, match="went away"):
@@ -82,4 +82,4 @@ async def test_a_server_that_is_not_there_is_named() -> None:
 
 def test_an_answer_in_one_piece_has_no_rate() -> None:
     with pytest.raises(ServiceError, match="in 1 pieces"):
-        _ = Answer(sent_s=0.0, arrivals_s=[1.0], n_output=9).decode_rate
+        _ = TimedAnswer(sent_s=0.0, arrivals_s=[1.0], n_output=9).decode_rate

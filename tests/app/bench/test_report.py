@@ -6,10 +6,9 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from app.bench.measurement import Measurement, Results, Unmeasured
+from app.bench.measurement import Measurement, Results, Unmeasured, roofline_of, shallowest_decode
 from app.bench.report import as_json, comparison, line, reasons, table
-from app.bench.roofline import roofline_of, shallowest_decode
-from offload.bandwidth import ReadBandwidth
+from offload.devices.bandwidth import ReadBandwidth
 
 BEFORE = Results.of(
     "old\x1b[31m",

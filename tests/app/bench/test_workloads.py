@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from app.bench.client import Client
+from app.bench.client import BenchClient
 from app.bench.measurement import Figure, Measurement, Unmeasured
-from app.bench.prose import Prose
+from app.bench.random_text import RandomText
 from app.bench.workloads import WORKLOADS, Bench, do
 from quantizer.errors import ServiceError
 from tests.app.running import RunningService
@@ -21,7 +21,7 @@ async def _succeeds(bench: Bench) -> AsyncGenerator[Figure, None]:
 
 async def test_work_that_fails_keeps_what_it_measured_and_lets_the_rest_go_on() -> None:
     told: list[Figure] = []
-    bench = Bench(Client("http://nobody"), Prose(0), 1)
+    bench = Bench(BenchClient("http://nobody"), RandomText(0), 1)
     found = await do({"w": _fails_midway, "v": _succeeds}, ["w", "v"], bench, told.append)
     assert [(item.work, item.case) for item in found] == [("w", "first"), ("w", ""), ("v", "only")]
     assert isinstance(found[1], Unmeasured)
@@ -30,8 +30,8 @@ async def test_work_that_fails_keeps_what_it_measured_and_lets_the_rest_go_on() 
 
 
 async def test_a_case_that_does_not_fit_the_context_is_left_out_and_named(service: RunningService) -> None:
-    async with Client(service.url, "tiny") as client:
-        bench = Bench(client, Prose(0), n_runs=2, n_ctx=700)
+    async with BenchClient(service.url, "tiny") as client:
+        bench = Bench(client, RandomText(0), n_runs=2, n_ctx=700)
         found = await do(WORKLOADS, ["prefill"], bench, lambda _figure: None)
     fits, too_long = found
     assert isinstance(fits, Measurement)
@@ -40,13 +40,13 @@ async def test_a_case_that_does_not_fit_the_context_is_left_out_and_named(servic
 
 
 def test_a_prompt_may_come_out_longer_than_it_was_cut_and_has_room_for_that() -> None:
-    bench = Bench(Client("http://nobody"), Prose(0), n_runs=1, n_ctx=2048)
+    bench = Bench(BenchClient("http://nobody"), RandomText(0), n_runs=1, n_ctx=2048)
     assert bench.refusal("prefill", "", 2000) is not None  # it was read as 2,061 tokens
     assert bench.refusal("decode", "", 1864) is None
 
 
 def test_prompts_of_several_depths_begin_the_same_and_end_anew() -> None:
-    prose = Prose(0)
+    prose = RandomText(0)
     prose.tokens_per_word = 2.0
     document = prose.tokens(200)
     assert document.startswith(prose.beginning(document, 100))

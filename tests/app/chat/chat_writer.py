@@ -15,9 +15,9 @@ import sys
 import time
 from pathlib import Path
 
-from app.chat.message import State, Utterance
+from app.chat.conversation import MessageContent, MessageState
 from app.chat.recorder import AnswerRecorder
-from app.chat.store_thread import StoreThread
+from app.chat.store import StoreThread
 
 __all__ = ["talk"]
 
@@ -33,7 +33,7 @@ async def talk(data_dir: Path, chance: random.Random) -> None:
 
 
 async def _ask(thread: StoreThread, chat_id: int, parent_id: int | None) -> int:
-    said = Utterance(role="user", content=f"why, after {parent_id}?")
+    said = MessageContent(role="user", content=f"why, after {parent_id}?")
     question = await thread.do(lambda store: store.messages.add(chat_id, parent_id, said))
     _tell(kept=question.id, content=question.content)
     return question.id
@@ -47,7 +47,7 @@ async def _answer(thread: StoreThread, chat_id: int, question_id: int, chance: r
             answer.write(words[-1])
             _tell(said=words[-1], id=answer.message.id, at_s=time.monotonic())
             await asyncio.sleep(0.01)
-        answer.finish(State.FINISHED, {})
+        answer.finish(MessageState.FINISHED, {})
     _tell(kept=answer.message.id, content="".join(words))
     return answer.message.id
 

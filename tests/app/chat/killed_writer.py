@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.chat.message import Message, State
+from app.chat.conversation import Message, MessageState
 from app.chat.store import FILE_NAME, ChatStore
 from app.processes import child_environment
 
@@ -76,7 +76,7 @@ def _judge(data_dir: Path, told: list[dict[str, object]], killed_s: float) -> Tr
     acknowledged = [line for line in told if "kept" in line]
     for line in acknowledged:
         message = kept.get(int(str(line["kept"])))
-        if message is None or message.content != line["content"] or message.state is not State.FINISHED:
+        if message is None or message.content != line["content"] or message.state is not MessageState.FINISHED:
             faults.append(f"message {line['kept']} was acknowledged and is {message}")
     lost_s = _lost_s([line for line in told if "said" in line], kept, killed_s)
     if lost_s > MAX_LOST_S:

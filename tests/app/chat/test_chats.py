@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.chat.chat import Chat, ChatSettings
 from app.chat.chats import PAGE_SIZE, UnknownChatError
-from app.chat.filter import Filter
-from app.chat.message import Utterance
+from app.chat.conversation import Chat, ChatSettings, MessageContent
+from app.chat.search import ChatFilter
 from app.chat.store import ChatStore
 
 
@@ -43,7 +42,7 @@ def _all_pages(store: ChatStore, **options: bool) -> list[Chat]:
 def test_pages_show_every_chat_once_pinned_ones_first(store: ChatStore) -> None:
     ids = [store.chats.create(title=str(number)).id for number in range(10)]
     store.chats.pin(ids[4], True)
-    store.messages.add(ids[2], None, Utterance(role="user", content="the latest news"))
+    store.messages.add(ids[2], None, MessageContent(role="user", content="the latest news"))
     listed = [chat.id for chat in _all_pages(store)]
     assert sorted(listed) == ids
     assert listed[0] == ids[4]
@@ -68,10 +67,10 @@ def test_a_page_is_bounded(store: ChatStore) -> None:
 
 def test_pages_are_narrowed_by_model_and_moment_as_a_search_is(store: ChatStore) -> None:
     first, second = store.chats.create(model="guide"), store.chats.create(model="qwen")
-    assert store.chats.page(narrowed=Filter(model="qwen")) == [second]
-    assert store.chats.page(narrowed=Filter(since_ms=first.updated_ms)) == [second, first]
-    assert store.chats.page(narrowed=Filter(until_ms=first.updated_ms)) == []
-    assert store.chats.page(after=second, narrowed=Filter(model="guide")) == [first]
+    assert store.chats.page(chat_filter=ChatFilter(model="qwen")) == [second]
+    assert store.chats.page(chat_filter=ChatFilter(since_ms=first.updated_ms)) == [second, first]
+    assert store.chats.page(chat_filter=ChatFilter(until_ms=first.updated_ms)) == []
+    assert store.chats.page(after=second, chat_filter=ChatFilter(model="guide")) == [first]
 
 
 def test_models_are_those_of_chats_that_are_there(store: ChatStore) -> None:
@@ -83,7 +82,7 @@ def test_models_are_those_of_chats_that_are_there(store: ChatStore) -> None:
 
 def test_a_deleted_chat_is_nowhere_until_it_is_restored(store: ChatStore) -> None:
     chat = store.chats.create(title="gone")
-    store.messages.add(chat.id, None, Utterance(role="user", content="aubergine"))
+    store.messages.add(chat.id, None, MessageContent(role="user", content="aubergine"))
     store.chats.delete(chat.id)
     assert store.chats.page() == []
     assert store.chats.latest() is None
@@ -99,10 +98,10 @@ def test_sweeping_forgets_what_was_deleted_long_ago_and_nothing_else(store: Chat
     old, kept = store.chats.create(title="old"), store.chats.create(title="kept")
     parent_id = None
     for number in range(1_200):  # deeper than SQLite lets triggers go
-        parent_id = store.messages.add(old.id, parent_id, Utterance(role="user", content=f"turn {number}")).id
+        parent_id = store.messages.add(old.id, parent_id, MessageContent(role="user", content=f"turn {number}")).id
     store.chats.delete(old.id)
-    assert store.sweep() == 0
-    assert store.chats.sweep(2**62) == 1
+    assert store.purge_deleted() == 0
+    assert store.chats.purge_deleted(2**62) == 1
     with pytest.raises(UnknownChatError):
         store.chats.restore(old.id)
     assert store.messages.of(old.id) == ()
@@ -126,9 +125,9 @@ def test_a_chat_that_is_not_there_is_named(store: ChatStore, verb: str) -> None:
 
 def test_a_duplicate_has_every_branch_and_shares_nothing(store: ChatStore) -> None:
     chat = store.chats.create(title="two ways")
-    question = store.messages.add(chat.id, None, Utterance(role="user", content="why?"))
-    first = store.messages.add(chat.id, question.id, Utterance(role="assistant", content="because"))
-    store.messages.add(chat.id, question.id, Utterance(role="assistant", content="therefore"))
+    question = store.messages.add(chat.id, None, MessageContent(role="user", content="why?"))
+    first = store.messages.add(chat.id, question.id, MessageContent(role="assistant", content="because"))
+    store.messages.add(chat.id, question.id, MessageContent(role="assistant", content="therefore"))
     store.messages.show(chat.id, first.id)
     copy = store.transcripts.read(store.transcripts.duplicate(chat.id).id)
     store.messages.remove(chat.id, question.id)

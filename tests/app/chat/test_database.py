@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.message import Utterance
-from app.chat.schema import STEPS, migrate
+from app.chat.conversation import MessageContent
+from app.chat.database import STEPS, migrate
 from app.chat.store import FILE_NAME, ChatStore
 from app.processes import child_environment
 from quantizer.errors import StorageError
@@ -18,12 +18,12 @@ from quantizer.errors import StorageError
 _WRITER = """
 import sys
 from pathlib import Path
-from app.chat.message import Utterance
+from app.chat.conversation import MessageContent
 from app.chat.store import ChatStore
 with ChatStore(Path(sys.argv[1])) as store:
     chat = store.chats.create(title=sys.argv[2])
     for number in range(20):
-        store.messages.add(chat.id, None, Utterance(role="user", content=f"word {number}"))
+        store.messages.add(chat.id, None, MessageContent(role="user", content=f"word {number}"))
 """
 
 
@@ -59,7 +59,7 @@ def test_what_two_stores_of_a_process_keep_stays_when_another_process_has_looked
 def test_what_one_window_keeps_another_sees(store: ChatStore, tmp_path: Path) -> None:
     with ChatStore(tmp_path) as other:
         chat = store.chats.create(title="here")
-        other.messages.add(chat.id, None, Utterance(role="user", content="from the other"))
+        other.messages.add(chat.id, None, MessageContent(role="user", content="from the other"))
         assert [message.content for message in store.messages.of(chat.id)] == ["from the other"]
 
 
@@ -122,8 +122,8 @@ def test_a_full_disk_is_told_and_what_was_kept_stays(store: ChatStore) -> None:
         n_pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {n_pages + 2}")
     with pytest.raises(StorageError, match="disk is full"):
-        store.messages.add(chat.id, None, Utterance(role="user", content="x" * 100_000))
+        store.messages.add(chat.id, None, MessageContent(role="user", content="x" * 100_000))
     assert store.messages.of(chat.id) == ()
     with store._database.reading() as connection:
         connection.execute("PRAGMA max_page_count = 100000")
-    store.messages.add(chat.id, None, Utterance(role="user", content="x" * 100_000))
+    store.messages.add(chat.id, None, MessageContent(role="user", content="x" * 100_000))

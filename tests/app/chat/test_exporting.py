@@ -10,12 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.chat.chat import Chat, ChatSettings, Transcript
+from app.chat.conversation import Attachment, Chat, ChatSettings, Message, MessageContent, MessageState, Transcript
 from app.chat.exporting import EXPORTS, export_of, export_to
+from app.chat.formats.json_reader import ImportedChat
 from app.chat.formats.markdown import closed
-from app.chat.formats.reading import Reading
 from app.chat.importing import read_chats
-from app.chat.message import Attachment, Message, State, Utterance
 from app.chat.store import ChatStore
 from quantizer.errors import StorageError, UsageError
 
@@ -37,7 +36,9 @@ def _transcript(text: str) -> Transcript:
     settings = ChatSettings(text)
     chat = Chat(id=1, title=text, created_ms=1, updated_ms=2, model="m", settings=settings, leaf_id=2)
     question = Message(id=1, parent_id=None, role="user", content=text, attachments=(Attachment(text, text),))
-    answer = Message(id=2, parent_id=1, role="assistant", content=text, reasoning=text, model=text, state=State.PARTIAL)
+    answer = Message(
+        id=2, parent_id=1, role="assistant", content=text, reasoning=text, model=text, state=MessageState.PARTIAL
+    )
     other = Message(id=3, parent_id=1, role="assistant", content="another branch")
     return Transcript(chat, (question, answer, other))
 
@@ -106,15 +107,15 @@ _SCALARS = st.dictionaries(
 
 
 @st.composite
-def utterances(draw: st.DrawFn) -> Utterance:
-    return Utterance(
+def utterances(draw: st.DrawFn) -> MessageContent:
+    return MessageContent(
         role=draw(st.sampled_from(["user", "assistant", "system", "tool"])),
         content=draw(_TEXT),
         reasoning=draw(_TEXT),
         attachments=tuple(draw(st.lists(st.builds(Attachment, _TEXT, _TEXT, _TEXT), max_size=2))),
         model=draw(_TEXT),
         stats=draw(_SCALARS),
-        state=draw(st.sampled_from(State)),
+        state=draw(st.sampled_from(MessageState)),
         created_ms=draw(st.integers(10**11, 10**13)),
     )
 
@@ -122,7 +123,7 @@ def utterances(draw: st.DrawFn) -> Utterance:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(st.lists(st.tuples(utterances(), st.integers(0, 5)), min_size=1, max_size=6), _TEXT, _SCALARS)
 def test_what_localllm_exports_it_reads_again_without_loss(
-    store: ChatStore, tmp_path: Path, said: list[tuple[Utterance, int]], system: str, options: dict[str, str]
+    store: ChatStore, tmp_path: Path, said: list[tuple[MessageContent, int]], system: str, options: dict[str, str]
 ) -> None:
     chat = store.chats.create(title="a title", model="m", settings=ChatSettings(system, options))
     ids: list[int | None] = [None]
@@ -133,15 +134,15 @@ def test_what_localllm_exports_it_reads_again_without_loss(
     path.unlink(missing_ok=True)
     export_to(path, EXPORTS["json"]([original]))
     (reading,) = read_chats(path)
-    assert isinstance(reading, Reading)
+    assert isinstance(reading, ImportedChat)
     copy = store.transcripts.read(store.transcripts.insert(reading.transcript).id)
     assert replace(copy.chat, id=0, leaf_id=0) == replace(original.chat, id=0, leaf_id=0)
     assert [_said(message) for message in copy.branch] == [_said(message) for message in original.branch]
     assert sorted(map(repr, map(_said, copy.messages))) == sorted(map(repr, map(_said, original.messages)))
 
 
-def _said(message: Message) -> Utterance:
-    return Utterance(**{name: getattr(message, name) for name in Utterance.__dataclass_fields__})
+def _said(message: Message) -> MessageContent:
+    return MessageContent(**{name: getattr(message, name) for name in MessageContent.__dataclass_fields__})
 
 
 def test_no_chat_at_all_is_an_empty_list() -> None:

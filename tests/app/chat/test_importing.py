@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.chat import importing
-from app.chat.formats.reading import LeftOut, Reading
+from app.chat.formats.json_reader import ImportedChat, SkippedItem
 from app.chat.importing import read_chats
 from app.chat.store import ChatStore
 from quantizer.errors import UserError
@@ -23,13 +23,13 @@ def _file(tmp_path: Path, content: object) -> Path:
     return path
 
 
-def _only(tmp_path: Path, content: object) -> Reading:
+def _only(tmp_path: Path, content: object) -> ImportedChat:
     (item,) = read_chats(_file(tmp_path, content))
-    assert isinstance(item, Reading), item
+    assert isinstance(item, ImportedChat), item
     return item
 
 
-def _said(reading: Reading) -> list[tuple[str, str]]:
+def _said(reading: ImportedChat) -> list[tuple[str, str]]:
     return [(message.role, message.content) for message in reading.transcript.branch]
 
 
@@ -128,22 +128,29 @@ def test_a_list_of_messages_as_ollama_takes_it_is_one_branch(tmp_path: Path) -> 
 
 def test_a_file_may_hold_one_chat_a_line(tmp_path: Path) -> None:
     lines = "\n".join(json.dumps(_chatgpt(title=str(number))) for number in range(3))
-    titles = [item.transcript.chat.title for item in read_chats(_file(tmp_path, lines)) if isinstance(item, Reading)]
+    titles = [
+        item.transcript.chat.title for item in read_chats(_file(tmp_path, lines)) if isinstance(item, ImportedChat)
+    ]
     assert titles == ["0", "1", "2"]
 
 
 def test_of_a_file_with_bad_chats_the_good_ones_are_taken_and_the_others_told(tmp_path: Path) -> None:
     bad = _chatgpt(title=["no text"])
     items = list(read_chats(_file(tmp_path, [_chatgpt(), bad, {"x": 1}, 7, _chatgpt(mapping={}), _chatgpt()])))
-    assert [item.place for item in items if isinstance(item, LeftOut)] == ["chat 1.title", "chat 2", "chat 3", "chat 4"]
-    assert sum(isinstance(item, Reading) for item in items) == 2
+    assert [item.place for item in items if isinstance(item, SkippedItem)] == [
+        "chat 1.title",
+        "chat 2",
+        "chat 3",
+        "chat 4",
+    ]
+    assert sum(isinstance(item, ImportedChat) for item in items) == 2
 
 
 def test_of_a_file_that_breaks_off_what_came_before_is_taken(tmp_path: Path) -> None:
     whole = json.dumps([_chatgpt(), _chatgpt()])
     first, second = read_chats(_file(tmp_path, whole[:-30]))
-    assert isinstance(first, Reading)
-    assert isinstance(second, LeftOut)
+    assert isinstance(first, ImportedChat)
+    assert isinstance(second, SkippedItem)
     assert "not JSON from character" in second.why
 
 
@@ -235,7 +242,7 @@ def test_whatever_a_file_holds_is_taken_in_or_told(tmp_path: Path, store: ChatSt
     except UserError:
         return
     for item in items:
-        if isinstance(item, Reading):
+        if isinstance(item, ImportedChat):
             kept = store.transcripts.read(store.transcripts.insert(item.transcript).id)
             assert len(kept.messages) == len(item.transcript.messages)
             assert [message.role for message in kept.branch] == [role for role, _ in _said(item)]

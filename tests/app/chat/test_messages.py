@@ -4,31 +4,31 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.chat.message import Attachment, State, Utterance
+from app.chat.conversation import Attachment, MessageContent, MessageState
 from app.chat.store import ChatStore
 from app.chat.text import storable
 from quantizer.errors import StorageError
 
 
-def _said(content: str) -> Utterance:
-    return Utterance(role="user", content=content)
+def _said(content: str) -> MessageContent:
+    return MessageContent(role="user", content=content)
 
 
 def test_a_message_comes_back_as_it_was_said(store: ChatStore) -> None:
-    said = Utterance(
+    said = MessageContent(
         role="assistant",
         content="Forty-two.",
         reasoning="Let me think.",
         attachments=(Attachment("notes.txt", "a\nb"), Attachment("x.py", "print()", "text/x-python")),
         model="guide",
         stats={"decode_tokens_per_s": 12.5, "finish_reason": "stop", "n_output_tokens": 3},
-        state=State.PARTIAL,
+        state=MessageState.PARTIAL,
         created_ms=123,
     )
     chat_id = store.chats.create().id
     added = store.messages.add(chat_id, None, said)
     assert store.messages.of(chat_id) == (added,)
-    assert all(getattr(added, name) == getattr(said, name) for name in Utterance.__dataclass_fields__)
+    assert all(getattr(added, name) == getattr(said, name) for name in MessageContent.__dataclass_fields__)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
@@ -36,7 +36,7 @@ def test_a_message_comes_back_as_it_was_said(store: ChatStore) -> None:
 def test_any_text_can_be_said_and_is_found_as_it_is_storable(store: ChatStore, content: str) -> None:
     chat_id = store.chats.create().id
     store.messages.add(
-        chat_id, None, Utterance(role="user", content=content, attachments=(Attachment(content, content),))
+        chat_id, None, MessageContent(role="user", content=content, attachments=(Attachment(content, content),))
     )
     (message,) = store.messages.of(chat_id)
     assert message.content == storable(content)
@@ -54,13 +54,13 @@ def test_what_is_added_is_shown_and_moves_its_chat_up(store: ChatStore) -> None:
 
 def test_an_answer_is_partial_until_it_is_finished(store: ChatStore) -> None:
     chat_id = store.chats.create().id
-    answer = store.messages.add(chat_id, None, Utterance(role="assistant", content="", state=State.PARTIAL))
+    answer = store.messages.add(chat_id, None, MessageContent(role="assistant", content="", state=MessageState.PARTIAL))
     store.messages.write(answer.id, "Once upon", "hm")
     (half,) = store.messages.of(chat_id)
-    assert (half.content, half.reasoning, half.state) == ("Once upon", "hm", State.PARTIAL)
-    store.messages.finish(answer.id, "Once upon a time.", "hm.", State.FINISHED, {"n_output_tokens": 4})
+    assert (half.content, half.reasoning, half.state) == ("Once upon", "hm", MessageState.PARTIAL)
+    store.messages.finish(answer.id, "Once upon a time.", "hm.", MessageState.FINISHED, {"n_output_tokens": 4})
     (whole,) = store.messages.of(chat_id)
-    assert (whole.content, whole.reasoning, whole.state) == ("Once upon a time.", "hm.", State.FINISHED)
+    assert (whole.content, whole.reasoning, whole.state) == ("Once upon a time.", "hm.", MessageState.FINISHED)
     assert whole.stats == {"n_output_tokens": 4}
 
 
@@ -96,7 +96,7 @@ def test_a_parent_of_another_chat_is_refused_and_nothing_is_kept(store: ChatStor
 def test_what_was_removed_is_put_back_as_it_was(store: ChatStore) -> None:
     chat_id = store.chats.create().id
     question = store.messages.add(chat_id, None, _said("why?"))
-    store.messages.add(chat_id, question.id, Utterance(role="assistant", content="Because.", stats={"n": 1}))
+    store.messages.add(chat_id, question.id, MessageContent(role="assistant", content="Because.", stats={"n": 1}))
     before = store.transcripts.read(chat_id)
     store.messages.remove(chat_id, question.id)
     assert store.messages.of(chat_id) == ()

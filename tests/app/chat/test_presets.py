@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.chat.chat import ChatSettings
+from app.chat.conversation import ChatSettings
 from app.chat.presets import Presets
 from app.chat.text import storable
 from quantizer.errors import StorageError, UsageError

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.chat.query import match_expression
+from app.chat.search import match_expression
 
 _SPECIAL = st.text(st.sampled_from("ab\"'*^():-+{}, \t\nANDORNOTEé日\x00\ud800"))
 

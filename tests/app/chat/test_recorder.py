@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from app.chat import recorder
-from app.chat.message import Message, State, Utterance
+from app.chat.conversation import Message, MessageContent, MessageState
 from app.chat.recorder import AnswerRecorder
-from app.chat.store import ChatStore
-from app.chat.store_thread import StoreThread
+from app.chat.store import ChatStore, StoreThread
 from quantizer.errors import StorageError
 
 
@@ -22,7 +21,7 @@ async def thread(tmp_path: Path) -> AsyncIterator[StoreThread]:
 
 async def _question(thread: StoreThread) -> tuple[int, int]:
     chat = await thread.do(lambda store: store.chats.create())
-    said = Utterance(role="user", content="why?")
+    said = MessageContent(role="user", content="why?")
     return chat.id, (await thread.do(lambda store: store.messages.add(chat.id, None, said))).id
 
 
@@ -46,10 +45,14 @@ async def test_another_window_sees_the_text_while_it_is_written(thread: StoreThr
         answer.write("Because ")
         answer.write("it is so", "hm")
         seen = await _eventually(tmp_path, place[0], "Because it is so")
-        assert (seen.reasoning, seen.state, seen.model) == ("hm", State.PARTIAL, "guide")
-        answer.finish(State.FINISHED, {"n_output_tokens": 4})
+        assert (seen.reasoning, seen.state, seen.model) == ("hm", MessageState.PARTIAL, "guide")
+        answer.finish(MessageState.FINISHED, {"n_output_tokens": 4})
     whole = _last(tmp_path, place[0])
-    assert (whole.content, whole.state, whole.stats) == ("Because it is so", State.FINISHED, {"n_output_tokens": 4})
+    assert (whole.content, whole.state, whole.stats) == (
+        "Because it is so",
+        MessageState.FINISHED,
+        {"n_output_tokens": 4},
+    )
 
 
 async def test_an_answer_that_is_cancelled_keeps_all_that_came_of_it(thread: StoreThread, tmp_path: Path) -> None:
@@ -68,7 +71,7 @@ async def test_an_answer_that_is_cancelled_keeps_all_that_came_of_it(thread: Sto
     with pytest.raises(asyncio.CancelledError):
         await task
     kept = _last(tmp_path, place[0])
-    assert (kept.content, kept.state) == ("Half an ans", State.PARTIAL)
+    assert (kept.content, kept.state) == ("Half an ans", MessageState.PARTIAL)
 
 
 async def test_an_answer_without_a_word_is_partial_and_shown(thread: StoreThread, tmp_path: Path) -> None:
@@ -76,7 +79,7 @@ async def test_an_answer_without_a_word_is_partial_and_shown(thread: StoreThread
     async with AnswerRecorder(thread, chat_id, question_id) as answer:
         pass
     kept = _last(tmp_path, chat_id)
-    assert (kept.id, kept.parent_id, kept.state) == (answer.message.id, question_id, State.PARTIAL)
+    assert (kept.id, kept.parent_id, kept.state) == (answer.message.id, question_id, MessageState.PARTIAL)
     with ChatStore(tmp_path) as window:
         assert window.chats.get(chat_id).leaf_id == kept.id
 
@@ -106,7 +109,7 @@ async def test_the_loop_goes_on_while_the_disk_is_busy(thread: StoreThread, tmp_
     place = await _question(thread)
     with ChatStore(tmp_path) as other, other._database.writing():
         adding = asyncio.create_task(
-            thread.do(lambda store: store.messages.add(*place, Utterance(role="user", content="late")))
+            thread.do(lambda store: store.messages.add(*place, MessageContent(role="user", content="late")))
         )
         for _ in range(10):
             await asyncio.sleep(0.005)
@@ -128,6 +131,11 @@ async def test_an_answer_that_is_written_on_stays_one_message(thread: StoreThrea
     half = _last(tmp_path, chat_id)
     async with AnswerRecorder(thread, chat_id, question_id, continued=half) as answer:
         answer.write("upon", "so")
-        answer.finish(State.FINISHED, {})
+        answer.finish(MessageState.FINISHED, {})
     whole = _last(tmp_path, chat_id)
-    assert (whole.id, whole.content, whole.reasoning, whole.state) == (half.id, "Once upon", "hm so", State.FINISHED)
+    assert (whole.id, whole.content, whole.reasoning, whole.state) == (
+        half.id,
+        "Once upon",
+        "hm so",
+        MessageState.FINISHED,
+    )

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.chat.filter import Filter
-from app.chat.message import State, Utterance
-from app.chat.search import snippet_of
+from app.chat.conversation import MessageContent, MessageState
+from app.chat.search import ChatFilter, snippet_of
 from app.chat.store import ChatStore
 from app.chat.text import MATCH_BEGIN, MATCH_END, storable
 
@@ -14,13 +13,13 @@ from app.chat.text import MATCH_BEGIN, MATCH_END, storable
 def _chat(store: ChatStore, title: str, *contents: str, model: str = "", created_ms: int = 0) -> int:
     chat_id, parent_id = store.chats.create(title=title, model=model).id, None
     for content in contents:
-        said = Utterance(role="user", content=content, created_ms=created_ms)
+        said = MessageContent(role="user", content=content, created_ms=created_ms)
         parent_id = store.messages.add(chat_id, parent_id, said).id
     return chat_id
 
 
-def _found(store: ChatStore, typed: str, narrowed: Filter | None = None) -> list[int]:
-    return [hit.chat.id for hit in store.search.find(typed, narrowed or Filter())]
+def _found(store: ChatStore, typed: str, chat_filter: ChatFilter | None = None) -> list[int]:
+    return [hit.chat.id for hit in store.search.find(typed, chat_filter or ChatFilter())]
 
 
 def test_words_are_found_while_they_are_typed_without_case_or_accents(store: ChatStore) -> None:
@@ -65,19 +64,21 @@ def test_the_newest_message_comes_first_and_no_more_than_asked(store: ChatStore)
 def test_a_search_is_narrowed_by_model_and_moment(store: ChatStore) -> None:
     old = _chat(store, "", "soup", model="guide", created_ms=1_000)
     new = _chat(store, "", "soup", model="qwen", created_ms=2_000)
-    assert _found(store, "soup", Filter(model="guide")) == [old]
-    assert _found(store, "soup", Filter(since_ms=2_000)) == [new]
-    assert _found(store, "soup", Filter(until_ms=2_000)) == [old]
-    assert _found(store, "soup", Filter(model="guide", since_ms=2_000)) == []
+    assert _found(store, "soup", ChatFilter(model="guide")) == [old]
+    assert _found(store, "soup", ChatFilter(since_ms=2_000)) == [new]
+    assert _found(store, "soup", ChatFilter(until_ms=2_000)) == [old]
+    assert _found(store, "soup", ChatFilter(model="guide", since_ms=2_000)) == []
 
 
 def test_what_is_renamed_rewritten_or_removed_is_found_as_it_is_now(store: ChatStore) -> None:
     chat_id = _chat(store, "before")
     store.chats.rename(chat_id, "after")
-    answer = store.messages.add(chat_id, None, Utterance(role="assistant", content="fir", state=State.PARTIAL))
+    answer = store.messages.add(
+        chat_id, None, MessageContent(role="assistant", content="fir", state=MessageState.PARTIAL)
+    )
     store.messages.write(answer.id, "first half")
     assert (_found(store, "before"), _found(store, "after"), _found(store, "half")) == ([], [chat_id], [chat_id])
-    store.messages.finish(answer.id, "second", "", State.FINISHED, {})
+    store.messages.finish(answer.id, "second", "", MessageState.FINISHED, {})
     assert (_found(store, "half"), _found(store, "second")) == ([], [chat_id])
     store.messages.remove(chat_id, answer.id)
     assert _found(store, "second") == []

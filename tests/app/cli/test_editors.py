@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from app.cli.editors import EDITORS, editor_settings
-from app.cli.serve import serve
+from app.cli.verbs.serve import serve
 
 URL = "http://127.0.0.1:11500"
 

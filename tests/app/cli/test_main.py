@@ -10,7 +10,7 @@ import pytest
 
 from app import __version__
 from app.cli import main as command_line
-from app.processes import python_module
+from app.processes import python_command
 from quantizer.errors import ModelFileError, UsageError
 from tests.app.running import RunningService
 
@@ -116,7 +116,7 @@ def test_a_reader_that_leaves_ends_it_without_a_word(environment: Mapping[str, s
     os.close(reader)
     with os.fdopen(writer, "wb") as broken:
         done = subprocess.run(
-            python_module("app.cli.main", "run", "-p", "hello"),
+            python_command("app.cli.main", "run", "-p", "hello"),
             env={**environment, "LOCALLLM_PORT": service.url.rpartition(":")[2]},
             stdin=subprocess.DEVNULL,
             stdout=broken,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from app.engine import frames, wire
-from app.engine.frames import EngineConfig, Frame
+from app.engine.protocol import codec, messages
+from app.engine.protocol.messages import EngineConfig, WorkerMessage
 from app.engine.request import FinishReason, Request, SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -25,17 +25,17 @@ class Child:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
 
-    def send(self, *wanted: Frame) -> None:
+    def send(self, *wanted: WorkerMessage) -> None:
         assert self.process.stdin
-        self.process.stdin.write(b"".join(wire.encode(frame) for frame in wanted))
+        self.process.stdin.write(b"".join(codec.encode(frame) for frame in wanted))
         self.process.stdin.flush()
 
-    def receive(self) -> Frame | None:
+    def receive(self) -> WorkerMessage | None:
         assert self.process.stdout
-        return wire.read_frame(self.process.stdout.read)
+        return codec.read_message(self.process.stdout.read)
 
-    def until(self, kind: type[Frame]) -> list[Frame]:
-        seen: list[Frame] = []
+    def until(self, kind: type[WorkerMessage]) -> list[WorkerMessage]:
+        seen: list[WorkerMessage] = []
         while (frame := self.receive()) is not None:
             seen.append(frame)
             if isinstance(frame, kind):
@@ -48,78 +48,80 @@ def worker(*options: str, model: str = "fake") -> Iterator[Child]:
     child = Child(*options)
     with child.process:
         try:
-            child.send(frames.Load(model, EngineConfig(n_ctx=256)))
+            child.send(messages.Load(model, EngineConfig(n_ctx=256)))
             yield child
         finally:
             child.process.kill()
 
 
-def request(name: str, n_tokens: int, prompt: str = "hello") -> frames.Submit:
-    return frames.Submit(Request(request_id=name, prompt=prompt, max_tokens=n_tokens, sampling=GREEDY, ignore_eos=True))
+def request(name: str, n_tokens: int, prompt: str = "hello") -> messages.Submit:
+    return messages.Submit(
+        Request(request_id=name, prompt=prompt, max_tokens=n_tokens, sampling=GREEDY, ignore_eos=True)
+    )
 
 
 def test_a_worker_loads_reports_progress_and_answers() -> None:
     with worker("--fake") as child:
-        loading = child.until(frames.Ready)
-        assert isinstance(loading[0], frames.LoadProgress)
+        loading = child.until(messages.Ready)
+        assert isinstance(loading[0], messages.LoadProgress)
         child.send(request("a", 12))
-        said = child.until(frames.Finished)
-        assert "".join(frame.text for frame in said if isinstance(frame, frames.Output)).isprintable()
+        said = child.until(messages.Finished)
+        assert "".join(frame.text for frame in said if isinstance(frame, messages.Output)).isprintable()
         assert said[-1].usage.n_output_tokens == 12
 
 
 def test_a_load_in_mid_way_ends_with_the_pipe() -> None:
     with worker("--fake", "--fake-load-ms", "30000") as child:
-        child.until(frames.LoadProgress)
+        child.until(messages.LoadProgress)
         assert child.process.stdin
         child.process.stdin.close()
         assert child.process.wait(timeout=20) is not None
-        assert child.until(frames.Failed)[-1].cause == "Loading was stopped."
+        assert child.until(messages.Failed)[-1].cause == "Loading was stopped."
 
 
 def test_an_abort_right_behind_its_request_still_ends_it() -> None:
     with worker("--fake", "--fake-step-ms", "20") as child:
-        child.until(frames.Ready)
-        child.send(request("a", 200), frames.Abort("a"))
-        assert child.until(frames.Finished)[-1].reason is FinishReason.ABORTED
+        child.until(messages.Ready)
+        child.send(request("a", 200), messages.Abort("a"))
+        assert child.until(messages.Finished)[-1].reason is FinishReason.ABORTED
 
 
 def test_an_abort_in_mid_batch_ends_it_before_the_batch_would() -> None:
     with worker("--fake", "--fake-step-ms", "5000") as child:
-        child.until(frames.Ready)
+        child.until(messages.Ready)
         child.send(request("a", 200))
         time.sleep(0.2)
         begun_s = time.monotonic()
-        child.send(frames.Abort("a"))
-        assert child.until(frames.Finished)[-1].reason is FinishReason.ABORTED
+        child.send(messages.Abort("a"))
+        assert child.until(messages.Finished)[-1].reason is FinishReason.ABORTED
         assert time.monotonic() - begun_s < 2.5
 
 
 def test_what_it_has_done_is_told_in_mid_batch() -> None:
     with worker("--fake", "--fake-step-ms", "5000") as child:
-        child.until(frames.Ready)
+        child.until(messages.Ready)
         child.send(request("a", 200))
         time.sleep(0.2)
         begun_s = time.monotonic()
-        child.send(frames.Observe("o"))
-        told = child.until(frames.Observed)[-1]
+        child.send(messages.GetMetrics("o"))
+        told = child.until(messages.EngineMetrics)[-1]
         assert time.monotonic() - begun_s < 2.5
     assert (told.call_id, told.occupancy.n_running, told.counters.n_steps) == ("o", 1, 0)
 
 
 def test_tokens_go_there_and_back() -> None:
     with worker("--fake") as child:
-        child.until(frames.Ready)
-        child.send(frames.Tokenize("t", "hé", True, True))
-        tokens = child.until(frames.Tokenized)[-1].tokens
-        child.send(frames.Detokenize("d", tokens), frames.Detokenize("e", (9999,)))
-        assert child.until(frames.Detokenized)[-1].text == "hé"
-        assert child.until(frames.Failed)[-1].request_id == "e"
+        child.until(messages.Ready)
+        child.send(messages.Tokenize("t", "hé", True, True))
+        tokens = child.until(messages.Tokenized)[-1].tokens
+        child.send(messages.Detokenize("d", tokens), messages.Detokenize("e", (9999,)))
+        assert child.until(messages.Detokenized)[-1].text == "hé"
+        assert child.until(messages.Failed)[-1].request_id == "e"
 
 
 def test_the_worker_ends_when_its_service_is_gone() -> None:
     with worker("--fake", "--fake-step-ms", "10") as child:
-        child.until(frames.Ready)
+        child.until(messages.Ready)
         child.send(request("a", 200))
         assert child.process.stdin
         child.process.stdin.close()
@@ -128,7 +130,7 @@ def test_the_worker_ends_when_its_service_is_gone() -> None:
 
 def test_closing_the_pipe_while_loading_cancels_the_load() -> None:
     with worker("--fake", "--fake-load-ms", "600") as child:
-        child.until(frames.LoadProgress)
+        child.until(messages.LoadProgress)
         assert child.process.stdin
         child.process.stdin.close()
         assert child.process.wait(timeout=10) in (0, 1)
@@ -139,6 +141,6 @@ def test_a_file_that_is_no_model_fails_with_its_name(tmp_path: Path, monkeypatch
     path = tmp_path / "not.gguf"
     path.write_text("no model")
     with worker(model=str(path)) as child:
-        failed = child.until(frames.Failed)[-1]
+        failed = child.until(messages.Failed)[-1]
     assert failed.kind == "ModelFileError"
     assert "not.gguf" in failed.cause

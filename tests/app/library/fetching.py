@@ -7,19 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
-from app.library.digest import Digest
-from app.library.download.connection import Connection
 from app.library.download.downloader import Downloader, DownloadOptions
 from app.library.download.events import Event
-from app.library.download.retries import RetryPolicy
-from app.library.hub_access import HubAccess, async_http_client
-from app.library.remote_file import RemoteFile
+from app.library.download.http_session import HttpSession
+from app.library.download.remote_file import Digest, RemoteFile
+from app.library.download.replies import RetryPolicy
+from app.library.hub.access import HubAccess, async_http_client
 from tests.app.library.hub_server import HubServer
 
 __all__ = ["IMPATIENT", "NAME", "REPO", "fetch", "noise", "remote_file"]
 
 REPO, NAME = "org/repo", "m-Q4_0.gguf"
-IMPATIENT = RetryPolicy(n_attempts=6, first_wait_s=0.01, longest_wait_s=0.05, most_patience_s=1.0, stall_s=0.5)
+IMPATIENT = RetryPolicy(n_attempts=6, first_wait_s=0.01, max_wait_s=0.05, max_retry_after_s=1.0, stall_s=0.5)
 
 
 def noise(n_bytes: int, seed: int = 1) -> bytes:
@@ -50,6 +49,6 @@ async def fetch(
         hear(event)
 
     async with async_http_client(IMPATIENT.stall_s) as http:
-        connection = Connection(http, HubAccess(hub.url, token))
+        connection = HttpSession(http, HubAccess(hub.url, token))
         downloader = Downloader(connection, DownloadOptions(retry=IMPATIENT, **options), say)
         return await downloader.fetch(file or remote_file(hub), path), said

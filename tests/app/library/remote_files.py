@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from offload.model import PlannedModel
-from quantizer.file_types import file_type_named
-from quantizer.header import Header
-from quantizer.layout import Entry, OutputTensor, encode_entry, encode_header, file_bytes
-from quantizer.shards import shard_entries, shard_path
-from quantizer.tensor_types import tensor_type
+from offload.footprint.model import PlannedModel
+from quantizer.gguf.file_types import file_type_named
+from quantizer.gguf.header import Header
+from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_entry, encode_header, file_bytes
+from quantizer.gguf.shards import shard_entries, shard_path
+from quantizer.gguf.tensor_types import tensor_type
 from tests.app.library.hub_repos import HubFile
 from tests.offload.model_outlines import header_of
 

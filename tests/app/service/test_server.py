@@ -18,13 +18,13 @@ import uvicorn
 from starlette.applications import Starlette
 
 from app.cli.main import main
-from app.engine.frames import EngineConfig
-from app.processes import python_module
+from app.engine.protocol.messages import EngineConfig
+from app.processes import python_command
 from app.service import server
-from app.service.guard import Guard, GuardPolicy
+from app.service.http.guard import Guard, GuardPolicy
 from app.service.listening import listen
-from app.service.person import Person
-from app.service.supervisor import Supervisor
+from app.service.operator_prompt import OperatorPrompt
+from app.service.pool.engine_client import EngineClient
 from quantizer.errors import ServiceError
 from tests.app.running import RunningService
 
@@ -80,7 +80,7 @@ def test_a_broken_model_is_refused_before_listening(serve: Serve, tmp_path: Path
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_says_where_it_listens_and_stops_cleanly(environment: Mapping[str, str], number: signal.Signals) -> None:
-    command = python_module("app.cli.main", "serve")
+    command = python_command("app.cli.main", "serve")
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -94,8 +94,8 @@ def test_it_says_where_it_listens_and_stops_cleanly(environment: Mapping[str, st
 
 async def test_who_ends_the_service_while_its_model_loads_hears_nothing_of_the_model() -> None:
     told = list[str]()
-    command = python_module("app.engine.worker", "--fake", "--fake-load-ms", "2000")
-    engine = Supervisor(Path("tiny.gguf"), EngineConfig(n_ctx=64), command)
+    command = python_command("app.engine.worker", "--fake", "--fake-load-ms", "2000")
+    engine = EngineClient(Path("tiny.gguf"), EngineConfig(n_ctx=64), command)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -104,12 +104,12 @@ async def test_who_ends_the_service_while_its_model_loads_hears_nothing_of_the_m
 
     with listen("127.0.0.1", 0) as listener:
         ending = server._Server(server._config(Starlette(lifespan=lifespan)), lambda: ending.end())
-        await server._serve_beside(ending, [listener], engine, Person(told.append, lambda _: False))
+        await server._serve_beside(ending, [listener], engine, OperatorPrompt(told.append, lambda _: False))
     assert (engine.status.state, told) == ("failed", [])
 
 
 def test_a_service_whose_owner_is_gone_before_it_listens_ends(environment: Mapping[str, str]) -> None:
-    command = python_module("app.cli.main", "serve", "--owned")
+    command = python_command("app.cli.main", "serve", "--owned")
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stdin is not None

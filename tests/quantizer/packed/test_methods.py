@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantizer.convert import open_checkpoint
+from quantizer.convert.checkpoint_source import open_checkpoint
 from quantizer.errors import CheckpointError
-from quantizer.file_types import file_type_named
-from quantizer.plan import plan
-from quantizer.quantize import execute
+from quantizer.gguf.file_types import file_type_named
+from quantizer.write.quantize import execute
+from quantizer.write.quantize_plan import plan
 from tests.quantizer.checkpoints import TinyLlama, write_tensors
 from tests.quantizer.packers import FORMATS, Packed, awq, compressed, fp8, gptq, int8_rows, nf4, read
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from quantizer.config import Config
-from quantizer.layout import encode_entry, encode_header
+from quantizer.checkpoint.config import Config
+from quantizer.gguf.header_encoder import encode_entry, encode_header
 from quantizer.tokenizers import read_vocabulary, vocabulary_entries
 from tests.quantizer.checkpoints import tokenizer, tokenizer_config
 from tests.quantizer.tokenizer_files import sentence_bpe, unigram, word_pieces, write

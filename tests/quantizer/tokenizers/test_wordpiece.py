@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quantizer.config import Config
+from quantizer.checkpoint.config import Config
 from quantizer.errors import CheckpointError
 from quantizer.tokenizers import Token, TokenType, Vocabulary, read_vocabulary
 from tests.quantizer.tokenizer_files import word_pieces, write

@@ -10,19 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.chat import ChatSettings
-from app.chat.message import Attachment, Message, State
+from app.chat.conversation import Attachment, ChatSettings, Message, MessageState
 from app.chat.presets import Presets
 from app.chat.store import ChatStore
 from app.client import GenerationOptions
-from app.client_fake import COMPLETED, ScriptedClient, ScriptedReply
+from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
 from quantizer.errors import EngineError
-from tui.connection import Connection
+from tui.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
+from tui.chat.session import ChatSession
+from tui.connection import ServiceConnection
 from tui.inline.chat import InlineChat
 from tui.inline.scrollback import Scrollback
-from tui.keeper import Keeper, Unkept
-from tui.kept_chat import KeptChat
-from tui.session import ChatSession
 
 Opened = Callable[..., AbstractAsyncContextManager[InlineChat]]
 
@@ -40,8 +38,8 @@ def opened(tmp_path: Path) -> Opened:
     async def opened(
         client: ScriptedClient, *, is_kept: bool = True, shows_stats: bool = False
     ) -> AsyncIterator[InlineChat]:
-        async with KeptChat(tmp_path) as kept, Connection(client.opened, "guide") as connection:
-            keeper: Keeper = kept if is_kept else Unkept()
+        async with SqliteChatRepository(tmp_path) as kept, ServiceConnection(client.opened, "guide") as connection:
+            keeper: ChatRepository = kept if is_kept else InMemoryChatRepository()
             session = ChatSession(connection, keeper, lambda: 0.0, lambda: None)
             folder = tmp_path / "work"
             chat = InlineChat(
@@ -105,7 +103,7 @@ async def test_a_stopped_answer_says_so_and_keeps_what_came(opened, tmp_path, ca
         answering.cancel()
         await asyncio.wait({answering})
         assert "[stopped]" in capsys.readouterr().err
-        assert [(message.content, message.state) for message in _kept(tmp_path)][1:] == [("Half", State.PARTIAL)]
+        assert [(message.content, message.state) for message in _kept(tmp_path)][1:] == [("Half", MessageState.PARTIAL)]
         await chat.submit("/continue")
         assert capsys.readouterr().out == " a loaf\n"
     assert [message.content for message in _kept(tmp_path)][1:] == ["Half a loaf"]

@@ -11,7 +11,7 @@ import pytest
 
 from app.library.download.events import Event, Progress
 from app.library.download.partial_file import PartialFile
-from app.library.hub_access import HubError
+from app.library.hub.access import HubError
 from tests.app.library.fetching import NAME, REPO, fetch, remote_file
 from tests.app.library.hub_faults import FAULTS
 from tests.app.library.hub_repos import HubRepo

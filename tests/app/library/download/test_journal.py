@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.library.download.journal import DownloadJournal
+from app.library.download.partial_file import DownloadJournal
 from app.library.download.ranges import Range
 
 MARK, BOOTED_S, LATER_S = "sha256 abc 100", 1_000_000.0, 2_000_000.0

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from app.library.digest import Digest
-from app.library.download.follower import Follower
 from app.library.download.partial_file import PartialFile, journal_of
 from app.library.download.ranges import Range
+from app.library.download.remote_file import Digest
+from app.library.download.streaming_hash import StreamingHash
 from quantizer.errors import StorageError
 
 MARK = "sha256 abc"
@@ -81,7 +81,7 @@ def test_what_is_written_is_noted_often(tmp_path: Path) -> None:
 def test_a_follower_hashes_what_stands_and_waits_for_the_rest(tmp_path: Path, digest: Digest, expected: str) -> None:
     path = tmp_path / "m"
     path.write_bytes(b"a\0\0")
-    with Follower(path, 3, digest.hasher(3)) as follower:
+    with StreamingHash(path, 3, digest.hasher(3)) as follower:
         follower.advance(1)
         path.write_bytes(b"abc")
         follower.advance(3)
@@ -90,10 +90,10 @@ def test_a_follower_hashes_what_stands_and_waits_for_the_rest(tmp_path: Path, di
 
 def test_a_follower_that_nobody_waits_for_ends(tmp_path: Path) -> None:
     (tmp_path / "m").write_bytes(b"abc")
-    with Follower(tmp_path / "m", 9, Digest().hasher(9)) as follower:
+    with StreamingHash(tmp_path / "m", 9, Digest().hasher(9)) as follower:
         follower.advance(3)
 
 
 def test_a_file_that_went_away_is_an_error(tmp_path: Path) -> None:
-    with Follower(tmp_path / "gone", 3, Digest().hasher(3)) as follower, pytest.raises(FileNotFoundError):
+    with StreamingHash(tmp_path / "gone", 3, Digest().hasher(3)) as follower, pytest.raises(FileNotFoundError):
         follower.digest()

@@ -8,8 +8,15 @@ import pytest
 
 from app.library.download.ranges import Range
 from app.library.download.rates import RateLimit, Speedometer
-from app.library.download.replies import Expected, FaultError, body_of, content_mark, retry_after_s
-from app.library.download.retries import Retries, RetryPolicy
+from app.library.download.replies import (
+    Expected,
+    Retries,
+    RetryPolicy,
+    TransientError,
+    body_of,
+    content_mark,
+    retry_after_s,
+)
 
 PART = {"Content-Range": "bytes 10-19/100", "ETag": '"a"'}
 ASKED = Expected(Range(10, 20), 100, '"a"')
@@ -44,7 +51,7 @@ def test_the_whole_is_as_good_as_a_part_at_its_beginning() -> None:
     ],
 )
 def test_any_other_reply_is_a_fault(status: int, headers: dict[str, str], is_stale: bool) -> None:
-    with pytest.raises(FaultError) as caught:
+    with pytest.raises(TransientError) as caught:
         body_of(status, httpx.Headers(headers), ASKED)
     assert caught.value.is_stale is is_stale
 
@@ -92,21 +99,21 @@ def test_only_what_tells_very_bytes_apart_marks_them(headers: dict[str, str], ma
 
 
 def test_waits_grow_and_end() -> None:
-    retries = Retries(RetryPolicy(n_attempts=5, first_wait_s=1.0, longest_wait_s=4.0))
-    fault = FaultError("it stalls")
+    retries = Retries(RetryPolicy(n_attempts=5, first_wait_s=1.0, max_wait_s=4.0))
+    fault = TransientError("it stalls")
     waits = [retries.wait_s(fault) for _ in range(4)]
     assert all(0.5 * limit <= wait <= limit for wait, limit in zip(waits, (1.0, 2.0, 4.0, 4.0), strict=True))
-    with pytest.raises(FaultError):
+    with pytest.raises(TransientError):
         retries.wait_s(fault)
     retries.progressed()
     assert retries.wait_s(fault) <= 1.0
 
 
 def test_a_server_gets_the_time_that_it_asks_for_within_reason() -> None:
-    retries = Retries(RetryPolicy(most_patience_s=60.0))
-    assert retries.wait_s(FaultError("429", wait_s=59.0)) == 59.0
-    with pytest.raises(FaultError):
-        retries.wait_s(FaultError("429", wait_s=3600.0))
+    retries = Retries(RetryPolicy(max_retry_after_s=60.0))
+    assert retries.wait_s(TransientError("429", wait_s=59.0)) == 59.0
+    with pytest.raises(TransientError):
+        retries.wait_s(TransientError("429", wait_s=3600.0))
 
 
 def test_a_limit_holds_for_all_who_take() -> None:

@@ -6,7 +6,7 @@ import gguf
 import pytest
 
 from app.service.infill.tokens import InfillTokens, infill_tokens_of
-from quantizer.header import read_header
+from quantizer.gguf.header import read_header
 from tests.quantizer.gguf_files import byte_level_tokens, tiny_llama
 
 

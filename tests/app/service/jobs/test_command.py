@@ -9,10 +9,10 @@ import pytest
 from pydantic import ValidationError
 
 from app.cli.main import _cli
-from app.job import JobKind
-from app.library.resolve import UnknownModelError
+from app.library.local.resolve import UnknownModelError
+from app.protocol.job import JobKind
 from app.service.jobs.command import JobCommand, arguments_of, command_of
-from app.settings import Settings
+from app.settings.settings import Settings
 from quantizer.errors import RequestError
 
 

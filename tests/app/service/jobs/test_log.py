@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.service.jobs.log import MAX_BYTES, JobLog
+from app.service.jobs.store import MAX_BYTES, JobLog
 
 
 def test_a_log_keeps_its_last_lines_whole_and_says_that_others_went(tmp_path: Path) -> None:

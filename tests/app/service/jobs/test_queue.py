@@ -5,17 +5,17 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.service.jobs.arguments import Slot
-from app.service.jobs.queue import LIMITS, startable
+from app.service.jobs.arguments import Resource
+from app.service.jobs.manager import LIMITS, startable
 
-NETWORK: frozenset[Slot] = frozenset({"network"})
-MACHINE: frozenset[Slot] = frozenset({"machine"})
+NETWORK: frozenset[Resource] = frozenset({"network"})
+MACHINE: frozenset[Resource] = frozenset({"machine"})
 slots = st.sampled_from([NETWORK, MACHINE, NETWORK | MACHINE])
 
 
 @given(st.lists(slots), st.lists(slots, max_size=3))
 def test_no_more_start_than_there_is_room_for_and_none_overtakes(
-    wanted: list[frozenset[Slot]], running: list[frozenset[Slot]]
+    wanted: list[frozenset[Resource]], running: list[frozenset[Resource]]
 ) -> None:
     waiting = [(str(number), each) for number, each in enumerate(wanted)]
     started = startable(waiting, running)
@@ -30,7 +30,7 @@ def test_no_more_start_than_there_is_room_for_and_none_overtakes(
 
 
 @given(st.lists(slots, min_size=1))
-def test_where_nothing_runs_the_first_one_starts(wanted: list[frozenset[Slot]]) -> None:
+def test_where_nothing_runs_the_first_one_starts(wanted: list[frozenset[Resource]]) -> None:
     assert startable([(str(number), each) for number, each in enumerate(wanted)], [])[0] == "0"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.job import Job
+from app.protocol.job import Job
 from app.service.jobs.store import JobStore
 from quantizer.errors import StorageError
 

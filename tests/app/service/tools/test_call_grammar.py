@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from app.engine.gbnf import RuleBook, text_through
-from app.engine.sampler import check_grammar
-from app.service.reasoning import NO_THINKING, Thinking, ThoughtSplitter
+from app.engine.grammar.gbnf import GbnfRules, text_through
+from app.engine.loop.sampling import check_grammar
+from app.service.generation.reasoning import NO_REASONING, ReasoningParser, ReasoningTags
 from app.service.tools.call_grammar import call_grammar
-from app.service.tools.offer import Offer, Tool
+from app.service.tools.tool import Tool, ToolOptions
 from quantizer.errors import RequestError
 from tests.app.call_texts import FAMILIES, family, split
 from tests.app.gbnf_texts import Grammar
@@ -31,7 +31,7 @@ WALK = Tool(
     },
 )
 STOP = Tool("stop")
-OFFER = Offer(tools=(WALK, STOP), must_call=True)
+OFFER = ToolOptions(tools=(WALK, STOP), must_call=True)
 
 
 def check_call(name: str, arguments: dict[str, Any]) -> None:
@@ -47,7 +47,7 @@ def check_call(name: str, arguments: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_whatever_the_grammar_allows_is_read_as_calls_that_fit_their_schemas(name: str) -> None:
-    text = call_grammar(family(name), OFFER, NO_THINKING)
+    text = call_grammar(family(name), OFFER, NO_REASONING)
     check_grammar(text)
     grammar, chance = Grammar(text), random.Random(name)
     seen = set()
@@ -62,8 +62,8 @@ def test_whatever_the_grammar_allows_is_read_as_calls_that_fit_their_schemas(nam
 
 
 def test_one_call_is_all_where_one_is_wanted_and_of_the_tool_that_is_named() -> None:
-    offer = Offer(tools=(WALK, STOP), must_call=True, only="stop", is_parallel=False)
-    grammar, chance = Grammar(call_grammar(family("hermes"), offer, NO_THINKING)), random.Random(1)
+    offer = ToolOptions(tools=(WALK, STOP), must_call=True, only="stop", is_parallel=False)
+    grammar, chance = Grammar(call_grammar(family("hermes"), offer, NO_REASONING)), random.Random(1)
     for _ in range(20):
         told = split(family("hermes"), grammar.sample(chance), [], offer)
         assert [call.name for call in told.calls] == ["stop"]
@@ -71,12 +71,12 @@ def test_one_call_is_all_where_one_is_wanted_and_of_the_tool_that_is_named() -> 
 
 @pytest.mark.parametrize("is_open", [False, True])
 def test_a_model_that_thinks_may_do_so_first(is_open: bool) -> None:
-    thinking = Thinking("<think>", "</think>", is_open)
+    thinking = ReasoningTags("<think>", "</think>", is_open)
     grammar, chance = Grammar(call_grammar(family("hermes"), OFFER, thinking)), random.Random(2)
     n_thoughts = 0
     for _ in range(40):
         text = grammar.sample(chance)
-        splitter = ThoughtSplitter(thinking)
+        splitter = ReasoningParser(thinking)
         said = splitter.push(text).answer + splitter.finish().answer
         n_thoughts += "</think>" in text
         assert split(family("hermes"), said, [], OFFER).calls
@@ -85,7 +85,7 @@ def test_a_model_that_thinks_may_do_so_first(is_open: bool) -> None:
 
 def test_a_text_up_to_a_tag_holds_it_once_at_its_end() -> None:
     for tag in ("</a>", "\n</p>", "aab"):
-        rules = RuleBook()
+        rules = GbnfRules()
         grammar, chance = Grammar(rules.text(text_through(tag, rules))), random.Random(3)
         for _ in range(200):
             text = grammar.sample(chance)
@@ -104,17 +104,17 @@ def test_a_text_up_to_a_tag_holds_it_once_at_its_end() -> None:
 )
 def test_a_schema_that_cannot_be_kept_is_refused(name: str, schema: dict[str, Any], word: str) -> None:
     with pytest.raises(RequestError, match=word):
-        call_grammar(family(name), Offer(tools=(Tool("a", "", schema),), must_call=True), NO_THINKING)
+        call_grammar(family(name), ToolOptions(tools=(Tool("a", "", schema),), must_call=True), NO_REASONING)
 
 
 @pytest.mark.parametrize(
     ("offer", "word"),
     [
         (lambda: Tool("a b"), "called 'a b'"),
-        (lambda: Offer(tools=(STOP, STOP)), "Two tools"),
-        (lambda: Offer(tools=tuple(Tool(f"t{number}") for number in range(129))), "129"),
-        (lambda: Offer(tools=(STOP,), only="go", must_call=True), "'go'"),
-        (lambda: Offer(must_call=True), "no tools"),
+        (lambda: ToolOptions(tools=(STOP, STOP)), "Two tools"),
+        (lambda: ToolOptions(tools=tuple(Tool(f"t{number}") for number in range(129))), "129"),
+        (lambda: ToolOptions(tools=(STOP,), only="go", must_call=True), "'go'"),
+        (lambda: ToolOptions(must_call=True), "no tools"),
     ],
 )
 def test_an_offer_that_makes_no_sense_is_refused(offer: Any, word: str) -> None:

@@ -1,0 +1,70 @@
+"""Chats as one web page: the branch that is shown, nothing loaded from anywhere, nothing that runs.
+
+Owns the page. Every text is escaped; Markdown becomes markup of ours, without raw HTML and without pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from html import escape
+from typing import TYPE_CHECKING
+
+from app.chat.conversation import Message, MessageState, Transcript
+from app.chat.formats.markdown import speaker
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+
+__all__ = ["page"]
+
+_HEAD = """<!doctype html>
+<html><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="referrer" content="no-referrer">
+<title>Chats</title>
+<style>
+:root { color-scheme: light dark; font-family: system-ui, sans-serif; line-height: 1.5; }
+body { max-width: 48rem; margin: 2rem auto; padding: 0 1rem; }
+section { border-top: 1px solid #8886; padding: .5rem 0; overflow-wrap: anywhere; }
+section.user { background: #8881; padding: .5rem 1rem; }
+h2 { font-size: 1rem; opacity: .7; margin: 0; }
+pre { overflow-x: auto; background: #8882; padding: .75rem; white-space: pre-wrap; }
+table { border-collapse: collapse; } td, th { border: 1px solid #8886; padding: .25rem .5rem; }
+</style></head><body>
+"""
+
+
+def page(transcripts: Iterable[Transcript]) -> Iterator[str]:
+    """Yield, in pieces, an HTML page with one article a chat."""
+    renderer = _renderer()
+    yield _HEAD
+    for transcript in transcripts:
+        yield f"<article>\n<h1>{escape(transcript.chat.title or 'Untitled')}</h1>\n"
+        if transcript.chat.settings.system:
+            yield _folded("System prompt", transcript.chat.settings.system)
+        for message in transcript.branch:
+            yield _section(message, renderer)
+        yield "</article>\n"
+    yield "</body></html>\n"
+
+
+def _section(message: Message, renderer: MarkdownIt) -> str:
+    parts = [f'<section class="{message.role}">\n<h2>{escape(speaker(message))}</h2>\n']
+    if message.reasoning:
+        parts.append(_folded("Reasoning", message.reasoning))
+    parts.append(renderer.render(message.content))
+    parts += [_folded(attachment.name, attachment.content) for attachment in message.attachments]
+    if message.state is MessageState.PARTIAL:
+        parts.append("<p><em>(unfinished)</em></p>\n")
+    return "".join([*parts, "</section>\n"])
+
+
+def _folded(title: str, text: str) -> str:
+    return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>\n"
+
+
+def _renderer() -> MarkdownIt:
+    """Markdown without what could load or run: raw HTML is shown as text, a picture as its link."""
+    from markdown_it import MarkdownIt  # which nothing but a page needs
+
+    return MarkdownIt("commonmark", {"html": False, "breaks": True}).enable("table").disable("image")

@@ -1,0 +1,112 @@
+"""A chat as localllm exports it, to be read again without loss: an object of JSON that says its format and version.
+
+Owns the names in it. Every branch, figure and setting is kept; what a newer version adds is not guessed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
+
+from app.chat.conversation import (
+    ROLES,
+    Attachment,
+    ChatSettings,
+    Message,
+    MessageContent,
+    MessageState,
+    Scalar,
+    Transcript,
+)
+from app.chat.formats.import_tree import TreeNode, import_tree
+from app.chat.formats.json_reader import ChatInfo, FormatError, ImportedChat, JsonField, SkippedItem, reading
+
+__all__ = ["is_localllm", "localllm_json", "read_localllm"]
+
+_FORMAT = "localllm-chat"
+_VERSION = 1
+
+
+def localllm_json(transcripts: Iterable[Transcript]) -> Iterator[str]:
+    """Yield, in pieces, a JSON list of whole chats, one a line; ASCII, so that a terminal may show it."""
+    separator = "[\n"
+    for transcript in transcripts:
+        yield separator + json.dumps(_exported(transcript))
+        separator = ",\n"
+    yield "[]\n" if separator == "[\n" else "\n]\n"
+
+
+def is_localllm(chat: JsonField) -> bool:
+    """Whether this is a chat that localllm exported."""
+    return chat.at("format").value == _FORMAT
+
+
+def read_localllm(chat: JsonField) -> ImportedChat:
+    """Return the chat. Raises FormatError for a newer version, and for what does not fit."""
+    if chat.at("version").value != _VERSION:
+        raise FormatError(chat.at("version").place, "is none that this localllm reads: update it")
+    left_out: list[SkippedItem] = []
+    nodes = {_key(message.at("id")): _node(message) for message in chat.at("messages").items()}
+    grafted = import_tree(nodes, _key(chat.at("leaf_id")))
+    left_out += [SkippedItem(f"{chat.place}, message {key}", "belongs to no branch") for key in grafted.unreached]
+    header = ChatInfo(
+        title=chat.at("title").text(),
+        model=chat.at("model").text(),
+        created_ms=chat.at("created_ms").moment_ms(),
+        updated_ms=chat.at("updated_ms").moment_ms(),
+        is_pinned=chat.at("is_pinned").flag(),
+        is_archived=chat.at("is_archived").flag(),
+    )
+    found = reading(header, grafted.messages, grafted.leaf_id, chat.place, left_out)
+    settings = ChatSettings(chat.at("settings").at("system").text(), _scalars(chat.at("settings").at("options")))
+    with_settings = replace(found.transcript.chat, settings=settings)
+    return replace(found, transcript=replace(found.transcript, chat=with_settings))
+
+
+def _exported(transcript: Transcript) -> dict[str, object]:
+    chat = asdict(transcript.chat)
+    messages = [_exported_message(message) for message in transcript.messages]
+    return {"format": _FORMAT, "version": _VERSION, **chat, "messages": messages}
+
+
+def _exported_message(message: Message) -> dict[str, object]:
+    return {**asdict(message), "state": message.state.value}
+
+
+def _key(number: JsonField) -> str:
+    """An id as a node's key; empty where none is given."""
+    if isinstance(number.value, int | None):
+        return "" if number.value is None else str(number.value)
+    raise FormatError(number.place, "is no id")
+
+
+def _node(message: JsonField) -> TreeNode:
+    role, state = message.at("role").text(), message.at("state").text()
+    if role not in ROLES:
+        raise FormatError(message.at("role").place, f"is none of {', '.join(sorted(ROLES))}")
+    said = MessageContent(
+        role=role,  # type: ignore[arg-type]  # one of ROLES
+        content=message.at("content").text(),
+        reasoning=message.at("reasoning").text(),
+        attachments=tuple(_attachment(attachment) for attachment in message.at("attachments").items()),
+        model=message.at("model").text(),
+        stats=_scalars(message.at("stats")),
+        state=MessageState.PARTIAL if state == MessageState.PARTIAL.value else MessageState.FINISHED,
+        created_ms=message.at("created_ms").moment_ms(),
+    )
+    return TreeNode(_key(message.at("parent_id")) or None, said)
+
+
+def _attachment(attachment: JsonField) -> Attachment:
+    name, content = attachment.at("name").text(), attachment.at("content").text()
+    return Attachment(name, content, attachment.at("media_type").text())
+
+
+def _scalars(fields: JsonField) -> dict[str, Scalar]:
+    scalars: dict[str, Scalar] = {}
+    for name, field in fields.entries():
+        if not isinstance(field.value, Scalar):
+            raise FormatError(field.place, "is neither text, number nor truth value")
+        scalars[name] = field.value
+    return scalars

@@ -1,0 +1,55 @@
+"""Options of the verbs that run a model over a text, window by window.
+
+Texts that models are run on: a file that the user names, or one that ships with localllm.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from quantizer.errors import UsageError
+
+__all__ = ["ctx_option", "read_text", "resolve_model", "shipped", "window_size"]
+
+if TYPE_CHECKING:
+    from quantizer.gguf.header import Header
+
+
+_DEFAULT_CTX = 512
+
+ctx_option = click.option("--ctx", type=click.IntRange(min=0), default=0, help="Tokens of a window.  [default: 512]")
+
+
+def resolve_model(name: str) -> tuple[Path, Header]:
+    """Return the file that the model `name` means and its header, which has passed the gate. Raises UserError."""
+    from app.library.local.resolve import resolve
+    from app.settings.settings import load_settings
+    from quantizer.gguf.validation import validate_gguf
+
+    path = resolve(name, load_settings()).path
+    return path, validate_gguf(path)
+
+
+def window_size(header: Header, asked: int) -> int:
+    """Return the tokens of a window: those asked for, else the default where the model was trained on as many."""
+    trained = header.integer(f"{header.architecture}.context_length") or _DEFAULT_CTX
+    return asked or min(_DEFAULT_CTX, trained)
+
+
+def shipped(name: str) -> Path:
+    """Return the path of a text in assets/text."""
+    return Path(str(files("assets") / "text" / name))
+
+
+def read_text(path: Path) -> str:
+    """Return what `path` holds. Raises UsageError when it cannot be read or is no UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.", "Check the path.") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is no UTF-8 text.", "Save it as UTF-8.") from error

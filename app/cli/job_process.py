@@ -1,0 +1,44 @@
+"""A verb as a job of the service: `python -m app.cli.job_process VERB ...`.
+
+What bars would show goes to stdout as lines of JSON, and how the verb failed. The other end of stdin is the service: a
+line from there is what Ctrl-C is to a person, its end means that the service is gone, and then this process dies as if
+it had been killed. All that localllm writes survives that, and the same verb goes on from there.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import sys
+import threading
+
+from app.cli.main import main
+from app.cli.output.job_events import JobEvents
+
+__all__: list[str] = []
+
+
+def _heed_service() -> None:
+    main_thread = threading.main_thread().ident
+    assert main_thread is not None
+
+    def heed() -> None:
+        while os.read(0, 4096):  # not through sys.stdin: its lock would hang the interpreter's end
+            _interrupt(main_thread)
+        os._exit(1)
+
+    threading.Thread(target=heed, name="service-watch", daemon=True).start()
+
+
+def _interrupt(thread: int) -> None:
+    if sys.platform == "win32":
+        _thread.interrupt_main()  # what waits for the system hears of it only afterwards
+    else:
+        signal.pthread_kill(thread, signal.SIGINT)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the service ignores it
+    _heed_service()
+    main(sys.argv[1:], JobEvents())

@@ -1,0 +1,26 @@
+"""Sizes and counts in the three digits that people read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["format_bytes", "format_count"]
+
+
+def format_bytes(n_bytes: int) -> str:
+    """Return a size, decimal as disks are sold: 4.92 GB."""
+    return _scaled(n_bytes, (" B", " kB", " MB", " GB", " TB"))
+
+
+def format_count(n: int) -> str:
+    """Return a number of weights as models are called: 1.24B."""
+    return _scaled(n, ("", "k", "M", "B", "T"))
+
+
+def _scaled(n: int, units: Sequence[str]) -> str:
+    size, unit = float(n), units[0]
+    for larger in units[1:]:
+        if size < 999.5:  # what would be rounded to four digits
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.3g}{unit}"

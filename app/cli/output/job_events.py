@@ -1,0 +1,102 @@
+"""What a verb says while it runs as a job of the service: one line of JSON on stdout for all that bars would show.
+
+Owns these lines; `app.service.jobs.job_state` reads them. What a verb prints with --json is its own, and comes beside
+them. Knows nothing of what the verb does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import click
+
+from app.library.download.rates import Speedometer
+from quantizer.errors import UserError
+from quantizer.write.events import Failed, encode_event
+
+__all__ = ["EventBar", "JobEvents"]
+
+_EVERY_S = 0.1
+
+
+class JobEvents:
+    """Says lines to the service. Where nobody reads them any more, this process dies as if it had been killed."""
+
+    def emit(self, **line: object) -> None:
+        """Print one event; `event` is its kind."""
+        try:
+            click.echo(json.dumps(line))
+        except OSError:
+            os._exit(1)
+
+    def failed(self, error: UserError) -> None:
+        """Say how the verb failed."""
+        self.emit(**encode_event(Failed.of(error)))
+
+
+@dataclass(slots=True)
+class _Standing:
+    title: str
+    n_done: int
+    n_total: int | None
+
+
+class EventBar:
+    """A bar as `step` events, at most ten a second: title, how much of how much, how fast, how much longer."""
+
+    def __init__(
+        self,
+        events: JobEvents,
+        title: str,
+        n_total: int | None,
+        *,
+        is_bytes: bool,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._events = events
+        self._standing = _Standing(title, 0, n_total)
+        self._unit = "bytes" if is_bytes else "steps"
+        self._now = now
+        self._speed = Speedometer(now)
+        self._emitted_s = 0.0
+        self._is_emitted = False
+
+    def begin(self) -> None:
+        self._emit()
+
+    def end(self) -> None:
+        if not self._is_emitted:
+            self._emit()
+
+    def update(self, *, n_done: int | None = None, n_total: int | None = None, title: str | None = None) -> None:
+        """Note what is new, and emit it when it is time."""
+        standing = self._standing
+        standing.n_done = standing.n_done if n_done is None else n_done
+        standing.n_total = standing.n_total if n_total is None else n_total
+        standing.title = standing.title if title is None else title
+        self._is_emitted = False
+        if self._now() - self._emitted_s >= _EVERY_S:
+            self._emit()
+
+    def tell(self, sentence: str) -> None:
+        """Say a sentence beside the bar."""
+        self._events.emit(event="note", text=sentence)
+
+    def _emit(self) -> None:
+        standing = self._standing
+        per_s = self._speed.bytes_per_s(standing.n_done)
+        n_left = None if standing.n_total is None else standing.n_total - standing.n_done
+        self._events.emit(
+            event="step",
+            title=standing.title,
+            unit=self._unit,
+            n_done=standing.n_done,
+            n_total=standing.n_total,
+            per_s=per_s,
+            remaining_s=n_left / per_s if per_s > 0 and n_left is not None else None,
+        )
+        self._emitted_s, self._is_emitted = self._now(), True

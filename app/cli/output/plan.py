@@ -1,0 +1,183 @@
+"""A plan as it is printed: a table by device, speeds, the curve, warnings and ways out.
+
+So too the table of cache sizes, which can be one JSON object as well (that of a plan is `offload.plan`).
+
+What drafts gain, as it is printed: a row for each acceptance, a column for each length; or one JSON object.
+
+A verdict in a few words, as lists have room for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from app.engine.speculative.acceptance import DraftGain
+from app.library.machine_fit.planning import Fit
+from offload.footprint.model import KvRow
+from offload.footprint.profile import DEFAULT_N_UBATCH
+from offload.format import memory, speed, tokens
+from offload.placement.allocation import Share
+from offload.placement.assessment import FitLevel
+from offload.plan import Plan
+
+__all__ = ["align_columns", "format_fit", "gains_json", "gains_lines", "kv_table_json", "kv_table_lines", "plan_lines"]
+
+_VERDICTS = {
+    FitLevel.FITS: "It fits.",
+    FitLevel.TIGHT: "It fits, tightly.",
+    FitLevel.PARTIAL: "Only a part of it fits where it is fast.",
+    FitLevel.WONT_RUN: "It will not run here.",
+}
+_N_ROWS, _BAR_COLUMNS, _COMMAND_COLUMNS = 12, 50, 60
+
+
+def plan_lines(plan: Plan, *, with_curve: bool = False) -> Iterator[str]:
+    """Yield the lines of a plan."""
+    found, setting = plan.found, plan.setting
+    yield _VERDICTS[found.verdict]
+    cells = f"{tokens(setting.n_cells)} cells of {setting.kv_types}"
+    yield f"Context {tokens(setting.n_ctx)} tokens, {cells}{_batches(plan)}."
+    if found.shares:
+        yield ""
+        yield from _table(plan)
+    yield from (f"Beside it: {extra.what}, {memory(extra.n_bytes)}." for extra in found.profile.extras)
+    if found.speed:
+        answers, prompts = speed(found.speed.decode_tps), speed(found.speed.prefill_tps)
+        yield ""
+        behind = f"behind {tokens(setting.depth)} tokens"
+        yield f"Answers {answers} tok/s {behind} (± {plan.uncertainty:.0%}), prompts {prompts} tok/s."
+        yield f"First token of a 2,048-token prompt after {found.speed.first_token_s:.1f} s."
+    yield from (f"! {warning}" for warning in plan.warnings)
+    if plan.remedies:
+        yield ""
+        yield "What would help:"
+        yield from _remedies(plan)
+    if with_curve:
+        yield ""
+        yield from _curve_lines(plan)
+
+
+def kv_table_json(rows: Sequence[KvRow]) -> dict[str, Any]:
+    """Return the table as one object, sizes in bytes."""
+    return {"kv_table": [{"n_ctx": row.n_ctx, **row.n_bytes} for row in rows]}
+
+
+def kv_table_lines(rows: Sequence[KvRow]) -> Iterator[str]:
+    """Yield the lines of the table, a column for each type."""
+    yield from align_columns(
+        [["context", *rows[0].n_bytes], *([tokens(row.n_ctx), *map(memory, row.n_bytes.values())] for row in rows)]
+    )
+
+
+def _curve_lines(plan: Plan) -> Iterator[str]:
+    """Yield tok/s against layers on the fastest GPU as bars; at most a dozen of them, the plan's own among them."""
+    found = plan.found
+    if len(found.curve) < 2 or found.placement is None:
+        yield "No curve: there are no layers to move between a GPU and the processor."
+        return
+    here = min(found.placement.n_on_gpus, len(found.curve) - 1)
+    most = max(found.curve)
+    yield "layers on the GPU, tok/s"
+    for count in _sampled(len(found.curve), here):
+        bar = "█" * max(1, round(_BAR_COLUMNS * found.curve[count] / most))
+        yield f"{count:>4} {bar} {speed(found.curve[count])}{'  ← here' if count == here else ''}"
+
+
+def _sampled(n_points: int, here: int) -> Sequence[int]:
+    """Return indices from first to last, evenly but for `here`."""
+    step = max(1, -(-n_points // _N_ROWS))
+    return sorted({*range(0, n_points, step), here, n_points - 1})
+
+
+def _table(plan: Plan) -> Iterator[str]:
+    columns: dict[str, Callable[[Share], int]] = {
+        "weights": lambda share: share.weight_bytes,
+        "cache": lambda share: share.cache_bytes,
+        "compute": lambda share: share.compute_bytes + share.host_bytes,
+    }
+    if plan.found.profile.extras:
+        columns["beside"] = lambda share: share.beside_bytes
+    columns["free"] = lambda share: share.device.free_bytes
+    rows = [
+        [share.device.name, str(share.n_layers), *(memory(size(share)) for size in columns.values())]
+        for share in plan.found.shares
+    ]
+    yield from align_columns([["device", "layers", *columns], *rows])
+
+
+def _batches(plan: Plan) -> str:
+    """Say what was chosen against the usual."""
+    n_ubatch = plan.setting.n_ubatch
+    return f", in micro-batches of {n_ubatch} tokens" if n_ubatch != DEFAULT_N_UBATCH else ""
+
+
+def align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield rows with their first column on the left and figures on the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for name, *figures in rows:
+        cells = [figure.rjust(width) for figure, width in zip(figures, widths[1:], strict=True)]
+        yield "  ".join([name.ljust(widths[0]), *cells])
+
+
+def _remedies(plan: Plan) -> Iterator[str]:
+    width = max((len(remedy.what) for remedy in plan.remedies if len(remedy.what) <= _COMMAND_COLUMNS), default=0)
+    for remedy in plan.remedies:
+        gained = f"{speed(remedy.decode_tps)} tok/s" if remedy.decode_tps is not None else "speed unknown"
+        if len(remedy.what) > _COMMAND_COLUMNS:  # a command line, to be copied
+            yield f"  {remedy.what}"
+            yield f"    {remedy.cost}"
+        else:
+            yield f"  {remedy.what.ljust(width)}  {gained:>13}  {remedy.cost}"
+
+
+def gains_json(rows: Sequence[DraftGain], *, is_measured: bool) -> dict[str, Any]:
+    """Return the table as one object."""
+    return {
+        "is_measured": is_measured,
+        "speculation": [
+            {
+                "acceptance": row.acceptance,
+                "gains": [{"draft_tokens": length, "gain": round(gain, 3)} for length, gain in row.gains.items()],
+                "best": {"draft_tokens": row.best_length, "gain": round(row.best_gain, 3)},
+            }
+            for row in rows
+        ],
+    }
+
+
+def gains_lines(rows: Sequence[DraftGain], *, is_measured: bool) -> Iterator[str]:
+    """Yield the lines of the table."""
+    yield "Times as fast as without drafts, by tokens of a draft; rows say how often each token is taken."
+    yield ""
+    heading = ["taken", *map(str, rows[0].gains), "best"]
+    yield from align_columns(
+        [heading, *([f"{row.acceptance:.0%}", *map(_figure, row.gains.values()), _best(row)] for row in rows)]
+    )
+    yield ""
+    if is_measured:
+        yield "Steps cost what was measured here with this model."
+    else:
+        yield "Steps cost what they usually do on a processor; `localllm tune MODEL` measures what they do here."
+
+
+def _figure(gain: float) -> str:
+    return f"{gain:.2f}"
+
+
+def _best(row: DraftGain) -> str:
+    return f"{row.best_gain:.2f} with {row.best_length}" if row.best_length else "none pays"
+
+
+_VERDICT_NAMES = {
+    FitLevel.FITS: "fits",
+    FitLevel.TIGHT: "fits tightly",
+    FitLevel.PARTIAL: "fits in part",
+    FitLevel.WONT_RUN: "will not run",
+}
+
+
+def format_fit(fit: Fit) -> str:
+    """Return such as "fits, 32 tok/s"."""
+    pace = "" if fit.decode_tps is None else f", {speed(fit.decode_tps)} tok/s"
+    return _VERDICT_NAMES[fit.verdict] + pace

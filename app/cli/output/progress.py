@@ -1,0 +1,168 @@
+"""Where progress goes: one line on stderr that keeps up, events where the service listens, or nowhere.
+
+Owns the choice, and what a bar on a terminal looks like. Knows nothing of what is counted.
+
+What verbs show of their progress: downloads, jobs, steps and counts, each on a bar.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from app.cli.output.job_events import EventBar, JobEvents
+from app.engine.model_task import TaskProgress
+from app.library.download import events as download
+from app.terminal import printable
+from quantizer.write.events import Event, Planned
+from quantizer.write.events import Progress as TensorProgress
+
+__all__ = ["Bar", "DownloadProgress", "JobProgress", "Meter", "open_bar", "with_progress"]
+
+
+class Bar(Protocol):
+    """How far something is: `n_done` of `n_total`, None where that is not known yet. Texts need not be printable."""
+
+    def begin(self) -> None: ...
+
+    def end(self) -> None: ...
+
+    def update(self, *, n_done: int | None = None, n_total: int | None = None, title: str | None = None) -> None: ...
+
+    def tell(self, sentence: str) -> None: ...
+
+
+def open_bar(title: str, n_total: int | None, *, is_bytes: bool) -> Bar:
+    """Return the bar for whoever watches this verb."""
+    context = click.get_current_context(silent=True)
+    events = context.find_object(JobEvents) if context else None
+    return EventBar(events, title, n_total, is_bytes=is_bytes) if events else _TerminalBar(title, n_total, is_bytes)
+
+
+class _TerminalBar:
+    """A bar on stderr that is gone when done; nothing at all where that is no terminal."""
+
+    def __init__(self, title: str, n_total: int | None, is_bytes: bool) -> None:
+        counts = (DownloadColumn(), TransferSpeedColumn()) if is_bytes else (MofNCompleteColumn(),)
+        console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            *counts,
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            redirect_stdout=sys.stdout.isatty(),  # rich would send a piped stdout to stderr
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task(title, total=n_total)
+
+    def begin(self) -> None:
+        self._progress.start()
+
+    def end(self) -> None:
+        self._progress.stop()
+
+    def update(self, *, n_done: int | None = None, n_total: int | None = None, title: str | None = None) -> None:
+        description = None if title is None else printable(title)
+        self._progress.update(self._task, completed=n_done, total=n_total, description=description)
+
+    def tell(self, sentence: str) -> None:
+        """Put a sentence above the bar."""
+        self._progress.console.print(printable(sentence), markup=False, highlight=False, soft_wrap=True)
+
+
+_Step = TypeVar("_Step", bound=TaskProgress)
+
+
+def with_progress(title: str, steps: Iterator[_Step]) -> Iterator[_Step]:
+    """Hand on `steps` while a bar keeps up."""
+    with _Shown(title, None) as shown:
+        for step in steps:
+            shown.bar.update(n_total=step.n_steps, n_done=step.index + 1)
+            yield step
+
+
+class _Shown:
+    """A context manager around a bar for `n_total` of something; None is not known yet."""
+
+    def __init__(self, title: str, n_total: int | None, *, is_bytes: bool = False) -> None:
+        self.bar = open_bar(title, n_total, is_bytes=is_bytes)
+
+    def __enter__(self) -> Self:
+        self.bar.begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.end()
+
+
+class DownloadProgress(_Shown):
+    """A bar, fed with what a download says; what is worth a sentence stands above it."""
+
+    def __init__(self) -> None:
+        super().__init__("Asking what there is", None, is_bytes=True)
+        self._is_fetching = False
+        self._is_converting = False
+
+    def show(self, event: download.Event) -> None:
+        """Bring the line up to date, or put a sentence above it."""
+        if isinstance(event, download.Fetching | download.Progress):
+            self._is_fetching = event.n_done < event.n_bytes
+            self.bar.update(n_total=event.n_bytes, n_done=event.n_done, title=event.name)
+        elif isinstance(event, download.Converting):
+            self._convert(event)
+        elif sentence := download.event_text(event):
+            self.bar.tell(sentence)
+
+    def _convert(self, event: download.Converting) -> None:
+        """Say once what disk that takes, and keep up with it while nothing is fetched."""
+        if not self._is_converting:
+            peak = f"{event.peak_disk_bytes / 1e9:.2f} GB of disk at the most"
+            self.bar.tell(f"{event.name} is made of it as it comes: {peak}.")
+        self._is_converting = True
+        if not self._is_fetching:
+            self.bar.update(n_total=event.n_bytes, n_done=event.n_written, title=event.name)
+
+
+class JobProgress(_Shown):
+    """A bar, fed with a job's events."""
+
+    def __init__(self) -> None:
+        super().__init__("Reading headers", None, is_bytes=True)
+
+    def show(self, event: Event) -> None:
+        """Bring the line up to date; other events than the plan and tensors change nothing."""
+        if isinstance(event, Planned):
+            self.bar.update(n_total=event.n_bytes)
+        elif isinstance(event, TensorProgress):
+            self.bar.update(n_done=event.n_written, title=f"{event.name} {event.stored} → {event.target}")
+
+
+class Meter(_Shown):
+    """A bar of `n_total` things, or of as many bytes."""
+
+    def __init__(self, title: str, n_total: int, *, is_bytes: bool = False) -> None:
+        super().__init__(title, n_total, is_bytes=is_bytes)
+        self._n_done = 0
+
+    def advance(self, n: int = 1) -> None:
+        """Count `n` more as done."""
+        self._n_done += n
+        self.bar.update(n_done=self._n_done)

@@ -1,0 +1,112 @@
+"""`--imatrix auto`: the importance matrix of whatever is to be quantized, gathered once and kept in the cache.
+
+Owns where it is kept, and by which name.
+
+Models that must run to be quantized well: a GGUF runs as it is, a checkpoint is converted for as long as it takes.
+
+Owns the files that lie in the cache meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from app.cli.output.format import format_bytes
+from app.cli.output.progress import JobProgress
+from app.cli.verbs.imatrix import CALIBRATION, compute_imatrix
+
+__all__ = ["AUTO", "RUNNABLE", "Runnable", "cached_imatrix", "calibration_key", "write_temporary_model"]
+
+AUTO = "auto"  # what people write for it
+RUNNABLE = "Q8_0"  # what a checkpoint is run as: half of F16, and no weight is beyond its range
+
+
+def cached_imatrix(source: Path, running: Runnable, n_threads: int) -> Path:
+    """Return the matrix of the model at `source` on the text that ships, gathered now unless it is kept already.
+
+    `n_threads` 0 takes the default. Raises UserError.
+    """
+    from app.settings.settings import load_settings
+    from quantizer.mix.imatrix import save_imatrix
+
+    kept = load_settings().cache_dir / "imatrix" / f"{calibration_key(source)}.gguf"
+    if not kept.is_file():
+        matrix = compute_imatrix(running.path, None, threads=n_threads)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        save_imatrix(matrix, kept)
+    return kept
+
+
+def calibration_key(source: Path, *parts: object) -> str:
+    """Return a name for the weights of `source`, the text that they read, and `parts`."""
+    from app.engine.cache.state_store import fingerprint
+    from quantizer.write.quantize_plan import open_source
+
+    first, *others = open_source(source).inputs
+    text = hashlib.sha256(CALIBRATION.read_bytes()).hexdigest()
+    return fingerprint(first, text, *map(fingerprint, others), *parts)
+
+
+if TYPE_CHECKING:
+    from quantizer.write.job import JobRequest
+
+
+class Runnable:
+    """A context manager around a model that can run; a checkpoint becomes `file_type` when `path` is first asked for.
+
+    `n_threads` 0 takes the default.
+    """
+
+    def __init__(self, source: Path, file_type: str, n_threads: int) -> None:
+        self._source = source
+        self._file_type = file_type
+        self._n_threads = n_threads or os.cpu_count() or 1
+        self._path: Path | None = None if source.is_dir() else source
+        self._owned = ExitStack()
+
+    def __enter__(self) -> Runnable:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._owned.close()
+
+    @property
+    def path(self) -> Path:
+        """Where it is. Raises UserError where it cannot be converted."""
+        if self._path is None:
+            from quantizer.write.job import JobRequest
+
+            request = JobRequest(str(self._source), self._file_type, "", self._n_threads, is_overwriting=False)
+            self._path = write_temporary_model(request, f"to run the checkpoint in {self._file_type}", self._owned)
+        return self._path
+
+
+def write_temporary_model(request: JobRequest, purpose: str, owned: ExitStack) -> Path:
+    """Write what `request` asks for into a folder of the cache that goes away with `owned`, and return its path.
+
+    Says on stderr what it takes, with its `purpose`. Raises UserError.
+    """
+    from app.settings.settings import load_settings
+    from quantizer.write.events import Planned
+    from quantizer.write.job import run_job
+
+    folder = load_settings().cache_dir / "run"
+    folder.mkdir(parents=True, exist_ok=True)
+    output = Path(owned.enter_context(tempfile.TemporaryDirectory(dir=folder))) / "model.gguf"
+    with JobProgress() as progress:
+        for event in run_job(replace(request, output=str(output))):
+            progress.show(event)
+            if isinstance(event, Planned):
+                # not click.echo: that writes past the bar, into its line
+                print(f"Takes {format_bytes(event.n_bytes)} of disk meanwhile, {purpose}.", file=sys.stderr)
+    return output

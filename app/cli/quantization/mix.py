@@ -1,0 +1,233 @@
+"""What a mix of tensor types should meet: a size or a loss.
+
+`localllm quantize --size` and `--kld`: find the mix of types that meets a target, before anything is written.
+
+Owns the order of things: matrix, sensitivities, search, trials. What was measured is kept in the cache.
+
+What a search for a mix chose, and why: as a table for people, as an object for programs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from app.cli.eval_options import read_text, shipped, window_size
+from app.cli.output.progress import with_progress
+from app.cli.quantization.calibration import AUTO, Runnable, cached_imatrix, calibration_key, write_temporary_model
+from app.cli.verbs.imatrix import CALIBRATION
+from app.terminal import printable
+from quantizer.gguf.tensor_types import tensor_type_named
+
+__all__ = ["MixResult", "MixTarget", "find_mix", "mix_json", "print_mix"]
+
+_UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
+
+
+@dataclass(frozen=True, slots=True)
+class MixTarget:
+    """At most `n_bytes` of all files together, or at most `kld` nats a token; 0 for the one that is not asked for."""
+
+    n_bytes: int = 0
+    kld: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """What an output is called after: 4.2GB, kld0.02."""
+        if self.kld:
+            return f"kld{self.kld:g}"
+        unit, n_unit = next((unit for unit in _UNITS if self.n_bytes >= unit[1]), ("B", 1))
+        return f"{self.n_bytes / n_unit:.4g}{unit}"
+
+
+if TYPE_CHECKING:
+    from quantizer.convert.source_model import SourceModel
+    from quantizer.mix.search import Mix, MixSearch
+    from quantizer.mix.sensitivity import Sensitivity
+    from quantizer.write.job import JobRequest
+
+
+_METHOD = 1  # of measuring sensitivities: another one forgets what was kept
+
+
+@dataclass(frozen=True, slots=True)
+class MixResult:
+    """A mix, the search that it comes from, and the request that writes it; `kld` where it was measured."""
+
+    mix: Mix
+    search: MixSearch
+    request: JobRequest
+    kld: float | None
+
+
+def find_mix(request: JobRequest, target: MixTarget, n_threads: int) -> MixResult:
+    """Return the mix that `request` should write to meet `target`. `n_threads` 0 takes the default.
+
+    Raises UserError, UsageError with the range that can be had where the target is beyond it.
+    """
+    from quantizer.mix.search import MixSearch, check_reachable, check_unquantized, mix_for_kld
+    from quantizer.write.partial_output import check_output
+    from quantizer.write.quantize_plan import open_source
+
+    source = Path(request.source)
+    model = open_source(source)
+    check_unquantized(model)
+    check_output(Path(request.output), [], model.inputs)  # not only after measuring
+    if target.n_bytes:
+        check_reachable(model, request.options(), target.n_bytes)
+    with Runnable(source, _lossless(model), n_threads) as running:
+        is_named = request.imatrix not in ("", AUTO)
+        imatrix = Path(request.imatrix) if is_named else cached_imatrix(source, running, n_threads)
+        request = replace(request, imatrix=str(imatrix))
+        search = MixSearch(model, request.options(), _sensitivities(source, running, imatrix, n_threads))
+        if target.n_bytes:
+            mix, kld = search.within_bytes(target.n_bytes), None
+        else:
+            trials = _Trials(request, running, n_threads)
+            measured = mix_for_kld(search, target.kld, trials.measure)
+            mix, kld = measured.mix, measured.kld
+    return MixResult(mix, search, _with_mix(request, mix), kld)
+
+
+class _Trials:
+    """Mixes that are written, run_eval on the text that ships for it, and removed."""
+
+    def __init__(self, request: JobRequest, running: Runnable, n_threads: int) -> None:
+        self._request = replace(request, source=str(running.path), max_shard_bytes=0, keeps_split=False)
+        self._reference = running.path
+        self._n_threads = n_threads
+        self._n_done = 0
+
+    def measure(self, mix: Mix) -> float:
+        """Return how far `mix` diverges from the original. Raises UserError."""
+        from app.engine.offline.evaluation import EvalRequest, run_eval
+        from quantizer.gguf.validation import validate_gguf
+
+        self._n_done += 1
+        with ExitStack() as owned:
+            written = write_temporary_model(_with_mix(self._request, mix), f"for trial {self._n_done}", owned)
+            models = (str(written), str(self._reference))
+            n_ctx = window_size(validate_gguf(written), 0)
+            request = EvalRequest(models, read_text(shipped("evaluation.txt")), n_ctx, 0, self._n_threads)
+            verdict = run_eval(request, lambda steps: with_progress(f"Judging trial {self._n_done}", steps))
+        assert verdict.judgement.comparison is not None
+        kld = verdict.judgement.comparison.mean_kld.value
+        click.echo(f"Trial {self._n_done}: {mix.n_bytes:,} bytes diverge by {kld:.3g}.", err=True)
+        return kld
+
+
+def _with_mix(request: JobRequest, mix: Mix) -> JobRequest:
+    return replace(request, file_type=mix.file_type.name, mix=mix.types)
+
+
+def _sensitivities(source: Path, running: Runnable, imatrix: Path, n_threads: int) -> dict[str, Sensitivity]:
+    """Return how sensitive each tensor is, measured now unless that is kept already."""
+    from app.engine.offline.sensitivity import SensitivityRequest, cached_sensitivities, measure_sensitivities
+    from app.settings.settings import load_settings
+    from quantizer.gguf.validation import validate_gguf
+
+    def measure() -> dict[str, Sensitivity]:
+        n_ctx = window_size(validate_gguf(running.path), 0)
+        request = SensitivityRequest(str(running.path), str(imatrix), read_text(CALIBRATION), n_ctx, n_threads)
+        return measure_sensitivities(request, lambda steps: with_progress("Measuring tensors", steps))
+
+    key = calibration_key(source, _METHOD, hashlib.sha256(imatrix.read_bytes()).hexdigest())
+    return cached_sensitivities(load_settings().cache_dir / "sensitivity" / f"{key}.json", measure)
+
+
+def _lossless(model: SourceModel) -> str:
+    """Return the file type in which a checkpoint runs as it is."""
+    return "BF16" if any(tensor.stored.name == "BF16" for tensor in model.tensors) else "F16"
+
+
+_MILLION = 1e6
+_WIDTH_COLUMNS = 140  # where the output is no terminal
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """The tensors of one kind: how many have which type, and what they are expected to add to the divergence.
+
+    `kld_per_million` is what was measured with each alone in four bits, for a million of its weights: the larger, the
+    more bits they deserve.
+    """
+
+    tensors: str
+    types: dict[str, int]
+    bytes: int
+    bits_per_weight: float
+    kld: float
+    kld_per_million: float
+
+
+def mix_json(found: MixResult) -> dict[str, object]:
+    """Return what was found as JSON has it: the type of every tensor, and the rows of the table."""
+    plain = found.search.nearest_plain(found.mix)
+    return {
+        "expected_kld": found.mix.kld,
+        "measured_kld": found.kld,
+        "groups": [asdict(row) for row in _rows(found)],
+        "nearest_plain": plain and {"type": plain.file_type.name, "bytes": plain.n_bytes, "expected_kld": plain.kld},
+        "tensors": dict(found.mix.types),
+    }
+
+
+def print_mix(found: MixResult) -> None:
+    """Print the table, and beside what the mix has to be seen."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("tensors")
+    table.add_column("types")
+    for heading in ("bytes", "bits/weight", "expected KLD", "per M weights"):
+        table.add_column(heading, justify="right")
+    for row in _rows(found):
+        types = ", ".join(f"{count} {kind}" if count > 1 else kind for kind, count in row.types.items())
+        figures = (f"{row.bytes:,}", f"{row.bits_per_weight:.2f}", f"{row.kld:.2g}", f"{row.kld_per_million:.2g}")
+        table.add_row(printable(row.tensors), types, *figures)
+    console = Console()
+    console.print(table, width=console.width if console.is_terminal else _WIDTH_COLUMNS)
+    for sentence in _sentences(found):
+        click.echo(sentence)
+
+
+def _sentences(found: MixResult) -> Iterator[str]:
+    yield "Last column: the divergence measured with each tensor alone in four bits, for a million weights."
+    measured = "" if found.kld is None else f"; on another text it does by {found.kld:.3g}"
+    yield f"The mix should diverge from the original by {found.mix.kld:.3g} nats a token{measured}."
+    plain = found.search.nearest_plain(found.mix)
+    if plain is not None:
+        yield f"{plain.file_type.name}, of {plain.n_bytes:,} bytes, should diverge by {plain.kld:.3g}."
+
+
+def _rows(found: MixResult) -> list[_Row]:
+    """Return a row for each kind of tensor, those that deserve most bits first."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name in found.search.free:
+        groups[re.sub(r"^blk\.\d+\.", "blk.*.", name).removesuffix(".weight")].append(name)
+    rows = [_row(group, names, found) for group, names in groups.items()]
+    return sorted(rows, key=lambda row: row.kld_per_million, reverse=True)
+
+
+def _row(group: str, names: Sequence[str], found: MixResult) -> _Row:
+    kinds, search = found.mix.types, found.search
+    n_weights = sum(math.prod(search.free[name]) for name in names)
+    n_bytes = sum(tensor_type_named(kinds[name]).tensor_bytes(search.free[name]) for name in names)
+    return _Row(
+        group,
+        dict(Counter(kinds[name] for name in names).most_common()),
+        n_bytes,
+        round(8 * n_bytes / n_weights, 3),
+        sum(search.sensitivities[name].loss(kinds[name]) for name in names),
+        sum(search.sensitivities[name].kld for name in names) * _MILLION / n_weights,
+    )

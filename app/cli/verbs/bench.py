@@ -1,0 +1,192 @@
+"""`localllm bench`: how fast a model answers here, alone or beside another model or server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import click
+
+from app.cli.options import complete_model
+from app.terminal import printable
+from quantizer.errors import ServiceError, UsageError
+
+if TYPE_CHECKING:
+    from app.bench.measurement import Figure, Results, Roofline
+    from app.bench.target import RemoteServer, Target
+    from app.settings.settings import Settings
+
+__all__ = ["bench"]
+
+_Predicted: TypeAlias = Mapping[tuple[str, str], float]
+
+_WIDTH_COLUMNS = 140  # where the output is no terminal
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What was asked for on the command line. `seed` makes the text, the same for all that are compared."""
+
+    settings: Settings
+    works: tuple[str, ...]
+    n_runs: int
+    seed: int
+
+
+@click.command(epilog="Example: localllm bench qwen3-0.6b-Q8_0 --against http://127.0.0.1:8080")
+@click.argument("model", shell_complete=complete_model)
+@click.option("--against", metavar="OTHER", help="Another model, or the URL of any OpenAI-compatible server.")
+@click.option("--against-model", default="", metavar="NAME", help="What that server calls its model.  [default: first]")
+@click.option("--against-key", default="", metavar="KEY", help="The key that server wants.")
+@click.option("--only", metavar="WORK,...", help="Measure only this.  [default: decode,prefill,turns,clients,edit]")
+@click.option("--runs", type=click.IntRange(1, 100), default=3, show_default=True, help="Runs of each; medians count.")
+@click.option("--seed", type=click.IntRange(min=0), help="Of all text; drawn when not given.")
+@click.option("--ctx", type=click.IntRange(min=0), help="Tokens of context; 0 lets localllm choose.")
+@click.option("--threads", type=click.IntRange(min=0), help="CPU threads; 0 lets localllm choose.")
+@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object with every sample.")
+def bench(
+    model: str,
+    against: str | None,
+    against_model: str,
+    against_key: str,
+    only: str | None,
+    runs: int,
+    seed: int | None,
+    wants_json: bool,
+    **flags: object,
+) -> None:
+    """Measure how fast MODEL (guide, a path to a GGUF, or a name in the library) answers here.
+
+    decode: tok/s at several depths. prefill: tok/s of new prompts. turns: first token of a new chat, of the next turn,
+    of one that comes back, of a shared system prompt. clients: tok/s of 1, 4 and 8 together. edit: tok/s of forced
+    answers that repeat their prompt. A model gets a service of its own; OTHER is measured after it, with the same text.
+    """
+    from app.bench.target import RemoteServer
+    from app.client.remote_engine import address
+    from app.settings.settings import load_settings
+
+    job = _Job(load_settings(flags), _works(only), runs, secrets.randbits(32) if seed is None else seed)
+    url = address(against or "")
+    other = RemoteServer(url, against_model, against_key) if url else against
+    if not url and (against_model or against_key):
+        raise UsageError("--against-model and --against-key are for a server.", "Give its URL with --against.")
+    wanted: list[str | RemoteServer] = [model] if other is None else [model, other]
+    read_bytes = [_read_bytes(item, job.settings) if isinstance(item, str) else None for item in wanted]
+    predicted = [_predicted(item, job.settings) if isinstance(item, str) else {} for item in wanted]
+    measured = asyncio.run(_measure_all(wanted, predicted, job))
+    _print(measured, _rooflines(measured, read_bytes, job.settings), job.seed, wants_json=wants_json)
+
+
+def _works(only: str | None) -> tuple[str, ...]:
+    from app.bench.workloads import WORKLOADS
+
+    chosen = tuple(WORKLOADS) if only is None else tuple(only.split(","))
+    if unknown := [name for name in chosen if name not in WORKLOADS]:
+        raise UsageError(f"There is no work {', '.join(unknown)}.", f"Known: {', '.join(WORKLOADS)}.")
+    return chosen
+
+
+def _read_bytes(model: str, settings: Settings) -> int:
+    """Return the bytes of weights that a token of `model` reads. Raises ModelFileError for what cannot be run."""
+    from app.library.local.resolve import resolve
+    from offload.footprint.weights import weight_bytes_per_token
+    from quantizer.gguf.validation import tensors_of, validate_gguf
+
+    header = validate_gguf(resolve(model, settings).path)
+    return weight_bytes_per_token(header, tensors_of(header))
+
+
+def _predicted(model: str, settings: Settings) -> _Predicted:
+    """Return what the planner says of `model` by work and case, before this measures it."""
+    from app.bench.workloads import DEPTHS, PREFILL_TOKENS, decode_case, prefill_case
+    from app.cli.planning import planning_circumstances
+    from app.library.local.resolve import resolve
+    from offload.footprint.model import PlannedModel
+    from offload.speed.prediction import predict
+    from quantizer.gguf.validation import tensors_of, validate_gguf
+
+    header, here = validate_gguf(resolve(model, settings).path), planning_circumstances(settings)
+    candidate = PlannedModel(header, tensors_of(header))
+    found = predict(candidate, here.question, here.machine, here.rates, DEPTHS)
+    decodes = {("decode", decode_case(depth)): tps for depth, tps in found.decode_tps.items()}
+    prefills = {("prefill", prefill_case(n_tokens)): found.prefill_tps for n_tokens in PREFILL_TOKENS}
+    return decodes | {key: tps for key, tps in prefills.items() if tps is not None}
+
+
+async def _measure_all(wanted: list[str | RemoteServer], predicted: list[_Predicted], job: _Job) -> list[Results]:
+    return [(await _measure(item, job)).beside(known) for item, known in zip(wanted, predicted, strict=True)]
+
+
+async def _measure(wanted: str | RemoteServer, job: _Job) -> Results:
+    from app.bench.measurement import Results
+    from app.bench.random_text import calibrated_text
+    from app.bench.report import line
+    from app.bench.workloads import WORKLOADS, Bench, do
+    from app.cli.output.progress import Meter
+
+    async with _opened(wanted, job.settings) as target:
+        _tell(f"{target.label} ({target.model}), {job.n_runs} runs of each, seed {job.seed}")
+        measuring = Bench(target.client, await calibrated_text(target.client, job.seed), job.n_runs, target.n_ctx)
+        figures: list[Figure] = []
+        with Meter("Measuring", len(job.works)) as meter:
+
+            def told(figure: Figure) -> None:
+                _tell(f"  {line(figure)}")
+                meter.bar.update(title=line(figure))
+
+            for work in job.works:
+                figures += await do(WORKLOADS, (work,), measuring, told)
+                meter.advance()
+    results = Results.of(target.label, target.model, figures)
+    if not results.measurements:
+        raise ServiceError(f"Nothing could be measured of {target.label}.", results.unmeasured[0].reason)
+    return results
+
+
+def _opened(wanted: str | RemoteServer, settings: Settings) -> AbstractAsyncContextManager[Target]:
+    from app.bench.target import open_model, open_server
+    from app.cli.output.answer import LoadingLine
+
+    return open_model(wanted, settings, LoadingLine().show) if isinstance(wanted, str) else open_server(wanted)
+
+
+def _rooflines(measured: list[Results], read_bytes: list[int | None], settings: Settings) -> list[Roofline]:
+    """Measure how fast memory is read, now that nothing else runs, and say where each model stands."""
+    from app.bench.measurement import roofline_of, shallowest_decode
+    from offload.devices.bandwidth import measure_read_bandwidth
+    from offload.devices.cpu import default_threads
+
+    found = [
+        (results.label, decode, n_bytes)
+        for results, n_bytes in zip(measured, read_bytes, strict=True)
+        if n_bytes is not None and (decode := shallowest_decode(results)) is not None
+    ]
+    if not found:
+        return []
+    _tell("memory bandwidth")
+    bandwidth = measure_read_bandwidth(settings.threads or default_threads())
+    return [roofline_of(label, decode, n_bytes, bandwidth) for label, decode, n_bytes in found]
+
+
+def _print(measured: list[Results], rooflines: list[Roofline], seed: int, *, wants_json: bool) -> None:
+    from rich.console import Console
+
+    from app.bench.report import as_json, comparison, reasons, table
+
+    if wants_json:
+        click.echo(json.dumps(as_json(measured, rooflines, seed)))
+        return
+    console = Console()
+    made = table(measured[0]) if len(measured) == 1 else comparison(*measured)
+    console.print(made, width=console.width if console.is_terminal else _WIDTH_COLUMNS)
+    for text in [*(reason for results in measured for reason in reasons(results)), *map(str, rooflines)]:
+        click.echo(printable(text))
+
+
+def _tell(text: str) -> None:
+    click.echo(printable(text), err=True)

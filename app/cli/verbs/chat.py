@@ -1,0 +1,108 @@
+"""`localllm chat`: the full screen, or a conversation in the scrollback, which is kept like any other chat."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+from click.core import ParameterSource
+from click.shell_completion import CompletionItem
+
+from app.chat.conversation import ChatSettings
+from app.chat.sampling_options import checked
+from app.cli.options import complete_model, generation_options, resolve_settings
+from app.cli.prompts import combined, piped_text
+from app.cli.user_interface import ChatOptions, current_interface
+from app.settings.settings import load_settings
+from app.terminal import printable_line
+from quantizer.errors import UsageError
+
+__all__ = ["chat"]
+
+_OF_THE_APP = {"model", "is_inline", "host", "port", "connect", "api_key", "ctx", "threads"}
+_N_OFFERED = 20
+
+
+def _complete_chat(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Offer the chats in which something was said last."""
+    from app.chat.store import ChatStore
+
+    with ChatStore(load_settings().data_dir) as store:
+        page = store.chats.page(limit=_N_OFFERED)
+    return [
+        CompletionItem(str(kept.id), help=printable_line(kept.title)) for kept in page if f"{kept.id}".startswith(begun)
+    ]
+
+
+@click.command(epilog="Example: localllm chat --inline -m guide")
+@click.option("-m", "--model", help="guide, a path to a GGUF, or a name in the library.", shell_complete=complete_model)
+@click.option(
+    "--inline", "is_inline", is_flag=True, help="Chat in the scrollback of the terminal, without a full screen."
+)
+@click.option(
+    "--new/--continue",
+    "is_new",
+    default=False,
+    help="Begin another chat, or go on with the last one.  [default: --continue]",
+)
+@click.option(
+    "--chat",
+    "chat_id",
+    type=int,
+    metavar="ID",
+    help="Go on with this one of `localllm chats list`.",
+    shell_complete=_complete_chat,
+)
+@generation_options
+def chat(
+    model: str | None,
+    system: str | None,
+    max_tokens: int | None,
+    temperature: float | None,
+    seed: int | None,
+    chat_id: int | None,
+    *,
+    is_inline: bool,
+    is_new: bool,
+    stats: bool,
+    assume_yes: bool,
+    **flags: object,
+) -> None:
+    """Chat with a model, in the full screen or, with --inline, line by line; both keep their chats in one place.
+
+    Text that is piped in is a question to that chat: only its answer is printed.
+    """
+    face, context = current_interface(), click.get_current_context()
+    if not is_inline:
+        _refuse_inline_options(context)
+    if face is None:
+        raise UsageError("Nothing here can show a chat.", "Start it as localllm chat.")
+    if not is_inline:
+        given = {**flags, "model": model}
+        context.exit(face.show_app(load_settings(given), given))
+    if is_new and chat_id is not None:
+        raise UsageError("--new begins another chat than --chat names.", "Give one of them.")
+    options = checked({"max_tokens": max_tokens, "temperature": temperature, "seed": seed})
+    question = combined(None, piped_text())
+    if not question and (sys.stdin is None or not sys.stdin.isatty()):
+        raise UsageError("There is no question.", "Pipe one in, or start it at a terminal.")
+    face.talk(
+        ChatOptions(
+            settings=resolve_settings(model, flags, assume_yes=assume_yes),
+            chat=ChatSettings(system=system or "", options=options),
+            is_kept=True,
+            chat_id=chat_id,
+            is_new=is_new,
+            shows_stats=stats,
+            question=question,
+        )
+    )
+
+
+def _refuse_inline_options(context: click.Context) -> None:
+    """Raise UsageError for what the full screen has no option for: there it is set with a key or a word."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        is_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if is_given and name not in _OF_THE_APP:
+            raise UsageError(f"{parameter.opts[0]} is for a chat in the scrollback.", "Give --inline too.")

@@ -1,0 +1,145 @@
+"""What `localllm doctor MODEL` says of one model: a short measurement, and what holds it back.
+
+`localllm doctor`: what this machine is for running models, what is wrong with it, and the next step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from app.cli.options import announced_rpc_endpoints, complete_model, rpc_option
+from app.terminal import printable
+
+__all__ = ["ModelDiagnosis", "diagnose_model", "doctor", "model_json", "model_lines"]
+
+if TYPE_CHECKING:
+    from app.bench.target import TurnTiming
+    from app.settings.settings import Settings
+    from offload.advice.bottleneck import Bottleneck, Symptoms
+    from offload.devices.machine import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDiagnosis:
+    """What was measured of a model, and what binds."""
+
+    turn: TurnTiming
+    found: Bottleneck
+
+
+def diagnose_model(model: str, settings: Settings, machine: Machine) -> ModelDiagnosis:
+    """Measure one turn of `model` and say what binds. Raises UserError."""
+    from app.bench.target import measure_turn
+    from app.cli.output.answer import LoadingLine
+    from app.library.local.resolve import resolve
+    from offload.advice.bottleneck import bottleneck
+
+    path = resolve(model, settings).path
+    judged = _judging(path, settings, machine)
+    click.echo(printable(f"Measuring {path.name} …"), err=True)
+    turn = asyncio.run(measure_turn(model, settings, LoadingLine().show))
+    return ModelDiagnosis(turn, bottleneck(judged(turn)))
+
+
+def _judging(path: Path, settings: Settings, machine: Machine) -> Callable[[TurnTiming], Symptoms]:
+    """Plan the model at `path` and return what makes symptoms of a turn; what it is used for is known by then."""
+    from app.engine.cache.state_store import model_key
+    from app.engine.load.loading import tune_file
+    from app.library.machine_fit.planning import local_planning_context
+    from offload.advice.bottleneck import Symptoms
+    from offload.footprint.model import PlannedModel
+    from offload.speed.prediction import faster_quantization
+    from quantizer.gguf.validation import tensors_of, validate_gguf
+
+    header = validate_gguf(path)
+    candidate, here = PlannedModel(header, tensors_of(header)), local_planning_context(settings, machine)
+    planned = here.plan(candidate)
+    smaller = faster_quantization(candidate, here.question, here.machine, here.rates)
+    work = tune_file(settings.cache_dir).work(model_key(path))
+
+    def symptoms(turn: TurnTiming) -> Symptoms:
+        return Symptoms(
+            verdict=planned.found.verdict,
+            queue_s=turn.queue_s,
+            n_ahead=turn.n_ahead,
+            prefill_tps=turn.prefill_tps,
+            decode_tps=turn.decode_tps,
+            n_prefill=work.n_prefill,
+            n_decode=work.n_decode,
+            read_bytes=sum(share.read_bytes for share in planned.found.shares),
+            predicted_tps=planned.found.decode_tps,
+            remedy=planned.remedies[0].what if planned.remedies else None,
+            smaller=smaller,
+        )
+
+    return symptoms
+
+
+def model_json(examination: ModelDiagnosis) -> dict[str, Any]:
+    """Return it as one object."""
+    return {**asdict(examination.turn), **asdict(examination.found)}
+
+
+def model_lines(model: str, examination: ModelDiagnosis) -> Iterator[str]:
+    """Yield the lines for a person."""
+    from offload.format import speed
+
+    turn, found = examination.turn, examination.found
+    yield f"{model}: answers {speed(turn.decode_tps)} tok/s, prompts {speed(turn.prefill_tps)} tok/s."
+    yield f"What holds it back is {found.constraint}. {found.reason}"
+    yield f"First: {found.first_step}"
+
+
+if TYPE_CHECKING:
+    from offload.advice.health import Findings, Problem
+
+
+@click.command(epilog="Example: localllm doctor guide")
+@click.argument("model", required=False, shell_complete=complete_model)
+@rpc_option
+@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+def doctor(model: str | None, rpc: str | None, wants_json: bool) -> None:
+    """Look at processor, memory, GPUs, disk and the build of llama.cpp, in a few seconds.
+
+    With MODEL (guide, a path to a GGUF, or a name in the library) it is asked for an answer too, and what holds it back
+    is told: memory capacity, memory bandwidth, prefill compute or the queue.
+    """
+    from app.diagnostics import collect_findings, diagnostics_json
+    from app.engine.load.machine import survey
+    from app.settings.settings import load_settings
+    from offload.advice.health import problems_of
+
+    settings = load_settings({"rpc": rpc})
+    findings = collect_findings(settings, survey(announced_rpc_endpoints(settings)), model)
+    problems = problems_of(findings)
+    examination = diagnose_model(model, settings, findings.machine) if model else None
+    if wants_json:
+        of_model = {"model": model_json(examination)} if examination else {}
+        click.echo(json.dumps(diagnostics_json(findings, problems) | of_model))
+        return
+    for line in _lines(findings, problems):
+        click.echo(printable(line))
+    if model and examination:
+        click.echo()
+        for line in model_lines(model, examination):
+            click.echo(printable(line))
+
+
+def _lines(findings: Findings, problems: tuple[Problem, ...]) -> Iterator[str]:
+    from app.diagnostics import machine_rows
+
+    for label, text in machine_rows(findings):
+        yield f"{label:<10} {text}"
+    yield ""
+    if not problems:
+        yield "Nothing is wrong."
+    for problem in problems:
+        yield f"! {problem.what}"
+        yield f"  {problem.next_step}"

@@ -1,0 +1,96 @@
+"""`localllm judge`: how well a model predicts a text, and what it lost against another file of the same model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from app.cli.eval_options import ctx_option, read_text, resolve_model, shipped, window_size
+from app.cli.options import complete_model
+from app.cli.output.progress import with_progress
+from app.terminal import printable
+
+if TYPE_CHECKING:
+    from app.engine.offline.eval_statistics import Estimate
+    from app.engine.offline.evaluation import EvalResult, ModelFigures
+
+__all__ = ["judge"]
+
+
+@click.command(epilog="Example: localllm judge model-Q4_K_M.gguf --against model-F16.gguf")
+@click.argument("model", shell_complete=complete_model)
+@click.option("--against", metavar="REFERENCE", help="The same model in a better type, such as F16.")
+@click.option("--text", type=click.Path(path_type=Path), help="A UTF-8 text.  [default: one that ships with localllm]")
+@ctx_option
+@click.option("--chunks", type=click.IntRange(min=0), default=0, help="Windows to score; 0 takes the whole text.")
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads; 0 takes the physical cores.")
+@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+def judge(
+    model: str, against: str | None, text: Path | None, ctx: int, chunks: int, threads: int, wants_json: bool
+) -> None:
+    """Judge MODEL (guide, a path to a GGUF, or a name in the library) by how well it predicts a text.
+
+    The second half of each window is scored. With --against both models read the text side by side, and the table says
+    how far MODEL's predictions stray. Figures are comparable for the same text, window and vocabulary only.
+    """
+    from app.engine.offline.evaluation import EvalRequest, run_eval
+
+    path, header = resolve_model(model)
+    paths = [path] if against is None else [path, resolve_model(against)[0]]
+    content = read_text(text or shipped("evaluation.txt"))
+    models = tuple(str(path) for path in paths)
+    request = EvalRequest(models, content, window_size(header, ctx), chunks, threads)
+    verdict = run_eval(request, lambda steps: with_progress("Judging", steps))
+    _print([path.name for path in paths], verdict, wants_json=wants_json)
+
+
+def _print(names: list[str], verdict: EvalResult, *, wants_json: bool) -> None:
+    if wants_json:
+        sizes = [asdict(size) | {"bits_per_weight": size.bits_per_weight} for size in verdict.sizes]
+        click.echo(json.dumps({"models": names, **asdict(verdict), "sizes": sizes}))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_edge=False)
+    table.add_column("")
+    for name in names:
+        table.add_column(Text(printable(name)), justify="right", no_wrap=True)
+    for label, *cells in _rows(verdict):
+        table.add_row(label, *cells)
+    Console().print(table)
+    click.echo(f"{verdict.judgement.n_tokens:,} tokens of {verdict.n_windows} windows; brackets span 95 %.")
+
+
+def _rows(verdict: EvalResult) -> list[list[str]]:
+    """Return the lines of the table: label, the model's cell, the reference's where there is one."""
+    judgement, comparison = verdict.judgement, verdict.judgement.comparison
+    perplexities = [judgement.perplexity] + ([comparison.reference_perplexity] if comparison else [])
+    rows = [["perplexity", *(_estimate(perplexity) for perplexity in perplexities)]]
+    if comparison:
+        rows += [
+            ["perplexity ratio", _estimate(comparison.ratio)],
+            ["KL divergence, mean", _estimate(comparison.mean_kld)],
+            ["KL divergence, median", _estimate(comparison.median_kld)],
+            ["KL divergence, 99 %", _estimate(comparison.p99_kld)],
+            ["same likeliest token", _estimate(comparison.same_top)],
+        ]
+    return rows + [[label, *(show(size) for size in verdict.sizes)] for label, show in _SIZE_ROWS.items()]
+
+
+_SIZE_ROWS: dict[str, Callable[[ModelFigures], str]] = {
+    "size": lambda size: f"{size.n_bytes / 1e6:,.1f} MB",
+    "bits per weight": lambda size: f"{size.bits_per_weight:.2f}",
+    "reading, tok/s": lambda size: f"{size.prefill:.1f}",
+    "answering, tok/s": lambda size: f"{size.decode:.1f}",
+}
+
+
+def _estimate(estimate: Estimate) -> str:
+    return f"{estimate.value:#.5g} [{estimate.low:#.4g}, {estimate.high:#.4g}]"

@@ -1,0 +1,89 @@
+"""`localllm import` and `localllm cp`: give a model a name in the library."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from app.cli.index import open_index
+from app.cli.options import complete_model
+from app.cli.output.format import format_bytes
+from app.terminal import printable_line
+
+if TYPE_CHECKING:
+    from app.library.local.index import Index
+    from app.library.local.model_files import ModelRef
+    from app.library.local.placement import ImportPlan
+
+__all__ = ["cp", "import_model"]
+
+_COPY = "copy"
+
+
+@click.command("import", epilog="Example: localllm import llama3.2:3b --as meta/llama-3.2")
+@click.argument("source", shell_complete=complete_model)
+@click.option("--as", "name", default="", metavar="NAME", help="NAME, PUBLISHER/REPO or PUBLISHER/REPO/NAME.")
+@click.option("--copy", "is_copy", is_flag=True, help="Copy the bytes instead of linking to them.")
+@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+def import_model(source: str, name: str, *, is_copy: bool, wants_json: bool) -> None:
+    """Take a model into the library without a second copy of its bytes.
+
+    SOURCE is a path to a GGUF, or a model that `localllm ls --elsewhere` shows. It is linked: the program that holds
+    it and the library share one file. Where the other one lies on another disk, the link refers to it, and works as
+    long as it is there.
+    """
+    from app.library.local.resolve import find_importable
+    from app.settings.settings import load_settings
+
+    _place(find_importable(source, load_settings()), name, is_copy=is_copy, wants_json=wants_json)
+
+
+@click.command(epilog="Example: localllm cp qwen3-0.6b-Q8_0 coder")
+@click.argument("model", shell_complete=complete_model)
+@click.argument("name")
+@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+def cp(model: str, name: str, *, wants_json: bool) -> None:
+    """Give MODEL a second NAME in the library, which takes no room on the disk.
+
+    NAME may be PUBLISHER/REPO/NAME too. Removing one of the names leaves the other.
+    """
+    from app.library.local.resolve import resolve
+    from app.settings.settings import load_settings
+
+    _place(resolve(model, load_settings()), name, is_copy=False, wants_json=wants_json)
+
+
+def _place(source: ModelRef, name: str, *, is_copy: bool, wants_json: bool) -> None:
+    from app.library.library_json import placement_json
+    from app.library.local.placement import link_model, plan_import
+    from app.library.local.resolve import resolve
+    from app.settings.settings import load_settings
+
+    settings = load_settings()
+    placement = plan_import(source, name, settings.models_dir)
+    with open_index(settings.cache_dir) as index:
+        way = _copied(placement, index) if is_copy else link_model(placement, index)
+    placed = resolve(str(placement.path), settings)
+    if wants_json:
+        click.echo(json.dumps(placement_json(placed, placement, way)))
+        return
+    click.echo(f"{printable_line(placed.id)} ({format_bytes(placement.n_bytes)}) is in the library: {_WAYS[way]}.")
+
+
+def _copied(placement: ImportPlan, index: Index) -> str:
+    from app.cli.output.progress import Meter
+    from app.library.local.placement import copy
+
+    with Meter("Copying", placement.n_bytes, is_bytes=True) as meter:
+        copy(placement, index, meter.advance)
+    return _COPY
+
+
+_WAYS = {
+    "hard link": "it shares its bytes with the original, and stays when that is removed",
+    "reflink": "it shares its bytes with the original, and stays when that is removed",
+    "symbolic link": "it refers to the original, which must stay where it is",
+    _COPY: "a copy",
+}

@@ -1,0 +1,118 @@
+"""`localllm jobs`: what a running service downloads, converts and measures for others, from a script or a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from app.cli.output.format import format_bytes
+from app.terminal import printable, printable_line
+from quantizer.errors import UserError
+
+if TYPE_CHECKING:
+    from app.client import Job, ServiceClient
+
+__all__ = ["jobs"]
+
+_json_option = click.option("--json", "wants_json", is_flag=True, help="Print JSON.")
+_job_id = click.argument("job_id", metavar="ID")
+
+_Answer = TypeVar("_Answer")
+
+
+@click.group(epilog="Example: localllm jobs watch")
+def jobs() -> None:
+    """List, watch, cancel and retry what a running service does for others.
+
+    The terminal app starts such jobs, and any program at POST /api/localllm/jobs; `localllm pull` and the like work by
+    themselves. Needs a running service.
+    """
+
+
+@jobs.command("list")
+@_json_option
+def list_jobs(wants_json: bool) -> None:
+    """List the jobs that wait, run or have ended, oldest first."""
+    found = _asked(lambda client: client.jobs())
+    if wants_json:
+        click.echo(json.dumps([job.as_json() for job in found]))
+        return
+    for job in found:
+        click.echo(_line(job))
+    if not found:
+        click.echo("There are no jobs.")
+
+
+@jobs.command()
+@click.argument("job_id", metavar="[ID]", required=False)
+@_json_option
+def watch(job_id: str | None, wants_json: bool) -> None:
+    """Print what changes: of job ID until it has ended, or of all until Ctrl-C. Leaving stops no job.
+
+    The status is 1 where job ID ended without success.
+    """
+
+    async def follow(client: ServiceClient) -> Job | None:
+        job = None
+        async for job in client.watch_job(job_id) if job_id else client.watch_jobs():
+            click.echo(json.dumps(job.as_json()) if wants_json else _line(job))
+        return job
+
+    last = _asked(follow)
+    if last is not None and last.state != "done":
+        raise last.error.error() if last.error else UserError(f"The job {last.id} was {last.state}.")
+
+
+@jobs.command()
+@_job_id
+@_json_option
+def cancel(job_id: str, wants_json: bool) -> None:
+    """Take job ID from the queue, or end it as Ctrl-C would: a download keeps what came."""
+    _print(_asked(lambda client: client.cancel_job(job_id)), wants_json=wants_json)
+
+
+@jobs.command()
+@_job_id
+@_json_option
+def retry(job_id: str, wants_json: bool) -> None:
+    """Let job ID, which has ended, wait for its turn again. A download goes on where it stopped."""
+    _print(_asked(lambda client: client.retry_job(job_id)), wants_json=wants_json)
+
+
+@jobs.command()
+@_job_id
+def log(job_id: str) -> None:
+    """Print what job ID has said."""
+    click.echo(printable(_asked(lambda client: client.job_log(job_id))), nl=False)
+
+
+def _asked(ask: Callable[[ServiceClient], Awaitable[_Answer]]) -> _Answer:
+    """Return what the running service answers. Raises UserError, ServiceError where none runs."""
+    from app.client import ServiceClient
+    from app.keys import own_key
+    from app.settings.settings import load_settings
+
+    settings = load_settings()
+
+    async def answer() -> _Answer:
+        async with ServiceClient(settings.url, own_key(settings)) as client:
+            return await ask(client)
+
+    return asyncio.run(answer())
+
+
+def _print(job: Job, *, wants_json: bool) -> None:
+    click.echo(json.dumps(job.as_json()) if wants_json else _line(job))
+
+
+def _line(job: Job) -> str:
+    share = f"{job.fraction:.0%}" if job.fraction is not None and not job.has_ended else ""
+    rate = f"{format_bytes(int(job.bytes_per_s))}/s" if job.bytes_per_s else ""
+    left = f"{job.remaining_s:.0f} s left" if job.remaining_s is not None and not job.has_ended else ""
+    says = job.error.cause if job.error else job.message if not job.has_ended else ""
+    parts = (job.id, job.state, share, job.title, says, rate, left)
+    return "  ".join(printable_line(part) for part in parts if part)

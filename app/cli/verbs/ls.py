@@ -1,0 +1,94 @@
+"""`localllm ls`: the models of this machine, line by line as soon as each is known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from app.cli.index import open_index
+from app.cli.output.format import format_bytes, format_count
+from app.terminal import printable_line
+
+if TYPE_CHECKING:
+    from app.library.local.index import Index, LibraryEntry
+
+__all__ = ["ls"]
+
+_ABILITIES = (("has_chat_template", "chat"), ("has_tools", "tools"), ("has_fim", "fim"))
+_HEADINGS = ("size", "weights", "type", "context", "architecture", "can", "changed")
+_WIDTHS = (8, 7, 9, 9, -12, -14, -10)  # of the columns behind the name; below 0: flush left
+
+
+@click.command(epilog="Example: localllm ls --elsewhere")
+@click.option("--elsewhere", "is_wide", is_flag=True, help="Also what Ollama, LM Studio and Hugging Face hold here.")
+@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+def ls(*, is_wide: bool, wants_json: bool) -> None:
+    """List the models of this machine, the built-in one first.
+
+    Files that were dropped into the models folder are listed too. What could not run is marked as damaged, with the
+    reason. Models that other programs hold run where they are, by the names shown.
+    """
+    from app.library.external import elsewhere
+    from app.library.library_json import LIBRARY, entry_json
+    from app.library.local.index import forget_missing, list_entries
+    from app.library.local.resolve import available
+    from app.settings.settings import load_settings
+
+    settings = load_settings()
+    here = available(settings)
+    with open_index(settings.cache_dir) as index:
+        forget_missing(settings.models_dir, index)
+        entries = list_entries((*here, *(elsewhere() if is_wide else ())), index)
+        if wants_json:
+            click.echo(json.dumps({"models": [entry_json(entry) for entry in _read(entries, index)]}))
+            return
+        width = max(len(printable_line(entry.ref.id)) for entry in entries) if entries else 0
+        click.echo(_line("name", width, _HEADINGS) + ("where" if is_wide else ""))
+        for entry in _read(entries, index):
+            place = (entry.ref.place or LIBRARY) if is_wide else ""
+            click.echo(f"{_row(entry, width)}{place}".rstrip())
+
+
+def _read(entries: Sequence[LibraryEntry], index: Index) -> Iterator[LibraryEntry]:
+    """Yield all entries in order, those that are not yet read after reading them, while a bar keeps up."""
+    from app.library.local.index import read
+
+    n_unread = sum(not entry.is_read for entry in entries)
+    with ExitStack() as owned:
+        meter = None
+        if n_unread:
+            from app.cli.output.progress import Meter
+
+            meter = owned.enter_context(Meter("Reading headers", n_unread))
+        for entry in entries:
+            yield entry if entry.is_read else read(entry, index)
+            if meter is not None and not entry.is_read:
+                meter.advance()
+
+
+def _row(entry: LibraryEntry, width: int) -> str:
+    name, size = printable_line(entry.ref.id), format_bytes(entry.disk.n_bytes)
+    if entry.facts is None:
+        return f"{name:<{width}}  {size:>{_WIDTHS[0]}}  damaged: {printable_line(entry.fault)}  "
+    facts = entry.facts
+    cells = (
+        size,
+        format_count(facts.n_parameters),
+        facts.file_type or "mixed",
+        f"{facts.n_ctx_train:,}" if facts.n_ctx_train else "",
+        facts.architecture,
+        " ".join(word for name, word in _ABILITIES if getattr(facts, name)),
+        datetime.fromtimestamp(entry.disk.modified_s).strftime("%Y-%m-%d"),
+    )
+    return _line(name, width, cells)
+
+
+def _line(name: str, width: int, cells: Sequence[str]) -> str:
+    """One row: the name flush left, then each cell in its column, with two spaces at the end."""
+    placed = (f"{cell:{'<' if size < 0 else '>'}{abs(size)}}" for cell, size in zip(cells, _WIDTHS, strict=True))
+    return "  ".join((f"{name:<{width}}", *placed, ""))

@@ -1,0 +1,103 @@
+"""`localllm plan`: what fits, how fast it will be, and where the cliff is, before anything is loaded."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from app.cli.options import complete_model, rpc_option
+from app.terminal import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from app.settings.settings import Settings
+
+__all__ = ["plan"]
+
+_MOST_N_CTX = 1 << 30  # llama.cpp counts cells in 32 bits
+
+
+@click.command(epilog="Example: localllm plan unsloth/gemma-3-4b-it-GGUF:Q4_K_M --vram 'RTX 3060=12GiB'")
+@click.argument("model", shell_complete=complete_model)
+@click.option("--ctx", "n_ctx", type=click.IntRange(0, _MOST_N_CTX), help="Tokens of context; 0 chooses.")
+@click.option("--kv", "kv_type", help="Type of the KV cache: TYPE or K_TYPE,V_TYPE, such as q8_0.")
+@click.option("--vram", multiple=True, help="Plan for this GPU instead of those here: NAME=SIZE[@SPEED], repeatable.")
+@click.option("--ram", help="Plan for so much memory: SIZE[@SPEED], such as 16GiB@60GB/s.")
+@rpc_option
+@click.option("--draft", metavar="MODEL", help="Count a draft model too.")
+@click.option("--lora", multiple=True, metavar="FILE[=NAME]", help="Count a LoRA adapter too; repeatable.")
+@click.option("--mmproj", metavar="FILE", help="Count a projector too, which turns pictures into tokens.")
+@click.option("--kv-table", "wants_table", is_flag=True, help="Print only how large its cache is, by context and type.")
+@click.option("--speculation", "wants_gains", is_flag=True, help="Print only what drafts gain, by how they are taken.")
+@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+@click.option("--plot", is_flag=True, help="Draw the speed against the layers on the GPU.")
+def plan(
+    model: str,
+    n_ctx: int | None,
+    kv_type: str | None,
+    vram: tuple[str, ...],
+    ram: str | None,
+    rpc: str | None,
+    draft: str | None,
+    lora: tuple[str, ...],
+    mmproj: str | None,
+    wants_table: bool,
+    wants_gains: bool,
+    wants_json: bool,
+    plot: bool,
+) -> None:
+    """Tell what MODEL (guide, a path to a GGUF, or a name in the library) comes to on this machine, or on another.
+
+    No weights are loaded: the header is read, the machine is asked, llama.cpp says what it would compute in, and the
+    rest is arithmetic. Of a model that is not here (org/repo, org/repo:Q4_K_M, org/repo/file.gguf, a URL, or a name of
+    the catalogue) only the header is fetched, and a formula says what it would compute in.
+    """
+    from app.cli.output.plan import kv_table_json, kv_table_lines, plan_lines
+    from app.cli.plan_companions import attached_to, told_of_projectors
+    from app.cli.planning import planning_circumstances
+    from app.library.hub.lookup import find_model
+    from app.library.machine_fit.planning import plan_of, plan_of_absent
+    from app.settings.settings import load_settings
+    from offload.footprint.model import kv_table
+    from offload.plan import plan_json
+
+    settings = load_settings({"ctx": n_ctx, "kv_type": kv_type, "rpc": rpc})
+    wanted = cache(lambda: planning_circumstances(settings, vram, ram))
+    candidate, notice = find_model(model, settings, wanted)
+    if wants_table:
+        rows = kv_table(candidate, settings.parallel)
+        told, lines = kv_table_json(rows), kv_table_lines(rows)
+    elif wants_gains:
+        told, lines = _gains(None if notice else candidate.header.path, settings)
+    elif notice:
+        found = plan_of_absent(candidate, notice, wanted())
+        told, lines = plan_json(found), plan_lines(found, with_curve=plot)
+    else:
+        companions = attached_to(candidate.header, model, settings, draft=draft, lora=lora, mmproj=mmproj)
+        candidate = replace(candidate, companions=companions)
+        found = plan_of(candidate, settings, wanted(), is_here=not vram and ram is None)
+        found = told_of_projectors(found, candidate.header.path, companions)
+        told, lines = plan_json(found), plan_lines(found, with_curve=plot)
+    if wants_json:
+        click.echo(json.dumps(told))
+        return
+    for line in lines:
+        click.echo(printable(line))
+
+
+def _gains(path: Path | None, settings: Settings) -> tuple[dict[str, Any], Iterator[str]]:
+    """Return what drafts gain, by what steps of the model at `path` were measured to cost; None is measured nowhere."""
+    from app.cli.output.plan import gains_json, gains_lines
+    from app.engine.speculative.acceptance import draft_gains
+    from app.engine.speculative.step_cost import StepCost
+    from app.engine.tuning.measured_cost import measured_cost
+
+    cost = measured_cost(path, settings.cache_dir) if path else None
+    gains = draft_gains(cost or StepCost())
+    return gains_json(gains, is_measured=cost is not None), gains_lines(gains, is_measured=cost is not None)

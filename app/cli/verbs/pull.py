@@ -1,0 +1,100 @@
+"""`localllm pull`: a model from a hub or a URL, whole and checked, into the library."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from app.cli.options import byte_size_option
+from app.terminal import printable
+from quantizer.errors import UsageError
+
+if TYPE_CHECKING:
+    from app.cli.quantization.pull_checkpoint import CheckpointPull
+    from app.library.download.events import Report
+    from app.library.hub.reference import Reference
+    from app.settings.settings import Settings
+
+__all__ = ["pull"]
+
+_LIMIT_HELP = "Take at most SIZE a second, such as 5MB."
+_QUANTIZE_HELP = "REF is a checkpoint: fetch it and make a GGUF of TYPE of it."
+_REMOVE_HELP = "Remove each file of the checkpoint once nothing more is made of it."
+
+
+@click.command(epilog="Example: localllm pull bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M")
+@click.argument("reference", metavar="REF")
+@click.option("--quantize", "file_type", metavar="TYPE", default="", help=_QUANTIZE_HELP)
+@click.option("--remove-checkpoint", "is_removing", is_flag=True, help=_REMOVE_HELP)
+@click.option("--limit", "bytes_per_s", metavar="SIZE", callback=byte_size_option, help=_LIMIT_HELP)
+@click.option("--connections", "n_connections", type=click.IntRange(1, 16), default=4, show_default=True)
+@click.option("--overwrite", "is_overwriting", is_flag=True, help="Replace a file that is in the way.")
+@click.option("--json", "wants_json", is_flag=True, help="Print what goes on as lines of JSON.")
+def pull(
+    reference: str,
+    file_type: str,
+    is_removing: bool,
+    bytes_per_s: int,
+    n_connections: int,
+    is_overwriting: bool,
+    wants_json: bool,
+) -> None:
+    """Fetch the model REF: org/repo, org/repo:Q4_K_M, org/repo/file.gguf, a URL, or a name of the catalogue.
+
+    Without a quant, the best that runs well on this machine is taken. Ctrl-C keeps what came: the same command goes on
+    from there. HF_TOKEN, HF_ENDPOINT and proxies are honoured.
+    """
+    from app.library.download.downloader import DownloadOptions
+    from app.library.hub.access import hub_access_from_environment
+    from app.library.hub.catalogue import resolve_reference
+    from app.library.hub.selection import local_quant_chooser
+    from app.library.local.index import Index
+    from app.library.pulling.puller import Puller, plan_model_pull
+    from app.settings.settings import load_settings
+
+    settings, access = load_settings(), hub_access_from_environment()
+    wanted = resolve_reference(reference, access.endpoint)
+    if is_removing and not file_type:
+        raise UsageError("--remove-checkpoint goes with --quantize only.", "Give --quantize TYPE too.")
+    checkpoint = _checkpoint(wanted, file_type, settings, is_overwriting=is_overwriting, is_removing=is_removing)
+    choose = local_quant_chooser(settings, access)
+    with Index(settings.cache_dir) as index, _shown(wants_json=wants_json) as report:
+        puller = Puller(access, index, DownloadOptions(n_connections, bytes_per_s), report, is_overwriting)
+        if checkpoint is None:
+            path = asyncio.run(puller.pull(lambda at: plan_model_pull(at, wanted, settings.models_dir, choose)))
+        else:
+            path, made = checkpoint.output, asyncio.run(checkpoint.make(puller))
+    if checkpoint is not None and wants_json:
+        click.echo(json.dumps({"event": "quantized", **made}))
+    if not wants_json:
+        click.echo(printable(f"{path} is whole. Run it: localllm run {path.stem}"))
+
+
+def _checkpoint(
+    wanted: Reference, file_type: str, settings: Settings, *, is_overwriting: bool, is_removing: bool
+) -> CheckpointPull | None:
+    """What is to be converted, None where nothing is: then the converter is not imported."""
+    if not file_type:
+        return None
+    from app.cli.quantization.pull_checkpoint import CheckpointPull
+
+    return CheckpointPull.of(wanted, file_type, settings, is_overwriting=is_overwriting, is_removing=is_removing)
+
+
+@contextmanager
+def _shown(*, wants_json: bool) -> Iterator[Report]:
+    """Give what shows events: to programs all of them as JSON on stdout, to people a bar on stderr."""
+    if wants_json:
+        from app.library.download.events import encode_event
+
+        yield lambda event: click.echo(json.dumps(encode_event(event)))
+        return
+    from app.cli.output.progress import DownloadProgress
+
+    with DownloadProgress() as progress:
+        yield progress.show

@@ -1,0 +1,269 @@
+"""`localllm quantize SRC --list`: what each type would make of a model, before one is chosen.
+
+`localllm quantize`: a checkpoint or a GGUF in, a smaller GGUF out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from dataclasses import asdict
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from app.cli.options import byte_size_option
+from app.cli.output.format import format_bytes
+from app.cli.quantization.calibration import AUTO, RUNNABLE, cached_imatrix
+from app.cli.quantization.mix import MixTarget
+from app.terminal import printable
+from quantizer.errors import StorageError, UsageError
+from quantizer.gguf.file_types import DEFAULT_FILE_TYPE, file_type_named
+from quantizer.gguf.shards import unsplit_name
+from quantizer.write.events import Done, Event, Planned, Resumed, Warned
+
+__all__ = ["list_types", "note", "quantize", "written"]
+
+if TYPE_CHECKING:
+    from app.library.machine_fit.type_table import TypeRow
+    from offload.devices.bandwidth import ReadBandwidth
+
+
+_NEEDS_MATRIX = "* "
+_WIDTH_COLUMNS = 140  # where the output is no terminal
+
+
+def list_types(source: Path, n_threads: int, *, wants_json: bool) -> None:
+    """Print the table of all types for the model at `source`. Raises UserError as planning does."""
+    from app.library.machine_fit.type_table import type_rows
+    from offload.devices.bandwidth import measure_read_bandwidth
+
+    bandwidth = measure_read_bandwidth(n_threads)
+    rows = list(type_rows(source, bandwidth.bytes_per_s))
+    if wants_json:
+        measured = {"read_bytes_per_s": round(bandwidth.bytes_per_s), "threads": bandwidth.n_threads}
+        click.echo(json.dumps({"source": str(source), **measured, "types": [asdict(row) for row in rows]}))
+        return
+    _print(rows, bandwidth)
+
+
+def _print(rows: list[TypeRow], bandwidth: ReadBandwidth) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None)
+    table.add_column("type")
+    for heading in ("bits", "bytes", "loss", "tok/s"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for row in rows:
+        loss = "" if row.perplexity_loss is None else f"+{row.perplexity_loss:.4f}"
+        figures = (f"{row.bits_per_weight:.2f}", f"{row.bytes:,}", loss, f"{row.max_tokens_per_s:.1f}")
+        table.add_row(row.type, *figures, printable(f"{_NEEDS_MATRIX if row.needs_imatrix else ''}{row.description}"))
+    Console(width=None if sys.stdout.isatty() else _WIDTH_COLUMNS).print(table)
+    click.echo(
+        "bits: of a weight. loss: what llama.cpp measured that a type adds to the\n"
+        "perplexity of Llama-3-8B, 6.23.\n"
+        f"tok/s: at most; what reading the weights at {bandwidth.bytes_per_s / 1e9:.1f} GB/s allows,\n"
+        f"measured now with {bandwidth.n_threads} threads."
+    )
+    if any(row.needs_imatrix for row in rows):
+        click.echo(f"{_NEEDS_MATRIX}needs an importance matrix: --imatrix auto gathers it.")
+
+
+if TYPE_CHECKING:
+    from quantizer.write.job import JobRequest
+
+
+_GUIDE = "guide"
+_SHARD_HELP = "Split into files of at most SIZE, such as 500M or 2GB, as llama.cpp does."
+_IMATRIX_HELP = "What to be careful with, from `localllm imatrix`; auto gathers it first."
+_SIZE_HELP = "Find the mix of types that loses least in files of at most SIZE together, such as 4.2GB."
+_KLD_HELP = "Find the smallest mix of types that diverges by at most so many nats a token, such as 0.02."
+_BASE_HELP = "The model that an adapter is for, its folder or GGUF.  [default: what the adapter names]"
+_KEPT_IN_NAMES = "-_.+"
+
+
+@click.command(epilog="Example: localllm quantize CHECKPOINT Q4_K_M -o model.gguf --imatrix auto")
+@click.argument("source", metavar="SRC")
+@click.argument("file_type", metavar="[TYPE]", default="")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write.  [default: <name>-<TYPE>.gguf]")
+@click.option("--list", "wants_list", is_flag=True, help="Say what each type would make of SRC, and write nothing.")
+@click.option("--size", "target_bytes", metavar="SIZE", callback=byte_size_option, help=_SIZE_HELP)
+@click.option("--kld", "target_kld", type=float, help=_KLD_HELP)
+@click.option("--tensor", "tensor_types", metavar="REGEX=TYPE", multiple=True, help="The type of matching tensors.")
+@click.option("--output-type", metavar="TYPE", default="", help="The type of the output tensor.")
+@click.option("--embedding-type", metavar="TYPE", default="", help="The type of the token embedding.")
+@click.option("--imatrix", metavar="FILE|auto", default="", help=_IMATRIX_HELP)
+@click.option("--base", metavar="MODEL", default="", help=_BASE_HELP)
+@click.option("--max-shard-size", "max_shard_bytes", metavar="SIZE", callback=byte_size_option, help=_SHARD_HELP)
+@click.option("--keep-split", "keeps_split", is_flag=True, help="Write as many files as SRC has.")
+@click.option("--dry-run", is_flag=True, help="Say what would be written, to the byte, and write nothing.")
+@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+@click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: all]")
+@click.option("--overwrite", "is_overwriting", is_flag=True, help="Replace the output, and resume no killed run.")
+@click.option("--allow-nan", "allows_nan", is_flag=True, help="Take weights that are NaN or infinite: they become 0.")
+def quantize(
+    source: str,
+    file_type: str,
+    output: Path | None,
+    wants_list: bool,
+    target_bytes: int,
+    target_kld: float | None,
+    imatrix: str,
+    dry_run: bool,
+    wants_json: bool,
+    threads: int | None,
+    **options: Any,
+) -> None:
+    """Quantize SRC (a checkpoint folder, a GGUF, or `guide`) to TYPE, Q4_K_M without one.
+
+    With --size or --kld there is no TYPE: how much each tensor matters is measured, once for a model, and each gets the
+    type that serves the target best; an importance matrix is gathered first. A run that was killed goes on where it
+    stopped when it is called again; Ctrl-C leaves nothing. The folder of a LoRA adapter becomes a GGUF adapter of TYPE
+    F16, BF16 or F32.
+    """
+    from quantizer.write.job import JobRequest
+
+    path = _source_path(source)
+    n_threads = threads or os.cpu_count() or 1
+    target = _target(file_type, target_bytes, target_kld, wants_list=wants_list)
+    if wants_list:
+        list_types(path, n_threads, wants_json=wants_json)
+        return
+    chosen = file_type_named(file_type or DEFAULT_FILE_TYPE)
+    named = output or Path.cwd() / f"{_model_name(source, path)}-{target.label if target else chosen.name}.gguf"
+    matrix = imatrix if target else _imatrix(imatrix, path, threads or 0, is_gathering=not dry_run)
+    request = JobRequest(str(path), chosen.name, str(named), n_threads, imatrix=matrix, **options)
+    mix: dict[str, object] = {}
+    if target:
+        request, mix = _mixed(request, target, threads or 0, wants_json=wants_json)
+    result = {**(_planned(request) if dry_run else written(request)), **mix}
+    click.echo(json.dumps(result) if wants_json else _summary(result))
+
+
+def _target(file_type: str, n_bytes: int, kld: float | None, *, wants_list: bool) -> MixTarget | None:
+    """Return what a mix should meet, None where none is asked for. Raises UsageError for two wishes at once."""
+    wishes = {"TYPE": file_type, "--size": n_bytes, "--kld": kld is not None, "--list": wants_list}
+    given = [wish for wish, is_given in wishes.items() if is_given]
+    if len(given) > 1 and set(given) & {"--size", "--kld"}:
+        raise UsageError(f"{' and '.join(given)} do not go together.", "Give one of them.")
+    if kld is not None and not 0 < kld < math.inf:
+        raise UsageError(f"No quantized model diverges by {kld:g}.", "Give --kld more than 0, such as 0.02.")
+    return MixTarget(n_bytes, kld or 0.0) if n_bytes or kld else None
+
+
+def _mixed(
+    request: JobRequest, target: MixTarget, n_threads: int, *, wants_json: bool
+) -> tuple[JobRequest, dict[str, object]]:
+    """Return the request for the mix that meets `target`, and what to say of it; people get a table now."""
+    from app.cli.quantization.mix import find_mix, mix_json, print_mix
+
+    found = find_mix(request, target, n_threads)
+    if wants_json:
+        return found.request, {"type": "mix", "mix": mix_json(found)}
+    print_mix(found)
+    return found.request, {"type": "mix"}
+
+
+def _source_path(source: str) -> Path:
+    path = Path(source)
+    if source == _GUIDE and not path.exists():
+        path = Path(str(files("assets") / "guide"))
+    if not path.exists():
+        raise StorageError(f"There is no {printable(source)}.", "Name a checkpoint folder or a .gguf file.")
+    return path
+
+
+def _imatrix(name: str, source: Path, n_threads: int, *, is_gathering: bool) -> str:
+    """The path of the importance matrix that `name` stands for, empty where none is wanted."""
+    if name != AUTO:
+        return name
+    if not is_gathering:
+        raise UsageError("A dry run gathers no importance matrix.", "Gather one with `localllm imatrix`, and name it.")
+    from app.cli.quantization.calibration import Runnable
+
+    with Runnable(source, RUNNABLE, n_threads) as running:
+        return str(cached_imatrix(source, running, n_threads))
+
+
+def _model_name(source: str, path: Path) -> str:
+    """The name an output goes by: the folder's or file's, with nothing a file system would mind."""
+    file_stem = unsplit_name(path.name).removesuffix(".gguf")
+    name = source if source == _GUIDE else file_stem if path.is_file() else path.resolve().name
+    return "".join(char for char in name if char.isalnum() or char in _KEPT_IN_NAMES) or "model"
+
+
+def _planned(request: JobRequest) -> dict[str, object]:
+    plan = request.plan()
+    for text in plan.warnings:
+        _warn(text)
+    if plan.missing_imatrix:
+        _warn(f"{request.file_type} needs an importance matrix; without one it will be refused.")
+    paths = [str(shard.path) for shard in plan.shards]
+    planned = Planned(paths[0], request.file_type, plan.n_bytes, len(plan.tensors), plan.n_parameters, len(paths))
+    return {**_result(planned), "dry_run": True}
+
+
+def written(request: JobRequest) -> dict[str, object]:
+    """Run the job while a bar keeps up, and return what became of it. Raises UserError as `run_job` does."""
+    from app.cli.output.progress import JobProgress
+    from quantizer.write.job import run_job
+
+    result: dict[str, object] = {}
+    with JobProgress() as progress:
+        for event in run_job(request):
+            progress.show(event)
+            note(event, result)
+            if isinstance(event, Planned):
+                _tell(f"Takes {format_bytes(event.n_bytes)} of disk, all of it beside {event.output}.")
+    return result
+
+
+def note(event: Event, result: dict[str, object]) -> None:
+    """Add to `result` what a job's `event` tells of its output, and tell people what they should know."""
+    match event:
+        case Planned():
+            result |= {**_result(event), "dry_run": False}
+        case Resumed():
+            result["resumed_tensors"] = event.n_tensors
+            _tell(f"Goes on after {event.n_tensors} tensors that a killed run wrote.")
+        case Warned():
+            _warn(event.text)
+        case Done():
+            result["elapsed_s"] = round(event.elapsed_s, 2)
+
+
+def _result(planned: Planned) -> dict[str, object]:
+    return {
+        "output": planned.output,
+        "files": planned.n_files,
+        "type": planned.file_type,
+        "bytes": planned.n_bytes,
+        "peak_disk_bytes": planned.n_bytes,
+        "parameters": planned.n_parameters,
+        "tensors": planned.n_tensors,
+        "bits_per_weight": round(8 * planned.n_bytes / planned.n_parameters, 3),
+    }
+
+
+def _summary(result: dict[str, object]) -> str:
+    verb = "would take" if result["dry_run"] else "takes"
+    files = f" in {result['files']} files" if result["files"] != 1 else ""
+    time = f" Written in {result['elapsed_s']} s." if "elapsed_s" in result else ""
+    return (
+        f"{printable(str(result['output']))} {verb} {result['bytes']:,} bytes{files} "
+        f"({result['type']}, {result['bits_per_weight']} bits per weight).{time}"
+    )
+
+
+def _warn(text: str) -> None:
+    _tell(f"Warning: {text}")
+
+
+def _tell(text: str) -> None:
+    print(printable(text), file=sys.stderr)

@@ -1,0 +1,80 @@
+"""`localllm recommend`: which model to begin with on this machine, and why. It needs no network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from app.terminal import printable
+
+if TYPE_CHECKING:
+    from app.library.hub.recommend import Recommendation, Suggestion
+
+__all__ = ["recommend"]
+
+_ROLES = (
+    "chat",
+    "code",
+    "small",
+    "moe",
+    "embedding",
+)  # those of app.library.hub.catalogue, which help must not wait for
+_FOR = {
+    "chat": "To chat",
+    "code": "To write code, filling in the middle",
+    "small": "Small and quick",
+    "moe": "With experts, of which a token reads a few",
+    "embedding": "To find texts by their meaning",
+}
+
+
+@click.command(epilog="Example: localllm recommend --role code --vram 'RTX 3060=12GiB' --ram 32GiB@45GB/s")
+@click.option("--role", type=click.Choice(_ROLES), help="Only for this; without it, one for each.")
+@click.option("--vram", multiple=True, help="For this GPU instead of those here: NAME=SIZE[@SPEED], repeatable.")
+@click.option("--ram", help="For so much memory: SIZE[@SPEED], such as 16GiB@60GB/s.")
+@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+def recommend(role: str | None, vram: tuple[str, ...], ram: str | None, wants_json: bool) -> None:
+    """Choose from a short catalogue of open models what suits this machine, and say why.
+
+    Sizes and speeds are computed from the models' shapes; nothing is downloaded and nobody is asked.
+    """
+    from app.cli.planning import planning_circumstances
+    from app.library.hub.catalogue import Role, read_catalogue
+    from app.library.hub.recommend import recommend as recommended
+    from app.library.library_json import recommendation_json
+    from app.settings.settings import load_settings
+
+    here = planning_circumstances(load_settings(), vram, ram)
+    wanted = [Role(role)] if role else list(Role)
+    found = [recommended(read_catalogue(), each, here) for each in wanted]
+    if wants_json:
+        click.echo(json.dumps({"recommendations": [recommendation_json(each) for each in found]}))
+        return
+    for each in found:
+        for line in _lines(each):
+            click.echo(printable(line))
+
+
+def _lines(found: Recommendation) -> Iterator[str]:
+    suggestion = found.suggestion
+    if suggestion is None:
+        yield f"{_FOR[found.role]}: nothing."
+    else:
+        yield f"{_FOR[found.role]}: {_told(suggestion)}, {suggestion.model.licence}"
+    yield f"  {found.why}"
+    for other in found.passed_over[-2:]:
+        yield f"  Passed over: {_told(other)}"
+    if suggestion is not None:
+        yield f"  localllm pull {suggestion.ref}"
+    yield ""
+
+
+def _told(suggestion: Suggestion) -> str:
+    from app.cli.output.plan import format_fit
+
+    candidate = suggestion.candidate
+    size = f"{candidate.n_parameters / 1e9:.1f}B parameters, {candidate.n_bytes / 1e9:.1f} GB"
+    return f"{suggestion.model.title} in {candidate.name} ({size}): {format_fit(candidate.fit)}"

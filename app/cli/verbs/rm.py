@@ -1,0 +1,89 @@
+"""`localllm rm`: take models out of the library."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from app.cli.confirm import confirm_removal, yes_option
+from app.cli.index import open_index
+from app.cli.options import complete_model
+from app.cli.output.format import format_bytes
+from app.terminal import printable_line
+from quantizer.errors import UserError
+
+if TYPE_CHECKING:
+    from app.library.local.removal import Removal
+    from app.settings.settings import Settings
+
+__all__ = ["rm"]
+
+_ASKING_TIMEOUT_S = 2.0
+
+
+@click.command(epilog="Example: localllm rm qwen3-0.6b-Q8_0")
+@click.argument("models", nargs=-1, required=True, metavar="MODEL...", shell_complete=complete_model)
+@yes_option
+@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+def rm(models: tuple[str, ...], *, assume_yes: bool, wants_json: bool) -> None:
+    """Remove each MODEL from the library, all its files, after asking.
+
+    Only names in the models folder go. A model that was imported by a link loses the link, and the program that holds
+    its file keeps it. A model that a running service has loaded stays, unless you give --yes.
+    """
+    from app.library.library_json import removal_json
+    from app.library.local.removal import plan_removal, remove
+    from app.library.local.resolve import resolve
+    from app.settings.settings import load_settings
+
+    settings = load_settings()
+    refs = {ref.path: ref for ref in (resolve(name, settings) for name in models)}
+    removals = [plan_removal(ref, settings.models_dir) for ref in refs.values()]
+    if not assume_yes:
+        _check_unused([removal.ref.served_as for removal in removals], settings)
+    confirm_removal(_question(removals), assume_yes=assume_yes)
+    with open_index(settings.cache_dir) as index:
+        for removal in removals:
+            remove(removal)
+            index.forget(removal.paths)
+            if not wants_json:
+                click.echo(f"Removed {_described(removal)}.")
+    if wants_json:
+        click.echo(json.dumps({"removed": [removal_json(removal) for removal in removals]}))
+
+
+def _check_unused(ids: Sequence[str], settings: Settings) -> None:
+    """Raise UserError when a running service has one of the models loaded."""
+    if loaded := sorted(_loaded_ids(settings).intersection(ids)):
+        cause = f"The service at {settings.url} has {', '.join(loaded)} loaded."
+        raise UserError(cause, "End it, or give --yes to remove the file under it.")
+
+
+def _loaded_ids(settings: Settings) -> set[str]:
+    """What a running service has loaded, nothing where none runs."""
+    from app.client import ServiceClient
+    from app.keys import own_key
+
+    async def ask() -> set[str]:
+        async with ServiceClient(settings.url, own_key(settings)) as client, asyncio.timeout(_ASKING_TIMEOUT_S):
+            models = (await client.status()).models
+            return {model.id for model in models if model.state in ("loading", "ready")}
+
+    try:
+        return asyncio.run(ask())
+    except (UserError, TimeoutError, ValueError, KeyError, TypeError):  # none, or something else on its port
+        return set()
+
+
+def _question(removals: Sequence[Removal]) -> str:
+    return "".join(f"  {_described(removal)}\n" for removal in removals) + "Remove it?"
+
+
+def _described(removal: Removal) -> str:
+    n_bytes = removal.n_bytes_freed
+    frees = f"frees {format_bytes(n_bytes)}" if n_bytes else "frees nothing: its bytes have another name"
+    return f"{printable_line(removal.ref.id)} ({frees})"

@@ -1,0 +1,135 @@
+"""`localllm run`: a question and its answer, or a conversation of which nothing is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import click
+
+from app.chat.conversation import ChatSettings
+from app.chat.sampling_options import checked
+from app.cli.confirm import confirm_load
+from app.cli.options import complete_model, generation_options, resolve_settings
+from app.cli.output.answer import Answer, AnswerPrinter, LoadingLine, as_json, ask, stats_line
+from app.cli.prompts import combined, piped_text
+from app.cli.user_interface import ChatOptions, current_interface
+from app.client import GenerationOptions, Message, RemoteEngine, ServiceClient
+from app.client.launcher import load_model, open_engine
+from app.settings.settings import Settings
+from quantizer.errors import UsageError
+
+__all__ = ["run"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """What was asked for on the command line."""
+
+    settings: Settings
+    options: GenerationOptions
+    system: str | None
+    shows_stats: bool
+    as_json: bool
+
+
+@click.command(epilog="Example: localllm run guide 'How do I quantize a model?'")
+@click.argument("model", required=False, shell_complete=complete_model)
+@click.argument("prompt", required=False)
+@click.option("-m", "--model", "model_option", help="The same as MODEL.", shell_complete=complete_model)
+@click.option("-p", "--prompt", "prompt_option", help="The same as PROMPT, for asking the default model.")
+@generation_options
+@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object when the answer is whole.")
+def run(
+    model: str | None,
+    prompt: str | None,
+    model_option: str | None,
+    prompt_option: str | None,
+    system: str | None,
+    max_tokens: int | None,
+    temperature: float | None,
+    seed: int | None,
+    stats: bool,
+    wants_json: bool,
+    assume_yes: bool,
+    **flags: object,
+) -> None:
+    """Ask MODEL (guide, a path to a GGUF, or a name in the library) and print its answer.
+
+    The first argument is always the model. Text piped in follows PROMPT, or is the prompt. With neither, a conversation
+    begins at the terminal, of which nothing is kept; `localllm chat --inline` keeps it.
+    """
+    chosen = _one_of(model, model_option, "MODEL")
+    _refuse_prompt_as_model(chosen, prompt or prompt_option)
+    job = _Job(
+        settings=resolve_settings(chosen, flags, assume_yes=assume_yes),
+        options=GenerationOptions(max_tokens=max_tokens, temperature=temperature, seed=seed),
+        system=system,
+        shows_stats=stats,
+        as_json=wants_json,
+    )
+    face = current_interface()
+    question = combined(_one_of(prompt, prompt_option, "PROMPT"), piped_text())
+    if question:
+        asyncio.run(_answer_once(job, question))
+    elif sys.stdin is not None and sys.stdin.isatty() and not wants_json and face:
+        face.talk(_chat_options(job))
+    else:
+        raise UsageError("There is no prompt.", "Give one with -p, or pipe text in.")
+
+
+async def _answer_once(job: _Job, question: str) -> None:
+    answer = Answer()
+    async with _loaded_model(job) as (client, model_id):
+        on_delta = AnswerPrinter() if not job.as_json else lambda _: None
+        await ask(client, model_id, [*_opening(job), Message("user", question)], job.options, answer, on_delta)
+    assert answer.completed is not None, "an answer that raises nothing is whole"
+    if job.as_json:
+        click.echo(json.dumps(as_json(model_id, answer.text, answer.completed, answer.reasoning)))
+    else:
+        click.echo()
+    if job.shows_stats:
+        click.echo(stats_line(answer.completed), err=True)
+
+
+def _chat_options(job: _Job) -> ChatOptions:
+    given = {name: getattr(job.options, name) for name in ("max_tokens", "temperature", "seed")}
+    chat = ChatSettings(system=job.system or "", options=checked(given))
+    return ChatOptions(settings=job.settings, chat=chat, shows_stats=job.shows_stats)
+
+
+@asynccontextmanager
+async def _loaded_model(job: _Job) -> AsyncIterator[tuple[ServiceClient | RemoteEngine, str]]:
+    """Give a client and the id of the model, which is ready."""
+    async with open_engine(job.settings) as client:
+        status = await load_model(
+            client,
+            job.settings.model,
+            LoadingLine().show,
+            when_unfit=job.settings.when_unfit,
+            confirm_load=confirm_load,
+        )
+        if status.n_ctx and job.settings.ctx not in (0, status.n_ctx):
+            note = f"Note: {status.id} is loaded with {status.n_ctx} tokens of context, not {job.settings.ctx}."
+            click.echo(note, err=True)
+        yield client, status.id
+
+
+def _opening(job: _Job) -> list[Message]:
+    return [Message("system", job.system)] if job.system else []
+
+
+def _one_of(argument: str | None, option: str | None, name: str) -> str | None:
+    if argument and option:
+        raise UsageError(f"{name} is given twice.", "Give it as an argument or as an option.")
+    return argument or option
+
+
+def _refuse_prompt_as_model(model: str | None, prompt: str | None) -> None:
+    """No model's name has line breaks or a question mark: say what was meant before a service is started."""
+    if model and not prompt and ("\n" in model or "?" in model):
+        raise UsageError(f"{model!r} is taken as the model.", "Give a question with -p, or after a model.")

@@ -1,0 +1,102 @@
+"""`localllm search`: models of the hub, each quant with what it would come to on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from app.terminal import printable
+
+if TYPE_CHECKING:
+    from app.library.hub.access import HubAccess
+    from app.library.hub.repo_list import ListedRepo
+    from app.library.hub.search import Family, SearchHit
+    from app.library.machine_fit.planning import PlanningContext
+
+__all__ = ["search"]
+
+
+@click.command(epilog="Example: localllm search qwen3 coder --fits")
+@click.argument("words", nargs=-1, required=True)
+@click.option("--fits", "only_fitting", is_flag=True, help="Leave out what is known not to fit here.")
+@click.option("--limit", "n_most", type=click.IntRange(1, 100), default=10, show_default=True, help="Repositories.")
+@click.option("--vram", multiple=True, help="For this GPU instead of those here: NAME=SIZE[@SPEED], repeatable.")
+@click.option("--ram", help="For so much memory: SIZE[@SPEED], such as 16GiB@60GB/s.")
+@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+def search(
+    words: tuple[str, ...], only_fitting: bool, n_most: int, vram: tuple[str, ...], ram: str | None, wants_json: bool
+) -> None:
+    """Find models whose names have all WORDS on the hub, and say how each of their quants would run here.
+
+    GGUF repositories come first, then checkpoints that can be converted. Of each model one header is read, some
+    megabytes; no weights are. HF_TOKEN, HF_ENDPOINT and proxies are honoured.
+    """
+    from app.cli.planning import planning_circumstances
+    from app.library.hub.access import hub_access_from_environment
+    from app.library.hub.repo_list import list_repos
+    from app.library.library_json import hit_json
+    from app.settings.settings import load_settings
+
+    settings, access = load_settings(), hub_access_from_environment()
+    listed = list_repos(access, " ".join(words), n_most)  # first: without a network it ends here, before any measuring
+    here = planning_circumstances(settings, vram, ram)
+    hits = asyncio.run(_looked_at(listed, access, here))
+    if only_fitting:
+        hits = [hit for hit in map(_fitting, hits) if hit.families or hit.problem]
+    if wants_json:
+        click.echo(json.dumps({"repositories": [hit_json(hit) for hit in hits]}))
+        return
+    for hit in hits:
+        for line in _lines(hit):
+            click.echo(printable(line))
+    if not hits:
+        click.echo("Nothing was found.")
+
+
+async def _looked_at(listed: Sequence[ListedRepo], access: HubAccess, here: PlanningContext) -> list[SearchHit]:
+    from app.cli.output.progress import Meter
+    from app.library.hub.search import inspect_repos
+
+    with Meter("Reading headers", len(listed)) as meter:
+        return await inspect_repos(listed, access, here, meter.advance)
+
+
+def _fitting(hit: SearchHit) -> SearchHit:
+    """The hit without quants that do not fit, and without families that are empty then."""
+    kept = [
+        replace(family, candidates=tuple(each for each in family.candidates if each.fit.runs_well))
+        for family in hit.families
+    ]
+    return replace(hit, families=tuple(family for family in kept if family.candidates))
+
+
+def _lines(hit: SearchHit) -> Iterator[str]:
+    listed = hit.listed
+    facts = [f"{listed.n_downloads:,} downloads", listed.licence, "gated" if listed.is_gated else ""]
+    facts.append("checkpoint, to be converted" if listed.is_checkpoint else "")
+    yield f"{listed.repo}  {', '.join(fact for fact in facts if fact)}"
+    for family in hit.families:
+        yield from _family_lines(family)
+    if hit.problem:
+        yield f"  ! {hit.problem}"
+    if hit.n_left_out:
+        yield f"  and {hit.n_left_out} files of other models"
+
+
+def _family_lines(family: Family) -> Iterator[str]:
+    from app.cli.output.plan import format_fit
+    from app.library.machine_fit.quant_rule import choose_quant
+
+    context = f", context {family.n_ctx_train:,}" if family.n_ctx_train else ""
+    yield f"  {family.architecture}, {family.n_parameters / 1e9:.1f}B parameters{context}"
+    best = choose_quant(family.candidates)
+    width = max(len(candidate.name) for candidate in family.candidates)
+    for candidate in family.candidates:
+        mark = "  ← suits this machine best" if candidate is best else ""
+        size = f"{candidate.n_bytes / 1e9:.2f} GB"
+        yield f"    {candidate.name.ljust(width)}  {size:>9}  {format_fit(candidate.fit)}{mark}"

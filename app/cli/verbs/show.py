@@ -1,0 +1,44 @@
+"""`localllm show`: what a model file is, from its header, and what this machine has learnt of it."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from app.cli.index import open_index
+from app.cli.options import complete_model
+from app.terminal import printable, printable_line
+
+__all__ = ["show"]
+
+
+@click.command(epilog="Example: localllm show qwen3-0.6b-Q8_0")
+@click.argument("model", shell_complete=complete_model)
+@click.option(
+    "--template", "wants_template", is_flag=True, help="Print the chat template, or how it differs from its base."
+)
+@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+def show(model: str, *, wants_template: bool, wants_json: bool) -> None:
+    """Tell what MODEL (guide, a path to a GGUF, or a name that `localllm ls --elsewhere` shows) is."""
+    from app.library.library_json import card_json
+    from app.library.local.index import full_model_info
+    from app.library.local.model_record import model_info_rows, record_of, template_changes
+    from app.library.local.resolve import resolve
+    from app.settings.settings import load_settings
+    from quantizer.gguf.validation import validate_gguf
+
+    settings = load_settings()
+    header = validate_gguf(resolve(model, settings).path)
+    card = full_model_info(header)
+    with open_index(settings.cache_dir) as index:
+        record = record_of(header, index, settings.cache_dir)
+    if wants_json:
+        click.echo(json.dumps(card_json(card, record)))
+    elif wants_template:
+        click.echo(printable("\n".join(template_changes(record) or [record.template])))
+    else:
+        rows = [(label, printable_line(text)) for label, text in model_info_rows(card, record)]
+        width = max(len(label) for label, _ in rows)
+        for label, text in rows:
+            click.echo(f"{label:<{width}}  {text}")

@@ -1,0 +1,144 @@
+"""Whether this machine is quiet enough to be measured on, and what to tell a person where it is not.
+
+Owns the look at the processors and the sentence. Knows nothing of what is measured.
+
+`localllm tune`: measure how this machine runs a model fastest, and show what was measured.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import click
+
+from app.cli.options import complete_model
+from app.cli.output.progress import with_progress
+from app.engine.tuning.tune_results import DEFAULT_KV_TYPE, SpeedMeasurement, TuneRequest, choose, measurement_from_json
+from app.terminal import printable
+from quantizer.errors import UsageError
+
+__all__ = ["busy_warning", "tune", "warn_if_busy"]
+
+_LOOKS_FOR_S = 0.5
+_MOST_PERCENT = 15.0  # of all processors: a desktop at rest has less, one busy program of two processors 50
+
+
+def busy_warning(busy_percent: float) -> str:
+    """Return what to tell where that much of all processors is taken by others; an empty text for a quiet machine."""
+    if busy_percent <= _MOST_PERCENT:
+        return ""
+    return (
+        f"Other programs take {busy_percent:.0f} % of this machine's processors: what is measured now is slower than "
+        "it would be, and the wrong setting may win. Measure again when it is quiet."
+    )
+
+
+def warn_if_busy() -> None:
+    """Look for half a second what others do, and say on standard error if that will spoil what is measured."""
+    import psutil
+
+    if text := busy_warning(psutil.cpu_percent(_LOOKS_FOR_S)):
+        click.echo(f"Warning: {text}", err=True)
+
+
+_MARK = "* "
+_VERIFIED = 16  # a step's size that every measurement has
+
+
+@click.command(epilog="Example: localllm tune model.gguf")
+@click.argument("model", required=False, shell_complete=complete_model)
+@click.option("--show", is_flag=True, help="Print what was measured before, of MODEL or of all, and measure nothing.")
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads; 0 takes the physical cores.")
+@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+def tune(model: str | None, show: bool, threads: int, wants_json: bool) -> None:
+    """Measure MODEL (guide, a path to a GGUF, or a name in the library) under each setting of the engine.
+
+    The fastest one for what you use the model for is taken from the next load on. What smaller types of KV cache cost
+    is measured too, and never chosen: --kv-type of `serve` and `run` does that.
+    """
+    from app.library.local.resolve import resolve
+    from app.service.models.model_file import read_model_file
+    from app.settings.settings import load_settings
+
+    settings = load_settings()
+    if show:
+        _show_known(settings.cache_dir, resolve(model, settings).path if model else None, wants_json=wants_json)
+        return
+    if model is None:
+        raise UsageError("There is no MODEL.", "Name one, or give --show.")
+    path = resolve(model, settings).path
+    read_model_file(path)  # the gate
+    warn_if_busy()
+    _print(path.name, _measure(path, threads), wants_json=wants_json)
+
+
+def _measure(path: Path, n_threads: int) -> list[SpeedMeasurement]:
+    """Let a child measure. Leaving early ends it. Raises UserError."""
+    from app.engine.model_task import TaskProgress, run_task
+
+    request = TuneRequest(str(path), n_threads)
+    watched = partial(with_progress, "Measuring")
+    return [
+        measurement_from_json(entry) for entry in run_task("app.engine.tuning.tuner", request, TaskProgress, watched)
+    ]
+
+
+def _show_known(cache_dir: Path, path: Path | None, *, wants_json: bool) -> None:
+    from app.engine.cache.state_store import model_key
+    from app.engine.load.loading import tune_file
+
+    known = tune_file(cache_dir)
+    wanted = None if path is None else model_key(path)
+    names = {key: name for key, name in known.names().items() if wanted in (None, key)}
+    if not names:
+        raise UsageError("Nothing was measured yet.", "Run `localllm tune MODEL`.")
+    for key, name in names.items():
+        _print(name, known.measured(key), wants_json=wants_json)
+
+
+def _print(name: str, measured: Sequence[SpeedMeasurement], *, wants_json: bool) -> None:
+    from app.engine.tuning.tune_results import DEFAULT_WORKLOAD
+
+    best = choose(_of_default_cache(measured), DEFAULT_WORKLOAD)
+    if wants_json:
+        click.echo(json.dumps({"model": name, "best": asdict(best.setting), "measured": [asdict(m) for m in measured]}))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=printable(name), box=None, pad_edge=False, collapse_padding=True)
+    depths = [depth for depth, _ in best.decode]
+    headings = ("attention", "repacked", "threads", "batch", "cache", "prefill", *(f"at {depth}" for depth in depths))
+    for heading in (*headings, f"{_VERIFIED} tokens"):
+        table.add_column(heading, justify="right")
+    for item in measured:
+        attention, *figures = _row(item)
+        # the mark is there where bold is not: in a file, with NO_COLOR
+        table.add_row(f"{_MARK if item is best else ''}{attention}", *figures, style="bold" if item is best else None)
+    Console().print(table)
+    click.echo("Tokens a second, decode by tokens in the cache; last, a step's time over that of one token.")
+    click.echo(f"{_MARK.strip()} is fastest for 512 tokens of prompt and 256 of answer.")
+
+
+def _of_default_cache(measured: Sequence[SpeedMeasurement]) -> list[SpeedMeasurement]:
+    """Return what keeps the cache as it is unless a person chooses: smaller types answer a little differently."""
+    return [item for item in measured if item.setting.kv_type == DEFAULT_KV_TYPE] or list(measured)
+
+
+def _row(item: SpeedMeasurement) -> tuple[str, ...]:
+    setting = item.setting
+    verify = dict(item.step_ratios).get(_VERIFIED)
+    return (
+        "fused" if setting.flash_attention else "plain",
+        "yes" if setting.extra_buffers else "no",
+        str(setting.n_threads),
+        str(setting.n_ubatch),
+        setting.kv_type,
+        f"{item.prefill:.1f}",
+        *(f"{speed:.1f}" for _, speed in item.decode),
+        f"{verify:.2f}" if verify else "",
+    )

@@ -1,0 +1,61 @@
+"""`localllm verify`: read models whole and say which are not what they were."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from app.cli.index import open_index
+from app.cli.options import complete_model
+from app.terminal import printable_line
+
+if TYPE_CHECKING:
+    from app.library.local.verification import VerificationResult
+
+__all__ = ["verify"]
+
+_WORDS = {"sound": "sound", "recorded": "read for the first time", "damaged": "damaged"}
+
+
+@click.command(epilog="Example: localllm verify qwen3-0.6b-Q8_0")
+@click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete_model)
+@click.option("--record", "is_recording", is_flag=True, help="Take the bytes for right as they are, after a change.")
+@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+def verify(models: tuple[str, ...], *, is_recording: bool, wants_json: bool) -> None:
+    """Hold each MODEL (all of the library when none is named) against its recorded SHA-256.
+
+    Hashes are recorded when a model is fetched, imported or verified for the first time. Exits with 1 when a model is
+    damaged.
+    """
+    from app.cli.output.progress import Meter
+    from app.library.local.model_files import stat_model
+    from app.library.local.resolve import available, resolve
+    from app.library.local.verification import verify as verdict_of
+    from app.settings.settings import load_settings
+
+    settings = load_settings()
+    refs = [resolve(name, settings) for name in models] or available(settings)
+    n_bytes = sum(stat_model(ref.path).n_bytes for ref in refs)
+    verdicts = []
+    with open_index(settings.cache_dir) as index, Meter("Reading", n_bytes, is_bytes=True) as meter:
+        for ref in refs:
+            verdicts.append(verdict_of(ref, index, meter.advance, is_recording=is_recording))
+            if not wants_json:
+                click.echo(_line(verdicts[-1]))
+    if wants_json:
+        click.echo(json.dumps({"models": [_as_json(verdict) for verdict in verdicts]}))
+    if any(verdict.state == "damaged" for verdict in verdicts):
+        raise click.exceptions.Exit(1)
+
+
+def _line(verdict: VerificationResult) -> str:
+    said = ": ".join(filter(None, (_WORDS[verdict.state], printable_line(verdict.reason))))
+    return f"{printable_line(verdict.ref.id)}  {said}"
+
+
+def _as_json(verdict: VerificationResult) -> dict[str, object]:
+    said = {name: value for name, value in asdict(verdict).items() if name != "ref"}
+    return {"id": verdict.ref.id, "path": str(verdict.ref.path), **said}

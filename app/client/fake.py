@@ -1,0 +1,404 @@
+"""A scripted stand-in for `app.client.library.LibraryClient`: same calls, no service, no disk, no hub.
+
+Owns what a test says there is. Knows nothing of HTTP.
+
+A scripted stand-in for `app.client.service_client.PlannerClient`: same calls, answers that a test gives.
+
+A scripted stand-in for `app.client.ServiceClient`: same calls, no service, no clock, no chance.
+
+Owns what a test says the service does. Knows nothing of HTTP or of who asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from app.client import (
+    Completed,
+    GenerationOptions,
+    Job,
+    JobKind,
+    JobState,
+    Message,
+    ModelStatus,
+    ServiceStatus,
+    TextDelta,
+)
+from app.protocol.library import (
+    HubRepository,
+    LocalModel,
+    LocalModels,
+    MachineReport,
+    Recommended,
+    RemovalResult,
+    TypeChoice,
+)
+from app.protocol.plan import PlanReport, PlanRequest, report_of
+from quantizer.errors import ModelFileError, RequestError, UserError
+
+__all__ = [
+    "COMPLETED",
+    "LOADING",
+    "PLAN",
+    "READY",
+    "ScriptedClient",
+    "ScriptedJobs",
+    "ScriptedLibrary",
+    "ScriptedPlanner",
+    "ScriptedReply",
+]
+
+
+class ScriptedLibrary:
+    """The library that a test describes. What it was asked for is in `searched`, `removed`, `taken_in` and `kept`.
+
+    `hub_error` is raised by every search where it is set.
+    """
+
+    def __init__(self, here: Sequence[LocalModel] = (), others: Sequence[LocalModel] = ()) -> None:
+        self.here = list(here)
+        self.others = list(others)
+        self.recommended: tuple[Recommended, ...] = ()
+        self.hub: tuple[HubRepository, ...] = ()
+        self.hub_error: UserError | None = None
+        self.type_choices: tuple[TypeChoice, ...] = ()
+        self.model_info_rows: tuple[tuple[str, str], ...] = ()
+        self.checkup = MachineReport((), ())
+        self.searched: list[str] = []
+        self.removed: list[str] = []
+        self.taken_in: list[str] = []
+        self.kept: list[tuple[str, str]] = []
+
+    async def models(self, *, elsewhere: bool = False, fresh: bool = False) -> LocalModels:  # noqa: ARG002 - all is known
+        """Return what is here, and with `elsewhere` the others."""
+        return LocalModels((*self.here, *(self.others if elsewhere else ())), is_complete=True)
+
+    async def recommend(self) -> tuple[Recommended, ...]:
+        """Return `recommended`."""
+        return self.recommended
+
+    async def search(self, words: str, limit: int = 10) -> tuple[HubRepository, ...]:
+        """Return the repositories of `hub` whose names have all `words`."""
+        self.searched.append(words)
+        if self.hub_error is not None:
+            raise self.hub_error
+        return tuple(repo for repo in self.hub if all(word in repo.repo.lower() for word in words.lower().split()))[
+            :limit
+        ]
+
+    async def card(self, model: str) -> tuple[tuple[str, str], ...]:
+        """Return `model_info_rows`. Raises ModelFileError for a model that is not there."""
+        self._named(model)
+        return self.model_info_rows
+
+    async def types(self, model: str) -> tuple[TypeChoice, ...]:
+        """Return `type_choices`. Raises ModelFileError for a model that is not there."""
+        self._named(model)
+        return self.type_choices
+
+    async def machine(self) -> MachineReport:
+        """Return `checkup`."""
+        return self.checkup
+
+    async def import_model(self, source: str, name: str = "") -> str:
+        """Put another program's model beside those that are here."""
+        model = self._named(source)
+        self.taken_in.append(source)
+        self.here.append(replace(model, id=name or model.id, where="library"))
+        return self.here[-1].id
+
+    async def removal(self, model: str) -> RemovalResult:
+        """Return what would go: one file."""
+        found = self._named(model)
+        return RemovalResult(found.id, (found.path,), found.n_bytes)
+
+    async def remove(self, model: str) -> RemovalResult:
+        """Take a model away."""
+        going = await self.removal(model)
+        self.removed.append(model)
+        self.here = [found for found in self.here if model not in (found.id, found.path)]
+        return going
+
+    async def unload(self, model: str) -> None:
+        """Let a model be unloaded at once."""
+        self._set(model, state="unloaded", expires_s=None)
+
+    async def keep_alive(self, model: str, duration: str) -> None:
+        """Note for how long a model is to stay."""
+        self._named(model)
+        self.kept.append((model, duration))
+
+    def _named(self, name: str) -> LocalModel:
+        for model in (*self.here, *self.others):
+            if name in (model.id, model.path):
+                return model
+        raise ModelFileError(f"There is no model {name!r}.")
+
+    def _set(self, name: str, **changes: object) -> None:
+        found = self._named(name)
+        self.here = [replace(model, **changes) if model is found else model for model in self.here]  # type: ignore[arg-type]
+
+
+_MIB = 1 << 20
+
+# The guide on a processor: the object that the service would answer with.
+PLAN: Mapping[str, Any] = {
+    "model": "guide",
+    "verdict": "fits",
+    "setting": {
+        "ctx": 2048,
+        "cells": 16384,
+        "kv_type": "f16",
+        "sequences": 8,
+        "ubatch": 512,
+        "depth": 512,
+        "flash_attention": False,
+    },
+    "layers": 7,
+    "devices": [
+        {
+            "name": "CPU",
+            "kind": "cpu",
+            "layers": 7,
+            "weights_bytes": 9 * _MIB,
+            "kv_bytes": 24 * _MIB,
+            "compute_bytes": 170 * _MIB,
+            "free_bytes": 8192 * _MIB,
+            "total_bytes": 16384 * _MIB,
+            "bytes_per_s": 20e9,
+        }
+    ],
+    "decode_tps": 900.0,
+    "best_tps": 900.0,
+    "prefill_tps": 9000.0,
+    "first_token_s": 0.2,
+    "uncertainty": 0.35,
+    "curve": [{"gpu_layers": 0, "decode_tps": 900.0}],
+    "warnings": [],
+    "remedies": [],
+    "gpu_layers": None,
+    "n_ctx_train": 2048,
+    "kv_types": ["f16", "q8_0"],
+    "measured": [],
+    "is_full": True,
+}
+
+
+def _guide(_: PlanRequest) -> Mapping[str, Any]:
+    return PLAN
+
+
+@dataclass(slots=True)
+class ScriptedPlanner:
+    """Answers every wish with what `answer` makes of it; `wishes` are those that came, `reloads` those to load so."""
+
+    answer: Callable[[PlanRequest], Mapping[str, Any]] = _guide
+    wishes: list[PlanRequest] = field(default_factory=list)
+    reloads: list[PlanRequest] = field(default_factory=list)
+
+    async def plan(self, wish: PlanRequest) -> PlanReport:
+        """Return what the script says."""
+        self.wishes.append(wish)
+        return report_of(self.answer(wish))
+
+    async def reload(self, wish: PlanRequest) -> str:
+        """Note the wish, and return the model that it names."""
+        self.reloads.append(wish)
+        return wish.model or "guide"
+
+
+COMPLETED = Completed(
+    finish_reason="stop",
+    n_prompt_tokens=40,
+    n_cached_tokens=0,
+    n_output_tokens=12,
+    time_to_first_token_s=0.25,
+    prefill_tokens_per_s=160.0,
+    decode_tokens_per_s=48.0,
+)
+READY = ModelStatus(id="guide", state="ready", progress=1.0, n_ctx=2048, notices=(), error=None)
+LOADING = replace(READY, state="loading", progress=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptedReply:
+    """One answer: its thoughts, then its text. After `pause_after` deltas it waits until `ScriptedClient.resume` is
+    called."""
+
+    thoughts: tuple[str, ...] = ()
+    deltas: tuple[str, ...] = ()
+    ending: Completed | UserError = COMPLETED
+    pause_after: int | None = None
+
+
+class ScriptedJobs:
+    """The jobs of a service that does none: they wait until a test says with `change` what becomes of them.
+
+    `started` are the kinds and arguments of those asked for, `logs` what each is to have said, by id.
+    """
+
+    def __init__(self, *jobs: Job) -> None:
+        self.started: list[tuple[JobKind, dict[str, Any]]] = []
+        self.logs: dict[str, str] = {}
+        self.is_staying = False
+        self._jobs = {job.id: job for job in jobs}
+        self._watchers: list[asyncio.Queue[Job]] = []
+
+    def change(self, job: Job) -> None:
+        """Let `job` stand as given, and tell all who watch."""
+        self._jobs[job.id] = job
+        for watcher in self._watchers:
+            watcher.put_nowait(job)
+
+    async def jobs(self) -> tuple[Job, ...]:
+        """Return the jobs, oldest first."""
+        return tuple(self._jobs.values())
+
+    async def job(self, job_id: str) -> Job:
+        """Return one job. Raises RequestError for one that is not there."""
+        if job_id not in self._jobs:
+            raise RequestError(f"There is no job {job_id}.")
+        return self._jobs[job_id]
+
+    async def start_job(self, kind: JobKind, arguments: Mapping[str, Any]) -> Job:
+        """Add a job that waits, as job-1, job-2 ..."""
+        self.started.append((kind, dict(arguments)))
+        number = len(self._jobs) + 1
+        title = " ".join([kind, *(str(value) for value in arguments.values())])
+        job = Job(id=f"job-{number}", kind=kind, title=title, arguments=dict(arguments), created_s=float(number))
+        self.change(job)
+        return job
+
+    async def watch_jobs(self) -> AsyncGenerator[Job, None]:
+        """Yield every job, then each that is changed."""
+        watcher: asyncio.Queue[Job] = asyncio.Queue()
+        for job in self._jobs.values():
+            watcher.put_nowait(job)
+        self._watchers.append(watcher)
+        try:
+            while True:
+                yield await watcher.get()
+        finally:
+            self._watchers.remove(watcher)
+
+    async def watch_job(self, job_id: str) -> AsyncGenerator[Job, None]:
+        """Yield one job as it changes, until it has ended."""
+        await self.job(job_id)
+        async for job in self.watch_jobs():
+            if job.id == job_id:
+                yield job
+                if job.has_ended:
+                    return
+
+    async def job_log(self, job_id: str) -> str:
+        """Return what `logs` has of the job."""
+        return self.logs.get((await self.job(job_id)).id, "")
+
+    async def cancel_job(self, job_id: str) -> Job:
+        """Let a job be cancelled at once."""
+        return await self._become(job_id, "cancelled", has_ended=False)
+
+    async def retry_job(self, job_id: str) -> Job:
+        """Let a job that ended wait again."""
+        return await self._become(job_id, "queued", has_ended=True)
+
+    async def forget_job(self, job_id: str) -> None:
+        """Remove a job that ended."""
+        await self._become(job_id, "forgotten", has_ended=True)
+        del self._jobs[job_id]
+
+    async def stay_until_jobs_end(self) -> None:
+        """Note that the service is to stay."""
+        self.is_staying = True
+
+    async def _become(self, job_id: str, state: JobState, *, has_ended: bool) -> Job:
+        job = await self.job(job_id)
+        if job.has_ended != has_ended:
+            raise RequestError(f"The job {job_id} is {job.state}.")
+        job = replace(job, state=state, error=None)
+        self.change(job)
+        return job
+
+
+class ScriptedClient(ScriptedJobs):
+    """Answers the n-th question with the n-th reply; the last reply serves all later ones.
+
+    `model` is what `status` reports. `requests` and `options` are what it was sent, `loads` the models asked for,
+    `n_aborted` counts answers that were closed before their end, `n_opened` and `n_closed` count uses of `opened`.
+    `planner` plans as a test says.
+    """
+
+    def __init__(self, *replies: ScriptedReply, model: ModelStatus = READY, jobs: Sequence[Job] = ()) -> None:
+        super().__init__(*jobs)
+        self.library = ScriptedLibrary()
+        self.planner = ScriptedPlanner()
+        self.model = model
+        self.requests: list[tuple[Message, ...]] = []
+        self.loads: list[str] = []
+        self.options: list[GenerationOptions] = []
+        self.n_aborted = 0
+        self.n_opened = 0
+        self.n_closed = 0
+        self._replies = replies or (ScriptedReply(deltas=("Hello.",)),)
+        self._may_go_on = asyncio.Event()
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[ScriptedClient]:
+        """Stand in for `app.client.launcher.open_service`."""
+        self.n_opened += 1
+        try:
+            yield self
+        finally:
+            self.n_closed += 1
+
+    def resume(self) -> None:
+        """Let a paused answer go on."""
+        self._may_go_on.set()
+
+    async def status(self) -> ServiceStatus:
+        """Return `model` as the service's only model."""
+        stays_until = "jobs-end" if self.is_staying else ""
+        return ServiceStatus(version="0", default_model=self.model.id, models=(self.model,), stays_until=stays_until)
+
+    async def load(self, model: str, when_unfit: str = "") -> str:  # noqa: ARG002 - the one model stands for every name
+        """Note what was asked for, and return the id of the only model."""
+        self.loads.append(model)
+        return self.model.id
+
+    async def count_tokens(self, text: str, model: str = "") -> int:  # noqa: ARG002
+        """Count words: any tokens will do."""
+        return len(text.split())
+
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        model: str = "",  # noqa: ARG002 - the script answers, whatever is asked for
+        options: GenerationOptions | None = None,
+    ) -> AsyncGenerator[TextDelta | Completed, None]:
+        """Yield the scripted answer, waiting for the model to be ready as the service does."""
+        self.requests.append(tuple(messages))
+        self.options.append(options or GenerationOptions())
+        reply = self._replies[min(len(self.requests), len(self._replies)) - 1]
+        is_whole = False
+        try:
+            deltas = [*((thought, "") for thought in reply.thoughts), *(("", text) for text in reply.deltas)]
+            for index, (thought, text) in enumerate(deltas):
+                if index == reply.pause_after:
+                    await self._paused()
+                yield TextDelta(text, n_tokens=index + 1, reasoning=thought)
+            if reply.pause_after is not None and reply.pause_after >= len(deltas):
+                await self._paused()
+            is_whole = True
+            if isinstance(reply.ending, UserError):
+                raise reply.ending
+            yield reply.ending
+        finally:
+            self.n_aborted += not is_whole
+
+    async def _paused(self) -> None:
+        self._may_go_on.clear()
+        await self._may_go_on.wait()

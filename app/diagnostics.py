@@ -1,0 +1,105 @@
+"""What this machine is for running models, and what is wrong with it: found out once, told by every face.
+
+Owns gathering the findings and their JSON. What counts as wrong is `offload.advice.health`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.engine.load.machine import Survey
+from app.engine.load.self_test import run_self_test
+from app.library.local.resolve import available, resolve
+from offload.advice.health import Findings, Problem, problems_of
+from offload.devices.bandwidth import measure_disk_read
+from offload.devices.cpu import cpu_model, default_threads, has_avx2
+from offload.format import gigabytes_per_s, memory
+
+if TYPE_CHECKING:
+    from app.settings.settings import Settings
+    from offload.devices.machine import Device
+
+__all__ = ["collect_findings", "diagnostics_json", "diagnostics_report", "machine_rows"]
+
+
+def collect_findings(settings: Settings, found: Survey, model: str | None = None) -> Findings:
+    """Return what was `found`, with the disk and the build of llama.cpp, which are looked at in a few seconds.
+
+    The disk is read where `model` lies, or the largest model that is here. Raises EngineError where looking fails.
+    """
+    import psutil
+
+    return Findings(
+        machine=found.machine,
+        engine_version=metadata.version("llama-cpp-python"),
+        unusable_vendors=[gpu.vendor for gpu in found.unusable],
+        is_limited=found.memory.is_limited,
+        has_avx2=has_avx2(),
+        swapped_bytes=psutil.swap_memory().used,
+        repacking_is_safe=run_self_test(settings.cache_dir / "selftest.json").is_safe,
+        disk_bytes_per_s=_disk_speed(settings, model),
+    )
+
+
+def diagnostics_json(findings: Findings, problems: Sequence[Problem]) -> dict[str, Any]:
+    """Return what programs are told: the object of `localllm doctor --json`."""
+    machine = findings.machine
+    return {
+        "verdict": "problems" if problems else "good",
+        "engine": findings.engine_version,
+        "devices": [asdict(device) for device in (machine.host, *machine.gpus)],
+        "disk_bytes_per_s": findings.disk_bytes_per_s,
+        "problems": [asdict(problem) for problem in problems],
+    }
+
+
+def machine_rows(findings: Findings) -> list[tuple[str, str]]:
+    """Return what people read of the machine: a label and a text for each part."""
+    machine = findings.machine
+    gpus = [(gpu.name, f"{gpu.description}, {_memory(gpu)}{_link(gpu)}") for gpu in machine.gpus]
+    return [
+        ("processor", f"{cpu_model()}, {default_threads()} cores"),
+        ("memory", _memory(machine.host)),
+        *(gpus or [("GPU", "none that this build of llama.cpp can use")]),
+        ("models", _disk(findings.disk_bytes_per_s)),
+        ("engine", f"llama-cpp-python {findings.engine_version}"),
+    ]
+
+
+def diagnostics_report(settings: Settings, found: Survey) -> dict[str, Any]:
+    """Return both for the machine that was `found`: the object of `localllm doctor --json`, and `rows` for people."""
+    findings = collect_findings(settings, found)
+    return diagnostics_json(findings, problems_of(findings)) | {"rows": machine_rows(findings)}
+
+
+def _disk_speed(settings: Settings, model: str | None) -> float | None:
+    """Return how fast MODEL is read from its disk, or the largest model that is here; None where nobody can tell."""
+    paths = [resolve(model, settings).path] if model else [ref.path for ref in available(settings)]
+    largest = max(filter(Path.is_file, paths), key=lambda path: path.stat().st_size, default=None)
+    return measure_disk_read(largest) if largest else None
+
+
+def _disk(bytes_per_s: float | None) -> str:
+    return (
+        f"read from disk at {bytes_per_s / 1e6:,.0f} MB/s"
+        if bytes_per_s
+        else "how fast they are read from disk is unknown"
+    )
+
+
+def _link(gpu: Device) -> str:
+    """Say how a device of another machine is reached."""
+    if gpu.link_latency_s is None or gpu.link_bytes_per_s is None:
+        return ""
+    return f", reached in {gpu.link_latency_s * 1000:.1f} ms at {gpu.link_bytes_per_s / 1e9:.2g} GB/s"
+
+
+def _memory(device: Device) -> str:
+    if not device.total_bytes:
+        return "how much memory it has is unknown"
+    pace = f"read at {gigabytes_per_s(device.bytes_per_s)} GB/s" if device.bytes_per_s else "speed unknown"
+    return f"{memory(device.free_bytes)} of {memory(device.total_bytes)} free, {pace}"

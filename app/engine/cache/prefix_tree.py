@@ -1,0 +1,261 @@
+"""Which cached sequence begins like a prompt: a radix tree over everything in the KV cache. Pure.
+
+Each sequence of the unified cache holds one path from the root; a stretch of tokens that several sequences share is
+one node, as it is one run of cells in the cache. So the tree's size in tokens is the cache's in cells. Sequences of
+different realms share nothing, whatever they begin with. Knows nothing of models or of why a sequence is kept; its
+owner copies, cuts and frees in the cache what it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+__all__ = ["Match", "PrefixTree"]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The longest cached begin of a prompt: `n_tokens` of it are in `sequence_id` (None when nothing matches)."""
+
+    n_tokens: int
+    sequence_id: int | None
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    """A run of tokens after its parent's. `holders` are the sequences whose path goes through it."""
+
+    tokens: list[int]
+    parent: _Node | None
+    children: dict[int, _Node] = field(default_factory=dict)
+    holders: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Held:
+    """The path of a sequence: its namespace, last node and length in tokens, its last use, and who needs it to stay."""
+
+    namespace: Hashable
+    end: _Node
+    n_tokens: int
+    used: int
+    n_locks: int = 0
+
+
+class PrefixTree:
+    """The paths of all sequences in the cache.
+
+    `match`, `insert` and `extend` take O(tokens), the rest O(nodes on the path). A sequence ends where a node ends.
+    """
+
+    def __init__(self) -> None:
+        self._roots: dict[Hashable, _Node] = {}
+        self._held: dict[int, _Held] = {}
+        self._clock = 0
+        self.n_cells = 0
+
+    def __contains__(self, sequence_id: int) -> bool:
+        return sequence_id in self._held
+
+    def length(self, sequence_id: int) -> int:
+        """Return how many tokens the sequence holds."""
+        return self._held[sequence_id].n_tokens
+
+    def tokens(self, sequence_id: int) -> list[int]:
+        """Return the tokens of the sequence, in order."""
+        return [token for node in reversed(list(_path(self._held[sequence_id].end))) for token in node.tokens]
+
+    def namespace(self, sequence_id: int) -> Hashable:
+        """Return the namespace that the sequence belongs to."""
+        return self._held[sequence_id].namespace
+
+    def match(self, tokens: Sequence[int], namespace: Hashable = ()) -> Match:
+        """Return the longest begin of `tokens` that a sequence of `namespace` holds, preferring the one used last."""
+        node, n_matched = self._descend(tokens, namespace)
+        if node is None or n_matched == 0:
+            return Match(0, None)
+        return Match(n_matched, max(node.holders, key=lambda sequence_id: self._held[sequence_id].used))
+
+    def match_whole(self, tokens: Sequence[int], namespace: Hashable = ()) -> Match:
+        """Return the longest sequence of `namespace` that as a whole begins `tokens`: for models that cannot be cut."""
+        whole = [
+            (held.n_tokens, held.used, sequence_id)
+            for sequence_id, held in self._held.items()
+            if held.namespace == namespace
+            and 0 < held.n_tokens <= len(tokens)
+            and self.tokens(sequence_id) == list(tokens[: held.n_tokens])
+        ]
+        if not whole:
+            return Match(0, None)
+        n_tokens, _, sequence_id = max(whole)
+        return Match(n_tokens, sequence_id)
+
+    def insert(self, sequence_id: int, tokens: Sequence[int], namespace: Hashable = ()) -> None:
+        """Let a new sequence of `namespace` hold `tokens`; what others there hold is shared, as after a copy."""
+        assert sequence_id not in self._held, "a sequence is inserted once"
+        root = self._roots.setdefault(namespace, _Node([], None))
+        self._held[sequence_id] = _Held(namespace, root, 0, self._tick())
+        self.extend(sequence_id, tokens)
+
+    def extend(self, sequence_id: int, tokens: Sequence[int]) -> Match:
+        """Append `tokens` to what the sequence holds; return how many of them another one held there before, and which.
+
+        That stretch is one node from now on, so its cells must be shared too.
+        """
+        held = self._held[sequence_id]
+        shared = Match(0, None)
+        held.used = self._tick()
+        begin = 0
+        while begin < len(tokens):
+            child = held.end.children.get(tokens[begin])
+            if child is None:
+                self._grow(held, sequence_id, tokens[begin:])
+                begin = len(tokens)
+            else:
+                n_common = _common(child.tokens, tokens, begin)
+                held.end = self._split(child, n_common)
+                begin += n_common
+                shared = Match(begin, next(iter(held.end.holders)))
+                held.end.holders.add(sequence_id)
+        held.n_tokens += len(tokens)
+        return shared
+
+    def truncate(self, sequence_id: int, n_tokens: int) -> None:
+        """Let the sequence hold only its first `n_tokens`."""
+        held = self._held[sequence_id]
+        while held.n_tokens > n_tokens:
+            node = held.end
+            n_kept = max(0, len(node.tokens) - (held.n_tokens - n_tokens))
+            held.n_tokens -= len(node.tokens) - n_kept
+            if n_kept:
+                (node,) = self._split(node, n_kept).children.values()
+            assert node.parent is not None
+            held.end = node.parent
+            self._leave(node, sequence_id)
+
+    def remove(self, sequence_id: int) -> None:
+        """Forget the sequence."""
+        assert not self._held[sequence_id].n_locks, "a locked sequence stays"
+        self.truncate(sequence_id, 0)
+        namespace = self._held.pop(sequence_id).namespace
+        if all(held.namespace != namespace for held in self._held.values()):
+            del self._roots[namespace]
+
+    def lock(self, sequence_id: int) -> None:
+        """Keep the sequence from being evicted until `unlock`; locks add up."""
+        self._held[sequence_id].n_locks += 1
+
+    def unlock(self, sequence_id: int) -> None:
+        held = self._held[sequence_id]
+        assert held.n_locks, "a lock is undone once"
+        held.n_locks -= 1
+        held.used = self._tick()
+
+    def is_locked(self, sequence_id: int) -> bool:
+        return self._held[sequence_id].n_locks > 0
+
+    def touch(self, sequence_id: int) -> None:
+        """Count the sequence as used now."""
+        self._held[sequence_id].used = self._tick()
+
+    def coldest(self) -> int | None:
+        """Return the unlocked sequence that was used longest ago, None when all are locked."""
+        return next(iter(self.unlocked()), None)
+
+    def unlocked(self) -> list[int]:
+        """Return the sequences that nobody needs now, the coldest first."""
+        free = [(held.used, sequence_id) for sequence_id, held in self._held.items() if not held.n_locks]
+        return [sequence_id for _, sequence_id in sorted(free)]
+
+    def own_cells(self, sequence_id: int) -> int:
+        """Return how many cells the sequence alone holds: what removing it frees."""
+        return sum(len(node.tokens) for node in _path(self._held[sequence_id].end) if len(node.holders) == 1)
+
+    def locked_cells(self) -> int:
+        """Return how many cells cannot be freed now: those that a locked sequence holds."""
+        locked = {sequence_id for sequence_id, held in self._held.items() if held.n_locks}
+        nodes = {id(node): node for sequence_id in locked for node in _path(self._held[sequence_id].end)}
+        return sum(len(node.tokens) for node in nodes.values())
+
+    def check_integrity(self) -> None:
+        """Assert every invariant of the tree; for tests and idle moments."""
+        n_cells = 0
+        holders: dict[int, int] = dict.fromkeys(self._held, 0)
+        assert set(self._roots) == {held.namespace for held in self._held.values()}, "a namespace has a sequence"
+        pending = list(self._roots.values())
+        while pending:
+            node = pending.pop()
+            n_cells += len(node.tokens)
+            for first, child in node.children.items():
+                assert child.parent is node, "a child knows its parent"
+                assert child.tokens, "a node holds tokens"
+                assert child.tokens[0] == first, "a child is found by its first token"
+                assert child.holders, "a node has a holder"
+                assert node.parent is None or child.holders <= node.holders, "whoever holds a node holds its parent"
+                pending.append(child)
+            for sequence_id in node.holders:
+                holders[sequence_id] += len(node.tokens)
+        assert n_cells == self.n_cells, "the cells are counted"
+        assert holders == {key: held.n_tokens for key, held in self._held.items()}, "each length is the path's"
+        for sequence_id, held in self._held.items():
+            assert all(sequence_id in node.holders for node in _path(held.end)), "a path is held throughout"
+
+    def _tick(self) -> int:
+        self._clock += 1
+        return self._clock
+
+    def _descend(self, tokens: Sequence[int], namespace: Hashable) -> tuple[_Node | None, int]:
+        """Return the node where the longest match ends and the length of the match, which may end inside the node."""
+        node, n_matched = self._roots.get(namespace), 0
+        while node and n_matched < len(tokens) and (child := node.children.get(tokens[n_matched])) is not None:
+            n_common = _common(child.tokens, tokens, n_matched)
+            node, n_matched = child, n_matched + n_common
+            if n_common < len(child.tokens):
+                break
+        return node, n_matched
+
+    def _grow(self, held: _Held, sequence_id: int, tokens: Sequence[int]) -> None:
+        """Append new tokens at the end of the path, to its last node where no one else would notice."""
+        end = held.end
+        if end.parent is not None and end.holders == {sequence_id} and not end.children:
+            end.tokens.extend(tokens)
+        else:
+            held.end = end.children[tokens[0]] = _Node(list(tokens), end, holders={sequence_id})
+        self.n_cells += len(tokens)
+
+    def _split(self, node: _Node, n_tokens: int) -> _Node:
+        """Return the node that ends after `n_tokens` of `node`, cutting it in two where it is longer."""
+        if n_tokens == len(node.tokens):
+            return node
+        tail = _Node(node.tokens[n_tokens:], node, node.children, set(node.holders))
+        for child in tail.children.values():
+            child.parent = tail
+        node.tokens = node.tokens[:n_tokens]
+        node.children = {tail.tokens[0]: tail}
+        for sequence_id in node.holders:
+            if self._held[sequence_id].end is node:
+                self._held[sequence_id].end = tail
+        return node
+
+    def _leave(self, node: _Node, sequence_id: int) -> None:
+        node.holders.remove(sequence_id)
+        if not node.holders:
+            assert node.parent is not None
+            del node.parent.children[node.tokens[0]]
+            self.n_cells -= len(node.tokens)
+
+
+def _path(node: _Node) -> Iterator[_Node]:
+    """Yield the nodes from `node` up to, but without, the root."""
+    while node.parent is not None:
+        yield node
+        node = node.parent
+
+
+def _common(stretch: list[int], tokens: Sequence[int], begin: int) -> int:
+    """Return how many of `stretch` equal `tokens` from `begin` on."""
+    n_most = min(len(stretch), len(tokens) - begin)
+    if stretch[:n_most] == list(tokens[begin : begin + n_most]):
+        return n_most
+    return next(index for index in range(n_most) if stretch[index] != tokens[begin + index])

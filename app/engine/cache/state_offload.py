@@ -1,0 +1,71 @@
+"""Sequences outside the KV cache: which are worth saving, and which saved one spares a prompt the most.
+
+Joins the tree, which knows what a sequence holds, with the backend that reads its state and the store that keeps it.
+Knows nothing of places or of when one must go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Hashable, Sequence
+
+from app.engine.adapters import AdapterSet
+from app.engine.backend import Backend
+from app.engine.cache.prefix_tree import PrefixTree
+from app.engine.cache.state_store import SavedMatch, StateStore
+
+__all__ = ["StateOffloader"]
+
+MIN_SAVED_TOKENS = 32  # fewer are computed faster than they are saved and found
+MAX_RESTORED_SHARE = 32  # a saved sequence comes back for a begin that is at least this share of it
+
+
+class StateOffloader:
+    """What leaves the cache of `backend` for `store`. Sequences of other adapter sets are never found."""
+
+    def __init__(self, backend: Backend, tree: PrefixTree, store: StateStore) -> None:
+        self._backend = backend
+        self._can_cut = backend.facts.supports_truncation
+        self._tree = tree
+        self._store = store
+
+    def match(self, begin: Sequence[int], adapters: AdapterSet, n_cached: int) -> SavedMatch | None:
+        """Return what is saved of `begin` where that spares more than it costs; `n_cached` tokens of it are here."""
+        match = self._store.match(begin, _namespace_of(adapters))
+        if match is None or match.n_tokens < n_cached + MIN_SAVED_TOKENS:
+            return None
+        if MAX_RESTORED_SHARE * match.n_tokens < match.n_saved:
+            return None
+        return match if self._can_cut or match.n_tokens == match.n_saved else None
+
+    def load(self, match: SavedMatch) -> bytes | bytearray | None:
+        """Return the state of a match, None when it is gone."""
+        return self._store.load(match)
+
+    def save(self, sequence_id: int) -> None:
+        """Save a sequence."""
+        namespace = _namespace_of(self._tree.namespace(sequence_id))
+        self._store.save(self._tree.tokens(sequence_id), self._backend.save(sequence_id), namespace)
+
+    def is_worth_saving(self, sequence_id: int) -> bool:
+        """Return whether a sequence holds enough that is nowhere else: not in another sequence, and not saved."""
+        return not self._is_short(sequence_id) and self._fits(sequence_id) and not self._is_saved(sequence_id)
+
+    def is_replaceable(self, sequence_id: int) -> bool:
+        """Return whether a sequence may go at little loss: it is short, saved, or can be saved now."""
+        return self._is_short(sequence_id) or self._fits(sequence_id) or self._is_saved(sequence_id)
+
+    def _fits(self, sequence_id: int) -> bool:
+        return self._backend.state_bytes(sequence_id) <= self._store.max_state_bytes
+
+    def _is_short(self, sequence_id: int) -> bool:
+        return self._tree.own_cells(sequence_id) < MIN_SAVED_TOKENS
+
+    def _is_saved(self, sequence_id: int) -> bool:
+        return self._store.has(self._tree.tokens(sequence_id), _namespace_of(self._tree.namespace(sequence_id)))
+
+
+def _namespace_of(adapters: Hashable) -> str:
+    """Return what the store calls an adapter set, the same over restarts; nothing for no adapters."""
+    return hashlib.blake2b(json.dumps(adapters).encode(), digest_size=12).hexdigest() if adapters else ""

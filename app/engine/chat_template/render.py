@@ -1,0 +1,141 @@
+"""Messages -> prompt with the model's own Jinja template, which is a stranger's program.
+
+It runs sandboxed, and in a child process of its own (this module as `__main__`), since a sandbox bounds neither time
+nor memory: `app.engine.chat_template.template_process` ends the child when it takes too long. Owns the dialect of chat templates;
+knows nothing of models or tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+__all__ = ["MAX_OUTPUT_CHARACTERS", "render"]
+
+MAX_OUTPUT_CHARACTERS = 4 << 20
+MAX_MEMORY_BYTES = 256 << 20
+
+
+class _Arguments(dict[str, Any]):
+    """The arguments of a call: an object for templates that look into it, JSON for those that print it as text."""
+
+    def __str__(self) -> str:
+        return _to_json(self)
+
+    def __add__(self, text: str) -> str:
+        return f"{self}{text}"
+
+    def __radd__(self, text: str) -> str:
+        return f"{text}{self}"
+
+
+class _NoContent(str):
+    """The content of a message that has none: no text where templates print it, `none` where they ask."""
+
+    __slots__ = ()
+
+
+class _Generation(Extension):
+    """{% generation %} marks what a model said, for training; its body is what counts here."""
+
+    tags = {"generation"}  # noqa: RUF012 (jinja2 declares it so)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class TemplateFailure(jinja2.TemplateError):
+    """The template itself refused the messages, by `raise_exception`."""
+
+
+def render(template: str, variables: Mapping[str, Any]) -> str:
+    """Return `template` filled with `variables`: messages, add_generation_prompt, bos_token, eos_token, tools ...
+
+    Raises jinja2.TemplateError, or whatever the stranger's expressions raise, and OverflowError past 4 Mi characters.
+    """
+    parts: list[str] = []
+    n_characters = 0
+    variables = {**variables, "messages": [_message(message) for message in variables.get("messages", ())]}
+    for part in _environment().from_string(template).generate(**variables):
+        n_characters += len(part)
+        if n_characters > MAX_OUTPUT_CHARACTERS:
+            raise OverflowError(f"the prompt is longer than {MAX_OUTPUT_CHARACTERS} characters")
+        parts.append(part)
+    return "".join(parts)
+
+
+def _message(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message with what templates take in more than one form."""
+    message = dict(given)
+    if message.get("content", "") is None:
+        message["content"] = _NoContent()
+    if "tool_calls" in message:
+        message["tool_calls"] = [_call(call) for call in message["tool_calls"]]
+    return message
+
+
+def _call(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = given["function"]
+    return {**given, "function": {**function, "arguments": _Arguments(function["arguments"])}}
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    """Return the dialect in which chat templates are written (source: transformers, utils/chat_template_utils.py)."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.tests["none"] = lambda value: value is None or isinstance(value, _NoContent)
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda pattern: datetime.now().astimezone().strftime(pattern)
+    return environment
+
+
+def _to_json(value: object, indent: int | None = None, **_options: object) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _raise_exception(message: object) -> NoReturn:
+    raise TemplateFailure(str(message))
+
+
+def _limit_memory() -> None:
+    """Let this process grow by at most 256 MiB, where the system can say so (not on Windows)."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    import psutil
+
+    limit = psutil.Process().memory_info().vms + MAX_MEMORY_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _answer(line: str) -> dict[str, str]:
+    job = json.loads(line)
+    try:
+        return {"text": render(job["template"], job["variables"])}
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"[:500]}
+
+
+def main() -> None:
+    """Answer one JSON line on stdin with one on stdout, until stdin ends."""
+    _limit_memory()
+    for line in sys.stdin:
+        print(json.dumps(_answer(line)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""Texts that wait for their vectors: one batch of them at a time, between the steps of running answers.
+
+Owns the calls under way and their order: calls take turns by the text, and a long text is computed in chunks where the
+model allows that. Knows nothing of native code or of answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from app.engine.backend import Backend, Chunk
+from app.engine.embedding.embedder import Embedder, Pooling, Vector, normalized, pooled
+from app.engine.loop.core import failure
+from app.engine.protocol.messages import Embed, Embedded, Failed, Rerank, Reranked
+from quantizer.errors import ContextOverflowError, EngineError, RequestError, UserError
+
+__all__ = ["EmbeddingQueue"]
+
+MAX_VECTOR_BYTES = 8 << 20  # of one call; as JSON they are five times as much
+
+Event = Embedded | Reranked | Failed
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A request and the vectors it has so far, by the place of their text; the first `n_begun` texts had their turn."""
+
+    frame: Embed | Rerank
+    n_texts: int
+    n_begun: int = 0
+    n_tokens: int = 0
+    vectors: dict[int, Vector] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class _Text:
+    """Text number `index` of a call; `vector` pools the first `n_computed` of its tokens."""
+
+    call: _Call
+    index: int
+    tokens: list[int]
+    sequence_id: int
+    n_computed: int = 0
+    vector: Vector = field(default_factory=lambda: np.zeros(0, np.float32))
+
+    @property
+    def n_pending(self) -> int:
+        return len(self.tokens) - self.n_computed
+
+    def chunk(self, n_tokens: int) -> Chunk:
+        end = self.n_computed + n_tokens
+        return Chunk(self.sequence_id, self.n_computed, self.tokens[self.n_computed : end], n_tokens)
+
+
+class EmbeddingQueue:
+    """Serves Embed and Rerank frames over an embedder that is made when it is first needed.
+
+    Each submitted frame ends with exactly one Embedded, Reranked or Failed, unless it is aborted.
+    """
+
+    def __init__(self, backend: Backend, new_embedder: Callable[[], Embedder], emit: Callable[[Event], None]) -> None:
+        self._backend = backend
+        self._new_embedder = new_embedder
+        self._emit = emit
+        self._made: Embedder | None = None
+        self._calls: list[_Call] = []  # whose turn is next comes first
+        self._carried: _Text | None = None  # begun, or too long for what was left of the last batch
+        self._free_ids: list[int] = []
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._calls
+
+    def submit(self, frame: Embed | Rerank) -> None:
+        """Queue `frame`, or emit Failed when it cannot be served."""
+        try:
+            self._check(frame)
+        except UserError as error:
+            self._emit(failure(frame.call_id, error))
+            return
+        texts = frame.inputs if isinstance(frame, Embed) else frame.documents
+        self._calls.append(_Call(frame, len(texts)))
+
+    def abort(self, call_id: str) -> None:
+        """Forget a call; nobody waits for it."""
+        for call in [call for call in self._calls if call.frame.call_id == call_id]:
+            self._end(call)
+
+    def step(self) -> None:
+        """Compute one batch of the texts that wait."""
+        batch = self._fill_batch()
+        if not batch:
+            return
+        try:
+            vectors = self._embedder.compute([text.chunk(n_tokens) for text, n_tokens in batch])
+        except EngineError as error:
+            self._fail_batch([text for text, _ in batch], error)
+            return
+        for (text, n_tokens), vector in zip(batch, vectors, strict=True):
+            self._take(text, n_tokens, vector)
+
+    def close(self) -> None:
+        """Free the embedder; what waits is not answered."""
+        if self._made is not None:
+            self._made.close()
+
+    @property
+    def _embedder(self) -> Embedder:
+        if self._made is None:
+            self._made = self._new_embedder()
+            self._free_ids = list(range(self._made.facts.n_sequences))
+        return self._made
+
+    def _check(self, frame: Embed | Rerank) -> None:
+        facts = self._embedder.facts
+        is_ranker = facts.pooling is Pooling.RANK
+        if isinstance(frame, Rerank) and not is_ranker:
+            raise RequestError("This model cannot rank: it has no head for that.", "Load a reranker model.")
+        if isinstance(frame, Embed) and is_ranker:
+            raise RequestError("This model ranks documents and makes no embeddings.", "Use /v1/rerank with it.")
+        n_most = MAX_VECTOR_BYTES // (4 * facts.n_dimensions)
+        if isinstance(frame, Embed) and len(frame.inputs) > n_most:
+            cause = f"{len(frame.inputs)} inputs were given; a vector has {facts.n_dimensions} numbers."
+            raise RequestError(cause, f"Send at most {n_most} at once.")
+
+    # Filling a batch
+
+    def _fill_batch(self) -> list[tuple[_Text, int]]:
+        """Return texts and how many tokens of each to compute; one that does not fit is carried over."""
+        batch: list[tuple[_Text, int]] = []
+        n_left = self._embedder.facts.n_batch if self._calls else 0
+        while n_left and (self._carried or self._free_ids) and (text := self._next_text()) is not None:
+            n_tokens = min(text.n_pending, n_left)
+            is_whole = n_tokens == text.n_pending
+            if not is_whole:
+                self._carried = text
+                if not self._embedder.facts.can_split:
+                    break
+            batch.append((text, n_tokens))
+            n_left -= n_tokens
+        return batch
+
+    def _next_text(self) -> _Text | None:
+        if self._carried is not None:
+            text, self._carried = self._carried, None
+            return text
+        while (call := next((call for call in self._calls if call.n_begun < call.n_texts), None)) is not None:
+            self._calls.remove(call)
+            self._calls.append(call)  # the others first, the next time
+            try:
+                return self._begin_text(call)
+            except UserError as error:
+                self._fail(call, error)
+        return None
+
+    def _begin_text(self, call: _Call) -> _Text:
+        tokens = self._tokens(call.frame, call.n_begun)
+        if not tokens:
+            raise RequestError("An input is empty.", "Give at least one token of text.")
+        if any(not 0 <= token < self._backend.facts.n_vocab for token in tokens):
+            raise RequestError("A token id of an input is not in the vocabulary.", "Tokenize with this model.")
+        if len(tokens) > self._embedder.facts.n_ctx:
+            raise ContextOverflowError(len(tokens), self._embedder.facts.n_ctx)
+        call.n_begun += 1
+        call.n_tokens += len(tokens)
+        return _Text(call, call.n_begun - 1, tokens, self._free_ids.pop())
+
+    def _tokens(self, frame: Embed | Rerank, index: int) -> list[int]:
+        if isinstance(frame, Rerank):
+            return self._embedder.pair(frame.query, frame.documents[index])
+        text = frame.inputs[index]
+        return self._backend.tokenize(text, True, True) if isinstance(text, str) else list(text)
+
+    # What a batch gave
+
+    def _take(self, text: _Text, n_tokens: int, vector: Vector) -> None:
+        pooling = self._embedder.facts.pooling
+        text.vector = pooled(pooling, text.vector, text.n_computed, vector, n_tokens)
+        text.n_computed += n_tokens
+        if text.n_pending:
+            return
+        self._release(text)
+        text.call.vectors[text.index] = text.vector
+        if len(text.call.vectors) == text.call.n_texts and text.call in self._calls:
+            self._finish(text.call)
+
+    def _finish(self, call: _Call) -> None:
+        vectors = [call.vectors[index] for index in range(call.n_texts)]
+        if not all(np.isfinite(vector).all() for vector in vectors):
+            self._fail(call, EngineError("The model's result is not a number.", "Get the model file anew."))
+            return
+        self._end(call)
+        if isinstance(call.frame, Rerank):
+            scores = tuple(float(vector[0]) for vector in vectors)
+            self._emit(Reranked(call.frame.call_id, scores, call.n_tokens))
+        else:
+            data = tuple(normalized(vector).astype("<f4").tobytes() for vector in vectors)
+            self._emit(Embedded(call.frame.call_id, data, call.n_tokens))
+
+    def _fail_batch(self, texts: list[_Text], error: EngineError) -> None:
+        carried = self._carried  # ends with its call
+        for text in texts:
+            if text is not carried:
+                self._release(text)
+        for text in texts:
+            self._fail(text.call, error)
+
+    def _fail(self, call: _Call, error: UserError) -> None:
+        if call in self._calls:
+            self._end(call)
+            self._emit(failure(call.frame.call_id, error))
+
+    def _end(self, call: _Call) -> None:
+        self._calls.remove(call)
+        if self._carried is not None and self._carried.call is call:
+            self._release(self._carried)
+            self._carried = None
+
+    def _release(self, text: _Text) -> None:
+        self._embedder.forget(text.sequence_id)
+        self._free_ids.append(text.sequence_id)

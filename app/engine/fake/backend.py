@@ -1,0 +1,286 @@
+"""A deterministic model without native code, for tests and for working on everything around the engine.
+
+Its vocabulary is the 256 bytes and an end token; the next token depends on every token before it, so a wrong cache
+shows at once. It keeps the same rules as llama.cpp's unified cache and breaks loudly where llama.cpp would abort.
+
+A prediction head for the fake backend: it says what the backend would, but for one token in so many.
+
+Owns the same rules as the real one and breaks loudly where a chunk does not stand where its sequence ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import re
+import threading
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.adapters import Adapter, AdapterSet
+from app.engine.backend import Chunk, DecodeStatus, ModelFacts
+from app.engine.loop.sampling import check_biases
+from app.engine.request import SamplingParams
+
+__all__ = ["END", "FakeBackend", "FakeMtpHead"]
+
+END = 256
+_STEERED = 1000  # what tells a cell's adapters is a multiple of it
+_WANTED = re.compile(rb"<say>(.+?)</say>", re.DOTALL)
+_NOISE_WANTED = re.compile(rb"<noise>([0-9]{1,6})</noise>")
+_LETTERS = b"etaoinshrdlu etaoinshrdlu etaoinshrdlu,.\n"
+
+
+class _Cell:
+    """One token in the cache; sequences that share it hold the same object."""
+
+    __slots__ = ("token",)
+
+    def __init__(self, token: int) -> None:
+        self.token = token
+
+
+class FakeBackend:
+    """A `Backend` whose answers are letters chosen by a hash. Each decode takes `step_s` seconds at least.
+
+    A prompt that holds <say>TEXT</say> is answered with the last such TEXT, one that holds <noise>N</noise> with N
+    letters that this very prompt decides and no draft foretells.
+
+    One token in `end_every` ends the answer; of the others most depend on the last two tokens only, so that text
+    repeats itself and drafts are taken, the rest on every token before.
+    """
+
+    def __init__(
+        self,
+        n_ctx: int = 4096,
+        n_cells: int = 8192,
+        n_sequences: int = 4,
+        n_batch: int = 512,
+        step_s: float = 0.0,
+        end_every: int = 200,
+        supports_truncation: bool = True,
+        adapters: Sequence[Adapter] = (),
+    ) -> None:
+        n_seq_max = 2 * n_sequences
+        self.facts = ModelFacts(
+            description="fake",
+            n_vocab=END + 1,
+            n_ctx=n_ctx,
+            n_ctx_train=n_ctx,
+            n_cells=n_cells,
+            n_sequences=n_sequences,
+            n_seq_max=n_seq_max,
+            supports_truncation=supports_truncation,
+            n_batch=n_batch,
+            supports_shift=supports_truncation,
+            n_parameters=0,
+            model_bytes=0,
+            adapters=tuple(adapters),
+        )
+        self._steered = 0
+        self._cells: list[list[_Cell]] = [[] for _ in range(n_seq_max)]
+        self._n_overlaid = [0] * n_seq_max
+        self._rows: dict[int, list[int]] = {}
+        self._step_s = step_s
+        self._end_every = end_every
+        self._interrupted = threading.Event()
+
+    @property
+    def n_cells_used(self) -> int:
+        return len({id(cell) for cells in self._cells for cell in cells})
+
+    def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:  # noqa: ARG002
+        return list(text.encode("utf-8", "replace"))
+
+    def piece(self, token: int) -> bytes:
+        return bytes([token]) if token < END else b""
+
+    def label(self, token: int) -> bytes:
+        return self.piece(token) or b"<end>"
+
+    def is_eog(self, token: int) -> bool:
+        return token == END
+
+    def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> FakeSampler:
+        check_biases(params, self.facts.n_vocab)
+        return FakeSampler(self, params, ignore_eos, history)
+
+    def set_adapters(self, adapters: AdapterSet) -> None:
+        """Let cells be different ones under every set, and with them all that follows."""
+        self._steered = _STEERED * zlib.crc32(repr(adapters).encode()) if adapters else 0
+
+    def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
+        n_tokens = sum(len(chunk.tokens) for chunk in chunks)
+        assert 0 < n_tokens <= self.facts.n_batch, "the batch fits n_batch"
+        if self.n_cells_used + n_tokens > self.facts.n_cells:
+            return DecodeStatus.NO_SLOT
+        if self._step_s and self._interrupted.wait(self._step_s):
+            self._interrupted.clear()
+            return DecodeStatus.INTERRUPTED
+        self._rows = {}
+        row = 0
+        for chunk in chunks:
+            cells = self._cells[chunk.sequence_id]
+            assert chunk.position == len(cells), "a sequence is computed without gaps"
+            assert all(cell.token // _STEERED == self._steered // _STEERED for cell in cells), "under one adapter set"
+            for index, token in enumerate(chunk.tokens):
+                cells.append(_Cell(token + self._steered))
+                if index >= len(chunk.tokens) - chunk.n_logits:
+                    self._rows[row] = [cell.token for cell in cells]
+                row += 1
+        return DecodeStatus.DONE
+
+    def share(self, source_id: int, target_id: int, begin: int, end: int) -> None:
+        source, target = self._cells[source_id], self._cells[target_id]
+        assert begin <= len(target), "a sequence has no gaps"
+        assert end <= len(source), "what is shared is there"
+        assert [cell.token for cell in target[begin:end]] in ([], [cell.token for cell in source[begin:end]])
+        assert self.facts.supports_truncation or (begin == 0 and end == len(source)), (
+            "this model shares only whole sequences"
+        )
+        target[begin:end] = source[begin:end]
+
+    def overlay(self, source_id: int, target_id: int) -> None:
+        assert self.facts.supports_truncation, "this model shares only whole sequences"
+        self._n_overlaid[target_id] += len(self._cells[source_id])
+
+    def n_attended(self, sequence_id: int) -> int:
+        """Return how many cells the sequence attends to."""
+        return len(self._cells[sequence_id]) + self._n_overlaid[sequence_id]
+
+    def truncate(self, sequence_id: int, n_tokens: int) -> int:
+        cells = self._cells[sequence_id]
+        if n_tokens == 0:
+            self._n_overlaid[sequence_id] = 0
+        n_left = n_tokens if self.facts.supports_truncation or n_tokens >= len(cells) else 0
+        del cells[n_left:]
+        return len(cells)
+
+    def shift(self, sequence_id: int, n_keep: int, n_discard: int) -> None:
+        cells = self._cells[sequence_id]
+        others = {id(cell) for other, held in enumerate(self._cells) if other != sequence_id for cell in held}
+        assert self.facts.supports_shift, "this model's tokens can move"
+        assert not any(id(cell) in others for cell in cells[n_keep + n_discard :]), "a cell has one position"
+        del cells[n_keep : n_keep + n_discard]
+
+    def state_bytes(self, sequence_id: int) -> int:
+        return len(self.save(sequence_id))
+
+    def save(self, sequence_id: int) -> bytearray:
+        return bytearray(json.dumps([cell.token for cell in self._cells[sequence_id]]).encode())
+
+    def restore(self, sequence_id: int, state: bytes | bytearray) -> bool:
+        assert not self._cells[sequence_id], "a saved sequence comes back to an empty place"
+        tokens = json.loads(state)
+        if self.n_cells_used + len(tokens) > self.facts.n_cells:
+            return False
+        self._cells[sequence_id] = [_Cell(token) for token in tokens]
+        return True
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        """Return numbers that the history decides, what greedy would choose above the others."""
+        chance = _chance("logits", self._rows[row])
+        logits = np.array([chance.uniform(-5.0, 0.0) for _ in range(self.facts.n_vocab)], np.float32)
+        for ignore_eos in (False, True):
+            logits[self.choose(row, "", ignore_eos)] = 1.0
+        return logits
+
+    def interrupt(self) -> None:
+        self._interrupted.set()
+
+    def close(self) -> None:
+        self._cells = []
+
+    def n_before(self, row: int) -> int:
+        """Return how many tokens the sequence of `row` has up to there."""
+        return len(self._rows[row])
+
+    def tokens(self, sequence_id: int) -> list[int]:
+        """Return what the sequence holds."""
+        return [cell.token for cell in self._cells[sequence_id]]
+
+    def likeliest(self, history: list[int], ignore_eos: bool) -> int:
+        """Return what greedy says after `history`."""
+        return self._choose(history, "", ignore_eos)
+
+    def choose(self, row: int, salt: str, ignore_eos: bool) -> int:
+        """Return the next token after the history of `row`, which must have been asked logits for."""
+        return self._choose(self._rows[row], salt, ignore_eos)
+
+    def _choose(self, history: list[int], salt: str, ignore_eos: bool) -> int:
+        chance = _chance(salt, history)
+        if not ignore_eos and chance.randrange(self._end_every) == 0:
+            return END
+        depends_on_all = chance.randrange(8) == 0
+        return (chance if depends_on_all else _chance(salt, history[-2:])).choice(_LETTERS)
+
+
+def _chance(salt: str, tokens: list[int]) -> random.Random:
+    return random.Random(hashlib.blake2b(repr((salt, tokens)).encode(), digest_size=8).digest())
+
+
+def _wanted(prompt: bytes) -> list[int]:
+    """Return the tokens that `prompt` asks to be said; none where it leaves that to the model."""
+    if texts := _WANTED.findall(prompt):
+        return [*texts[-1], END]
+    if lengths := _NOISE_WANTED.findall(prompt):
+        return [*random.Random(prompt).choices(_LETTERS, k=int(lengths[-1])), END]
+    return []
+
+
+class FakeSampler:
+    """Greedy, or salted by the seed: the same history and seed give the same token, but where a text is to be said."""
+
+    def __init__(self, backend: FakeBackend, params: SamplingParams, ignore_eos: bool, history: Sequence[int]) -> None:
+        self._backend = backend
+        self._salt = "" if params.is_greedy else str(params.seed)
+        self._ignore_eos = ignore_eos
+        self._n_prompt = len(history)
+        self._said = _wanted(bytes(token for token in history if token < END))
+
+    def sample(self, row: int) -> int:
+        if self._said:
+            return self._said[min(self._backend.n_before(row) - self._n_prompt, len(self._said) - 1)]
+        return self._backend.choose(row, self._salt, self._ignore_eos)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+_WRONG = ord("#")  # the fake backend never says it
+
+
+class FakeMtpHead:
+    """A `MtpHead` over `backend`, wrong at one position in `wrong_every`, with room for `n_ahead` tokens."""
+
+    def __init__(
+        self, backend: FakeBackend, wrong_every: int = 10**9, n_ahead: int = 100, ignore_eos: bool = True
+    ) -> None:
+        self._backend = backend
+        self._wrong_every = wrong_every
+        self._ignore_eos = ignore_eos
+        self._n_ahead = n_ahead
+        self._ahead: dict[int, list[int]] = {}
+
+    def predict(self, chunks: Sequence[Chunk]) -> list[NDArray[np.float32]]:
+        predicted = [self._predict(chunk) for chunk in chunks]
+        is_room = all(len(self._ahead[chunk.sequence_id]) <= self._n_ahead for chunk in chunks)
+        return predicted if is_room else []
+
+    def _predict(self, chunk: Chunk) -> NDArray[np.float32]:
+        computed = self._backend.tokens(chunk.sequence_id)
+        if chunk.position == len(computed):
+            self._ahead[chunk.sequence_id] = []
+        ahead = self._ahead[chunk.sequence_id]
+        assert len(chunk.tokens) == chunk.n_logits == 1, "it goes on token by token"
+        assert chunk.position == len(computed) + len(ahead), "a sequence has no gaps"
+        ahead += chunk.tokens
+        history = [*computed, *ahead]
+        logits = np.zeros(self._backend.facts.n_vocab, np.float32)
+        is_wrong = len(history) % self._wrong_every == 0
+        logits[_WRONG if is_wrong else self._backend.likeliest(history, self._ignore_eos)] = 20.0
+        return logits

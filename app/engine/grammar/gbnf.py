@@ -1,0 +1,138 @@
+"""The pieces that GBNF grammars of JSON are made of, and a book of rules that cannot grow too large. Pure.
+
+Owns how text is written in GBNF and the rules of JSON's plain values. Knows nothing of schemas.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+
+from app.engine.loop.sampling import MAX_GRAMMAR_RULES
+from app.engine.request import MAX_GRAMMAR_BYTES
+from quantizer.errors import RequestError
+
+__all__ = ["MAX_REPETITIONS", "PLAIN_VALUES", "GbnfRules", "json_literal", "keys_other_than", "literal", "text_through"]
+
+MAX_REPETITIONS = 1000  # llama.cpp makes a rule of each and takes 2000 at most
+
+# One space or one line break with its indentation: compact and pretty-printed JSON, but never blanks without end.
+_COMMON: Mapping[str, str] = {
+    "ws": r'| " " | "\n" [ \t]{0,20}',
+    "plain": r'[^"\\\x00-\x1F\x7F]',
+    "escape": r'"\\" (["\\/bfnrt] | "u" ([0-9a-cA-Ce-fE-F] hex{3} | [dD] [0-7] hex{2}))',
+    "hex": "[0-9a-fA-F]",
+    "char": "plain | escape",
+    "integer": '"-"? ("0" | [1-9] [0-9]{0,15})',
+    "number": 'integer ("." [0-9]{1,16})? ([eE] [-+]? [0-9]{1,2})?',
+    "string": r'"\"" char* "\""',
+    "boolean": '"true" | "false"',
+    "null": '"null"',
+    "value": "object | array | string | number | boolean | null",
+    "pair": r'string ":" ws value',
+    "next-pair": '"," ws pair',
+    "object": '"{" ws (pair next-pair* ws)? "}"',
+    "next-value": '"," ws value',
+    "array": '"[" ws (value next-value* ws)? "]"',
+}
+PLAIN_VALUES = frozenset({"string", "integer", "number", "boolean", "null", "value", "object", "array"})
+
+
+class GbnfRules:
+    """Rules by name; equal ones are kept once. Raises RequestError when they outgrow what llama.cpp takes."""
+
+    def __init__(self) -> None:
+        self._rules: dict[str, str] = {}
+        self._names: dict[str, str] = {}
+        self._n_bytes = sum(len(name) + len(body) + 6 for name, body in _COMMON.items())
+
+    def reserve(self) -> str:
+        """Return the name of a rule that is still to be written, so that it can refer to itself."""
+        name = f"r{len(self._rules)}"
+        self._rules[name] = ""
+        return name
+
+    def write(self, name: str, body: str) -> None:
+        """Let the rule `name` be `body`."""
+        self._rules[name] = body
+        self._n_bytes += len(name) + len(body.encode()) + 6
+        if self._n_bytes > MAX_GRAMMAR_BYTES or len(self._rules) + len(_COMMON) > MAX_GRAMMAR_RULES:
+            raise RequestError("The schema makes a grammar that is too large.", "Use a smaller schema.")
+
+    def add(self, body: str) -> str:
+        """Return the name of a rule that is `body`."""
+        if body not in self._names:
+            name = self.reserve()
+            self.write(name, body)
+            self._names[body] = name
+        return self._names[body]
+
+    def text(self, root: str) -> str:
+        """Return the grammar whose answers are those of the rule `root`."""
+        self.write("root", root)
+        rules = {**self._rules, **_COMMON}
+        return "".join(f"{name} ::= {body}\n" for name, body in rules.items())
+
+
+def literal(text: str) -> str:
+    """Return `text` as a GBNF string."""
+    return '"' + "".join(_ESCAPED.get(character) or _visible(character) for character in text) + '"'
+
+
+def json_literal(value: object) -> str:
+    """Return a GBNF string of `value` in compact JSON."""
+    return literal(json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
+
+
+def keys_other_than(names: Iterable[str], rules: GbnfRules) -> str:
+    """Return a rule for keys in quotes, without escapes, that are none of `names`.
+
+    Such a key leaves the tree of names somewhere: at a character that none has there, or by ending where none ends.
+    """
+    root = rules.reserve()
+    nodes = [(root, sorted({name for name in names if not _NEEDS_ESCAPE.search(name)}))]
+    while nodes:
+        node, suffixes = nodes.pop()
+        ways = [] if "" in suffixes else ['""']
+        branches: dict[str, list[str]] = {}
+        for suffix in filter(None, suffixes):
+            branches.setdefault(suffix[0], []).append(suffix[1:])
+        ways.append(f'[^"\\\\\\x00-\\x1F\\x7F{"".join(map(_code, branches))}] plain*')
+        for character, rest in branches.items():
+            nodes.append((rules.reserve(), rest))
+            ways.append(f"{literal(character)} {nodes[-1][0]}")
+        rules.write(node, " | ".join(ways))
+    return f'"\\"" {root} "\\""'
+
+
+def text_through(tag: str, rules: GbnfRules) -> str:
+    """Return a rule for any text up to the first `tag`, which is its end.
+
+    One rule for each count of characters of `tag` that the text ends with (source: Knuth, Morris and Pratt, 1977).
+    """
+    names = [rules.reserve() for _ in tag]
+    for n_seen, name in enumerate(names):
+        reached = {character: _n_overlap(tag, tag[:n_seen] + character) for character in tag}
+        onward = {character: n_now for character, n_now in reached.items() if n_now}
+        ways = [f"{literal(character)} {names[n_now]}" for character, n_now in onward.items() if n_now < len(tag)]
+        ways += [literal(character) for character, n_now in onward.items() if n_now == len(tag)]
+        rules.write(name, " | ".join((*ways, f"[^{''.join(map(_code, onward))}] {names[0]}")))
+    return names[0]
+
+
+def _n_overlap(tag: str, text: str) -> int:
+    """Return how many characters of `tag` the end of `text` is."""
+    return next(n for n in range(len(text), -1, -1) if text.endswith(tag[:n]))
+
+
+_NEEDS_ESCAPE = re.compile(r'["\\\x00-\x1F\x7F]')
+_ESCAPED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def _visible(character: str) -> str:
+    return character if character.isprintable() else _code(character)
+
+
+def _code(character: str) -> str:
+    return f"\\U{ord(character):08X}"

@@ -1,0 +1,243 @@
+"""JSON schema -> a GBNF grammar all of whose answers satisfy the schema. Pure.
+
+Owns which keywords are served: what is not is refused by name, for an answer that only seems to fit would be worse.
+Three readings are narrower than the standard: properties come in the order of the schema; an object with `properties`
+has no others unless `additionalProperties` says so; `oneOf` is read as `anyOf`. `format` is an annotation, as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from app.engine.grammar.gbnf import PLAIN_VALUES, GbnfRules, json_literal, keys_other_than
+from app.engine.grammar.json_schema import (
+    ANY_OF,
+    KEYWORDS_OF,
+    SERVED,
+    TYPES,
+    Schema,
+    bounds,
+    constraints,
+    is_of_type,
+    is_same,
+    listed,
+    merge_objects,
+    names_in,
+    types,
+)
+from quantizer.errors import RequestError
+
+__all__ = ["any_object_grammar", "schema_grammar", "schema_rule"]
+
+MAX_DEPTH = 32
+MAX_VISITS = 4000  # references can double the work with each level
+
+
+def any_object_grammar() -> str:
+    """Return the grammar of every JSON object."""
+    return GbnfRules().text("object")
+
+
+def schema_grammar(schema: object) -> str:
+    """Return the grammar of `schema`, as parsed from JSON.
+
+    Raises RequestError for a keyword that is not served, for a schema that allows nothing, past 32 levels of nesting
+    and where the grammar would be too large.
+    """
+    rules = GbnfRules()
+    return rules.text(schema_rule(schema, rules))
+
+
+def schema_rule(schema: object, rules: GbnfRules, document: object = None) -> str:
+    """Return a rule of `rules`, or a text in its place, for the values of `schema`, whose references are to `document`.
+
+    Without a `document` that is the schema itself. Raises RequestError as `schema_grammar` does.
+    """
+    return _Converter(schema if document is None else document, rules).visit(schema, _Place())
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where in the schema a visit is: how deep, and which references were opened since the last character."""
+
+    depth: int = 0
+    references: frozenset[str] = frozenset()
+
+    def inside(self) -> _Place:
+        """Return the place of a value inside this one: a character lies between them."""
+        return _Place(self.depth + 1)
+
+    def through(self, reference: str) -> _Place:
+        if reference in self.references:
+            raise RequestError(f"$ref {reference[:80]!r} leads to itself.", "Let it describe a value.")
+        return _Place(self.depth + 1, self.references | {reference})
+
+
+class _Converter:
+    def __init__(self, document: object, rules: GbnfRules) -> None:
+        self.rules = rules
+        self._document = document
+        self._of_reference: dict[str, str] = {}
+        self._n_visits = 0
+
+    def visit(self, schema: object, place: _Place) -> str:
+        """Return the name of a rule, or a text in its place, for the values of `schema`."""
+        checked = self._checked(schema, place)
+        if "$ref" in checked and not constraints(checked) - {"$ref"}:
+            return self._reference(checked["$ref"], place)
+        if "allOf" in checked or "$ref" in checked:
+            return self.visit(self._merged(checked, place), place)
+        if any(keyword in checked for keyword in ANY_OF):
+            return self._any_of(checked, place)
+        if "const" in checked or "enum" in checked:
+            return self._enum(checked)
+        return self._union([self._of_type(kind, checked, place) for kind in types(checked)])
+
+    def _checked(self, schema: object, place: _Place) -> Schema:
+        self._n_visits += 1
+        if self._n_visits > MAX_VISITS:
+            raise RequestError("The schema is too large.", "Use a smaller one.")
+        if place.depth > MAX_DEPTH:
+            raise RequestError("The schema nests too deep.", f"Nest at most {MAX_DEPTH} levels.")
+        if schema is True:
+            return {}
+        if not isinstance(schema, Mapping):
+            shown = "false, which allows nothing" if schema is False else f"a {type(schema).__name__}"
+            raise RequestError(f"A schema is {shown}.", "Give an object.")
+        for keyword in schema:
+            if keyword not in SERVED and not keyword.startswith("x-"):
+                raise RequestError(f"The schema's keyword {keyword[:40]!r} is not served.", "Leave it out.")
+        return schema
+
+    # References and combinations
+
+    def _reference(self, reference: object, place: _Place) -> str:
+        target = self._target(reference)
+        inner = place.through(str(reference))
+        if str(reference) not in self._of_reference:
+            name = self._of_reference[str(reference)] = self.rules.reserve()
+            self.rules.write(name, self.visit(target, inner))
+        return self._of_reference[str(reference)]
+
+    def _target(self, reference: object) -> object:
+        """Return what a `$ref` points to: "#" and the steps from there (source: RFC 6901)."""
+        if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+            raise RequestError(f"$ref {str(reference)[:80]!r} is not served.", "Refer to a part of this schema: #/…")
+        target = self._document
+        for step in reference.split("/")[1:]:
+            key = unquote(step).replace("~1", "/").replace("~0", "~")
+            if isinstance(target, Mapping) and key in target:
+                target = target[key]
+            elif isinstance(target, list) and key.isascii() and key.isdigit() and int(key[:9]) < len(target):
+                target = target[int(key[:9])]
+            else:
+                raise RequestError(f"$ref {reference[:80]!r} points to nothing.", "Define it in this schema.")
+        return target
+
+    def _merged(self, schema: Schema, place: _Place) -> Schema:
+        """Return the one schema that `allOf` and a `$ref` with others beside it mean together."""
+        own = {keyword: value for keyword, value in schema.items() if keyword not in ("allOf", "$ref")}
+        parts = [self._checked(part, place) for part in listed(schema, "allOf")] if "allOf" in schema else []
+        if "$ref" in schema:
+            parts.insert(0, {"$ref": schema["$ref"]})
+        flat = [self._flattened(part, place) for part in parts]
+        return merge_objects([*([own] if constraints(own) else []), *(part for part in flat if constraints(part))])
+
+    def _flattened(self, schema: Schema, place: _Place) -> Schema:
+        if constraints(schema) == {"$ref"}:
+            inner = place.through(str(schema["$ref"]))
+            return self._flattened(self._checked(self._target(schema["$ref"]), inner), inner)
+        if "allOf" in schema or "$ref" in schema:
+            return self._merged(schema, _Place(place.depth + 1, place.references))
+        return schema
+
+    def _any_of(self, schema: Schema, place: _Place) -> str:
+        keyword = next(keyword for keyword in ANY_OF if keyword in schema)
+        own = {name: value for name, value in schema.items() if name != keyword}
+        inner = _Place(place.depth + 1, place.references)
+        branches: list[Any] = listed(schema, keyword)
+        if constraints(own):
+            branches = [{**own, "allOf": [*own.get("allOf", ()), branch]} for branch in branches]
+        return self._union([self.visit(branch, inner) for branch in branches])
+
+    def _enum(self, schema: Schema) -> str:
+        beside = constraints(schema) - {"enum", "const", "type"}
+        if beside:
+            raise RequestError(f"The schema's keyword {min(beside)!r} beside an enum is not served.", "Leave it out.")
+        values = listed(schema, "enum") if "enum" in schema else [schema["const"]]
+        if "const" in schema:
+            values = [value for value in values if is_same(value, schema["const"])]
+        kinds = types(schema) if "type" in schema else TYPES
+        values = [value for value in values if any(is_of_type(value, kind) for kind in kinds)]
+        return self._union([json_literal(value) for value in values])
+
+    def _union(self, ways: Sequence[str]) -> str:
+        if not ways:
+            raise RequestError("A part of the schema allows no value.", "Let its keywords agree.")
+        distinct = list(dict.fromkeys(ways))
+        return distinct[0] if len(distinct) == 1 else self.rules.add(" | ".join(distinct))
+
+    # Values by type
+
+    def _of_type(self, kind: str, schema: Schema, place: _Place) -> str:
+        if kind in PLAIN_VALUES and not KEYWORDS_OF.get(kind, frozenset()) & schema.keys():
+            return kind
+        build = {"object": self._object, "array": self._array, "string": self._string}[kind]
+        return self.rules.add(build(schema, place))
+
+    def _string(self, schema: Schema, _place: _Place) -> str:
+        return f'"\\"" char{_repeated(*bounds(schema, "minLength", "maxLength"))} "\\""'
+
+    def _array(self, schema: Schema, place: _Place) -> str:
+        shortest, longest = bounds(schema, "minItems", "maxItems")
+        if longest == 0:
+            return '"[" ws "]"'
+        item = self.visit(schema.get("items", True), place.inside())
+        more = self.rules.add(f'"," ws {item}')
+        items = f"{item} {more}{_repeated(max(shortest - 1, 0), longest and longest - 1)} ws"
+        return f'"[" ws {items} "]"' if shortest else f'"[" ws ({items})? "]"'
+
+    def _object(self, schema: Schema, place: _Place) -> str:
+        properties = schema.get("properties", {})
+        if not isinstance(properties, Mapping):
+            raise RequestError("The schema's properties are not an object.", "Give a schema for each name.")
+        required = names_in(schema, "required")
+        undescribed = schema.get("additionalProperties", True)
+        names = {**properties, **{name: undescribed for name in required if name not in properties}}
+        pairs = [(self._pair(json_literal(name), value, place), name in required) for name, value in names.items()]
+        if undescribed is False or ("properties" in schema and "additionalProperties" not in schema):
+            return self._braced(pairs, None)
+        key = keys_other_than(names, self.rules) if names else "string"
+        return self._braced(pairs, self._pair(key, undescribed, place))
+
+    def _pair(self, key: str, value: object, place: _Place) -> str:
+        return self.rules.add(f'{key} ":" ws {self.visit(value, place.inside())}')
+
+    def _braced(self, pairs: Sequence[tuple[str, bool]], extra: str | None) -> str:
+        """Return an object of `pairs` in order, those that are not required left out or not, then any `extra`.
+
+        From the last pair to the first: what may follow it, and the ways to begin with it or with a later one.
+        """
+        more = None if extra is None else self.rules.add(f'"," ws {extra}')
+        tail = "" if more is None else f" {more}*"
+        ways = [] if extra is None else [f"{extra}{tail}"]
+        can_be_empty = True
+        for pair, is_required in reversed(pairs):
+            ways = [f"{pair}{tail}", *(() if is_required else ways)]
+            can_be_empty = can_be_empty and not is_required
+            following = self.rules.add(f'"," ws {pair}{tail}')
+            skipped = f"{following} |{tail}" if tail else f"{following}?"
+            tail = f" {following}" if is_required else f" {self.rules.add(skipped)}"
+        if not ways:
+            return '"{" ws "}"'
+        inside = f"({' | '.join(ways)}) ws"
+        return f'"{{" ws ({inside})? "}}"' if can_be_empty else f'"{{" ws {inside} "}}"'
+
+
+def _repeated(least: int, most: int | None) -> str:
+    if most is None:
+        return f"{{{least},}}" if least else "*"
+    return f"{{{least},{most}}}"

@@ -1,0 +1,143 @@
+"""What the keywords of a JSON schema say, taken by themselves. Pure.
+
+Owns the keywords that are served, the checks of their values, and what several object schemas mean together. Knows
+nothing of references or grammars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from app.engine.grammar.gbnf import MAX_REPETITIONS
+from quantizer.errors import RequestError
+
+__all__ = [
+    "ANY_OF",
+    "KEYWORDS_OF",
+    "SERVED",
+    "TYPES",
+    "Schema",
+    "bounds",
+    "constraints",
+    "is_of_type",
+    "is_same",
+    "listed",
+    "merge_objects",
+    "names_in",
+    "types",
+]
+
+Schema: TypeAlias = Mapping[str, Any]
+
+_ANNOTATIONS = frozenset(
+    (
+        *("title", "description", "default", "examples", "example", "format", "deprecated", "readOnly", "writeOnly"),
+        *("$schema", "$id", "$comment", "$defs", "definitions", "$anchor", "contentEncoding", "contentMediaType"),
+    )
+)
+KEYWORDS_OF = {
+    "object": frozenset(("properties", "required", "additionalProperties")),
+    "array": frozenset(("items", "minItems", "maxItems")),
+    "string": frozenset(("minLength", "maxLength")),
+}
+ANY_OF = ("anyOf", "oneOf")
+_APPLICATORS = frozenset((*ANY_OF, "allOf", "$ref", "enum", "const", "type"))
+SERVED = _ANNOTATIONS | _APPLICATORS | frozenset().union(*KEYWORDS_OF.values())
+TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
+
+
+def types(schema: Schema) -> Sequence[str]:
+    """Return the types that `schema` allows; its keywords tell where it does not say."""
+    given = schema.get("type")
+    if given is None:
+        told = [kind for kind, keywords in KEYWORDS_OF.items() if keywords & schema.keys()]
+        return told or ("value",)
+    kinds = [given] if isinstance(given, str) else given
+    if not isinstance(kinds, list) or not kinds or any(kind not in TYPES for kind in kinds):
+        raise RequestError(f"The schema's type is {str(given)[:40]!r}.", f"Known: {', '.join(TYPES)}.")
+    return kinds
+
+
+def constraints(schema: Schema) -> set[str]:
+    return {keyword for keyword in schema if keyword not in _ANNOTATIONS and not keyword.startswith("x-")}
+
+
+def listed(schema: Schema, keyword: str, *, may_be_empty: bool = False) -> list[Any]:
+    values = schema.get(keyword, [])
+    if not isinstance(values, list) or not (values or may_be_empty):
+        raise RequestError(f"The schema's {keyword} is not a list with members.", "Give a list.")
+    return values
+
+
+def bounds(schema: Schema, lowest: str, highest: str) -> tuple[int, int | None]:
+    shortest, longest = schema.get(lowest, 0), schema.get(highest)
+    for keyword, value in ((lowest, shortest), (highest, 0 if longest is None else longest)):
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_REPETITIONS:
+            raise RequestError(f"The schema's {keyword} is {str(value)[:40]}.", f"Use 0 to {MAX_REPETITIONS}.")
+    if longest is not None and longest < shortest:
+        raise RequestError(f"The schema's {highest} is below {lowest}.", "Let them agree.")
+    return shortest, longest
+
+
+def is_of_type(value: object, kind: str) -> bool:
+    if isinstance(value, bool):
+        return kind == "boolean"
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+        return kind in ("integer", "number")
+    names = {dict: "object", list: "array", str: "string", float: "number", type(None): "null"}
+    return names.get(type(value)) == kind
+
+
+def is_same(value: object, other: object) -> bool:
+    return isinstance(value, bool) == isinstance(other, bool) and value == other
+
+
+def names_in(schema: Schema, keyword: str) -> dict[str, None]:
+    """Return the property names that `keyword` lists, in order."""
+    names = listed(schema, keyword, may_be_empty=True)
+    if not all(isinstance(name, str) for name in names):
+        raise RequestError(f"The schema's {keyword} lists more than names.", "Give a list of texts.")
+    return dict.fromkeys(names)
+
+
+def merge_objects(parts: Sequence[Schema]) -> Schema:
+    """Return the schema of the objects that fit all `parts`. One part alone, or equal ones, may be of any kind.
+
+    Raises RequestError for several where one is not of objects, or forbids what another describes.
+    """
+    parts = [part for index, part in enumerate(parts) if part not in parts[:index]]
+    if len(parts) < 2:
+        return parts[0] if parts else {}
+    for part in parts:
+        foreign = constraints(part) - KEYWORDS_OF["object"] - {"type"}
+        if foreign or "object" not in (types(part) if "type" in part else ["object"]):
+            keyword = min(foreign, default="type")
+            cause = f"The schema's keyword {keyword!r} beside allOf, anyOf or $ref is not served."
+            raise RequestError(cause, "Combine objects only.")
+    described: dict[str, list[Any]] = {}
+    for part in parts:
+        for name, schema in part.get("properties", {}).items():
+            described.setdefault(name, []).append(schema)
+    merged: dict[str, Any] = {
+        "type": "object",
+        "required": list(dict.fromkeys(name for part in parts for name in names_in(part, "required"))),
+    }
+    if described:
+        merged["properties"] = {
+            name: schemas[0] if len(schemas) == 1 else {"allOf": schemas} for name, schemas in described.items()
+        }
+    if any(_is_closed(part, described) for part in parts):
+        merged["additionalProperties"] = False
+    return merged
+
+
+def _is_closed(part: Schema, described: Mapping[str, object]) -> bool:
+    """Return whether `part` forbids further properties. Raises RequestError where that hits one of `described`."""
+    others = part.get("additionalProperties", True)
+    if others is True:
+        return False
+    if others is not False or described.keys() - part.get("properties", {}).keys():
+        cause = "The schema's additionalProperties speaks of what another part of allOf, anyOf or $ref describes."
+        raise RequestError(cause, "Leave it out there.")
+    return True

@@ -1,0 +1,66 @@
+"""What steers a model besides its weights: LoRA adapters, by the batch, and a control vector, for good.
+
+Owns the native adapters, which must be loaded before any context is made. Knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.adapters import AdapterSet
+from app.engine.llama.native import lib, native_log
+from quantizer.errors import EngineError
+
+__all__ = ["LlamaAdapters", "NativeAdapter", "load_adapters"]
+
+NativeAdapter = Any  # a ctypes pointer to llama_adapter_lora
+
+
+def load_adapters(model: int, paths: Mapping[str, Path]) -> dict[str, NativeAdapter]:
+    """Return the native adapters of files that `quantizer.gguf.adapter` has let through, by the keys of `paths`.
+
+    They live as long as the model, which frees them. Raises EngineError with llama.cpp's words.
+    """
+    return {key: _load(model, path) for key, path in paths.items()}
+
+
+def _load(model: int, path: Path) -> NativeAdapter:
+    adapter = lib.llama_adapter_lora_init(model, os.fsencode(path))
+    if not adapter:
+        cause = f"llama.cpp cannot load the adapter {path.name}: {native_log().last_lines()}"
+        raise EngineError(cause, "Name an adapter that was made for this model.")
+    return adapter
+
+
+class LlamaAdapters:
+    """Steers contexts over one model: `adapters` by key, and the control vector, shape (n_layers - 1, n_embd)."""
+
+    def __init__(self, adapters: Mapping[str, NativeAdapter], control_vector: NDArray[np.float32] | None) -> None:
+        self._adapters = adapters
+        self._control_vector = control_vector
+
+    def open(self, context: int) -> None:
+        """Give a new context the control vector and every adapter. Raises EngineError where the model takes none."""
+        self.use(context, tuple((key, 1.0) for key in sorted(self._adapters)))
+        if self._control_vector is None:
+            return
+        directions = np.ascontiguousarray(self._control_vector, np.float32)
+        n_rows, n_embd = directions.shape
+        data = directions.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        if lib.llama_set_adapter_cvec(context, data, directions.size, n_embd, 1, n_rows):
+            cause = f"llama.cpp cannot apply the control vector: {native_log().last_lines()}"
+            raise EngineError(cause, "Load the model without it.")
+
+    def use(self, context: int, adapters: AdapterSet) -> None:
+        """Let the context compute under `adapters` from now on."""
+        n_adapters = len(adapters)
+        pointers = (lib.llama_adapter_lora_p_ctypes * n_adapters)(*(self._adapters[key] for key, _ in adapters))
+        scales = (ctypes.c_float * n_adapters)(*(scale for _, scale in adapters))
+        lib.llama_set_adapters_lora(context, pointers, n_adapters, scales)

@@ -1,0 +1,171 @@
+"""ggml's tensor as callbacks meet it: the part of the C structure that they read.
+
+What goes into the weights of a model while it computes: llama.cpp asks about each node of its graph.
+
+Owns the callback. Knows nothing of what the activations are for.
+
+The weights of a loaded model where they lie, to be written over: what is a tensor worth, if not what its loss costs?
+
+Owns finding them, in the graph that llama.cpp computes, and writing. Knows nothing of what is written.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.llama.native import ggml_function, lib
+from quantizer.mix.imatrix import ImatrixCollector
+
+__all__ = ["N_SOURCES", "ActivationRecorder", "Tensor", "WritableWeights"]
+
+N_SOURCES = 10
+_N_DIMS, _N_OP_PARAMS, _NAME_BYTES = 4, 16, 64
+
+
+class Tensor(ctypes.Structure):
+    """ggml_tensor up to its name. Source: ggml/include/ggml.h as vendored in llama-cpp-python 0.3.36."""
+
+
+Tensor._fields_ = (
+    ("type", ctypes.c_int),
+    ("buffer", ctypes.c_void_p),
+    ("ne", ctypes.c_int64 * _N_DIMS),
+    ("nb", ctypes.c_size_t * _N_DIMS),
+    ("op", ctypes.c_int),
+    ("op_params", ctypes.c_int32 * _N_OP_PARAMS),
+    ("flags", ctypes.c_int32),
+    ("src", ctypes.POINTER(Tensor) * N_SOURCES),
+    ("view_src", ctypes.POINTER(Tensor)),
+    ("view_offs", ctypes.c_size_t),
+    ("data", ctypes.c_void_p),
+    ("name", ctypes.c_char * _NAME_BYTES),
+)
+
+
+_MIN_ROWS = 16  # smaller products are left out, as llama-imatrix leaves them out
+_F32 = 0  # of ggml_type
+_MAX_OPS = 64  # products come among the first
+
+
+class ActivationRecorder:
+    """Gathers the inputs of every product with a layer's weight in the contexts that it is given to.
+
+    An exception in between ends the computation; `check` raises it. Lives as long as those contexts.
+    """
+
+    def __init__(self, gathering: ImatrixCollector) -> None:
+        self.callback = lib.ggml_backend_sched_eval_callback(self._asked)
+        self._gathering = gathering
+        self._failure: Exception | None = None
+        self._ops = _ops()
+        self._read = ggml_function("ggml_backend_tensor_get")
+        self._read.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
+        self._read.restype = None
+        self._n_bytes = ggml_function("ggml_nbytes")
+        self._n_bytes.argtypes, self._n_bytes.restype = (ctypes.c_void_p,), ctypes.c_size_t
+
+    def check(self) -> None:
+        """Raise what went wrong in the callback."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _asked(self, address: int, is_asking: bool, _data: object) -> bool:
+        """Say whether a node matters, or take what went into it; False then ends the computation."""
+        try:
+            node = ctypes.cast(address, ctypes.POINTER(Tensor)).contents
+            if is_asking:
+                return self._matters(node)
+            self._take(node)
+        except Exception as failure:  # it must not cross native code; `check` raises it
+            self._failure = failure
+            return False
+        return True
+
+    def _matters(self, node: Tensor) -> bool:
+        op = self._ops.get(node.op)
+        if op is None or not _weight_name(node).startswith("blk."):
+            return False
+        rows = node.src[1].contents
+        return rows.type == _F32 and (op == "MUL_MAT_ID" or rows.ne[1] >= _MIN_ROWS)
+
+    def _take(self, node: Tensor) -> None:
+        weight, name = node.src[0].contents, _weight_name(node)
+        rows = self._array(node.src[1], np.dtype(np.float32))
+        if self._ops[node.op] == "MUL_MAT_ID":
+            experts = self._array(node.src[2], np.dtype(np.int32))[0, 0]
+            self._gathering.add_experts(name, rows[0], experts, weight.ne[2])
+            return
+        # Several inputs may share a matrix: (i3, i2) goes with (i3 % ne3, i2 % ne2) of the weight.
+        n3, n2, n_rows, n_columns = rows.shape
+        w3, w2 = weight.ne[3], weight.ne[2]
+        grouped = rows.reshape(n3 // w3, w3, n2 // w2, w2, n_rows, n_columns).transpose(1, 3, 0, 2, 4, 5)
+        self._gathering.add(name, grouped.reshape(w3 * w2, -1, n_columns))
+
+    def _array(self, pointer: Any, kind: np.dtype[Any]) -> NDArray[Any]:
+        """Return a copy of a tensor, of whatever device, with numpy's order of dimensions (slowest first)."""
+        tensor = pointer.contents
+        buffer = np.empty(self._n_bytes(pointer), np.uint8)
+        self._read(pointer, buffer.ctypes.data, 0, buffer.nbytes)
+        return np.ndarray(tuple(tensor.ne)[::-1], kind, buffer, strides=tuple(tensor.nb)[::-1])
+
+
+def _weight_name(node: Tensor) -> str:
+    """Return the name of what is multiplied with, without what a copy on another device wears: CUDA0#name#0."""
+    name: str = node.src[0].contents.name.decode("utf-8", "replace")
+    return name.split("#")[1] if "#" in name else name
+
+
+def _ops() -> dict[int, str]:
+    """Return number → name of the products among ggml's operations."""
+    name_of = ggml_function("ggml_op_name")
+    name_of.argtypes, name_of.restype = (ctypes.c_int,), ctypes.c_char_p
+    names = {op: name_of(op).decode() for op in range(_MAX_OPS)}
+    return {op: name for op, name in names.items() if name in ("MUL_MAT", "MUL_MAT_ID")}
+
+
+class WritableWeights:
+    """Those of the tensors called `names` that a model computes with; it must have been loaded writable.
+
+    They are found while it computes its first batch, and stay where they are as long as the model lives. A model may
+    hold a tensor twice, on two devices: both are written.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.callback = lib.ggml_backend_sched_eval_callback(self._asked)
+        self._names = {name.encode(): name for name in names}
+        self._places: dict[str, set[int]] = {}
+        self._is_complete = False
+        self._write = ggml_function("ggml_backend_tensor_set")
+        self._write.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t)
+        self._write.restype = None
+
+    def found(self) -> set[str]:
+        """Return the names that the graph computed so far has, and look no further."""
+        self._is_complete = True
+        return set(self._places)
+
+    def write(self, name: str, start: int, data: bytes) -> None:
+        """Replace the bytes of tensor `name` from `start` on."""
+        for address in self._places[name]:
+            self._write(address, data, start, len(data))
+
+    def _asked(self, address: int, is_asking: bool, _data: object) -> bool:
+        """Look at a node's operands; never ask for its result."""
+        if is_asking and not self._is_complete:
+            for operand in ctypes.cast(address, ctypes.POINTER(Tensor)).contents.src:
+                if not operand:
+                    break
+                self._look_at(operand.contents)
+        return not is_asking
+
+    def _look_at(self, tensor: Tensor) -> None:
+        while tensor.view_src:
+            tensor = tensor.view_src.contents
+        name = self._names.get(tensor.name)
+        if name is not None:
+            self._places.setdefault(name, set()).add(ctypes.addressof(tensor))

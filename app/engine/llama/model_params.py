@@ -1,0 +1,66 @@
+"""Where a model's layers go, as llama.cpp wants it written: lists that end with NULL, and pointers that must live on.
+
+Owns those arrays. Knows nothing of why layers go there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+from app.engine.llama.devices import gpu_address
+from app.engine.llama.native import ggml_function, lib
+from offload.placement.load_parameters import LoadMode, LoadParameters
+
+__all__ = ["ModelParams"]
+
+_NOTHING = b"^$"  # matches the name of no tensor
+_LOAD_MODES = {
+    LoadMode.AUTO: lib.LLAMA_LOAD_MODE_AUTO,
+    LoadMode.NONE: lib.LLAMA_LOAD_MODE_NONE,
+    LoadMode.MMAP_MLOCK: lib.LLAMA_LOAD_MODE_MMAP_MLOCK,
+}
+
+
+class _Override(ctypes.Structure):
+    """llama_model_tensor_buft_override@0.3.36."""
+
+    _fields_ = [("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p)]
+
+
+class ModelParams:
+    """The arrays behind `parameters`; keep it as long as the model that was loaded with it.
+
+    Raises EngineError where a device is not there any more.
+    """
+
+    def __init__(self, parameters: LoadParameters) -> None:
+        self._parameters = parameters
+        devices = [gpu_address(name) for name in parameters.devices]
+        self._devices = (ctypes.c_void_p * (len(devices) + 1))(*devices, None)
+        self._split = (ctypes.c_float * lib.llama_max_devices())(*parameters.tensor_split)
+        self._overrides = (_Override * 2)(_Override(self._pattern(), _host_buffer_type()), _Override(None, None))
+
+    def fill(self, params: lib.llama_model_params) -> None:
+        """Say in `params` where everything goes."""
+        params.n_gpu_layers = self._parameters.n_gpu_layers
+        params.devices = ctypes.addressof(self._devices)
+        params.tensor_split = self._split
+        params.load_mode = _LOAD_MODES[self._parameters.load_mode]
+        if self._overrides[0].pattern:
+            params.tensor_buft_overrides = ctypes.addressof(self._overrides)
+
+    def _pattern(self) -> bytes | None:
+        """Return what stays with the processor.
+
+        With any pattern llama.cpp does not pipeline: that keeps four copies of all that goes from one GPU to the next,
+        for calls of several micro-batches, and the engine makes none.
+        """
+        pattern = self._parameters.host_pattern.encode()
+        return pattern or (_NOTHING if len(self._parameters.devices) > 1 else None)
+
+
+def _host_buffer_type() -> int:
+    function = ggml_function("ggml_backend_cpu_buffer_type")
+    function.restype = ctypes.c_void_p
+    address: int = function()
+    return address

@@ -1,0 +1,112 @@
+"""What the engine loads beside a model, read from its files for a plan.
+
+Owns which files those are and their way through the gate. How many bytes they take is `offload`'s.
+
+Which model files have a layer that predicts further tokens, and which of those layers can draft here. Pure.
+
+Owns what must be in a file before llama.cpp may be asked to run the layer: it ends the process where something lacks.
+Source: graph_mtp in llama.cpp src/models as vendored in llama-cpp-python 0.3.36.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from offload.footprint.auxiliary_models import AuxiliaryModels, PlannedAdapter, PlannedDraft, PlannedProjector
+from offload.footprint.kv_cache import supports_truncation
+from quantizer.errors import ModelFileError
+from quantizer.gguf.adapter import validate_adapter
+from quantizer.gguf.header import Header, read_header
+from quantizer.gguf.layer_caches import layer_caches_of
+from quantizer.gguf.validation import tensors_of, validate_gguf
+
+__all__ = ["MtpLayer", "find_projectors", "has_mtp_layers", "mtp_layer", "read_auxiliary_models"]
+
+_PROJECTOR = "mmproj"  # in the names of such files, and their general.type
+
+
+def read_auxiliary_models(
+    header: Header, *, draft_path: str = "", adapters: Sequence[Path] = (), projector: Path | None = None
+) -> AuxiliaryModels:
+    """Return what is loaded beside the model of `header`, its own prediction layer too where it has one that can draft.
+
+    Raises ModelFileError for a file that is not what it is given as, or that does not fit the model.
+    """
+    has_mtp_layer = mtp_layer(header) is not None and supports_truncation(layer_caches_of(header))
+    return AuxiliaryModels(
+        draft=_draft(Path(draft_path)) if draft_path else None,
+        adapters=tuple(PlannedAdapter(path.name, validate_adapter(path, header.path).tensors) for path in adapters),
+        projector=_projector(projector) if projector else None,
+        has_mtp_layer=has_mtp_layer,
+    )
+
+
+def find_projectors(model: Path) -> tuple[Path, ...]:
+    """Return the projectors that lie in the folder of a model; the engine loads none of them."""
+    return tuple(sorted(path for path in model.parent.glob("*.gguf") if _PROJECTOR in path.name.lower()))
+
+
+def _draft(path: Path) -> PlannedDraft:
+    header = validate_gguf(path)
+    return PlannedDraft(path.name, header, tensors_of(header))
+
+
+def _projector(path: Path) -> PlannedProjector:
+    header = read_header(path)
+    if header.architecture != "clip" and header.text("general.type") != _PROJECTOR:
+        raise ModelFileError(f"{path.name} is no projector.", "Name the mmproj GGUF that belongs to the model.")
+    return PlannedProjector(path.name, sum(tensor.n_bytes for tensor in header.tensors))
+
+
+_NEXT = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "attn_norm", "attn_output")
+_EXPERTS = ("ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
+_SHARED_EXPERT = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
+_LATENT = ("attn_q_a", "attn_q_a_norm", "attn_q_b", "attn_kv_a_mqa", "attn_kv_a_norm", "attn_k_b", "attn_v_b")
+# Tensors of the layer by architecture. Left out: those whose cache cannot be cut (recurrent, hybrid, sliding window),
+# and those that llama.cpp loads and never runs.
+_NEEDED: dict[str, tuple[str, ...]] = {
+    "glm4moe": (*_NEXT, *_EXPERTS, "post_attention_norm"),
+    "hy_v3": (*_NEXT, *_EXPERTS, *_SHARED_EXPERT, "attn_q_norm", "attn_k_norm", "ffn_norm"),
+    "deepseek2": (*_NEXT, *_EXPERTS, *_SHARED_EXPERT, *_LATENT, "ffn_norm"),
+}
+_LITE_DEEPSEEK = (26, 27, 48)  # trunk layers of the deepseek2 models that llama.cpp reads without latent queries
+
+
+@dataclass(frozen=True, slots=True)
+class MtpLayer:
+    """A layer that predicts one token further; `n_bytes` are read for it, the output matrix included."""
+
+    n_bytes: int
+
+
+def has_mtp_layers(header: Header) -> bool:
+    """Whether the file says that it has such layers."""
+    return bool(header.integer(f"{header.architecture}.nextn_predict_layers"))
+
+
+def mtp_layer(header: Header) -> MtpLayer | None:
+    """Return the layer where the file has one that can draft, None otherwise. Raises ModelFileError for a bad shard."""
+    needed = _NEEDED.get(header.architecture)
+    if needed is None or header.integer(f"{header.architecture}.nextn_predict_layers") != 1:
+        return None
+    n_trunk = (header.integer(f"{header.architecture}.block_count") or 1) - 1
+    n_bytes = {tensor.name: tensor.n_bytes for tensor in tensors_of(header)}
+    block = f"blk.{n_trunk}."
+    if not _suits(header, n_trunk) or any(f"{block}{name}.weight" not in n_bytes for name in needed):
+        return None
+    own = sum(size for name, size in n_bytes.items() if name.startswith(block))
+    return MtpLayer(own + n_bytes.get("output.weight", n_bytes.get("token_embd.weight", 0)))
+
+
+def _suits(header: Header, n_trunk: int) -> bool:
+    """Whether the hyperparameters are ones that llama.cpp runs the layer with."""
+    prefix = header.architecture
+    if (header.integer(f"{prefix}.leading_dense_block_count") or 0) > n_trunk:
+        return False
+    if prefix != "deepseek2":
+        return True
+    lengths = ("attention.q_lora_rank", "attention.key_length_mla", "attention.value_length_mla")
+    is_latent = all(header.integer(f"{prefix}.{length}") for length in lengths)
+    return is_latent and n_trunk not in _LITE_DEEPSEEK and f"{prefix}.attention.temperature_scale" not in header.fields

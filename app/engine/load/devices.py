@@ -1,0 +1,99 @@
+"""This process's devices and what is kept of earlier loads, for planning where a model's layers go.
+
+Owns the way from the header and the devices that ggml lists here to a planner. Runs in whatever process loads the
+model; everything native is imported when called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.engine.cache.state_store import model_key
+from app.engine.load.dry_run import dry_run_request
+from app.engine.load.machine import machine_here
+from app.engine.load.machine_file import MachineFile, this_build
+from app.engine.load.planner import LoadAttempt, LoadPlanner
+from app.engine.load.rpc import check_reachable
+from app.engine.load.run_history import rates_here
+from app.engine.protocol.messages import EngineConfig
+from app.engine.tuning.tune_results import RuntimeSettings
+from offload.footprint.auxiliary_models import NO_AUXILIARY_MODELS, AuxiliaryModels
+from offload.footprint.model import PlannedModel
+from offload.footprint.profile import RunConfig
+from offload.placement.actual_usage import DeviceUsage, ExcessUsage, excess_usage, missing_gpus
+from offload.placement.load_parameters import ON_HOST, LoadParameters
+from quantizer.errors import EngineError
+from quantizer.gguf.header import Header, read_header
+from quantizer.gguf.validation import tensors_of
+
+if TYPE_CHECKING:
+    from app.engine.llama.devices import GgmlDevice
+
+__all__ = ["LoadDevices"]
+
+
+class LoadDevices:
+    """What this process may load onto. `cache_dir` holds what earlier loads found out."""
+
+    def __init__(self, config: EngineConfig, cache_dir: Path) -> None:
+        """Add the RPC servers of `config`. Raises EngineError where one is not there or has no device."""
+        from app.engine import llama
+
+        check_reachable(config.rpc)
+        llama.add_rpc_servers(config.rpc)
+        self._uses_gpu = config.uses_gpu
+        self._rates_of = partial(rates_here, cache_dir=cache_dir, n_threads=config.n_threads)
+        self._bandwidth = MachineFile(cache_dir / "bandwidth.json", this_build())
+        self._surplus = MachineFile(cache_dir / "loads.json", this_build())
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether any layer may go elsewhere than to the processor."""
+        return bool(self._gpus())
+
+    def planner(
+        self, path: Path, header: Header, key: str, companions: AuxiliaryModels = NO_AUXILIARY_MODELS
+    ) -> LoadPlanner:
+        """Return what plans loads of the model at `path` with what is free now; `key` is its fingerprint.
+
+        It leaves room for `companions`, which are loaded after it.
+        """
+        machine = machine_here([asdict(gpu) for gpu in self._gpus(with_links=True)], self._bandwidth)
+        model = PlannedModel(header, tensors_of(header), companions=companions)
+        kept = self._surplus.entry(key)
+        surplus = ExcessUsage(int(kept.get("gpu_bytes", 0)), int(kept.get("host_bytes", 0)))
+        return LoadPlanner(model, machine, partial(_dry_run, path), surplus, self._rates_of)
+
+    def parameters(self, path: Path, config: EngineConfig, setting: RuntimeSettings) -> LoadParameters:
+        """Return where the layers of the model at `path` go, one that is loaded beside another or for itself."""
+        if not self.has_gpu:
+            return ON_HOST
+        return self.planner(path, read_header(path), model_key(path)).case(config, setting).parameters
+
+    def check_load(self, case: LoadAttempt, held: Mapping[str, DeviceUsage], key: str) -> None:
+        """Compare what a load of the model `key` took with its plan, and keep what it took more for the next one.
+
+        Raises EngineError where a GPU was passed over: nobody asked for an answer by the processor.
+        """
+        if missing := missing_gpus(case.shares, held):
+            raise EngineError(
+                f"{', '.join(missing)} should hold layers of this model and holds none.",
+                "See `localllm doctor`; to use the processor alone, set gpu to false.",
+            )
+        if case.shares:
+            self._surplus.update(key, asdict(excess_usage(case.shares, held)))
+
+    def _gpus(self, *, with_links: bool = False) -> list[GgmlDevice]:
+        from app.engine import llama
+
+        return list(llama.ggml_gpus(with_links=with_links)) if self._uses_gpu else []
+
+
+def _dry_run(path: Path, setting: RunConfig, parameters: LoadParameters) -> dict[str, int]:
+    from app.engine import llama
+
+    return llama.dry_compute_bytes(dry_run_request(path, setting, parameters))

@@ -1,0 +1,244 @@
+"""From a path to a running model: which setting it gets, and where its computed sequences are kept.
+
+Owns what a worker decides before the first request. Runs in the worker; everything native is imported when called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.adapters import Adapter
+from app.engine.backend import Backend
+from app.engine.cache.state_store import StateStore, fingerprint, model_key
+from app.engine.embedding.embedder import Embedder, pooling_of
+from app.engine.load import self_test
+from app.engine.load.auxiliary_models import MtpLayer, has_mtp_layers, mtp_layer, read_auxiliary_models
+from app.engine.load.devices import LoadDevices
+from app.engine.load.draft_sources import load_draft_model, make_draft_head, mtp_notice
+from app.engine.load.machine_file import this_build
+from app.engine.load.planner import LoadAttempt, load_within_memory
+from app.engine.load.rpc import exposure_warning
+from app.engine.load.run_history import run_history
+from app.engine.load.sizing import check_fit, size_context
+from app.engine.load.speed_sampler import RunRecorder, SpeedSample
+from app.engine.protocol.messages import EngineConfig
+from app.engine.speculative.draft_source import DraftSource
+from app.engine.speculative.step_cost import StepCost
+from app.engine.tuning.tune_results import RuntimeSettings, TuneFile, Workload, choose, default_setting, with_kv_type
+from offload.devices.cpu import default_threads
+from offload.devices.host_memory import host_memory
+from offload.footprint.model import PlannedModel
+from offload.placement.actual_usage import DeviceUsage
+from offload.placement.search import ALL_ON_HOST
+from offload.plan import plan_json
+from quantizer.errors import UsageError
+from quantizer.gguf.control_vector import read_control_vector
+from quantizer.gguf.header import Header, read_header
+
+if TYPE_CHECKING:
+    from app.engine.llama import LlamaBackend, LlamaModel
+
+__all__ = ["LoadListener", "LoadedEngine", "load_model", "tune_file"]
+
+MEMORY_SHARE = 8  # an eighth of this machine's memory may hold sequences that left the KV cache
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    """A backend, what steps cost on it as far as known, what drafts for it, and where what it did outlives it.
+
+    `owned` frees it all, `record_speed` keeps how fast an answer came. An embedder is made when it is needed, and closed
+    by whoever made it.
+    """
+
+    backend: Backend
+    new_embedder: Callable[[], Embedder]
+    step_cost: StepCost
+    store: StateStore | None
+    record_use: Callable[[Workload, Mapping[int, float]], None]
+    owned: ExitStack
+    draft_sources: tuple[DraftSource, ...] = ()
+    record_speed: Callable[[SpeedSample], None] = lambda _answer: None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadListener:
+    """Who is told of a load. `on_progress` gets fractions from 0 to 1 and returns False to cancel.
+
+    `on_notice` gets sentences for a person, `on_plan` the object of `localllm plan --json` before anything is loaded.
+    """
+
+    on_progress: Callable[[float], bool]
+    on_notice: Callable[[str], None]
+    on_plan: Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """Native objects, what each device holds of them, and the owner that frees them."""
+
+    model: LlamaModel
+    backend: LlamaBackend
+    held: Mapping[str, DeviceUsage]
+    owned: ExitStack
+
+
+def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: LoadListener) -> LoadedEngine:
+    """Load the model at `path` as the plan for it says, under the setting that was measured best here.
+
+    Raises UnfitError where somebody is to agree first, EngineError when llama.cpp cannot load it, ModelFileError for a
+    draft model that does not go with it.
+    """
+    asked = config  # an embedder is sized for one text
+    devices, header = LoadDevices(config, cache_dir), read_header(path)
+    is_safe = _is_safe(cache_dir, listener)
+    config, notice = size_context(config, header, is_on_host=not devices.has_gpu)
+    for sentence in filter(None, (notice, exposure_warning(config.rpc))):
+        listener.on_notice(sentence)
+    key = model_key(path)
+    tuned = tune_file(cache_dir)
+    setting, measured_ratios = _setting(tuned, key, config, has_gpu=devices.has_gpu, is_safe=is_safe)
+    adapters = [Path(file) for file, _ in config.lora]
+    companions = read_auxiliary_models(header, draft_path=config.draft_path, adapters=adapters)
+    planner = devices.planner(path, header, key, companions)
+    case = planner.case(config, setting)
+    listener.on_plan(plan_json(case.plan))
+    if warning := check_fit(case.plan, config.when_unfit):
+        listener.on_notice(warning)
+    load = partial(_open, path, mtp_layer(header), listener)
+    opened, case = load_within_memory(planner, case, load, listener.on_notice, may_shorten=not asked.n_ctx)
+    with opened.owned as owned:
+        devices.check_load(case, opened.held, key)
+        step_cost = StepCost.through(tuned.step_ratios(key) or measured_ratios)
+        draft_sources = _draft_sources(opened, case, header, devices, step_cost, listener)
+        loaded = LoadedEngine(
+            opened.backend,
+            partial(opened.model.embedder, asked, case.setting, pooling_of(header)),
+            step_cost,
+            _store(opened.backend, _fingerprint_with_vectors(key, config), cache_dir, owned),
+            partial(tuned.record_use, key),
+            draft_sources=draft_sources,
+            owned=owned.pop_all(),
+        )
+        if config.lora or draft_sources:  # which take time of each step
+            return loaded
+        return replace(loaded, record_speed=_recorder(case, planner.model, key, cache_dir).keep)
+
+
+def _open(path: Path, layer: MtpLayer | None, listener: LoadListener, case: LoadAttempt) -> _Opened:
+    """Load the weights and make the context of `case`. Raises MemoryShortError where it has too little memory."""
+    from app.engine import llama
+
+    log = llama.native_log()
+    log.take_buffers()
+    with ExitStack() as owned:
+        model = llama.LlamaModel(
+            path, case.parameters, case.setting.extra_buffers, listener.on_progress, with_head=layer is not None
+        )
+        owned.callback(model.close)
+        model.steer(_adapters(case.config), _control_vector(case.config, path))
+        backend = model.context(case.config, case.setting)
+        owned.callback(backend.close)
+        return _Opened(model, backend, llama.buffer_bytes_by_device(log.take_buffers()), owned.pop_all())
+
+
+def _is_safe(cache_dir: Path, listener: LoadListener) -> bool:
+    """Whether this build may repack weights on this processor; that it may not is said once."""
+    verdict = self_test.run_self_test(cache_dir / "selftest.json")
+    if verdict.is_new and not verdict.is_safe:
+        listener.on_notice(self_test.NOTICE)
+    return verdict.is_safe
+
+
+def _store(backend: Backend, weights: str, cache_dir: Path, owned: ExitStack) -> StateStore:
+    max_memory_bytes = host_memory().total_bytes // MEMORY_SHARE
+    store = StateStore(cache_dir / "prefix" / f"{weights}-{backend.facts.layout}", max_memory_bytes)
+    owned.callback(store.close)
+    return store
+
+
+def _draft_sources(
+    opened: _Opened,
+    case: LoadAttempt,
+    header: Header,
+    devices: LoadDevices,
+    step_cost: StepCost,
+    listener: LoadListener,
+) -> tuple[DraftSource, ...]:
+    """Load what drafts for a model, and say what a person should know of that."""
+    facts, config = opened.backend.facts, case.config
+    if not facts.can_generate:
+        listener.on_notice(f"{header.path.name} makes embeddings or ranks documents; it cannot chat.")
+    head = make_draft_head(opened.backend, mtp_layer(header), step_cost)
+    if has_mtp_layers(header):
+        listener.on_notice(mtp_notice(header.path.name, head, facts))
+    place = partial(devices.parameters, setting=case.setting)
+    draft_model = load_draft_model(config, case.setting, opened.model, facts, step_cost, opened.owned, place)
+    return tuple(source for source in (head, draft_model) if source is not None)
+
+
+def _recorder(case: LoadAttempt, model: PlannedModel, key: str, cache_dir: Path) -> RunRecorder:
+    """Return what keeps how fast a model runs that was loaded as `case`."""
+    found = case.plan.found
+    return RunRecorder(
+        history=run_history(cache_dir),
+        n_threads=case.setting.n_threads,
+        fingerprint=key,
+        model=model,
+        setting=replace(case.plan.setting, n_ubatch=case.setting.n_ubatch, is_fused=case.setting.flash_attention),
+        devices=found.machine,
+        placement=found.placement or ALL_ON_HOST,
+    )
+
+
+def tune_file(cache_dir: Path) -> TuneFile:
+    """Return what was measured on this machine, with this build of llama.cpp."""
+    return TuneFile(cache_dir / "tune.json", this_build())
+
+
+def _setting(
+    tuned: TuneFile, key: str, config: EngineConfig, *, has_gpu: bool, is_safe: bool
+) -> tuple[RuntimeSettings, dict[int, float]]:
+    """Return the setting to load with and the measured costs of its steps, none where nothing was measured."""
+    n_threads = config.n_threads or default_threads()
+    known = [
+        item
+        for item in tuned.measured(key)
+        if item.setting.kv_type == config.kv_type and (is_safe or not item.setting.extra_buffers)
+    ]
+    setting = default_setting(n_threads, has_gpu=has_gpu, extra_buffers_are_safe=is_safe)
+    setting = with_kv_type(setting, config.kv_type)
+    if not any(replace(item.setting, n_threads=n_threads) == setting for item in known):
+        return setting, {}  # nothing was measured, or not yet what others would have to beat
+    best = choose(known, tuned.work(key))
+    setting = replace(best.setting, n_threads=n_threads) if config.n_threads else best.setting
+    return setting, dict(best.step_ratios)
+
+
+def _adapters(config: EngineConfig) -> dict[Adapter, Path]:
+    """Return the adapters to load. The same file under two names would be one to the cache, so each is there once."""
+    named = {Adapter(name, fingerprint(Path(path))): Path(path) for path, name in config.lora}
+    for what, values in (("name", {item.name for item in named}), ("file", {item.key for item in named})):
+        if len(values) != len(config.lora):
+            raise UsageError(f"Two adapters have the same {what}.", "Give each adapter once, as FILE=NAME.")
+    return named
+
+
+def _control_vector(config: EngineConfig, model: Path) -> NDArray[np.float32] | None:
+    """Return the sum of the control vectors, each times its scale; None without any."""
+    scaled = [np.float32(scale) * read_control_vector(Path(path), model) for path, scale in config.control_vectors]
+    return np.sum(scaled, axis=0, dtype=np.float32) if scaled else None
+
+
+def _fingerprint_with_vectors(key: str, config: EngineConfig) -> str:
+    """Return what names states computed with these weights: control vectors count like weights."""
+    parts = [fingerprint(Path(path), scale) for path, scale in config.control_vectors]
+    return "-".join([key, *parts])

@@ -1,0 +1,56 @@
+"""A JSON file of what was found out on a machine: by machine (build, processor), then by name.
+
+Owns reading and writing it. A file that cannot be read counts as empty: everything in it can be found out again. Knows
+nothing of what is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from offload.devices.cpu import cpu_name
+
+__all__ = ["MachineFile", "this_build"]
+
+
+def this_build() -> str:
+    """Return what names this build of llama.cpp on this processor."""
+    return f"llama-cpp-python {metadata.version('llama-cpp-python')} on {cpu_name()}"
+
+
+class MachineFile:
+    """The entries of one machine in the file at `path`, each an object."""
+
+    def __init__(self, path: Path, machine: str) -> None:
+        self._path = path
+        self._machine = machine
+
+    def entries(self) -> Mapping[str, dict[str, Any]]:
+        """Return every entry by its name."""
+        entries: dict[str, dict[str, Any]] = self._read().get(self._machine, {})
+        return entries
+
+    def entry(self, name: str) -> dict[str, Any]:
+        """Return the entry called `name`, empty where there is none."""
+        return self.entries().get(name, {})
+
+    def update(self, name: str, change: Mapping[str, Any]) -> None:
+        """Replace the fields in `change` of the entry called `name`."""
+        data = self._read()
+        data.setdefault(self._machine, {}).setdefault(name, {}).update(change)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        partial.write_text(json.dumps(data, indent=1), encoding="utf-8")
+        partial.replace(self._path)
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            data = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return data if isinstance(data, dict) else {}

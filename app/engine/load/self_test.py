@@ -1,0 +1,107 @@
+"""Does this build of llama.cpp survive this processor? Asked once of a child process, which may die of it.
+
+GCC 12 miscompiles AMX, so that the first product with a repacked quantized weight ends the process
+(llama.cpp#20824). No look at the build can tell; running one does. The verdict is kept per build and processor.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib import metadata, resources, util
+from pathlib import Path
+
+from app.engine.tuning.tune_results import RuntimeSettings
+from app.processes import python_command
+from offload.devices.cpu import cpu_name, default_threads
+from quantizer.errors import EngineError, UserError, redact_paths
+
+__all__ = ["NOTICE", "SelfTestResult", "run_self_test"]
+
+NOTICE = (
+    "This build of llama.cpp crashes on this processor when it repacks weights, so repacking is off. Everything works, "
+    "prefill and decode may be slower. A build by another compiler (GCC 13 or later, or clang) mends it."
+)
+TIMEOUT_S = 120.0
+_CANNOT_RUN = 3  # the child's exit status when the test itself could not be made
+_CHILD = tuple(python_command("app.engine.load.self_test"))
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTestResult:
+    """Whether extra buffer types (repacked weights) are safe, and whether that was found out just now."""
+
+    is_safe: bool
+    is_new: bool
+
+
+def run_self_test(cache_file: Path, child: tuple[str, ...] = _CHILD) -> SelfTestResult:
+    """Return the verdict for this build and processor from `cache_file`, or run the test and keep its outcome there.
+
+    Raises EngineError when the test cannot be made at all.
+    """
+    key = _build_key()
+    known = _read(cache_file)
+    if key in known:
+        return SelfTestResult(known[key], is_new=False)
+    is_safe = _survives(child)
+    cache_file.parent.mkdir(parents=True, exist_ok=True)
+    cache_file.write_text(json.dumps(known | {key: is_safe}, indent=1), encoding="utf-8")
+    return SelfTestResult(is_safe, is_new=True)
+
+
+def _survives(child: tuple[str, ...]) -> bool:
+    try:
+        done = subprocess.run(child, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return False
+    if done.returncode == _CANNOT_RUN:
+        words = redact_paths((done.stderr.strip().splitlines() or ["it said nothing"])[-1])
+        raise EngineError(f"The self-test of llama.cpp cannot run: {words[:300]}", "Install localllm again.")
+    return done.returncode == 0
+
+
+def _build_key() -> str:
+    """Return what the verdict depends on: package version, the library file, the processor."""
+    spec = util.find_spec("llama_cpp")
+    folder = Path(spec.origin).parent / "lib" if spec and spec.origin else Path()
+    files = sorted(path for path in folder.glob("*ggml-cpu*") if path.is_file())
+    stamps = ",".join(f"{path.stat().st_size}@{path.stat().st_mtime_ns}" for path in files[:1])
+    return f"{metadata.version('llama-cpp-python')} {stamps} {cpu_name()}"
+
+
+def _read(cache_file: Path) -> dict[str, bool]:
+    """Return the verdicts that are kept; a broken file, like a missing one, only means that the test runs again."""
+    try:
+        known = json.loads(cache_file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {key: value for key, value in known.items() if isinstance(value, bool)} if isinstance(known, dict) else {}
+
+
+def main() -> None:
+    """Be the child: compute a batch and a single token of the guide, its weights repacked."""
+    from app.engine.backend import Chunk
+    from app.engine.llama import LlamaModel
+    from app.engine.protocol.messages import EngineConfig
+    from offload.placement.load_parameters import ON_HOST
+
+    setting = RuntimeSettings(default_threads(), flash_attention=False, extra_buffers=True)
+    try:
+        with resources.as_file(resources.files("assets") / "guide" / "guide-Q8_0.gguf") as path:
+            model = LlamaModel(path, ON_HOST, setting.extra_buffers, on_progress=lambda _fraction: True)
+            backend = model.context(EngineConfig(n_ctx=256), setting)
+            tokens = [1] * 64
+            backend.decode([Chunk(0, 0, tokens, 1)])
+            backend.decode([Chunk(0, len(tokens), [1], 1)])
+            backend.close()
+            model.close()
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(_CANNOT_RUN)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""The engine's loop: plan, decode, accept, apply aborts.
+
+Owns the sequences that are being answered or wait for it. One thread calls everything but `abort`. Knows nothing of
+processes, frames on pipes or llama.cpp; it works on any `Backend`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+
+from app.engine.backend import Backend, DecodeStatus
+from app.engine.cache.kv_cache import KVCacheManager
+from app.engine.cache.state_store import StateStore
+from app.engine.loop.adapter_scheduler import AdapterScheduler
+from app.engine.loop.admission import Admission
+from app.engine.loop.counters import Counters, DraftCounts, Occupancy
+from app.engine.loop.scheduler import StepBudget, plan
+from app.engine.loop.sequence import Sequence
+from app.engine.loop.slots import SlotManager
+from app.engine.loop.verification import Verifier, n_steps_at_once
+from app.engine.protocol.messages import Failed, Finished, Output
+from app.engine.request import FinishReason, Request
+from app.engine.speculative.draft_source import DraftSource
+from app.engine.speculative.drafter import Drafter
+from app.engine.speculative.step_cost import StepCost
+from quantizer.errors import ContextOverflowError, EngineError, UserError
+
+__all__ = ["Engine", "Event", "failure"]
+
+_MAX_SCORED_BYTES = 64 << 20  # of logits of prompts in a step; llama.cpp keeps room for as many as it ever gave
+
+Event = Output | Finished | Failed
+Batch = list[tuple[Sequence, int]]
+
+
+def failure(request_id: str, error: UserError) -> Failed:
+    """Return the frame that reports `error`."""
+    details = {}
+    if isinstance(error, ContextOverflowError):
+        details = {"n_prompt_tokens": error.n_prompt_tokens, "n_ctx": error.n_ctx}
+    return Failed(request_id, type(error).__name__, error.cause, error.remedy, details)
+
+
+class Engine:
+    """Answers requests over one backend. Every event of every request goes to `emit`, in order.
+
+    Each submitted request ends with exactly one Finished or Failed.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        emit: Callable[[Event], None],
+        store: StateStore | None = None,
+        step_cost: StepCost | None = None,
+        draft_sources: Many[DraftSource] = (),
+        shifts_context: bool = False,
+        clock: Callable[[], float] = time.perf_counter,  # monotonic counts in 16 ms on Windows
+    ) -> None:
+        self._backend = backend
+        self._emit = emit
+        self._clock = clock
+        self._facts = backend.facts
+        n_scored = max(1, _MAX_SCORED_BYTES // (4 * self._facts.n_vocab))
+        self._budget = StepBudget(self._facts.n_batch, max(1, self._facts.n_batch // 4), n_scored)
+        self._cache = KVCacheManager(backend, store)
+        self._drafter = Drafter(step_cost or StepCost(), draft_sources, clock)
+        self._turns = AdapterScheduler(clock)
+        self._seating = SlotManager(self._facts, self._cache, clock)
+        self._admission = Admission(backend, self._drafter.new_acceptance, shifts_context, clock)
+        self.counters = Counters(drafts={name: DraftCounts() for name in self._drafter.source_names})
+        self._verifier = Verifier(backend, self.counters, self._drafter.observe_sample, clock)
+        self._lock = threading.Lock()  # guards the two sets below, which `abort` touches from other threads
+        self._aborted: set[str] = set()
+        self._in_flight: set[str] = set()
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self._seating.running or self._seating.n_waiting)
+
+    @property
+    def occupancy(self) -> Occupancy:
+        """What is running, waiting and in the cache; any thread may ask."""
+        n_running, n_waiting = len(self._seating.running), self._seating.n_waiting
+        return Occupancy(n_running, n_waiting, self._cache.n_cells_used, self._facts.n_cells)
+
+    def submit(self, request: Request) -> None:
+        """Queue `request`, or emit Failed when it cannot be served."""
+        try:
+            self._seating.add(self._admission.admit(request))
+        except UserError as error:
+            self._emit(failure(request.request_id, error))
+
+    def abort(self, request_id: str) -> None:
+        """End a request soon, from any thread: at the next step, or in mid-batch when the batch is for nobody else."""
+        with self._lock:
+            self._aborted.add(request_id)
+            if self._in_flight and self._in_flight <= self._aborted:
+                self._backend.interrupt()
+
+    def step(self) -> None:
+        """Move every request that can move by one batch."""
+        self._apply_aborts()
+        self._end_late()
+        self._seating.start_waiting()
+        self._shift_full()
+        turn = self._turns.next(self._seating.running)
+        if self._facts.supports_truncation:  # a refused draft must be cut off
+            self._drafter.assign(turn, self._budget)
+        shares = plan([sequence.demand for sequence in turn], self._budget)
+        self._hold_back_last_tokens(shares)
+        self._seating.make_room(shares)
+        if shares:
+            self._backend.set_adapters(turn[0].adapters)
+            by_key = {sequence.arrival: sequence for sequence in turn}
+            self._compute([(by_key[key], n_tokens) for key, n_tokens in shares.items()], self._n_more_steps())
+
+    def save_one(self) -> bool:
+        """Save one finished sequence that is not saved yet, in an idle moment. Return False when there is none."""
+        return self._cache.save_one()
+
+    def close(self) -> None:
+        """End every request as aborted and free the samplers. The backend stays with its owner."""
+        for sequence in self._seating:
+            self._finish(sequence, FinishReason.ABORTED)
+
+    def check_integrity(self) -> None:
+        """Assert that tree, places and sequences agree; for tests and idle moments."""
+        self._cache.check_integrity()
+
+    # Requests in and out
+
+    def _shift_full(self) -> None:
+        """Make room in the context of each answer that fills it and is to go on."""
+        for sequence in self._seating.running:
+            if sequence.is_full and sequence.may_shift:
+                shift = sequence.plan_shift(self._facts.n_ctx)
+                sequence.n_computed = self._cache.shift(sequence.place, shift)
+                self._drafter.release(sequence)
+                sequence.drop(shift, self._facts.n_ctx)
+
+    def _end_late(self) -> None:
+        now_s = self._clock()
+        for sequence in self._seating:
+            if sequence.is_late(now_s):
+                if text := sequence.text.finish():
+                    self._emit(Output(sequence.request.request_id, text, sequence.n_output))
+                self._finish(sequence, FinishReason.LENGTH)
+
+    def _apply_aborts(self) -> None:
+        if not self._aborted:
+            return
+        with self._lock:
+            aborted, self._aborted = self._aborted, set()
+        for sequence in self._seating:
+            if sequence.request.request_id in aborted:
+                self._finish(sequence, FinishReason.ABORTED)
+
+    def _finish(self, sequence: Sequence, reason: FinishReason, error: UserError | None = None) -> None:
+        sequence.finish_reason = reason
+        self._seating.remove(sequence)
+        self._drafter.release(sequence)
+        sequence.sampler.close()
+        self.counters.n_finished += 1
+        request_id = sequence.request.request_id
+        if error is not None:
+            self._emit(failure(request_id, error))
+        else:
+            timings = sequence.timings(self._clock())
+            self._emit(Finished(request_id, reason, sequence.usage(), timings, sequence.text.stopped_by))
+
+    # One batch
+
+    def _hold_back_last_tokens(self, shares: dict[int, int]) -> None:
+        """Leave the last prompt token to a step of its own where that is the only place for a checkpoint."""
+        if self._facts.supports_truncation:
+            return
+        for sequence in self._seating.running:
+            if sequence.n_pending > 1 and shares.get(sequence.arrival) == sequence.n_pending:
+                shares[sequence.arrival] -= 1
+
+    def _n_more_steps(self) -> int:
+        """Return how many steps may follow this one before anything else is looked at."""
+        if self._drafter.is_draft_worthwhile or self._seating.n_waiting or not self._facts.supports_truncation:
+            return 0
+        return n_steps_at_once(self._seating.running, self._drafter.step_s) - 1
+
+    def _compute(self, batch: Batch, n_more_steps: int) -> None:
+        begun_s = self._clock()
+        with self._lock:
+            self._in_flight = {sequence.request.request_id for sequence, _ in batch}
+        try:
+            status = self._backend.decode([sequence.chunk(n_tokens) for sequence, n_tokens in batch])
+        except EngineError as error:
+            self._fail_batch(batch, error)
+            return
+        finally:
+            with self._lock:
+                self._in_flight = set()
+        if status is DecodeStatus.DONE:
+            are_answers = all(sequence.is_decoding for sequence, _ in batch)
+            n_steps = self._accept(batch, n_more_steps)
+            duration_s = self._clock() - begun_s
+            self.counters.n_steps += n_steps
+            self.counters.busy_s += duration_s
+            if are_answers:
+                self._drafter.observe_step(sum(n_tokens for _, n_tokens in batch), duration_s / n_steps)
+        elif status is DecodeStatus.INTERRUPTED:
+            for sequence, _ in batch:
+                sequence.n_computed = self._cache.cut(sequence.place, sequence.n_computed)
+        elif not (self._cache.evict_coldest() or self._seating.preempt_last()):
+            self._fail_batch(batch, EngineError("The KV cache has no room for the next batch.", "Use a smaller --ctx."))
+
+    def _fail_batch(self, batch: Batch, error: EngineError) -> None:
+        for sequence, _ in batch:
+            self._cache.cut(sequence.place, sequence.n_computed)  # parts of the batch may be in it
+            self._finish(sequence, FinishReason.ERROR, error)
+
+    def _accept(self, batch: Batch, n_more_steps: int) -> int:
+        """Take what the batch computed; return how many steps were run in all."""
+        row, n_steps = 0, 1
+        for sequence, n_tokens in batch:
+            n_known = min(n_tokens, sequence.n_pending)
+            begin = sequence.n_computed
+            if not sequence.is_decoding:
+                self.counters.n_prefill_tokens += n_known
+            sequence.n_computed += n_known
+            self._cache.computed(sequence.place, sequence.tokens[begin : begin + n_known])
+            self._tell_prompt(sequence, row, begin, n_known)
+            if sequence.n_pending == 1 and not sequence.n_output and not self._facts.supports_truncation:
+                self._cache.checkpoint(sequence.place)
+            elif sequence.n_pending == 0:
+                try:
+                    n_steps = self._advance(sequence, row + n_known - 1, n_tokens - n_known, n_more_steps)
+                except UserError as error:  # a grammar that allows no token ends its own request only
+                    self._cache.cut(sequence.place, sequence.n_computed)
+                    self._finish(sequence, FinishReason.ERROR, error)
+            row += n_tokens
+        return n_steps
+
+    def _tell_prompt(self, sequence: Sequence, row: int, begin: int, n_known: int) -> None:
+        """Tell of a prompt that is to be told what is computed of it, before the first word of the answer."""
+        if sequence.echo is None:
+            return
+        text, logprobs = sequence.echo.tell(self._backend, row, begin, n_known)
+        if not sequence.n_output:
+            sequence.text.begin_at(sequence.echo.n_characters)
+        if text or logprobs:
+            self._emit(Output(sequence.request.request_id, text, sequence.n_output, logprobs))
+
+    def _advance(self, sequence: Sequence, row: int, n_draft: int, n_more_steps: int) -> int:
+        """Say what the logits of `row` and of the `n_draft` rows after it add to an answer; return the steps run."""
+        said = self._verifier.verify(sequence, row, n_draft, n_more_steps)
+        if n_draft or n_more_steps:
+            self._keep(sequence, said.n_accepted)
+        if n_draft:
+            self.counters.drafts[sequence.draft.source].add(n_draft, said.n_accepted)
+            self._drafter.record_outcome(sequence, n_draft, said.n_accepted)
+        logprobs = () if sequence.logprob_buffer is None else sequence.logprob_buffer.release(sequence.text.n_shown)
+        if said.text or logprobs:
+            self._emit(Output(sequence.request.request_id, said.text, sequence.n_output, logprobs))
+        if said.reason is not None:
+            self._finish(sequence, said.reason)
+        return said.n_steps
+
+    def _keep(self, sequence: Sequence, n_accepted: int) -> None:
+        """Keep the tokens that are computed and said in the cache, and cut those behind them."""
+        begin = sequence.n_computed
+        sequence.n_computed += n_accepted
+        self._cache.cut(sequence.place, sequence.n_computed)
+        self._cache.computed(sequence.place, sequence.tokens[begin : sequence.n_computed])

@@ -1,0 +1,148 @@
+"""How a figure is spread, in memory that does not grow: counts in fixed buckets, each a quarter octave wide.
+
+Owns the bounds, which are the same in every process, so that histograms add up. Knows nothing of what is counted.
+
+What an engine has done so far and what it holds now: the service makes rates and shares of it.
+
+Owns the list of what is counted. Knows nothing of who asks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from app.engine.request import Timings, Usage
+from app.engine.tuning.tune_results import Workload
+
+__all__ = ["BOUNDS", "Counters", "DraftCounts", "Histogram", "Occupancy"]
+
+# Upper bounds, inclusive, from 61 µs (or tok/s) to 65,536; what is above the last has a bucket of its own.
+BOUNDS: tuple[float, ...] = tuple(2.0 ** (quarters / 4) for quarters in range(-14 * 4, 16 * 4 + 1))
+
+
+@dataclass(slots=True)
+class Histogram:
+    """`counts[i]` figures were at most BOUNDS[i] and above the bound before; `total` is the sum of all."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    total: float = 0.0
+
+    def record(self, value: float) -> None:
+        """Count one figure, in less than a microsecond."""
+        self.counts[bisect_left(BOUNDS, value)] += 1
+        self.total += value
+
+    @property
+    def n_samples(self) -> int:
+        return sum(self.counts)
+
+    def quantile(self, share: float) -> float | None:
+        """Return what `share` (0 to 1) of the figures do not exceed, as exact as its bucket; None without figures.
+
+        Figures count as evenly spread over their bucket; those past the last bound count as that bound.
+        """
+        rank = share * self.n_samples
+        for index, n_so_far in enumerate(accumulate(self.counts)):
+            if self.counts[index] and n_so_far >= rank:
+                return _between(index, 1 - (n_so_far - rank) / self.counts[index])
+        return None
+
+    def buckets(self) -> Sequence[tuple[float, int]]:
+        """Return (upper bound, count) of the buckets that are not empty, ascending; infinity bounds the last."""
+        return [(bound, count) for bound, count in zip((*BOUNDS, float("inf")), self.counts, strict=True) if count]
+
+    def __add__(self, other: Histogram) -> Histogram:
+        counts = [ours + theirs for ours, theirs in zip(self.counts, other.counts, strict=True)]
+        return Histogram(counts, self.total + other.total)
+
+
+def _between(index: int, share: float) -> float:
+    low = BOUNDS[index - 1] if index else 0.0
+    high = BOUNDS[min(index, len(BOUNDS) - 1)]
+    return low + share * (high - low)
+
+
+@dataclass(slots=True)
+class DraftCounts:
+    """Draft tokens of one source that were verified, and those of them that were taken."""
+
+    n_drafted: int = 0
+    n_accepted: int = 0
+
+    def add(self, n_drafted: int, n_accepted: int) -> None:
+        self.n_drafted += n_drafted
+        self.n_accepted += n_accepted
+
+
+@dataclass(slots=True)
+class Counters:
+    """Sums since the engine began, and how the waits of those who asked were spread.
+
+    `depth_sum` adds up how deep each decoded token lay. Prompts count with their first token: `n_prompt_tokens`, of
+    which `n_cached_tokens` were not computed, the others in `prefill_s` seconds. `first_token_s` is the wait for it,
+    queue included, `inter_token_s` that from one output of an answer to the next; a draft that was taken is one output.
+    `drafts` is by source.
+    """
+
+    n_steps: int = 0
+    busy_s: float = 0.0
+    n_finished: int = 0
+    n_prompt_tokens: int = 0
+    n_cached_tokens: int = 0
+    n_prefill_tokens: int = 0
+    prefill_s: float = 0.0
+    n_decode_tokens: int = 0
+    depth_sum: int = 0
+    drafts: dict[str, DraftCounts] = field(default_factory=dict)
+    first_token_s: Histogram = field(default_factory=Histogram)
+    inter_token_s: Histogram = field(default_factory=Histogram)
+
+    def work(self) -> Workload | None:
+        """Return what the engine was used for, None before it has answered anything."""
+        if not self.n_decode_tokens:
+            return None
+        return Workload(self.n_prefill_tokens, self.n_decode_tokens, self.depth_sum // self.n_decode_tokens)
+
+    def begin(self, usage: Usage, timings: Timings) -> None:
+        """Count an answer that has its first token just now."""
+        self.n_prompt_tokens += usage.n_prompt_tokens
+        self.n_cached_tokens += usage.n_cached_tokens
+        self.prefill_s += timings.prefill_s
+        self.first_token_s.record(timings.time_to_first_token_s)
+
+    @property
+    def n_drafted_tokens(self) -> int:
+        return sum(tally.n_drafted for tally in self.drafts.values())
+
+    @property
+    def n_accepted_tokens(self) -> int:
+        return sum(tally.n_accepted for tally in self.drafts.values())
+
+    @property
+    def cached_share(self) -> float:
+        """The share of prompt tokens that were not computed again."""
+        return self.n_cached_tokens / self.n_prompt_tokens if self.n_prompt_tokens else 0.0
+
+    @property
+    def prefill_rate(self) -> float:
+        """Tokens a second of the prompts that were computed, each by its own clock: those side by side share it."""
+        return (self.n_prompt_tokens - self.n_cached_tokens) / self.prefill_s if self.prefill_s else 0.0
+
+    @property
+    def decode_rate(self) -> float:
+        """Tokens a second that an answer got after its first."""
+        decode_s = self.inter_token_s.total
+        return (self.n_decode_tokens - self.first_token_s.n_samples) / decode_s if decode_s else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """What an engine holds at this moment: answers that run and that wait, and cells of the KV cache in use."""
+
+    n_running: int
+    n_waiting: int
+    n_cells_used: int
+    n_cells: int

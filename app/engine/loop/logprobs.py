@@ -1,0 +1,61 @@
+"""How likely the sampled tokens and their rivals were, kept until their text may be shown.
+
+Owns the probabilities (those of the model itself, before any sampler) and the order in which they are released. Knows
+nothing of how text is held back or of who asks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.backend import Backend
+from app.engine.request import TokenLogprob
+
+__all__ = ["LogprobBuffer", "most_likely", "score"]
+
+LOWEST_LOGPROB = -9999.0  # stands for "never", as in OpenAI's answers; JSON has no infinity
+
+
+def score(backend: Backend, row: int, token: int, n_top: int) -> tuple[float, tuple[tuple[bytes, float], ...]]:
+    """Return the natural logarithm of the probability of `token` after `row`, and the labels of the `n_top` likeliest
+    tokens with theirs. None is below -9999.
+    """
+    logits = backend.logits(row)
+    highest = logits.max()  # what is below it by so much that 32 bits lose it adds nothing
+    log_sum = float(highest) + float(np.log(np.exp(logits - highest).sum(dtype=np.float64)))
+
+    def logprob(other: int) -> float:
+        return max(float(logits[other]) - log_sum, LOWEST_LOGPROB)
+
+    return logprob(token), tuple((backend.label(other), logprob(other)) for other in most_likely(logits, n_top))
+
+
+def most_likely(logits: NDArray[np.float32], n_tokens: int) -> list[int]:
+    """Return the ids of the `n_tokens` most likely tokens, the likeliest first, equal ones by id."""
+    if n_tokens <= 1:
+        return [int(logits.argmax())][:n_tokens]
+    n_tokens = min(n_tokens, len(logits))
+    edge = np.partition(logits, -n_tokens)[-n_tokens]
+    ids = np.flatnonzero(logits >= edge)
+    return [int(token) for token in ids[np.argsort(-logits[ids], kind="stable")][:n_tokens]]
+
+
+class LogprobBuffer:
+    """What was sampled and not yet told. Positions are in characters of the answer."""
+
+    def __init__(self) -> None:
+        self._entries: deque[tuple[int, TokenLogprob]] = deque()
+
+    def add(self, entry: TokenLogprob, end: int) -> None:
+        """Keep `entry` until the answer is shown up to the character `end`, where its token's text ends."""
+        self._entries.append((end, entry))
+
+    def release(self, n_shown: int) -> tuple[TokenLogprob, ...]:
+        """Return, once, the entries of the first `n_shown` characters. What a stop string swallowed is never told."""
+        released = []
+        while self._entries and self._entries[0][0] <= n_shown:
+            released.append(self._entries.popleft()[1])
+        return tuple(released)

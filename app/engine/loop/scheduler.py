@@ -1,0 +1,74 @@
+"""Which tokens each step computes. Pure: a function from what is wanted to a step.
+
+There is no prefill phase and no decode phase: each sequence has tokens it wants computed and a count of those that are.
+Sequences with an answer under way go first, so that running answers keep streaming; prompts share what is left of the
+budget. Knows nothing of models, caches or requests beyond these counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+__all__ = ["StepBudget", "TokenDemand", "plan"]
+
+BLOCK_TOKENS = 16  # CPU kernels take so many at once; those left over cost up to 1.4 times as much as a block of them
+
+
+class TokenDemand(NamedTuple):
+    """A sequence that wants tokens computed.
+
+    `n_pending` of them, the last `n_draft` being drafts. `is_decoding` says that its answer has begun.
+    `rank` orders sequences: the smallest is served first. Each token of a prompt that `is_scored` gets logits.
+    """
+
+    key: int
+    n_pending: int
+    n_draft: int
+    is_decoding: bool
+    rank: tuple[int, int]
+    is_scored: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepBudget:
+    """`n_tokens` a step may compute, and `n_prefill_tokens` of prompts while an answer is under way.
+
+    Of prompts that are scored it computes `n_scored_tokens`, a quarter while an answer is under way: their logits take
+    memory, and looking at them time.
+    """
+
+    n_tokens: int
+    n_prefill_tokens: int
+    n_scored_tokens: int = 1 << 30
+
+
+def plan(demands: Sequence[TokenDemand], budget: StepBudget) -> dict[int, int]:
+    """Return key → number of tokens to compute in this step, in batch order; every count is at least 1.
+
+    Each answering sequence gets its next token before any gets its draft, and drafts come before prompts. A prompt that
+    goes on in the next step leaves to it what is over whole blocks.
+    """
+    ordered = sorted(demands, key=lambda demand: demand.rank)
+    answering = [demand for demand in ordered if demand.is_decoding][: budget.n_tokens]
+    prompts = [demand for demand in ordered if not demand.is_decoding]
+    share = {demand.key: demand.n_pending - demand.n_draft for demand in answering}
+    n_left = budget.n_tokens - sum(share.values())
+    for demand in answering:
+        n_draft = min(demand.n_draft, n_left)
+        share[demand.key] += n_draft
+        n_left -= n_draft
+    n_scored_left = budget.n_scored_tokens
+    if answering:
+        n_left = min(n_left, budget.n_prefill_tokens)
+        n_scored_left = max(1, n_scored_left // 4)
+    for demand in prompts:
+        n_share = min(demand.n_pending, n_left, n_scored_left if demand.is_scored else n_left)
+        if n_share == 0:
+            continue
+        n_left -= n_share
+        n_scored_left -= n_share if demand.is_scored else 0
+        n_over = (sum(share.values()) + n_share) % BLOCK_TOKENS
+        share[demand.key] = n_share - n_over if n_over < n_share < demand.n_pending else n_share
+    return share

@@ -1,0 +1,181 @@
+"""One request while it is being answered: its tokens, how many of them are computed, and what it has said.
+
+The mutable state that `app.engine.loop.core` moves forward. Knows nothing of other sequences or of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from app.engine.adapters import NO_ADAPTERS, AdapterSet
+from app.engine.backend import Chunk, Sampler
+from app.engine.loop.context_shift import ContextShift, plan_shift
+from app.engine.loop.detokenizer import IncrementalDetokenizer
+from app.engine.loop.echo import Echo
+from app.engine.loop.logprobs import LogprobBuffer
+from app.engine.loop.scheduler import TokenDemand
+from app.engine.request import FinishReason, Request, Timings, Usage
+from app.engine.speculative.acceptance import Acceptance
+from app.engine.speculative.suffix_index import NO_DRAFT, Draft, SuffixIndex
+
+__all__ = ["Sequence"]
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """`tokens` is prompt and answer; the first `n_computed` are in the cache under `sequence_id` (None: not seated).
+
+    `draft` is verified in the next step; `probes` are only compared with what comes, so that acceptance is learned
+    for nothing where a draft does not pay; `acceptance` is by source. `limit` is the most tokens that prompt and
+    answer may have together. `tags` are the special tokens that count as text, with that text. Times are in seconds on
+    one monotonic clock.
+    """
+
+    request: Request
+    arrival: int
+    tokens: list[int]
+    n_prompt: int
+    limit: int
+    sampler: Sampler
+    acceptance: dict[str, Acceptance]
+    arrived_s: float
+    tags: Mapping[int, bytes] = field(default_factory=dict)
+    adapters: AdapterSet = NO_ADAPTERS
+    text: IncrementalDetokenizer = field(init=False)
+    logprob_buffer: LogprobBuffer | None = None
+    echo: Echo | None = None
+    index: SuffixIndex | None = None
+    draft: Draft = NO_DRAFT
+    probes: tuple[Draft, ...] = ()
+    sequence_id: int | None = None
+    n_computed: int = 0
+    n_cached: int = 0
+    n_drafted: int = 0
+    n_accepted: int = 0
+    n_passes: int = 0
+    saved_s: float = 0.0
+    n_dropped: int = 0  # of `tokens`, in context shifts
+    scheduled_s: float | None = None
+    first_token_s: float | None = None
+    last_output_s: float | None = None
+    finish_reason: FinishReason | None = None
+
+    def __post_init__(self) -> None:
+        self.text = IncrementalDetokenizer(self.request.stop, self.request.n_indent)
+        self.logprob_buffer = None if self.request.n_logprobs is None else LogprobBuffer()
+        if self.request.echo:
+            prompt = self.request.prompt if isinstance(self.request.prompt, str) else None
+            self.echo = Echo(prompt, self.tokens, self.request.n_logprobs)
+
+    @property
+    def place(self) -> int:
+        assert self.sequence_id is not None, "a running sequence has a place"
+        return self.sequence_id
+
+    @property
+    def n_output(self) -> int:
+        return len(self.tokens) + self.n_dropped - self.n_prompt
+
+    @property
+    def n_logprobs(self) -> int:
+        return self.request.n_logprobs or 0
+
+    @property
+    def n_pending(self) -> int:
+        return len(self.tokens) - self.n_computed
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether only the newest token is left to compute; one that was put back computes its answer like a prompt."""
+        return self.n_pending == 1 and self.n_output > 0
+
+    @property
+    def is_scoring(self) -> bool:
+        """Whether the tokens of the prompt are still to be told with their probabilities."""
+        return self.echo is not None and self.echo.is_scoring
+
+    @property
+    def reusable(self) -> list[int]:
+        """The tokens that others may have computed, and the one behind them."""
+        return self.tokens[: self.echo.n_reusable + 1] if self.echo is not None else self.tokens
+
+    @property
+    def demand(self) -> TokenDemand:
+        n_draft = len(self.draft.tokens)
+        rank = (-self.request.priority, self.arrival)
+        return TokenDemand(self.arrival, self.n_pending + n_draft, n_draft, self.is_decoding, rank, self.is_scoring)
+
+    def chunk(self, n_tokens: int) -> Chunk:
+        """Return the next `n_tokens` to compute; drafts, the newest token and a prompt that is scored get logits."""
+        wanted = self.tokens[self.n_computed : self.n_computed + n_tokens]
+        n_draft = n_tokens - len(wanted)
+        is_last = self.n_computed + n_tokens >= len(self.tokens)
+        n_logits = n_tokens if self.is_scoring else n_draft + 1 if is_last else 0
+        return Chunk(self.place, self.n_computed, [*wanted, *self.draft.tokens[:n_draft]], n_logits)
+
+    def suffixes(self) -> SuffixIndex:
+        """Return the index of this conversation's own text, made when it is first asked for."""
+        if self.index is None:
+            self.index = SuffixIndex(self.tokens)
+        return self.index
+
+    def append(self, token: int) -> None:
+        self.tokens.append(token)
+        if self.index is not None:
+            self.index.extend((token,))
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.tokens) >= self.limit
+
+    @property
+    def may_shift(self) -> bool:
+        """Whether an answer that fills the context is to go on."""
+        most = self.request.max_tokens
+        return bool(self.request.context_shift) and (most is None or self.n_output < most)
+
+    def plan_shift(self, n_ctx: int) -> ContextShift:
+        """Return what goes of a sequence that fills the context."""
+        n_keep = self.n_prompt if self.request.n_keep == -1 else self.request.n_keep
+        return plan_shift(len(self.tokens), n_keep, n_ctx)
+
+    def drop(self, shift: ContextShift, n_ctx: int) -> None:
+        """Forget the tokens of `shift`; what drafts were looked up in begins anew."""
+        del self.tokens[shift.n_keep : shift.n_keep + shift.n_discard]
+        self.n_dropped += shift.n_discard
+        self.index, self.draft = None, NO_DRAFT
+        most = self.request.max_tokens
+        self.limit = n_ctx if most is None else min(n_ctx, len(self.tokens) + most - self.n_output)
+
+    def is_late(self, now_s: float) -> bool:
+        """Whether the request has had all its time."""
+        limit_s = self.request.max_time_s
+        return limit_s is not None and now_s - self.arrived_s >= limit_s
+
+    def is_last_line(self, text: str, now_s: float) -> bool:
+        """Whether `text`, just said, ends a line after the time for the answer is over."""
+        limit_s, begun_s = self.request.max_predict_s, self.first_token_s
+        return limit_s is not None and begun_s is not None and "\n" in text and now_s - begun_s > limit_s
+
+    def usage(self) -> Usage:
+        return Usage(
+            n_prompt_tokens=self.n_prompt,
+            n_cached_tokens=self.n_cached,
+            n_output_tokens=self.n_output,
+            n_drafted_tokens=self.n_drafted,
+            n_accepted_tokens=self.n_accepted,
+            n_passes=self.n_passes,
+            n_dropped_tokens=self.n_dropped,
+        )
+
+    def timings(self, now_s: float) -> Timings:
+        """Return where the time went until `now_s`; stages that did not begin took none."""
+        scheduled_s = now_s if self.scheduled_s is None else self.scheduled_s
+        first_token_s = now_s if self.first_token_s is None else self.first_token_s
+        return Timings(
+            queue_s=scheduled_s - self.arrived_s,
+            prefill_s=first_token_s - scheduled_s,
+            decode_s=now_s - first_token_s,
+            saved_s=self.saved_s,
+        )

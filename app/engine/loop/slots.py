@@ -1,0 +1,110 @@
+"""Who is answered now and who waits: seats in the cache, given by rank and taken back when cells run out.
+
+Owns the list of waiting sequences and that of running ones, each running one with a locked place in the cache. Knows
+nothing of batches or of sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from app.engine.backend import ModelFacts
+from app.engine.cache.kv_cache import KVCacheManager
+from app.engine.loop.sequence import Sequence
+from app.engine.speculative.suffix_index import NO_DRAFT
+
+__all__ = ["SlotManager"]
+
+WORTH_WAITING_TOKENS = 64  # of a shared begin that another request is computing just now
+
+
+class SlotManager:
+    """Every sequence from its arrival to its end. At most `facts.n_sequences` run at once."""
+
+    def __init__(self, facts: ModelFacts, cache: KVCacheManager, clock: Callable[[], float]) -> None:
+        self._facts = facts
+        self._cache = cache
+        self._clock = clock
+        self._waiting: list[Sequence] = []
+        self.running: list[Sequence] = []
+
+    @property
+    def n_waiting(self) -> int:
+        return len(self._waiting)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        """Go over a copy of all sequences, running ones first."""
+        return iter([*self.running, *self._waiting])
+
+    def add(self, sequence: Sequence) -> None:
+        """Let `sequence` wait for a seat."""
+        self._waiting.append(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget `sequence`; what it computed stays in the cache for others."""
+        self._unseat(sequence)
+        (self.running if sequence in self.running else self._waiting).remove(sequence)
+
+    def start_waiting(self) -> None:
+        """Seat waiting sequences, best rank first, while there are seats and cells for all their tokens.
+
+        One that begins like a prompt that is just being computed waits for it, and shares it then.
+        """
+        for sequence in sorted(self._waiting, key=lambda waiting: waiting.demand.rank):
+            if len(self.running) >= self._facts.n_sequences:
+                return
+            n_cached = self._cache.n_cached(sequence.reusable, sequence.adapters)
+            if not sequence.is_scoring and self._is_being_computed(sequence, n_cached):
+                continue
+            promised = sum(running.n_pending for running in self.running)
+            if promised + len(sequence.tokens) + 1 > self._cache.n_cells_available():
+                return
+            self._seat(sequence)
+
+    def make_room(self, shares: dict[int, int]) -> None:
+        """Evict cold sequences, then put back the last-ranked running ones, until this step's cells are free.
+
+        `shares` holds the tokens of the step by arrival; those of who is put back are taken out.
+        """
+        while not self._cache.make_room(sum(shares.values())):
+            last = self.preempt_last()
+            if last is None:
+                return
+            shares.pop(last.arrival, None)
+
+    def preempt_last(self) -> Sequence | None:
+        """Let the last-ranked running sequence wait again and return it; None where it is the only one.
+
+        What it computed stays for it while no one needs the cells.
+        """
+        if len(self.running) < 2:
+            return None
+        last = max(self.running, key=lambda running: running.demand.rank)
+        self._unseat(last)
+        self.running.remove(last)
+        self._waiting.append(last)
+        return last
+
+    def _is_being_computed(self, sequence: Sequence, n_cached: int) -> bool:
+        n_wanted = n_cached + WORTH_WAITING_TOKENS
+        return any(
+            running.n_pending > 1 and running.tokens[:n_wanted] == sequence.tokens[:n_wanted]
+            for running in self.running
+            if running.adapters == sequence.adapters and min(len(running.tokens), len(sequence.tokens)) > n_wanted
+        )
+
+    def _seat(self, sequence: Sequence) -> None:
+        seat = self._cache.seat(sequence.reusable, sequence.adapters, wants_first_cells=sequence.is_scoring)
+        sequence.sequence_id, sequence.n_computed = seat.sequence_id, seat.n_cached
+        if sequence.scheduled_s is None:
+            sequence.scheduled_s = self._clock()
+            sequence.n_cached = seat.n_cached
+        self._waiting.remove(sequence)
+        self.running.append(sequence)
+
+    def _unseat(self, sequence: Sequence) -> None:
+        if sequence.sequence_id is not None:
+            self._cache.release(sequence.sequence_id)
+            sequence.sequence_id = None
+            sequence.n_computed = 0
+            sequence.draft = NO_DRAFT

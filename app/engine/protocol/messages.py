@@ -1,0 +1,266 @@
+"""The typed messages between the service and an engine worker.
+
+Owns the list of messages. Knows nothing of their form on the pipe (wire.py), of who sends them or of processes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from app.engine.loop.counters import Counters, Occupancy
+from app.engine.request import FinishReason, Request, Timings, TokenLogprob, Usage
+
+__all__ = [
+    "Abort",
+    "Detokenize",
+    "Detokenized",
+    "Embed",
+    "Embedded",
+    "EngineConfig",
+    "EngineMetrics",
+    "Failed",
+    "Finished",
+    "GetMetrics",
+    "Load",
+    "LoadProgress",
+    "Notice",
+    "Output",
+    "Planned",
+    "Ready",
+    "Rerank",
+    "Reranked",
+    "Submit",
+    "Tokenize",
+    "Tokenized",
+    "UnfitPolicy",
+    "WorkerMessage",
+]
+
+
+class UnfitPolicy(StrEnum):
+    """What to do with a model of which only a part fits: say so and load it, wait for a yes, or load it unasked.
+
+    One that does not fit at all is loaded only where that was agreed to.
+    """
+
+    WARN = "warn"
+    ASK = "ask"
+    LOAD = "load"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """How a model is loaded. 0 means: choose for this model and machine. `draft_path` is a draft model's, or empty."""
+
+    n_ctx: int = 0
+    n_cells: int = 0
+    kv_type: str = ""  # TYPE or K_TYPE,V_TYPE
+    context_shift: bool = False  # for requests that do not say
+    n_threads: int = 0
+    n_sequences: int = 4
+    n_batch: int = 0
+    uses_gpu: bool = True
+    rpc: tuple[str, ...] = ()  # host:port of servers whose devices are used like those of this machine
+    when_unfit: UnfitPolicy = UnfitPolicy.WARN
+    draft_path: str = ""
+    lora: tuple[tuple[str, str], ...] = ()  # (path, name) of each adapter, which the gate has let through
+    control_vectors: tuple[tuple[str, float], ...] = ()  # (path, scale); they add up
+    gpu_layers: tuple[tuple[str, int], ...] | None = None  # (GPU, layers) as a person wants them; None: as planned
+
+
+# Service to worker
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The first frame: load this file. `notice` of a failed self-test comes back as a Notice."""
+
+    model_path: str
+    config: EngineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenize:
+    call_id: str
+    text: str
+    add_special: bool
+    parse_special: bool
+    with_pieces: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Detokenize:
+    call_id: str
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GetMetrics:
+    """Tell what the engine has done and holds; answered at once, in mid-batch too, but not while loading."""
+
+    call_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Embed:
+    """Turn each of `inputs`, texts or token ids, into a vector."""
+
+    call_id: str
+    inputs: tuple[str | tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rerank:
+    """Score how well each of `documents` answers `query`."""
+
+    call_id: str
+    query: str
+    documents: tuple[str, ...]
+
+
+# Worker to service
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    fraction: float
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What loading is about to do, before it does: the object of `localllm plan --json`."""
+
+    plan: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The model is loaded. `n_ctx` is the longest prompt and answer in tokens, `n_ctx_train` what it was trained on."""
+
+    n_ctx: int
+    n_ctx_train: int
+    n_vocab: int
+    n_parameters: int
+    n_sequences: int
+    model_bytes: int
+    description: str
+    load_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something a person should be told once; the engine goes on."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """New text of an answer: always whole characters, never part of a stop string. `n_tokens` so far.
+
+    Where they were asked for, `logprobs` are those of the tokens whose text is complete with this one. A prompt that
+    is to be told comes first, with 0 tokens.
+    """
+
+    request_id: str
+    text: str
+    n_tokens: int
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """An answer has ended; `stopped_by` is the stop string that ended it, if one did."""
+
+    request_id: str
+    reason: FinishReason
+    usage: Usage
+    timings: Timings
+    stopped_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A request or call (its id), or the load itself (empty id), failed. `kind` is the class name in the error tree."""
+
+    request_id: str
+    kind: str
+    cause: str
+    remedy: str
+    details: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenized:
+    """`pieces`, where they were asked for, is the text of each token, which may be part of a character."""
+
+    call_id: str
+    tokens: tuple[int, ...]
+    pieces: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Detokenized:
+    call_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMetrics:
+    call_id: str
+    counters: Counters
+    occupancy: Occupancy
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """A vector of length 1 for each input, as little-endian float32; `n_tokens` of all inputs."""
+
+    call_id: str
+    vectors: tuple[bytes, ...]
+    n_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reranked:
+    """A score for each document, the higher the better, as the model's head gives it."""
+
+    call_id: str
+    scores: tuple[float, ...]
+    n_tokens: int
+
+
+WorkerMessage = (
+    Load
+    | Submit
+    | Abort
+    | Tokenize
+    | Detokenize
+    | Embed
+    | Rerank
+    | GetMetrics
+    | LoadProgress
+    | Planned
+    | Ready
+    | Notice
+    | Output
+    | Finished
+    | Failed
+    | Tokenized
+    | Detokenized
+    | Embedded
+    | Reranked
+    | EngineMetrics
+)

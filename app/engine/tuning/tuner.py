@@ -1,0 +1,300 @@
+"""Which settings are worth measuring, and how thoroughly. Pure.
+
+All combinations would take hours, and most differ in one thing only: attention and repacking are tried together, then
+everything else one at a time around the best of those. Knows nothing of how a speed is measured.
+
+Measures how fast a loaded model is under one setting. Runs on a context of its own, never on one that answers.
+
+Owns what is measured and how depth is had without computing it. Knows nothing of which setting wins.
+
+The process that tunes a model: loads it under each candidate setting, measures, keeps what it found.
+
+    python -m app.engine.tuning.tuner                         a TuneRequest on stdin
+    python -m app.engine.tuning.tuner MODEL.gguf N_THREADS --idle
+
+Asked on stdin it says the speeds of each setting. Each is kept as soon as it is measured, so the process may be ended
+at any time. With --idle it measures quickly and only what is not known yet, at the lowest priority, and ends with its
+stdin. Knows nothing of how this is shown.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+
+from app.engine.backend import Backend, Chunk
+from app.engine.cache.state_store import model_key
+from app.engine.llama import LlamaModel
+from app.engine.load import self_test
+from app.engine.load.devices import LoadDevices
+from app.engine.load.loading import tune_file
+from app.engine.model_task import Line, TaskProgress, progress, result, serve
+from app.engine.protocol.messages import EngineConfig
+from app.engine.request import SamplingParams
+from app.engine.tuning.tune_results import (
+    DEFAULT_WORKLOAD,
+    RuntimeSettings,
+    SpeedMeasurement,
+    TuneRequest,
+    choose,
+    with_kv_type,
+)
+from app.settings.settings import load_settings
+from offload.devices.cpu import default_threads, usable_processors
+from offload.footprint.kv_cache import can_have, parse_kv_types
+from quantizer.errors import UserError
+from quantizer.gguf.header import read_header
+from quantizer.gguf.layer_caches import KvShape, kv_shape_of
+from quantizer.process import watch_stdin
+
+__all__ = ["QUICK", "THOROUGH", "TuningEffort", "first_settings", "main", "measure", "refinements"]
+
+_UBATCHES = (128, 256)  # beside the default: smaller ones take less memory, and on some machines no more time
+_KV_TYPES = ("q8_0", "q4_0")  # what they cost is shown; a person chooses
+
+
+@dataclass(frozen=True, slots=True)
+class TuningEffort:
+    """How much is measured under each setting: runs of each step, tokens of prefill, depths and step sizes."""
+
+    n_repeats: int
+    n_prefill: int
+    depths: tuple[int, ...]
+    step_sizes: tuple[int, ...]
+
+
+THOROUGH = TuningEffort(n_repeats=3, n_prefill=512, depths=(0, 512, 1792), step_sizes=(2, 4, 8, 15, 16, 17, 31, 32))
+QUICK = TuningEffort(
+    n_repeats=2, n_prefill=96, depths=(0, 512, 1792), step_sizes=(4, 16)
+)  # 1B on 2 cores: 5 s a setting
+
+
+def first_settings(n_threads: int, *, extra_buffers_are_safe: bool) -> list[RuntimeSettings]:
+    """Return every combination of attention and repacking, those that share loaded weights one after the other."""
+    repacking = [False, True] if extra_buffers_are_safe else [False]
+    return [RuntimeSettings(n_threads, flash, repacked) for repacked in repacking for flash in (False, True)]
+
+
+def refinements(best: RuntimeSettings, n_processors: int) -> list[RuntimeSettings]:
+    """Return the neighbours of `best`, one thing changed in each; how many they are depends on its threads only."""
+    threads = sorted({max(1, best.n_threads // 2), n_processors} - {best.n_threads})
+    return [
+        *(replace(best, n_threads=n_threads) for n_threads in threads),
+        *(replace(best, n_ubatch=n_ubatch) for n_ubatch in _UBATCHES),
+        *(with_kv_type(best, kv_type) for kv_type in _KV_TYPES),
+    ]
+
+
+_RATIO_DEPTH = 512  # where what steps cost is compared, if it is one of the depths
+_SEED_TOKENS = 64  # one sequence of these, restored again and again, fills the cache
+
+Clock = Callable[[], float]
+
+
+def measure(
+    backend: Backend, setting: RuntimeSettings, effort: TuningEffort = THOROUGH, clock: Clock = time.perf_counter
+) -> SpeedMeasurement:
+    """Return the speeds of `backend`, which was made with `setting` and holds nothing. It is left filled."""
+    bench = _Bench(backend, effort, clock)
+    prefill = bench.prefill()
+    decode = []
+    ratios: list[tuple[int, float]] = [(1, 1.0)]
+    for depth in effort.depths:
+        if bench.fill(depth):
+            single_s = bench.step_s(1)
+            decode.append((depth, 1 / single_s))
+            if depth == _RATIO_DEPTH:
+                ratios += [(n_tokens, bench.step_s(n_tokens) / single_s) for n_tokens in effort.step_sizes]
+    bench.close()
+    return SpeedMeasurement(setting, prefill, tuple(decode), tuple(ratios))
+
+
+class _Bench:
+    """A backend under test. Sequence 0 is measured, the others only make it deep."""
+
+    def __init__(self, backend: Backend, effort: TuningEffort, clock: Clock) -> None:
+        self._backend = backend
+        self._effort = effort
+        self._clock = clock
+        self._sampler = backend.new_sampler(SamplingParams(temperature=0.0), ignore_eos=False)
+        self._tokens = [1 + index % max(1, backend.facts.n_vocab - 1) for index in range(backend.facts.n_batch)]
+        self._n_most = min(len(self._tokens), backend.facts.n_ctx - 1)  # tokens of a batch
+        self._n_seed = min(_SEED_TOKENS, self._n_most)
+        self._seed = self._first_state()
+        self._n_filled = 0
+        self._next_id = 1
+
+    def _first_state(self) -> bytes | bytearray:
+        """Return the state of the first tokens. By this batch weights are read from disk, for all that is measured."""
+        self._compute(0, self._n_seed)
+        state = self._backend.save(0)
+        self._backend.truncate(0, 0)
+        return state
+
+    def prefill(self) -> float:
+        """Return tokens a second of whole batches from an empty cache; sequence 0 is empty again then."""
+        n_tokens = min(self._n_most, self._effort.n_prefill)
+        return n_tokens / self._median_s(lambda: self._compute(0, n_tokens))
+
+    def fill(self, depth: int) -> bool:
+        """Let sequence 0 attend to at least `depth` cells. Return False where there are not so many.
+
+        Copies of a short state, laid over it, cost the next step what a longer sequence would, and take no computing.
+        That they are in the same stream is not enough: fused attention passes over what others hold.
+        """
+        facts = self._backend.facts
+        if depth + self._n_seed + max(self._effort.step_sizes) > facts.n_cells:
+            return False
+        self._backend.truncate(0, 0)
+        if not self._backend.restore(0, self._seed):
+            return False
+        while self._n_filled < depth and self._next_id < facts.n_seq_max:
+            if not self._backend.restore(self._next_id, self._seed):
+                return False
+            self._next_id += 1
+            self._n_filled += self._n_seed
+        if facts.supports_truncation:
+            for other_id in range(1, self._next_id):
+                self._backend.overlay(other_id, 0)
+        return self._n_filled >= depth
+
+    def step_s(self, n_tokens: int) -> float:
+        """Return the seconds of a step of `n_tokens` behind what sequence 0 holds, all with logits."""
+        return self._median_s(lambda: self._compute(self._n_seed, n_tokens, n_logits=n_tokens), self._n_seed)
+
+    def close(self) -> None:
+        self._sampler.close()
+
+    def _median_s(self, run: Callable[[], None], n_kept: int = 0) -> float:
+        """Return the median time of `run`, forgetting what it computed."""
+        times = []
+        for _ in range(self._effort.n_repeats):
+            begun = self._clock()
+            run()
+            times.append(self._clock() - begun)
+            self._backend.truncate(0, n_kept)
+        return statistics.median(times)
+
+    def _compute(self, position: int, n_tokens: int, n_logits: int = 1) -> None:
+        self._backend.decode([Chunk(0, position, self._tokens[:n_tokens], n_logits)])
+        self._sampler.sample(n_tokens - 1)  # a GPU's work is done when its logits are there
+
+
+_CONFIG = EngineConfig(n_ctx=2 * max(THOROUGH.depths))
+_IDLE_NICE = 19
+_SPARE_SHARE = 3  # memory for weights twice, once repacked, and for all else
+
+
+class _Loader:
+    """Holds the model loaded under one way of repacking at a time."""
+
+    def __init__(self, path: Path, effort: TuningEffort) -> None:
+        settings = load_settings()
+        self._path = path
+        self._devices = LoadDevices(replace(_CONFIG, uses_gpu=settings.gpu), settings.cache_dir)
+        self._effort = effort
+        self._owned = ExitStack()
+        self._model: LlamaModel | None = None
+        self._extra_buffers = False
+
+    def measure(self, setting: RuntimeSettings) -> SpeedMeasurement:
+        with closing(self._loaded(setting).context(_CONFIG, setting)) as backend:
+            return measure(backend, setting, self._effort)
+
+    def close(self) -> None:
+        self._owned.close()
+        self._model = None
+
+    def _loaded(self, setting: RuntimeSettings) -> LlamaModel:
+        extra_buffers = setting.extra_buffers
+        if self._model is None or self._extra_buffers != extra_buffers:
+            self.close()
+            parameters = self._devices.parameters(self._path, _CONFIG, setting)
+            self._model = LlamaModel(self._path, parameters, extra_buffers, on_progress=lambda _fraction: True)
+            self._owned.callback(self._model.close)
+            self._extra_buffers = extra_buffers
+        return self._model
+
+
+def _thorough(path: Path, n_threads: int, cache_dir: Path) -> Iterator[tuple[int, SpeedMeasurement]]:
+    """Yield (how many there will be, speeds) of each setting worth measuring, keeping each."""
+    known, key, shape = tune_file(cache_dir), model_key(path), kv_shape_of(read_header(path))
+    first = _first(n_threads, cache_dir)
+    n_settings = len(first) + len(_possible(refinements(first[0], usable_processors()), shape))
+    found: list[SpeedMeasurement] = []
+    with closing(_Loader(path, THOROUGH)) as loader:
+        for setting in first:
+            found.append(loader.measure(setting))
+            yield n_settings, found[-1]
+        known.keep(key, path.name, found)
+        best = choose(found, DEFAULT_WORKLOAD).setting
+        for setting in _possible(refinements(best, usable_processors()), shape):
+            measured = loader.measure(setting)
+            known.add(key, path.name, measured)
+            yield n_settings, measured
+
+
+def _idle(path: Path, n_threads: int, cache_dir: Path) -> None:
+    """Measure quickly what nobody has measured yet, where there is memory for a second copy of the model."""
+    if psutil.virtual_memory().available < _SPARE_SHARE * path.stat().st_size:
+        return
+    known, key = tune_file(cache_dir), model_key(path)
+    done = {measured.setting for measured in known.measured(key)}
+    with closing(_Loader(path, QUICK)) as loader:
+        for setting in _first(n_threads, cache_dir):
+            if setting not in done:
+                known.add(key, path.name, loader.measure(setting))
+
+
+def _first(n_threads: int, cache_dir: Path) -> list[RuntimeSettings]:
+    return first_settings(
+        n_threads, extra_buffers_are_safe=self_test.run_self_test(cache_dir / "selftest.json").is_safe
+    )
+
+
+def _possible(settings: list[RuntimeSettings], shape: KvShape) -> list[RuntimeSettings]:
+    """Return those of `settings` whose cache this model can have."""
+    return [setting for setting in settings if can_have(parse_kv_types(setting.kv_type), shape)]
+
+
+def _give_way() -> None:
+    """Take what processor time nobody wants, and end when whoever started this process is gone."""
+    if sys.platform == "win32":
+        psutil.Process().nice(psutil.IDLE_PRIORITY_CLASS)
+    else:
+        psutil.Process().nice(_IDLE_NICE)
+    watch_stdin()
+
+
+def _work(asked: Line) -> Iterator[Line]:
+    request = TuneRequest(**asked)
+    found = _thorough(Path(request.path), request.n_threads or default_threads(), load_settings().cache_dir)
+    for index, (n_settings, measured) in enumerate(found):
+        yield result(measured)
+        yield progress(TaskProgress(index, n_settings))
+
+
+def main() -> int:
+    """Tune the model of a request on stdin, or with `--idle` the one that the arguments name.
+
+    The exit status is 1 when it cannot be done.
+    """
+    if "--idle" not in sys.argv:
+        return serve(_work)
+    _give_way()
+    try:
+        _idle(Path(sys.argv[1]), int(sys.argv[2]) or default_threads(), load_settings().cache_dir)
+    except UserError:
+        return 1  # nobody listens: `localllm tune` says why
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

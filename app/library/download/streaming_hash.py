@@ -1,0 +1,73 @@
+"""Hashing a file while it is being written: in order, close behind what stands, in a thread of its own.
+
+What it reads was written a moment ago and is still in memory, so the disk is not asked twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import TracebackType
+
+from app.library.download.remote_file import Hasher
+
+__all__ = ["StreamingHash"]
+
+_BUFFER_BYTES = 1 << 20
+
+
+class StreamingHash:
+    """A context manager that hashes the first `n_bytes` of the file at `path` as far as it is told that they stand."""
+
+    def __init__(self, path: Path, n_bytes: int, hasher: Hasher) -> None:
+        self._path = path
+        self._n_bytes = n_bytes
+        self._hasher = hasher
+        self._frontier = 0
+        self._is_closing = False
+        self._failure: OSError | None = None
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="hashing", daemon=True)
+
+    def __enter__(self) -> StreamingHash:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+        self._thread.join()
+
+    def advance(self, frontier: int) -> None:
+        """Say that all bytes before `frontier` stand."""
+        with self._changed:
+            self._frontier = max(self._frontier, frontier)
+            self._changed.notify()
+
+    def digest(self) -> str:
+        """Wait until all bytes are hashed and return the hash in hexadecimal. Raises OSError."""
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+        return self._hasher.hexdigest()
+
+    def _run(self) -> None:
+        buffer = memoryview(bytearray(_BUFFER_BYTES))
+        n_hashed = 0
+        try:
+            with self._path.open("rb", buffering=0) as file:
+                while n_hashed < self._n_bytes and (n_ready := self._wait_beyond(n_hashed)):
+                    n_read = file.readinto(buffer[: min(n_ready - n_hashed, _BUFFER_BYTES)])
+                    self._hasher.update(buffer[:n_read])
+                    n_hashed += n_read
+        except OSError as error:
+            self._failure = error
+
+    def _wait_beyond(self, n_hashed: int) -> int:
+        """Return how many bytes stand once it is more than `n_hashed`, 0 when nobody wants to know any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._frontier > n_hashed or self._is_closing)
+            return 0 if self._is_closing else self._frontier

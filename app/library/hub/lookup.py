@@ -1,0 +1,79 @@
+"""A model to plan for by whatever name people give it: one that is here, or one of which only the headers are fetched.
+
+Owns what is tried in which order: a path, the library, the catalogue, the hub. Knows nothing of verdicts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from app.library.download.http_session import HttpSession
+from app.library.download.remote_file import RemoteFile
+from app.library.hub.access import HubAccess, async_http_client, hub_access_from_environment
+from app.library.hub.catalogue import resolve_reference
+from app.library.hub.hub_requests import fetch_file_info, fetch_repository
+from app.library.hub.reference import FileReference, RepoReference, UrlReference
+from app.library.hub.remote_model import QUICK_RETRIES, read_remote_model
+from app.library.hub.selection import quant_chooser, select
+from app.library.local.resolve import UnknownModelError, resolve
+from app.library.machine_fit.planning import PlanningContext
+from app.settings.settings import Settings
+from offload.footprint.model import PlannedModel
+from quantizer.errors import UsageError
+from quantizer.gguf.shards import shard_index, shard_path
+from quantizer.gguf.validation import check_answers, tensors_of, validate_gguf
+
+__all__ = ["find_model"]
+
+
+def find_model(name: str, settings: Settings, here: Callable[[], PlanningContext]) -> tuple[PlannedModel, str]:
+    """Return the model that `name` means, and what to say of how it was found: "" for one that is here.
+
+    `here` is asked where a repository has several quants. Raises UnknownModelError for what is nowhere, HubError for
+    what cannot be had, ModelFileError for what llama.cpp could not survive.
+    """
+    try:
+        header = validate_gguf(resolve(name, settings).path)
+    except UnknownModelError as unknown:
+        return _elsewhere(name, unknown, here)
+    check_answers(header, needs_tokenizer=False)  # a plan is made of sizes alone
+    return PlannedModel(header, tensors_of(header)), ""
+
+
+def _elsewhere(name: str, unknown: UnknownModelError, here: Callable[[], PlanningContext]) -> tuple[PlannedModel, str]:
+    access = hub_access_from_environment()
+    try:
+        reference = resolve_reference(name, access.endpoint)
+    except UsageError as error:
+        raise unknown from error
+    model = asyncio.run(_fetched(reference, access, here))
+    return model, f"It is not here: only the header of {model.header.path.name} was read."
+
+
+async def _fetched(
+    reference: RepoReference | FileReference | UrlReference, access: HubAccess, here: Callable[[], PlanningContext]
+) -> PlannedModel:
+    async with async_http_client(QUICK_RETRIES.stall_s) as http:
+        connection = HttpSession(http, access)
+        if isinstance(reference, UrlReference):
+            return await read_remote_model(connection, await _files_at(connection, reference))
+        revision = reference.revision if isinstance(reference, FileReference) else ""
+        repository = await fetch_repository(connection, reference.repo, revision, QUICK_RETRIES)
+        choice = await asyncio.to_thread(select, repository, reference, quant_chooser(access, here))
+        files = [repository.remote(file, access) for file in choice.model.files]
+        return await read_remote_model(connection, files)
+
+
+async def _files_at(connection: HttpSession, reference: UrlReference) -> list[RemoteFile]:
+    """The file at a URL; of a split model all of them, which lie side by side."""
+    shard = shard_index(reference.name)
+    if shard is None or shard[0] != 0:
+        return [await fetch_file_info(connection, reference.url, reference.name, QUICK_RETRIES)]
+    parts = urlsplit(reference.url)
+    folder = parts.path.rpartition("/")[0]
+    names = [shard_path(Path(reference.name), index, shard[1]).name for index in range(shard[1])]
+    urls = [urlunsplit(parts._replace(path=f"{folder}/{quote(name)}")) for name in names]
+    return [await fetch_file_info(connection, url, name, QUICK_RETRIES) for name, url in zip(names, urls, strict=True)]

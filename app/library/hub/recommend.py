@@ -1,0 +1,96 @@
+"""Which model of the catalogue to begin with on this machine, and why. Pure: it opens no socket.
+
+Owns the choice and its reasons. The verdicts are those of every other face.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.library.hub.catalogue import CatalogueModel, Role
+from app.library.machine_fit.planning import PlanningContext
+from app.library.machine_fit.quant_rule import COMFORTABLE_TPS, NEARLY_AS_FAST, Candidate, choose_quant
+from offload.format import memory, speed
+from offload.placement.assessment import FitLevel
+
+__all__ = ["Recommendation", "Suggestion", "recommend"]
+
+# Tokens a second that a model should answer with: code has to keep up with typing, what is small must pay for it.
+_PACES_TPS = {
+    Role.CHAT: COMFORTABLE_TPS,
+    Role.MOE: COMFORTABLE_TPS,
+    Role.CODE: 25.0,
+    Role.SMALL: 25.0,
+    Role.EMBEDDING: 0.0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A model of the catalogue in the quant that suits this machine best; its verdict may be that it will not run."""
+
+    model: CatalogueModel
+    candidate: Candidate
+    n_ctx_train: int
+
+    @property
+    def ref(self) -> str:
+        """What `localllm pull` takes to get it."""
+        return f"{self.model.repo}:{self.candidate.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """What to take for a role, None where nothing runs, and why; `passed_over` are better ones that would not do.
+
+    One that does not `keeps_pace` is slower than people want who ask that of a model: the best of the fastest.
+    """
+
+    role: Role
+    suggestion: Suggestion | None
+    why: str
+    passed_over: tuple[Suggestion, ...]
+    keeps_pace: bool = False
+
+
+def recommend(models: Sequence[CatalogueModel], role: Role, here: PlanningContext) -> Recommendation:
+    """Return the first of `models`, the best first, that has the role, fits here and keeps the role's pace.
+
+    Where none does, the first that is nearly as fast as the fastest that runs.
+    """
+    pace_tps = _PACES_TPS[role]
+    passed_over: list[Suggestion] = []
+    for suggestion in (_suggestion(model, here, pace_tps) for model in models if role in model.roles):
+        if suggestion.candidate.keeps_pace(pace_tps):
+            return Recommendation(role, suggestion, _why(pace_tps, passed_over), tuple(passed_over), keeps_pace=True)
+        passed_over.append(suggestion)
+    running = [suggestion for suggestion in passed_over if suggestion.candidate.fit.verdict is not FitLevel.WONT_RUN]
+    if not running:
+        return Recommendation(role, None, _why_nothing(here), tuple(passed_over))
+    enough_tps = NEARLY_AS_FAST * max(suggestion.candidate.decode_tps for suggestion in running)
+    best = next(suggestion for suggestion in running if suggestion.candidate.decode_tps >= enough_tps)
+    why = f"Nothing of this kind fits and answers with {speed(pace_tps)} tok/s; this is the best of the fastest."
+    return Recommendation(role, best, why, tuple(other for other in passed_over if other is not best))
+
+
+def _suggestion(model: CatalogueModel, here: PlanningContext, pace_tps: float) -> Suggestion:
+    outline = model.outline()
+    n_parameters = sum(tensor.n_elements for tensor in outline.tensors)
+    candidates = []
+    for file_type in model.quants:
+        quantized = outline.quantized(file_type)
+        candidates.append(Candidate(file_type.name, quantized.n_bytes, n_parameters, here.fit(quantized)))
+    candidate = choose_quant(candidates, pace_tps) or min(candidates, key=lambda candidate: candidate.n_bytes)
+    return Suggestion(model, candidate, outline.n_ctx_train)
+
+
+def _why(pace_tps: float, passed_over: Sequence[Suggestion]) -> str:
+    others = f"the {len(passed_over)} above it do not" if passed_over else "none stands above it"
+    pace = f" and answers with at least {speed(pace_tps)} tok/s" if pace_tps else ""
+    return f"Of its kind in the catalogue the best that fits{pace}: {others}."
+
+
+def _why_nothing(here: PlanningContext) -> str:
+    free = here.machine.host.free_bytes + sum(gpu.free_bytes for gpu in here.machine.gpus if not gpu.shares_host)
+    return f"Nothing of this kind runs in the {memory(free)} that are free."

@@ -1,0 +1,113 @@
+"""A GGUF that is elsewhere, as a model to plan for: the headers of all its files, read over HTTP and held to the gate.
+
+Owns how much of each file is read: enough for its header, and none of its weights. Knows nothing of verdicts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from pathlib import Path
+
+from app.library.download.http_session import HttpSession, NoRangesError, RangeSource, RemoteChangedError
+from app.library.download.ranges import Range
+from app.library.download.remote_file import RemoteFile
+from app.library.download.replies import Retries, RetryPolicy, TransientError
+from app.library.hub.access import HubError, unreachable_error
+from offload.footprint.model import PlannedModel
+from quantizer.errors import ModelFileError
+from quantizer.gguf.header import Header, parse_header
+from quantizer.gguf.validation import validate_header
+
+__all__ = ["QUICK_RETRIES", "RemoteHeader", "read_remote_model", "read_up_to"]
+
+QUICK_RETRIES = RetryPolicy(n_attempts=3, max_wait_s=2.0, max_retry_after_s=10.0)  # somebody waits for the answer
+_FIRST_BYTES, _MOST_BYTES_AT_ONCE = 512 << 10, 4 << 20
+_MOST_BYTES = 48 << 20  # of a header; vocabularies of 250,000 tokens with their merges take 12 MiB
+
+
+class _MoreNeededError(Exception):
+    """The header goes on to byte `stop`, or beyond."""
+
+    def __init__(self, stop: int) -> None:
+        super().__init__(stop)
+        self.stop = stop
+
+
+class RemoteHeader:
+    """The first bytes of a file of `n_bytes`, as a ByteSource that says when others are wanted."""
+
+    def __init__(self, n_bytes: int) -> None:
+        self.n_bytes = n_bytes
+        self.data = bytearray()
+        self._mark = ""
+
+    def append(self, data: bytes, mark: str) -> None:
+        """Put `data` behind what is there. Raises RemoteChangedError where `mark` is of another content."""
+        if self.data and mark != self._mark:
+            raise RemoteChangedError
+        self.data += data
+        self._mark = mark
+
+    def read(self, start: int, stop: int) -> bytes:
+        stop = min(stop, self.n_bytes)
+        if stop > len(self.data):
+            raise _MoreNeededError(stop)
+        return bytes(self.data[start:stop])
+
+
+async def read_remote_model(
+    connection: HttpSession, files: Sequence[RemoteFile], policy: RetryPolicy = QUICK_RETRIES
+) -> PlannedModel:
+    """Read the headers of a model's `files`, which are all there are, in order.
+
+    Raises HubError for what cannot be had, ModelFileError for what llama.cpp could not survive.
+    """
+    first, *later = [await _read_header(connection, file, policy) for file in files]
+    validate_header(first)
+    if (first.integer("split.count") or 1) != len(files):
+        raise ModelFileError(f"{first.path.name} is a part of a split model.", "Name the whole model.")
+    return PlannedModel(first, (*first.tensors, *(tensor for header in later for tensor in header.tensors)))
+
+
+async def _read_header(connection: HttpSession, file: RemoteFile, policy: RetryPolicy) -> Header:
+    """Read as much again as is there until the header is whole: small ones cost little, large ones few requests."""
+    source, head = RangeSource(connection, file), RemoteHeader(file.n_bytes)
+    stop = min(_FIRST_BYTES, file.n_bytes)
+    while True:
+        if stop > _MOST_BYTES:
+            raise ModelFileError(
+                f"The header of {file.name} is longer than {_MOST_BYTES >> 20} MiB.", "Choose another."
+            )
+        await read_up_to(stop, source, head, file, policy)
+        try:
+            return parse_header(head, Path(file.name))
+        except _MoreNeededError as more:
+            grown = len(head.data) + min(len(head.data), _MOST_BYTES_AT_ONCE)
+            stop = max(more.stop, min(grown, file.n_bytes))
+
+
+async def read_up_to(stop: int, source: RangeSource, head: RemoteHeader, file: RemoteFile, policy: RetryPolicy) -> None:
+    """Read on until `head` has `stop` bytes or more. Raises HubError."""
+    retries = Retries(policy)
+    while len(head.data) < stop:
+        try:
+            async with aclosing(source.read(Range(len(head.data), stop))) as pieces:
+                async for piece in pieces:
+                    head.append(piece, source.mark)
+                    retries.progressed()
+        except TransientError as fault:
+            await asyncio.sleep(_wait_s(fault, source, retries, file))
+        except RemoteChangedError as error:
+            raise HubError(f"{file.name} changed while it was read.", "Try again.") from error
+
+
+def _wait_s(fault: TransientError, source: RangeSource, retries: Retries, file: RemoteFile) -> float:
+    try:
+        source.learn(fault)
+        return retries.wait_s(fault)
+    except NoRangesError as error:
+        raise HubError(f"The server of {file.name} sends no parts of it.", "Download it, and name the file.") from error
+    except TransientError as last:
+        raise unreachable_error(file.url, f"{file.name} does not come, {last}") from last

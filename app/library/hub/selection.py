@@ -1,0 +1,191 @@
+"""Which model of a repository a reference means. Pure but for the choice among quants, which is the caller's.
+
+Owns how quants and files are named. Knows nothing of machines.
+
+The models that a repository offers as candidates for this machine, from the header of one of each family. Pure.
+
+Owns which files hold the same model in other types, and what is then known of them: their sizes, and how types would
+share those out. Knows nothing of HTTP.
+
+Which quant of a repository runs best on this machine, asked of the planner before anything is fetched.
+
+Owns the question: one header of the repository's largest family is read over HTTP. The rule is `choice`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from app.library.download.http_session import HttpSession
+from app.library.hub.access import HubAccess, HubError, NotOnHubError, async_http_client
+from app.library.hub.reference import FileReference, RepoReference
+from app.library.hub.remote_model import QUICK_RETRIES, read_remote_model
+from app.library.hub.repository import RepoModel, Repository
+from app.library.machine_fit.planning import PlanningContext, local_planning_context
+from app.library.machine_fit.quant_rule import Candidate, choose_quant
+from app.settings.settings import Settings
+from offload.footprint.model import PlannedModel
+from offload.format import speed
+from quantizer.gguf.file_types import FILE_TYPES
+
+__all__ = [
+    "ChooseQuant",
+    "QuantChoice",
+    "best_quant",
+    "candidates_of",
+    "families_of",
+    "local_quant_chooser",
+    "quant_chooser",
+    "select",
+]
+
+_MAX_LISTED = 24
+
+
+@dataclass(frozen=True, slots=True)
+class QuantChoice:
+    """A model of a repository, and why this one: a sentence."""
+
+    model: RepoModel
+    reason: str
+
+
+ChooseQuant: TypeAlias = Callable[[Repository], QuantChoice]
+
+
+def select(repository: Repository, reference: RepoReference | FileReference, choose: ChooseQuant) -> QuantChoice:
+    """Return the model that `reference` means; `choose` is asked where several would do.
+
+    Raises NotOnHubError for none.
+    """
+    models = repository.models
+    if isinstance(reference, FileReference):
+        return QuantChoice(_with_file(models, reference), "It was asked for by name.")
+    if not models:
+        raise _no_model(repository)
+    if reference.quant:
+        return QuantChoice(_with_quant(models, reference), "It was asked for by name.")
+    return QuantChoice(models[0], "The repository has no other.") if len(models) == 1 else choose(repository)
+
+
+def _with_file(models: Sequence[RepoModel], reference: FileReference) -> RepoModel:
+    for model in models:
+        if any(file.path == reference.path for file in model.files):
+            return model
+    cause = f"{reference.repo} has no model {reference.path}, or not all parts of it."
+    raise NotOnHubError(cause, f"It has {_listed(model.name for model in models)}.")
+
+
+def _with_quant(models: Sequence[RepoModel], reference: RepoReference) -> RepoModel:
+    wanted = reference.quant.upper()
+    found = [model for model in models if model.quant == wanted]
+    found = found or [model for model in models if wanted in (model.name.upper(), model.name[:-5].upper())]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = _listed(model.name for model in found)
+        raise NotOnHubError(f"{reference.repo} has {len(found)} models in {reference.quant}.", f"Name one of {names}.")
+    quants = _listed(model.quant or model.name for model in models)
+    raise NotOnHubError(f"{reference.repo} has nothing in {reference.quant}.", f"It has {quants}.")
+
+
+def _no_model(repository: Repository) -> NotOnHubError:
+    if any(file.path.endswith(".safetensors") for file in repository.files):
+        remedy = f"It is a checkpoint: make a GGUF of it with `localllm pull {repository.id} --quantize Q4_K_M`."
+    else:
+        remedy = "Look for a repository whose name ends in GGUF."
+    return NotOnHubError(f"{repository.id} has no GGUF file.", remedy)
+
+
+def _listed(names: Iterable[str]) -> str:
+    known = list(dict.fromkeys(names))
+    more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
+    return (", ".join(known[:_MAX_LISTED]) or "none") + more
+
+
+_SEPARATORS = re.compile(r"[-._]+")
+_SPELLINGS = {"F16": ("F16", "FP16"), "F32": ("F32", "FP32")}
+
+
+def families_of(models: Sequence[RepoModel]) -> tuple[tuple[RepoModel, ...], ...]:
+    """Return the models that differ in nothing but their quant together, the largest family first."""
+    families: dict[str, list[RepoModel]] = {}
+    for model in models:
+        families.setdefault(_family_name(model), []).append(model)
+    return tuple(tuple(family) for family in sorted(families.values(), key=lambda family: -len(family)))
+
+
+def candidates_of(
+    family: Sequence[RepoModel], read: RepoModel, planned: PlannedModel, here: PlanningContext
+) -> list[Candidate]:
+    """Return each model of `family` as it would run `here`, knowing `planned`, what the files of `read` say.
+
+    Raises UsageError for a cache that the model cannot have.
+    """
+    n_parameters = sum(tensor.n_elements for tensor in planned.tensors)
+    n_around = read.n_bytes - planned.n_bytes  # headers and padding, which others have too
+    return [
+        Candidate(
+            model.quant or model.name,
+            model.n_bytes,
+            n_parameters,
+            here.fit(planned if model is read else _in_quant(planned, model.quant, model.n_bytes - n_around)),
+        )
+        for model in family
+    ]
+
+
+def _in_quant(planned: PlannedModel, quant: str, n_bytes: int) -> PlannedModel:
+    """The same model in another type: as we would make it where the type is ours, and always as large as it is."""
+    known = FILE_TYPES.get(quant)
+    return (planned.quantized(known) if known else planned).resized(max(1, n_bytes))
+
+
+def _family_name(model: RepoModel) -> str:
+    stem = model.name.upper().removesuffix(".GGUF")
+    for spelling in _SPELLINGS.get(model.quant, (model.quant,)):
+        stem = stem.replace(spelling, "") if spelling else stem
+    return _SEPARATORS.sub("-", stem).strip("-")
+
+
+def local_quant_chooser(settings: Settings, access: HubAccess) -> ChooseQuant:
+    """Return what chooses among the quants of a repository for this machine, which is measured when it is asked."""
+    return quant_chooser(access, lambda: local_planning_context(settings))
+
+
+def quant_chooser(access: HubAccess, here: Callable[[], PlanningContext]) -> ChooseQuant:
+    """Return what chooses for `here`.
+
+    It runs an event loop of its own, so it is for threads that have none.
+    """
+
+    async def read(repository: Repository, model: RepoModel) -> PlannedModel:
+        async with async_http_client(QUICK_RETRIES.stall_s) as http:
+            files = [repository.remote(file, access) for file in model.files]
+            return await read_remote_model(HttpSession(http, access), files)
+
+    def choose_now(repository: Repository) -> QuantChoice:
+        smallest = families_of(repository.models)[0][0]
+        planned = asyncio.run(read(repository, smallest))
+        return best_quant(repository, smallest, planned, here())
+
+    return choose_now
+
+
+def best_quant(repository: Repository, read: RepoModel, planned: PlannedModel, here: PlanningContext) -> QuantChoice:
+    """Return the best quant of the repository's largest family, of which `planned` is what the files of `read` say.
+
+    Raises HubError where none runs here.
+    """
+    family = families_of(repository.models)[0]
+    candidates = candidates_of(family, read, planned, here)
+    best = choose_quant(candidates)
+    if best is None:
+        raise HubError(f"No quant of {repository.id} runs on this machine.", f"Name one: {repository.id}:QUANT.")
+    pace = f", at about {speed(best.fit.decode_tps)} tokens a second" if best.fit.decode_tps else ""
+    verdict = "the best that runs well here" if best.fit.runs_well else "none runs well here, this one runs best"
+    return QuantChoice(family[candidates.index(best)], f"Of {len(family)} quants {verdict}{pace}.")

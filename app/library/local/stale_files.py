@@ -1,0 +1,182 @@
+"""What was left behind: by runs that were killed, and by conversations that were saved long ago.
+
+Owns which files nobody needs any more; what a process still holds is none. Knows nothing of who asks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.library.local.removal import remove_empty_folders
+from app.processes import is_process_alive
+from app.settings.settings import Settings
+from quantizer.errors import StorageError
+from quantizer.files import try_lock
+from quantizer.gguf.shards import shard_index, shard_path
+from quantizer.write.partial_output import journal_path
+
+__all__ = ["StaleFiles", "delete_stale_files", "find_stale_files"]
+
+_FETCHING = ".fetching"  # the folder of a repo in which downloads lie until they are whole
+_PARTIAL = re.compile(r"\.(?P<output>.+)\.(journal|\d+\.partial)")
+_DAY_S = 24 * 3600.0
+_IDLE_S = _DAY_S
+_CHECKPOINT_IDLE_S = 7 * _DAY_S  # the same command goes on with it: what took a night to come is not given up so soon
+
+
+@dataclass(frozen=True, slots=True)
+class StaleFiles:
+    """Files or folders that may go together, `what` they are, and the bytes that they take; `detail` tells one from
+    others of its kind.
+
+    While a process holds `lock`, or a lock in it where that is a folder, they are its own.
+    """
+
+    what: str
+    paths: tuple[Path, ...]
+    n_bytes: int
+    lock: Path | None = None
+    detail: str = ""
+
+
+def find_stale_files(
+    settings: Settings, max_prefix_bytes: int, is_fetched: Callable[[Path], bool]
+) -> tuple[StaleFiles, ...]:
+    """Return what may go; of saved conversations, the least recently used beyond `max_prefix_bytes`.
+
+    `is_fetched` tells of a file whether it is one that was downloaded here.
+    """
+    cache = settings.cache_dir
+    return (
+        *_interrupted_outputs(settings.models_dir),
+        *_interrupted_downloads(settings.models_dir),
+        *_interrupted_checkpoints(settings.data_dir / "checkpoints", is_fetched),
+        *_abandoned(cache / "run"),
+        *_unfinished(cache),
+        *_old_prefixes(cache / "prefix", max_prefix_bytes),
+    )
+
+
+def delete_stale_files(leftover: StaleFiles) -> bool:
+    """Remove it, and return False where a process took it up again. What is gone already is no fault.
+
+    Raises StorageError.
+    """
+    if leftover.lock is not None and _is_locked(leftover.lock):
+        return False
+    for path in leftover.paths:
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(f"{path} cannot be removed: {error.strerror}.", "Check its permissions.") from error
+    if leftover.lock is not None:
+        _remove_empty(leftover.lock.parent)
+    return True
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove a folder in which writing was interrupted, and the folders above that nothing is in."""
+    if folder.name == _FETCHING:
+        with contextlib.suppress(OSError):  # something else is fetched in it
+            folder.rmdir()
+        folder = folder.parent
+    remove_empty_folders(folder)
+
+
+def _interrupted_outputs(models_dir: Path) -> Iterator[StaleFiles]:
+    """What runs that write models left in the library, but for those that still run."""
+    outputs: dict[Path, list[Path]] = {}
+    for path in sorted(models_dir.glob("*/*/.*")):
+        if match := _PARTIAL.fullmatch(path.name):
+            outputs.setdefault(path.with_name(match["output"]), []).append(path)
+    for output, paths in outputs.items():
+        lock = journal_path(output)
+        if not _is_locked(lock):
+            yield StaleFiles("interrupted writing", tuple(paths), sum(map(_n_bytes, paths)), lock)
+
+
+def _interrupted_downloads(models_dir: Path) -> Iterator[StaleFiles]:
+    """What pulls left that ended before their model was whole, each model with all its files."""
+    models: dict[Path, list[Path]] = {}
+    for path in sorted(models_dir.glob(f"*/*/{_FETCHING}/*")):
+        file = path.with_name(path.name.removesuffix(".lock").removesuffix(".journal"))
+        _, count = shard_index(file.name) or (0, 1)
+        models.setdefault(shard_path(file, 0, count), []).append(path)
+    for first, paths in models.items():
+        lock = first.with_name(f"{first.name}.lock")
+        if not _is_locked(lock):
+            yield StaleFiles("interrupted download", tuple(paths), sum(map(_n_bytes, paths)), lock)
+
+
+def _interrupted_checkpoints(folder: Path, is_fetched: Callable[[Path], bool]) -> Iterator[StaleFiles]:
+    """What is left of checkpoints whose conversion was interrupted, once nobody went on with one for a week: what was
+    fetched of it. A checkpoint that came whole was kept on purpose, and what a person put beside it is theirs."""
+    for fetching in sorted(folder.glob(f"*/*/{_FETCHING}")):
+        repo = fetching.parent
+        files = [path for path in sorted(repo.rglob("*")) if not path.is_dir()]
+        idle_s = time.time() - max(map(_used, (fetching, *files)))
+        if idle_s > _CHECKPOINT_IDLE_S and not _is_locked(fetching):
+            parts = [path for path in files if fetching in path.parents]
+            shards = [path for path in files if fetching not in path.parents and is_fetched(path)]
+            name = repo.relative_to(folder).as_posix()
+            detail = f"{name}, untouched for {idle_s / _DAY_S:.0f} days"
+            n_bytes = sum(map(_n_bytes, (*parts, *shards)))
+            yield StaleFiles("interrupted checkpoint", (*shards, fetching), n_bytes, fetching, detail)
+
+
+def _abandoned(folder: Path) -> Iterator[StaleFiles]:
+    """Models that were made to run once; what a killed run left of them nobody has touched for a day."""
+    for path in sorted(folder.glob("*")):
+        files = [path, *path.rglob("*")]
+        if max(map(_used, files)) < time.time() - _IDLE_S:
+            yield StaleFiles("temporary model", (path,), sum(map(_n_bytes, files)))
+
+
+def _unfinished(cache: Path) -> Iterator[StaleFiles]:
+    """Files of the cache that are called after the process that writes them, which has ended."""
+    for path in sorted((*cache.glob("*.json.*"), *cache.glob("prefix/*/*.part"))):
+        if not is_process_alive(path.name.removesuffix(".part").rpartition(".")[2]):
+            yield StaleFiles("unfinished file", (path,), _n_bytes(path))
+
+
+def _old_prefixes(folder: Path, max_bytes: int) -> Iterator[StaleFiles]:
+    n_bytes = 0
+    for path in sorted(folder.glob("*/*"), key=_used, reverse=True):
+        n_bytes += 0 if path.suffix == ".part" else _n_bytes(path)
+        if n_bytes > max_bytes and path.suffix != ".part":
+            yield StaleFiles("saved conversation", (path,), _n_bytes(path))
+
+
+def _is_locked(path: Path) -> bool:
+    if path.is_dir():
+        return any(map(_is_locked, path.rglob("*.lock")))
+    try:
+        with path.open("r+b") as file:
+            return not try_lock(file)
+    except FileNotFoundError:
+        return False
+    except OSError:  # we may not even open it: it is somebody's
+        return True
+
+
+def _n_bytes(path: Path) -> int:
+    try:
+        return path.lstat().st_size if not path.is_dir() else 0
+    except FileNotFoundError:
+        return 0
+
+
+def _used(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -1,0 +1,72 @@
+"""What each type would make of a model that is here, before one is chosen: sizes from plans, speeds from memory.
+
+Owns the rows of that table. Writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from app.library.library_json import fit_json
+from app.library.local.model_files import ModelRef
+from app.library.local.resolve import GUIDE
+from app.library.machine_fit.planning import Fit
+from offload.footprint.model import PlannedModel
+from offload.footprint.weights import weight_bytes_per_token
+from quantizer.write.quantize_plan import header_of_plan, size_table
+
+__all__ = ["TypeRow", "fitted_type_rows", "quantize_source", "type_rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class TypeRow:
+    """One type for a model; `max_tokens_per_s` is what reading its weights from memory leaves room for here.
+
+    `perplexity_loss` is what llama.cpp measured that the type adds to the 6.23 of Llama-3-8B, None where it says
+    nothing.
+    """
+
+    type: str
+    bits_per_weight: float
+    bytes: int
+    perplexity_loss: float | None
+    max_tokens_per_s: float
+    needs_imatrix: bool
+    description: str
+
+
+def type_rows(source: Path, bytes_per_s: float) -> Iterator[TypeRow]:
+    """Yield a row for each type that the model at `source` could be made, in memory that is read at `bytes_per_s`.
+
+    Raises UserError as planning does.
+    """
+    for row, _ in _rows(source, bytes_per_s):
+        yield row
+
+
+def fitted_type_rows(source: Path, bytes_per_s: float, fit: Callable[[PlannedModel], Fit]) -> list[dict[str, Any]]:
+    """Return the same rows as JSON, each with what `fit` says that it would come to. Raises as `type_rows` does."""
+    return [asdict(row) | fit_json(fit(model)) for row, model in _rows(source, bytes_per_s)]
+
+
+def quantize_source(ref: ModelRef) -> Path:
+    """Return what `localllm quantize` reads for `ref`: the guide's own checkpoint, of others the file."""
+    return ref.path.parent if ref.id == GUIDE else ref.path
+
+
+def _rows(source: Path, bytes_per_s: float) -> Iterator[tuple[TypeRow, PlannedModel]]:
+    for item in size_table(source):
+        header = header_of_plan(item.plan)
+        row = TypeRow(
+            item.file_type.name,
+            round(item.plan.bits_per_weight, 3),
+            item.plan.n_bytes,
+            item.file_type.perplexity_loss,
+            round(bytes_per_s / weight_bytes_per_token(header, header.tensors), 1),
+            bool(item.plan.missing_imatrix),
+            item.file_type.description,
+        )
+        yield row, PlannedModel(header, header.tensors)

@@ -1,0 +1,80 @@
+"""llama-server's request bodies for text -> requests to the engine.
+
+Owns field names, defaults and odd values. Knows nothing of responses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from app.engine.grammar.json_grammar import schema_grammar
+from app.engine.request import Request
+from app.service.api.fields import Body, Text
+from app.service.api.text_request import GenerationBody, PromptField
+from app.service.infill.fim_request import FimRequest, Snippet
+
+__all__ = ["InfillBody", "LlamaCppTextBody", "PromptBody"]
+
+MAX_ANSWERS = 8
+MAX_SNIPPETS = 256
+
+
+class LlamaCppTextBody(GenerationBody):
+    """What /completion and /infill have in common. Of `n_cmpl` answers as many are given as are served at most."""
+
+    n_predict: int | None = None
+    max_tokens: int | None = None
+    n_cmpl: Annotated[int, Field(ge=1)] | None = None
+    n_probs: int | None = None
+    n_indent: int | None = None
+    json_schema: Any = None
+    response_fields: list[Text] | None = None
+
+    def requests(self, prompt: str | tuple[int, ...] = "") -> tuple[Request, ...]:
+        """Return the engine's requests for `prompt`. Raises RequestError for values out of range."""
+        request = replace(self.request(prompt), n_indent=self.n_indent or 0)
+        return request.variants(min(self.n_cmpl or 1, MAX_ANSWERS))
+
+    def _limit(self) -> int | None:
+        return self.max_tokens if self.n_predict is None else self.n_predict
+
+    def _n_logprobs(self) -> int | None:
+        return self.n_probs or None
+
+    def _format_grammar(self) -> str:
+        return "" if self.json_schema is None else schema_grammar(self.json_schema)
+
+
+class PromptBody(LlamaCppTextBody, PromptField):
+    """The body of /completion."""
+
+
+class SnippetBody(Body):
+    """Part of another file."""
+
+    text: Text = ""
+    filename: Text = ""
+
+    def snippet(self) -> Snippet:
+        return Snippet(self.text, self.filename) if self.filename else Snippet(self.text)
+
+
+class InfillBody(LlamaCppTextBody):
+    """The body of /infill: `prompt` is what was typed behind the prefix."""
+
+    input_prefix: Text = ""
+    input_suffix: Text = ""
+    input_extra: Annotated[list[SnippetBody], Field(max_length=MAX_SNIPPETS)] | None = None
+    prompt: Text | None = None
+
+    @property
+    def gap(self) -> FimRequest:
+        return FimRequest(
+            prefix=self.input_prefix,
+            typed=self.prompt or "",
+            suffix=self.input_suffix,
+            snippets=tuple(item.snippet() for item in self.input_extra or ()),
+        )

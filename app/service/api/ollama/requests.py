@@ -1,0 +1,264 @@
+"""Ollama's request bodies -> turns of a chat and requests to the engine.
+
+Owns field names, defaults and what is refused because ignoring it would give a wrong answer. Knows nothing of
+responses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal, Self
+from uuid import uuid4
+
+from pydantic import Field, StrictBool
+
+from app.engine.grammar.json_grammar import any_object_grammar, schema_grammar
+from app.engine.request import Request
+from app.library.local.recipe import NO_RECIPE, Recipe
+from app.service.api.fields import Body, Text
+from app.service.api.function_tools import FunctionToolBody, tool_options_of
+from app.service.api.messages import ChatMessage
+from app.service.api.recipe_defaults import NO_LIMITS, OptionsBody, completed, parse_parameters
+from app.service.generation.chat_turn import ChatTurn
+from app.service.infill.fim_request import FimRequest
+from app.settings.parsing import parse_duration
+from quantizer.errors import RequestError
+
+__all__ = [
+    "CopyBody",
+    "CreateBody",
+    "EmbedBody",
+    "ModelBody",
+    "OllamaChatBody",
+    "OllamaGenerateBody",
+    "OllamaTextBody",
+    "PullBody",
+    "UseBody",
+]
+
+MAX_INPUTS = 2048
+# An action on a field, a variable or one of Go's words: in Jinja none of them is an expression.
+_GO_TEMPLATE = re.compile(r"\{\{-?\s*(?:[.$]|(?:if|else|range(?!\s*\()|with|end|define|template|block)\b)")
+
+
+class ModelBody(Body):
+    """A model by name; `name` is what older clients call it."""
+
+    model: Text | None = None
+    name: Text | None = None
+
+    @property
+    def model_name(self) -> str:
+        return self.model or self.name or ""
+
+
+class PullBody(ModelBody):
+    """The body of /api/pull."""
+
+    stream: bool | None = None
+
+
+class CopyBody(Body):
+    """The body of /api/copy."""
+
+    source: Text
+    destination: Text
+
+
+class CreatedMessage(Body):
+    """A message that every conversation of a model begins with."""
+
+    role: Literal["system", "user", "assistant"]
+    content: Text
+
+
+class CreateBody(PullBody):
+    """The body of /api/create: a model made of one that is here, with a recipe of its own."""
+
+    base: Text | None = Field(None, alias="from")
+    quantize: Text | None = None
+    modelfile: Text | None = None
+    files: dict[str, Any] | None = None
+    adapters: dict[str, Any] | None = None
+    template: Text | None = None
+    system: Text | None = None
+    parameters: dict[str, Any] | None = None
+    messages: list[CreatedMessage] | None = None
+    license: Text | list[Text] | None = None
+
+    def check(self) -> None:
+        """Raise RequestError for what would make another model than is asked for."""
+        if self.modelfile:
+            raise RequestError("A modelfile is not read here.", "Send `from`, `system`, `parameters` and so on.")
+        for name in ("files", "adapters"):
+            if getattr(self, name):
+                raise RequestError(f"Models are not made of {name} here.", "Name a model that is here as `from`.")
+        if not self.base:
+            raise RequestError("There is no `from`.", "Name the model that this one is made of.")
+        if self.template and _GO_TEMPLATE.search(self.template):
+            cause = "The template is one of Go's, as Ollama has them, which cannot be run here."
+            raise RequestError(cause, "Give a Jinja template that goes over `messages`, or leave it out.")
+        parse_parameters(self.parameters or {})
+
+    def recipe(self, base: str) -> Recipe:
+        """Return what the model is made with, of the one called `base`."""
+        licences = [self.license] if isinstance(self.license, str) else self.license or []
+        recipe = Recipe(
+            system=self.system or "",
+            template=self.template or "",
+            license="\n\n".join(licences),
+            parameters=self.parameters or {},
+            messages=tuple(message.model_dump() for message in self.messages or ()),
+        )
+        return recipe if recipe == NO_RECIPE else replace(recipe, base=base)
+
+
+class UseBody(ModelBody):
+    """A model that is to be used, and how long it is to stay loaded afterwards."""
+
+    keep_alive: Text | float | None = None
+
+    @property
+    def idle_s(self) -> float | None:
+        """For how many idle seconds the model is to stay, None where that is for good. Raises RequestError."""
+        return None if self.keep_alive is None else parse_duration(self.keep_alive)
+
+    @property
+    def ends_use(self) -> bool:
+        """Whether the model is to go at once."""
+        return self.idle_s == 0
+
+
+class OllamaTextBody(UseBody):
+    """What chat and generate have in common."""
+
+    stream: bool | None = None
+    format: Text | dict[str, Any] | None = None
+    options: OptionsBody | None = None
+    think: StrictBool | Literal["low", "medium", "high"] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+    def under(self, recipe: Recipe) -> Self:
+        """Return the body with what it leaves out of the options as `recipe` has it."""
+        return self.model_copy(update={"options": completed(self.options or OptionsBody(), recipe.parameters)})
+
+    @property
+    def is_streamed(self) -> bool:
+        return self.stream is not False
+
+    def template_variables(self) -> Mapping[str, Any]:
+        """Return what chat templates are told of thinking (source: those of Qwen 3, GLM 4.5 and gpt-oss)."""
+        if self.think is None:
+            return {}
+        effort = {"reasoning_effort": self.think} if isinstance(self.think, str) else {}
+        return {"enable_thinking": bool(self.think), **effort}
+
+    def request(self, prompt: str = "") -> Request:
+        """Return the engine's request. Raises RequestError for values out of range or not served."""
+        options = self.options or OptionsBody()
+        return Request(
+            request_id=uuid4().hex,
+            prompt=prompt,
+            sampling=options.sampling(self._grammar()),
+            max_tokens=None if options.num_predict in NO_LIMITS else options.num_predict,
+            stop=options.stop_strings(),
+            n_keep=options.num_keep or 0,
+            n_logprobs=self.top_logprobs or 0 if self.logprobs else None,
+        )
+
+    def _grammar(self) -> str:
+        if not self.format:
+            return ""
+        if isinstance(self.format, dict):
+            return schema_grammar(self.format)
+        if self.format != "json":
+            raise RequestError(f"format is {self.format[:40]!r}.", 'Use "json" or a JSON schema.')
+        return any_object_grammar()
+
+
+class OllamaMessage(ChatMessage):
+    """A message; its tool is named and its arguments are an object where OpenAI has ids and text."""
+
+    content: Text | None = None
+    tool_name: Text | None = None
+    images: list[Any] | None = None
+
+    def _tool_name(self) -> str | None:
+        return self.tool_name or self.name
+
+    def _text(self) -> str:
+        _refuse_images(self.images)
+        return self.content or ""
+
+
+class OllamaChatBody(OllamaTextBody):
+    """The body of /api/chat."""
+
+    messages: list[OllamaMessage] | None = None
+    tools: list[FunctionToolBody] | None = None
+
+    def turn(self) -> ChatTurn:
+        """Return what is asked of at least one message. Raises RequestError for what is not served."""
+        return ChatTurn(
+            messages=[message.for_template() for message in self.messages or ()],
+            request=self.request(),
+            offer=tool_options_of(self.tools or (), None, None),
+            variables=self.template_variables(),
+            continues=True,
+        )
+
+
+class OllamaGenerateBody(OllamaTextBody):
+    """The body of /api/generate: a `raw` prompt is continued as it is, others become a message of the user.
+
+    With a suffix the answer is what stands between the two.
+    """
+
+    prompt: Text | None = None
+    suffix: Text | None = None
+    system: Text | None = None
+    template: Text | None = None
+    context: list[Any] | None = None
+    raw: bool | None = None
+    images: list[Any] | None = None
+
+    def check(self) -> None:
+        """Raise RequestError for fields that would change the answer and are not served."""
+        _refuse_images(self.images)
+        if self.template:
+            raise RequestError("A template of a request is not served.", "Use raw with the prompt filled in.")
+        if self.context:
+            raise RequestError("The context of an earlier answer is not served.", "Send messages to /api/chat.")
+
+    @property
+    def gap(self) -> FimRequest | None:
+        """What is to be filled, where there is a suffix."""
+        return FimRequest(prefix=self.prompt or "", suffix=self.suffix) if self.suffix else None
+
+    def turn(self) -> ChatTurn:
+        """Return what is asked of a prompt that is not raw. Raises RequestError as `check` does."""
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        return ChatTurn(
+            messages=[*system, {"role": "user", "content": self.prompt or ""}],
+            request=self.request(),
+            variables=self.template_variables(),
+        )
+
+
+class EmbedBody(UseBody):
+    """The body of /api/embed, and of the older /api/embeddings with its one `prompt`."""
+
+    input: Text | Annotated[list[Text], Field(max_length=MAX_INPUTS)] | None = None
+    prompt: Text | None = None
+    dimensions: int | None = None
+
+    def inputs(self) -> list[str]:
+        return [self.input] if isinstance(self.input, str) else list(self.input or ())
+
+
+def _refuse_images(images: list[Any] | None) -> None:
+    if images:
+        raise RequestError("A message has images, which no model here takes.", "Send text.")

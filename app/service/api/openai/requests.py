@@ -1,0 +1,171 @@
+"""OpenAI's `response_format` -> the grammar that an answer must keep.
+
+Owns the three forms and the fields of each; llama-server's `schema` beside "json_object" is one of them. Knows nothing
+of how a schema becomes a grammar.
+
+OpenAI's request bodies -> turns of a chat and requests to the engine.
+
+Owns field names, defaults and what is refused because ignoring it would give a wrong answer. Knows nothing of
+responses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StrictBool
+
+from app.engine.grammar.json_grammar import any_object_grammar, schema_grammar
+from app.engine.request import Request
+from app.service.api.fields import Body, IdleSeconds, Text
+from app.service.api.function_tools import FunctionToolBody, ToolChoiceBody, tool_options_of
+from app.service.api.messages import ChatMessage
+from app.service.api.text_request import GenerationBody, PromptField
+from app.service.generation.chat_turn import ChatTurn
+from app.service.infill.fim_request import FimRequest
+from quantizer.errors import RequestError
+
+__all__ = ["ChatCompletionBody", "CompletionBody", "FimBody", "OpenAiBody", "ResponseFormat"]
+
+
+class _Part(Body):
+    schema_: Any = Field(None, alias="schema")
+
+
+class ResponseFormat(_Part):
+    """What an answer is to be: text, any JSON object, or JSON that satisfies a schema."""
+
+    type: str = "text"
+    json_schema: _Part | None = None
+
+    def grammar(self) -> str:
+        """Return the grammar in GBNF, "" for text. Raises RequestError for a type or a schema that is not served."""
+        if self.type == "text":
+            return ""
+        if self.type == "json_object":
+            return any_object_grammar() if self.schema_ is None else schema_grammar(self.schema_)
+        if self.type != "json_schema":
+            cause = f"response_format {self.type[:40]!r} is not served."
+            raise RequestError(cause, "Use json_object or json_schema, or describe the output in `grammar` (GBNF).")
+        if self.json_schema is None or self.json_schema.schema_ is None:
+            raise RequestError("response_format has no json_schema.schema.", "Give the schema of the answer.")
+        return schema_grammar(self.json_schema.schema_)
+
+
+MAX_ANSWERS = 8
+MAX_COMPLETIONS = 64  # of all prompts of a request
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+
+
+class OpenAiBody(GenerationBody):
+    """What chat and text completions have in common. None means: not given."""
+
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    response_format: ResponseFormat | None = None
+    ttl: IdleSeconds | None = None
+
+    @property
+    def wants_usage(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def n_answers(self) -> int:
+        n_answers = 1 if self.n is None else self.n
+        if not 1 <= n_answers <= MAX_ANSWERS:
+            raise RequestError(f"n is {n_answers}.", f"Ask for 1 to {MAX_ANSWERS} answers.")
+        return n_answers
+
+    def _limit(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    def _format_grammar(self) -> str:
+        return self.response_format.grammar() if self.response_format else ""
+
+
+class ChatCompletionBody(OpenAiBody):
+    """The body of /v1/chat/completions."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    reasoning_format: Literal["none", "auto", "deepseek"] | None = None
+    tools: list[FunctionToolBody] | None = None
+    tool_choice: ToolChoiceBody | Text | None = None
+    parallel_tool_calls: bool | None = None
+    continue_final_message: bool | None = None
+
+    def turn(self) -> ChatTurn:
+        """Return what is asked. Raises RequestError for what is not served."""
+        return ChatTurn(
+            messages=[message.for_template() for message in self.messages],
+            request=self.request(),
+            offer=tool_options_of(self.tools or (), self.tool_choice, self.parallel_tool_calls),
+            n_answers=self.n_answers(),
+            separates_reasoning=self.reasoning_format != "none",
+            continues=bool(self.continue_final_message),
+        )
+
+    def _n_logprobs(self) -> int | None:
+        if self.top_logprobs and not self.logprobs:
+            raise RequestError("top_logprobs is given without logprobs.", "Set logprobs to true.")
+        return self.top_logprobs or 0 if self.logprobs else None
+
+
+class CompletionBody(OpenAiBody, PromptField):
+    """The body of /v1/completions; with a `suffix` the answer is what stands between the two."""
+
+    suffix: Text | None = None
+    logprobs: StrictBool | int | None = None
+    echo: bool | None = None
+
+    def completion_requests(self) -> tuple[Request, ...]:
+        """Return the engine's requests to continue each prompt. Raises RequestError for none and for too many."""
+        prompts, n_answers = self.prompts(), self.n_answers()
+        if not 1 <= len(prompts) * n_answers <= MAX_COMPLETIONS:
+            cause = f"{len(prompts)} prompts were given, to be continued {n_answers} times."
+            raise RequestError(cause, f"Ask for 1 to {MAX_COMPLETIONS} texts in all.")
+        requests = (replace(self.request(prompt), echo=self._engine_echoes) for prompt in prompts)
+        return tuple(variant for request in requests for variant in request.variants(n_answers))
+
+    @property
+    def gap(self) -> FimRequest | None:
+        """What is to be filled, None where the prompt is only continued. Raises RequestError for token ids."""
+        return FimRequest(prefix=self.text_prompt(), suffix=self.suffix) if self.suffix else None
+
+    def echoed(self) -> tuple[str, ...]:
+        """Return the text before each answer that the engine does not tell itself. Raises RequestError for a gap whose
+        probabilities are asked for: its text is not what the model reads.
+        """
+        if not self.echo or self._engine_echoes:
+            return ()
+        if self._n_logprobs() is not None:
+            raise RequestError("echo with logprobs and a suffix is not served.", "Leave one of the three out.")
+        return tuple(self.text_prompt() for _ in range(self.n_answers()))
+
+    @property
+    def _engine_echoes(self) -> bool:
+        return bool(self.echo) and not self.suffix
+
+    def _n_logprobs(self) -> int | None:
+        return None if self.logprobs is None or self.logprobs is False else int(self.logprobs)
+
+
+class FimBody(OpenAiBody):
+    """The body of /v1/fim/completions, which is Mistral's."""
+
+    prompt: Text
+    suffix: Text | None = None
+
+    @property
+    def gap(self) -> FimRequest:
+        return FimRequest(prefix=self.prompt, suffix=self.suffix or "")
+
+    def _n_logprobs(self) -> int | None:
+        return None

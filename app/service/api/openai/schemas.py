@@ -1,0 +1,260 @@
+"""OpenAI's objects, with llama.cpp's `timings` beside `usage`: their fields and what these may be."""
+
+from __future__ import annotations
+
+from typing import Literal, NotRequired, TypeAlias
+
+from typing_extensions import TypedDict
+
+from app.service.api.fields import Byte, Count, Size, WithWarnings
+
+__all__ = [
+    "CalledFunction",
+    "ChatChunk",
+    "ChatCompletion",
+    "ChatLogprobs",
+    "ChatTokenLogprob",
+    "Model",
+    "ModelList",
+    "ModelMeta",
+    "TextChunk",
+    "TextCompletion",
+    "TextLogprobs",
+    "Timings",
+    "TokenLogprob",
+    "Usage",
+]
+
+ChatReason: TypeAlias = Literal["stop", "length", "tool_calls"]
+TextReason: TypeAlias = Literal["stop", "length"]
+
+
+class ModelMeta(TypedDict):
+    """What llama.cpp's clients look for; the last three are known of a model that is ready."""
+
+    n_ctx_train: Count
+    size: Count
+    n_vocab: NotRequired[Count]
+    n_params: NotRequired[Count]
+    n_ctx: NotRequired[Count]
+
+
+class Model(TypedDict):
+    """A model that a request may name; `meta` comes with one that has an engine."""
+
+    id: str
+    object: Literal["model"]
+    created: Count
+    owned_by: Literal["localllm"]
+    meta: NotRequired[ModelMeta]
+
+
+class ModelList(TypedDict):
+    """All of them."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+class PromptTokensDetails(TypedDict):
+    """How much of a prompt was computed before."""
+
+    cached_tokens: Count
+
+
+class Usage(TypedDict):
+    """What answers took, in tokens."""
+
+    prompt_tokens: Count
+    completion_tokens: Count
+    total_tokens: Count
+    prompt_tokens_details: PromptTokensDetails
+
+
+class Timings(TypedDict):
+    """llama-server's `timings`, and more. `draft_saved_ms` is an estimate."""
+
+    cache_n: Count
+    prompt_n: Count
+    prompt_ms: Size
+    prompt_per_token_ms: Size
+    prompt_per_second: Size
+    predicted_n: Count
+    predicted_ms: Size
+    predicted_per_token_ms: Size
+    predicted_per_second: Size
+    dropped_n: Count
+    draft_n: Count
+    draft_n_accepted: Count
+    draft_saved_ms: float
+    tokens_per_pass: Size
+    queue_ms: Size
+    time_to_first_token_ms: Size
+
+
+class TimingsSoFar(TypedDict):
+    """How many tokens an answer has by now."""
+
+    predicted_n: Count
+
+
+class TokenLogprob(TypedDict):
+    """A token; `bytes` says what `token` cannot where a character is split over several."""
+
+    token: str
+    logprob: float
+    bytes: list[Byte]
+
+
+class ChatTokenLogprob(TokenLogprob):
+    """A token with its rivals, best first."""
+
+    top_logprobs: list[TokenLogprob]
+
+
+class ChatLogprobs(TypedDict):
+    """The probabilities of a chat's answer."""
+
+    content: list[ChatTokenLogprob]
+    refusal: None
+
+
+class TextLogprobs(TypedDict):
+    """The probabilities of a text, in four lists of the same length; the first token of a prompt has none."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[Count]
+
+
+class CalledFunction(TypedDict):
+    """A function with its arguments as JSON in a text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(TypedDict):
+    """A call."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class ChatCompletionMessage(TypedDict):
+    """A message; `content` is null where there are only calls."""
+
+    role: Literal["assistant"]
+    content: str | None
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[ToolCall]]
+
+
+class ChatChoice(TypedDict):
+    """One of the answers."""
+
+    index: Count
+    message: ChatCompletionMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: ChatReason
+
+
+class ChatCompletion(WithWarnings):
+    """The answers to a conversation."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: Count
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    timings: Timings
+
+
+class TextChoice(TypedDict):
+    """One of the texts."""
+
+    index: Count
+    text: str
+    logprobs: TextLogprobs | None
+    finish_reason: TextReason
+
+
+class TextCompletion(WithWarnings):
+    """The continuations of texts."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: Count
+    model: str
+    choices: list[TextChoice]
+    usage: Usage
+    timings: Timings
+
+
+class FunctionArgumentsDelta(TypedDict):
+    """What is new in the arguments of a call."""
+
+    arguments: str
+
+
+class ToolCallChunk(TypedDict):
+    """What is new in call `index`; only its first part says which it is."""
+
+    index: Count
+    id: NotRequired[str]
+    type: NotRequired[Literal["function"]]
+    function: CalledFunction | FunctionArgumentsDelta
+
+
+class ChatDelta(TypedDict, total=False):
+    """What is new in an answer."""
+
+    role: Literal["assistant"]
+    content: str
+    reasoning_content: str
+    tool_calls: list[ToolCallChunk]
+
+
+class ChatChunkChoice(TypedDict):
+    """What is new in answer `index`."""
+
+    index: Count
+    delta: ChatDelta
+    logprobs: NotRequired[ChatLogprobs]
+    finish_reason: ChatReason | None
+
+
+class ChatChunk(WithWarnings):
+    """An event of a chat; the very last says [DONE] instead."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: Count
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: NotRequired[Usage]
+    timings: NotRequired[Timings | TimingsSoFar]
+
+
+class TextChunkChoice(TypedDict):
+    """What is new in text `index`."""
+
+    index: Count
+    text: str
+    logprobs: NotRequired[TextLogprobs]
+    finish_reason: TextReason | None
+
+
+class TextChunk(WithWarnings):
+    """An event of a text; the very last says [DONE] instead."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: Count
+    model: str
+    choices: list[TextChunkChoice]
+    usage: NotRequired[Usage]
+    timings: NotRequired[Timings | TimingsSoFar]

@@ -1,0 +1,158 @@
+"""The body of OpenAI's /v1/responses -> a turn of a chat.
+
+Owns field names, kinds of items and what is refused because ignoring it would give a wrong answer. Knows nothing of
+responses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+from uuid import uuid4
+
+from app.engine.request import Request
+from app.service.api.fields import Body, Text
+from app.service.api.function_tools import FunctionToolBody, ToolCallBody, ToolChoiceBody, tool_options_of
+from app.service.api.messages import ChatMessage, ContentPart, alternate_roles
+from app.service.api.openai.requests import ResponseFormat
+from app.service.api.sampling import SamplingBody
+from app.service.generation.chat_turn import ChatTurn
+from quantizer.errors import RequestError
+
+__all__ = ["ResponsesBody"]
+
+Messages = list[dict[str, Any]]
+
+
+class InputItem(Body):
+    """A part of the conversation so far; which of its fields count is a matter of its type."""
+
+    type: Text = "message"
+    role: Literal["system", "developer", "user", "assistant"] = "user"
+    content: Text | list[ContentPart] | None = None
+    call_id: Text = ""
+    name: Text = ""
+    arguments: Text = ""
+    output: Text | list[ContentPart] = ""
+
+    def for_template(self) -> Messages:
+        """Return the messages that chat templates know. Raises RequestError for an item that is not served."""
+        if self.type not in _MESSAGES:
+            raise RequestError(f"An item of the input has the type {self.type[:40]!r}.", "Send messages and calls.")
+        return _MESSAGES[self.type](self)
+
+
+def _said(item: InputItem) -> Messages:
+    return [ChatMessage.model_construct(role=item.role, content=item.content).for_template()]
+
+
+def _call(item: InputItem) -> Messages:
+    call = ToolCallBody.model_validate(
+        {"id": item.call_id, "function": {"name": item.name, "arguments": item.arguments}}
+    )
+    return [{"role": "assistant", "content": None, "tool_calls": [call.for_template()]}]
+
+
+def _result(item: InputItem) -> Messages:
+    result = ChatMessage.model_construct(role="tool", content=item.output, tool_call_id=item.call_id)
+    return [result.for_template()]
+
+
+# Thoughts of earlier turns are not repeated to the model.
+_MESSAGES: Mapping[str, Callable[[InputItem], Messages]] = {
+    "message": _said,
+    "function_call": _call,
+    "function_call_output": _result,
+    "reasoning": lambda _: [],
+}
+
+
+class ResponsesToolBody(Body):
+    """A tool; of those that are no functions none can be run here, and clients offer them all the same."""
+
+    type: Text
+    name: Text = ""
+    description: Text | None = None
+    parameters: dict[str, Any] | None = None
+
+    def tool(self) -> FunctionToolBody:
+        return FunctionToolBody.model_validate({"function": self.model_dump(exclude={"type"})})
+
+
+class ResponsesToolChoiceBody(Body):
+    type: Text
+    name: Text = ""
+
+
+class TextFormatBody(ResponseFormat):
+    """A form of the answer, whose schema stands beside its type."""
+
+    def grammar(self) -> str:
+        if self.type == "json_schema":
+            return ResponseFormat.model_validate({"type": self.type, "json_schema": {"schema": self.schema_}}).grammar()
+        return super().grammar()
+
+
+class TextOptions(Body):
+    format: TextFormatBody | None = None
+
+
+class ReasoningOptions(Body):
+    effort: Text | None = None
+
+
+class ResponsesBody(SamplingBody):
+    """Nothing is stored here, so that a response that goes on from an earlier one has to be sent it whole."""
+
+    model: Text | None = None
+    input: Text | list[InputItem]
+    instructions: Text | None = None
+    previous_response_id: Text | None = None
+    max_output_tokens: int | None = None
+    stream: bool | None = None
+    tools: list[ResponsesToolBody] | None = None
+    tool_choice: Text | ResponsesToolChoiceBody | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+
+    def turn(self) -> ChatTurn:
+        """Return what is asked. Raises RequestError for what is not served."""
+        if self.previous_response_id:
+            raise RequestError("Responses are not stored here.", "Send the items of the earlier ones in input.")
+        effort = self.reasoning.effort if self.reasoning else None
+        return ChatTurn(
+            messages=alternate_roles(self._messages()),
+            request=self._request(),
+            offer=tool_options_of(
+                [tool.tool() for tool in self.tools or () if tool.type == "function"],
+                self._choice(),
+                self.parallel_tool_calls,
+            ),
+            variables={"reasoning_effort": effort, "enable_thinking": effort != "none"} if effort else {},
+        )
+
+    def _messages(self) -> Messages:
+        system = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        items = [InputItem(content=self.input)] if isinstance(self.input, str) else self.input
+        messages = [message for item in items for message in item.for_template()]
+        if not messages:
+            raise RequestError("The input is empty.", "Send at least one message.")
+        return [*system, *messages]
+
+    def _request(self) -> Request:
+        form = self.text.format if self.text else None
+        return Request(
+            request_id=uuid4().hex,
+            prompt="",
+            sampling=self.sampling(form.grammar() if form else ""),
+            max_tokens=self.max_output_tokens,
+            stop=self.stop_strings(),
+        )
+
+    def _choice(self) -> str | ToolChoiceBody | None:
+        """Return the choice in the words of chat completions, which name a function one level deeper."""
+        if not isinstance(self.tool_choice, ResponsesToolChoiceBody):
+            return self.tool_choice
+        function = {"name": self.tool_choice.name} if self.tool_choice.type == "function" else None
+        return ToolChoiceBody.model_validate({"type": self.tool_choice.type, "function": function})

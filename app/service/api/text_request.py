@@ -1,0 +1,113 @@
+"""What llama-server and what talks like OpenAI take alike in every request for text.
+
+Owns those fields and the request that they make, but for its prompt. Knows nothing of messages or answers.
+
+A prompt in the forms that completions take it in: text or token ids, or a list of one of them.
+
+Knows nothing of what is done with it.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+from uuid import uuid4
+
+from pydantic import StrictInt
+
+from app.engine.request import Request
+from app.service.api.fields import Body, Text, TokenIds
+from app.service.api.sampling import SamplingBody
+from quantizer.errors import RequestError
+
+__all__ = ["GenerationBody", "PromptField"]
+
+
+class LoraScale(Body):
+    """How strongly an adapter acts, which is named or numbered in the order of `--lora` (llama-server's way)."""
+
+    id: StrictInt | None = None
+    name: Text | None = None
+    scale: float
+
+    def pair(self) -> tuple[int | str, float]:
+        """Return it as requests have it. Raises RequestError unless it has either an id or a name."""
+        name = self.id if self.name is None else self.name
+        if name is None or (self.id is not None and self.name is not None):
+            raise RequestError("An entry of lora needs an id or a name.", 'Use {"id": 0, "scale": 0.5}.')
+        return name, self.scale
+
+
+class GenerationBody(SamplingBody):
+    """None means: not given."""
+
+    model: Text | None = None
+    stream: bool | None = None
+    timings_per_token: bool | None = None
+    ignore_eos: bool | None = None
+    lora: list[LoraScale] | None = None
+    context_shift: bool | None = None
+    n_keep: int | None = None
+    max_time: float | None = None
+    t_max_predict_ms: int | None = None
+
+    def request(self, prompt: str | tuple[int, ...] = "", *, add_special: bool = True) -> Request:
+        """Return the engine's request for `prompt`. Raises RequestError for values out of range or not served."""
+        limit = self._limit()
+        return Request(
+            request_id=uuid4().hex,
+            prompt=prompt,
+            sampling=self.sampling(self._format_grammar()),
+            max_tokens=None if limit == -1 else limit,
+            stop=self.stop_strings(),
+            ignore_eos=bool(self.ignore_eos),
+            add_special=add_special,
+            n_logprobs=self._n_logprobs(),
+            lora=None if self.lora is None else tuple(item.pair() for item in self.lora),
+            context_shift=self.context_shift,
+            n_keep=self.n_keep or 0,
+            max_time_s=self.max_time,
+            max_predict_s=self._max_predict_s(),
+        )
+
+    @abstractmethod
+    def _limit(self) -> int | None:
+        """Return how many tokens the answer may have; -1 and None mean no limit."""
+
+    @abstractmethod
+    def _n_logprobs(self) -> int | None:
+        """Return how many alternatives a token to tell; no two routes ask for them alike."""
+
+    @abstractmethod
+    def _format_grammar(self) -> str:
+        """Return the grammar of the form that the answer is to have, "" for any."""
+
+    def _max_predict_s(self) -> float | None:
+        """Return llama-server's limit of time, to which 0 and -1 mean none."""
+        return None if self.t_max_predict_ms in (None, 0, -1) else self.t_max_predict_ms / 1000
+
+
+class PromptField(Body):
+    """`prompt` of a body."""
+
+    prompt: Text | list[Text] | TokenIds | list[TokenIds]
+
+    def prompts(self) -> tuple[str | tuple[int, ...], ...]:
+        """Return all prompts, of which there may be none."""
+        prompt: Any = self.prompt
+        is_one = isinstance(prompt, str) or (prompt and isinstance(prompt[0], int))
+        return tuple(item if isinstance(item, str) else tuple(item) for item in ([prompt] if is_one else prompt))
+
+    def one_prompt(self) -> str | tuple[int, ...]:
+        """Return the prompt. Raises RequestError where there is not just one."""
+        prompts = self.prompts()
+        if len(prompts) != 1:
+            raise RequestError(f"{len(prompts)} prompts were given.", "Give one prompt a request.")
+        return prompts[0]
+
+    def text_prompt(self) -> str:
+        """Return the prompt where it has to be text. Raises RequestError where it is not."""
+        prompt = self.one_prompt()
+        if not isinstance(prompt, str):
+            raise RequestError("The prompt of a gap is token ids.", "Give text.")
+        return prompt

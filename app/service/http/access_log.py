@@ -1,0 +1,62 @@
+"""The outermost layer of the service: the planner's warning in a header, and a line for each request where wanted.
+
+Owns what such a line says: when, which route, how it ended, how long it took, the model and its tokens. Nothing of what
+was asked or answered, no query and no key is in it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.service.http.request_record import RequestRecord, record_of
+from app.terminal import printable_line
+
+__all__ = ["WARNING_HEADER", "AccessLog"]
+
+WARNING_HEADER = "x-localllm-warning"
+_NO_STATUS = 499  # the client went away before there was one
+
+
+class AccessLog:
+    """ASGI middleware around everything. `write` gets each line, None where there is no log."""
+
+    def __init__(self, app: ASGIApp, write: Callable[[str], object] | None = None) -> None:
+        self._app = app
+        self._write = write
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        record, started_s, status = record_of(scope), time.perf_counter(), _NO_STATUS
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                if record.warnings:
+                    message["headers"] = [*message["headers"], (WARNING_HEADER.encode(), _header_of(record.warnings))]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        finally:
+            if self._write is not None:
+                self._write(_line(scope, status, time.perf_counter() - started_s, record))
+
+
+def _header_of(warnings: tuple[str, ...]) -> bytes:
+    return printable_line(" ".join(warnings)).encode("ascii", "replace")
+
+
+def _line(scope: Scope, status: int, took_s: float, record: RequestRecord) -> str:
+    when = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    model = f" model={record.model_id}" if record.model_id else ""
+    n_in, n_out = record.n_prompt_tokens, record.n_output_tokens
+    tokens = f" prompt_tokens={n_in} output_tokens={n_out}" if n_in or n_out else ""
+    line = f"{when} {scope['method']} {scope['path']} {status} {took_s * 1000:.1f}ms{model}{tokens}"
+    return printable_line(line)

@@ -1,0 +1,226 @@
+"""Errors as HTTP clients see them: a status, a code and a body in the shape of the surface that was called.
+
+Owns which error is which status and what a client may not be told. Knows nothing of routes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal, Protocol
+
+from typing_extensions import TypedDict
+
+from app.library.hub.access import HubError, NotOnHubError
+from app.library.local.placement import NameTakenError
+from app.library.local.resolve import UnknownModelError
+from quantizer import errors
+from quantizer.errors import (
+    CheckpointError,
+    ContextOverflowError,
+    EngineError,
+    ModelFileError,
+    RequestError,
+    ServiceError,
+    UsageError,
+    UserError,
+    kind_of,
+    redact_paths,
+)
+
+__all__ = [
+    "BUG",
+    "AnthropicError",
+    "ErrorBody",
+    "LlamaCppError",
+    "OllamaError",
+    "OpenAiError",
+    "OpenAiErrorFields",
+    "RefusedError",
+    "anthropic_error",
+    "code_of",
+    "llamacpp_error",
+    "message_of",
+    "ollama_error",
+    "openai_error",
+    "status_of",
+]
+
+
+class RefusedError(RequestError):
+    """An HTTP request that is not let in: its status and the code that names why."""
+
+    def __init__(self, status: int, code: str, cause: str, remedy: str = "") -> None:
+        super().__init__(cause, remedy)
+        self.status = status
+        self.code = code
+
+
+class ErrorBody(Protocol):
+    """How a surface words an error as JSON."""
+
+    def __call__(self, error: UserError, *, hide_paths: bool = True) -> Mapping[str, object]: ...
+
+
+class ErrorDetails(TypedDict, total=False):
+    """Of a context that is too small, how much too small."""
+
+    n_prompt_tokens: int
+    n_ctx: int
+
+
+class _CommonFields(TypedDict):
+    message: str
+    type: Literal["invalid_request_error", "server_error"]
+    kind: str
+    cause: str
+    remedy: str
+    details: ErrorDetails
+
+
+class OpenAiErrorFields(_CommonFields):
+    """`message` is cause and remedy; `kind` is a class of the error tree."""
+
+    code: str
+    param: None
+
+
+class OpenAiError(TypedDict):
+    """An error as OpenAI has it, with the fields from which `app.client` builds it again."""
+
+    error: OpenAiErrorFields
+
+
+class LlamaCppErrorFields(_CommonFields):
+    """`code` is the status, the others are as in OpenAI's."""
+
+    code: int
+
+
+class LlamaCppError(TypedDict):
+    """An error as llama-server has it, with our fields too."""
+
+    error: LlamaCppErrorFields
+
+
+class OllamaError(TypedDict):
+    """An error as Ollama has it."""
+
+    error: str
+
+
+AnthropicErrorType = Literal[
+    "api_error",
+    "authentication_error",
+    "invalid_request_error",
+    "not_found_error",
+    "permission_error",
+    "rate_limit_error",
+    "request_too_large",
+]
+
+
+class AnthropicErrorFields(TypedDict):
+    """What kind of error, and in words."""
+
+    type: AnthropicErrorType
+    message: str
+
+
+class AnthropicError(TypedDict):
+    """An error as Anthropic has it."""
+
+    type: Literal["error"]
+    error: AnthropicErrorFields
+
+
+BUG = ServiceError("The service failed at something it should be able to do.", "Its log has the details.")
+
+# The first that fits counts.
+_STATUS_AND_CODE: tuple[tuple[type[UserError], int, str], ...] = (
+    (UnknownModelError, 404, "model_not_found"),
+    (ContextOverflowError, 400, "context_length_exceeded"),
+    (RequestError, 400, "invalid_request"),
+    (ModelFileError, 400, "invalid_model"),
+    (CheckpointError, 400, "invalid_checkpoint"),
+    (UsageError, 400, "invalid_request"),
+    (NameTakenError, 409, "model_exists"),
+    (NotOnHubError, 404, "not_on_hub"),
+    (HubError, 502, "hub_error"),
+    (EngineError, 500, "engine_error"),
+    (ServiceError, 500, "service_error"),
+    (UserError, 500, "server_error"),
+)
+
+_ANTHROPIC_TYPES: dict[int, AnthropicErrorType] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+}
+
+_MAY_NAME_PATHS = (ModelFileError, EngineError, errors.StorageError, errors.CheckpointError)
+
+
+def status_of(error: UserError) -> int:
+    """Return the HTTP status of `error`."""
+    return error.status if isinstance(error, RefusedError) else _row(error)[1]
+
+
+def code_of(error: UserError) -> str:
+    """Return the machine-readable name of what went wrong."""
+    return error.code if isinstance(error, RefusedError) else _row(error)[2]
+
+
+def openai_error(error: UserError, *, hide_paths: bool = True) -> OpenAiError:
+    """Return OpenAI's error body, with the fields from which `app.client` builds the error again."""
+    return {"error": {"code": code_of(error), "param": None, **_common(error, hide_paths)}}
+
+
+def llamacpp_error(error: UserError, *, hide_paths: bool = True) -> LlamaCppError:
+    """Return llama.cpp's error body (source: llama-server's README, `code` is the status), with our fields too."""
+    return {"error": {"code": status_of(error), **_common(error, hide_paths)}}
+
+
+def ollama_error(error: UserError, *, hide_paths: bool = True) -> OllamaError:
+    """Return Ollama's error body, one text; its clients throw at any `error`, whatever it holds."""
+    return {"error": message_of(error, hide_paths)}
+
+
+def anthropic_error(error: UserError, *, hide_paths: bool = True) -> AnthropicError:
+    """Return Anthropic's error body (source: its API's page on errors)."""
+    status = status_of(error)
+    usual: AnthropicErrorType = "invalid_request_error" if status < 500 else "api_error"
+    kind = _ANTHROPIC_TYPES.get(status, usual)
+    return {"type": "error", "error": {"type": kind, "message": message_of(error, hide_paths)}}
+
+
+def message_of(error: UserError, hide_paths: bool) -> str:
+    """Return cause and remedy, without the folders of this machine where they are to be hidden."""
+    return _shown(error, hide_paths)(str(error))
+
+
+def _shown(error: UserError, hide_paths: bool) -> Callable[[str], str]:
+    return redact_paths if hide_paths and isinstance(error, _MAY_NAME_PATHS) else str
+
+
+def _row(error: UserError) -> tuple[type[UserError], int, str]:
+    return next(row for row in _STATUS_AND_CODE if isinstance(error, row[0]))
+
+
+def _common(error: UserError, hide_paths: bool) -> _CommonFields:
+    show = _shown(error, hide_paths)
+    return {
+        "message": message_of(error, hide_paths),
+        "type": "invalid_request_error" if status_of(error) < 500 else "server_error",
+        "kind": kind_of(error),
+        "cause": show(error.cause),
+        "remedy": show(error.remedy),
+        "details": _details(error),
+    }
+
+
+def _details(error: UserError) -> ErrorDetails:
+    if isinstance(error, ContextOverflowError):
+        return {"n_prompt_tokens": error.n_prompt_tokens, "n_ctx": error.n_ctx}
+    return {}

@@ -1,0 +1,43 @@
+"""What one request came to: which model it used, and how many tokens it read and wrote.
+
+Owns the tally that is kept beside a request. No word of a prompt or an answer is in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from app.service.pool.engine_life import EngineLife
+
+__all__ = ["RequestRecord", "record_of"]
+
+_KEY = "localllm.record"
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """Filled while a request is answered, once it is known by which model's engine; the tokens of a prompt with several
+    answers count once for each."""
+
+    model_id: str = ""
+    engine: EngineLife | None = None
+    n_prompt_tokens: int = 0
+    n_output_tokens: int = 0
+
+    def add(self, n_prompt_tokens: int, n_output_tokens: int = 0) -> None:
+        """Count what an answer or a vector took."""
+        self.n_prompt_tokens += n_prompt_tokens
+        self.n_output_tokens += n_output_tokens
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the planner has to say of the model, once it is loaded."""
+        return self.engine.status.warnings if self.engine is not None else ()
+
+
+def record_of(scope: Any) -> RequestRecord:
+    """Return the record of the request with this ASGI scope."""
+    record = scope.setdefault(_KEY, RequestRecord())
+    assert isinstance(record, RequestRecord)
+    return record

@@ -1,0 +1,137 @@
+"""How a job goes on: from what its verb says to how the job stands. Pure.
+
+Owns which line changes what: those of `app.cli.output.job_events`, and the public ones of `pull --json`. A line that it does
+not know changes nothing, and one without an event is what the verb had to say in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from app.library.download import events as download
+from app.protocol.job import Job, JobFailure, JobState
+from quantizer.errors import EngineError
+from quantizer.write.events import Failed
+
+__all__ = ["Line", "RunningJob"]
+
+Line: TypeAlias = Mapping[str, Any]
+
+_NOTHING_MOVES: dict[str, Any] = {
+    "fraction": None,
+    "n_done_bytes": None,
+    "n_bytes": None,
+    "bytes_per_s": None,
+    "remaining_s": None,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """A job while it runs. Of a download of several files `n_bytes` are all, `n_bytes_before` those of whole files."""
+
+    job: Job
+    n_bytes: int = 0
+    n_bytes_before: int = 0
+    n_file_bytes: int = 0
+
+    @classmethod
+    def begun(cls, job: Job, now_s: float) -> RunningJob:
+        """Start `job`, for the first time or again."""
+        fresh: dict[str, Any] = {"message": "", "digest": "", "error": None, "result": None, "ended_s": None}
+        return cls(replace(job, state="running", started_s=now_s, **fresh, **_NOTHING_MOVES))
+
+    def after(self, line: Line) -> RunningJob:
+        """Return what `line` makes of it. Raises KeyError or TypeError for a line that lacks what its event has."""
+        if "event" not in line:
+            return self.changed(result=dict(line))
+        return _HANDLERS.get(line["event"], _downloaded)(self, line)
+
+    def ended(self, state: JobState, now_s: float) -> Job:
+        """Return the job in its end."""
+        rates: dict[str, Any] = {"bytes_per_s": None, "remaining_s": None}
+        fraction = 1.0 if state == "done" else self.job.fraction
+        error = self.job.error if state == "failed" else None
+        return replace(self.job, state=state, ended_s=now_s, fraction=fraction, error=error, **rates)
+
+    def failed(self, error: JobFailure) -> RunningJob:
+        return self.changed(error=error)
+
+    def died(self, status: int, last_words: str) -> RunningJob:
+        """Note that the verb ended with `status` and, unless it has said it itself, why."""
+        if self.job.error:
+            return self
+        words = f": {last_words}" if last_words else ""
+        cause = f"The job's process ended with status {status}{words}"
+        return self.failed(JobFailure.of(EngineError(f"{cause.rstrip('.')}.", "See its log, and try it again.")))
+
+    def changed(self, **changes: Any) -> RunningJob:
+        """Return the running of the job with `changes`."""
+        return replace(self, job=replace(self.job, **changes))
+
+    def fetched(self, n_done: int, bytes_per_s: float) -> RunningJob:
+        """Note that `n_done` bytes of the file stand that is fetched now."""
+        done = self.n_bytes_before + n_done
+        total = max(self.n_bytes, self.n_bytes_before + self.n_file_bytes)
+        return self.changed(
+            n_done_bytes=done,
+            n_bytes=total,
+            fraction=_fraction(done, total),
+            bytes_per_s=bytes_per_s or None,
+            remaining_s=(total - done) / bytes_per_s if bytes_per_s else None,
+        )
+
+
+def _stepped(running: RunningJob, line: Line) -> RunningJob:
+    n_done, n_total = line["n_done"], line["n_total"]
+    moved = {"message": line["title"], "fraction": _fraction(n_done, n_total), "remaining_s": line["remaining_s"]}
+    if line["unit"] != "bytes":
+        return running.changed(**_NOTHING_MOVES | moved)
+    return running.changed(n_done_bytes=n_done, n_bytes=n_total, bytes_per_s=line["per_s"] or None, **moved)
+
+
+def _noted(running: RunningJob, line: Line) -> RunningJob:
+    return running.changed(message=line["text"])
+
+
+def _failed(running: RunningJob, line: Line) -> RunningJob:
+    return running.failed(JobFailure(line["error_kind"], line["cause"], line["remedy"]))
+
+
+def _quantized(running: RunningJob, line: Line) -> RunningJob:
+    return running.changed(result={name: value for name, value in line.items() if name != "event"})
+
+
+def _downloaded(running: RunningJob, line: Line) -> RunningJob:
+    event = download.decode_event(line)
+    sentence = download.event_text(event) if event else ""
+    match event:
+        case download.Chosen():
+            running = replace(running, n_bytes=event.n_bytes, n_bytes_before=0, n_file_bytes=0)
+            return running.changed(message=sentence, n_bytes=event.n_bytes)
+        case download.Fetching():
+            before = running.n_bytes_before + running.n_file_bytes
+            running = replace(running, n_bytes_before=before, n_file_bytes=event.n_bytes)
+            return running.changed(message=event.name, digest=event.digest).fetched(event.n_done, 0.0)
+        case download.Progress():
+            return running.changed(message=event.name).fetched(event.n_done, event.bytes_per_s)
+        case download.Discarded():  # the same file is begun again
+            return replace(running, n_file_bytes=0).changed(message=sentence)
+        case download.Done():
+            result = {"path": event.path, "bytes": event.n_bytes, "is_new": event.is_new}
+            return running.changed(result=result, n_done_bytes=event.n_bytes, n_bytes=event.n_bytes)
+    return running.changed(message=sentence) if sentence else running
+
+
+_HANDLERS: dict[str, Callable[[RunningJob, Line], RunningJob]] = {
+    "step": _stepped,
+    "note": _noted,
+    Failed.kind: _failed,
+    "quantized": _quantized,
+}
+
+
+def _fraction(n_done: int, n_total: int | None) -> float | None:
+    return min(1.0, n_done / n_total) if n_total else None

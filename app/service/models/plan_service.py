@@ -1,0 +1,171 @@
+"""Plans for whoever asks the service, each in milliseconds: headers and the look at this machine are kept for a while.
+
+Owns what is kept. The arithmetic is `offload`'s, the ways to a model are `app.library`'s. Knows nothing of HTTP. What
+imports numbers is imported when it is first asked.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from app.protocol.plan import PlanRequest
+from app.service.models.machine_cache import MachineCache, Occupant, machine_for_reload
+from app.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from app.library.machine_fit.planning import PlanningContext
+    from offload.devices.machine import Machine
+    from offload.footprint.model import PlannedModel
+    from offload.plan import Plan
+
+__all__ = ["PlanService"]
+
+_N_MODELS, _MODEL_KEPT_S = 8, 300.0
+_N_MEASURED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A model that was asked for: its header, what to say of how it was found, and since when that is known."""
+
+    model: PlannedModel
+    notice: str
+    changed_s: float
+    since_s: float
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its file is still the same; of one that is elsewhere, whether it was asked for of late."""
+        if self.notice:
+            return time.monotonic() - self.since_s < _MODEL_KEPT_S
+        return self.changed_s == _changed_s(self.model)
+
+
+class PlanService:
+    """Answers wishes under `settings`. Its methods take their time and may be called in several threads."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def plan(self, request: PlanRequest, occupants: Sequence[Occupant] = ()) -> dict[str, Any]:
+        """Return the object of `localllm plan --json` for `request`, with what was measured of the model here.
+
+        Raises UnknownModelError, HubError or ModelFileError for a model that cannot be had, UsageError for a request that
+        makes no sense, EngineError where the machine or llama.cpp cannot be asked.
+        """
+        from offload.footprint.kv_cache import KV_TYPES, KvTypes, can_have
+        from offload.plan import plan_json
+
+        settings = _settings_for(request, self._settings)
+        known = self._model(request, settings)
+        wanted = self._circumstances(request, settings, known, occupants)
+        found = _planned(request, settings, known, wanted)
+        has_records = request.is_here and not known.notice
+        return plan_json(found) | {
+            "model": request.model,
+            "is_full": request.is_full,
+            "gpu_layers": dict(request.gpu_layers) if request.gpu_layers is not None else None,
+            "n_ctx_train": known.model.n_ctx_train,
+            "kv_types": [name for name in KV_TYPES if can_have(KvTypes(name, name), known.model.kv_shape)],
+            "measured": self._measured(known.model, wanted.machine) if has_records else [],
+        }
+
+    @cached_property
+    def _look(self) -> MachineCache:
+        from app.engine.load.machine import survey
+        from app.engine.load.rpc import parse_rpc_endpoints
+        from offload.devices.host_memory import host_memory
+
+        endpoints = parse_rpc_endpoints(self._settings.rpc)
+        return MachineCache(lambda: survey(endpoints).machine, lambda: host_memory().free_bytes)
+
+    def _model(self, request: PlanRequest, settings: Settings) -> _Known:
+        """Return the model that is meant, its header read once for as long as the file stays the same."""
+        from app.library.hub.lookup import find_model
+        from app.library.machine_fit.planning import planning_context
+
+        with self._lock:
+            known = self._known.get(request.model)
+        if known is None or not known.is_current:
+
+            def here() -> PlanningContext:
+                return planning_context(settings, self._machine(request, ()))
+
+            model, notice = find_model(request.model, settings, here)
+            known = _Known(model, notice, 0.0 if notice else _changed_s(model), time.monotonic())
+        with self._lock:
+            self._known[request.model] = known
+            self._known.move_to_end(request.model)
+            while len(self._known) > _N_MODELS:
+                self._known.popitem(last=False)
+        return known
+
+    def _machine(self, request: PlanRequest, occupants: Sequence[Occupant]) -> Machine:
+        from app.library.machine_fit.machine_spec import parse_machine
+
+        def here() -> Machine:
+            return self._look.machine(occupants, is_fresh=request.is_fresh)
+
+        return here() if request.is_here else parse_machine(here, request.vram, request.ram or None)
+
+    def _circumstances(
+        self, request: PlanRequest, settings: Settings, known: _Known, occupants: Sequence[Occupant]
+    ) -> PlanningContext:
+        from app.library.machine_fit.planning import local_planning_context, planning_context
+
+        machine = self._machine(request, occupants)
+        if request.is_here:
+            wanted = local_planning_context(settings, machine_for_reload(machine, known.model.header.path, occupants))
+        else:
+            wanted = planning_context(settings, machine)
+        return replace(wanted, question=replace(wanted.question, gpu_layers=request.gpu_layers))
+
+    def _measured(self, model: PlannedModel, machine: Machine) -> list[dict[str, Any]]:
+        """Return how fast the newest answers and prompts of the model were here, the oldest first."""
+        from app.engine.cache.state_store import model_key
+        from app.engine.load.run_history import machine_key, run_history
+
+        key = model_key(model.header.path)
+        records = run_history(self._settings.cache_dir).records(machine_key(machine))
+        return [
+            {
+                "kind": record.kind,
+                "depth": record.depth,
+                "tps": round(record.tokens_per_s, 3),
+                "gpu_layers": record.gpu_layers,
+                "at_s": record.at_s,
+            }
+            for record in [record for record in records if record.model == key][-_N_MEASURED:]
+        ]
+
+
+def _settings_for(request: PlanRequest, settings: Settings) -> Settings:
+    return replace(
+        settings,
+        ctx=request.n_ctx or settings.ctx,
+        kv_type=request.kv_type or settings.kv_type,
+        parallel=request.n_sequences or settings.parallel,
+        threads=request.n_threads or settings.threads,
+    )
+
+
+def _planned(request: PlanRequest, settings: Settings, known: _Known, wanted: PlanningContext) -> Plan:
+    from app.library.machine_fit.planning import plan_of, plan_of_absent
+
+    if not request.is_full:
+        return wanted.plan(known.model, wants_remedies=False)
+    if known.notice:
+        return plan_of_absent(known.model, known.notice, wanted)
+    return plan_of(known.model, settings, wanted, is_here=request.is_here)
+
+
+def _changed_s(model: PlannedModel) -> float:
+    return model.header.path.stat().st_mtime

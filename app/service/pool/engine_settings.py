@@ -1,0 +1,68 @@
+"""How engines are run, as the settings say: by which command, with which sizes, for how long when idle.
+
+Owns what such settings mean, and that nonsense is refused at the start. Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from app.engine.load.rpc import parse_rpc_endpoints
+from app.engine.protocol.messages import EngineConfig, UnfitPolicy
+from app.processes import python_command
+from app.service.models.attachments import Attachments
+from app.settings.parsing import parse_duration
+from app.settings.settings import Settings
+from quantizer.errors import RequestError, UsageError
+
+__all__ = ["engine_config", "keep_alive_s", "worker_command"]
+
+# What can run a model: the arguments of its worker. The fake one needs no native code; its answers are random letters.
+_ENGINES: Mapping[str, tuple[str, ...]] = {
+    "llama": (),
+    "fake": ("--fake", "--fake-step-ms", "5"),
+    "fake-unfit": ("--fake", "--fake-unfit"),
+}
+
+
+def worker_command(settings: Settings) -> list[str]:
+    """Return the command line of an engine worker. Raises UsageError for an engine that does not exist."""
+    if settings.engine not in _ENGINES:
+        raise UsageError(f"There is no engine {settings.engine!r}.", f"Known: {', '.join(_ENGINES)}.")
+    return python_command("app.engine.worker", *_ENGINES[settings.engine])
+
+
+def keep_alive_s(settings: Settings) -> float | None:
+    """Return how long an idle model stays that a request has loaded, None for good. Raises UsageError."""
+    try:
+        return parse_duration(settings.keep_alive)
+    except RequestError as error:
+        raise UsageError(f"keep_alive is {settings.keep_alive!r}.", error.remedy) from None
+
+
+def engine_config(settings: Settings, attached: Attachments, when_unfit: UnfitPolicy | None) -> EngineConfig:
+    """Return how a model is loaded with what is `attached`; `when_unfit` None is what the settings say.
+
+    Raises UsageError.
+    """
+    return EngineConfig(
+        n_ctx=settings.ctx,
+        kv_type=settings.kv_type,
+        context_shift=settings.context_shift,
+        n_threads=settings.threads,
+        n_sequences=settings.parallel,
+        uses_gpu=settings.gpu,
+        rpc=parse_rpc_endpoints(settings.rpc),
+        when_unfit=when_unfit or _when_unfit(settings),
+        lora=attached.lora,
+        control_vectors=attached.control_vectors,
+        draft_path=attached.draft_path,
+    )
+
+
+def _when_unfit(settings: Settings) -> UnfitPolicy:
+    try:
+        return UnfitPolicy(settings.when_unfit)
+    except ValueError:
+        known = ", ".join(UnfitPolicy)
+        raise UsageError(f"when_unfit is {settings.when_unfit!r}, which means nothing.", f"Known: {known}.") from None

@@ -1,0 +1,56 @@
+"""A scripted stand-in for `app.service.pool.memory.MachineMemory`: so many bytes, and what each model takes of them.
+
+Owns what a test says of memory. Knows nothing of this machine, of headers or of plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from app.engine.protocol.messages import EngineConfig, UnfitPolicy
+from app.service.pool.eviction import Demand
+from app.service.pool.memory import Holder
+from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
+from quantizer.errors import EngineError
+
+__all__ = ["FakeMemory", "host_with"]
+
+
+def host_with(free_bytes: int) -> Machine:
+    """Return a machine without GPUs."""
+    return Machine(Device(name=HOST_NAME, kind=DeviceKind.CPU, total_bytes=free_bytes, free_bytes=free_bytes))
+
+
+class FakeMemory:
+    """`total_bytes`, of which the model in the file `<name>.gguf` takes `sizes[name]`; it runs with all of them or not.
+
+    `most_bytes` is how many were held at once so far.
+    """
+
+    is_limited = True
+
+    def __init__(self, total_bytes: int, sizes: Mapping[str, int]) -> None:
+        self.most_bytes = 0
+        self._total_bytes = total_bytes
+        self._sizes = sizes
+
+    def machine(self, holders: tuple[Holder, ...]) -> Machine:
+        """Return a machine with what `holders` leave."""
+        held_bytes = sum(holder.resident.held_bytes[HOST_NAME] for holder in holders)
+        self.most_bytes = max(self.most_bytes, held_bytes)
+        return host_with(self._total_bytes - held_bytes)
+
+    def held_bytes(self, path: Path, plan: Mapping[str, Any] | None) -> Mapping[str, int]:  # noqa: ARG002
+        """Return the size of the model at `path`."""
+        return {HOST_NAME: self._sizes[path.stem]}
+
+    def demand(self, path: Path, config: EngineConfig) -> Demand:  # noqa: ARG002
+        """Return that all of it has to fit."""
+        return lambda machine: float(machine.host.free_bytes >= self._sizes[path.stem])
+
+    def check(self, path: Path, config: EngineConfig, machine: Machine) -> None:
+        """Refuse what is larger than everything, unless somebody has agreed to it."""
+        if self._sizes[path.stem] > machine.host.free_bytes and config.when_unfit is not UnfitPolicy.LOAD:
+            raise EngineError(f"{path.stem} is too large.", "Take a smaller one.")

@@ -1,0 +1,280 @@
+"""The arguments of one call as they come, in the two ways that models write them: a JSON object, or tagged parameters.
+
+Owns where the arguments end and their form as JSON text. Knows nothing of what stands around them.
+
+A call written as one JSON object that holds the tool's name and its arguments.
+
+Owns the keys that models use. Knows nothing of what stands around the object.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
+
+from app.engine.loop.detokenizer import partial_match_length
+
+__all__ = [
+    "ArgumentsReader",
+    "JsonArguments",
+    "JsonSpan",
+    "ObjectHead",
+    "ObjectReader",
+    "ParameterTags",
+    "TaggedArguments",
+    "n_after_arguments",
+]
+
+MAX_KEY_CHARACTERS = 200
+_JSON_MARK = re.compile(r'\\(?:.|\Z)|["{}\[\]]', re.DOTALL)
+_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}  # Jinja writes them so, and models repeat it
+
+
+class ArgumentsReader(Protocol):
+    """Turns what comes into JSON text; `rest` is None until the arguments are over, then what follows them."""
+
+    rest: str | None
+
+    def push(self, text: str) -> str:
+        """Return the JSON text that `text` makes known."""
+        ...
+
+    def finish(self) -> str:
+        """Return what is known at the end of the answer."""
+        ...
+
+
+class JsonSpan:
+    """Finds where a JSON object ends while it comes; what is inside may be broken, as long as it is balanced."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._is_in_string = False
+        self._is_escaped = False
+
+    def end_in(self, text: str) -> int:
+        """Return where in `text`, which follows what came before, the object ends, -1 while it goes on."""
+        begin = int(self._is_escaped and bool(text))
+        self._is_escaped = self._is_escaped and not text
+        for found in _JSON_MARK.finditer(text, begin):
+            mark = found[0]
+            if mark == '"':
+                self._is_in_string = not self._is_in_string
+            elif mark[0] == "\\":
+                self._is_escaped = len(mark) == 1
+            elif not self._is_in_string:
+                self._depth += 1 if mark in "{[" else -1
+                if self._depth == 0:
+                    return found.end()
+        return -1
+
+
+class JsonArguments:
+    """Arguments that are JSON already: they pass as they come."""
+
+    def __init__(self) -> None:
+        self.rest: str | None = None
+        self._span = JsonSpan()
+
+    def push(self, text: str) -> str:
+        end = self._span.end_in(text)
+        if end < 0:
+            return text
+        self.rest = text[end:]
+        return text[:end]
+
+    def finish(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterTags:
+    """How parameters are marked: `opening`, a key and `before_value`, the value, `closing`; after the last one `end`.
+
+    With `has_lines` a value stands on lines of its own.
+    """
+
+    opening: str
+    before_value: tuple[str, ...]
+    closing: str
+    end: str
+    has_lines: bool
+
+    @property
+    def key(self) -> re.Pattern[str]:
+        """What stands before a value; its group `key` names the parameter."""
+        between = r"\s*".join(map(re.escape, self.before_value))
+        return re.compile(f"{re.escape(self.opening)}(?P<key>.*?){between}", re.DOTALL)
+
+
+class TaggedArguments:
+    """Arguments with a tag around each: texts pass as they come, other values when they are whole.
+
+    `schema` tells which are texts; where it says nothing, what reads as JSON is JSON.
+    """
+
+    def __init__(self, tags: ParameterTags, schema: Mapping[str, Any]) -> None:
+        self.rest: str | None = None
+        self._tags = tags
+        properties = schema.get("properties")
+        self._properties = properties if isinstance(properties, Mapping) else {}
+        self._held = ""
+        self._n_parameters = 0
+        self._step = self._between
+        self._is_text = False
+        self._is_first_of_value = False
+
+    def push(self, text: str) -> str:
+        self._held += text
+        told = []
+        while self.rest is None and (more := self._step()) is not None:
+            told.append(more)
+        return "".join(told)
+
+    def finish(self) -> str:
+        held, self._held = self._held, ""
+        if self._step == self._value:
+            return ("" if self._is_text else '"') + _inside_string(held)
+        self.rest = held
+        return self._closed()
+
+    def _between(self) -> str | None:
+        """Begin the next parameter or end the arguments; whatever else stands here ends them too and is left over."""
+        tags = self._tags
+        held = self._held = self._held.lstrip()
+        if held.startswith(tags.end):
+            self.rest = held.removeprefix(tags.end)
+            return self._closed()
+        if found := tags.key.match(held[:MAX_KEY_CHARACTERS]):
+            self._held = held[found.end() :]
+            return self._begin(found["key"])
+        is_begun = tags.opening.startswith(held) or held.startswith(tags.opening)
+        if (is_begun or tags.end.startswith(held)) and len(held) < MAX_KEY_CHARACTERS:
+            return None
+        self.rest = held
+        return self._closed()
+
+    def _begin(self, key: str) -> str:
+        described = self._properties.get(key)
+        self._is_text = isinstance(described, Mapping) and described.get("type") == "string"
+        self._is_first_of_value = self._tags.has_lines
+        self._n_parameters += 1
+        self._step = self._value
+        comma = "{" if self._n_parameters == 1 else ", "
+        return f"{comma}{json.dumps(key, ensure_ascii=False)}: " + ('"' if self._is_text else "")
+
+    def _value(self) -> str | None:
+        if self._is_first_of_value:
+            if not self._held:
+                return None
+            self._held = self._held.removeprefix("\n")
+            self._is_first_of_value = False
+        value, tag, rest = self._held.partition(self._tags.closing)
+        if not tag:
+            return self._part_of_value()
+        self._held, self._step = rest, self._between
+        value = value.removesuffix("\n") if self._tags.has_lines else value
+        return _inside_string(value) + '"' if self._is_text else _as_json(value)
+
+    def _part_of_value(self) -> str | None:
+        if not self._is_text:
+            return None
+        closing = self._tags.closing
+        closings = (closing, "\n" + closing) if self._tags.has_lines else (closing,)
+        n_shown = len(self._held) - partial_match_length(self._held, closings)
+        shown, self._held = self._held[:n_shown], self._held[n_shown:]
+        return _inside_string(shown) if shown else None
+
+    def _closed(self) -> str:
+        return "}" if self._n_parameters else "{}"
+
+
+def _inside_string(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _as_json(text: str) -> str:
+    """Return `text` where it is JSON, and as a JSON string where it is not."""
+    told = _PYTHON_WORDS.get(text.strip(), text.strip())
+    try:
+        json.loads(told, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return json.dumps(text, ensure_ascii=False)
+    return told
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+MAX_OBJECT_CHARACTERS = 64 * 1024
+_WINDOW_CHARACTERS = 512  # names and ids are short
+_NAME_KEYS = ("name", "tool_name")
+_ARGUMENT_KEYS = ("arguments", "parameters")
+_OTHER_PAIRS = r'(?:"(?:id|type|tool_call_id)"\s*:\s*"[\w:.-]*"\s*,\s*)*'
+# The order in which models are taught to write a call, so that its arguments can be told as they come.
+_NAME_FIRST = re.compile(
+    rf'\{{\s*{_OTHER_PAIRS}"(?:{"|".join(_NAME_KEYS)})"\s*:\s*"(?P<name>[^"\\]*)"\s*,\s*'
+    rf'{_OTHER_PAIRS}"(?:{"|".join(_ARGUMENT_KEYS)})"\s*:\s*(?=\{{)'
+)
+_END = re.compile(r'\s*(?:,\s*"\w*"\s*:\s*(?:"[\w:.-]*"|[\w.-]+)\s*)*\}')
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectHead:
+    """What the first `n_characters` say: a call of `name`, or none where that is empty.
+
+    `arguments` are JSON text, None where they are only about to come.
+    """
+
+    n_characters: int
+    name: str = ""
+    arguments: str | None = None
+
+
+class ObjectReader:
+    """Reads one object that begins with the text."""
+
+    def __init__(self) -> None:
+        self._span = JsonSpan()
+        self._n_scanned = 0
+
+    def read(self, text: str, *, is_final: bool) -> ObjectHead | None:
+        """Return what `text`, longer each time, begins with; None until more has come. `is_final`: no more will."""
+        if found := _NAME_FIRST.match(text[:_WINDOW_CHARACTERS]):
+            return ObjectHead(found.end(), found["name"])
+        window = text[:MAX_OBJECT_CHARACTERS]
+        end = self._span.end_in(window[self._n_scanned :])
+        if end >= 0:
+            return _head_of(window[: self._n_scanned + end])
+        self._n_scanned = len(window)
+        is_over = is_final or len(window) == MAX_OBJECT_CHARACTERS
+        return ObjectHead(len(window)) if is_over else None
+
+
+def n_after_arguments(text: str, *, is_final: bool) -> int | None:
+    """Return how much of `text`, which follows the arguments, ends their object; None until more has come.
+
+    0 where something else follows: models forget the brace.
+    """
+    window = text[:_WINDOW_CHARACTERS]
+    if found := _END.match(window):
+        return found.end()
+    begin = window.lstrip()[:1]
+    may_still_end = begin in ("", ",") and "}" not in window and len(window) < _WINDOW_CHARACTERS
+    return None if may_still_end and not is_final else 0
+
+
+def _head_of(text: str) -> ObjectHead:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return ObjectHead(len(text))
+    call = value.get("function") if isinstance(value.get("function"), Mapping) else value
+    name = next((call[key] for key in _NAME_KEYS if isinstance(call.get(key), str)), "")
+    arguments: object = next((call[key] for key in _ARGUMENT_KEYS if call.get(key) is not None), {})
+    told = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return ObjectHead(len(text), name if told.lstrip().startswith("{") else "", told)

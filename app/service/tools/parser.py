@@ -1,0 +1,200 @@
+"""Calls told apart from the text of an answer while both still come.
+
+Owns what is held back until it is clear whether it is a call. Knows nothing of dialects, or of thoughts, which are told
+apart before. What turns out to be no call of an offered tool is text again.
+
+How one request's calls are written: a family and an offer together.
+
+Owns what the other modules of this room make of the two. Knows nothing of prompts or dialects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.engine.loop.detokenizer import partial_match_length
+from app.service.generation.reasoning import ReasoningTags
+from app.service.tools.call_grammar import call_grammar
+from app.service.tools.call_reader import (
+    ArgumentsReader,
+    JsonArguments,
+    ObjectReader,
+    TaggedArguments,
+    n_after_arguments,
+)
+from app.service.tools.formats import ToolFormat
+from app.service.tools.tool import ParsedText, ToolCallDelta, ToolOptions, merge_deltas, new_call_id
+
+__all__ = ["ToolCallParser", "ToolCalling"]
+
+MAX_HEADER_CHARACTERS = 256
+_BLANKS = " \t\r\n"
+_SEPARATORS = _BLANKS + ",;]}"  # of calls in a list; a brace too many is the model's slip
+
+
+class ToolCallParser:
+    """Splits one answer of a model of `family` to which `offer` was made. All that is held back comes at the end.
+
+    Each step reads of what is unread and returns whether another can follow before more comes.
+    """
+
+    def __init__(self, family: ToolFormat, offer: ToolOptions, new_id: Callable[[], str] = new_call_id) -> None:
+        self._family = family
+        self._tools = {tool.name: tool for tool in offer.callable_tools}
+        self._is_parallel = offer.is_parallel
+        self._new_id = new_id
+        self._unread = ""
+        self._doubtful = ""  # read as the begin of a call, and text again if it is none
+        self._is_final = False
+        self._is_among_calls = False
+        self._object = ObjectReader()
+        self._arguments: ArgumentsReader = JsonArguments()
+        self._step = self._bare if family.may_be_bare else self._plain
+        self._text: list[str] = []
+        self._parts: list[ToolCallDelta] = []
+        self.n_calls = 0
+
+    @property
+    def is_holding(self) -> bool:
+        return bool(self._unread or self._doubtful)
+
+    def push(self, text: str, *, is_final: bool = False) -> ParsedText:
+        """Return what `text` makes clear, and at the end all that was held back."""
+        self._unread += text
+        self._is_final = is_final
+        while self._step():
+            pass
+        told = ParsedText("".join(self._text), merge_deltas(self._parts))
+        self._text, self._parts = [], []
+        return told
+
+    # Text, and where a call may begin
+
+    def _bare(self) -> bool:
+        """At the begin of an answer that may be a call without a tag."""
+        begun = self._unread.lstrip()
+        if not begun and not self._is_final:
+            return False
+        self._step = self._header if begun.startswith("{") else self._plain
+        return True
+
+    def _plain(self) -> bool:
+        found = [(index, tag) for tag in self._family.openings if (index := self._unread.find(tag)) >= 0]
+        if found:
+            index, tag = min(found)
+            self._say(len(self._unread[:index].rstrip()))
+            self._doubt(self._unread.index(tag) + len(tag))
+            self._step = self._header
+            return True
+        n_shown = len(self._unread)
+        if not self._is_final:  # blanks before a call are not told
+            n_shown = len(self._unread[: n_shown - partial_match_length(self._unread, self._family.openings)].rstrip())
+        self._say(n_shown)
+        return False
+
+    def _header(self) -> bool:
+        """Read up to the arguments, or to the object that holds name and arguments."""
+        found = self._family.header.match(self._unread[:MAX_HEADER_CHARACTERS])
+        if found is None:
+            return (len(self._unread) >= MAX_HEADER_CHARACTERS or self._is_final) and self._give_up(0)
+        named = found.groupdict()
+        if named.get("name") is None:
+            self._doubt(found.end())
+            self._object, self._step = ObjectReader(), self._in_object
+            return True
+        return self._begin_call(found.end(), named["name"], named.get("id")) or self._give_up(0)
+
+    def _in_object(self) -> bool:
+        head = self._object.read(self._unread, is_final=self._is_final)
+        if head is None:
+            return False
+        if not self._begin_call(head.n_characters, head.name):
+            return self._give_up(head.n_characters)
+        if head.arguments is not None:
+            self._say_arguments(head.arguments)
+            self._step = self._after_call
+        return True
+
+    def _give_up(self, n_characters: int) -> bool:
+        """Let all that seemed to be a call, and so many of the next characters, be text."""
+        self._doubt(n_characters)
+        self._text.append(self._doubtful)
+        self._doubtful, self._step = "", self._plain
+        return True
+
+    def _say(self, n_characters: int) -> None:
+        self._text.append(self._unread[:n_characters])
+        self._unread = self._unread[n_characters:]
+
+    def _doubt(self, n_characters: int) -> None:
+        self._doubtful += self._unread[:n_characters]
+        self._unread = self._unread[n_characters:]
+
+    # In a call and after it
+
+    def _begin_call(self, n_characters: int, name: str, call_id: str | None = None) -> bool:
+        """Begin a call after so many characters. Return False, reading nothing, where `name` may not be called."""
+        if name not in self._tools or (self.n_calls and not self._is_parallel):
+            return False
+        self._unread, self._doubtful = self._unread[n_characters:], ""
+        self._parts.append(ToolCallDelta(self.n_calls, call_id or self._new_id(), name))
+        self.n_calls += 1
+        tags = self._family.parameters
+        self._arguments = TaggedArguments(tags, self._tools[name].parameters) if tags else JsonArguments()
+        self._is_among_calls, self._step = True, self._in_arguments
+        return True
+
+    def _in_arguments(self) -> bool:
+        more = self._arguments.push(self._unread)
+        self._unread = ""
+        if self._is_final and self._arguments.rest is None:
+            more += self._arguments.finish()
+        self._say_arguments(more)
+        if self._arguments.rest is None:
+            return False
+        self._unread, self._step = self._arguments.rest, self._end_of_object
+        return True
+
+    def _say_arguments(self, text: str) -> None:
+        if text:
+            self._parts.append(ToolCallDelta(self.n_calls - 1, arguments=text))
+
+    def _end_of_object(self) -> bool:
+        n_read = n_after_arguments(self._unread, is_final=self._is_final)
+        if n_read is None:
+            return False
+        self._unread, self._step = self._unread[n_read:], self._after_call
+        return True
+
+    def _after_call(self) -> bool:
+        """Read what may stand between calls and after them."""
+        unread = self._unread = self._unread.lstrip(_SEPARATORS if self._is_among_calls else _BLANKS)
+        fillers = self._family.fillers
+        if tag := next((tag for tag in fillers if unread.startswith(tag)), ""):
+            self._unread, self._is_among_calls = unread.removeprefix(tag), False
+            return True
+        if not self._is_final and any(tag.startswith(unread) for tag in (*fillers, "")):
+            return False
+        is_listed = self._is_among_calls and unread.startswith("{")
+        self._step = self._header if is_listed else self._plain
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCalling:
+    """A model of `family` to which `offer` was made."""
+
+    family: ToolFormat
+    offer: ToolOptions
+
+    def new_splitter(self) -> ToolCallParser:
+        """Return what tells the calls of one answer apart from its text."""
+        return ToolCallParser(self.family, self.offer)
+
+    def grammar(self, thinking: ReasoningTags) -> str:
+        """Return the grammar of an answer that is a call, in GBNF; "" where it may be text.
+
+        Raises RequestError for a schema that cannot be enforced.
+        """
+        return call_grammar(self.family, self.offer, thinking) if self.offer.must_call else ""

@@ -1,0 +1,124 @@
+"""The tools that a client offers with a request, in no dialect.
+
+Owns their limits and what the client says about calling them. Knows nothing of how a model writes a call.
+
+What a client is told of calls, part by part.
+
+Owns how parts come together and the ids of calls. Knows nothing of how models write calls.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import string
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from quantizer.errors import RequestError
+
+__all__ = ["NO_TOOLS", "ParsedText", "Tool", "ToolCallDelta", "ToolOptions", "merge_deltas", "new_call_id"]
+
+MAX_TOOLS = 128
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function with a name, what it does, and the JSON schema of its arguments; an empty one allows any object.
+
+    Raises RequestError for a name that could not be told from the text around it.
+    """
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            cause = f"A tool is called {self.name[:80]!r}."
+            raise RequestError(cause, "Use 1 to 64 letters, digits, underscores, dots and dashes.")
+
+    def for_template(self) -> dict[str, Any]:
+        """Return the tool as chat templates know it (source: transformers, utils/chat_template_utils.py)."""
+        function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        return {"type": "function", "function": function}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolOptions:
+    """The `tools` of a request. With `must_call` the answer is a call, of the tool named `only` where that is given.
+
+    Unless `is_parallel`, it is one call at most. Raises RequestError for too many tools, two of a name, and an `only`
+    that is not among them.
+    """
+
+    tools: tuple[Tool, ...] = ()
+    must_call: bool = False
+    only: str = ""
+    is_parallel: bool = True
+
+    def __post_init__(self) -> None:
+        names = [tool.name for tool in self.tools]
+        if len(names) > MAX_TOOLS:
+            raise RequestError(f"{len(names)} tools were given.", f"Give at most {MAX_TOOLS}.")
+        if twice := next((name for name in names if names.count(name) > 1), ""):
+            raise RequestError(f"Two tools are called {twice}.", "Give each a name of its own.")
+        if self.only and self.only not in names:
+            raise RequestError(f"tool_choice names {self.only[:64]!r}, which is no tool here.", "Give it in tools.")
+        if self.must_call and not names:
+            raise RequestError("A tool call is required and no tools were given.", "Give tools.")
+
+    @property
+    def callable_tools(self) -> tuple[Tool, ...]:
+        """The tools that an answer may call."""
+        return tuple(tool for tool in self.tools if not self.only or tool.name == self.only)
+
+
+NO_TOOLS = ToolOptions()
+
+
+_ID_CHARACTERS = 9  # Mistral's templates take nine letters and digits, the others anything
+_ID_ALPHABET = string.ascii_letters + string.digits
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """What is new in call `index`: its id and name come with its first part, `arguments` piece by piece as JSON."""
+
+    index: int
+    call_id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+    def arguments_object(self) -> dict[str, Any] | None:
+        """Return the arguments of a call that is complete, None of one that was cut short."""
+        try:
+            value = json.loads(self.arguments or "{}")
+        except ValueError:
+            return None
+        return value if isinstance(value, dict) else None
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedText:
+    """New text, and new parts of calls, one for each call at most."""
+
+    text: str = ""
+    calls: tuple[ToolCallDelta, ...] = ()
+
+
+def merge_deltas(parts: Iterable[ToolCallDelta]) -> tuple[ToolCallDelta, ...]:
+    """Return `parts` with those of one call put together."""
+    calls: dict[int, ToolCallDelta] = {}
+    for part in parts:
+        begun = calls.get(part.index)
+        calls[part.index] = replace(begun, arguments=begun.arguments + part.arguments) if begun else part
+    return tuple(calls.values())
+
+
+def new_call_id() -> str:
+    """Return an id that any template takes."""
+    return "".join(secrets.choice(_ID_ALPHABET) for _ in range(_ID_CHARACTERS))

@@ -1,0 +1,81 @@
+"""A size as people write it: 500M, 4.2GB, 2GiB.
+
+Durations as Ollama takes them: seconds, or Go's way of writing them, such as "1h30m".
+
+Knows nothing of what is timed.
+
+Where llama.cpp RPC servers are, as people write it: HOST:PORT, several separated by commas.
+
+Owns that form. Knows nothing of who connects; `app.engine.load.rpc` does.
+
+Which addresses only this machine can reach.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+
+from quantizer.errors import RequestError, UsageError
+
+__all__ = ["is_loopback", "parse_byte_size", "parse_duration", "parse_rpc_endpoints"]
+
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*(?:([KMGT])(I?))?B?", re.IGNORECASE)
+_PREFIXES = "KMGT"
+
+
+def parse_byte_size(text: str) -> int:
+    """Read a size such as 500M (decimal, as disks and llama.cpp count) or 2GiB. Raises UsageError."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is not a size.", "Write it like 500M, 4.2GB or 2GiB.")
+    power = _PREFIXES.index(match[2].upper()) + 1 if match[2] else 0
+    n_bytes = int(float(match[1]) * (1024 if match[3] else 1000) ** power)
+    if n_bytes < 1:
+        raise UsageError(f"{text!r} is no size that holds anything.", "Write it like 500M, 4.2GB or 2GiB.")
+    return n_bytes
+
+
+_MAX_S = 1e9  # a clock has to be able to count them
+_UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+_PART = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)(ns|us|µs|ms|s|m|h)")
+_PLAIN = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)()")
+
+
+def parse_duration(duration: str | float) -> float | None:
+    """Return a duration in seconds, None for a negative one, which means without end. Raises RequestError."""
+    text = str(duration).strip() if isinstance(duration, str) else format(duration, "f")
+    parts = _parts(text.removeprefix("-"))
+    if not parts or (seconds := math.fsum(float(count) * _UNITS_S[unit] for count, unit in parts)) > _MAX_S:
+        raise RequestError(f"{text[:40]!r} is no duration.", 'Use seconds, "5m", "1h30m", or -1 for no end.')
+    return None if text.startswith("-") else seconds
+
+
+def _parts(text: str) -> list[tuple[str, str]]:
+    if plain := _PLAIN.fullmatch(text):
+        return [(plain.group(1), "")]
+    parts = _PART.findall(text)
+    return parts if "".join(f"{count}{unit}" for count, unit in parts) == text else []
+
+
+_ENDPOINT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*):(\d{1,5})")
+_MOST_PORT = 65_535
+
+
+def parse_rpc_endpoints(text: str) -> tuple[str, ...]:
+    """Return the servers that a setting names, separated by commas. Raises UsageError for what is no HOST:PORT."""
+    endpoints = tuple(part.strip() for part in text.split(",") if part.strip())
+    for endpoint in endpoints:
+        match = _ENDPOINT.fullmatch(endpoint)
+        if match is None or not 1 <= int(match[2]) <= _MOST_PORT:
+            raise UsageError(f"{endpoint!r} is no RPC server.", "Write it like --rpc 192.168.1.7:50052.")
+    return tuple(dict.fromkeys(endpoints))
+
+
+def is_loopback(host: str) -> bool:
+    """True when only this machine can reach a server bound to `host`."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,78 @@
+"""Changes to the settings file, one setting at a time: a person's comments and order stay.
+
+Owns how the file is rewritten. What a value may be is decided in `app.settings.settings`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from quantizer.errors import StorageError, UsageError
+
+__all__ = ["edit_toml", "write_setting"]
+
+
+def write_setting(path: Path, name: str, value: object) -> None:
+    """Set `name` in the file, or with None remove it; what stands under the path is always a whole file.
+
+    Raises UsageError for a file that is no TOML, StorageError where it cannot be written.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8") if path.exists() else ""
+        changed = edit_toml(text, name, value)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(path.resolve(), changed)  # a link to the file stays one
+    except UnicodeDecodeError as error:
+        raise UsageError(f"The settings file {path} cannot be read: {error}.", "Mend or remove it.") from error
+    except OSError as error:
+        raise StorageError(f"The settings file {path} cannot be written: {error.strerror}.") from error
+
+
+def _replace(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    # For this person alone: the file may hold a key.
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def edit_toml(text: str, name: str, value: object) -> str:
+    """Return the file's text with `name` set to `value`, or without it for None. Raises UsageError for no TOML."""
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        document = tomlkit.parse(text)
+    except TOMLKitError as error:
+        raise UsageError(f"The settings file cannot be read: {error}.", "Mend or remove it.") from error
+    _put(document, name, value)
+    return tomlkit.dumps(document)
+
+
+def _put(table: MutableMapping[str, Any], name: str, value: object) -> None:
+    """Set or remove; of a table that is there already only what differs, so that its comments stay too."""
+    there = table.get(name)
+    if value is None:
+        table.pop(name, None)
+    elif isinstance(value, Mapping) and isinstance(there, MutableMapping):
+        for each in dict.fromkeys((*there, *value)):
+            _put(there, each, value.get(each))
+    elif value != there:
+        table[name] = _plain(value)
+
+
+def _plain(value: object) -> object:
+    """Return the value as TOML has it."""
+    if isinstance(value, Path):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value

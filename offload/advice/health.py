@@ -1,0 +1,118 @@
+"""What is wrong with a machine as a place to run models, and the next step for each. Pure.
+
+Owns the checks. Knows nothing of how their figures were found out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from offload.devices.machine import Machine
+from offload.format import memory
+
+__all__ = ["Findings", "Problem", "problems_of"]
+
+_LITTLE_BYTES, _LITTLE_FREE_BYTES = 8 << 30, 2 << 30
+_SWAPPED_BYTES = 512 << 20
+_SLOW_DISK_BYTES_PER_S, _COMMON_MODEL_BYTES = 200e6, 5 << 30
+_INSTALL = (
+    'CMAKE_ARGS="-DGGML_RPC=on {flag}" uv pip install --force-reinstall --no-cache --no-binary llama-cpp-python '
+    '"llama-cpp-python=={version}"'
+)
+_BUILD_FLAGS = {"NVIDIA": "-DGGML_CUDA=on", "AMD": "-DGGML_HIP=on", "Intel": "-DGGML_VULKAN=on"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What was found out. `unusable_vendors` are makers of GPUs that this build of llama.cpp cannot use.
+
+    `has_avx2` is None on processors that are not x86, `swapped_bytes` what the system has moved out of memory,
+    `disk_bytes_per_s` how fast models are read where they lie, None where nobody can tell.
+    """
+
+    machine: Machine
+    engine_version: str
+    unusable_vendors: Sequence[str]
+    is_limited: bool
+    has_avx2: bool | None
+    swapped_bytes: int
+    disk_bytes_per_s: float | None
+    repacking_is_safe: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong, and what to do about it."""
+
+    what: str
+    next_step: str
+
+
+def problems_of(findings: Findings) -> tuple[Problem, ...]:
+    """Return what is wrong, the weightiest first."""
+    return tuple(problem for check in _CHECKS for problem in check(findings))
+
+
+def _unused_gpus(findings: Findings) -> Iterator[Problem]:
+    for vendor in sorted(set(findings.unusable_vendors)):
+        command = _INSTALL.format(flag=_BUILD_FLAGS[vendor], version=findings.engine_version)
+        yield Problem(
+            f"A GPU of {vendor} is here and this build of llama.cpp cannot use it.", f"Install one: {command}"
+        )
+
+
+def _little_memory(findings: Findings) -> Iterator[Problem]:
+    host = findings.machine.host
+    if host.total_bytes < _LITTLE_BYTES and not findings.is_limited:
+        yield Problem(
+            f"{memory(host.total_bytes)} of memory hold small models only.", "Choose models below 4B parameters."
+        )
+    if host.free_bytes < _LITTLE_FREE_BYTES:
+        yield Problem(f"Only {memory(host.free_bytes)} of memory are free.", "Close programs that take much of it.")
+
+
+def _container(findings: Findings) -> Iterator[Problem]:
+    if findings.is_limited:
+        limit = memory(findings.machine.host.total_bytes)
+        yield Problem(f"This container may use {limit} of memory, less than the machine has.", "Raise its limit.")
+
+
+def _swap(findings: Findings) -> Iterator[Problem]:
+    if findings.swapped_bytes > _SWAPPED_BYTES:
+        moved = memory(findings.swapped_bytes)
+        yield Problem(f"{moved} were moved to swap: what is read from there is slow.", "Close programs, or add memory.")
+
+
+def _slow_disk(findings: Findings) -> Iterator[Problem]:
+    speed = findings.disk_bytes_per_s
+    if speed is not None and speed < _SLOW_DISK_BYTES_PER_S:
+        load_s = _COMMON_MODEL_BYTES / speed
+        what = (
+            f"Models are read from disk at {speed / 1e6:,.0f} MB/s: {memory(_COMMON_MODEL_BYTES)} take {load_s:,.0f} s."
+        )
+        yield Problem(what, "Move them to a faster disk, and set LOCALLLM_DATA_DIR.")
+
+
+def _old_processor(findings: Findings) -> Iterator[Problem]:
+    if findings.has_avx2 is False:
+        yield Problem("This processor has no AVX2, so prompts are computed slowly.", "Use a GPU, or small models.")
+
+
+def _no_repacking(findings: Findings) -> Iterator[Problem]:
+    if not findings.repacking_is_safe:
+        yield Problem(
+            "This build of llama.cpp crashes on this processor when it repacks weights, so repacking is off.",
+            "Build it with GCC 13 or later, or with clang.",
+        )
+
+
+_CHECKS: tuple[Callable[[Findings], Iterator[Problem]], ...] = (
+    _unused_gpus,
+    _container,
+    _little_memory,
+    _swap,
+    _slow_disk,
+    _old_processor,
+    _no_repacking,
+)

@@ -1,0 +1,188 @@
+"""Ways out of a plan that is slow or impossible, each assessed like the plan itself, the fastest first. Pure.
+
+Owns the list of ways: a smaller file, a smaller cache, a shorter context, a larger GPU, several machines. Knows nothing
+of screens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from offload.advice.vllm import checkpoint_of, cluster_for, vllm_command
+from offload.devices.machine import Device, DeviceKind, Machine
+from offload.footprint.kv_cache import KvTypes, can_have
+from offload.footprint.model import PlannedModel
+from offload.footprint.profile import RunConfig
+from offload.format import gigabytes_per_s, memory, tokens
+from offload.placement.assessment import Assessment, FitLevel, assess, choose
+from offload.speed.cost_model import Rates, expected_rates
+from quantizer.gguf.file_types import FILE_TYPES
+
+__all__ = ["NO_CHANGE", "Change", "Remedy", "remedies_of"]
+
+_FILE_TYPES = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_XS", "Q3_K_M", "Q2_K")  # from the best to the smallest
+_SMALLER_FILE = 0.95  # of the bytes: less is no way out
+_FASTER = 1.05
+_READING_TPS = 5.0  # what is slower than people read makes them look for other machines
+_SMALLER_KV = "q8_0"
+_LEAST_N_CTX = 2048
+_GPU_GIB = (6, 8, 12, 16, 24, 32, 48, 80)
+_COMMON_GPU_BYTES_PER_S = 360e9  # an RTX 3060, where there is no GPU to take as a measure
+_GPU_SHARE = 0.97  # of a card's memory that is free on it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a program can do about it: another context, cache or type of file; empty where that does not change."""
+
+    n_ctx: int = 0
+    kv_type: str = ""
+    file_type: str = ""
+
+
+NO_CHANGE = Change()
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What to do, what the answer then comes at (None where nobody can tell), and what it costs.
+
+    `change` is the same for programs; nothing where a person has to buy or to join something.
+    """
+
+    what: str
+    decode_tps: float | None
+    cost: str
+    verdict: FitLevel
+    change: Change = NO_CHANGE
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What is to be helped, and the setting it was wanted under."""
+
+    model: PlannedModel
+    wanted: RunConfig
+    machine: Machine
+    rates: Rates
+    found: Assessment
+
+    @property
+    def fast_bytes(self) -> int:
+        """Free memory of the GPUs, or the processor's where there are none."""
+        return sum(gpu.free_bytes for gpu in self.machine.gpus) or self.machine.host.free_bytes
+
+
+def remedies_of(
+    model: PlannedModel, wanted: RunConfig, machine: Machine, rates: Rates, found: Assessment
+) -> tuple[Remedy, ...]:
+    """Return what helps `found`, the best that comes of `model` when it is `wanted` so; nothing where all fits."""
+    if found.verdict is FitLevel.FITS:
+        return ()
+    case = _Case(model, wanted, machine, rates, found)
+    ways = [remedy for way in _WAYS for remedy in way(case)]
+    if all((remedy.decode_tps or 0.0) < _READING_TPS for remedy in ways) and (found.decode_tps or 0.0) < _READING_TPS:
+        ways += _several_machines(case)
+    ways += _larger_gpu(case)
+    return tuple(sorted(ways, key=lambda remedy: -(remedy.decode_tps or 0.0)))
+
+
+def _smaller_file(case: _Case) -> Iterator[Remedy]:
+    """The best type that fits whole; where none does, the best and the smallest that help."""
+    helping: list[Remedy] = []
+    n_weights = sum(tensor.n_elements for tensor in case.model.tensors)
+    for name in _FILE_TYPES:
+        least_bytes = FILE_TYPES[name].bits_per_weight * n_weights / 8
+        if least_bytes > min(_SMALLER_FILE * case.model.n_bytes, case.machine.free_bytes):
+            continue
+        if helping and least_bytes > case.fast_bytes and name != _FILE_TYPES[-1]:
+            continue  # neither the best that helps nor the smallest, and it cannot fit whole
+        smaller = case.model.quantized(FILE_TYPES[name])
+        if smaller.n_bytes > _SMALLER_FILE * case.model.n_bytes:
+            continue
+        found = choose(smaller, case.wanted, case.machine, case.rates)
+        loss = FILE_TYPES[name].perplexity_loss
+        cost = f"+{loss:.2f} on a perplexity of 6.23" if loss is not None else FILE_TYPES[name].description
+        if _helps(found, case.found):
+            helping.append(
+                _remedy(f"quantize to {name} ({memory(smaller.n_bytes)})", found, cost, Change(file_type=name))
+            )
+            if found.verdict in (FitLevel.FITS, FitLevel.TIGHT):
+                yield helping[-1]
+                return
+    yield from helping if len(helping) < 2 else (helping[0], helping[-1])
+
+
+def _smaller_cache(case: _Case) -> Iterator[Remedy]:
+    kv_types = KvTypes(_SMALLER_KV, _SMALLER_KV)
+    if case.wanted.kv_types == KvTypes() and can_have(kv_types, case.model.kv_shape):
+        wanted = replace(case.wanted, kv_types=kv_types, is_fused=True)
+        found = choose(case.model, wanted, case.machine, case.rates)
+        if _helps(found, case.found):
+            size = memory(found.profile.cache_bytes)
+            yield _remedy(f"--kv {_SMALLER_KV} ({size} of cache)", found, "almost none", Change(kv_type=_SMALLER_KV))
+
+
+def _shorter_context(case: _Case) -> Iterator[Remedy]:
+    """The longest that helps, by halves."""
+    n_ctx = case.wanted.n_ctx // 2
+    while n_ctx >= _LEAST_N_CTX:
+        wanted = replace(case.wanted, n_ctx=n_ctx, n_cells=n_ctx, depth=min(n_ctx, case.wanted.depth))
+        found = choose(case.model, wanted, case.machine, case.rates)
+        if _helps(found, case.found):
+            yield _remedy(f"--ctx {n_ctx}", found, f"context of {tokens(n_ctx)} tokens", Change(n_ctx=n_ctx))
+            return
+        n_ctx //= 2
+
+
+def _larger_gpu(case: _Case) -> Iterator[Remedy]:
+    """The smallest card of usual size that holds everything, as fast as the fastest here."""
+    known = [gpu.bytes_per_s for gpu in case.machine.gpus if gpu.bytes_per_s]
+    bytes_per_s = max(known, default=_COMMON_GPU_BYTES_PER_S)
+    is_unified = bool(case.machine.gpus) and all(gpu.kind is DeviceKind.INTEGRATED for gpu in case.machine.gpus)
+    if is_unified:
+        bytes_per_s = _COMMON_GPU_BYTES_PER_S
+    least_bytes = case.found.profile.weight_bytes - case.found.profile.input_bytes
+    for size in _GPU_GIB:
+        if size << 30 < least_bytes:
+            continue
+        card = Device(
+            name="new GPU",
+            kind=DeviceKind.GPU,
+            total_bytes=size << 30,
+            free_bytes=int(_GPU_SHARE * (size << 30)),
+            bytes_per_s=bytes_per_s,
+        )
+        machine = Machine(case.machine.host, (card,))
+        found = assess(case.found.profile, machine, expected_rates(machine))
+        if found.verdict in (FitLevel.FITS, FitLevel.TIGHT):
+            what, cost = ("a machine with a GPU", "the machine") if is_unified else ("a GPU", "the card")
+            said_for = f"said for one of {gigabytes_per_s(bytes_per_s)} GB/s"
+            yield _remedy(f"{what} of {size} GiB", found, f"{cost}; {said_for}")
+            return
+
+
+def _several_machines(case: _Case) -> Iterator[Remedy]:
+    """Another engine; how fast it is there nobody can tell from here."""
+    cluster = cluster_for(case.model, case.found.profile, case.machine)
+    if cluster is not None:
+        needs = "" if checkpoint_of(case.model) else "; of a GGUF vLLM takes one file only, with vllm-gguf-plugin"
+        joined = ", joined with `ray start`" if cluster.n_machines > 1 else ""
+        cost = f"{cluster}{joined}{needs}; clients then use http://HOST:8000/v1"
+        yield Remedy(vllm_command(case.model, cluster, case.wanted.n_ctx), None, cost, FitLevel.FITS)
+
+
+_WAYS: tuple[Callable[[_Case], Iterator[Remedy]], ...] = (_smaller_file, _smaller_cache, _shorter_context)
+
+
+def _helps(found: Assessment, before: Assessment) -> bool:
+    """Whether a way leads anywhere: it runs at all, or more of it fits, or it is faster."""
+    if found.verdict.rank < before.verdict.rank:
+        return True
+    faster = found.decode_tps is not None and before.decode_tps is not None
+    return faster and (found.decode_tps or 0.0) >= _FASTER * (before.decode_tps or 0.0)
+
+
+def _remedy(what: str, found: Assessment, cost: str, change: Change = NO_CHANGE) -> Remedy:
+    return Remedy(what, found.decode_tps, cost, found.verdict, change)

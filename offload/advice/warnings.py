@@ -1,0 +1,94 @@
+"""What a person must be told of a plan before anything is loaded: the cliff, and what could not be known. Pure.
+
+Owns the sentences. Knows nothing of ways out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from offload.devices.machine import Device
+from offload.format import gigabytes_per_s, memory, speed, tokens
+from offload.placement.allocation import overfull
+from offload.placement.assessment import Assessment, FitLevel
+from offload.speed.cost_model import Rates
+
+__all__ = ["beyond_training", "fit_summary", "warnings_of"]
+
+
+def warnings_of(found: Assessment, rates: Rates) -> tuple[str, ...]:
+    """Return the sentences about an assessment, the weightiest first."""
+    return tuple(_sentences(found, rates))
+
+
+def beyond_training(n_ctx: int, n_ctx_train: int) -> Iterator[str]:
+    """Yield what is to be said of a context that the model never saw; `n_ctx_train` 0 is not known."""
+    if 0 < n_ctx_train < n_ctx:
+        yield f"It was made for {tokens(n_ctx_train)} tokens of context: what comes beyond them may make no sense."
+
+
+def _sentences(found: Assessment, rates: Rates) -> Iterator[str]:
+    if found.verdict is FitLevel.WONT_RUN:
+        yield _too_large(found)
+    if found.verdict is FitLevel.PARTIAL:
+        yield f"{fit_summary(found)}{_what_it_costs(found)}."
+    if found.verdict is FitLevel.TIGHT:
+        yield "It fits with little to spare: another program that takes memory may make loading fail."
+    for gpu in found.machine.gpus:
+        if not gpu.total_bytes:
+            yield f"How much memory {gpu.name} has is unknown, so nothing is planned for it; say it with --vram."
+    for device in _unknown(found, rates):
+        yield f"How fast {device.name} reads its memory is unknown, so no speed is predicted; give it with @GB/s."
+    if not found.profile.is_exact:
+        yield "This architecture keeps an index beside its cache, which is not counted: it needs more memory."
+
+
+def _too_large(found: Assessment) -> str:
+    if found.placement is not None:  # somebody wanted it so, on devices of which some have too little
+        full = [
+            f"{share.device.name} would hold {memory(share.n_bytes)} and has {memory(share.device.free_bytes)} free"
+            for share in overfull(found.shares, found.machine)
+        ]
+        return f"{'; '.join(full)}, of which some must stay so."
+    free = found.machine.free_bytes
+    profile = found.profile
+    parts = f"{memory(profile.weight_bytes)} of weights, {memory(profile.cache_bytes)} of cache"
+    if beside := profile.beside_bytes + profile.beside_host_bytes:
+        parts += f", {memory(beside)} beside the model"
+    return f"It needs {memory(profile.total_bytes)} ({parts}) and {memory(free)} are free, of which some must stay so."
+
+
+def fit_summary(found: Assessment) -> str:
+    """Say how much of a model that runs is on GPUs: 20 of 33 layers fit."""
+    placement, n_layers = found.placement, len(found.profile.layers)
+    assert placement is not None
+    n_split = max(0, placement.n_split - (n_layers - placement.n_on_gpus))
+    movable = "experts" if found.profile.has_experts else "feed-forward"
+    if (n_split or placement.has_cache_on_host) and placement.n_on_gpus == n_layers:
+        left = [f"the {movable} of {n_split} of {n_layers} layers"] if n_split else []
+        left += ["the cache"] if placement.has_cache_on_host else []
+        what = " and ".join(left)
+        verb = "stay" if len(left) > 1 or (n_split and found.profile.has_experts) else "stays"
+        return f"{what[0].upper()}{what[1:]} {verb} with the processor"
+    without = f", {n_split} of them without their {movable}" if n_split else ""
+    without += ", all without their cache" if placement.has_cache_on_host else ""
+    verb = "are on GPUs" if found.is_pinned else "fit"
+    return f"{placement.n_on_gpus} of {n_layers} layers {verb}{without}"
+
+
+def _what_it_costs(found: Assessment) -> str:
+    host = next(share for share in found.shares if share.device.name == found.machine.host.name)
+    fastest = max((gpu.bytes_per_s or 0 for gpu in found.machine.gpus), default=0)
+    if found.speed is None or found.best_tps is None or not host.device.bytes_per_s or not fastest:
+        return ", the rest is read by the processor"
+    share = host.read_bytes / sum(share.read_bytes for share in found.shares)
+    slow, fast = gigabytes_per_s(host.device.bytes_per_s), gigabytes_per_s(fastest)
+    pace = f"{speed(found.speed.decode_tps)} tok/s instead of {speed(found.best_tps)}"
+    if not host.read_bytes:
+        return f": {pace}, because part of it is on a slower GPU"
+    return f": {pace}, because {share:.0%} of the bytes are read at {slow} GB/s instead of {fast}"
+
+
+def _unknown(found: Assessment, rates: Rates) -> list[Device]:
+    in_use = [share.device for share in found.shares if share.read_bytes]
+    return [device for device in in_use if device.name not in rates.known]

@@ -1,0 +1,94 @@
+"""How fast this machine's processor reads memory: measured, not looked up.
+
+Owns the measurement. Knows nothing of models; a ceiling for decode is made of it elsewhere.
+
+How fast a file is read from its disk: measured past the system's cache, or not told.
+
+Owns the measurement. What cannot be read so is None: from the cache every disk looks fast.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+__all__ = ["ReadBandwidth", "measure_disk_read", "measure_read_bandwidth"]
+
+_BUFFER_BYTES = 1 << 30  # larger than the caches of any processor
+_MEMORY_SHARE = 8  # an eighth of what is free at most
+_N_PASSES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBandwidth:
+    """Bytes a second that `n_threads` read together from a buffer of `n_bytes`, in the best of `n_passes`."""
+
+    bytes_per_s: float
+    n_threads: int
+    n_bytes: int
+    n_passes: int
+
+
+def measure_read_bandwidth(n_threads: int, n_bytes: int = 0) -> ReadBandwidth:
+    """Read `n_bytes` (0: a gibibyte, or what memory allows) several times, each thread its own part, and time it.
+
+    numpy's maximum over float32 is vectorized and does nothing but read. The best pass counts, as in the STREAM
+    benchmark: whatever else runs only takes from it.
+    """
+    n_bytes = n_bytes or min(_BUFFER_BYTES, psutil.virtual_memory().available // _MEMORY_SHARE)
+    parts = np.array_split(np.ones(n_bytes // 4, dtype=np.float32), n_threads)
+    times_s = []
+    with ThreadPoolExecutor(n_threads) as pool:
+        for _ in range(_N_PASSES):
+            begun_s = time.perf_counter()
+            list(pool.map(np.max, parts))
+            times_s.append(time.perf_counter() - begun_s)
+    return ReadBandwidth(n_bytes / min(times_s), n_threads, n_bytes, _N_PASSES)
+
+
+_N_BYTES, _BLOCK_BYTES = 64 << 20, 4 << 20
+_LEAST_BYTES = 8 << 20
+_MOST_S = 2.0
+
+
+def measure_disk_read(path: Path) -> float | None:
+    """Return the bytes a second that come from the middle of the file at `path`, in two seconds at most.
+
+    None where the system has no way past its cache, the file is smaller than 8 MiB, or it cannot be read.
+    """
+    try:
+        n_bytes = path.stat().st_size
+        if n_bytes < _LEAST_BYTES:
+            return None
+        start = (n_bytes - min(n_bytes, _N_BYTES)) // 2 // _BLOCK_BYTES * _BLOCK_BYTES
+        return _read(path, start, min(n_bytes - start, _N_BYTES))
+    except OSError:
+        return None
+
+
+def _read(path: Path, start: int, n_bytes: int) -> float | None:
+    if sys.platform != "linux":
+        return None  # macOS has a flag for it, and heeds what is in its cache all the same
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    try:
+        os.lseek(descriptor, start, os.SEEK_SET)
+        n_read = 0
+        with mmap.mmap(-1, _BLOCK_BYTES) as block:  # its pages are aligned, as such reads want them
+            begun_s = time.perf_counter()
+            while n_read < n_bytes and time.perf_counter() - begun_s < _MOST_S:
+                n_more = os.readv(descriptor, [block])
+                n_read += n_more
+                if n_more < _BLOCK_BYTES:
+                    break
+            took_s = time.perf_counter() - begun_s
+        return n_read / took_s if n_read and took_s > 0 else None
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,170 @@
+"""The GPUs on the PCI bus of a Linux machine, whether or not the engine can use them, and how wide their links are.
+
+Owns the reading of sysfs. Knows nothing of drivers. Other systems have nothing to read here.
+Source: the kernel's Documentation/ABI/testing/sysfs-bus-pci (class, vendor, current_link_speed, current_link_width).
+
+What NVIDIA's driver tells of its GPUs: how fast they read their memory and how wide their links are.
+
+Owns the questions. The library that asks (nvidia-ml-py) and the driver may both be missing, and old drivers and virtual
+GPUs leave some of them open: then that is unknown.
+Source: the reference of NVML (docs.nvidia.com/deploy/nvml-api).
+
+GPUs that are listed more than once, by several backends of one build: each counts once. Pure.
+
+Owns which entries are the same GPU. Knows nothing of memory or of speed.
+Source: `llama_prepare_model_devices` in src/llama.cpp as vendored in llama-cpp-python 0.3.36, which does so too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["NvidiaGpu", "PciGpu", "distinct", "has_unified_memory", "nvidia_gpus", "pci_gpus"]
+
+_DEVICES = Path("/sys/bus/pci/devices")
+_DISPLAY_CLASS = 0x03
+_VENDORS = {0x10DE: "NVIDIA", 0x1002: "AMD", 0x8086: "Intel"}
+_SPEED = re.compile(r"(\d+(?:\.\d+)?) GT/s")
+_FAST_LINK = 8.0  # GT/s: from here on 128 of 130 bits are data, below 8 of 10
+
+
+@dataclass(frozen=True, slots=True)
+class PciGpu:
+    """A display device: its address such as 0000:01:00.0, its maker, and what its link carries, None if unknown."""
+
+    address: str
+    vendor: str
+    link_bytes_per_s: float | None
+
+
+def pci_gpus(devices: Path = _DEVICES) -> tuple[PciGpu, ...]:
+    """Return the display devices of known makers below `devices`, in order of address."""
+    folders = sorted(devices.iterdir()) if devices.is_dir() else []
+    return tuple(gpu for folder in folders if (gpu := _gpu(folder)) is not None)
+
+
+def _gpu(folder: Path) -> PciGpu | None:
+    vendor = _VENDORS.get(_number(folder / "vendor"))
+    if vendor is None or _number(folder / "class") >> 16 != _DISPLAY_CLASS:
+        return None
+    return PciGpu(folder.name, vendor, _pci_link_bytes_per_s(folder))
+
+
+def _pci_link_bytes_per_s(folder: Path) -> float | None:
+    speed, width = _SPEED.match(_text(folder / "current_link_speed")), _text(folder / "current_link_width")
+    if speed is None or not width.isdigit() or not int(width):
+        return None
+    transfers = float(speed[1])
+    share = 128 / 130 if transfers >= _FAST_LINK else 0.8
+    return transfers * 1e9 * share * int(width) / 8
+
+
+def _number(path: Path) -> int:
+    text = _text(path)
+    return int(text, 16) if re.fullmatch(r"0x[0-9a-fA-F]+", text) else 0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+_TRANSFERS_PER_CLOCK = 2  # memory clocks are told of one edge
+_GENERATION_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}  # of one PCIe lane
+_ADDRESS_LENGTH = len("0000:01:00.0")  # NVML writes eight digits of the domain
+
+
+@dataclass(frozen=True, slots=True)
+class NvidiaGpu:
+    """A GPU by its PCI address, such as 0000:01:00.0; what the driver does not tell is None."""
+
+    address: str
+    bytes_per_s: float | None
+    link_bytes_per_s: float | None
+
+
+def nvidia_gpus(library: Callable[[], Any] = lambda: importlib.import_module("pynvml")) -> tuple[NvidiaGpu, ...]:
+    """Return what the driver tells of each GPU; nothing without it, or without the library that asks it."""
+    try:
+        nvml = library()
+    except ImportError:
+        return ()
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return ()
+    try:
+        return tuple(_gpus(nvml))
+    except nvml.NVMLError:
+        return ()
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _gpus(nvml: Any) -> Iterator[NvidiaGpu]:
+    for index in range(nvml.nvmlDeviceGetCount()):
+        gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+        bus_id = nvml.nvmlDeviceGetPciInfo(gpu).busId
+        address = bus_id.decode("ascii", "replace") if isinstance(bus_id, bytes) else str(bus_id)
+        yield NvidiaGpu(address[-_ADDRESS_LENGTH:].lower(), _bytes_per_s(nvml, gpu), _link_bytes_per_s(nvml, gpu))
+
+
+def _bytes_per_s(nvml: Any, gpu: Any) -> float | None:
+    megahertz = _asked(nvml, lambda: nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_MEM))
+    bits = _asked(nvml, lambda: nvml.nvmlDeviceGetMemoryBusWidth(gpu))
+    return megahertz * 1e6 * _TRANSFERS_PER_CLOCK * bits / 8 if megahertz and bits else None
+
+
+def _link_bytes_per_s(nvml: Any, gpu: Any) -> float | None:
+    """The link at its best: an idle GPU lets it fall back to the slowest."""
+    generation = _asked(nvml, lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(gpu))
+    n_lanes = _asked(nvml, lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(gpu))
+    lane = _GENERATION_BYTES_PER_S.get(generation or 0)
+    return lane * n_lanes if lane and n_lanes else None
+
+
+def _asked(nvml: Any, question: Callable[[], int]) -> int | None:
+    try:
+        return question()
+    except nvml.NVMLError:
+        return None
+
+
+_NUMBER = re.compile(r"\d+$")
+_APPLE = re.compile(r"Apple M\d")
+
+
+def distinct(listed: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    """Return the first of all entries with the same PCI address, and integrated GPUs of one backend only.
+
+    Each entry has `name`, `description`, `address` (empty where it has none) and `is_integrated`; ggml lists the
+    backend made for a maker's GPUs before the general ones. An integrated GPU often has no address.
+    """
+    return tuple(_distinct(listed))
+
+
+def has_unified_memory(entry: Mapping[str, Any]) -> bool:
+    """Whether a GPU takes from the processor's memory: Metal does not say so of Apple's own, which all do."""
+    return bool(entry["is_integrated"]) or _APPLE.match(entry["description"]) is not None
+
+
+def _distinct(listed: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    addresses: set[str] = set()
+    unified_backend: str | None = None
+    for entry in listed:
+        address, backend = entry["address"].lower(), _NUMBER.sub("", entry["name"])
+        if address and address in addresses:
+            continue
+        if has_unified_memory(entry):
+            unified_backend = unified_backend or backend
+            if backend != unified_backend:
+                continue
+        addresses.add(address)
+        yield entry

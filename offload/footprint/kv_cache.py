@@ -1,0 +1,177 @@
+"""What the KV cache stores its keys and values as, and how many bytes that takes. Pure.
+
+Owns the names of the types, what llama.cpp demands of them, and the arithmetic. Knows nothing of free memory.
+Source: `kv_cache_types` in common/arg.cpp and `llama_init_from_model` in src/llama-context.cpp, as vendored in
+llama-cpp-python 0.3.36.
+
+How many sequences a context has room for: those that are answered, and those that are kept for their prefixes. Pure.
+
+Owns the count. Knows nothing of what a sequence takes.
+
+How many bytes each layer keeps of what it has seen: keys and values, padded as llama.cpp pads, and states. Pure.
+
+Owns the count of cells. Knows nothing of who asks for how many.
+Source: `llama_kv_cache`, `llama_kv_cache_iswa` and `llama_memory_recurrent` in src, as vendored in llama-cpp-python
+0.3.36.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quantizer.errors import UsageError
+from quantizer.gguf.layer_caches import KvShape, LayerCaches
+from quantizer.gguf.tensor_types import TensorType, tensor_type_named
+
+__all__ = [
+    "DRAFT_CELLS",
+    "KV_TYPES",
+    "N_CACHED_SEQUENCES",
+    "CacheCells",
+    "KvTypes",
+    "bytes_per_cell",
+    "cache_layers",
+    "can_have",
+    "cells_for",
+    "check_kv_types",
+    "n_seq_max",
+    "parse_kv_types",
+    "prediction_cache_bytes",
+    "supports_truncation",
+]
+
+KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")  # from most to fewest bits
+
+
+@dataclass(frozen=True, slots=True)
+class KvTypes:
+    """The types of keys and of values, by their names in `KV_TYPES`."""
+
+    k: str = "f16"
+    v: str = "f16"
+
+    def __str__(self) -> str:
+        return self.k if self.k == self.v else f"{self.k},{self.v}"
+
+    @property
+    def needs_flash_attention(self) -> bool:
+        """Whether only fused attention can read the values: llama.cpp stores them transposed without it."""
+        return _type(self.v).is_quantized
+
+    @property
+    def ids(self) -> tuple[int, int]:
+        """ggml's numbers of both types."""
+        return _type(self.k).type_id, _type(self.v).type_id
+
+    def n_bytes(self, k_elements: int, v_elements: int) -> int:
+        """Bytes of keys and values of so many elements, which must be whole blocks."""
+        return _type(self.k).row_bytes(k_elements) + _type(self.v).row_bytes(v_elements)
+
+
+def parse_kv_types(text: str) -> KvTypes:
+    """Return what `TYPE` or `K_TYPE,V_TYPE` means; an empty text is f16. Raises UsageError for any other name."""
+    names = text.lower().split(",") if text else ["f16"]
+    if len(names) > 2 or any(name not in KV_TYPES for name in names):
+        remedy = f"Give TYPE or K_TYPE,V_TYPE out of {', '.join(KV_TYPES)}."
+        raise UsageError(f"{text!r} is no type of KV cache.", remedy)
+    return KvTypes(names[0], names[-1])
+
+
+def check_kv_types(types: KvTypes, shape: KvShape) -> None:
+    """Raise UsageError where llama.cpp could not keep a cache of this shape in these types."""
+    for what, name, head in (("Keys", types.k, shape.k_head), ("Values", types.v, shape.v_head)):
+        if not _type(name).fits(head):
+            cause = f"{what} of this model cannot be kept as {name}: its heads have {head} elements"
+            raise UsageError(f"{cause}, and {name} stores {_type(name).block_size} at once.", "Use f16 or bf16.")
+    if types.k != types.v and shape.k_elements and not shape.v_elements:
+        raise UsageError(
+            f"This model keeps keys and values as one vector, so they cannot be {types.k} and {types.v}.",
+            f"Give one type, such as {types.k}.",
+        )
+
+
+def can_have(types: KvTypes, shape: KvShape) -> bool:
+    """Return whether llama.cpp could keep a cache of this shape in these types."""
+    try:
+        check_kv_types(types, shape)
+    except UsageError:
+        return False
+    return True
+
+
+def bytes_per_cell(types: KvTypes, shape: KvShape) -> int:
+    """Return the bytes that one token takes in all layers. The types must have passed `check_kv_types`."""
+    return types.n_bytes(shape.k_elements, shape.v_elements)
+
+
+def _type(name: str) -> TensorType:
+    return tensor_type_named(name.upper())
+
+
+N_CACHED_SEQUENCES = 32  # sequences kept beside those that are answered; each costs only its cells
+DRAFT_CELLS = 32  # of an answer, beside the cells of the model; where they do not suffice, drafts end
+_MOST_PLACES = 256  # LLAMA_MAX_SEQ of llama.cpp
+
+
+def supports_truncation(caches: LayerCaches) -> bool:
+    """Return whether what such a model has seen can be taken back in part: not out of states, nor out of windows."""
+    return not caches.n_window and not any(layer.state_elements for layer in caches.layers)
+
+
+def n_seq_max(n_sequences: int, *, supports_truncation: bool) -> int:
+    """Return the sequences that the engine keeps when it answers `n_sequences` at once.
+
+    A state takes its memory whether or not it is in use, so of what cannot be cut only as many are kept as answered.
+    """
+    return min(n_sequences + (N_CACHED_SEQUENCES if supports_truncation else n_sequences), _MOST_PLACES)
+
+
+_CELL_BLOCK = 256
+_STATE_BYTES = 4  # states are F32 whatever the cache's types
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCells:
+    """Tokens that layers with a full view and layers with a window have room for, and sequences that have states."""
+
+    n_full: int
+    n_windowed: int
+    n_sequences: int
+
+
+def cells_for(
+    caches: LayerCaches, n_ctx: int, *, n_sequences: int = 1, n_ubatch: int = 512, keeps_all: bool = True
+) -> CacheCells:
+    """Return the cells of a cache of `n_ctx` tokens that all sequences share.
+
+    Where it `keeps_all`, as the engine does, layers with a window have room for every token too.
+    """
+    n_full = _padded(n_ctx)
+    n_seen = min(n_full, caches.n_window * n_sequences + n_ubatch)
+    return CacheCells(n_full, n_full if keeps_all else _padded(n_seen), n_sequences)
+
+
+def cache_layers(caches: LayerCaches, types: KvTypes, cells: CacheCells, *, is_fused: bool = True) -> tuple[int, ...]:
+    """Return the bytes of each layer, none of those that only predict. The types must have passed `check_kv_types`.
+
+    Without fused attention values lie transposed, in rows as long as those of the layer with the most.
+    """
+    v_sizes = {layer.v_elements for layer in caches.layers if layer.k_elements}
+    v_padded = max(v_sizes) if len(v_sizes) > 1 and not is_fused else 0
+    sizes = []
+    for layer in caches.answering:
+        n_cells = cells.n_windowed if layer.is_windowed else cells.n_full
+        v_elements = max(layer.v_elements, v_padded) if layer.k_elements else 0
+        state_bytes = layer.state_elements * _STATE_BYTES * cells.n_sequences
+        sizes.append(types.n_bytes(layer.k_elements, v_elements) * n_cells + state_bytes)
+    return (*sizes, *[0] * caches.n_predicting)
+
+
+def prediction_cache_bytes(caches: LayerCaches, types: KvTypes, n_ctx: int) -> int:
+    """Return the bytes that a prediction layer keeps of `n_ctx` tokens."""
+    layer = caches.layers[-1]
+    return types.n_bytes(layer.k_elements, layer.v_elements) * _padded(n_ctx)
+
+
+def _padded(n_cells: int) -> int:
+    return -(-n_cells // _CELL_BLOCK) * _CELL_BLOCK

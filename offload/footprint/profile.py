@@ -1,0 +1,180 @@
+"""What one model takes under one setting, layer by layer: bytes that lie there and bytes that a token reads. Pure.
+
+Owns the sum of weights, cache and compute buffers. Knows nothing of devices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from offload.footprint.auxiliary_models import AuxiliaryUsage
+from offload.footprint.compute_buffers import compute_bytes, graph_shape_of, output_bytes
+from offload.footprint.kv_cache import (
+    DRAFT_CELLS,
+    CacheCells,
+    KvTypes,
+    cache_layers,
+    cells_for,
+    check_kv_types,
+    n_seq_max,
+    prediction_cache_bytes,
+    supports_truncation,
+)
+from offload.footprint.weights import WeightGroup, WeightTable
+from offload.speed.host_work import attention_bytes
+from quantizer.gguf.header import Header
+from quantizer.gguf.layer_caches import kv_shape_of, layer_caches_of
+
+__all__ = ["DEFAULT_DEPTH", "DEFAULT_N_UBATCH", "ENGINE_BYTES", "Layer", "ModelProfile", "RunConfig", "profile_of"]
+
+ENGINE_BYTES = 150 << 20  # of the engine's process: Python, libraries, vocabulary
+_FLOAT_BYTES = 4
+DEFAULT_N_UBATCH = 512  # tokens computed at once
+DEFAULT_DEPTH = 512  # tokens before the one that a speed is told for
+_OPERATIONS_PER_WEIGHT = 2
+_F16 = KvTypes()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """How a model is to run. All sequences share `n_cells`, and `n_sequences` of them are answered at once.
+
+    `depth` is how many tokens a speed is told for.
+    """
+
+    n_ctx: int
+    n_cells: int
+    kv_types: KvTypes = _F16
+    n_sequences: int = 1
+    n_ubatch: int = DEFAULT_N_UBATCH
+    depth: int = DEFAULT_DEPTH
+    is_fused: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """Bytes of a layer, or of the output behind the last one.
+
+    `movable_bytes` of the weights, and what a token reads of them, can stay with the processor when the rest goes to a
+    GPU. `read_bytes` are weights, `cache_read_bytes` what attention reads at the setting's depth. `unpacking_bytes` and
+    `attention_bytes` are what a processor could read meanwhile, see `host_work`.
+    """
+
+    weight_bytes: int
+    read_bytes: int
+    movable_bytes: int = 0
+    movable_read_bytes: int = 0
+    cache_bytes: int = 0
+    cache_read_bytes: int = 0
+    operations: int = 0
+    unpacking_bytes: float = 0.0
+    movable_unpacking_bytes: float = 0.0
+    attention_bytes: float = 0.0
+
+    @property
+    def work_bytes(self) -> float:
+        """What its weights keep a processor busy with for a token, in bytes read."""
+        return self.read_bytes + self.unpacking_bytes
+
+    @property
+    def movable_work_bytes(self) -> float:
+        """Those of the movable part."""
+        return self.movable_read_bytes + self.movable_unpacking_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelProfile:
+    """One model under one setting. `layers` end with the output; layers that only predict count, as in llama.cpp.
+
+    `input_bytes` always lie with the processor; `tied_bytes` lie a second time on the device of the output, which takes
+    `compute_bytes`; every other device that has a layer takes `inner_compute_bytes`, for it makes no logits.
+    """
+
+    layers: tuple[Layer, ...]
+    input_bytes: int
+    tied_bytes: int
+    compute_bytes: int
+    inner_compute_bytes: int
+    host_bytes: int
+    has_experts: bool
+    is_exact: bool
+    setting: RunConfig
+    extras: tuple[AuxiliaryUsage, ...] = ()
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights, once."""
+        return self.input_bytes + sum(layer.weight_bytes for layer in self.layers)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of keys, values and states."""
+        return sum(layer.cache_bytes for layer in self.layers)
+
+    @property
+    def beside_bytes(self) -> int:
+        """Bytes of companions, once, on the device of the output."""
+        return sum(extra.beside_bytes for extra in self.extras)
+
+    @property
+    def beside_host_bytes(self) -> int:
+        """Bytes of companions that are the processor's wherever the layers go."""
+        return sum(extra.host_bytes for extra in self.extras)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes that the model takes where one device with the processor's memory has all of it."""
+        own = self.weight_bytes + self.cache_bytes + self.compute_bytes + self.host_bytes
+        return own + self.beside_bytes + self.beside_host_bytes
+
+
+def profile_of(
+    header: Header, weights: WeightTable, setting: RunConfig, *, has_mtp_layer: bool = False
+) -> ModelProfile:
+    """Return what the model of `header` and its `weights` takes, and with its prediction layer where it `has_mtp_layer`.
+
+    Raises UsageError where the model cannot have such a cache.
+    """
+    check_kv_types(setting.kv_types, kv_shape_of(header))
+    caches, shape = layer_caches_of(header), graph_shape_of(header)
+    places = n_seq_max(setting.n_sequences, supports_truncation=supports_truncation(caches))
+    cells = cells_for(caches, setting.n_cells, n_sequences=places, n_ubatch=setting.n_ubatch)
+    kept = cache_layers(caches, setting.kv_types, cells, is_fused=setting.is_fused)
+    if has_mtp_layer:
+        head_cells = setting.n_cells + setting.n_sequences * DRAFT_CELLS
+        kept = (*kept[:-1], prediction_cache_bytes(caches, setting.kv_types, head_cells))
+    seen = CacheCells(setting.depth, min(setting.depth, caches.n_window or setting.depth), 1)
+    read = cache_layers(caches, setting.kv_types, seen, is_fused=setting.is_fused)
+    attending = attention_bytes(header, caches, setting.depth, is_fused=setting.is_fused)
+    attending = (*attending, *[0.0] * caches.n_predicting)
+    layers = [_layer(*parts) for parts in zip(weights.layers, kept, read, attending, strict=True)]
+    output = _layer(weights.output, 0, 0, 0.0)
+    computing = partial(compute_bytes, shape, cells.n_full, n_ubatch=setting.n_ubatch, is_fused=setting.is_fused)
+    inputs_bytes = shape.n_embd * setting.n_ubatch * _FLOAT_BYTES
+    return ModelProfile(
+        layers=(*layers, output),
+        input_bytes=weights.input.n_bytes,
+        tied_bytes=weights.tied_bytes,
+        compute_bytes=computing(),
+        inner_compute_bytes=computing(has_output=False),
+        host_bytes=output_bytes(shape, places) + inputs_bytes + ENGINE_BYTES,
+        has_experts=weights.has_experts,
+        is_exact=caches.is_complete,
+        setting=setting,
+    )
+
+
+def _layer(group: WeightGroup, cache_bytes: int, cache_read_bytes: int, attending: float) -> Layer:
+    return Layer(
+        weight_bytes=group.n_bytes,
+        read_bytes=group.read_bytes,
+        movable_bytes=group.movable_bytes,
+        movable_read_bytes=group.movable_read_bytes,
+        cache_bytes=cache_bytes,
+        cache_read_bytes=cache_read_bytes,
+        operations=_OPERATIONS_PER_WEIGHT * group.n_active,
+        unpacking_bytes=group.unpacking_bytes,
+        movable_unpacking_bytes=group.movable_unpacking_bytes,
+        attention_bytes=attending,
+    )

@@ -1,0 +1,156 @@
+"""How many bytes of weights one token makes the processor read. Pure.
+
+Owns which tensors a token touches. Knows nothing of caches or of speed.
+
+Where a model's weights belong (input, layers, output), and how many bytes lie there and are read for a token. Pure.
+
+Owns the grouping, as llama.cpp groups them. Knows nothing of devices.
+Source: `load_tensors` in src/llama-model.cpp and the tensor table of src/llama-arch.cpp, as vendored in
+llama-cpp-python 0.3.36.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from offload.speed.host_work import unpacking_bytes
+from quantizer.gguf.header import Header, TensorInfo
+from quantizer.gguf.hyperparameters import hyperparameter
+
+__all__ = [
+    "EMBEDDING",
+    "OUTPUT",
+    "WeightGroup",
+    "WeightTable",
+    "bytes_read",
+    "is_of_experts",
+    "weight_bytes_per_token",
+    "weights_of",
+]
+
+EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
+_EXPERTS = "_exps."  # tensors that hold all experts of a layer, one behind the other
+
+
+def weight_bytes_per_token(header: Header, tensors: Sequence[TensorInfo]) -> int:
+    """Return the bytes that decoding one token reads of `tensors`, those of all files of the model.
+
+    Of the embedding that is one row, unless it is the output too; of experts it is the share that is used.
+    """
+    has_output = any(tensor.name == OUTPUT for tensor in tensors)
+    return sum(
+        tensor.n_bytes if tensor.name == EMBEDDING and not has_output else bytes_read(tensor, header)
+        for tensor in tensors
+    )
+
+
+def is_of_experts(name: str) -> bool:
+    """Whether the tensor `name` holds all the experts of a layer."""
+    return _EXPERTS in name
+
+
+def bytes_read(tensor: TensorInfo, header: Header) -> int:
+    """Return the bytes that one token reads of `tensor`; of the embedding, as an input, that is one row."""
+    if tensor.name == EMBEDDING:
+        return tensor.n_bytes // tensor.shape[-1]
+    if is_of_experts(tensor.name):
+        n_experts = header.integer(f"{header.architecture}.expert_count") or 1
+        n_used = header.integer(f"{header.architecture}.expert_used_count") or n_experts
+        return tensor.n_bytes * n_used // n_experts
+    return tensor.n_bytes
+
+
+_ALIGNMENT = 32  # of tensors in a buffer of the CPU; a file's own alignment comes to the same
+_LAYER = re.compile(r"blk\.(\d+)\.")
+_FEED_FORWARD = re.compile(r"\.ffn_(gate|up|down|gate_up)\.weight$")
+_INPUTS = ("token_embd", "position_embd", "token_types", "per_layer_token_embd")
+
+
+@dataclass(frozen=True, slots=True)
+class WeightGroup:
+    """Bytes of some tensors, those that one token reads of them, and how many weights it is multiplied with.
+
+    `movable` is the part that can stay with the CPU when the rest goes to a device: experts, or a dense feed-forward.
+    `unpacking_bytes` are what a processor takes beyond the reading, see `host_work`.
+    """
+
+    n_bytes: int = 0
+    read_bytes: int = 0
+    movable_bytes: int = 0
+    movable_read_bytes: int = 0
+    n_active: int = 0
+    unpacking_bytes: float = 0.0
+    movable_unpacking_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WeightTable:
+    """All weights of a model. The input stays with the CPU wherever the layers go.
+
+    Where `is_tied` the output matrix is the embedding: `output` counts it as read, and `tied_bytes` is what a device
+    that has the output holds once more.
+    """
+
+    input: WeightGroup
+    layers: tuple[WeightGroup, ...]
+    output: WeightGroup
+    tied_bytes: int
+    has_experts: bool
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all weights where one device has them."""
+        return self.input.n_bytes + sum(layer.n_bytes for layer in self.layers) + self.output.n_bytes
+
+
+def weights_of(header: Header, tensors: Sequence[TensorInfo], *, has_mtp_layer: bool = False) -> WeightTable:
+    """Group `tensors`, those of all files of the model, of which `header` is the first.
+
+    Layers that only predict are empty unless it `has_mtp_layer`: llama.cpp counts them, and loads them to draft with them.
+    """
+    n_all = hyperparameter(header, "block_count")
+    n_loaded = n_all if has_mtp_layer else n_all - hyperparameter(header, "nextn_predict_layers")
+    inputs: list[TensorInfo] = []
+    outputs: list[TensorInfo] = []
+    layers: list[list[TensorInfo]] = [[] for _ in range(n_all)]
+    for tensor in tensors:
+        match = _LAYER.match(tensor.name)
+        if match is None:
+            (inputs if tensor.name.startswith(_INPUTS) else outputs).append(tensor)
+        elif int(match[1]) < n_loaded:
+            layers[int(match[1])].append(tensor)
+    has_experts = any(is_of_experts(tensor.name) for tensor in tensors)
+    output = _group(outputs, header, has_experts)
+    tied_bytes = 0
+    if not any(tensor.name == OUTPUT for tensor in outputs):
+        embeddings = [tensor for tensor in inputs if tensor.name == EMBEDDING]
+        tied_bytes = sum(_padded(tensor.n_bytes) for tensor in embeddings)
+        output = replace(
+            output,
+            read_bytes=output.read_bytes + tied_bytes,
+            n_active=output.n_active + sum(tensor.n_elements for tensor in embeddings),
+            unpacking_bytes=output.unpacking_bytes + sum(unpacking_bytes(tensor) for tensor in embeddings),
+        )
+    groups = tuple(_group(layer, header, has_experts) for layer in layers)
+    return WeightTable(_group(inputs, header, has_experts), groups, output, tied_bytes, has_experts)
+
+
+def _group(tensors: Iterable[TensorInfo], header: Header, has_experts: bool) -> WeightGroup:
+    n_bytes = read = movable = movable_read = n_active = 0
+    unpacking = movable_unpacking = 0.0
+    for tensor in tensors:
+        size, n_read = _padded(tensor.n_bytes), bytes_read(tensor, header)
+        n_bytes, read = n_bytes + size, read + n_read
+        n_active += tensor.n_elements * n_read // tensor.n_bytes
+        unpacked = unpacking_bytes(tensor, n_read / tensor.n_bytes)
+        unpacking += unpacked
+        if is_of_experts(tensor.name) if has_experts else _FEED_FORWARD.search(tensor.name):
+            movable, movable_read = movable + size, movable_read + n_read
+            movable_unpacking += unpacked
+    return WeightGroup(n_bytes, read, movable, movable_read, n_active, unpacking, movable_unpacking)
+
+
+def _padded(n_bytes: int) -> int:
+    return -(-n_bytes // _ALIGNMENT) * _ALIGNMENT

@@ -1,0 +1,74 @@
+"""What each device really holds of a loaded model, beside what was planned for it. Pure.
+
+Owns the comparison and what is learnt of it. Knows nothing of how the bytes were found out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from offload.devices.machine import Device, DeviceKind, Machine
+from offload.placement.allocation import Share
+
+__all__ = ["DeviceUsage", "ExcessUsage", "excess_usage", "missing_gpus", "with_reserved"]
+
+_LEAST_SHARE = 0.5  # of the planned weights: with less a device was passed over
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUsage:
+    """Bytes of one device, by what they are for."""
+
+    weight_bytes: int = 0
+    cache_bytes: int = 0
+    compute_bytes: int = 0
+
+    @property
+    def n_bytes(self) -> int:
+        """All of them."""
+        return self.weight_bytes + self.cache_bytes + self.compute_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ExcessUsage:
+    """Bytes that a load took beyond its plan: on the GPU where that was most, and on the processor."""
+
+    gpu_bytes: int = 0
+    host_bytes: int = 0
+
+
+def excess_usage(shares: Sequence[Share], held: Mapping[str, DeviceUsage]) -> ExcessUsage:
+    """Return what was taken beyond `shares`, by the names of their devices.
+
+    Of the processor's weights nobody can tell: of a mapped file llama.cpp logs the whole, wherever its layers went.
+    """
+    on_gpus = [held[share.device.name].n_bytes - share.n_bytes for share in _on_gpus(shares)]
+    (host,) = (share for share in shares if share.device.kind is DeviceKind.CPU)
+    kept = held[host.device.name]
+    on_host = kept.cache_bytes + kept.compute_bytes - host.cache_bytes - host.compute_bytes
+    return ExcessUsage(max(0, *on_gpus, 0), max(0, on_host))
+
+
+def with_reserved(machine: Machine, surplus: ExcessUsage) -> Machine:
+    """Return `machine` with so much less free as the last load took beyond its plan."""
+    gpus = tuple(_less(gpu, surplus.gpu_bytes) for gpu in machine.gpus)
+    return Machine(_less(machine.host, surplus.host_bytes), gpus)
+
+
+def missing_gpus(shares: Sequence[Share], held: Mapping[str, DeviceUsage]) -> tuple[str, ...]:
+    """Return the GPUs that were to have layers and have hardly any of their weights."""
+    names = (share.device.name for share in _on_gpus(shares) if not _has_weights(share, held[share.device.name]))
+    return tuple(names)
+
+
+def _on_gpus(shares: Sequence[Share]) -> list[Share]:
+    return [share for share in shares if share.n_layers and share.device.kind is not DeviceKind.CPU]
+
+
+def _has_weights(share: Share, holding: DeviceUsage) -> bool:
+    return holding.weight_bytes >= _LEAST_SHARE * share.weight_bytes
+
+
+def _less(device: Device, n_bytes: int) -> Device:
+    return replace(device, free_bytes=max(0, device.free_bytes - n_bytes))

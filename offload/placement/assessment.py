@@ -1,0 +1,222 @@
+"""What comes of a model on a machine: does it fit, how fast is it, and what would it be with memory enough. Pure.
+
+Owns the verdict. Knows nothing of words or of ways out.
+
+Under which setting a model comes out best on a machine: the wanted one, or one that takes less memory. Pure.
+
+Owns what is given up, in which order, and for what. Knows nothing of words or of ways out that cost a person anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from offload.devices.machine import Machine
+from offload.footprint.model import PlannedModel
+from offload.footprint.profile import ModelProfile, RunConfig
+from offload.placement.allocation import Share, allocate, decode_work, is_held, prefill_work
+from offload.placement.manual_placement import place_manually
+from offload.placement.search import Placement, curve, margin_bytes, place
+from offload.speed.cost_model import Rates, decode_s, prefill_s
+
+__all__ = ["Assessment", "FitLevel", "Speed", "assess", "choose", "choose_manual"]
+
+_SAME_SPEED = 0.97  # a plan this near to the best is not called partial
+_PROMPT_TOKENS = 2048
+_PLENTY_BYTES = 1 << 60
+
+
+class FitLevel(StrEnum):
+    """The best first: all where it is read fastest; the same with little to spare; some elsewhere; not at all."""
+
+    FITS = "fits"
+    TIGHT = "tight"
+    PARTIAL = "partial"
+    WONT_RUN = "wont_run"
+
+    @property
+    def rank(self) -> int:
+        """0 for the best."""
+        return list(FitLevel).index(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Tokens a second of an answer and of a prompt, and the seconds until a prompt of 2,048 tokens is answered."""
+
+    decode_tps: float
+    prefill_tps: float
+    first_token_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """`speed` is None where a device in use has a bandwidth that nobody knows, or where the model does not run.
+
+    `placement` is None where none fits. One that was given may not fit either: the verdict then says that it won't
+    run, and shares and speed are those that it would have with room enough.
+
+    `best` is the placement with memory enough, `best_tps` what the answer would then come at; `curve` what it comes at
+    with 0, 1, 2 … layers on the fastest GPU; without speeds where a GPU that could be used has no known bandwidth.
+    """
+
+    verdict: FitLevel
+    profile: ModelProfile
+    machine: Machine
+    placement: Placement | None
+    best: Placement | None = None
+    shares: tuple[Share, ...] = ()
+    speed: Speed | None = None
+    best_tps: float | None = None
+    curve: tuple[float, ...] = ()
+    is_pinned: bool = False
+
+    @property
+    def decode_tps(self) -> float | None:
+        """Tokens a second of an answer, None where nobody can tell."""
+        return self.speed.decode_tps if self.speed else None
+
+
+def assess(
+    profile: ModelProfile,
+    machine: Machine,
+    rates: Rates,
+    best: Placement | None = None,
+    gpu_layers: Mapping[str, int] | None = None,
+) -> Assessment:
+    """Place the model of `profile` on `machine`, as well as can be or with `gpu_layers` on GPUs, and say what comes of
+    it.
+
+    `best` is the placement with memory enough, where it is known: it depends on nothing that only takes memory. Raises
+    UsageError for layers that cannot be so.
+    """
+    is_pinned = gpu_layers is not None
+    placement = (
+        place(profile, machine, rates) if gpu_layers is None else place_manually(profile, machine, rates, gpu_layers)
+    )
+    if placement is None:
+        return Assessment(verdict=FitLevel.WONT_RUN, profile=profile, machine=machine, placement=None)
+    shares = allocate(profile, machine, placement)
+    best = best or place(profile, _with_plenty(machine), rates)
+    assert best is not None
+    is_partial = best.token_s < _SAME_SPEED * placement.token_s
+    verdict = FitLevel.PARTIAL if is_partial else _whole(shares, machine)
+    found = Assessment(
+        verdict=FitLevel.WONT_RUN if is_pinned and not is_held(shares, machine) else verdict,
+        profile=profile,
+        machine=machine,
+        placement=placement,
+        best=best,
+        shares=shares,
+        is_pinned=is_pinned,
+    )
+    in_use = {share.device.name for share in shares if share.read_bytes}
+    if not in_use <= rates.known:
+        return found
+    found = replace(found, speed=_speed(profile, machine, rates, placement, shares))
+    if not _is_known(best, rates):
+        return found
+    steps_s = curve(profile, machine, rates)
+    return replace(found, best_tps=1 / best.token_s, curve=tuple(1 / step_s for step_s in steps_s))
+
+
+def _is_known(best: Placement, rates: Rates) -> bool:
+    """Whether the devices of a placement are ones whose figures are known."""
+    return {name for name, count in zip(best.gpus, best.gpu_layers, strict=True) if count} <= rates.known
+
+
+def _with_plenty(machine: Machine) -> Machine:
+    """Return `machine` with all the memory that anyone could want."""
+    gpus = tuple(replace(gpu, free_bytes=_PLENTY_BYTES) for gpu in machine.gpus)
+    return Machine(replace(machine.host, free_bytes=_PLENTY_BYTES), gpus)
+
+
+def _whole(shares: tuple[Share, ...], machine: Machine) -> FitLevel:
+    """Tell plenty from little: what is left of a memory in use should be twice the margin."""
+    taken_from_host = sum(share.n_bytes for share in shares if share.device.shares_host)
+    for share in shares:
+        is_shared = share.device.shares_host
+        left = machine.host.free_bytes - taken_from_host if is_shared else share.device.free_bytes - share.n_bytes
+        if share.n_layers and left < 2 * margin_bytes(share.device):
+            return FitLevel.TIGHT
+    return FitLevel.FITS
+
+
+def _speed(
+    profile: ModelProfile, machine: Machine, rates: Rates, placement: Placement, shares: tuple[Share, ...]
+) -> Speed:
+    n_ubatch = profile.setting.n_ubatch
+    token_s = decode_s(decode_work(shares, placement), rates)
+    prompt_s = prefill_s(prefill_work(shares, placement), rates, machine.host.name, n_ubatch)
+    return Speed(1 / token_s, 1 / prompt_s, _PROMPT_TOKENS * prompt_s + token_s)
+
+
+_SMALLER_UBATCHES = (256, 128)
+_EQUAL = 1 + 1e-9
+
+
+def choose(model: PlannedModel, wanted: RunConfig, machine: Machine, rates: Rates) -> Assessment:
+    """Return what comes of `model` under `wanted`, or under the first setting that helps more.
+
+    Cells beyond one context, which only spare computing prefixes again, go first, for any gain. Attention is not fused
+    where that is faster, as on processors. Smaller micro-batches, which slow prompts, and fused attention where it was
+    not wanted, only help where the model then lies where it is read fastest, or runs at all: with more memory a plan is
+    never slower.
+    """
+    found = assess(model.profile(wanted), machine, rates)
+    for setting in _smaller(wanted):
+        if _is_best(found):
+            break
+        other = assess(model.profile(setting), machine, rates, found.best)
+        is_free = setting == replace(wanted, n_cells=setting.n_cells, is_fused=wanted.is_fused and setting.is_fused)
+        if (is_free or found.placement is None or _is_fastest(other)) and _rank(other) < _rank(found):
+            found = other
+    return found
+
+
+def choose_manual(
+    model: PlannedModel, wanted: RunConfig, machine: Machine, rates: Rates, gpu_layers: Mapping[str, int]
+) -> Assessment:
+    """Return what comes of `model` with `gpu_layers` on GPUs, under `wanted` or the first smaller setting that then
+    fits; where none does, under the smallest. Raises UsageError for layers that cannot be so."""
+    found = assess(model.profile(wanted), machine, rates, gpu_layers=gpu_layers)
+    for setting in _smaller(wanted):
+        if found.verdict is not FitLevel.WONT_RUN:
+            break
+        other = assess(model.profile(setting), machine, rates, found.best, gpu_layers)
+        if other.verdict is not FitLevel.WONT_RUN or other.profile.total_bytes < found.profile.total_bytes:
+            found = other
+    return found
+
+
+def _smaller(wanted: RunConfig) -> Iterator[RunConfig]:
+    smaller = replace(wanted, n_cells=wanted.n_ctx)
+    if smaller != wanted:
+        yield smaller
+    if wanted.is_fused and not wanted.kv_types.needs_flash_attention:
+        yield replace(smaller, is_fused=False)
+    for n_ubatch in _SMALLER_UBATCHES:
+        if n_ubatch < wanted.n_ubatch:
+            yield replace(smaller, n_ubatch=n_ubatch)
+    if not wanted.is_fused:
+        yield replace(smaller, is_fused=True)
+
+
+def _is_best(found: Assessment) -> bool:
+    return found.verdict is FitLevel.FITS and _is_fastest(found)
+
+
+def _is_fastest(found: Assessment) -> bool:
+    """Whether more memory would not make it faster."""
+    if found.placement is None or found.best is None:
+        return False
+    return found.placement.token_s <= found.best.token_s * _EQUAL
+
+
+def _rank(found: Assessment) -> tuple[bool, float, int]:
+    """The least is the best: it runs, it is fast, it has room to spare. Of what does not run it is the smallest."""
+    if found.placement is None:
+        return True, found.profile.total_bytes, 0
+    return False, found.placement.token_s, found.verdict.rank

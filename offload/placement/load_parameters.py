@@ -1,0 +1,105 @@
+"""A placement in the terms that llama.cpp loads by: layers on GPUs, their proportions, and what stays behind. Pure.
+
+Owns the translation. Knows nothing of ctypes.
+Source: `load_tensors` in src/llama-model.cpp, `create_tensor` in src/llama-model-loader.cpp and
+`llama_context_params` in include/llama.h, as vendored in llama-cpp-python 0.3.36.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from offload.devices.machine import Machine
+from offload.footprint.profile import ModelProfile
+from offload.placement.allocation import allocate
+from offload.placement.search import Placement, margin_bytes
+
+__all__ = ["ON_HOST", "LoadMode", "LoadParameters", "load_parameters"]
+
+_EXPERTS, _FEED_FORWARD = r"ffn_\w+_exps\.", r"ffn_(gate|up|down|gate_up)\.weight"
+
+
+class LoadMode(StrEnum):
+    """How the processor's weights get into memory, by llama.cpp's names of `llama_load_mode`.
+
+    AUTO maps the file wherever the devices allow it. NONE reads it into memory that GPUs can fetch from at full speed.
+    MMAP_MLOCK maps it and keeps the system from dropping its pages.
+    """
+
+    AUTO = "auto"
+    NONE = "none"
+    MMAP_MLOCK = "mmap+mlock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadParameters:
+    """`devices` are names in llama.cpp's order, the first has the earliest layers; `tensor_split` is layers for each.
+
+    Tensors whose names match `host_pattern` stay with the processor; it is empty where none do. Unless `offload_kqv`
+    the cache and the attention over it are the processor's, of layers on GPUs too. `n_ubatch` and `flash_attention` are
+    what compute buffers were counted for. `n_threads` 0 leaves them to what was measured; 1 is enough where no layer
+    is computed by the processor.
+    """
+
+    n_gpu_layers: int
+    devices: tuple[str, ...]
+    tensor_split: tuple[int, ...]
+    host_pattern: str
+    offload_kqv: bool
+    n_ubatch: int
+    flash_attention: bool
+    load_mode: LoadMode
+    n_threads: int
+
+
+ON_HOST = LoadParameters(
+    n_gpu_layers=0,
+    devices=(),
+    tensor_split=(),
+    host_pattern="",
+    offload_kqv=True,
+    n_ubatch=512,
+    flash_attention=False,
+    load_mode=LoadMode.AUTO,
+    n_threads=0,
+)
+"""Nothing on a GPU, and nothing that says how the processor computes."""
+
+
+def load_parameters(profile: ModelProfile, machine: Machine, placement: Placement) -> LoadParameters:
+    """Return what makes llama.cpp place the layers of `profile` so."""
+    used = [(name, count) for name, count in zip(placement.gpus, placement.gpu_layers, strict=True) if count]
+    used.reverse()  # a placement begins with the last layers
+    host_pattern = _host_pattern(profile, placement)
+    return LoadParameters(
+        n_gpu_layers=placement.n_on_gpus,
+        devices=tuple(name for name, _ in used),
+        tensor_split=tuple(count for _, count in used),
+        host_pattern=host_pattern,
+        offload_kqv=not placement.has_cache_on_host,
+        n_ubatch=profile.setting.n_ubatch,
+        flash_attention=profile.setting.is_fused,
+        load_mode=LoadMode.NONE if host_pattern else _mapped(profile, machine, placement),
+        n_threads=0 if _has_host_work(profile, placement) else 1,
+    )
+
+
+def _host_pattern(profile: ModelProfile, placement: Placement) -> str:
+    first = len(profile.layers) - placement.n_on_gpus
+    split = [str(index) for index in range(first, placement.n_split)]
+    if not split:
+        return ""
+    return rf"^blk\.({'|'.join(split)})\.{_EXPERTS if profile.has_experts else _FEED_FORWARD}"
+
+
+def _mapped(profile: ModelProfile, machine: Machine, placement: Placement) -> LoadMode:
+    """Pages of a mapped file are the first that a system short of memory drops, and reads from disk at every token."""
+    on_host = sum(share.n_bytes for share in allocate(profile, machine, placement) if share.device.shares_host)
+    is_short = machine.host.free_bytes - on_host < 2 * margin_bytes(machine.host)
+    is_read = placement.n_on_gpus < len(profile.layers)
+    return LoadMode.MMAP_MLOCK if is_short and is_read else LoadMode.AUTO
+
+
+def _has_host_work(profile: ModelProfile, placement: Placement) -> bool:
+    return placement.n_on_gpus < len(profile.layers) or bool(placement.n_split) or placement.has_cache_on_host

@@ -1,0 +1,101 @@
+"""What runs say about a machine: rates that explain the speeds measured there, starting from those expected.
+
+Owns the fit. Pure. Knows nothing of where runs are kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+import numpy as np
+
+from offload.speed.cost_model import Rates, Work, decode_s
+
+__all__ = ["PromptRun", "Run", "calibrated"]
+
+_PRIOR_WEIGHT = 0.03  # an expected rate weighs as much as a run that is known this well
+_LEAST_SHARE = 0.05  # of an expected rate: no device is twenty times as fast as was said
+_BEST_UNCERTAINTY = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One measured decode: what a token made the devices do, and how many came in a second."""
+
+    work: Work
+    tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRun:
+    """One measured prefill, in micro-batches of `n_ubatch`."""
+
+    work: Work
+    n_ubatch: int
+    tokens_per_s: float
+
+
+def calibrated(rates: Rates, runs: Sequence[Run], prompts: Sequence[PromptRun] = ()) -> Rates:
+    """Return `rates` refitted to what was measured: answers and, for operations, prompts.
+
+    Seconds per byte of each device, those of attention and the fixed cost are least squares of relative errors, in
+    which each expected rate counts as a weak measurement: what no run touched stays as it was. Raises ValueError for a
+    run of no speed.
+    """
+    if not all(speed > 0 for speed in [*(run.tokens_per_s for run in runs), *(run.tokens_per_s for run in prompts)]):
+        raise ValueError("a run has no speed")
+    fitted = _fitted(rates, runs) if runs else rates
+    return _with_operations(fitted, prompts)
+
+
+def _fitted(rates: Rates, runs: Sequence[Run]) -> Rates:
+    names = sorted(rates.seconds_per_byte)
+    expected = np.array(
+        [*(rates.seconds_per_byte[name] for name in names), rates.attention_seconds_per_byte, rates.fixed_s]
+    )
+    rows = np.array(
+        [[*(run.work.read_bytes.get(name, 0.0) for name in names), run.work.attention_bytes, 1.0] for run in runs]
+    )
+    settled = replace(rates, seconds_per_byte=dict.fromkeys(names, 0.0), attention_seconds_per_byte=0.0, fixed_s=0.0)
+    overhead_s = np.array([decode_s(run.work, settled) for run in runs])
+    measured_s = np.array([1 / run.tokens_per_s for run in runs])
+    # unknowns are factors on what was expected, equations are relative to what was measured
+    equations = np.vstack([rows * expected / measured_s[:, None], _PRIOR_WEIGHT * np.eye(len(expected))])
+    targets = np.concatenate([1 - overhead_s / measured_s, np.full(len(expected), _PRIOR_WEIGHT)])
+    found = np.maximum(np.linalg.lstsq(equations, targets, rcond=None)[0], _LEAST_SHARE) * expected
+    fitted = replace(
+        rates,
+        seconds_per_byte={name: float(rate) for name, rate in zip(names, found, strict=False)},
+        attention_seconds_per_byte=float(found[-2]),
+        fixed_s=float(found[-1]),
+        known=rates.known | {name for run in runs for name, n_bytes in run.work.read_bytes.items() if n_bytes},
+    )
+    return replace(fitted, uncertainty=_uncertainty(fitted, runs))
+
+
+def _uncertainty(fitted: Rates, runs: Sequence[Run]) -> float:
+    """Return the worst error over the runs, but not what too few of them would have it be: they explain themselves."""
+    worst: float = max(abs(decode_s(run.work, fitted) * run.tokens_per_s - 1) for run in runs)
+    return max(_BEST_UNCERTAINTY, worst, fitted.uncertainty / math.sqrt(1 + len(runs)))
+
+
+def _with_operations(rates: Rates, prompts: Iterable[PromptRun]) -> Rates:
+    """Return `rates` with the seconds per operation of each device that computed whole prompts alone."""
+    measured: dict[str, list[float]] = {}
+    for prompt in prompts:
+        name = _alone(rates, prompt.work)
+        computing_s = 1 / prompt.tokens_per_s - rates.overhead_s(prompt.work.n_layers) / prompt.n_ubatch
+        if name and computing_s > 0:
+            measured.setdefault(name, []).append(computing_s / prompt.work.operations[name])
+    found = {name: median(seconds) for name, seconds in measured.items()}
+    return replace(rates, seconds_per_operation={**rates.seconds_per_operation, **found})
+
+
+def _alone(rates: Rates, work: Work) -> str:
+    """Return the only device that computes; empty where others do too, or a processor's share may go to a GPU."""
+    busy = [name for name, operations in work.operations.items() if operations]
+    gpus = rates.link_seconds_per_byte
+    return busy[0] if len(busy) == 1 and (busy[0] in gpus or not gpus) else ""

@@ -1,0 +1,128 @@
+"""How long a token takes: the bytes that each device reads for it at its rate, and what comes on top.
+
+Owns the model of bandwidth, for answering and for reading a prompt. Pure. Knows nothing of layers or of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from offload.devices.machine import Device, DeviceKind, Machine
+
+__all__ = ["Rates", "Work", "decode_s", "expected_rates", "prefill_s"]
+
+# The share of a published or measured bandwidth that decoding reaches: 0.55 to 0.7 in llama.cpp's published benchmarks
+# of a 7B Q4_0 (discussions 4167, 10879 and 15013 of ggml-org/llama.cpp), on processors too; but those unpack meanwhile,
+# which counts for itself, and come near to what was measured where nothing is to be unpacked.
+_REACHED = {DeviceKind.GPU: 0.65, DeviceKind.INTEGRATED: 0.65, DeviceKind.CPU: 0.95}
+# Operations of a prompt for each byte a second of bandwidth, from the same benchmarks: 60 to 150 on discrete GPUs,
+# about 25 on Apple's, about 15 on processors.
+_OPERATIONS_PER_BYTE = {DeviceKind.GPU: 75.0, DeviceKind.INTEGRATED: 25.0, DeviceKind.CPU: 15.0}
+_ASSUMED_BYTES_PER_S = {DeviceKind.CPU: 20e9, DeviceKind.INTEGRATED: 30e9, DeviceKind.GPU: 150e9}
+_ASSUMED_LINK_BYTES_PER_S = 8e9  # PCIe 3.0 with eight lanes
+_CROSSING_S = 30e-6  # a wait for the other device and a small copy
+_LAYER_S = 20e-6  # starting the dozen operations of a layer, which small layers wait for
+_FIXED_S = 0.5e-3  # sampling, and starting a step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What a machine takes for what it does, by names of devices.
+
+    `known` are the devices whose figures were published, measured or given; a plan for others cannot tell a speed.
+    `attention_seconds_per_byte` is the processor's. `latency_s` is what a step waits for each device of another machine
+    that it uses. `uncertainty` is the share by which a prediction may be off.
+    """
+
+    seconds_per_byte: Mapping[str, float]
+    seconds_per_operation: Mapping[str, float]
+    link_seconds_per_byte: Mapping[str, float]
+    known: frozenset[str]
+    attention_seconds_per_byte: float
+    latency_s: Mapping[str, float] = field(default_factory=dict)
+    crossing_s: float = _CROSSING_S
+    layer_s: float = _LAYER_S
+    fixed_s: float = _FIXED_S
+    uncertainty: float = 0.35
+
+    def overhead_s(self, n_layers: int, n_crossings: int = 0) -> float:
+        """Seconds of a step that no byte accounts for."""
+        return self.fixed_s + n_layers * self.layer_s + n_crossings * self.crossing_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a token makes the devices do: bytes read and operations (multiply and add apart) of each, layers of all.
+
+    Of the processor `read_bytes` are weights and what it could read while it unpacks them, `attention_bytes` what it
+    could read while it attends (see `host_work`). Between devices a token changes `n_crossings` times.
+    """
+
+    read_bytes: Mapping[str, float]
+    operations: Mapping[str, float] = field(default_factory=dict)
+    attention_bytes: float = 0.0
+    n_layers: int = 0
+    n_crossings: int = 0
+
+
+def expected_rates(machine: Machine) -> Rates:
+    """Return the rates to expect of `machine` before anything ran there."""
+    devices = (machine.host, *machine.gpus)
+    bandwidths = {device.name: device.bytes_per_s or _ASSUMED_BYTES_PER_S[device.kind] for device in devices}
+    seconds_per_byte = {device.name: 1 / (_REACHED[device.kind] * bandwidths[device.name]) for device in devices}
+    return Rates(
+        seconds_per_byte=seconds_per_byte,
+        attention_seconds_per_byte=seconds_per_byte[machine.host.name],
+        seconds_per_operation={
+            device.name: 1 / (_OPERATIONS_PER_BYTE[device.kind] * bandwidths[device.name]) for device in devices
+        },
+        link_seconds_per_byte={
+            device.name: _link_seconds_per_byte(device) for device in machine.gpus if not device.is_remote
+        },
+        known=frozenset(device.name for device in devices if device.bytes_per_s),
+        latency_s={device.name: device.link_latency_s for device in machine.gpus if device.link_latency_s is not None},
+    )
+
+
+def decode_s(work: Work, rates: Rates) -> float:
+    """Return the seconds that one token of an answer takes: reading, one device after the other."""
+    reading_s = sum(n_bytes * rates.seconds_per_byte[name] for name, n_bytes in work.read_bytes.items())
+    attending_s = work.attention_bytes * rates.attention_seconds_per_byte
+    overhead_s = _waiting_s(work, rates) + rates.overhead_s(work.n_layers, work.n_crossings)
+    return reading_s + attending_s + overhead_s
+
+
+def prefill_s(work: Work, rates: Rates, host: str, n_ubatch: int) -> float:
+    """Return the seconds that one token of a prompt takes in micro-batches of `n_ubatch`.
+
+    Each device computes or reads, whichever takes longer; what lies with the processor goes to a GPU for the time
+    being where that is faster, as llama.cpp does with large batches.
+    """
+    seconds = {name: _busy_s(work, rates, name, n_ubatch) for name in work.operations}
+    if host in seconds:
+        seconds[host] = min([seconds[host], *_lent_s(work, rates, host, n_ubatch)])
+    overhead_s = _waiting_s(work, rates) + rates.overhead_s(work.n_layers, work.n_crossings)
+    return sum(seconds.values()) + overhead_s / n_ubatch
+
+
+def _waiting_s(work: Work, rates: Rates) -> float:
+    return sum(rates.latency_s.get(name, 0.0) for name, n_bytes in work.read_bytes.items() if n_bytes)
+
+
+def _busy_s(work: Work, rates: Rates, name: str, n_ubatch: int) -> float:
+    reading_s = work.read_bytes.get(name, 0.0) * rates.seconds_per_byte[name] / n_ubatch
+    return max(work.operations[name] * rates.seconds_per_operation[name], reading_s)
+
+
+def _lent_s(work: Work, rates: Rates, host: str, n_ubatch: int) -> list[float]:
+    """Return what the processor's share takes on each GPU that its weights could be sent to."""
+    n_bytes, operations = work.read_bytes.get(host, 0.0) / n_ubatch, work.operations[host]
+    return [
+        n_bytes * seconds_per_byte + operations * rates.seconds_per_operation[name]
+        for name, seconds_per_byte in rates.link_seconds_per_byte.items()
+    ]
+
+
+def _link_seconds_per_byte(device: Device) -> float:
+    return 0.0 if device.shares_host else 1 / (device.link_bytes_per_s or _ASSUMED_LINK_BYTES_PER_S)

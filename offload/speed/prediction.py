@@ -1,0 +1,57 @@
+"""The speeds that a plan has at several depths, to stand beside what is measured there, and in smaller files. Pure.
+
+Knows nothing of how anything is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from offload.devices.machine import Machine
+from offload.footprint.model import PlannedModel
+from offload.placement.assessment import assess
+from offload.plan import PlanConstraints, best_assessment
+from offload.speed.cost_model import Rates
+from quantizer.gguf.file_types import FILE_TYPES
+
+__all__ = ["Prediction", "faster_quantization", "predict"]
+
+_FILE_TYPES = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q3_K_M")  # from the best to the smallest
+_WORTH_IT = 1.2  # times as fast
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Tokens a second of answers by tokens before them, and of prompts; without what nobody can tell.
+
+    A speed of an answer may be off by `uncertainty`, a share of it.
+    """
+
+    decode_tps: Mapping[int, float]
+    prefill_tps: float | None
+    uncertainty: float
+
+
+def predict(
+    model: PlannedModel, question: PlanConstraints, machine: Machine, rates: Rates, depths: Iterable[int]
+) -> Prediction:
+    """Plan `model` and return how fast it will be behind each of `depths` tokens. Raises what `best_assessment` raises."""
+    setting = best_assessment(model, question, machine, rates).profile.setting
+    found = {depth: assess(model.profile(replace(setting, depth=depth)), machine, rates).speed for depth in depths}
+    known = {depth: speed for depth, speed in found.items() if speed is not None}
+    prefill_tps = next((speed.prefill_tps for speed in known.values()), None)
+    return Prediction({depth: speed.decode_tps for depth, speed in known.items()}, prefill_tps, rates.uncertainty)
+
+
+def faster_quantization(
+    model: PlannedModel, question: PlanConstraints, machine: Machine, rates: Rates
+) -> tuple[str, float] | None:
+    """Return the best type of file that answers much faster, and how many times; None where there is none."""
+    setting = best_assessment(model, question, machine, rates).profile.setting
+    now = assess(model.profile(setting), machine, rates).decode_tps
+    for name in _FILE_TYPES if now else ():
+        tps = assess(model.quantized(FILE_TYPES[name]).profile(setting), machine, rates).decode_tps
+        if now and tps and tps > _WORTH_IT * now:
+            return name, tps / now
+    return None

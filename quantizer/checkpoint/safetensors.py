@@ -1,0 +1,201 @@
+"""A Hugging Face checkpoint folder: its safetensors headers and its JSON files, read and checked.
+
+Owns what may be trusted of a folder that came from elsewhere: shard names that stay inside it, headers that fit their
+files, JSON of bounded size and depth. Pickles are refused. It knows nothing of architectures.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from quantizer.checkpoint.pending_shards import PendingFile
+from quantizer.convert.source_model import FileTensor
+from quantizer.errors import CheckpointError, ModelFileError
+from quantizer.gguf.byte_source import ByteSource, open_local
+from quantizer.gguf.tensor_types import TensorType, tensor_type_named
+
+__all__ = ["Checkpoint", "read_checkpoint", "read_json", "read_weights"]
+
+_INDEX = "model.safetensors.index.json"
+_SINGLES = ("model.safetensors", "gptq_model-*.safetensors")  # the second is AutoGPTQ's
+_MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library itself
+_MAX_JSON_BYTES = 256 << 20
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+# the types of weights and, ggml's number -1, those that only parts of quantized weights are stored in
+_DTYPES = {name: tensor_type_named(name) for name in ("F32", "F16", "BF16", "I8", "I32", "I64")} | {
+    name: TensorType(-1, name, 1, 1, is_quantized=True) for name in ("U8", "F8_E4M3", "F8_E5M2", "F8_E8M0")
+}
+_SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,200}\.safetensors")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A folder's tensors by name, in ggml order of dimensions, and its parsed config.json."""
+
+    folder: Path
+    config: dict[str, Any]
+    tensors: Mapping[str, FileTensor]
+
+
+_NOTHING: Mapping[str, PendingFile] = {}
+
+
+def read_checkpoint(folder: Path, arriving: Mapping[str, PendingFile] = _NOTHING) -> Checkpoint:
+    """Read config.json and every safetensors header in `folder`; no weights yet.
+
+    Files that are `arriving`, by name, need not be there. Raises CheckpointError naming what is missing or wrong.
+    """
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder} is not a folder.", "Name a checkpoint folder or a .gguf file.")
+    config = read_json(folder / "config.json")
+    if not isinstance(config, dict):
+        raise CheckpointError("config.json is not an object.", "Download the checkpoint again.")
+    tensors: dict[str, FileTensor] = {}
+    for shard in _shards(folder, arriving):
+        for name, tensor in _read_shard(shard, arriving.get(shard.name)).items():
+            if name in tensors:
+                raise CheckpointError(f"The tensor {name} is in two shards.", "Download the checkpoint again.")
+            tensors[name] = tensor
+    return Checkpoint(folder, config, tensors)
+
+
+def read_weights(folder: Path, name: str) -> dict[str, FileTensor]:
+    """The tensors of one file of safetensors in `folder`; no weights yet. Raises CheckpointError."""
+    if not (folder / name).exists():
+        raise _no_safetensors(folder)
+    return _read_shard(_inside(folder, name), None)
+
+
+def read_json(path: Path) -> Any:
+    """Parse a JSON file of bounded size. Raises CheckpointError when it is missing, too large or not JSON."""
+    try:
+        if path.stat().st_size > _MAX_JSON_BYTES:
+            raise CheckpointError(f"{path.name} is absurdly large.", "Download the checkpoint again.")
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_no_duplicates)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"There is no {path.name} in {path.parent}.", "Download the whole checkpoint.") from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}.", "Check its permissions.") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path.name} is not sound JSON.", "Download the checkpoint again.") from error
+
+
+def _shards(folder: Path, arriving: Mapping[str, PendingFile]) -> list[Path]:
+    if (folder / _INDEX).exists():
+        return [folder / name if name in arriving else _inside(folder, name) for name in _indexed_names(folder)]
+    for name in arriving:
+        return [folder / name]
+    for path in (path for pattern in _SINGLES for path in folder.glob(pattern)):
+        return [_inside(folder, path.name)]
+    raise _no_safetensors(folder)
+
+
+def _no_safetensors(folder: Path) -> CheckpointError:
+    if any(next(folder.glob(pattern), None) for pattern in _PICKLES):
+        return CheckpointError(
+            f"{folder.name} holds PyTorch pickles; loading one runs whatever code it contains.",
+            "Get the safetensors version of this model.",
+        )
+    return CheckpointError(f"There are no safetensors in {folder}.", "Download the whole checkpoint.")
+
+
+def _indexed_names(folder: Path) -> list[str]:
+    index = read_json(folder / _INDEX)
+    weight_map = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise CheckpointError(f"{_INDEX} has no weight map.", "Download the checkpoint again.")
+    return sorted(set(weight_map.values()))
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """A shard that an index names; the name is data, so it must be a plain one.
+
+    A link may point anywhere the hub's cache keeps its files, which lies beside the folder; the target must be a file.
+    """
+    if not _SHARD_NAME.fullmatch(name):
+        raise CheckpointError(f"The index names the shard {name!r}, which is no plain file name.", "Do not use it.")
+    path = folder / name
+    if not path.is_file():
+        raise CheckpointError(f"The shard {name} is missing.", "Download the whole checkpoint.")
+    if path.is_symlink() and not _is_cache_link(path):
+        raise CheckpointError(f"The shard {name} is a link out of its folder.", "Copy the file into the folder.")
+    return path
+
+
+def _is_cache_link(path: Path) -> bool:
+    """Whether a link stays in its folder, or goes from snapshots/<revision> to blobs as in the hub's cache."""
+    target, folder = path.resolve(), path.parent.resolve()
+    return target.is_relative_to(folder) or target.parent == folder.parent.parent / "blobs"
+
+
+def _read_shard(path: Path, arriving: PendingFile | None) -> dict[str, FileTensor]:
+    try:
+        source = arriving or open_local(path)
+        length = int.from_bytes(source.read(0, 8), "little")
+        if not 2 <= length <= min(_MAX_HEADER_BYTES, source.n_bytes - 8):
+            raise _broken(path, "its header does not fit the file")
+        header = json.loads(source.read(8, 8 + length), object_pairs_hook=_no_duplicates)
+    except ModelFileError as error:
+        raise CheckpointError(error.cause, error.remedy) from error
+    except (ValueError, RecursionError) as error:
+        raise _broken(path, "its header is not sound JSON") from error
+    if not isinstance(header, dict):
+        raise _broken(path, "its header is not an object")
+    header.pop("__metadata__", None)
+    tensors = {name: _tensor(path, source, 8 + length, name, row) for name, row in header.items()}
+    _check_overlaps(path, tensors)
+    return tensors
+
+
+def _tensor(path: Path, source: ByteSource, data_start: int, name: str, row: object) -> FileTensor:
+    if not name.isprintable() or not isinstance(row, dict):
+        raise _broken(path, "a tensor has no proper name or entry")
+    stored = _stored(path, name, row.get("dtype"))
+    shape, offsets = _counts(row.get("shape")), _counts(row.get("data_offsets"))
+    if shape is None or offsets is None or len(offsets) != 2:
+        raise _broken(path, f"the tensor {name!r} has no proper shape or offsets")
+    n_bytes = math.prod(shape) * stored.block_bytes
+    if 0 in shape or offsets[1] - offsets[0] != n_bytes or data_start + offsets[1] > source.n_bytes:
+        raise _broken(path, f"the tensor {name!r} does not fit where it claims to lie (is the file truncated?)")
+    return FileTensor(name, tuple(reversed(shape)) or (1,), stored, source, data_start + offsets[0])
+
+
+def _stored(path: Path, name: str, dtype: object) -> TensorType:
+    if isinstance(dtype, str) and dtype in _DTYPES:
+        return _DTYPES[dtype]
+    raise CheckpointError(
+        f"The tensor {name!r} in {path.name} is stored as {str(dtype)[:32]}, which is not supported.",
+        "Get the F32, F16 or BF16 version of this model.",
+    )
+
+
+def _check_overlaps(path: Path, tensors: Mapping[str, FileTensor]) -> None:
+    sizes = ((tensor.start, tensor.stored.tensor_bytes(tensor.shape)) for tensor in tensors.values())
+    spans = sorted((start, start + n_bytes) for start, n_bytes in sizes)
+    if any(later[0] < earlier[1] for earlier, later in pairwise(spans)):
+        raise _broken(path, "two tensors overlap")
+
+
+def _counts(value: object) -> list[int] | None:
+    """A list of at most five plausible sizes, or None; what looks at video has five."""
+    if not isinstance(value, list) or len(value) > 5 or not all(type(n) is int and 0 <= n < 1 << 48 for n in value):
+        return None
+    return value
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
+        raise ValueError("a key comes twice")
+    return unique
+
+
+def _broken(path: Path, what: str) -> CheckpointError:
+    return CheckpointError(f"{path.name} is not a sound safetensors file: {what}.", "Download it again.")

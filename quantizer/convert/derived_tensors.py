@@ -1,0 +1,161 @@
+"""Tensors made of others as they are read: several stacked into one, or values computed from what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from quantizer.checkpoint.config import Config
+from quantizer.convert.source_model import FileTensor, RearrangedTensor, SourceTensor
+from quantizer.convert.transforms import RowOrder, ValueMap
+from quantizer.errors import CheckpointError
+from quantizer.gguf.tensor_types import TensorType, tensor_type_named
+from quantizer.write.dtype_conversion import to_float32
+
+__all__ = [
+    "Cut",
+    "MappedTensor",
+    "ReorderedColumns",
+    "StackedTensor",
+    "TransposedTensor",
+    "rearranged",
+    "rows_in",
+    "whole",
+]
+
+# A fused tensor, the name of a part and the config -> that part.
+Cut: TypeAlias = Callable[[FileTensor, str, Config], "FileTensor | RearrangedTensor | StackedTensor"]
+
+
+@dataclass(frozen=True, slots=True)
+class StackedTensor:
+    """Tensors of one shape and type, one after another along a new last dimension."""
+
+    name: str
+    parts: tuple[SourceTensor, ...]
+
+    def __post_init__(self) -> None:
+        first = self.parts[0]
+        odd = next((part for part in self.parts if (part.shape, part.stored) != (first.shape, first.stored)), None)
+        if odd is not None:
+            raise CheckpointError(f"{odd.name} and {first.name} are not alike.", "Download the checkpoint again.")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.parts[0].shape, len(self.parts))
+
+    @property
+    def stored(self) -> TensorType:
+        return self.parts[0].stored
+
+    def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
+        """The rows of all parts; a slab may hold the end of one and the start of the next."""
+        pieces = (piece for part in self.parts for piece in part.slabs(rows_per_slab))
+        return _recut(pieces, self.stored.row_bytes(self.shape[0]) * rows_per_slab)
+
+
+@dataclass(frozen=True, slots=True)
+class TransposedTensor:
+    """A matrix of plain numbers whose columns are the origin's rows; read whole."""
+
+    origin: SourceTensor
+
+    @property
+    def name(self) -> str:
+        return self.origin.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.origin.shape[::-1]
+
+    @property
+    def stored(self) -> TensorType:
+        return self.origin.stored
+
+    def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
+        """Yield the origin's columns as rows."""
+        n_columns, n_rows = self.origin.shape
+        data = b"".join(self.origin.slabs(n_rows))
+        columns = np.frombuffer(data, f"<u{self.stored.row_bytes(1)}").reshape(n_rows, n_columns).T
+        for start in range(0, n_columns, rows_per_slab):
+            yield columns[start : start + rows_per_slab].tobytes()
+
+
+@dataclass(frozen=True, slots=True)
+class ReorderedColumns:
+    """A matrix of plain numbers with those of each row in another order."""
+
+    origin: SourceTensor
+    name: str
+    column_order: npt.NDArray[np.intp]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.origin.shape
+
+    @property
+    def stored(self) -> TensorType:
+        return self.origin.stored
+
+    def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
+        """Yield the origin's slabs, each row in its new order."""
+        kind = f"<u{self.stored.row_bytes(1)}"
+        for data in self.origin.slabs(rows_per_slab):
+            yield np.frombuffer(data, kind).reshape(-1, self.shape[0])[:, self.column_order].tobytes()
+
+
+@dataclass(frozen=True, slots=True)
+class MappedTensor:
+    """A tensor of float32 values computed from another's, one for one."""
+
+    origin: SourceTensor
+    name: str
+    values: ValueMap
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.origin.shape
+
+    @property
+    def stored(self) -> TensorType:
+        return tensor_type_named("F32")
+
+    def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
+        """Yield the origin's slabs, computed."""
+        for data in self.origin.slabs(rows_per_slab):
+            rows = to_float32(data, self.origin.stored, self.shape[0])
+            yield np.asarray(self.values(rows), "<f4").tobytes()
+
+
+def rearranged(tensor: FileTensor, name: str, row_order: RowOrder, config: Config) -> RearrangedTensor:
+    """Some rows of a tensor, or all of them, in another order; a bias has one number where a matrix has a row."""
+    n_rows = tensor.shape[-1]
+    rows = tensor if len(tensor.shape) > 1 else replace(tensor, shape=(1, n_rows))
+    order = row_order(config, n_rows)
+    return RearrangedTensor(rows, name, (*tensor.shape[:-1], len(order)), order)
+
+
+def rows_in(row_order: RowOrder) -> Cut:
+    """The part that consists of these rows."""
+    return lambda tensor, name, config: rearranged(tensor, name, row_order, config)
+
+
+def whole(tensor: FileTensor, name: str, _config: Config) -> FileTensor:
+    """The one part of a tensor that has another name than gguf's map knows."""
+    return replace(tensor, name=name)
+
+
+def _recut(pieces: Iterable[bytes], n_bytes: int) -> Iterator[bytes]:
+    """The same bytes in pieces of `n_bytes`, the last one what is left."""
+    held = b""
+    for piece in pieces:
+        held += piece
+        while len(held) >= n_bytes:
+            yield held[:n_bytes]
+            held = held[n_bytes:]
+    if held:
+        yield held

@@ -1,0 +1,68 @@
+"""The general.* metadata of a converted checkpoint: its name, licence, size and origin, as gguf reads them.
+
+gguf takes them from the model card and the folder's name, the same way as llama.cpp's own converter.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+import gguf
+
+from quantizer.convert.source_model import SourceTensor
+from quantizer.errors import CheckpointError
+from quantizer.gguf.header_encoder import Entry, encode_entry
+
+__all__ = ["describe"]
+
+_TYPE_NAMES = {gguf.GGUFValueType.UINT32: "u32", gguf.GGUFValueType.STRING: "str", gguf.GGUFValueType.FLOAT32: "f32"}
+# What llama.cpp looks for in the name of a model, and then in its vocabulary, or else refuses the file
+# (source: src/llama-vocab.cpp as vendored in llama-cpp-python 0.3.36).
+_PHI = re.compile(r"phi-?3", re.IGNORECASE)
+_PHI_TOKENS = frozenset({"<unk>", "<s>", "</s>", "<|endoftext|>"})
+
+
+def describe(
+    name: str, folder: Path, architecture: str, tensors: Collection[SourceTensor], words: Collection[str]
+) -> Iterable[Entry]:
+    """Entries about the model as a whole, whose tokens are `words`.
+
+    A name that llama.cpp would take for Phi 3's, without its tokens, is spelt apart. Raises CheckpointError for a model
+    card that is no YAML.
+    """
+    n_parameters = sum(math.prod(tensor.shape) for tensor in tensors)
+    try:
+        card = gguf.Metadata.load(None, folder, None, n_parameters)
+    except Exception as error:  # whatever YAML and a stranger's model card may raise
+        raise CheckpointError(f"The model card of {name} cannot be read: {error}.", "Repair README.md.") from error
+    card.name = _spelt_apart(card.name or name, words)
+    card.size_label = card.size_label or _size_label(tensors)
+    recorder = gguf.GGUFWriter(None, architecture)
+    recorder.add_type(gguf.GGUFType.MODEL)
+    card.set_gguf_meta_model(recorder)
+    for key, entry in recorder.kv_data[0].items():
+        yield encode_entry(key, entry.value, _type_name(entry))
+
+
+def _spelt_apart(name: str, words: Collection[str]) -> str:
+    return name if _PHI_TOKENS.issubset(words) else _PHI.sub("Phi 3", name)
+
+
+def _size_label(tensors: Collection[SourceTensor]) -> str:
+    """The number of weights; of a model with experts, how many there are times what one of them makes with the rest."""
+    stacks = [tensor.shape for tensor in tensors if "_exps." in tensor.name]
+    n_total = sum(math.prod(tensor.shape) for tensor in tensors)
+    n_shared = n_total - sum(map(math.prod, stacks))
+    n_of_one = sum(math.prod(shape[:-1]) for shape in stacks)
+    label: str = gguf.size_label(n_total, n_shared, n_of_one, max((shape[-1] for shape in stacks), default=0))
+    return label
+
+
+def _type_name(entry: Any) -> str:
+    if entry.type == gguf.GGUFValueType.ARRAY:
+        return "str[]"
+    return _TYPE_NAMES[entry.type]

@@ -1,0 +1,235 @@
+"""The model that an adapter is for: what its tensors are called, how they are arranged, and their shapes.
+
+A checkpoint folder says it in its config.json, a GGUF in its header. No weight is read, and none needs to be there.
+
+A LoRA adapter as PEFT saves it, as the source of a GGUF adapter.
+
+Owns which adapters can be converted at all: those whose pairs of matrices are everything that they change. Names and
+orders of rows are those of the base model, found by `quantizer.convert.tensor_mapping` for either matrix of a pair.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from quantizer.architectures import ARCHITECTURES, Architecture, needed_tensors, recognise
+from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.safetensors import read_json, read_weights
+from quantizer.convert.derived_tensors import TransposedTensor, whole
+from quantizer.convert.source_model import FileTensor, RenamedTensor, SourceModel, SourceTensor
+from quantizer.convert.tensor_mapping import mapped
+from quantizer.errors import CheckpointError, UsageError
+from quantizer.gguf.adapter import fits
+from quantizer.gguf.file_types import FileType
+from quantizer.gguf.header import Header, read_header
+from quantizer.gguf.header_encoder import Entry, encode_entry
+from quantizer.gguf.validation import shard_paths, validate_gguf
+from quantizer.mix.recipe_rules import ModelShape
+
+__all__ = ["BaseModel", "is_adapter", "open_adapter", "open_base"]
+
+# config.json's name -> GGUF's, of what rearranging a weight may ask for
+_SETTINGS = {
+    "hidden_size": "embedding_length",
+    "linear_key_head_dim": "ssm.state_size",
+    "linear_num_key_heads": "ssm.group_count",
+    "linear_num_value_heads": "ssm.time_step_rank",
+    "linear_value_head_dim": "ssm.state_size",  # llama.cpp has one width for both
+    "num_attention_heads": "attention.head_count",
+    "num_hidden_layers": "block_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "num_local_experts": "expert_count",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BaseModel:
+    """An entry of the table, the settings it reads, and every weight's shape in ggml order; read from `file`."""
+
+    file: Path
+    architecture: Architecture
+    config: Config
+    shapes: Mapping[str, tuple[int, ...]]
+
+
+def open_base(path: Path) -> BaseModel:
+    """Read the config.json of a folder or the header of a GGUF.
+
+    Raises UsageError when `path` is neither, CheckpointError or ModelFileError for a model that cannot be converted.
+    """
+    if path.is_dir():
+        file = path / "config.json"
+        values = read_json(file)
+        if not isinstance(values, dict):
+            raise CheckpointError("config.json of the base model is not an object.", "Download it again.")
+        architecture, config = recognise(values)
+        return BaseModel(file, architecture, config, needed_tensors(architecture, config))
+    if not path.is_file():
+        raise UsageError(f"There is no model {path}.", "Name the model's folder or GGUF with --base.")
+    header = validate_gguf(path)
+    shapes = {tensor.name: tensor.shape for shard in shard_paths(header) for tensor in read_header(shard).tensors}
+    return BaseModel(path, _entry(header), _config(header), shapes)
+
+
+def _entry(header: Header) -> Architecture:
+    """Of the entries that become this architecture, the one that has experts or has none, as the model does."""
+    has_experts = bool(header.integer(f"{header.architecture}.expert_count"))
+    entries = [entry for entry in ARCHITECTURES.values() if entry.gguf_name == header.architecture]
+    fitting = [entry for entry in entries if bool(entry.stacks) == has_experts] or entries
+    if not fitting:
+        cause = f"Adapters for {header.architecture[:64]!r} models cannot be converted yet."
+        raise CheckpointError(cause, "Look for a GGUF of this adapter.")
+    return fitting[0]
+
+
+def _config(header: Header) -> Config:
+    values = {name: header.integer(f"{header.architecture}.{key}") for name, key in _SETTINGS.items()}
+    return Config({name: value for name, value in values.items() if value is not None})
+
+
+_CONFIG = "adapter_config.json"
+_WEIGHTS = "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+_EMBEDDING = "token_embd.weight"
+# ending of a stored name -> which matrix of a pair it is
+_SIDES = {".lora_A.weight": "a", ".lora_B.weight": "b", ".lora_embedding_A": "a", ".lora_embedding_B": "b"}
+# settings that change what the matrices mean, or change more than them, and what that is called
+_UNSUPPORTED = {
+    "use_dora": "DoRA",
+    "modules_to_save": "whole modules beside its matrices (modules_to_save)",
+    "lora_bias": "biases of its own (lora_bias)",
+    "alpha_pattern": "an alpha for each module (alpha_pattern)",
+    "fan_in_fan_out": "matrices that lie transposed (fan_in_fan_out)",
+    "layer_replication": "layers that come several times (layer_replication)",
+    "target_parameters": "matrices for whole parameters (target_parameters)",
+    "trainable_token_indices": "tokens of its own (trainable_token_indices)",
+    "alora_invocation_tokens": "tokens that switch it on (aLoRA)",
+}
+
+
+def is_adapter(source: Path) -> bool:
+    """Whether a folder holds a PEFT adapter."""
+    return (source / _CONFIG).is_file()
+
+
+def open_adapter(folder: Path, base: Path | None, file_type: FileType) -> SourceModel:
+    """Read the headers of a PEFT adapter and say what adapter llama.cpp would see in it.
+
+    Its matrices become `file_type`, which must be a plain one. `base` is the model it was made for, a folder or a GGUF;
+    without it, the one that the adapter names, if it is a folder here. Raises UserError naming what is in the way.
+    """
+    if file_type.base.is_quantized:
+        raise UsageError(f"An adapter is not quantized to {file_type.name}.", "Choose F16, BF16 or F32.")
+    settings = _settings(folder)
+    model = open_base(base or _named_base(settings))
+    tensors = list(_pairs(folder, model))
+    return SourceModel(
+        folder.resolve().name,
+        tuple(_entries(folder, settings, model.architecture)),
+        tensors,
+        ModelShape(model.architecture.gguf_name, model.config.integer("num_hidden_layers")),
+        {tensor.name: file_type.base for tensor in tensors},
+        (folder / _CONFIG, folder / _WEIGHTS, model.file),
+    )
+
+
+def _settings(folder: Path) -> Config:
+    values = read_json(folder / _CONFIG)
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{_CONFIG} is not an object.", "Download the adapter again.")
+    settings = Config(values)
+    kind = settings.text("peft_type") or "none"
+    if kind != "LORA":
+        raise _unsupported(f"is a {kind[:32]} adapter, not a LoRA")
+    for key, what in _UNSUPPORTED.items():
+        if settings.values.get(key):
+            raise _unsupported(f"has {what}")
+    if settings.values.get("bias") not in (None, "none"):
+        raise _unsupported("changes biases")
+    if settings.flag("use_rslora") and settings.values.get("rank_pattern"):
+        raise _unsupported("scales ranks of several sizes by their roots (use_rslora with rank_pattern)")
+    return settings
+
+
+def _named_base(settings: Config) -> Path:
+    name = settings.text("base_model_name_or_path") or ""
+    if not name or "\0" in name or not Path(name).is_dir():
+        cause = f"The adapter is for {name[:128] or 'a model that it does not name'}, which is no folder here."
+        raise UsageError(cause, "Name the model's folder or GGUF with --base.")
+    return Path(name)
+
+
+def _pairs(folder: Path, base: BaseModel) -> Iterator[SourceTensor]:
+    """Both matrices for every weight that the adapter changes, under llama.cpp's names."""
+    sides = _sides(folder, base.architecture)
+    inputs, outputs = (_placed(sides[side], side, base) for side in "ab")
+    for name, output in outputs.items():
+        if name not in base.shapes:
+            raise _unsupported(f"changes {name}, which its base model does not have")
+        if re.sub(r"^blk\.\d+\.", "", name) in base.architecture.unadapted:
+            raise _unsupported(f"changes {name}, which llama.cpp computes without its adapters")
+        a = TransposedTensor(inputs[name]) if name == _EMBEDDING else inputs[name]
+        if not fits(name, base.shapes[name], a.shape, output.shape):
+            raise _unsupported(f"has matrices for {name} of other shapes than its base model")
+        yield RenamedTensor(a, f"{name}.lora_a")
+        yield RenamedTensor(output, f"{name}.lora_b")
+
+
+def _sides(folder: Path, architecture: Architecture) -> dict[str, dict[str, FileTensor]]:
+    """The first and the second matrices, by the source's names of the weights that they change."""
+    sides: dict[str, dict[str, FileTensor]] = {"a": {}, "b": {}}
+    for name, tensor in read_weights(folder, _WEIGHTS).items():
+        ending = next((ending for ending in _SIDES if name.endswith(ending)), None)
+        if ending is None:
+            raise _unsupported(f"holds {name[:128]!r}, which is no matrix of a pair")
+        weight = name.removeprefix(_PREFIX).removesuffix(ending) + ".weight"
+        weight = weight.replace("language_model.", "", 1) if architecture.skipped_modules else weight
+        if weight in sides[_SIDES[ending]]:
+            raise _unsupported(f"changes {weight[:128]!r} twice")
+        sides[_SIDES[ending]][weight] = tensor
+    odd = sorted(sides["a"].keys() ^ sides["b"].keys())
+    if odd or not sides["a"]:
+        raise _unsupported(f"has one matrix of two for {odd[0][:128]!r}" if odd else "changes nothing")
+    return sides
+
+
+def _placed(tensors: Mapping[str, FileTensor], side: str, base: BaseModel) -> dict[str, SourceTensor]:
+    """The matrices of one side where their weights would go: columns of a weight are the first's, rows the second's.
+
+    All parts of a fused weight share its first. Nothing is left out in silence, as in a model, nor generated.
+    """
+    entry = replace(
+        base.architecture,
+        model_tensors=lambda _: {},
+        layer_tensors={},
+        generate=lambda _: [],
+        ignored=(),
+        unused=(),
+        skipped_modules=(),
+    )
+    if side == "a":
+        shared = {ending: dict.fromkeys(parts, whole) for ending, parts in entry.splits.items()}
+        entry = replace(entry, row_orders={}, splits=shared)
+    else:
+        entry = replace(entry, column_orders={})
+    untied = Config({**base.config.values, "tie_word_embeddings": False})
+    return mapped(tensors, untied, replace(entry, leaves_later_layers=False))
+
+
+def _entries(folder: Path, settings: Config, architecture: Architecture) -> Iterator[Entry]:
+    yield encode_entry("general.architecture", architecture.gguf_name, "str")
+    yield encode_entry("general.type", "adapter", "str")
+    yield encode_entry("general.name", folder.resolve().name, "str")
+    yield encode_entry("adapter.type", "lora", "str")
+    alpha = settings.number("lora_alpha")
+    if settings.flag("use_rslora"):
+        alpha *= math.sqrt(settings.integer("r"))  # llama.cpp divides by the rank, this kind by its root
+    yield encode_entry("adapter.lora.alpha", alpha, "f32")
+
+
+def _unsupported(what: str) -> CheckpointError:
+    return CheckpointError(f"The adapter {what}.", "Merge it into its model with PEFT, and convert the whole.")

@@ -1,0 +1,178 @@
+"""From a checkpoint's tensors to llama.cpp's: every one placed once or ignored by name, in the shape it must have.
+
+Names come from gguf's own map, everything else from the architecture's entry. No weight is read here.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias, TypeVar
+
+from quantizer.architectures import Architecture, needed_tensors
+from quantizer.architectures.architecture import Stack
+from quantizer.checkpoint.config import Config
+from quantizer.convert.derived_tensors import MappedTensor, ReorderedColumns, StackedTensor, rearranged
+from quantizer.convert.source_model import FileTensor, RearrangedTensor, SourceTensor
+from quantizer.errors import CheckpointError
+from quantizer.packed.methods import check_stored
+
+__all__ = ["mapped"]
+
+# what the language model of one that also sees has in its names
+_LANGUAGE_MODEL = "language_model."
+_MAX_DIMENSIONS = 4  # GGML_MAX_DIMS
+
+_Origin: TypeAlias = FileTensor | RearrangedTensor | StackedTensor
+_Tensor = TypeVar("_Tensor")
+
+
+def mapped(tensors: Mapping[str, FileTensor], config: Config, architecture: Architecture) -> dict[str, SourceTensor]:
+    """llama.cpp's name -> tensor, in the order of the file.
+
+    Raises CheckpointError naming a tensor without a place, one that is missing, or one of another shape.
+    """
+    named = _without_ignored(tensors, config, architecture)
+    for stack in architecture.stacks:
+        named = _stacked(named, stack, config)
+    named = _split(named, config, architecture)
+    names, needed = _name_map(architecture, config), needed_tensors(architecture, config)
+    placed: dict[str, SourceTensor] = {}
+    for name, tensor in named.items():
+        kind, new_name = names.get_type_and_name(name, try_suffixes=(".weight", ".bias")) or (None, "")
+        if kind is None:
+            raise CheckpointError(f"The tensor {name[:128]!r} has no place in this architecture.", "Report the model.")
+        if kind.name in architecture.reshaped and new_name in needed:
+            tensor = _reshaped(tensor, needed[new_name])
+        _put(placed, new_name, _placed(tensor, new_name, kind.name, config, architecture))
+    for generated in architecture.generate(config):
+        _put(placed, generated.name, generated)
+    _check_shapes(placed, needed)
+    return dict(sorted(placed.items(), key=lambda item: _file_order(item[0])))
+
+
+def _put(tensors: dict[str, _Tensor], name: str, tensor: _Tensor) -> None:
+    if name in tensors:
+        raise CheckpointError(f"Two tensors of the checkpoint would become {name}.", "Download it again.")
+    tensors[name] = tensor
+
+
+def _without_ignored(
+    tensors: Mapping[str, FileTensor], config: Config, architecture: Architecture
+) -> dict[str, _Origin]:
+    """The tensors of the language model, by their names in a checkpoint that is nothing else."""
+    is_tied = config.flag("tie_word_embeddings") is True
+    kept: dict[str, _Origin] = {}
+    for source_name, tensor in tensors.items():
+        name = source_name.replace(_LANGUAGE_MODEL, "", 1) if architecture.skipped_modules else source_name
+        name = name.removeprefix(architecture.prefix)
+        is_tower = name.removeprefix("model.").startswith(architecture.skipped_modules)
+        is_computed = name.endswith(architecture.ignored) or (is_tied and name == "lm_head.weight")
+        is_later = architecture.leaves_later_layers and _layer(name) >= config.integer("num_hidden_layers")
+        if not (is_tower or is_computed or is_later or name.startswith(architecture.unused)):
+            check_stored(tensor)
+            _put(kept, name, tensor)
+    return kept
+
+
+def _layer(name: str) -> int:
+    """The number of the layer that a source tensor belongs to, -1 for none."""
+    match = re.match(r"model\.layers\.(\d{1,6})\.", name)
+    return int(match[1]) if match else -1
+
+
+def _stacked(tensors: Mapping[str, _Origin], stack: Stack, config: Config) -> dict[str, _Origin]:
+    numbered = re.compile(rf"(.*){re.escape(stack.container)}(0|[1-9]\d{{0,5}})\.(.*)")
+    parts: dict[str, dict[int, FileTensor]] = defaultdict(dict)
+    whole: dict[str, _Origin] = {}
+    for name, tensor in tensors.items():
+        match = numbered.fullmatch(name)
+        if match and isinstance(tensor, FileTensor):
+            parts[f"{match[1]}{stack.merged}{match[3]}"][int(match[2])] = tensor
+        else:
+            whole[name] = tensor
+    for name, found in parts.items():
+        _put(whole, name, _stack(name, found, stack.count(config)))
+    return whole
+
+
+def _stack(name: str, parts: Mapping[int, FileTensor], n_parts: int) -> StackedTensor:
+    missing = next((i for i in range(n_parts) if i not in parts), None)
+    if missing is not None:
+        raise CheckpointError(f"The checkpoint lacks number {missing} of {name}.", "Download the whole checkpoint.")
+    if len(parts) > n_parts:
+        raise CheckpointError(f"Of {name} there are {len(parts)}, in config.json {n_parts}.", "Check config.json.")
+    return StackedTensor(name, tuple(parts[i] for i in range(n_parts)))
+
+
+def _split(tensors: Mapping[str, _Origin], config: Config, architecture: Architecture) -> dict[str, _Origin]:
+    parts: dict[str, _Origin] = {}
+    for name, tensor in tensors.items():
+        ending = next((ending for ending in architecture.splits if name.endswith(ending)), None)
+        if ending is None or not isinstance(tensor, FileTensor):
+            _put(parts, name, tensor)
+            continue
+        for part_ending, cut in architecture.splits[ending].items():
+            part_name = name.removesuffix(ending) + part_ending
+            _put(parts, part_name, cut(tensor, part_name, config))
+    return parts
+
+
+def _name_map(architecture: Architecture, config: Config) -> Any:
+    """gguf's map of tensor names. Its constructor writes into a table of its class, so it gets a copy."""
+    import gguf  # slow to import, needed for conversion only
+
+    table = dict(gguf.TensorNameMap.block_mappings_cfg)
+    private = type("PrivateNameMap", (gguf.TensorNameMap,), {"block_mappings_cfg": table})
+    by_name = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
+    return private(by_name[architecture.gguf_name], config.integer("num_hidden_layers"))
+
+
+def _reshaped(tensor: _Origin, shape: tuple[int, ...]) -> _Origin:
+    """The same numbers in another shape; where they are not as many, whoever checks shapes tells of it."""
+    if isinstance(tensor, FileTensor) and math.prod(shape) == math.prod(tensor.shape):
+        return replace(tensor, shape=shape)
+    return tensor
+
+
+def _placed(tensor: _Origin, name: str, kind: str, config: Config, architecture: Architecture) -> SourceTensor:
+    row_order, values = architecture.row_orders.get(kind), architecture.value_maps.get(kind)
+    if row_order is not None and isinstance(tensor, FileTensor):
+        tensor = rearranged(tensor, name, row_order, config)
+    if kind in architecture.column_orders:
+        return ReorderedColumns(tensor, name, architecture.column_orders[kind](config, tensor.shape[0]))
+    return replace(tensor, name=name) if values is None else MappedTensor(tensor, name, values)
+
+
+def _file_order(name: str) -> tuple[int, int, str]:
+    """Embedding first, then layer by layer, then what follows the last layer."""
+    layer = re.match(r"blk\.(\d+)\.", name)
+    if layer:
+        return (1, int(layer[1]), name)
+    return (2 if name.startswith("output") else 0, 0, name)
+
+
+def _check_shapes(tensors: Mapping[str, SourceTensor], needed: Mapping[str, tuple[int, ...]]) -> None:
+    """Every tensor that the architecture needs is there, as the config implies, and none is more than ggml can hold."""
+    missing = [name for name in needed if name not in tensors]
+    if missing:
+        raise CheckpointError(
+            f"The checkpoint lacks {len(missing)} tensors, {missing[0]} among them.", "Download the whole checkpoint."
+        )
+    for name, tensor in tensors.items():
+        if len(tensor.shape) > _MAX_DIMENSIONS:
+            cause = f"The tensor {name} has {len(tensor.shape)} dimensions, where llama.cpp knows {_MAX_DIMENSIONS}."
+            raise CheckpointError(cause, "Download the checkpoint again.")
+    for name, shape in needed.items():
+        if tensors[name].shape != shape:
+            raise CheckpointError(
+                f"The tensor {name} is {_times(tensors[name].shape)}, where config.json implies {_times(shape)}.",
+                "Download the checkpoint again.",
+            )
+
+
+def _times(shape: tuple[int, ...]) -> str:
+    return " × ".join(map(str, reversed(shape)))

@@ -1,0 +1,66 @@
+"""Control vectors: GGUF files of directions that are added to what flows between a model's layers.
+
+Owns reading and checking such a file; no native loader ever sees it. Knows nothing of engines.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantizer.errors import ModelFileError
+from quantizer.gguf.gguf_reader import broken
+from quantizer.gguf.header import Header, TensorInfo, read_header
+from quantizer.gguf.tensor_types import tensor_type_named
+
+__all__ = ["read_control_vector"]
+
+_KIND = "controlvector"
+_NAME = re.compile(r"direction\.([1-9]\d{0,3})")
+_F32 = tensor_type_named("F32").type_id
+
+
+def read_control_vector(path: Path, model: Path) -> NDArray[np.float32]:
+    """Return the directions in the file at `path` for the GGUF `model`, which has passed its gate.
+
+    Shape (n_layers - 1, n_embd): row i is added after layer i + 1 (counted from 0), zeros where the file has none.
+    Raises ModelFileError for a file that is no control vector or was made for another model.
+    """
+    header, base = read_header(path), read_header(model)
+    if header.architecture != _KIND:
+        raise ModelFileError(f"{path.name} is no control vector.", "Make one with llama.cpp's llama-cvector-generator.")
+    n_layers = base.integer(f"{base.architecture}.block_count") or 1
+    n_embd = base.integer(f"{base.architecture}.embedding_length") or 0
+    directions = np.zeros((n_layers - 1, n_embd), np.float32)
+    for tensor in header.tensors:
+        layer = _layer(header, tensor)
+        if layer >= n_layers or tensor.shape != (n_embd,):
+            raise ModelFileError(
+                f"{path.name} has {tensor.shape[0]} numbers for layer {layer}; {model.name} has {n_layers} layers of "
+                f"{n_embd}.",
+                "Name a control vector that was made for this model.",
+            )
+        directions[layer - 1] = _values(header, tensor)
+    if not np.isfinite(directions).all():
+        raise broken(path.name, "one of its directions is not a number")
+    if not directions.any():
+        raise broken(path.name, "it has no direction")
+    return directions
+
+
+def _layer(header: Header, tensor: TensorInfo) -> int:
+    match = _NAME.fullmatch(tensor.name)
+    if match is None or tensor.type_id != _F32 or len(tensor.shape) != 1:
+        raise broken(header.path.name, f"the tensor {tensor.name!r} is no direction")
+    return int(match[1])
+
+
+def _values(header: Header, tensor: TensorInfo) -> NDArray[np.float32]:
+    begin = header.data_offset + tensor.offset
+    data = header.source.read(begin, begin + tensor.n_bytes)
+    if len(data) != tensor.n_bytes:
+        raise broken(header.path.name, "it changed while it was read")
+    return np.frombuffer(data, "<f4").astype(np.float32)

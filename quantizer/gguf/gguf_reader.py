@@ -1,0 +1,202 @@
+"""The wire format of GGUF: little-endian numbers, counted strings and arrays, read through a sliding window.
+
+Owns bounds: whatever a file declares, memory stays at one window and work at the limits below. Knows nothing of what
+keys or tensors mean.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from quantizer.errors import ModelFileError
+from quantizer.gguf.byte_source import ByteSource
+
+__all__ = [
+    "ARRAY",
+    "BOOL",
+    "MANY",
+    "SCALAR_FORMATS",
+    "STRING",
+    "ArrayRef",
+    "Cursor",
+    "Scalar",
+    "broken",
+    "decode_numbers",
+    "decode_strings",
+]
+
+BOOL, STRING, ARRAY = 7, 8, 9
+
+# GGUF value type -> struct format; 8 is a string, 9 an array.
+SCALAR_FORMATS: dict[int, str] = {
+    0: "<B",
+    1: "<b",
+    2: "<H",
+    3: "<h",
+    4: "<I",
+    5: "<i",
+    6: "<f",
+    BOOL: "<?",
+    10: "<Q",
+    11: "<q",
+    12: "<d",
+}
+_SCALARS = {type_id: struct.Struct(form) for type_id, form in SCALAR_FORMATS.items()}
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+
+_WINDOW_BYTES = 256 << 10  # a source far away decides itself how far to read ahead
+_MAX_STRING_BYTES = 256 << 20  # an embedded tokenizer.json reaches 33 MB
+_MAX_STRINGS = 8_000_000  # in all arrays of one file; the largest vocabularies with merges have about a million
+MANY = 20_000  # strings in an array from which on numpy is worth its import
+
+Scalar: TypeAlias = int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRef:
+    """An array that was walked but not built: `count` elements in the bytes [start, stop) of the file."""
+
+    element_type: int
+    count: int
+    start: int
+    stop: int
+
+
+def broken(name: str, what: str) -> ModelFileError:
+    """The error for a file that breaks the format; `what` is a clause without a full stop."""
+    return ModelFileError(f"{name} is not a sound GGUF file: {what}.", "Download it again, or convert the model anew.")
+
+
+class Cursor:
+    """A position in a ByteSource that only moves forward; every read is checked against the length of the file."""
+
+    def __init__(self, source: ByteSource, name: str) -> None:
+        self.position = 0
+        self._source = source
+        self._name = name
+        self._n_bytes = source.n_bytes
+        self._window = b""
+        self._base = 0
+        self._n_strings = 0
+
+    def u32(self) -> int:
+        value: int = self._number(_U32)
+        return value
+
+    def u64(self) -> int:
+        value: int = self._number(_U64)
+        return value
+
+    def scalar(self, type_id: int) -> Scalar:
+        """One number or bool of a GGUF value type that is neither string nor array."""
+        value: Scalar = self._number(_SCALARS[type_id])
+        return value
+
+    def take(self, n_bytes: int) -> bytes:
+        """The next `n_bytes` bytes. Raises ModelFileError past the end of the file."""
+        at = self._load(n_bytes)
+        self.position += n_bytes
+        return self._window[at : at + n_bytes]
+
+    def string(self, max_bytes: int = _MAX_STRING_BYTES) -> bytes:
+        """A counted string of at most `max_bytes`, still undecoded."""
+        n_bytes = self.u64()
+        if n_bytes > max_bytes:
+            raise self.broken(f"a string claims {n_bytes} bytes where at most {max_bytes} make sense")
+        return self.take(n_bytes)
+
+    def array(self) -> ArrayRef:
+        """Step over an array and say where it was; nothing of it is kept."""
+        element_type, count = self.u32(), self.u64()
+        start = self.position
+        if element_type == STRING:
+            self._skip_strings(count)
+        elif element_type in _SCALARS:
+            self.skip(count * _SCALARS[element_type].size)
+        else:
+            raise self.broken(f"an array has elements of the unknown type {element_type}")
+        return ArrayRef(element_type, count, start, self.position)
+
+    def skip(self, n_bytes: int) -> None:
+        """Move on by `n_bytes`. Raises ModelFileError past the end of the file."""
+        if n_bytes > self._n_bytes - self.position:
+            raise self._past_end()
+        self.position += n_bytes
+
+    def broken(self, what: str) -> ModelFileError:
+        return broken(self._name, what)
+
+    def _number(self, form: struct.Struct) -> int:
+        at = self._load(form.size)
+        self.position += form.size
+        value: int = form.unpack_from(self._window, at)[0]
+        return value
+
+    def _load(self, n_bytes: int) -> int:
+        """Make the next `n_bytes` lie in the window; returns where in it they start."""
+        at = self.position - self._base
+        if at + n_bytes <= len(self._window):
+            return at
+        if n_bytes > self._n_bytes - self.position:
+            raise self._past_end()
+        self._base = self.position
+        self._window = self._source.read(self._base, self._base + max(n_bytes, _WINDOW_BYTES))
+        if len(self._window) < n_bytes:
+            raise self.broken("it became shorter while it was read")
+        return 0
+
+    def _skip_strings(self, count: int) -> None:
+        self._n_strings += count
+        if self._n_strings > _MAX_STRINGS:
+            raise self.broken(f"its arrays claim {self._n_strings} strings where at most {_MAX_STRINGS} make sense")
+        while count:
+            at = self._load(_U64.size)
+            at, count = _walk_strings(self._window, at, count)
+            self.skip(self._base + at - self.position)
+
+    def _past_end(self) -> ModelFileError:
+        return self.broken(f"it ends after {self._n_bytes} bytes, in the middle of its header (is it truncated?)")
+
+
+def _walk_strings(window: bytes, at: int, count: int) -> tuple[int, int]:
+    """Step over up to `count` strings that start in `window`; returns the position reached and how many are left."""
+    if count >= MANY:
+        from quantizer.gguf.numpy_strings import skip_strings  # brings in numpy, which faces do without
+
+        at, count = skip_strings(window, at, count)
+    unpack = _U64.unpack_from
+    left = count
+    try:
+        for left in range(count, 0, -1):  # noqa: B007  (read after the loop broke off)
+            at += 8 + unpack(window, at)[0]
+    except (struct.error, OverflowError):
+        return at, left
+    return at, 0
+
+
+def decode_numbers(ref: ArrayRef, data: bytes) -> list[Scalar]:
+    """Build an array of numbers or bools from its bytes.
+
+    Raises struct.error when `data` is not what was walked (the file changed meanwhile).
+    """
+    return list(struct.unpack(f"<{ref.count}{SCALAR_FORMATS[ref.element_type][1]}", data))
+
+
+def decode_strings(ref: ArrayRef, data: bytes) -> list[bytes]:
+    """Build an array of strings from its bytes. Raises struct.error as `decode_numbers` does."""
+    if ref.count >= MANY:
+        from quantizer.gguf.numpy_strings import NumpyStrings
+
+        return NumpyStrings.of(data, ref.count).strings()
+    unpack = _U64.unpack_from
+    strings: list[bytes] = []
+    append = strings.append
+    at = 0
+    for _ in range(ref.count):
+        start = at + 8
+        at = start + unpack(data, at)[0]
+        append(data[start:at])
+    return strings

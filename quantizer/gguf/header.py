@@ -1,0 +1,323 @@
+"""The header of a GGUF file: metadata and the tensor table, read fast and checked against the file's length.
+
+Owns the structure of the format: counts, types, names, alignment, shapes, offsets. Big arrays are walked and not built.
+What the values mean, and whether llama.cpp can live with them, is `quantizer.gguf.validation`'s business.
+
+The header of a file that is not there, parsed as if it were: a plan can be looked at like a model.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+from quantizer.errors import ModelFileError
+from quantizer.gguf.byte_source import ByteSource, open_local
+from quantizer.gguf.gguf_reader import (
+    ARRAY,
+    SCALAR_FORMATS,
+    STRING,
+    ArrayRef,
+    Cursor,
+    Scalar,
+    broken,
+    decode_numbers,
+    decode_strings,
+)
+from quantizer.gguf.string_array import StringArray, string_array
+from quantizer.gguf.tensor_types import TENSOR_TYPES
+
+__all__ = ["ArrayRef", "Field", "Header", "TensorInfo", "Value", "parse_header", "planned_header", "read_header"]
+
+Value: TypeAlias = Scalar | str | ArrayRef
+Decoded = TypeVar("Decoded")
+
+_MAGIC = b"GGUF"
+_DEFAULT_ALIGNMENT = 32
+_MAX_ALIGNMENT = 1 << 20
+_MAX_KEY_BYTES = 65_535  # the format's own limit
+_MAX_TENSOR_NAME_BYTES = 63  # GGML_MAX_NAME less the final NUL
+_MAX_FIELDS = 65_536
+_MAX_TENSORS = 262_144
+_MAX_ELEMENTS = (1 << 63) - 1
+# What a file is instead of a GGUF, by its first bytes.
+_IMPOSTORS = (
+    (b"version https://git-lfs", "It is a Git LFS pointer: fetch the real file with `git lfs pull`."),
+    (b"PK\x03\x04", "It is a zip archive or a PyTorch checkpoint: convert from the safetensors folder instead."),
+    (b"<", "It looks like a web page: the download went wrong, repeat it."),
+    (b"ggjt", "It is a GGML file from before August 2023: get the model as GGUF."),
+    (b"tjgg", "It is a GGML file from before August 2023: get the model as GGUF."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One metadata entry: its GGUF value type, its value, and the bytes [start, stop) of the value in the file."""
+
+    type_id: int
+    value: Value
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One row of the tensor table; `shape` is in ggml order (row length first), `offset` counts from the data."""
+
+    name: str
+    shape: tuple[int, ...]
+    type_id: int
+    offset: int
+    n_bytes: int
+
+    @property
+    def n_elements(self) -> int:
+        """Number of weights."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Everything a GGUF file says before its weights; `data_offset` is where those begin."""
+
+    path: Path
+    version: int
+    alignment: int
+    fields: Mapping[str, Field]
+    tensors: tuple[TensorInfo, ...]
+    data_offset: int
+    source: ByteSource
+
+    @property
+    def file_bytes(self) -> int:
+        """Length of the whole file."""
+        return self.source.n_bytes
+
+    @property
+    def metadata(self) -> dict[str, Value]:
+        """Key to value; arrays as ArrayRef."""
+        return {key: field.value for key, field in self.fields.items()}
+
+    @property
+    def architecture(self) -> str:
+        """`general.architecture`, or an empty string when the file has none."""
+        return self.text("general.architecture")
+
+    def text(self, key: str, default: str = "") -> str:
+        """A string value, or `default` when the key is missing or not a string."""
+        value = self._value(key)
+        return value if isinstance(value, str) else default
+
+    def integer(self, key: str) -> int | None:
+        """A whole number, or None when the key is missing or something else."""
+        value = self._value(key)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def array(self, key: str) -> list[Scalar] | list[str]:
+        """Build one array, read from the file now; strings with invalid UTF-8 replaced.
+
+        Raises KeyError when there is no array `key`, ModelFileError when the file changed since the header was read.
+        """
+        if self.array_ref(key).element_type == STRING:
+            return [str(text, "utf-8", "replace") for text in self.strings(key)]
+        return self.numbers(key)
+
+    def strings(self, key: str) -> list[bytes]:
+        """The elements of an array of strings, undecoded. Raises as `array` does."""
+        ref = self.array_ref(key)
+        if ref.element_type != STRING:
+            raise KeyError(key)
+        return self._decoded(decode_strings, ref)
+
+    def table(self, key: str) -> StringArray:
+        """The elements of an array of strings, to be asked as a whole. Raises as `array` does."""
+        ref = self.array_ref(key)
+        if ref.element_type != STRING:
+            raise KeyError(key)
+        return self._decoded(string_array, ref)
+
+    def numbers(self, key: str) -> list[Scalar]:
+        """The elements of an array of numbers or bools. Raises as `array` does."""
+        ref = self.array_ref(key)
+        if ref.element_type == STRING:
+            raise KeyError(key)
+        return self._decoded(decode_numbers, ref)
+
+    def array_ref(self, key: str) -> ArrayRef:
+        """Where the array `key` lies. Raises KeyError when there is none."""
+        value = self._value(key)
+        if not isinstance(value, ArrayRef):
+            raise KeyError(key)
+        return value
+
+    def _decoded(self, decode: Callable[[ArrayRef, bytes], Decoded], ref: ArrayRef) -> Decoded:
+        try:
+            return decode(ref, self.source.read(ref.start, ref.stop))
+        except struct.error as error:
+            raise broken(self.path.name, "it changed while it was read") from error
+
+    def _value(self, key: str) -> Value | None:
+        field = self.fields.get(key)
+        return None if field is None else field.value
+
+
+def read_header(path: Path) -> Header:
+    """Read and check the header of the GGUF file at `path`.
+
+    Raises ModelFileError, naming what is wrong, for anything that is not a whole, well-formed GGUF of version 2 or 3.
+    """
+    return parse_header(open_local(path), path)
+
+
+def parse_header(source: ByteSource, path: Path) -> Header:
+    """Read and check a header from any source of bytes; `path` names it in errors. Raises ModelFileError."""
+    cursor = Cursor(source, path.name)
+    version = _read_version(cursor, source, path)
+    n_tensors, n_fields = cursor.u64(), cursor.u64()
+    _check_count(cursor, n_fields, _MAX_FIELDS, "metadata entries")
+    _check_count(cursor, n_tensors, _MAX_TENSORS, "tensors")
+    fields = _read_fields(cursor, n_fields)
+    alignment = _alignment(cursor, fields)
+    tensors = _read_tensors(cursor, n_tensors, alignment)
+    data_offset = _padded(cursor.position, alignment) if tensors else cursor.position
+    if tensors:
+        _check_data(cursor, tensors[-1], data_offset, source.n_bytes)
+    return Header(path, version, alignment, fields, tensors, data_offset, source)
+
+
+def _read_version(cursor: Cursor, source: ByteSource, path: Path) -> int:
+    head = source.read(0, 32)
+    if head[:4] != _MAGIC:
+        raise _not_gguf(path, head)
+    cursor.skip(len(_MAGIC))
+    version = cursor.u32()
+    if version & 0xFFFF == 0:
+        raise ModelFileError(
+            f"{path.name} is a big-endian GGUF, which this machine cannot run.", "Get the little-endian file."
+        )
+    if version not in (2, 3):
+        raise ModelFileError(
+            f"{path.name} is GGUF version {version}; versions 2 and 3 are supported.",
+            "Convert the model anew." if version < 2 else "Update localllm.",
+        )
+    return version
+
+
+def _not_gguf(path: Path, head: bytes) -> ModelFileError:
+    if not head:
+        return ModelFileError(f"{path.name} is empty.", "Download it again.")
+    hints = (hint for start, hint in _IMPOSTORS if head.startswith(start))
+    return ModelFileError(f"{path.name} is not a GGUF file.", next(hints, "Name a file that begins with GGUF."))
+
+
+def _check_count(cursor: Cursor, count: int, limit: int, noun: str) -> None:
+    if count > limit:
+        raise cursor.broken(f"it claims {count} {noun} where at most {limit} make sense")
+
+
+def _read_fields(cursor: Cursor, count: int) -> dict[str, Field]:
+    fields: dict[str, Field] = {}
+    for _ in range(count):
+        key = _name(cursor, _MAX_KEY_BYTES, "metadata key")
+        if key in fields:
+            raise cursor.broken(f"the metadata key {key!r} comes twice")
+        fields[key] = _read_field(cursor, key)
+    return fields
+
+
+def _read_field(cursor: Cursor, key: str) -> Field:
+    type_id = cursor.u32()
+    start = cursor.position
+    value: Value
+    if type_id == STRING:
+        value = str(cursor.string(), "utf-8", "replace")
+    elif type_id == ARRAY:
+        value = cursor.array()
+    elif type_id in SCALAR_FORMATS:
+        value = cursor.scalar(type_id)
+    else:
+        raise cursor.broken(f"the metadata key {key!r} has the unknown type {type_id}")
+    return Field(type_id, value, start, cursor.position)
+
+
+def _name(cursor: Cursor, max_bytes: int, noun: str) -> str:
+    raw = cursor.string(max_bytes)
+    try:
+        name = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise cursor.broken(f"a {noun} is not UTF-8") from error
+    if not name or not name.isprintable():
+        raise cursor.broken(f"a {noun} is empty or has control characters")
+    return name
+
+
+def _alignment(cursor: Cursor, fields: Mapping[str, Field]) -> int:
+    field = fields.get("general.alignment")
+    if field is None:
+        return _DEFAULT_ALIGNMENT
+    value = field.value
+    if field.type_id != 4 or not isinstance(value, int) or not 0 < value <= _MAX_ALIGNMENT or value & (value - 1):
+        raise cursor.broken("its alignment is not a power of two")
+    return value
+
+
+def _read_tensors(cursor: Cursor, count: int, alignment: int) -> tuple[TensorInfo, ...]:
+    tensors: dict[str, TensorInfo] = {}
+    expected_offset = 0
+    for _ in range(count):
+        tensor = _read_tensor(cursor)
+        if tensor.name in tensors:
+            raise cursor.broken(f"the tensor {tensor.name!r} comes twice")
+        # llama.cpp takes only tables without gaps, which rules out overlaps too
+        if tensor.offset != expected_offset:
+            raise cursor.broken(f"the tensor {tensor.name!r} starts at {tensor.offset}, not at {expected_offset}")
+        tensors[tensor.name] = tensor
+        expected_offset = _padded(tensor.offset + tensor.n_bytes, alignment)
+    return tuple(tensors.values())
+
+
+def _read_tensor(cursor: Cursor) -> TensorInfo:
+    name = _name(cursor, _MAX_TENSOR_NAME_BYTES, "tensor name")
+    n_dims = cursor.u32()
+    if n_dims > 4:
+        raise cursor.broken(f"the tensor {name!r} has {n_dims} dimensions")
+    shape = tuple(cursor.u64() for _ in range(n_dims))
+    if 0 in shape or math.prod(shape) > _MAX_ELEMENTS:
+        raise cursor.broken(f"the tensor {name!r} has the impossible shape {shape}")
+    type_id, offset = cursor.u32(), cursor.u64()
+    kind = TENSOR_TYPES.get(type_id)
+    if kind is None:
+        raise cursor.broken(f"the tensor {name!r} has the unknown type {type_id}")
+    if not kind.fits(shape[0] if shape else 1):
+        raise cursor.broken(f"the tensor {name!r} has rows that are no whole blocks of {kind.name}")
+    return TensorInfo(name, shape, type_id, offset, kind.tensor_bytes(shape))
+
+
+def _check_data(cursor: Cursor, last: TensorInfo, data_offset: int, file_bytes: int) -> None:
+    end = data_offset + last.offset + last.n_bytes
+    if end > file_bytes:
+        raise cursor.broken(f"it is truncated: its tensors need {end} bytes and it has {file_bytes}")
+
+
+def _padded(position: int, alignment: int) -> int:
+    return (position + alignment - 1) // alignment * alignment
+
+
+@dataclass(frozen=True, slots=True)
+class _PlannedFile:
+    """The beginning of a file without its data, as a ByteSource."""
+
+    head: bytes
+    n_bytes: int
+
+    def read(self, start: int, stop: int) -> bytes:
+        return self.head[start:stop]
+
+
+def planned_header(head: bytes, n_bytes: int, path: Path) -> Header:
+    """Return the header of the file at `path` that would begin with `head` and be `n_bytes` long."""
+    return parse_header(_PlannedFile(head, n_bytes), path)

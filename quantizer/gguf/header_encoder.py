@@ -1,0 +1,91 @@
+"""The bytes of a GGUF before its weights, and where each tensor then goes: known exactly before anything is written.
+
+Owns the encoding of metadata and the tensor table (version 3, little-endian, alignment 32); knows nothing of where
+values or weights come from.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from quantizer.gguf.gguf_reader import ARRAY, BOOL, SCALAR_FORMATS, STRING
+from quantizer.gguf.tensor_types import TensorType
+
+__all__ = ["ALIGNMENT", "Entry", "OutputTensor", "encode_entry", "encode_header", "file_bytes", "padding"]
+
+ALIGNMENT = 32
+_VERSION = 3
+_TYPE_IDS = {"u8": 0, "u16": 2, "u32": 4, "i32": 5, "f32": 6, "bool": BOOL, "str": STRING}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One metadata entry, already encoded: `payload` is what follows the type."""
+
+    key: str
+    type_id: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTensor:
+    """A tensor as it will stand in the file; `shape` in ggml order."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: TensorType
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of its data, without padding."""
+        return self.kind.tensor_bytes(self.shape)
+
+
+def encode_entry(key: str, value: object, type_name: str) -> Entry:
+    """Encode a value as one of `_TYPE_IDS`, or an array of them: "u32", "str", "str[]"."""
+    if type_name.endswith("[]"):
+        return Entry(key, ARRAY, _encode(value, ARRAY, _TYPE_IDS[type_name[:-2]]))
+    return Entry(key, _TYPE_IDS[type_name], _encode(value, _TYPE_IDS[type_name], None))
+
+
+def encode_header(entries: Sequence[Entry], tensors: Sequence[OutputTensor]) -> bytes:
+    """Everything before the data, padded so that the data starts aligned."""
+    parts = [struct.pack("<4sIQQ", b"GGUF", _VERSION, len(tensors), len(entries))]
+    parts += [_string(entry.key) + struct.pack("<I", entry.type_id) + entry.payload for entry in entries]
+    offset = 0
+    for tensor in tensors:
+        dims = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)
+        parts.append(_string(tensor.name) + dims + struct.pack("<IQ", tensor.kind.type_id, offset))
+        offset += tensor.n_bytes + padding(tensor.n_bytes)
+    header = b"".join(parts)
+    return header + bytes(padding(len(header)))
+
+
+def file_bytes(header: bytes, tensors: Iterable[OutputTensor]) -> int:
+    """Length of the whole file, to the byte."""
+    return len(header) + sum(tensor.n_bytes + padding(tensor.n_bytes) for tensor in tensors)
+
+
+def padding(n_bytes: int) -> int:
+    """Zero bytes that follow `n_bytes` up to the alignment."""
+    return -n_bytes % ALIGNMENT
+
+
+def _encode(value: object, type_id: int, element_type: int | None) -> bytes:
+    if type_id == ARRAY:
+        assert element_type is not None
+        assert isinstance(value, Sequence)
+        head = struct.pack("<IQ", element_type, len(value))
+        if element_type == STRING:
+            return head + b"".join(_string(text) for text in value)
+        return head + struct.pack(f"<{len(value)}{SCALAR_FORMATS[element_type][1]}", *value)
+    if type_id == STRING:
+        return _string(value)
+    return struct.pack(SCALAR_FORMATS[type_id], bool(value) if type_id == BOOL else value)
+
+
+def _string(text: object) -> bytes:
+    raw = text if isinstance(text, bytes) else str(text).encode("utf-8", "surrogateescape")
+    return struct.pack("<Q", len(raw)) + raw

@@ -1,0 +1,351 @@
+"""Which layers of a model look back over a window only, and how far.
+
+Owns the table of llama.cpp's patterns. Knows nothing of what a layer keeps.
+Source: `load_arch_hparams` in src/models and `set_swa_pattern` in src/llama-hparams.cpp, as vendored in
+llama-cpp-python 0.3.36.
+
+Which layers of a model keep a state of fixed size instead of, or beside, what every token leaves; and how large.
+
+Owns llama.cpp's table of recurrent and hybrid architectures. Knows nothing of keys and values.
+Source: `create_memory` in src/llama-model.cpp, `n_embd_r` and `n_embd_s` in src/llama-hparams.cpp and
+`load_arch_hparams` in src/models, as vendored in llama-cpp-python 0.3.36.
+
+What each layer of a model keeps while it runs, in elements: keys and values of every token, or a state.
+
+Owns how attention, windows, shared layers and states come together. Knows nothing of bytes or of how many tokens.
+Source: `create_memory` in src/llama-model.cpp and `llama_kv_cache` in src/llama-kv-cache.cpp, as vendored in
+llama-cpp-python 0.3.36.
+
+What a token leaves in a model's cache: how many key and value elements in all layers together, from the header.
+
+Owns the sum. Knows nothing of how many bytes an element takes or how many tokens there are. Windows are left out on
+purpose: the engine keeps all cells of sliding layers, so that they can be cut and copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from quantizer.gguf.header import ArrayRef, Header
+from quantizer.gguf.hyperparameters import hyperparameter, layer_values, per_layer
+
+__all__ = [
+    "KvShape",
+    "LayerCache",
+    "LayerCaches",
+    "LayerStates",
+    "Windows",
+    "kv_shape_of",
+    "layer_caches_of",
+    "states_of",
+    "windows_of",
+]
+
+_WINDOW_KEY, _PATTERN_KEY = "attention.sliding_window", "attention.sliding_window_pattern"
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """`n_tokens` of the window, 0 for none, and for each layer whether it has one."""
+
+    n_tokens: int
+    is_windowed: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """One layer in `period` sees everything: the last of them, or the first. 0: all layers have the window.
+
+    `default` is the window of a file that names none, `fixed` one that llama.cpp takes whatever the file says, and
+    `n_layers` the only depth at which an architecture has windows at all.
+    """
+
+    period: int = 0
+    is_dense_first: bool = False
+    default: int = 0
+    fixed: int = 0
+    n_layers: int = 0
+
+    def windows(self, index: int) -> bool:
+        """Whether the layer `index` has a window."""
+        if not self.period:
+            return True
+        return index % self.period != (0 if self.is_dense_first else self.period - 1)
+
+
+# Architectures whose pattern is in the file have a period only for form's sake.
+_PATTERNS = {
+    "afmoe": _Pattern(4),
+    "cohere2": _Pattern(4),
+    "cohere2moe": _Pattern(4, is_dense_first=True),
+    "exaone-moe": _Pattern(4, default=128),
+    "exaone4": _Pattern(4, default=4096, n_layers=64),
+    "gemma2": _Pattern(2, default=4096),
+    "gemma3": _Pattern(6),
+    "gemma3n": _Pattern(5),
+    "gemma4": _Pattern(6),
+    "gpt-oss": _Pattern(2),
+    "granite_swa": _Pattern(),
+    "laguna": _Pattern(4, is_dense_first=True),
+    "lfm2": _Pattern(),
+    "lfm2moe": _Pattern(),
+    "llama4": _Pattern(4, default=8192, fixed=8192),
+    "maple": _Pattern(),
+    "mellum": _Pattern(4),
+    "mimo2": _Pattern(),
+    "muse-glimmer": _Pattern(4),
+    "olmo2": _Pattern(4),
+    "plamo3": _Pattern(8),
+    "smallthinker": _Pattern(4, is_dense_first=True, fixed=4096),
+    "spark2_5": _Pattern(),
+    "step35": _Pattern(),
+}
+
+
+def windows_of(header: Header, n_layers: int) -> Windows:
+    """Return the windows of the `n_layers` layers of a model, prediction layers left out."""
+    pattern = _PATTERNS.get(header.architecture)
+    n_tokens = _n_tokens(header, pattern, n_layers) if pattern else 0
+    if pattern is None or not n_tokens:
+        return Windows(0, (False,) * n_layers)
+    return Windows(n_tokens, tuple(_layers(header, pattern, n_layers)))
+
+
+def _n_tokens(header: Header, pattern: _Pattern, n_layers: int) -> int:
+    if pattern.n_layers not in (0, n_layers):
+        return 0
+    has_key = f"{header.architecture}.{_WINDOW_KEY}" in header.fields
+    n_tokens = hyperparameter(header, _WINDOW_KEY) if has_key else pattern.default
+    return pattern.fixed or n_tokens if n_tokens else 0
+
+
+def _layers(header: Header, pattern: _Pattern, n_layers: int) -> list[bool]:
+    field = header.fields.get(f"{header.architecture}.{_PATTERN_KEY}")
+    if field is not None and isinstance(field.value, ArrayRef):
+        return [bool(value) for value in layer_values(header, _PATTERN_KEY, n_layers)]
+    named = hyperparameter(header, _PATTERN_KEY)
+    chosen = _Pattern(named, pattern.is_dense_first) if named else pattern
+    return [chosen.windows(index) for index in range(n_layers)]
+
+
+_DEFAULT_TOKEN_SHIFTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LayerStates:
+    """Elements of the state of each layer, 0 where there is none, and for each whether it has attention."""
+
+    elements: tuple[int, ...]
+    has_attention: tuple[bool, ...]
+
+
+# (has a state, has attention) of each layer.
+_Kind = tuple[bool, bool]
+_Rule = Callable[[Header, int], list[_Kind]]
+
+
+def states_of(header: Header, n_layers: int) -> LayerStates:
+    """Return the states of the `n_layers` layers of a model, prediction layers left out."""
+    rule = _RULES.get(header.architecture)
+    kinds = rule(header, n_layers) if rule else [(False, True)] * n_layers
+    size = _state_elements(header) if rule else 0
+    return LayerStates(
+        tuple(size if has_state else 0 for has_state, _ in kinds),
+        tuple(has_attention for _, has_attention in kinds),
+    )
+
+
+def _all_recurrent(_header: Header, n_layers: int) -> list[_Kind]:
+    return [(True, False)] * n_layers
+
+
+def _all_both(_header: Header, n_layers: int) -> list[_Kind]:
+    return [(True, True)] * n_layers
+
+
+def _without_kv_heads(header: Header, n_layers: int) -> list[_Kind]:
+    return [(not n_heads, bool(n_heads)) for n_heads in layer_values(header, "attention.head_count_kv", n_layers)]
+
+
+def _one_of_three(header: Header, n_layers: int) -> list[_Kind]:
+    """A layer of Nemotron-H is a state, attention or a feed-forward."""
+    kinds = _without_kv_heads(header, n_layers)
+    widths = layer_values(header, "feed_forward_length", n_layers)
+    return [(False, False) if width else kind for kind, width in zip(kinds, widths, strict=True)]
+
+
+def _at_intervals(default: int) -> _Rule:
+    """Attention in the last of every so many layers."""
+
+    def rule(header: Header, n_layers: int) -> list[_Kind]:
+        if f"{header.architecture}.attention.recurrent_layers" in header.fields:
+            values = layer_values(header, "attention.recurrent_layers", n_layers)
+            return [(bool(value), not value) for value in values]
+        interval = hyperparameter(header, "full_attention_interval") or default
+        return [((index + 1) % interval != 0, (index + 1) % interval == 0) for index in range(n_layers)]
+
+    return rule
+
+
+_RULES: dict[str, _Rule] = {
+    **dict.fromkeys(("mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"), _all_recurrent),
+    **dict.fromkeys(("qwen3next", "qwen35", "qwen35moe"), _at_intervals(4)),
+    **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), _one_of_three),
+    **dict.fromkeys(
+        ("bailingmoe3", "granitehybrid", "jamba", "kimi-k3", "kimi-linear", "lfm2", "lfm2moe", "plamo2"),
+        _without_kv_heads,
+    ),
+    "falcon-h1": _all_both,
+    "minimax-01": _at_intervals(8),
+}
+
+
+def _state_elements(header: Header) -> int:
+    """Return the numbers that one sequence keeps in one layer: those of a convolution, and the state itself."""
+    width = hyperparameter(header, "embedding_length")
+    n_heads = max(layer_values(header, "attention.head_count", 1))
+    if wkv_head := hyperparameter(header, "wkv.head_size"):
+        return width * ((hyperparameter(header, "token_shift_count") or _DEFAULT_TOKEN_SHIFTS) + wkv_head)
+    if n_cached := hyperparameter(header, "shortconv.l_cache"):
+        return width * (n_cached - 1)
+    kernel = hyperparameter(header, "ssm.conv_kernel")
+    if kda_head := hyperparameter(header, "kda.head_dim"):
+        return n_heads * kda_head * (3 * ((kernel or 4) - 1) + kda_head)
+    if header.architecture == "minimax-01":
+        return n_heads * (hyperparameter(header, "attention.key_length") or width // max(1, n_heads)) ** 2
+    inner, state = hyperparameter(header, "ssm.inner_size"), hyperparameter(header, "ssm.state_size")
+    n_convolved = inner + 2 * hyperparameter(header, "ssm.group_count") * state
+    return max(0, kernel - 1) * n_convolved + state * inner
+
+
+# Encoders and diffusion models compute whole texts at once and keep nothing.
+_WITHOUT_CACHE = frozenset(
+    [
+        "bert",
+        "dream",
+        "eurobert",
+        "gemma-embedding",
+        "jina-bert-v2",
+        "jina-bert-v3",
+        "llada",
+        "llada-moe",
+        "modern-bert",
+        "neo-bert",
+        "nomic-bert",
+        "nomic-bert-moe",
+        "rnd1",
+        "wavtokenizer-dec",
+    ]
+)
+# Caches of sparse attention lie beside the others and are not counted here.
+_WITH_INDEXERS = frozenset(
+    ["deepseek32", "deepseek4", "dflash", "dots3note", "glm-dsa", "glm5-next", "hy_v4", "minimax-m3", "qwen4exp"]
+)
+_GEMMA3N_OWN_LAYERS = 20  # the later ones read the caches of these
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCache:
+    """Elements that one token leaves in a layer, and those of the state that one sequence has there."""
+
+    k_elements: int = 0
+    v_elements: int = 0
+    state_elements: int = 0
+    is_windowed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCaches:
+    """The layers of a model in order. The last `n_predicting` are only used by a context that drafts.
+
+    `n_window` is in tokens, 0 without windows; `is_complete` is False where an architecture keeps more than is here.
+    """
+
+    layers: tuple[LayerCache, ...]
+    n_window: int = 0
+    n_predicting: int = 0
+    is_complete: bool = True
+
+    @property
+    def answering(self) -> tuple[LayerCache, ...]:
+        """The layers that every answer goes through."""
+        return self.layers[: len(self.layers) - self.n_predicting]
+
+
+def layer_caches_of(header: Header) -> LayerCaches:
+    """Return what the layers keep of a model that passed the gate; nothing for an architecture without a cache."""
+    n_all = hyperparameter(header, "block_count")
+    n_predicting = min(hyperparameter(header, "nextn_predict_layers"), n_all)
+    if header.architecture in _WITHOUT_CACHE:
+        return LayerCaches((LayerCache(),) * n_all)
+    n_layers = n_all - n_predicting
+    windows, states = windows_of(header, n_layers), states_of(header, n_layers)
+    is_windowed = (*windows.is_windowed, *[False] * n_predicting)
+    has_attention = (*states.has_attention, *[True] * n_predicting)
+    n_own = _layers_with_caches(header, n_all)
+    heads = [_Heads.of(header, suffix) for suffix in ("", "_swa")]
+    kv_heads = _kv_heads(header, n_all)
+    layers = []
+    for index in range(n_all):
+        n_heads = kv_heads[index] if has_attention[index] and index < n_own else 0
+        head = heads[is_windowed[index]]
+        state = states.elements[index] if index < n_layers else 0
+        layers.append(LayerCache(n_heads * head.k, n_heads * head.v, state, is_windowed[index]))
+    return LayerCaches(tuple(layers), windows.n_tokens, n_predicting, header.architecture not in _WITH_INDEXERS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Heads:
+    """Elements of one head; latent attention keeps values within its keys."""
+
+    k: int
+    v: int
+
+    @classmethod
+    def of(cls, header: Header, suffix: str) -> _Heads:
+        n_heads = layer_values(header, "attention.head_count", 1)[0]
+        even = hyperparameter(header, "embedding_length") // n_heads if n_heads else 0
+        k, v = (
+            hyperparameter(header, f"attention.{what}_length{suffix}")
+            or hyperparameter(header, f"attention.{what}_length")
+            or even
+            for what in ("key", "value")
+        )
+        return cls(k, 0 if hyperparameter(header, "attention.key_length_mla") else v)
+
+
+def _kv_heads(header: Header, n_layers: int) -> list[int]:
+    has_own = f"{header.architecture}.attention.head_count_kv" in header.fields
+    return layer_values(header, "attention.head_count_kv" if has_own else "attention.head_count", n_layers)
+
+
+def _layers_with_caches(header: Header, n_layers: int) -> int:
+    if header.architecture == "gemma3n":
+        return min(_GEMMA3N_OWN_LAYERS, n_layers)
+    return n_layers - hyperparameter(header, "attention.shared_kv_layers")
+
+
+@dataclass(frozen=True, slots=True)
+class KvShape:
+    """Elements that one token takes, keys and values apart: in all layers together, and in one head.
+
+    Prediction layers count: they have a cache of their own wherever they draft.
+    """
+
+    k_elements: int
+    v_elements: int
+    k_head: int
+    v_head: int
+
+
+def kv_shape_of(header: Header) -> KvShape:
+    """Return the shape that `header` describes, zeros where it keeps nothing of a token."""
+    layers = layer_caches_of(header).layers
+    k_elements, v_elements = (sum(layer.k_elements for layer in layers), sum(layer.v_elements for layer in layers))
+    if not k_elements:
+        return KvShape(0, 0, 0, 0)
+    n_heads = int(max(per_layer(header, f"{header.architecture}.attention.head_count"), default=1)) or 1
+    even = hyperparameter(header, "embedding_length") // n_heads
+    k_head, v_head = (hyperparameter(header, f"attention.{what}_length") or even for what in ("key", "value"))
+    return KvShape(k_elements, v_elements, k_head, v_head if v_elements else 0)

@@ -1,0 +1,105 @@
+"""What a GGUF is, in the few facts that people ask for; from its header alone."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from quantizer.gguf.file_types import file_type_name
+from quantizer.gguf.header import Header
+from quantizer.gguf.hyperparameters import per_layer
+from quantizer.gguf.layer_caches import kv_shape_of
+from quantizer.gguf.tensor_types import TENSOR_TYPES
+
+__all__ = ["ModelInfo", "TypeShare", "read_model_info"]
+
+_F16_BYTES = 2
+_FIM_KEYS = ("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id")
+
+
+@dataclass(frozen=True, slots=True)
+class TypeShare:
+    """How much of a file one tensor type takes."""
+
+    n_tensors: int
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A model's facts; numbers are 0 and texts empty where the file does not say.
+
+    `has_tools`: the chat template has a place for tools.
+    """
+
+    name: str
+    architecture: str
+    n_parameters: int
+    file_type: str
+    types: Mapping[str, TypeShare]
+    file_bytes: int
+    n_ctx_train: int
+    n_layers: int
+    n_embd: int
+    n_heads: int
+    n_kv_heads: int
+    n_experts: int
+    kv_bytes_per_token: int
+    n_vocab: int
+    tokenizer: str
+    has_chat_template: bool
+    has_tools: bool
+    has_fim: bool
+    licence: str
+    template_sha256: str
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Stored bits for each weight, metadata left out."""
+        n_bytes = sum(share.n_bytes for share in self.types.values())
+        return 8 * n_bytes / self.n_parameters if self.n_parameters else 0.0
+
+
+def read_model_info(header: Header) -> ModelInfo:
+    """Gather the facts of a header that passed the gate."""
+    prefix = header.architecture
+    shape = kv_shape_of(header)
+    tokens = "tokenizer.ggml.tokens"
+    template = header.text("tokenizer.chat_template")
+    return ModelInfo(
+        name=header.text("general.name"),
+        architecture=header.architecture,
+        n_parameters=sum(tensor.n_elements for tensor in header.tensors),
+        file_type=file_type_name(header.integer("general.file_type")),
+        types=_types(header),
+        file_bytes=header.file_bytes,
+        n_ctx_train=header.integer(f"{prefix}.context_length") or 0,
+        n_layers=header.integer(f"{prefix}.block_count") or 0,
+        n_embd=header.integer(f"{prefix}.embedding_length") or 0,
+        n_heads=_largest(header, "attention.head_count"),
+        n_kv_heads=_largest(header, "attention.head_count_kv") or _largest(header, "attention.head_count"),
+        n_experts=header.integer(f"{prefix}.expert_count") or 0,
+        kv_bytes_per_token=(shape.k_elements + shape.v_elements) * _F16_BYTES,
+        n_vocab=header.array_ref(tokens).count if tokens in header.fields else 0,
+        tokenizer=header.text("tokenizer.ggml.pre") or header.text("tokenizer.ggml.model"),
+        has_chat_template=bool(template),
+        has_tools="tools" in template or "tokenizer.chat_template.tool_use" in header.fields,
+        has_fim=any(key in header.fields for key in _FIM_KEYS),
+        licence=header.text("general.license"),
+        template_sha256=hashlib.sha256(template.encode()).hexdigest() if template else "",
+    )
+
+
+def _types(header: Header) -> dict[str, TypeShare]:
+    """Tensor type -> share, the largest first."""
+    shares: dict[str, TypeShare] = {}
+    for tensor in header.tensors:
+        name = TENSOR_TYPES[tensor.type_id].name
+        before = shares.get(name, TypeShare(0, 0))
+        shares[name] = TypeShare(before.n_tensors + 1, before.n_bytes + tensor.n_bytes)
+    return dict(sorted(shares.items(), key=lambda item: -item[1].n_bytes))
+
+
+def _largest(header: Header, suffix: str) -> int:
+    return int(max(per_layer(header, f"{header.architecture}.{suffix}"), default=0))

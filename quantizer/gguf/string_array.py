@@ -1,0 +1,81 @@
+"""The strings of an array, asked as a whole: what the gate wants to know of a vocabulary.
+
+Few of them are a list, looked at one by one; many are numpy's business (`quantizer.gguf.numpy_strings`), which answers the
+same and is imported for them only, since faces do without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from quantizer.gguf.gguf_reader import MANY, ArrayRef, decode_strings
+
+__all__ = ["ListStrings", "StringArray", "string_array"]
+
+
+class StringArray(Protocol):
+    """The strings of one array, in order."""
+
+    def up_to_nul(self) -> StringArray:
+        """Each of them up to the first NUL in it, as C reads it."""
+        ...
+
+    def n_distinct(self) -> int: ...
+
+    def longest_bytes(self) -> int:
+        """Length of the longest, 0 where there is none."""
+        ...
+
+    def empty(self) -> list[int]:
+        """The indices of those that are empty."""
+        ...
+
+    def held(self, wanted: Collection[bytes]) -> set[bytes]:
+        """Those of `wanted` that are among them."""
+        ...
+
+    def at(self, indices: Sequence[int]) -> list[bytes]:
+        """Some of them."""
+        ...
+
+    def all_hold_behind_first(self, byte: bytes) -> bool:
+        """Whether every one of them has `byte` somewhere behind its first byte."""
+        ...
+
+
+class ListStrings:
+    """StringArray as a list: the plain reading, which tests hold the other one against."""
+
+    def __init__(self, strings: Sequence[bytes]) -> None:
+        self._strings = strings
+
+    def up_to_nul(self) -> ListStrings:
+        return ListStrings([string.partition(b"\0")[0] for string in self._strings])
+
+    def n_distinct(self) -> int:
+        return len(set(self._strings))
+
+    def longest_bytes(self) -> int:
+        return max(map(len, self._strings), default=0)
+
+    def empty(self) -> list[int]:
+        return [index for index, string in enumerate(self._strings) if not string]
+
+    def held(self, wanted: Collection[bytes]) -> set[bytes]:
+        return set(wanted).intersection(self._strings)
+
+    def at(self, indices: Sequence[int]) -> list[bytes]:
+        return [self._strings[index] for index in indices]
+
+    def all_hold_behind_first(self, byte: bytes) -> bool:
+        return all(string.find(byte, 1) > 0 for string in self._strings)
+
+
+def string_array(ref: ArrayRef, data: bytes) -> StringArray:
+    """The strings of an array of them from its bytes. Raises struct.error when `data` is not what was walked."""
+    if ref.count < MANY:
+        return ListStrings(decode_strings(ref, data))
+    from quantizer.gguf.numpy_strings import NumpyStrings
+
+    return NumpyStrings.of(data, ref.count)

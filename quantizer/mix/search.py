@@ -1,0 +1,239 @@
+"""The best mix of tensor types for a size, or for a loss: from how sensitive each tensor is. Pure but for planning.
+
+Owns which tensors are free to choose, and the way from a selection to a plan's exact size. Knows nothing of models that
+run. What was set by hand stays so.
+
+The mix that diverges as much as was asked for: proposed by expectation, measured, and corrected. Pure.
+
+Owns the way to the target. Knows nothing of how a mix is measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from quantizer.convert.source_model import SourceModel, SourceTensor
+from quantizer.errors import UsageError
+from quantizer.gguf.file_types import FILE_TYPES, FileType
+from quantizer.gguf.header_encoder import padding
+from quantizer.gguf.tensor_types import tensor_type_named
+from quantizer.mix.knapsack import Choice, Frontier
+from quantizer.mix.sensitivity import Sensitivity, candidates
+from quantizer.mix.tensor_categories import Category, allows_quantization, category_of
+from quantizer.write.quantize_plan import PlanOptions, plan_model
+
+__all__ = [
+    "KLD_TOLERANCE",
+    "SIZE_TOLERANCE",
+    "MeasuredMix",
+    "Mix",
+    "MixSearch",
+    "check_reachable",
+    "check_unquantized",
+    "mix_for_kld",
+]
+
+SIZE_TOLERANCE = 0.02  # how far below the asked size a mix may end
+
+_FINE = "Q8_0"
+_UNMEASURED = _FINE  # what becomes of tensors that nothing is known of, such as layers that only draft
+_NOWHERE = Path("mix.gguf")
+# Every type that a tensor may become -> the file type that mostly stores it, the usual one where there are several.
+_FILE_TYPES = {entry.base_name: entry for entry in reversed(FILE_TYPES.values())}
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """A type for each tensor that is quantized, the bytes of all files, and how far the model is expected to diverge.
+
+    `file_type` is what the file calls itself: most weights have its type.
+    """
+
+    types: Mapping[str, str]
+    file_type: FileType
+    n_bytes: int
+    kld: float
+
+
+class MixSearch:
+    """All mixes of a model that are worth having, under `options`; `sensitivities` by the name of the tensor.
+
+    `free` are the tensors that types are chosen for, name -> shape. Raises UsageError where the options leave none.
+    """
+
+    def __init__(self, model: SourceModel, options: PlanOptions, sensitivities: Mapping[str, Sensitivity]) -> None:
+        self._model = model
+        self._options = options
+        self.sensitivities = sensitivities
+        is_tied = all(category_of(tensor.name) is not Category.OUTPUT for tensor in model.tensors)
+        ours = [
+            tensor
+            for tensor in model.tensors
+            if _is_quantizable(tensor, model) and options.overrides.type_of(tensor.name, is_tied) is None
+        ]
+        self.free = {tensor.name: tensor.shape for tensor in ours if tensor.name in sensitivities}
+        if not self.free:
+            raise UsageError("There is no tensor left to choose a type for.", "Set fewer of them with --tensor.")
+        self._unmeasured = {tensor.name: _UNMEASURED for tensor in ours if tensor.name not in sensitivities}
+        self._frontier = Frontier([_choices(shape, sensitivities[name]) for name, shape in self.free.items()])
+        self.smallest = self._mix(self._frontier.within_bytes(self._frontier.least_bytes))
+        self.best = self._mix(self._frontier.within_loss(self._frontier.least_loss))
+
+    def check_size(self, n_bytes: int) -> None:
+        """Raise UsageError where no mix is as small as `n_bytes`, or all are smaller by more than the tolerance."""
+        if not self.smallest.n_bytes <= n_bytes <= self.best.n_bytes / (1 - SIZE_TOLERANCE):
+            raise UsageError(
+                f"No mix takes {n_bytes:,} bytes.",
+                f"This model can have {self.smallest.n_bytes:,} to {self.best.n_bytes:,} bytes.",
+            )
+
+    def within_bytes(self, n_bytes: int) -> Mix:
+        """Return the mix of the least loss whose files take at most `n_bytes` together. Raises as `check_size`."""
+        self.check_size(n_bytes)
+        least = self._frontier.least_bytes
+        room = n_bytes - (self.smallest.n_bytes - least)
+        while (mix := self._mix(self._frontier.within_bytes(room))).n_bytes > n_bytes:
+            room = max(least, room - (mix.n_bytes - n_bytes))  # another shard has a header of its own
+        return mix
+
+    def within_loss(self, kld: float) -> Mix:
+        """Return the smallest mix that is expected to diverge by at most `kld`, or the best or smallest there is."""
+        return self._mix(self._frontier.within_loss(max(kld, self._frontier.least_loss)))
+
+    def plain(self, file_type: FileType) -> Mix | None:
+        """Return what llama.cpp's recipe for `file_type` makes, None where it takes types that no mix has."""
+        plan = plan_model(self._model, file_type, _NOWHERE, self._options)
+        types = {tensor.output.name: tensor.output.kind for tensor in plan.tensors}
+        free = {name: types[name].name for name in self.free}
+        if any(kind not in self.sensitivities[name].distortions for name, kind in free.items()):
+            return None
+        return Mix(free, file_type, plan.n_bytes, self._loss(free))
+
+    def nearest_plain(self, mix: Mix) -> Mix | None:
+        """Return the plain type whose size is nearest to that of `mix`."""
+        plains = [plain for file_type in FILE_TYPES.values() if (plain := self.plain(file_type)) is not None]
+        return min(plains, key=lambda plain: abs(plain.n_bytes - mix.n_bytes), default=None)
+
+    def _mix(self, selection: Sequence[int]) -> Mix:
+        chosen = {
+            name: list(self.sensitivities[name].distortions)[index]
+            for name, index in zip(self.free, selection, strict=True)
+        }
+        types = {**self._unmeasured, **chosen}
+        file_type = self._file_type(chosen)
+        overrides = replace(
+            self._options.overrides, by_name={name: tensor_type_named(kind) for name, kind in types.items()}
+        )
+        plan = plan_model(self._model, file_type, _NOWHERE, replace(self._options, overrides=overrides))
+        return Mix(types, file_type, plan.n_bytes, self._loss(chosen))
+
+    def _loss(self, types: Mapping[str, str]) -> float:
+        return sum(self.sensitivities[name].loss(kind) for name, kind in types.items())
+
+    def _file_type(self, types: Mapping[str, str]) -> FileType:
+        weights: Counter[str] = Counter()
+        for name, shape in self.free.items():
+            weights[types[name]] += math.prod(shape)
+        ((kind, _),) = weights.most_common(1)
+        return _FILE_TYPES[kind]
+
+
+def check_unquantized(model: SourceModel) -> None:
+    """Raise UsageError where weights are coarse already: what quantizing them costs cannot be told from them."""
+    for tensor in model.tensors:
+        if tensor.stored.is_quantized and tensor.stored.name != _FINE and _is_quantizable(tensor, model):
+            raise UsageError(
+                f"{model.name} is quantized already, {tensor.name} to {tensor.stored.name}.",
+                "Name the checkpoint, or its F16, BF16 or Q8_0 file.",
+            )
+
+
+def check_reachable(model: SourceModel, options: PlanOptions, n_bytes: int) -> None:
+    """Raise UsageError, with the range that can be had, for a size that no mix has, whatever is measured of tensors."""
+    guessed = {tensor.name: _guessed(tensor) for tensor in model.tensors if _is_quantizable(tensor, model)}
+    MixSearch(model, options, guessed).check_size(n_bytes)
+
+
+def _guessed(tensor: SourceTensor) -> Sensitivity:
+    """Return what a tensor is like of which nothing is known: all that it could become, and each bit helps."""
+    *coarser, lossless = candidates(tensor.shape[0], tensor.stored, has_weights=True)
+    errors = {kind.name: 4.0**-kind.bits_per_weight for kind in coarser}
+    return Sensitivity(tensor.name, (coarser or [lossless])[0].name, 1.0, {**errors, lossless.name: 0.0})
+
+
+def _is_quantizable(tensor: SourceTensor, model: SourceModel) -> bool:
+    return allows_quantization(tensor.name, tensor.shape, model.shape.architecture)
+
+
+def _choices(shape: Sequence[int], sensitivity: Sensitivity) -> list[Choice]:
+    sizes = (tensor_type_named(kind).tensor_bytes(shape) for kind in sensitivity.distortions)
+    return [
+        Choice(n_bytes + padding(n_bytes), sensitivity.loss(kind))
+        for n_bytes, kind in zip(sizes, sensitivity.distortions, strict=True)
+    ]
+
+
+KLD_TOLERANCE = 0.1  # how far below the asked divergence a mix may end
+_MAX_TRIALS = 8
+_AIM = 1 - KLD_TOLERANCE / 2
+_NOTHING = 1e-3  # of what is too much: where to look when the other end loses nothing at all
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredMix:
+    """A mix, and the divergence that was measured of it."""
+
+    mix: Mix
+    kld: float
+
+
+def mix_for_kld(search: MixSearch, target: float, measure: Callable[[Mix], float]) -> MeasuredMix:
+    """Return the smallest mix that diverges by at most `target` nats a token, within the tolerance if there is one.
+
+    Each proposal is `measure`d; what it shows of expectations corrects the next. Where mixes are few, the nearest one
+    below is returned. Raises UsageError, with the range that can be had, for a target beyond it.
+    """
+    below: MeasuredMix | None = None
+    above: MeasuredMix | None = None
+    expected = target * _AIM
+    for _ in range(_MAX_TRIALS):
+        mix = search.within_loss(expected)
+        if any(known and known.mix.types == mix.types for known in (below, above)):
+            break
+        trial = MeasuredMix(mix, measure(mix))
+        if trial.kld > target:
+            above = trial
+        else:
+            below = trial
+            if trial.kld >= target * (1 - KLD_TOLERANCE):
+                return trial
+        expected = _next(trial, target, below, above)
+    return _within_reach(search, target, below, above)
+
+
+def _next(trial: MeasuredMix, target: float, below: MeasuredMix | None, above: MeasuredMix | None) -> float:
+    """Return what to expect of the next mix, between those known, if the last trial is as wrong about it."""
+    wrong = trial.mix.kld / trial.kld if trial.kld else 1.0
+    expected = target * _AIM * wrong
+    if below is None or above is None:
+        return expected
+    low, high = below.mix.kld, above.mix.kld
+    return expected if low < expected < high else math.sqrt(max(low, high * _NOTHING) * high)
+
+
+def _within_reach(
+    search: MixSearch, target: float, below: MeasuredMix | None, above: MeasuredMix | None
+) -> MeasuredMix:
+    if below is None or below.mix.n_bytes >= search.best.n_bytes:
+        least = f" The best mix that is no copy diverges by {above.kld:.2g}." if above else ""
+        raise UsageError(f"No mix diverges by as little as {target:g}.{least}", "Give a larger --kld.")
+    if below.mix.n_bytes <= search.smallest.n_bytes:
+        raise UsageError(
+            f"Even the smallest mix, of {below.mix.n_bytes:,} bytes, diverges by {below.kld:.2g} only.",
+            "Give a smaller --kld.",
+        )
+    return below

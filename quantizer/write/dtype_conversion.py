@@ -1,0 +1,131 @@
+"""Numbers between storage types: stored bytes to float32 rows, and back into any tensor type.
+
+The plain types are numpy's business; quantized ones go through `quantizer.write.ggml`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from quantizer.errors import CheckpointError
+from quantizer.gguf.tensor_types import TensorType, tensor_type_named
+from quantizer.write import ggml
+
+__all__ = ["convert", "encode", "to_float32"]
+
+# How bits are read, and those of infinity; those of a NaN are larger.
+_INFINITIES = {"F32": ("<u4", 0x7F800000), "F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80)}
+_BFLOAT_NAN = np.uint16(0x7FC0)
+_MAGNITUDE, _SIGN = np.uint16(0x7FFF), np.uint16(0x8000)
+# The bfloat16 that are normal halves, from the least on, without their signs: the highest bit shifted out
+_LEAST_SHARED, _N_SHARED = np.uint16(113 << 8), np.uint16(30 << 8)
+_LEAST_NORMAL = np.uint16(1 << 10)  # as a half
+
+
+RowWeights = Iterable[tuple[slice, npt.NDArray[np.float32]]]
+
+
+def convert(
+    data: bytes,
+    stored: TensorType,
+    target: TensorType,
+    n_columns: int,
+    name: str,
+    weights: RowWeights | None = None,
+) -> tuple[bytes, int]:
+    """Turn stored rows of `n_columns` into the bytes of another type; `name` is the tensor's, for errors.
+
+    `weights` are those of an importance matrix: for each part of the rows, what an error in each column costs.
+
+    Returns the bytes, and how many weights were NaN or infinite: those stay so in the plain types and become 0 in
+    quantized ones. Raises CheckpointError for weights that are beyond the range of the target type.
+    """
+    if (stored.name, target.name) == ("BF16", "F16"):
+        return _half_of_bfloat(data, name)
+    n_bad = _n_not_finite(data, stored, n_columns)
+    if stored == target:
+        return data, n_bad
+    rows = to_float32(data, stored, n_columns)
+    if n_bad and target.is_quantized:
+        rows = np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
+    return encode(rows, target, name, weights), n_bad
+
+
+def to_float32(data: bytes, stored: TensorType, n_columns: int) -> npt.NDArray[np.float32]:
+    """Stored rows as float32 of shape [n_rows, n_columns]."""
+    match stored.name:
+        case "F32":
+            return np.frombuffer(data, "<f4").reshape(-1, n_columns)
+        case "F16":
+            return np.frombuffer(data, "<f2").astype(np.float32).reshape(-1, n_columns)
+        case "BF16":
+            high = np.frombuffer(data, "<u2").astype(np.uint32) << np.uint32(16)
+            return high.view(np.float32).reshape(-1, n_columns)
+    return ggml.dequantize(data, stored, n_columns)
+
+
+def _n_not_finite(data: bytes, stored: TensorType, n_columns: int) -> int:
+    if stored.name in _INFINITIES:
+        form, infinity = _INFINITIES[stored.name]
+        bits = np.frombuffer(data, form)
+        if (bits & (np.iinfo(form).max // 2)).max() < infinity:
+            return 0
+    elif ggml.is_sound(data, stored):
+        return 0
+    return int(np.count_nonzero(~np.isfinite(to_float32(data, stored, n_columns))))
+
+
+def encode(rows: npt.NDArray[np.float32], target: TensorType, name: str, weights: RowWeights | None = None) -> bytes:
+    """Float32 rows of shape [n_rows, n_columns] in the bytes of `target`; `weights` as in `convert`.
+
+    Raises CheckpointError on overflow.
+    """
+    match target.name:
+        case "F32":
+            return rows.tobytes()
+        case "F16":
+            return _half(rows, name)
+        case "BF16":
+            return _bfloat(rows).tobytes()
+    if weights is None:
+        return ggml.quantize(rows, target)
+    return b"".join(ggml.quantize(rows[part], target, of_columns) for part, of_columns in weights)
+
+
+def _half(rows: npt.NDArray[np.float32], name: str) -> bytes:
+    with np.errstate(over="ignore"):
+        halves = rows.astype("<f2")
+    is_full = (halves.view("<u2") & _MAGNITUDE).max() >= _INFINITIES["F16"][1]
+    if is_full and np.isinf(halves).sum() > np.isinf(rows).sum():
+        raise CheckpointError(f"The tensor {name} has weights beyond the range of F16.", "Choose BF16 instead.")
+    return halves.tobytes()
+
+
+def _half_of_bfloat(data: bytes, name: str) -> tuple[bytes, int]:
+    """Bfloat16 as F16, and how many are not finite, by integer arithmetic: numpy's conversion takes five times as long.
+
+    Most have a normal half: the same with an exponent that counts from elsewhere, and a longer mantissa.
+    """
+    bits = np.frombuffer(data, "<u2")
+    halves = bits * np.uint16(2)
+    halves -= _LEAST_SHARED
+    others = np.flatnonzero(halves >= _N_SHARED)  # zeros, tiny and huge ones
+    halves *= np.uint16(4)
+    halves += _LEAST_NORMAL
+    halves |= bits & _SIGN
+    if not len(others):
+        return halves.tobytes(), 0
+    rows = to_float32(bits[others].tobytes(), tensor_type_named("BF16"), n_columns=1)
+    halves[others] = np.frombuffer(_half(rows, name), "<u2")
+    return halves.tobytes(), int(np.count_nonzero(~np.isfinite(rows)))
+
+
+def _bfloat(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
+    """Round to the nearest bfloat16, ties to even; a NaN stays one, without its payload."""
+    bits = np.ascontiguousarray(rows).view(np.uint32)
+    rounded = ((bits + (0x7FFF + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)).astype("<u2")
+    rounded[np.isnan(rows)] = _BFLOAT_NAN
+    return rounded

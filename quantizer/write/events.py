@@ -1,0 +1,123 @@
+"""What a job says while it runs: typed events, a line of the pipe each, from the job's process to whoever watches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, TypeAlias
+
+from quantizer.errors import EngineError, UserError, kind_of, rebuild
+
+__all__ = [
+    *("WaitingForShard", "Done", "Event", "Failed", "Planned", "Progress", "ShardOrder", "Resumed", "Warned"),
+    *("decode_event", "encode_event"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What will be written: the size of all files, which is the disk space it takes, and how many tensors.
+
+    `output` is the first of `n_files`.
+    """
+
+    kind: ClassVar[str] = "planned"
+    output: str
+    file_type: str
+    n_bytes: int
+    n_tensors: int
+    n_parameters: int
+    n_files: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A killed run wrote the first `n_tensors`, `n_bytes` of the output; this one goes on from there."""
+
+    kind: ClassVar[str] = "resumed"
+    n_tensors: int
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardOrder:
+    """Which files that arrive will be read, in that order: name, numbers of the first and last tensor made of each."""
+
+    kind: ClassVar[str] = "reads"
+    files: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingForShard:
+    """The job waits for the file `name`."""
+
+    kind: ClassVar[str] = "awaiting"
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A tensor was written; `n_written` of the planned bytes stand."""
+
+    kind: ClassVar[str] = "progress"
+    index: int
+    name: str
+    stored: str
+    target: str
+    n_written: int
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """Something that a person should know, though the job goes on."""
+
+    kind: ClassVar[str] = "warning"
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The output stands whole under its name."""
+
+    kind: ClassVar[str] = "done"
+    output: str
+    n_bytes: int
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The job ended without an output; `error_kind` is a class of the error tree."""
+
+    kind: ClassVar[str] = "failed"
+    error_kind: str
+    cause: str
+    remedy: str
+
+    @classmethod
+    def of(cls, error: UserError) -> Failed:
+        """Describe an error for the other side."""
+        return cls(kind_of(error), error.cause, error.remedy)
+
+    def error(self) -> UserError:
+        """The error again."""
+        return rebuild(self.error_kind, self.cause, self.remedy, {})
+
+
+Event: TypeAlias = Planned | Resumed | ShardOrder | WaitingForShard | Progress | Warned | Done | Failed
+_KINDS: dict[str, type[Event]] = {
+    kind.kind: kind for kind in (Planned, Resumed, ShardOrder, WaitingForShard, Progress, Warned, Done, Failed)
+}
+
+
+def encode_event(event: Event) -> dict[str, Any]:
+    """The event as a line of the pipe, which is JSON."""
+    return {"event": event.kind, **asdict(event)}
+
+
+def decode_event(line: Mapping[str, Any]) -> Event:
+    """The event of a line. Raises EngineError for anything else."""
+    try:
+        return _KINDS[line["event"]](**{name: value for name, value in line.items() if name != "event"})
+    except (KeyError, TypeError, AttributeError) as error:
+        raise EngineError("The job said something that is no event.", "Report this with the command used.") from error

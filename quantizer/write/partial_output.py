@@ -1,0 +1,303 @@
+"""The journal of a file that is being written: how far it is, so that a killed run can go on where it stopped.
+
+A text file beside the output: one line says what is written (a fingerprint), each further one is the checksum of a
+block that was written. Owns that file and its lock; knows nothing of what the blocks are. What the journal says is
+believed only of blocks whose bytes bear it out, so nothing depends on the order in which a disk keeps things.
+
+The files being written: beside their final names until all are whole, and resumed where a killed run stopped.
+
+Owns the names of partial files, free space, syncing and renaming. What the blocks are that come in order it does not
+know.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Sequence
+from itertools import takewhile
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from quantizer.errors import StorageError, UsageError
+from quantizer.files import BackgroundSync, open_locked, sync_folder
+from quantizer.write.blocks import OutputFile, blocks, checksum_of, joined
+
+__all__ = ["Journal", "PartialOutput", "check_output", "discard_partial", "journal_path", "partial_path"]
+
+_LINE = re.compile(rb"[0-9a-f]{8}")
+
+
+class Journal:
+    """The open journal of `output`, locked against other runs until it is closed.
+
+    Raises StorageError when another run holds it, OSError when it cannot be opened.
+    """
+
+    def __init__(self, output: Path) -> None:
+        self.path = journal_path(output)
+        self._file = _opened(self.path, output)
+
+    def checksums(self, fingerprint: str) -> list[int]:
+        """Those of the blocks that a run with this `fingerprint` wrote, none when another one wrote."""
+        self._file.seek(0)
+        first, *lines = self._file.read().split(b"\n")[:-1] or [b""]  # a line counts when its end is there
+        if first != fingerprint.encode():
+            return []
+        return [int(line, 16) for line in takewhile(_LINE.fullmatch, lines)]
+
+    def restart(self, fingerprint: str, checksums: Sequence[int]) -> None:
+        """Begin anew with the blocks that stand. Raises OSError."""
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write("\n".join([fingerprint, *(f"{checksum:08x}" for checksum in checksums), ""]).encode())
+
+    def add(self, checksum: int) -> None:
+        """Say that one more block was written. Raises OSError."""
+        self._file.write(f"{checksum:08x}\n".encode())
+
+    def close(self) -> None:
+        """Let go of the lock and keep the file."""
+        self._file.close()
+
+    def remove(self) -> None:
+        """Let go of the lock and remove the file."""
+        if os.name == "nt":
+            self._file.close()  # Windows removes no open file
+        self.path.unlink(missing_ok=True)
+        self._file.close()
+
+
+def journal_path(output: Path) -> Path:
+    """Where the journal of `output` lies."""
+    return output.with_name(f".{output.name}.journal")
+
+
+def _opened(path: Path, output: Path) -> BinaryIO:
+    file = open_locked(path)
+    if file is None:
+        raise StorageError(f"Another run is writing {output.name}.", "Wait for it, or name another output with -o.")
+    return file
+
+
+_SPARE_BYTES = 16 << 20
+
+
+class PartialOutput:
+    """A context manager that owns partial files and gives them their final names when the block ends well.
+
+    `output` names the whole; what a killed run with the same `fingerprint` left of it is taken over, unless
+    `is_overwriting`. When the block ends with an error nothing is left. Blocks come in order: `write` each, in pieces,
+    and `end_block`; the first `n_done` of them stand already. Raises StorageError when the disk is full, another run
+    writes the same output, or anything else stands in the way.
+    """
+
+    def __init__(self, output: Path, files: Sequence[OutputFile], fingerprint: str, is_overwriting: bool) -> None:
+        self.n_done = 0
+        self.n_written = 0
+        self._output = output
+        self._files = files
+        self._blocks = list(blocks(files))
+        self._fingerprint = fingerprint
+        self._is_overwriting = is_overwriting
+        self._checksum = 0
+        self._part: BinaryIO | None = None
+        self._syncing = BackgroundSync()
+
+    def __enter__(self) -> PartialOutput:
+        try:
+            self._journal = Journal(self._output)
+        except OSError as error:
+            raise _not_written(self._output, error) from error
+        try:
+            self._take_over()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        return self
+
+    def write(self, data: bytes, checksum: int | None = None) -> None:
+        """Append `data`, whose CRC-32 is computed unless given, to the block being written. Raises StorageError."""
+        try:
+            part = self._open_part()
+            _write_all(part, data)
+            self._syncing.wrote(part, len(data))
+        except OSError as error:
+            raise _not_written(self._output, error) from error
+        self._checksum = joined(self._checksum, zlib.crc32(data) if checksum is None else checksum, len(data))
+        self.n_written += len(data)
+
+    def end_block(self) -> None:
+        """Note that the block is whole. Raises StorageError."""
+        block = self._blocks[self.n_done]
+        assert self.n_written == sum(item.n_bytes for item in self._blocks[: self.n_done]) + block.n_bytes
+        try:
+            if block.start + block.n_bytes == self._files[block.file].n_bytes:
+                self._close_part()  # synced before the journal says that the file is whole
+            self._journal.add(self._checksum)
+        except OSError as error:
+            raise _not_written(self._output, error) from error
+        self.n_done += 1
+        self._checksum = 0
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            try:
+                if kind is None:
+                    self._publish()
+            finally:
+                self._syncing.close()
+                _close(self._part)
+                _remove_parts(self._output)
+                self._journal.remove()
+        except OSError as failure:
+            raise _not_written(self._output, failure) from failure
+
+    def _take_over(self) -> None:
+        """Find out which blocks stand, and forget the rest of what is there."""
+        try:
+            claimed = [] if self._is_overwriting else self._journal.checksums(self._fingerprint)
+            standing = claimed[: self._n_sound(claimed)]
+            self.n_done = len(standing)
+            self.n_written = sum(block.n_bytes for block in self._blocks[: self.n_done])
+            kept = {self._part_path(block.file) for block in self._blocks[: self.n_done]}
+            _remove_parts(self._output, kept)
+            self._journal.restart(self._fingerprint, standing)
+        except OSError as error:
+            raise _not_written(self._output, error) from error
+        self._check_space()
+
+    def _n_sound(self, checksums: Sequence[int]) -> int:
+        """How many blocks from the first on have the bytes that their checksums say."""
+        for index, (block, checksum) in enumerate(zip(self._blocks, checksums, strict=False)):
+            path = self._part_path(block.file)
+            path = path if path.exists() else self._files[block.file].path  # it got its final name before the kill
+            if checksum_of(path, block) != checksum:
+                return index
+        return min(len(checksums), len(self._blocks))
+
+    def _check_space(self) -> None:
+        for index, file in enumerate(self._files):
+            is_ours = self._is_whole(index) and not self._part_path(index).exists()
+            if os.path.lexists(file.path) and not self._is_overwriting and not is_ours:
+                raise _in_the_way(file.path)
+        n_missing = sum(file.n_bytes for file in self._files) - self.n_written
+        free = shutil.disk_usage(self._output.parent).free
+        if free < n_missing + _SPARE_BYTES:
+            raise StorageError(
+                f"The output takes {n_missing / 1e9:.3f} GB and {self._output.parent} has {free / 1e9:.3f} GB free.",
+                "Free some space, make it smaller, or write to another disk.",
+            )
+
+    def _is_whole(self, file: int) -> bool:
+        return all(block.file != file for block in self._blocks[self.n_done :])
+
+    def _part_path(self, file: int) -> Path:
+        return partial_path(self._output, file)
+
+    def _open_part(self) -> BinaryIO:
+        if self._part is None:
+            block = self._blocks[self.n_done]
+            # "ab" makes it, "r+b" may cut off what came after the last whole block
+            path = self._part_path(block.file)
+            path.open("ab").close()
+            self._part = path.open("r+b", buffering=0)
+            self._part.truncate(block.start)
+            self._part.seek(block.start)
+        return self._part
+
+    def _close_part(self) -> None:
+        assert self._part is not None
+        self._syncing.finish()
+        os.fsync(self._part.fileno())
+        self._part.close()
+        self._part = None
+
+    def _publish(self) -> None:
+        """Rename, the first file last: without it the others are no model."""
+        assert self.n_done == len(self._blocks)
+        for index, file in reversed(list(enumerate(self._files))):
+            part = self._part_path(index)
+            if not part.exists():
+                continue
+            if os.path.lexists(file.path) and not self._is_overwriting:
+                raise _in_the_way(file.path)
+            part.replace(file.path)
+        sync_folder(self._output.parent)
+
+
+def check_output(output: Path, paths: Sequence[Path], inputs: Sequence[Path]) -> None:
+    """Say before anything is made what is wrong with the output: it is the input, a folder, or where none can be.
+
+    `paths` are all files that the output has. Raises UsageError or StorageError.
+    """
+    for path in (output, *paths):
+        if path.exists() and any(path.samefile(source) for source in inputs):
+            raise UsageError(f"{path} is the input, or part of it.", "Name another output with -o.")
+        if path.is_dir():
+            raise UsageError(f"{path} is a folder.", "Name a file with -o.")
+    if not output.parent.is_dir():
+        raise StorageError(f"There is no folder {output.parent}.", "Create it, or name another output with -o.")
+    if not os.access(output.parent, os.W_OK):
+        raise StorageError(f"The folder {output.parent} cannot be written to.", "Name another output with -o.")
+
+
+def discard_partial(output: Path) -> None:
+    """Remove what an interrupted run left of `output`; a run that still goes on keeps its own.
+
+    Raises StorageError when it cannot be removed.
+    """
+    if not journal_path(output).exists():
+        return
+    try:
+        journal = Journal(output)
+    except StorageError:
+        return  # another run holds it
+    except OSError as error:
+        raise _not_written(output, error) from error
+    try:
+        _remove_parts(output)
+        journal.remove()
+    except OSError as error:
+        raise _not_written(output, error) from error
+
+
+def partial_path(output: Path, index: int) -> Path:
+    """Where the file `index` of `output` is written before it gets its name."""
+    return output.with_name(f".{output.name}.{index}.partial")
+
+
+def _write_all(file: BinaryIO, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]
+
+
+def _remove_parts(output: Path, kept: set[Path] | frozenset[Path] = frozenset()) -> None:
+    pattern = re.compile(rf"\.{re.escape(output.name)}\.\d+\.partial")
+    for path in output.parent.iterdir():
+        if pattern.fullmatch(path.name) and path not in kept:
+            path.unlink(missing_ok=True)
+
+
+def _close(file: BinaryIO | None) -> None:
+    try:
+        if file is not None:
+            file.close()
+    except OSError:
+        # what could not be written is no loss: the error that led here is already on its way
+        return
+
+
+def _in_the_way(output: Path) -> StorageError:
+    return StorageError(f"{output} exists already.", "Pass --overwrite, or name another output with -o.")
+
+
+def _not_written(output: Path, error: OSError) -> StorageError:
+    reason = error.strerror or str(error)
+    return StorageError(f"{output.name} could not be written: {reason}.", "Free some space or name another folder.")

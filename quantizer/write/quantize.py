@@ -1,0 +1,137 @@
+"""In which files of a checkpoint the bytes of a tensor lie, whatever it is made of. Pure.
+
+Owns the way through tensors that are made of others: they are frozen dataclasses all the way down.
+
+Quantize: write what was planned, one tensor at a time.
+
+Takes over what a killed run of the same plan left; the output appears under its name only when whole and synced, the
+input is never touched, and memory holds a few slabs of rows. Knows nothing of how a plan is made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import fields, is_dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from quantizer.checkpoint.pending_shards import PendingFile
+from quantizer.errors import CheckpointError, ModelFileError, UsageError
+from quantizer.gguf.header_encoder import OutputTensor, padding
+from quantizer.packed.computed_rows import RowFile
+from quantizer.write.events import Event, Progress, Resumed, ShardOrder, Warned
+from quantizer.write.partial_output import PartialOutput, check_output
+from quantizer.write.pipeline import PlannedTensor, converted
+from quantizer.write.quantize_plan import QuantizePlan
+
+__all__ = ["execute", "files_of", "fingerprint", "shard_order"]
+
+
+def files_of(tensor: object) -> Iterator[PendingFile]:
+    """Yield the files that still arrive, or did, that reading `tensor` reads."""
+    if isinstance(tensor, PendingFile):
+        yield tensor
+    elif isinstance(tensor, RowFile):
+        yield from files_of(tensor.parts)
+    elif isinstance(tensor, tuple):
+        for part in tensor:
+            yield from files_of(part)
+    elif is_dataclass(tensor):
+        for field in fields(tensor):
+            yield from files_of(getattr(tensor, field.name))
+
+
+def shard_order(tensors: Sequence[object], n_done: int) -> ShardOrder:
+    """Which files the `tensors` from number `n_done` on need, by first use, each with the first and last of them."""
+    spans: dict[str, tuple[int, int]] = {}
+    for index in range(n_done, len(tensors)):
+        for file in files_of(tensors[index]):
+            first, _ = spans.get(file.path.name, (index, index))
+            spans[file.path.name] = (first, index)
+    return ShardOrder(tuple((name, *span) for name, span in spans.items()))
+
+
+def execute(
+    plan: QuantizePlan,
+    n_threads: int,
+    is_overwriting: bool,
+    report: Callable[[Event], None],
+    allows_nan: bool = False,
+) -> None:
+    """Write the planned files; `report` gets Progress after each tensor, and before the first one Resumed where a
+    killed run got further, and Reads where files are still arriving.
+
+    Raises UsageError when an importance matrix is missing, CheckpointError for weights that are not finite (unless
+    `allows_nan`, which reports them as Warned), StorageError when the disk stands in the way.
+    """
+    if plan.missing_imatrix:
+        raise UsageError(
+            f"{len(plan.missing_imatrix)} tensors would be garbage without an importance matrix,"
+            f" {plan.missing_imatrix[0]} among them.",
+            "Pass --imatrix auto, or choose a type of three bits or more, such as Q3_K_M.",
+        )
+    files = [shard.file for shard in plan.shards]
+    check_output(plan.output, [file.path for file in files], plan.inputs)
+    with PartialOutput(plan.output, files, fingerprint(plan), is_overwriting) as partial:
+        _write(plan, partial, n_threads, report, allows_nan)
+
+
+def _write(
+    plan: QuantizePlan, partial: PartialOutput, n_threads: int, report: Callable[[Event], None], allows_nan: bool
+) -> None:
+    """Write the tensors that do not stand yet."""
+    index = partial.n_done
+    if index:
+        report(Resumed(index, partial.n_written))
+    if plan.identities:
+        report(shard_order([tensor.source for tensor in plan.tensors], index))
+    headers = {shard.tensors[0].output.name: shard.header for shard in plan.shards}
+    n_bad = 0
+    with closing(converted(plan.tensors[index:], n_threads)) as slabs:
+        for slab in slabs:
+            tensor = slab.tensor
+            if slab.is_first:
+                n_bad = 0
+                partial.write(headers.get(tensor.output.name, b""))
+            partial.write(slab.data, slab.checksum)
+            n_bad += slab.n_bad
+            if slab.is_last:
+                if n_bad:
+                    report(_not_finite(tensor.output, n_bad, allows_nan))
+                partial.write(bytes(padding(tensor.output.n_bytes)))
+                partial.end_block()
+                report(_progress(index, tensor, partial.n_written))
+                index += 1
+
+
+def _progress(index: int, tensor: PlannedTensor, n_written: int) -> Progress:
+    output = tensor.output
+    return Progress(index, output.name, tensor.source.stored.name, output.kind.name, n_written)
+
+
+def _not_finite(output: OutputTensor, n_bad: int, allows_nan: bool) -> Warned:
+    text = f"The tensor {output.name} holds NaN or infinite weights, {n_bad:,} of them"
+    if not allows_nan:
+        raise CheckpointError(
+            f"{text}.", "Get an undamaged copy of the model, or pass --allow-nan to quantize it all the same."
+        )
+    return Warned(f"{text}; they count as 0." if output.kind.is_quantized else f"{text}, and stay so.")
+
+
+def fingerprint(plan: QuantizePlan) -> str:
+    """What tells apart outputs that are not the same: bytes before the data, files read, the code that quantizes."""
+    inputs = [*(_identity(path) for path in plan.inputs), *plan.identities]
+    headers = [(shard.path.name, hashlib.sha256(shard.header).hexdigest()) for shard in plan.shards]
+    said = repr((1, version("localllm"), version("llama-cpp-python"), inputs, headers))
+    return hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _identity(path: Path) -> tuple[str, int, int]:
+    """A file as it is now; reading all of it would take as long as quantizing. Raises ModelFileError."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise ModelFileError(f"{path} cannot be read: {error.strerror}.", "Keep the model where it is.") from error
+    return str(path.resolve()), status.st_size, status.st_mtime_ns

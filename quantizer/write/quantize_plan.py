@@ -1,0 +1,273 @@
+"""What will be written, to the byte, from headers alone: a value that a dry run prints.
+
+Owns the choice of what goes where. Knows nothing of how it is written.
+
+What to tell of tensors whose shape ruled out the type that they should get: which, how many, and what they got.
+
+What each file type would make of a model: its exact size, from the plan, and what a token reads of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+
+from quantizer.checkpoint.pending_shards import PendingFile
+from quantizer.convert.peft_source import is_adapter, open_adapter
+from quantizer.convert.source_model import SourceModel, SourceTensor
+from quantizer.errors import CheckpointError, UsageError
+from quantizer.gguf.file_types import FILE_TYPES, FileType
+from quantizer.gguf.header import Header, planned_header
+from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_entry, encode_header, padding
+from quantizer.gguf.shards import shard_entries, shard_path, split_by_bytes
+from quantizer.gguf.tensor_types import TensorType
+from quantizer.mix.imatrix import ImportanceMatrix, imatrix_entries, read_imatrix
+from quantizer.mix.overrides import Overrides
+from quantizer.mix.recipe import Assignment, MixTensor, assign
+from quantizer.write.blocks import OutputFile
+from quantizer.write.pipeline import PlannedTensor
+
+__all__ = [
+    "PlanOptions",
+    "PlannedShard",
+    "QuantizePlan",
+    "SizeRow",
+    "fallback_warnings",
+    "header_of_plan",
+    "open_source",
+    "plan",
+    "plan_model",
+    "size_table",
+]
+
+_QUANTIZATION_VERSION = 2  # GGML_QNT_VERSION
+_NO_OVERRIDES = Overrides()
+_PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl"}
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """What a person may want beside the type; files of at most `max_shard_bytes`, 0 for one file.
+
+    `imatrix` is the file of an importance matrix of the same model, `base` the model that an adapter is for. Files of a
+    checkpoint that are `arriving`, by name, need not be there yet.
+    """
+
+    overrides: Overrides = _NO_OVERRIDES
+    max_shard_bytes: int = 0
+    keeps_split: bool = False
+    imatrix: Path | None = None
+    base: Path | None = None
+    arriving: Mapping[str, PendingFile] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedShard:
+    """One file of the output: `header` and then `tensors`."""
+
+    path: Path
+    header: bytes
+    tensors: tuple[PlannedTensor, ...]
+
+    @property
+    def file(self) -> OutputFile:
+        """The file as a row of blocks: each tensor with its padding, the first after the header."""
+        first, *others = (tensor.output.n_bytes + padding(tensor.output.n_bytes) for tensor in self.tensors)
+        return OutputFile(self.path, (len(self.header) + first, *others))
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizePlan:
+    """What will be written: one file called `output`, or several that are named after it."""
+
+    output: Path
+    file_type: FileType
+    shards: tuple[PlannedShard, ...]
+    warnings: tuple[str, ...]
+    missing_imatrix: tuple[str, ...]
+    n_parameters: int
+    inputs: tuple[Path, ...]
+    identities: tuple[str, ...] = ()
+
+    @property
+    def tensors(self) -> tuple[PlannedTensor, ...]:
+        """The tensors of all files, in order."""
+        return tuple(tensor for shard in self.shards for tensor in shard.tensors)
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the output in bytes, which is also all the disk space that is taken meanwhile."""
+        return sum(shard.file.n_bytes for shard in self.shards)
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Bits of all files for each weight."""
+        return 8 * self.n_bytes / self.n_parameters
+
+
+_NO_OPTIONS = PlanOptions()
+
+
+def plan(source: Path, file_type: FileType, output: Path, options: PlanOptions = _NO_OPTIONS) -> QuantizePlan:
+    """Read the headers of `source` (a folder of a checkpoint or an adapter, or a GGUF) and decide what is written.
+
+    Raises UserError naming what cannot be read, converted or quantized.
+    """
+    if is_adapter(source):
+        return plan_model(open_adapter(source, options.base, file_type), file_type, output, options)
+    if options.base:
+        raise UsageError(f"{source.name} is no adapter, which --base is for.", "Leave --base out.")
+    return plan_model(open_source(source, options.arriving), file_type, output, options)
+
+
+def plan_model(
+    model: SourceModel, file_type: FileType, output: Path, options: PlanOptions = _NO_OPTIONS
+) -> QuantizePlan:
+    """Decide what `output` will hold of a model that is open already.
+
+    Raises UsageError for too many files, ModelFileError for what is no importance matrix.
+    """
+    matrix = read_imatrix(options.imatrix) if options.imatrix else None
+    mix = [_in_the_mix(model, tensor) for tensor in model.tensors]
+    verdicts = assign(mix, file_type, model.shape, matrix is not None, options.overrides)
+    tensors = tuple(_planned(tensor, verdicts[tensor.name].target, matrix) for tensor in model.tensors)
+    entries = _entries(model, file_type, imatrix_entries(options.imatrix, matrix) if options.imatrix and matrix else [])
+    shards = tuple(_shards(output, entries, tensors, _counts(model, entries, tensors, options)))
+    return QuantizePlan(
+        output,
+        file_type,
+        shards,
+        (*model.warnings, *_warnings(tensors, verdicts, shards, options)),
+        tuple(tensor.output.name for tensor in tensors if _lacks_weights(tensor, verdicts)),
+        model.n_parameters,
+        (*model.inputs, *([options.imatrix] if options.imatrix else [])),
+        model.identities,
+    )
+
+
+def open_source(source: Path, arriving: Mapping[str, PendingFile] = _NO_OPTIONS.arriving) -> SourceModel:
+    """A checkpoint folder, of which files may be `arriving`, or a GGUF file as a model. Raises UserError."""
+    if is_adapter(source):
+        raise UsageError(f"{source.name} is an adapter, no model.", "Name the model it is for.")
+    if source.is_dir():
+        from quantizer.convert.checkpoint_source import (
+            open_checkpoint,  # brings in gguf, which a GGUF source does without
+        )
+
+        return open_checkpoint(source, arriving)
+    if source.suffix.lower() in _PICKLES:
+        raise CheckpointError(
+            f"{source.name} is a PyTorch pickle; loading one runs whatever code it contains.",
+            "Get the safetensors version of this model and name its folder.",
+        )
+    if source.suffix.lower() == ".safetensors":
+        raise CheckpointError(f"{source.name} is one file of a checkpoint.", "Name the folder it lies in.")
+    from quantizer.convert.gguf_source import open_gguf
+
+    return open_gguf(source)
+
+
+def _planned(tensor: SourceTensor, target: TensorType, matrix: ImportanceMatrix | None) -> PlannedTensor:
+    weights = matrix.weights(tensor.name, tensor.shape) if matrix and target.is_quantized else None
+    return PlannedTensor(tensor, OutputTensor(tensor.name, tensor.shape, target), weights)
+
+
+def _lacks_weights(tensor: PlannedTensor, verdicts: Mapping[str, Assignment]) -> bool:
+    return verdicts[tensor.output.name].needs_imatrix and tensor.weights is None
+
+
+def _counts(
+    model: SourceModel, entries: list[Entry], tensors: Sequence[PlannedTensor], options: PlanOptions
+) -> Sequence[int]:
+    """How many tensors each file gets."""
+    if options.max_shard_bytes:
+        outputs = [tensor.output for tensor in tensors]
+        return split_by_bytes(entries, outputs, options.max_shard_bytes)
+    return (options.keeps_split and model.shard_counts) or [len(tensors)]
+
+
+def _shards(
+    output: Path, entries: list[Entry], tensors: Sequence[PlannedTensor], counts: Sequence[int]
+) -> Iterator[PlannedShard]:
+    """Cut the tensors into files; the first has all the metadata, as llama.cpp wants it."""
+    for index, (stop, count) in enumerate(zip(accumulate(counts), counts, strict=True)):
+        part = tuple(tensors[stop - count : stop])
+        marks = shard_entries(index, len(counts), len(tensors))
+        header = encode_header([*(entries if index == 0 else ()), *marks], [tensor.output for tensor in part])
+        yield PlannedShard(shard_path(output, index, len(counts)), header, part)
+
+
+def _in_the_mix(model: SourceModel, tensor: SourceTensor) -> MixTensor:
+    stored = model.unquantized.get(tensor.name, tensor.stored)
+    return MixTensor(tensor.name, tensor.shape, stored, model.keeps_quantized and stored.is_quantized)
+
+
+def _entries(model: SourceModel, file_type: FileType, notes: Sequence[Entry]) -> list[Entry]:
+    """The source's metadata with the two entries that quantizing changes, and notes of how it was done."""
+    ours = (
+        encode_entry("general.file_type", file_type.ftype_id, "u32"),
+        encode_entry("general.quantization_version", _QUANTIZATION_VERSION, "u32"),
+        *notes,
+    )
+    changed = {entry.key for entry in ours}
+    return [*(entry for entry in model.entries if entry.key not in changed), *ours]
+
+
+def _warnings(
+    tensors: Sequence[PlannedTensor],
+    verdicts: Mapping[str, Assignment],
+    shards: Sequence[PlannedShard],
+    options: PlanOptions,
+) -> Iterator[str]:
+    n_again = sum(_is_requantized(tensor) for tensor in tensors)
+    if n_again:
+        yield f"{n_again} tensors are quantized already; quantizing them again loses more than from the original."
+    yield from fallback_warnings(verdicts)
+    for option in options.overrides.unused(list(verdicts)):
+        yield f"{option} matches no tensor of this model."
+    for shard in shards:
+        if 0 < options.max_shard_bytes < shard.file.n_bytes:
+            yield f"{shard.path.name} takes {shard.file.n_bytes:,} bytes: one tensor alone is that large."
+
+
+def _is_requantized(tensor: PlannedTensor) -> bool:
+    return tensor.source.stored.is_quantized and tensor.source.stored != tensor.output.kind
+
+
+def fallback_warnings(verdicts: Mapping[str, Assignment]) -> Iterator[str]:
+    """A sentence for each pair of wanted and given type; the same tensor of several layers is named once."""
+    by_types: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name, verdict in verdicts.items():
+        if verdict.target != verdict.wanted:
+            by_types[verdict.wanted.name, verdict.target.name].append(name)
+    for (wanted, target), names in by_types.items():
+        distinct = dict.fromkeys(re.sub(r"^blk\.\d+\.", "blk.*.", name) for name in names)
+        yield (
+            f"{len(names)} of {len(verdicts)} tensors have rows that are no whole blocks of {wanted}"
+            f" and become {target}: {', '.join(distinct)}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SizeRow:
+    """One file type and the plan for it."""
+
+    file_type: FileType
+    plan: QuantizePlan
+
+
+def size_table(source: Path) -> Iterator[SizeRow]:
+    """Plan `source` once for every file type; headers are read once. Raises UserError as `plan` does."""
+    model = open_source(source)
+    for file_type in FILE_TYPES.values():
+        yield SizeRow(file_type, plan_model(model, file_type, Path(f"{file_type.name}.gguf")))
+
+
+def header_of_plan(plan: QuantizePlan) -> Header:
+    """The header of the file that a plan in one file would write, as if it were read from there."""
+    (shard,) = plan.shards
+    return planned_header(shard.header, plan.n_bytes, shard.path)

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from app.chat.conversation import Attachment, Draft, MessageContent
+from app.chat.database import STEPS, migrate
+from app.chat.store import FILE_NAME, ChatStore
+
+
+def test_each_chat_has_a_draft_of_its_own(store: ChatStore) -> None:
+    first, second = store.chats.create(), store.chats.create()
+    store.drafts.keep(first.id, Draft("half a question"))
+    store.drafts.keep(None, Draft("a new chat begins with"))
+    assert [store.drafts.get(chat_id) for chat_id in (first.id, second.id, None)] == [
+        Draft("half a question"),
+        Draft(),
+        Draft("a new chat begins with"),
+    ]
+
+
+def test_a_draft_is_replaced_and_forgotten_when_it_is_empty(store: ChatStore) -> None:
+    chat = store.chats.create()
+    for typed in ("a", "ab", ""):
+        store.drafts.keep(chat.id, Draft(typed))
+        assert store.drafts.get(chat.id) == Draft(typed)
+
+
+def test_what_goes_with_a_draft_is_kept_and_forgotten_with_it(store: ChatStore) -> None:
+    chat = store.chats.create()
+    notes = Attachment("notes.md", "Buy \ud800 milk.\n\x1b[2J")  # as a file may hold it, a lone surrogate too
+    kept = Attachment("notes.md", "Buy \ufffd milk.\n\x1b[2J")
+    for draft in (Draft("read", (notes,)), Draft("read it", (notes,)), Draft("", (notes,))):
+        store.drafts.keep(chat.id, draft)
+        assert store.drafts.get(chat.id) == Draft(draft.text, (kept,))
+    store.drafts.keep(chat.id, Draft("alone"))
+    assert store.drafts.get(chat.id) == Draft("alone")
+    store.drafts.keep(None, Draft("", (notes,)))
+    store.drafts.keep(None)
+    assert store.drafts.get(None) == Draft()
+
+
+def test_what_goes_with_a_draft_is_not_written_again_for_every_key(store: ChatStore, tmp_path: Path) -> None:
+    large = Attachment("large", "x" * 1_000_000)
+    for length in range(1, 20):
+        store.drafts.keep(None, Draft("y" * length, (large,)))
+    assert (tmp_path / f"{FILE_NAME}-wal").stat().st_size < 2_000_000
+
+
+def test_a_draft_stays_with_a_deleted_chat_and_goes_when_that_is_swept(store: ChatStore) -> None:
+    chat = store.chats.create()
+    store.drafts.keep(chat.id, Draft("typed"))
+    store.chats.delete(chat.id)
+    assert store.drafts.get(chat.id) == Draft("typed")
+    store.chats.purge_deleted(1 << 60)
+    assert store.drafts.get(chat.id) == Draft()
+
+
+def test_a_draft_changes_nothing_of_its_chat(store: ChatStore) -> None:
+    chat = store.chats.create(title="as it was")
+    store.drafts.keep(chat.id, Draft("typed"))
+    assert store.chats.get(chat.id) == chat
+
+
+def test_chats_that_were_kept_before_there_were_drafts_are_brought_up_to_date(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None) as connection:
+        migrate(connection, STEPS[:1])
+        connection.execute("INSERT INTO chats (title, created_ms, updated_ms) VALUES ('old', 1, 1)")
+    connection.close()
+    with ChatStore(tmp_path) as store:
+        old = store.chats.page()[0]
+        store.drafts.keep(old.id, Draft("typed"))
+        assert (old.title, store.drafts.get(old.id)) == ("old", Draft("typed"))
+
+
+def test_questions_of_all_chats_are_remembered_once_each_and_the_latest_last(store: ChatStore) -> None:
+    for number, question in enumerate(("one", "two", "one", "three", "gone")):
+        chat = store.chats.create()
+        asked = store.messages.add(chat.id, None, MessageContent(role="user", content=question))
+        store.messages.add(chat.id, asked.id, MessageContent(role="assistant", content=f"answer {number}"))
+    store.chats.delete(chat.id)
+    assert store.messages.asked(10) == ["two", "one", "three"]
+    assert store.messages.asked(2) == ["one", "three"]

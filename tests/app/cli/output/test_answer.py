@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.cli.output.answer import AnswerPrinter, LoadingLine, as_json, stats_line
+from app.client import TextDelta
+from app.client.fake import COMPLETED, LOADING, READY
+
+
+def test_nothing_a_model_writes_is_obeyed_by_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = "a\x1b]52;c;evil\x07b\u202e\x9b31mc\n"
+    AnswerPrinter()(TextDelta(hostile, 2, reasoning=hostile))
+    told = capsys.readouterr()
+    assert told.out == "a]52;c;evilb31mc\n"
+    assert told.err == "a]52;c;evilb31mc\n\n\n"
+
+
+def test_thoughts_go_to_stderr_with_a_blank_line_after_them(capsys: pytest.CaptureFixture[str]) -> None:
+    show = AnswerPrinter()
+    for delta in (TextDelta("", 1, "Hm,"), TextDelta("Y", 2, " so."), TextDelta("es.", 3)):
+        show(delta)
+    assert capsys.readouterr() == ("Yes.", "Hm, so.\n\n")
+
+
+def test_the_stats_are_one_line_with_units() -> None:
+    figures = "first token 0.25 s · prefill 160.0 tok/s · decode 48.0 tok/s · 40 tokens in (0 cached), 12 out"
+    assert stats_line(COMPLETED) == f"{figures} · stop"
+
+
+def test_the_stats_tell_what_drafts_saved() -> None:
+    drafted = replace(COMPLETED, n_drafted_tokens=9, n_accepted_tokens=6, tokens_per_pass=2.0, saved_s=0.5)
+    assert "12 out · drafts 6 of 9 taken, 2.00 tokens a pass, about 0.50 s saved · stop" in stats_line(drafted)
+    assert as_json("guide", "text", drafted)["usage"]["accepted_tokens"] == 6
+
+
+def test_the_json_has_the_promised_keys() -> None:
+    assert set(as_json("guide", "text", COMPLETED)) == {
+        "text",
+        "reasoning",
+        "finish_reason",
+        "usage",
+        "timings",
+        "model",
+    }
+
+
+def test_a_notice_is_told_once_and_loading_only_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    line = LoadingLine()
+    line.show(LOADING)
+    for _ in range(2):
+        line.show(replace(READY, notices=("Slower kernels.\x1b[0m",)))
+    assert capsys.readouterr().err == "Slower kernels.[0m\n"

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.chat.conversation import ChatSettings
+from app.chat.store import ChatStore
+from app.cli.main import main
+from app.cli.user_interface import ChatOptions, UserInterface
+from app.settings.settings import Settings
+
+
+@pytest.fixture
+def asked(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
+    """Run a command line of a person, and return what the face was asked for and the exit status."""
+
+    def run(*arguments: str, piped: str | None = None) -> list[Any]:
+        seen: list[Any] = []
+
+        def show_app(settings: Settings, flags: Mapping[str, object]) -> int:
+            seen.append((settings.model, flags["connect"]))
+            return 3
+
+        stdin = io.TextIOWrapper(io.BytesIO((piped or "").encode()))
+        monkeypatch.setattr(stdin, "isatty", lambda: piped is None)
+        monkeypatch.setattr(sys, "stdin", stdin)
+        with pytest.raises(SystemExit) as leaving:
+            main(arguments, face=UserInterface(show_app, seen.append))
+        return [*seen, leaving.value.code]
+
+    return run
+
+
+def test_without_inline_it_is_the_full_screen_with_its_status(asked: Callable[..., list[Any]]) -> None:
+    assert asked("chat", "-m", "some.gguf") == [("some.gguf", None), 3]
+
+
+@pytest.mark.parametrize("option", ["--system=x", "--new", "--chat=1", "--temp=0", "--stats", "--yes"])
+def test_what_the_full_screen_has_keys_for_is_refused_without_inline(
+    option: str, asked: Callable[..., list[Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert asked("chat", option) == [2]
+    assert "Give --inline too." in capsys.readouterr().err
+
+
+def test_inline_is_a_kept_conversation_answered_as_the_command_line_says(asked: Callable[..., list[Any]]) -> None:
+    line = "chat --inline -m tiny --system brief --temp 0.5 --seed 7 --stats --ctx 512 --chat 3"
+    [talk, status] = asked(*line.split())
+    assert status == 0
+    assert (talk.settings.model, talk.settings.ctx) == ("tiny", 512)
+    assert talk.chat == ChatSettings("brief", {"temperature": 0.5, "seed": 7})
+    assert (talk.is_kept, talk.chat_id, talk.is_new, talk.shows_stats, talk.question) == (True, 3, False, True, "")
+
+
+def test_run_without_a_question_is_a_conversation_that_is_not_kept(asked: Callable[..., list[Any]]) -> None:
+    [talk, status] = asked("run", "tiny", "--temp", "0")
+    assert status == 0
+    assert isinstance(talk, ChatOptions)
+    assert (talk.settings.model, talk.chat, talk.is_kept) == ("tiny", ChatSettings("", {"temperature": 0.0}), False)
+
+
+def test_an_engine_elsewhere_chooses_the_model_itself(asked: Callable[..., list[Any]]) -> None:
+    [talk, _] = asked("chat", "--inline", "--connect", "http://far:8000", "--key", "secret")
+    assert (talk.settings.connect, talk.settings.api_key, talk.settings.model) == ("http://far:8000", "secret", "")
+
+
+def test_piped_text_is_the_question(asked: Callable[..., list[Any]]) -> None:
+    [talk, _] = asked("chat", "--inline", "--new", piped="two\nlines\n")
+    assert (talk.question, talk.is_new) == ("two\nlines", True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--inline", "--new", "--chat", "1"), "another chat"),
+        (("--inline",), "no question"),
+        (("--inline", "--temp", "-1"), "temperature is -1"),
+        (("--inline", "hello"), "unexpected extra argument"),
+    ],
+)
+def test_wrong_use_is_status_2(
+    arguments: tuple[str, ...],
+    words: str,
+    asked: Callable[..., list[Any]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert asked("chat", *arguments, piped="") == [2]
+    assert words in capsys.readouterr().err
+
+
+def test_where_no_person_started_it_no_chat_can_be_shown(localllm: Callable[..., Any]) -> None:
+    ran = localllm("chat")
+    assert (ran.status, ran.out) == (2, "")
+    assert "Nothing here can show a chat." in ran.err
+
+
+def test_chats_are_offered_by_their_numbers(home: Path) -> None:
+    with ChatStore(home / "data") as store:
+        for title in ("soup", "\x1b]0;bread\x07"):
+            store.chats.create(title=title)
+    typed = {"COMP_WORDS": "localllm chat --chat ", "COMP_CWORD": "3", "_LOCALLLM_COMPLETE": "zsh_complete"}
+    command = [sys.executable, "-P", "-c", "from app.cli.main import main; main()"]
+    done = subprocess.run(command, env={**os.environ, **typed}, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.splitlines() == ["plain", "2", "]0;bread", "plain", "1", "soup"]

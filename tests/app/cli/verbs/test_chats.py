@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from app.chat.conversation import MessageContent
+from app.chat.store import ChatStore
+from app.cli.verbs.chats import chats
+
+
+@pytest.fixture(autouse=True)
+def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LOCALLLM_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("LOCALLLM_CONFIG", str(tmp_path / "config.toml"))
+    return tmp_path / "data"
+
+
+def _run(*arguments: str) -> Result:
+    done = CliRunner().invoke(chats, arguments, catch_exceptions=False, standalone_mode=False)
+    assert done.exit_code == 0
+    return done
+
+
+def _keep(data_dir: Path, title: str, *contents: str, model: str = "", created_ms: int = 0) -> int:
+    with ChatStore(data_dir) as store:
+        chat, parent_id = store.chats.create(title=title, model=model), None
+        for content in contents:
+            said = MessageContent(role="user", content=content, created_ms=created_ms)
+            parent_id = store.messages.add(chat.id, parent_id, said).id
+        return chat.id
+
+
+def test_chats_are_listed_as_lines_and_as_json(data_dir: Path) -> None:
+    ids = [_keep(data_dir, "Soup"), _keep(data_dir, "Bread")]
+    with ChatStore(data_dir) as store:
+        store.chats.pin(ids[0], True)
+    first, second = _run("list").stdout.splitlines()
+    assert first.split()[0] == str(ids[0])
+    assert first.endswith("Soup  (pinned)")
+    assert second.endswith("Bread")
+    assert [chat["title"] for chat in json.loads(_run("list", "--json").stdout)] == ["Soup", "Bread"]
+
+
+def test_nothing_kept_is_an_empty_list(data_dir: Path) -> None:
+    for arguments in (("list",), ("list", "--archived"), ("search", "soup")):
+        done = _run(*arguments)
+        assert done.stdout == ""
+        assert done.stderr.startswith("No conversation is ")
+    assert json.loads(_run("list", "--json").stdout) == []
+
+
+def test_a_chat_is_shown_without_what_a_terminal_would_obey(data_dir: Path) -> None:
+    chat_id = _keep(data_dir, "\x1b]0;owned\x07title", "hello \x1b[2J \x9b31m \u202e there")
+    for arguments in (("show", str(chat_id)), ("show", str(chat_id), "--json"), ("list",), ("search", "hello")):
+        shown = _run(*arguments).stdout
+        assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(shown), arguments
+    assert "hello" in _run("show", str(chat_id)).stdout
+
+
+def test_words_are_found_with_a_snippet_by_model_and_day(data_dir: Path) -> None:
+    old = _keep(data_dir, "a", "the old aubergine", model="guide", created_ms=1_700_000_000_000)  # 2023-11-14
+    new = _keep(data_dir, "b", "the new aubergine", model="qwen", created_ms=1_710_000_000_000)  # 2024-03-09
+    assert "        the new aubergine" in _run("search", "auberg").stdout.splitlines()
+
+    def found(*options: str) -> list[int]:
+        return [hit["chat"]["id"] for hit in json.loads(_run("search", "auberg", "--json", *options).stdout)]
+
+    assert found() == [new, old]
+    assert found("--model", "guide") == [old]
+    assert found("--since", "2024-01-01") == [new]
+    assert found("--until", "2023-12-31") == [old]
+    assert found("--limit", "1") == [new]
+
+
+def test_what_is_exported_can_be_imported(data_dir: Path, tmp_path: Path) -> None:
+    _keep(data_dir, "Soup", "lentils")
+    archived = _keep(data_dir, "Old soup", "peas")
+    with ChatStore(data_dir) as store:
+        store.chats.archive(archived, True)
+    output = tmp_path / "all.json"
+    _run("export", "--all", "--format", "json", "-o", str(output))
+    assert json.loads(_run("import", str(output), "--json").stdout) == {"ids": [3, 4], "left_out": []}
+    assert [chat["title"] for chat in json.loads(_run("list", "--json").stdout)] == ["Soup", "Soup"]
+
+
+def test_what_was_left_out_of_an_import_is_told(data_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / "chats.json"
+    file.write_text(json.dumps([{"messages": [{"role": "user", "content": "hi"}]}, {"messages": 3}]))
+    done = _run("import", str(file))
+    assert done.stdout == "Conversations taken in: 1.\n"
+    assert done.stderr.startswith("Left out: chat 1 is no chat")
+
+
+def test_a_deleted_chat_can_be_restored(data_dir: Path) -> None:
+    chat_id = str(_keep(data_dir, "Soup"))
+    _run("delete", chat_id)
+    assert _run("list").stdout == ""
+    assert _run("restore", chat_id).stdout.endswith("Soup\n")
+    assert _run("list").stdout.endswith("Soup\n")

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from app.processes import python_command
+from offload.advice.bottleneck import Constraint
+
+
+def doctor(environment: Mapping[str, str], *arguments: str) -> str:
+    command = python_command("app.cli.main", "doctor", *arguments)
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_machine_is_told_of_with_a_verdict(environment: Mapping[str, str]) -> None:
+    told = json.loads(doctor(environment, "--json"))
+    host = told["devices"][0]
+    assert host["kind"] == "cpu"
+    assert 0 < host["free_bytes"] <= host["total_bytes"]
+    assert host["bytes_per_s"] > 1e8
+    assert told["verdict"] == ("problems" if told["problems"] else "good")
+
+
+def test_a_model_is_measured_and_what_holds_it_back_is_told(environment: Mapping[str, str], tiny_model: Path) -> None:
+    told = json.loads(doctor(environment, str(tiny_model), "--json"))["model"]
+    assert told["decode_tps"] > 0
+    assert told["prefill_tps"] > 0
+    assert told["constraint"] in list(Constraint)
+    assert told["first_step"].endswith(".")
+
+
+def test_people_read_what_it_is_and_what_is_wrong(environment: Mapping[str, str]) -> None:
+    lines = doctor(environment).splitlines()
+    assert lines[0].startswith("processor ")
+    assert any(line.startswith("engine     llama-cpp-python") for line in lines)
+    assert lines[-1] == "Nothing is wrong." or any(line.startswith("! ") for line in lines)

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from app.processes import python_command
+from quantizer.gguf.header import read_header
+from quantizer.mix.imatrix import read_imatrix
+from tests.quantizer.checkpoints import TinyLlama
+
+
+def imatrix(
+    environment: Mapping[str, str], *arguments: str, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    command = python_command("app.cli.main", "imatrix", *arguments)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, cwd=cwd)
+
+
+def test_matrices_are_gathered_added_and_merged(
+    tmp_path: Path, environment: Mapping[str, str], tiny_model: Path
+) -> None:
+    run = ("--ctx", "64", "--chunks", "2", "--threads", "1", "--json")
+    done = imatrix(environment, str(tiny_model), *run, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    first = tmp_path / "tiny.imatrix.gguf"
+    assert json.loads(done.stdout) == {
+        "output": str(first),
+        "entries": 14,
+        "chunks": 2,
+        "chunk_size": 64,
+        "datasets": ["calibration.txt"],
+    }
+    second = tmp_path / "second.gguf"
+    assert imatrix(environment, str(tiny_model), *run, "--in", str(first), "-o", str(second)).returncode == 0
+    merged = tmp_path / "merged.gguf"
+    done = imatrix(environment, "--in", str(first), "--in", str(second), "-o", str(merged))
+    assert "14 weights, over 6 windows of 64 tokens" in done.stdout
+    assert [read_imatrix(path).n_chunks for path in (first, second, merged)] == [2, 4, 6]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["merged.gguf", "second.gguf", first.name]
+
+
+@pytest.mark.parametrize(("arguments", "cause"), [((), "no MODEL"), (("--in", "a.gguf"), "no name")])
+def test_a_call_without_all_it_takes_is_wrong_use(
+    environment: Mapping[str, str], arguments: tuple[str, ...], cause: str
+) -> None:
+    done = imatrix(environment, *arguments)
+    assert done.returncode == 2
+    assert cause in done.stderr
+
+
+def test_a_model_is_no_matrix(tmp_path: Path, environment: Mapping[str, str], tiny_model: Path) -> None:
+    done = imatrix(environment, "--in", str(tiny_model), "-o", str(tmp_path / "out.gguf"))
+    assert done.returncode == 1
+    assert "no importance matrix" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_is_never_replaced_by_its_matrix(environment: Mapping[str, str], tiny_model: Path) -> None:
+    before = tiny_model.read_bytes()
+    done = imatrix(environment, str(tiny_model), "-o", str(tiny_model))
+    assert done.returncode == 2
+    assert "is the input" in done.stderr
+    assert tiny_model.read_bytes() == before
+
+
+def test_an_output_that_cannot_be_is_told_before_the_model_runs(environment: Mapping[str, str], tmp_path: Path) -> None:
+    done = imatrix(environment, "guide", "-o", str(tmp_path / "nowhere" / "m.gguf"))
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        f"Error: There is no folder {tmp_path / 'nowhere'}. Create it, or name another output with -o."
+    ]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return TinyLlama(n_layers=1, extra_config={"max_position_embeddings": 512}).write(
+        tmp_path_factory.mktemp("model") / "tiny"
+    )
+
+
+def test_a_checkpoint_gets_its_matrix_by_itself_once(
+    tmp_path: Path, environment: Mapping[str, str], checkpoint: Path
+) -> None:
+    own = {**environment, "LOCALLLM_CACHE_DIR": str(tmp_path / "cache")}
+
+    def quantize(name: str) -> subprocess.CompletedProcess[str]:
+        call = ("quantize", str(checkpoint), name, "--imatrix", "auto", "-o", str(tmp_path / f"{name}.gguf"))
+        command = python_command("app.cli.main", *call)
+        return subprocess.run(command, capture_output=True, text=True, env=own, check=False)
+
+    first, second = quantize("Q2_K_S"), quantize("Q4_K_M")
+    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+    (kept,) = (tmp_path / "cache" / "imatrix").iterdir()
+    assert read_imatrix(kept).datasets == ("calibration.txt",)
+    for name in ("Q2_K_S", "Q4_K_M"):
+        assert read_header(tmp_path / f"{name}.gguf").text("quantize.imatrix.file") == kept.name
+    assert "to run the checkpoint" in first.stderr
+    assert "to run the checkpoint" not in second.stderr
+
+
+def test_a_dry_run_gathers_nothing(environment: Mapping[str, str], checkpoint: Path) -> None:
+    command = python_command("app.cli.main", "quantize", str(checkpoint), "--imatrix", "auto", "--dry-run")
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 2
+    assert "dry run gathers no" in done.stderr

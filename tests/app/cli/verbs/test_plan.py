@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from app.library.machine_fit.machine_spec import parse_machine
+from app.processes import python_command
+from offload.devices.machine import Device, DeviceKind, Machine
+from quantizer.errors import UsageError
+
+GIB = 1 << 30
+HERE = Machine(Device(name="CPU", kind=DeviceKind.CPU, total_bytes=8 * GIB, free_bytes=6 * GIB, bytes_per_s=25e9))
+
+
+def plan(environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = python_command("app.cli.main", "plan", *arguments)
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=environment, check=False)
+
+
+def test_a_plan_is_one_object_with_the_keys_that_programs_know(
+    environment: Mapping[str, str], tiny_model: Path
+) -> None:
+    arguments = ("--vram", "GPU0=8GiB@900GB/s", "--ram", "16GiB@60GB/s", "--json")
+    done = plan(environment, str(tiny_model), *arguments)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    keys = ["verdict", "setting", "layers", "devices", "decode_tps", "best_tps", "prefill_tps", "first_token_s"]
+    assert list(told) == [*keys, "uncertainty", "curve", "warnings", "remedies"]
+    assert told["verdict"] == "fits"
+    gpu, host = told["devices"]
+    sizes = ["weights_bytes", "kv_bytes", "compute_bytes", "free_bytes", "total_bytes"]
+    assert list(gpu) == ["name", *sizes, "bytes_per_s", "kind", "description", "layers"]
+    assert (gpu["name"], gpu["layers"], gpu["free_bytes"]) == ("GPU0", 3, 8 * GIB)
+    assert gpu["kv_bytes"] == 2 * 64 * 2 * 1024  # two layers of 64 elements in F16, for 1,024 cells
+    assert host["layers"] == 0
+    assert told["curve"][3]["decode_tps"] == pytest.approx(told["decode_tps"], rel=0.01)
+
+
+def test_what_is_loaded_beside_a_model_is_told_and_counted(environment: Mapping[str, str], tiny_model: Path) -> None:
+    machine = ("--vram", "GPU0=8GiB@900GB/s", "--ram", "16GiB@60GB/s")
+    done = plan(environment, str(tiny_model), "--draft", str(tiny_model), *machine, "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    (extra,) = told["extras"]
+    assert extra["what"] == f"draft model {tiny_model.name}"
+    gpu, _ = told["devices"]
+    assert gpu["extras_bytes"] >= extra["weights_bytes"] + extra["kv_bytes"] > 0
+    assert extra["kv_bytes"] == gpu["kv_bytes"]
+
+
+def test_a_plan_for_people_has_a_table_speeds_and_a_curve(environment: Mapping[str, str], tiny_model: Path) -> None:
+    done = plan(environment, str(tiny_model), "--vram", "GPU0=8GiB@900GB/s", "--ram", "16GiB@60GB/s", "--plot")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "It fits."
+    assert any(line.startswith("GPU0") for line in lines)
+    assert any(line.startswith("Answers ") and "tok/s" in line for line in lines)
+    assert sum("← here" in line for line in lines) == 1
+
+
+def test_a_plan_for_this_machine_says_what_it_measured(environment: Mapping[str, str], tiny_model: Path) -> None:
+    done = plan(environment, str(tiny_model), "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["devices"][-1]["name"] == "CPU"
+    assert told["decode_tps"] is None or told["decode_tps"] > 0
+
+
+def test_the_size_of_the_cache_is_told_by_context_and_type(environment: Mapping[str, str], tiny_model: Path) -> None:
+    done = plan(environment, str(tiny_model), "--kv-table", "--json")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["kv_table"]
+    assert row["n_ctx"] == 128
+    assert row["f16"] == 2 * 64 * 2 * 256  # cells come in blocks of 256
+    assert "q8_0" not in row  # heads of 16 elements are no whole blocks
+    assert plan(environment, str(tiny_model), "--kv-table").stdout.startswith("context ")
+
+
+def test_what_drafts_gain_is_told_by_acceptance_and_length(environment: Mapping[str, str], tiny_model: Path) -> None:
+    done = plan(environment, str(tiny_model), "--speculation", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["is_measured"] is False
+    gains = [row["best"]["gain"] for row in told["speculation"]]
+    assert gains == sorted(gains)
+    assert gains[0] >= 1.0
+    lines = plan(environment, str(tiny_model), "--speculation").stdout.splitlines()
+    assert any(line.startswith("taken ") for line in lines)
+    assert lines[-1].endswith("`localllm tune MODEL` measures what they do here.")
+
+
+def test_what_can_never_run_says_so_with_the_numbers(environment: Mapping[str, str], tiny_model: Path) -> None:
+    done = plan(environment, str(tiny_model), "--ram", "256MiB@60GB/s", "--vram", "GPU0=64MiB@900GB/s")
+    assert done.returncode == 0, done.stderr
+    assert "It will not run here." in done.stdout
+    assert "are free" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [("--vram", "8GiB"), ("--ram", "0"), ("--ram", "-4GiB"), ("--kv", "q4_k")])
+def test_a_machine_that_makes_no_sense_is_refused_in_a_sentence(
+    environment: Mapping[str, str], tiny_model: Path, arguments: tuple[str, ...]
+) -> None:
+    done = plan(environment, str(tiny_model), *arguments)
+    assert done.returncode == 2
+    assert "Error: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_given_gpu_is_as_fast_as_said_or_as_its_name_tells() -> None:
+    first, second, third = parse_machine(lambda: HERE, ["GPU0=8GiB@900GB/s", "RTX 3060=12GiB", "X=1GiB"], None).gpus
+    assert (first.free_bytes, first.bytes_per_s) == (8 * GIB, 900e9)
+    assert second.bytes_per_s == 360e9
+    assert third.bytes_per_s is None
+
+
+def test_given_memory_without_a_speed_is_read_as_fast_as_here() -> None:
+    assert parse_machine(lambda: HERE, [], "16GiB").host.bytes_per_s == 25e9
+    assert parse_machine(lambda: HERE, [], "16GiB@60GB/s").host.bytes_per_s == 60e9
+    assert parse_machine(lambda: HERE, [], None) == HERE
+
+
+@pytest.mark.parametrize("vram", [["=8GiB"], ["GPU0"], ["GPU0=8GiB@900GB"], ["GPU0=8GiB@0GB/s"], ["A=1GiB", "A=2GiB"]])
+def test_what_is_no_gpu_is_refused(vram: list[str]) -> None:
+    with pytest.raises(UsageError):
+        parse_machine(lambda: HERE, vram, None)
+
+
+def test_a_machine_that_is_given_whole_is_not_compared_with_this_one() -> None:
+    def nobody() -> Machine:
+        raise AssertionError("this machine was asked")
+
+    machine = parse_machine(nobody, ["GPU0=8GiB@900GB/s"], "16GiB@60GB/s")
+    assert (machine.host.total_bytes, machine.gpus[0].bytes_per_s) == (16 * GIB, 900e9)
+
+
+def test_a_curve_that_there_is_none_of_is_told_of(environment: Mapping[str, str], tiny_model: Path) -> None:
+    done = plan(environment, str(tiny_model), "--ram", "16GiB@60GB/s", "--plot")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("No curve")

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from app.processes import python_command
+from tests.app.library.hub_repos import HubRepo
+from tests.app.library.hub_server import HubServer
+from tests.app.library.remote_files import hub_file, sparse_model, sparse_shards
+
+MACHINE = ("--vram", "GPU0=8GiB@360GB/s", "--ram", "16GiB@45GB/s")
+REPO = "someone/Llama-2-7B-GGUF"
+
+
+def plan(environment: Mapping[str, str], hub_url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = python_command("app.cli.main", "plan", *arguments, *MACHINE)
+    own = {**environment, "HF_ENDPOINT": hub_url, "HF_HOME": environment["LOCALLLM_CACHE_DIR"], "HF_TOKEN": ""}
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=own, check=False)
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("hub")
+    quants = ("Q8_0", "Q4_K_M", "Q2_K")
+    return [sparse_model(folder / f"Llama-2-7B.{quant}.gguf", "llama-2-7b", quant) for quant in quants]
+
+
+@pytest.mark.parametrize(
+    "form", ["{repo}:Q4_K_M", "{repo}/Llama-2-7B.Q4_K_M.gguf", "{url}/{repo}/blob/main/Llama-2-7B.Q4_K_M.gguf"]
+)
+def test_a_model_of_the_hub_is_planned_from_its_header(
+    environment: Mapping[str, str], paths: list[Path], form: str
+) -> None:
+    with HubServer(HubRepo(REPO, {path.name: hub_file(path) for path in paths})) as hub:
+        done = plan(environment, hub.url, form.format(repo=REPO, url=hub.url), "--json")
+        assert hub.n_sent() <= 2 << 20
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["verdict"] in ("fits", "tight")
+    assert sum(device["weights_bytes"] for device in told["devices"]) == pytest.approx(4.08e9, rel=0.01)
+    assert "only the header of Llama-2-7B.Q4_K_M.gguf was read" in told["warnings"][-1]
+    assert "formula" in told["warnings"][-1]
+
+
+def test_of_a_repository_the_quant_that_suits_the_machine_is_planned(
+    environment: Mapping[str, str], paths: list[Path]
+) -> None:
+    with HubServer(HubRepo(REPO, {path.name: hub_file(path) for path in paths})) as hub:
+        done = plan(environment, hub.url, REPO)
+    assert done.returncode == 0, done.stderr
+    assert "Llama-2-7B.Q4_K_M.gguf" in done.stdout
+
+
+def test_a_split_model_at_a_url_is_planned_whole(environment: Mapping[str, str], tmp_path: Path) -> None:
+    parts = sparse_shards(tmp_path / "m.gguf", "llama-2-7b", "Q4_K_M", 2)
+    with HubServer(HubRepo(REPO, {path.name: hub_file(path) for path in parts})) as hub:
+        url = f"{hub.url}/{REPO}/resolve/main/{parts[0].name}"
+        done = plan({**environment}, "https://elsewhere.invalid", url, "--json")
+    assert done.returncode == 0, done.stderr
+    weights = sum(device["weights_bytes"] for device in json.loads(done.stdout)["devices"])
+    assert weights == pytest.approx(4.08e9, rel=0.01)
+
+
+def test_without_a_network_it_is_said_what_works(environment: Mapping[str, str]) -> None:
+    done = plan(environment, "http://127.0.0.1:9", REPO)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: 127.0.0.1 cannot be reached")
+    assert "Without it" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["nothing-here", "folder/missing.gguf", "./missing.gguf"])
+def test_what_cannot_be_on_a_hub_is_not_asked_for_there(environment: Mapping[str, str], name: str) -> None:
+    with HubServer() as hub:
+        done = plan(environment, hub.url, name)
+        assert not hub.log
+    assert done.returncode == 1
+    assert "There is no" in done.stderr

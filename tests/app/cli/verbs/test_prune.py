@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from app.library.local.index import Index
+from tests.app.small_models import small_model
+
+Run = Callable[..., Any]
+
+
+def _partial(models: Path) -> Path:
+    path = models / "me" / "x" / ".new.gguf.0.partial"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(bytes(2000))
+    return path
+
+
+def test_what_would_go_is_told_and_stays_on_a_dry_run(localllm: Run, models: Path) -> None:
+    path = _partial(models)
+    assert localllm("prune", "--dry-run").out == "   1 × interrupted writing        2 kB\n"
+    told = localllm("prune", "--dry-run", "--json").json
+    assert list(told) == ["found", "bytes_freed", "rows_forgotten", "dry_run"]
+    assert (told["found"][0]["bytes"], told["bytes_freed"]) == (2000, 0)
+    assert path.exists()
+
+
+def test_what_goes_is_counted(localllm: Run, models: Path) -> None:
+    path = _partial(models)
+    assert localllm("prune", "--yes").out.endswith("Freed 2 kB.\n")
+    assert not path.exists()
+    assert localllm("prune").out == "There is nothing to remove.\n"
+
+
+def test_an_interrupted_checkpoint_is_told_with_its_age_and_goes_as_far_as_it_was_fetched(
+    localllm: Run, home: Path
+) -> None:
+    folder = home / "data" / "checkpoints" / "org" / "check"
+    (folder / ".fetching").mkdir(parents=True)
+    for name in ("fetched.safetensors", "mine.safetensors", ".fetching/part.safetensors"):
+        (folder / name).write_bytes(bytes(1000))
+    then = time.time() - 8 * 86_400
+    for path in (*folder.rglob("*"), folder):
+        os.utime(path, (then, then))
+    with Index(home / "cache") as index:
+        index.record(folder / "fetched.safetensors", "0" * 64)
+    told = localllm("prune", "--dry-run").out
+    assert told == "   1 × interrupted checkpoint     2 kB\n       org/check, untouched for 8 days\n"
+    assert localllm("prune", "--yes").out.endswith("Freed 2 kB.\n")
+    assert [path.name for path in folder.iterdir()] == ["mine.safetensors"]
+
+
+def test_rows_of_files_that_are_gone_leave_the_index(localllm: Run, models: Path) -> None:
+    path = small_model(models / "me" / "x" / "m.gguf")
+    localllm("ls")
+    path.unlink()
+    assert localllm("prune", "--json").json["rows_forgotten"] == 1
+
+
+def test_without_anybody_to_ask_nothing_goes(localllm: Run, models: Path) -> None:
+    path = _partial(models)
+    assert localllm("prune").status == 2
+    assert path.exists()

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.processes import python_command
+from tests.app.library.hub_repos import HubRepo
+from tests.app.library.hub_server import HubServer
+from tests.quantizer.checkpoints import TinyLlama
+from tests.quantizer.gguf_files import tiny_llama
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return tiny_llama(tmp_path_factory.mktemp("m") / "tiny.gguf").read_bytes()
+
+
+@pytest.fixture
+def hub(model: bytes) -> Iterator[HubServer]:
+    small, large = {"m-Q4_0.gguf": model}, {"m-Q8_0.gguf": model + bytes(8 << 20)}
+    with HubServer(HubRepo.of("org/small", small), HubRepo.of("org/large", large)) as server:
+        yield server
+
+
+@pytest.fixture
+def own(environment: Mapping[str, str], hub: HubServer, tmp_path: Path) -> dict[str, str]:
+    """An environment with a library of its own, and no other hub than ours."""
+    kept = {name: value for name, value in environment.items() if not name.startswith("HF_")}
+    places = {"LOCALLLM_DATA_DIR": str(tmp_path / "data"), "LOCALLLM_CACHE_DIR": str(tmp_path / "cache")}
+    return {**kept, **places, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf")}
+
+
+def pull(own: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = python_command("app.cli.main", "pull", *arguments)
+    return subprocess.run(command, env=own, capture_output=True, text=True, timeout=60)
+
+
+def events(output: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def test_programs_hear_all_of_it_as_lines_of_json(own: Mapping[str, str], model: bytes) -> None:
+    done = pull(own, "org/small", "--json")
+    assert done.returncode == 0, done.stderr
+    said = events(done.stdout)
+    assert [said[0]["event"], said[1]["event"], said[-1]["event"]] == ["chosen", "fetching", "done"]
+    assert Path(said[-1]["path"]).read_bytes() == model
+    assert said[-2] | {"bytes_per_s": 0} == {
+        "event": "progress",
+        "name": "m-Q4_0.gguf",
+        "n_bytes": len(model),
+        "n_done": len(model),
+        "bytes_per_s": 0,
+        "remaining_s": None,
+    }
+
+
+def test_people_are_told_where_it_is_and_what_to_do_next(own: Mapping[str, str]) -> None:
+    done = pull(own, "org/small:Q4_0")
+    assert done.returncode == 0
+    assert "localllm run m-Q4_0" in done.stdout
+    assert "It was asked for by name." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("reference", "status", "words"),
+    [
+        ("org/nothing:Q4_0", 1, "Check the spelling"),
+        ("../etc", 2, "refers to no model"),
+        ("no-such-name", 2, "catalogue"),
+    ],
+)
+def test_a_failure_is_a_sentence_and_a_status(own: Mapping[str, str], reference: str, status: int, words: str) -> None:
+    done = pull(own, reference)
+    assert done.returncode == status
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_a_network_it_says_what_works_all_the_same(own: Mapping[str, str], hub: HubServer) -> None:
+    hub.__exit__()
+    done = pull(own, "org/small")
+    assert done.returncode == 1
+    assert "Check the network" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is sent otherwise there")
+def test_ctrl_c_keeps_what_came_and_the_next_pull_goes_on(
+    own: Mapping[str, str], hub: HubServer, tmp_path: Path
+) -> None:
+    hub.bytes_per_s = 1 << 20
+    with subprocess.Popen(
+        python_command("app.cli.main", "pull", "org/large", "--json"),
+        env=own,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        n_seen = next(said["n_done"] for said in map(json.loads, process.stdout) if said.get("n_done", 0) > 1 << 20)
+        os.kill(process.pid, signal.SIGINT)
+        process.wait(20)
+        assert (process.returncode, process.stderr.read().strip()) == (130, "")
+    hub.bytes_per_s = 0
+    begun = next(said for said in events(pull(own, "org/large", "--json").stdout) if said["event"] == "fetching")
+    assert begun["n_done"] >= n_seen
+    assert [path.name for path in (tmp_path / "data" / "models").glob("*/*/*")] == ["m-Q8_0.gguf"]
+
+
+def test_a_checkpoint_is_fetched_and_made_a_model(own: Mapping[str, str], hub: HubServer, tmp_path: Path) -> None:
+    folder = TinyLlama(n_shards=2).write(tmp_path / "checkpoint")
+    files = {path.name: path for path in folder.iterdir()}
+    hub.repos["org/check"] = HubRepo.of("org/check", {**files, "consolidated.safetensors": b"the same again"})
+    done = pull(own, "org/check", "--quantize", "q8_0", "--remove-checkpoint", "--json")
+    assert done.returncode == 0, done.stderr
+    said = events(done.stdout)
+    made = tmp_path / "data" / "models" / "org" / "check" / "check-Q8_0.gguf"
+    assert (said[-1]["event"], said[-1]["output"], said[-1]["bytes"]) == ("quantized", str(made), made.stat().st_size)
+    assert said[0]["n_files"] == len(files)
+    assert "GB is made of it while it comes" in said[0]["reason"]
+    assert not list((tmp_path / "data" / "checkpoints").glob("*/*"))
+    again = pull(own, "org/check", "--quantize", "q8_0")
+    assert again.returncode == 1
+    assert "exists already" in again.stderr
+
+
+def test_a_checkpoint_stays_unless_it_shall_go(own: Mapping[str, str], hub: HubServer, tmp_path: Path) -> None:
+    folder = TinyLlama().write(tmp_path / "checkpoint")
+    hub.repos["org/check"] = HubRepo.of("org/check", {path.name: path for path in folder.iterdir()})
+    assert pull(own, "org/check", "--quantize", "Q8_0").returncode == 0
+    n_sent = hub.n_sent("storage")
+    assert pull(own, "org/check", "--quantize", "F16").returncode == 0
+    kept = tmp_path / "data" / "checkpoints" / "org" / "check"
+    assert sorted(path.name for path in kept.iterdir()) == sorted(path.name for path in folder.iterdir())
+    assert hub.n_sent("storage") == n_sent
+
+
+@pytest.mark.parametrize(
+    ("files", "arguments", "status", "words"),
+    [
+        ({"pytorch_model.bin": b"x", "config.json": b"{}"}, ("--quantize", "Q8_0"), 1, "Pickles"),
+        ({"model.safetensors": b"x"}, ("--quantize", "Q8_0"), 1, "no config.json"),
+        ({"model.safetensors": b"x", "config.json": b"{}"}, ("--quantize", "Q8_9"), 2, "Q8_0"),
+        ({"model.safetensors": b"x", "config.json": b"{}"}, ("--remove-checkpoint",), 2, "--quantize"),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused_before_it_is_fetched(
+    own: Mapping[str, str],
+    hub: HubServer,
+    files: dict[str, bytes | Path],
+    arguments: tuple[str, ...],
+    status: int,
+    words: str,
+) -> None:
+    hub.repos["org/bad"] = HubRepo.of("org/bad", files)
+    done = pull(own, "org/bad", *arguments)
+    assert done.returncode == status
+    assert words in done.stderr
+    assert hub.n_sent() == 0
+
+
+def test_help_has_an_example() -> None:
+    assert "Example: localllm pull" in pull(os.environ, "-h").stdout

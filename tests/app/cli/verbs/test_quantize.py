@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from app.settings.parsing import parse_byte_size
+from quantizer.gguf.file_types import FILE_TYPES
+from quantizer.gguf.header import read_header
+from tests.quantizer.checkpoints import TinyLlama
+from tests.quantizer.gguf_files import write_gguf
+from tests.quantizer.peft_adapters import pair, write_peft
+
+
+def localllm(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from app.cli.main import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GGUF with a name that no terminal should obey."""
+    path = tmp_path_factory.mktemp("model") / "small.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name("Small\x1b[31m one")
+    writer.add_context_length(2048)
+    writer.add_embedding_length(64)
+    writer.add_block_count(3)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_license("mit")
+    writer.add_chat_template("{{ messages }}")
+    write_gguf(writer, {f"blk.{i}.attn_q.weight": np.ones((64, 64), np.float16) for i in range(3)})
+    return path
+
+
+def test_the_json_of_a_run_names_the_size_of_its_output(tmp_path: Path, model: Path) -> None:
+    output = tmp_path / "out.gguf"
+    result = localllm("quantize", str(model), "Q8_0", "-o", str(output), "--json")
+    assert result.returncode == 0
+    assert json.loads(result.stdout)["bytes"] == output.stat().st_size
+
+
+def test_a_dry_run_names_the_same_size_and_writes_nothing(tmp_path: Path, model: Path) -> None:
+    dry = localllm("quantize", str(model), "q8_0", "--dry-run", "--json", cwd=tmp_path)
+    assert not list(tmp_path.iterdir())
+    wet = localllm("quantize", str(model), "q8_0", "--json", cwd=tmp_path)
+    assert json.loads(dry.stdout)["bytes"] == json.loads(wet.stdout)["bytes"]
+    assert [path.name for path in tmp_path.iterdir()] == ["small-Q8_0.gguf"]
+
+
+def test_the_list_names_the_exact_size_of_every_type_and_what_it_costs(tmp_path: Path, model: Path) -> None:
+    result = localllm("quantize", str(model), "--list", "--json", cwd=tmp_path)
+    said = json.loads(result.stdout)
+    rows = {row["type"]: row for row in said["types"]}
+    assert list(rows) == list(FILE_TYPES)
+    written = localllm("quantize", str(model), "Q8_0", "--json", cwd=tmp_path)
+    assert rows["Q8_0"]["bytes"] == json.loads(written.stdout)["bytes"]
+    assert rows["Q8_0"]["perplexity_loss"] == 0.0026
+    assert rows["Q8_0"]["max_tokens_per_s"] > rows["F16"]["max_tokens_per_s"]
+    assert not rows["Q4_K_M"]["needs_imatrix"]
+
+
+def test_the_list_is_a_table_for_people(model: Path) -> None:
+    result = localllm("quantize", str(model), "--list")
+    assert result.returncode == 0
+    assert sum(line.split()[0] in FILE_TYPES for line in result.stdout.splitlines() if line.split()) == len(FILE_TYPES)
+    assert "measured now" in result.stdout
+    for line in result.stdout.splitlines():  # each type on a line of its own
+        assert line.split()[0] in {*FILE_TYPES, "type", "bits:", "perplexity", "tok/s:", "measured", "*"}
+
+
+def test_types_by_hand_and_shards_are_told_of(tmp_path: Path, model: Path) -> None:
+    output = tmp_path / "out.gguf"
+    options = ["--tensor", "blk.1=Q5_0", "--tensor", "nothing=Q8_0", "--max-shard-size", "5K"]
+    result = localllm("quantize", str(model), "Q8_0", "-o", str(output), *options)
+    assert result.returncode == 0
+    assert "--tensor nothing=Q8_0 matches no tensor" in result.stderr
+    assert re.search(r"^Takes [\d.]+ kB of disk, all of it beside ", result.stderr, re.MULTILINE)
+    assert "in 3 files" in result.stdout
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [f"out-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("size", ["", "0", "3X", "-5M", "1e9", "GB", "5MB5"])
+def test_a_size_that_is_none_is_wrong_use(model: Path, size: str) -> None:
+    assert localllm("quantize", str(model), "--max-shard-size", size).returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "n_bytes"), [("500", 500), ("500M", 500_000_000), ("4.2gb", 4_200_000_000), ("2GiB", 2 << 30)]
+)
+def test_sizes_are_read_as_people_write_them(text: str, n_bytes: int) -> None:
+    assert parse_byte_size(text) == n_bytes
+
+
+def test_an_unknown_type_is_wrong_use(model: Path) -> None:
+    result = localllm("quantize", str(model), "Q4_Z")
+    assert result.returncode == 2
+    assert "Q4_K_M" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_text_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "fake.gguf").write_text("I am a text.")
+    for verb in ("show", "quantize"):
+        result = localllm(verb, str(tmp_path / "fake.gguf"))
+        assert result.returncode == 1
+        assert "is not a GGUF file" in result.stderr
+        assert "Traceback" not in result.stderr
+
+
+def test_show_tells_what_a_file_is_and_obeys_nothing_in_it(model: Path) -> None:
+    result = localllm("show", str(model))
+    assert result.returncode == 0
+    assert "\x1b" not in result.stdout
+    lines = dict(line.split("  ", 1) for line in result.stdout.splitlines())
+    assert lines["architecture"].strip() == "llama"
+    assert lines["cache"].strip() == "384 bytes per token in F16"
+    assert lines["licence"].strip() == "mit"
+
+
+def test_show_as_json_is_one_object(model: Path) -> None:
+    card = json.loads(localllm("show", str(model), "--json").stdout)
+    assert (card["n_parameters"], card["n_ctx_train"], card["has_chat_template"]) == (12_288, 2048, True)
+    assert card["types"] == {"F16": {"n_tensors": 3, "n_bytes": 24_576}}
+
+
+def test_the_folder_of_an_adapter_becomes_a_gguf_adapter(tmp_path: Path) -> None:
+    base = TinyLlama(n_embd=64, n_ff=96).write(tmp_path / "base")
+    folder = write_peft(tmp_path / "adapter", pair("model.layers.0.self_attn.v_proj", 64, 32))
+    result = localllm("quantize", str(folder), "F16", "--base", str(base), "--json", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["tensors"] == 2
+    assert read_header(tmp_path / "adapter-F16.gguf").text("adapter.type") == "lora"
+
+
+def test_an_adapter_without_its_model_is_told_what_it_lacks(tmp_path: Path) -> None:
+    folder = write_peft(tmp_path / "adapter", pair("model.layers.0.self_attn.v_proj", 64, 32))
+    result = localllm("quantize", str(folder), "F16", "--dry-run", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "--base" in result.stderr

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from collections.abc import Mapping
+
+import pytest
+from click.testing import CliRunner
+
+from app.cli.verbs.recommend import _ROLES, recommend
+from app.library.hub.catalogue import Role
+from app.processes import python_command
+
+MACHINE = ("--vram", "GPU0=12GiB@360GB/s", "--ram", "32GiB@45GB/s")
+KEYS = ["name", "title", "ref", "quant", "n_bytes", "n_parameters", "licence", "n_ctx_train"]
+
+
+def test_one_is_recommended_for_each_role_without_opening_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unplugged(*_arguments: object, **_options: object) -> None:
+        raise AssertionError("a socket was opened")
+
+    monkeypatch.setattr(socket, "socket", unplugged)
+    monkeypatch.setattr(socket, "getaddrinfo", unplugged)
+    done = CliRunner().invoke(recommend, [*MACHINE, "--json"], catch_exceptions=False)
+    found = json.loads(done.stdout)["recommendations"]
+    assert [each["role"] for each in found] == list(_ROLES) == [role.value for role in Role]
+    for each in found:
+        assert list(each) == ["role", "model", "keeps_pace", "why", "passed_over"]
+        assert list(each["model"]) == [*KEYS, "verdict", "decode_tps", "uncertainty", "total_bytes"]
+        assert each["model"]["decode_tps"] > 0
+
+
+def test_people_are_told_what_to_pull_and_why(environment: Mapping[str, str]) -> None:
+    command = python_command("app.cli.main", "recommend", "--role", "code", *MACHINE)
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    first, why, *_others, pull, _blank = done.stdout.split("\n")[:-1]
+    assert first.startswith("To write code, filling in the middle: Qwen2.5 Coder 7B in Q8_0 (7.6B parameters, 8.1 GB)")
+    assert "the best that fits" in why
+    assert pull == "  localllm pull ggml-org/Qwen2.5-Coder-7B-Q8_0-GGUF:Q8_0"

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from app.cli.verbs.search import search as search_verb
+from app.library.hub.access import HubError
+from app.library.hub.catalogue import catalogue_model
+from app.processes import python_command
+from tests.app.library.hub_repos import HubRepo
+from tests.app.library.hub_server import HubServer
+from tests.app.library.remote_files import hub_file, sparse_model
+
+MACHINE = ("--vram", "GPU0=8GiB@360GB/s", "--ram", "16GiB@45GB/s")
+QUANTS = ("Q8_0", "Q4_K_M", "Q2_K")
+
+
+def search(environment: Mapping[str, str], hub_url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = python_command("app.cli.main", "search", *arguments, *MACHINE)
+    own = {**environment, "HF_ENDPOINT": hub_url, "HF_HOME": environment["LOCALLLM_CACHE_DIR"], "HF_TOKEN": ""}
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=own, check=False)
+
+
+def found(environment: Mapping[str, str], hub_url: str, *arguments: str) -> list[dict[str, Any]]:
+    done = search(environment, hub_url, *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    assert list(json.loads(done.stdout)) == ["repositories"]
+    repositories: list[dict[str, Any]] = json.loads(done.stdout)["repositories"]
+    return repositories
+
+
+@pytest.fixture(scope="module")
+def ggufs(tmp_path_factory: pytest.TempPathFactory) -> HubRepo:
+    folder = tmp_path_factory.mktemp("hub")
+    paths = [sparse_model(folder / f"Llama-2-7B.{quant}.gguf", "llama-2-7b", quant) for quant in QUANTS]
+    more = {"downloads": 1234, "tags": ["gguf", "license:llama2"]}
+    return HubRepo("someone/Llama-2-7B-GGUF", {path.name: hub_file(path) for path in paths}, more=more)
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> HubRepo:
+    config = dict(catalogue_model("llama-3.2-3b").config)
+    more = {"downloads": 99, "tags": ["safetensors", "license:llama3.2"], "config": config}
+    return HubRepo.of("meta/Llama-3.2-3B", {"config.json": json.dumps(config).encode()}, **more)
+
+
+def test_every_quant_comes_with_its_size_and_a_verdict(environment: Mapping[str, str], ggufs: HubRepo) -> None:
+    with HubServer(ggufs, HubRepo.of("someone/else", {})) as hub:
+        (repository,) = found(environment, hub.url, "llama", "7b")
+        assert hub.n_sent() <= 2 << 20
+        assert all(entry.headers["user-agent"].startswith("localllm/") for entry in hub.log)
+    keys = ["repo", "kind", "downloads", "licence", "gated", "models", "models_left_out", "problem"]
+    assert list(repository) == keys
+    assert (repository["repo"], repository["kind"], repository["downloads"]) == (ggufs.id, "gguf", 1234)
+    assert (repository["licence"], repository["gated"], repository["problem"]) == ("llama2", False, None)
+    (model,) = repository["models"]
+    assert (model["architecture"], model["n_ctx_train"]) == ("llama", 4096)
+    assert model["n_parameters"] == pytest.approx(6.74e9, rel=0.001)
+    assert [quant["quant"] for quant in model["quants"]] == list(QUANTS)
+    assert [quant["verdict"] for quant in model["quants"]] == ["partial", "fits", "fits"]
+    assert [quant["n_bytes"] for quant in model["quants"]] == [file.n_bytes for file in ggufs.files.values()]
+    speeds = [quant["decode_tps"] for quant in model["quants"]]
+    assert speeds == sorted(speeds)
+    assert list(model["quants"][0]) == ["quant", "n_bytes", "verdict", "decode_tps", "total_bytes"]
+
+
+def test_checkpoints_that_can_be_converted_are_found_too(environment: Mapping[str, str], checkpoint: HubRepo) -> None:
+    other = HubRepo.of("meta/Llama-strange", {}, config={"architectures": ["StrangeForCausalLM"]})
+    with HubServer(checkpoint, other) as hub:
+        (repository,) = found(environment, hub.url, "llama")
+    assert (repository["repo"], repository["kind"]) == (checkpoint.id, "checkpoint")
+    sizes = {quant["quant"]: quant["n_bytes"] for quant in repository["models"][0]["quants"]}
+    assert sizes["Q4_K_M"] == pytest.approx(2.02e9, rel=0.01)
+
+
+def test_only_what_fits_is_left_where_that_is_asked_for(environment: Mapping[str, str], ggufs: HubRepo) -> None:
+    with HubServer(ggufs, HubRepo.of("broken/llama-GGUF", {"llama.gguf": b"<html>"})) as hub:
+        repository, unreadable = found(environment, hub.url, "llama", "--fits")
+    assert unreadable["problem"]
+    assert [quant["quant"] for quant in repository["models"][0]["quants"]] == ["Q4_K_M", "Q2_K"]
+
+
+def test_people_read_a_table_with_what_suits_best(environment: Mapping[str, str], ggufs: HubRepo) -> None:
+    with HubServer(ggufs) as hub:
+        done = search(environment, hub.url, "llama")
+        nothing = search(environment, hub.url, "nobody-has-this")
+    first, facts, *quants = done.stdout.splitlines()
+    assert first == "someone/Llama-2-7B-GGUF  1,234 downloads, llama2"
+    assert facts == "  llama, 6.7B parameters, context 4,096"
+    assert [line.split()[0] for line in quants] == list(QUANTS)
+    assert [line.endswith("← suits this machine best") for line in quants] == [False, True, False]
+    assert nothing.stdout == "Nothing was found.\n"
+
+
+def test_what_cannot_be_read_says_so_in_its_place_and_obeys_no_terminal(environment: Mapping[str, str]) -> None:
+    more = {"tags": ["gguf", "license:\x1b]52;c;evil\x07mit"]}
+    hostile = HubRepo.of("a/llama-bad", {"llama-Q4_0.gguf": b"<html>" + bytes(100)}, **more)
+    hidden = HubRepo.of("a/llama-gated", {"llama-Q4_0.gguf": b"GGUF"}, gated="manual")
+    climbing = HubRepo.of("../llama", {"llama-Q4_0.gguf": b"GGUF"})
+    with HubServer(hostile, hidden, climbing) as hub:
+        done = search(environment, hub.url, "llama")
+        bad, gated = found(environment, hub.url, "llama")
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout
+    assert "\x07" not in done.stdout
+    assert "not a GGUF file" in bad["problem"]
+    assert "accepted its terms" in gated["problem"]
+    assert gated["gated"] is True
+
+
+def test_a_repository_that_fails_says_so_beside_the_others(environment: Mapping[str, str], ggufs: HubRepo) -> None:
+    with HubServer(ggufs) as hub:
+        hub.inject("5xx", stage="api", times=99)
+        (repository,) = found(environment, hub.url, "llama")
+    assert "cannot be reached: it answers 50" in repository["problem"]
+    assert repository["models"] == []
+
+
+def test_without_a_network_it_is_said_at_once(environment: Mapping[str, str]) -> None:
+    done = search(environment, "http://127.0.0.1:9", "llama")
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: 127.0.0.1 cannot be reached")
+    assert "Without it" in done.stderr
+
+
+def test_search_without_words_is_wrong_use(environment: Mapping[str, str]) -> None:
+    done = search(environment, "http://127.0.0.1:9")
+    assert done.returncode == 2
+
+
+def test_without_a_network_the_search_ends_before_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[object] = []
+    monkeypatch.setattr("app.cli.planning.planning_circumstances", lambda *arguments: measured.append(arguments))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_TOKEN", "")
+    with pytest.raises(HubError, match="cannot be reached"):
+        search_verb.callback(("llama",), only_fitting=False, n_most=1, vram=(), ram=None, wants_json=False)  # type: ignore[misc]
+    assert not measured

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from app.engine.cache.state_store import SavedMatch, StateStore, fingerprint
+
+
+def saved(folder: Path, *sequences: tuple[list[int], bytes], **limits: int) -> StateStore:
+    store = StateStore(folder, **limits)
+    for tokens, state in sequences:
+        store.save(tokens, state)
+    return store
+
+
+def load(store: StateStore, tokens: list[int]) -> bytes | None:
+    match = store.match(tokens)
+    return None if match is None else store.load(match)
+
+
+def test_a_sequence_comes_back_after_a_restart(tmp_path: Path) -> None:
+    saved(tmp_path, ([1, 2, 3], b"state")).close()
+    store = StateStore(tmp_path)
+    match = store.match([1, 2, 3, 4])
+    assert match is not None
+    assert (match.n_tokens, match.n_saved) == (3, 3)
+    assert store.load(match) == b"state"
+    store.close()
+
+
+def test_the_longest_common_begin_wins_and_of_equals_the_shorter_sequence(tmp_path: Path) -> None:
+    store = saved(tmp_path, ([1, 2, 9, 9], b"a"), ([1, 2, 3, 9, 9], b"b"), ([1, 2, 3, 8], b"c"))
+    assert load(store, [1, 2, 3, 4]) == b"c"
+    assert store.match([7]) is None
+    store.close()
+
+
+def test_what_was_saved_in_one_realm_is_never_found_in_another_nor_replaced_from_it(tmp_path: Path) -> None:
+    store = saved(tmp_path, ([1, 2], b"plain"))
+    store.save([1, 2, 3], b"steered", "adapter")
+    store.close()
+    again = StateStore(tmp_path)
+    assert load(again, [1, 2, 3]) == b"plain"
+    assert not again.has([1, 2, 3])
+    assert again.has([1, 2, 3], "adapter")
+    assert again.match([1, 2], "other") is None
+    again.close()
+
+
+def test_a_longer_sequence_replaces_the_one_it_goes_on_from(tmp_path: Path) -> None:
+    store = saved(tmp_path, ([1, 2], b"short"))
+    store.save([1, 2, 3], b"long")
+    store.close()
+    assert len(list(tmp_path.iterdir())) == 1
+    again = StateStore(tmp_path)
+    assert load(again, [1, 2]) == b"long"
+    assert again.has([1, 2])
+    again.close()
+
+
+def test_the_least_recently_used_files_go_first(tmp_path: Path) -> None:
+    for index in range(3):
+        saved(tmp_path, ([index] * 4, bytes(1000))).close()
+        for path in tmp_path.iterdir():
+            os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 10))
+    first = StateStore(tmp_path)
+    assert load(first, [0] * 4) is not None  # used now
+    first.close()
+    small = saved(tmp_path, ([7] * 4, bytes(1000)), max_disk_bytes=2500)
+    small.close()
+    last = StateStore(tmp_path)
+    assert [last.match([index] * 4) is not None for index in (0, 1, 2, 7)] == [True, False, False, True]
+    last.close()
+
+
+def test_states_leave_memory_for_the_disk_and_are_read_again(tmp_path: Path) -> None:
+    store = saved(tmp_path, ([1] * 4, b"x" * 600), ([2] * 4, b"y" * 600), max_memory_bytes=1000)
+    store.close()
+    assert load(store, [1] * 4) == b"x" * 600
+    assert load(store, [2] * 4) == b"y" * 600
+
+
+def test_a_damaged_file_is_a_miss(tmp_path: Path) -> None:
+    saved(tmp_path, ([1, 2, 3], b"state" * 100)).close()
+    (path,) = tmp_path.iterdir()
+    data = bytearray(path.read_bytes())
+    data[-7] ^= 1
+    path.write_bytes(data)
+    store = StateStore(tmp_path)
+    assert load(store, [1, 2, 3]) is None
+    store.close()
+
+
+def test_a_file_that_another_process_removed_is_a_miss(tmp_path: Path) -> None:
+    saved(tmp_path, ([1, 2, 3], b"state")).close()
+    store = StateStore(tmp_path)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert load(store, [1, 2, 3]) is None
+    assert store.match([1, 2, 3]) is None
+    store.close()
+
+
+def test_a_full_disk_costs_the_file_and_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "taken"
+    folder.write_text("a file where the folder should be")
+    store = saved(folder, ([1, 2, 3], b"state"))
+    assert load(store, [1, 2, 3]) == b"state"
+    store.close()
+    assert store.load(SavedMatch("missing", 1, 1)) is None
+
+
+def test_a_fingerprint_changes_with_the_weights_and_with_the_layout(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    path.write_bytes(bytes(300_000))
+    before = fingerprint(path, "flash")
+    assert fingerprint(path, "flash") == before
+    assert fingerprint(path, "plain") != before
+    data = bytearray(path.read_bytes())
+    data[150_000] = 1
+    path.write_bytes(data)
+    assert fingerprint(path, "flash") != before

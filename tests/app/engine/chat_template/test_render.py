@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+
+import jinja2
+import pytest
+
+from app.engine.chat_template.render import render
+from app.engine.chat_template.template_process import TemplateProcess
+from quantizer.errors import RequestError
+
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.fixture
+async def renderer() -> AsyncIterator[TemplateProcess]:
+    process = TemplateProcess()
+    yield process
+    await process.close()
+
+
+async def test_a_template_makes_a_prompt_in_its_own_process(renderer: TemplateProcess) -> None:
+    prompt = await renderer.render(CHATML, HELLO)
+    assert prompt == "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+
+
+async def test_variables_reach_the_template(renderer: TemplateProcess) -> None:
+    assert await renderer.render("{{ bos_token }}{{ tools | tojson }}", [], bos_token="<s>", tools=[{"é": 1}]) == (
+        '<s>[{"é": 1}]'
+    )
+
+
+async def test_a_template_that_refuses_says_why(renderer: TemplateProcess) -> None:
+    with pytest.raises(RequestError, match="roles must alternate"):
+        await renderer.render("{{ raise_exception('roles must alternate') }}", HELLO)
+
+
+async def test_a_template_that_never_ends_is_ended_and_the_next_one_works(renderer: TemplateProcess) -> None:
+    endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    with pytest.raises(RequestError, match="took more than 1 s"):
+        await renderer.render(endless, HELLO)
+    assert await renderer.render("{{ messages[0].content }}", HELLO) == "Hello"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no address space limit for a process of ours")
+async def test_a_template_that_fills_memory_is_refused_and_the_next_one_works(renderer: TemplateProcess) -> None:
+    with pytest.raises(RequestError):
+        await renderer.render("{{ 'a' * 2000000000 }}", HELLO)
+    assert await renderer.render("{{ messages[0].content }}", HELLO) == "Hello"
+
+
+async def test_an_endless_output_is_cut_off_with_an_error(renderer: TemplateProcess) -> None:
+    with pytest.raises(RequestError, match="longer than"):
+        await renderer.render("{% for i in range(90000) %}{{ 'x' * 1000 }}{% endfor %}", HELLO)
+
+
+async def test_a_cancelled_render_does_not_answer_the_next_one(renderer: TemplateProcess) -> None:
+    await renderer.render("warm", HELLO)
+    slow = asyncio.create_task(renderer.render("{% for i in range(99999) %}{{ i }}{% endfor %}", HELLO))
+    await asyncio.sleep(0.005)
+    slow.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await slow
+    assert await renderer.render("second", HELLO) == "second"
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ messages.append(1) }}",
+        "{{ cycler.__init__.__globals__.os }}",
+        "{% include '/etc/passwd' %}",
+    ],
+)
+def test_the_sandbox_refuses_what_is_not_a_template(attack: str) -> None:
+    with pytest.raises((jinja2.TemplateError, TypeError)):
+        render(attack, {"messages": []})
+
+
+def test_blocks_are_trimmed_as_chat_templates_expect() -> None:
+    assert render("{% if true %}\n  {% set x = 1 %}\nyes\n{% endif %}\n", {}) == "yes\n"
+
+
+CALL = {"id": "1", "type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": "é"}}}
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["{{ c.arguments }}", "{{ c.arguments | tojson }}", "{{ '' + c.arguments }}", "{{ c.arguments + '' }}"],
+)
+def test_arguments_of_a_call_are_json_wherever_a_template_prints_them(expression: str) -> None:
+    template = f"{{% set c = messages[0].tool_calls[0].function %}}{expression}"
+    assert render(template, {"messages": [{"role": "assistant", "tool_calls": [CALL]}]}) == '{"a": 1, "b": "é"}'
+
+
+def test_arguments_of_a_call_are_an_object_where_a_template_looks_into_them() -> None:
+    template = "{% for k, v in messages[0].tool_calls[0].function.arguments | items %}{{ k }}={{ v }};{% endfor %}"
+    assert render(template, {"messages": [{"role": "assistant", "tool_calls": [CALL]}]}) == "a=1;b=é;"
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("{{ content is none }}", "True"),
+        ("<{{ content }}>", "<>"),
+        ("{{ '</think>' in content }}", "False"),
+        ("{{ 'a' + content }}", "a"),
+    ],
+)
+def test_absent_content_is_none_to_a_template_that_asks_and_no_text_to_others(expression: str, text: str) -> None:
+    template = f"{{% set content = messages[0].content %}}{expression}"
+    assert render(template, {"messages": [{"role": "assistant", "content": None}]}) == text
+
+
+def test_what_is_marked_for_training_is_part_of_the_prompt() -> None:
+    assert render("a{% generation %}{{ 'b' }}{% endgeneration %}c", {}) == "abc"

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.engine.backend import Chunk
+from app.engine.embedding import embedding_queue
+from app.engine.embedding.embedder import Pooling, Vector
+from app.engine.embedding.embedding_queue import EmbeddingQueue
+from app.engine.fake.backend import FakeBackend
+from app.engine.fake.embedder import FakeEmbedder
+from app.engine.protocol.messages import Embed, Embedded, Failed, Rerank, Reranked
+from quantizer.errors import EngineError
+
+POOLINGS = [pooling for pooling in Pooling if pooling is not Pooling.RANK]
+
+
+class Desk:
+    """A queue over the fake embedder, and what it said by call."""
+
+    def __init__(self, embedder: FakeEmbedder) -> None:
+        self.said: dict[str, Embedded | Reranked | Failed] = {}
+        self.embedder = embedder
+        self.queue = EmbeddingQueue(FakeBackend(), lambda: embedder, self._note)
+
+    def _note(self, event: Embedded | Reranked | Failed) -> None:
+        name = event.request_id if isinstance(event, Failed) else event.call_id
+        assert name not in self.said, "a call ends once"
+        self.said[name] = event
+
+    def run(self) -> None:
+        for _ in range(2000):
+            if self.queue.is_idle:
+                assert self.embedder.n_cells_used == 0, "nothing of a finished call is left"
+                return
+            self.queue.step()
+        raise AssertionError("the queue does not come to rest")
+
+    def vectors(self, name: str) -> list[Vector]:
+        event = self.said[name]
+        assert isinstance(event, Embedded)
+        return [np.frombuffer(vector, "<f4") for vector in event.vectors]
+
+
+def alone(text: str, pooling: Pooling) -> Vector:
+    """The vector of a text computed by itself, in one piece."""
+    embedder = FakeEmbedder(n_batch=4096, pooling=pooling)
+    vector = embedder.compute([Chunk(0, 0, list(text.encode()), 1)])[0]
+    return vector / np.linalg.norm(vector)
+
+
+calls = st.lists(st.tuples(st.integers(0, 3), st.lists(st.text("abc é", min_size=1, max_size=60), min_size=1)))
+
+
+@settings(max_examples=60)
+@given(calls, st.integers(1, 40), st.integers(1, 4), st.sampled_from(POOLINGS), st.booleans())
+def test_batched_and_chunked_vectors_equal_those_of_texts_alone(
+    rows: list[tuple[int, list[str]]], n_batch: int, n_sequences: int, pooling: Pooling, can_split: bool
+) -> None:
+    desk = Desk(FakeEmbedder(n_batch=n_batch, n_sequences=n_sequences, pooling=pooling, can_split=can_split))
+    for index, (delay, texts) in enumerate(rows):
+        for _ in range(delay):
+            desk.queue.step()
+        desk.queue.submit(Embed(str(index), tuple(texts)))
+    desk.run()
+    for index, (_, texts) in enumerate(rows):
+        for text, vector in zip(texts, desk.vectors(str(index)), strict=True):
+            np.testing.assert_allclose(vector, alone(text, pooling), rtol=1e-4, atol=1e-6)
+        assert desk.said[str(index)].n_tokens == sum(len(text.encode()) for text in texts)
+
+
+def test_a_small_call_overtakes_the_rest_of_a_large_one() -> None:
+    desk = Desk(FakeEmbedder(n_batch=10))
+    desk.queue.submit(Embed("large", ("x" * 10,) * 50))
+    desk.queue.submit(Embed("small", ("y",)))
+    for _ in range(3):
+        desk.queue.step()
+    assert set(desk.said) == {"small"}
+
+
+def test_an_aborted_call_frees_its_cells_and_says_nothing() -> None:
+    desk = Desk(FakeEmbedder(n_batch=10))
+    desk.queue.submit(Embed("a", ("x" * 25,)))
+    desk.queue.step()
+    assert desk.embedder.n_cells_used == 10
+    desk.queue.abort("a")
+    desk.run()
+    assert desk.said == {}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "kind", "details"),
+    [
+        (("fine", "x" * 300), "ContextOverflowError", {"n_prompt_tokens": 300, "n_ctx": 256}),
+        (("fine", ""), "RequestError", {}),
+        (("fine", (999,)), "RequestError", {}),
+    ],
+)
+def test_one_bad_input_fails_its_call_with_the_numbers_and_no_other(
+    inputs: tuple[str | tuple[int, ...], ...], kind: str, details: dict[str, int]
+) -> None:
+    desk = Desk(FakeEmbedder())
+    desk.queue.submit(Embed("bad", inputs))
+    desk.queue.submit(Embed("good", ("fine",)))
+    desk.run()
+    failed = desk.said["bad"]
+    assert isinstance(failed, Failed)
+    assert (failed.kind, failed.details) == (kind, details)
+    assert len(desk.vectors("good")) == 1
+
+
+def test_more_vectors_than_one_call_may_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding_queue, "MAX_VECTOR_BYTES", 3 * 8 * 4)
+    desk = Desk(FakeEmbedder())
+    desk.queue.submit(Embed("fits", ("x",) * 3))
+    desk.queue.submit(Embed("too many", ("x",) * 4))
+    desk.run()
+    assert len(desk.vectors("fits")) == 3
+    assert isinstance(desk.said["too many"], Failed)
+
+
+class Broken(FakeEmbedder):
+    """Its second batch fails."""
+
+    n_batches = 0
+
+    def compute(self, chunks: Sequence[Chunk]) -> Vector:
+        self.n_batches += 1
+        if self.n_batches == 2:
+            self.close()
+            raise EngineError("It broke.")
+        return super().compute(chunks)
+
+
+def test_a_batch_that_fails_ends_its_calls_and_the_next_one_is_served() -> None:
+    desk = Desk(Broken(n_batch=10, n_sequences=2))
+    desk.queue.submit(Embed("a", ("x" * 25, "y")))
+    desk.run()
+    assert isinstance(desk.said["a"], Failed)
+    desk.queue.submit(Embed("b", ("x" * 25, "y", "z")))
+    desk.run()
+    assert len(desk.vectors("b")) == 3
+
+
+class NotANumber(FakeEmbedder):
+    def compute(self, chunks: Sequence[Chunk]) -> Vector:
+        return super().compute(chunks) * np.float32("nan")
+
+
+def test_a_result_that_is_no_number_is_an_error() -> None:
+    desk = Desk(NotANumber())
+    desk.queue.submit(Embed("a", ("x",)))
+    desk.run()
+    assert isinstance(desk.said["a"], Failed)
+
+
+def test_a_model_without_a_rank_head_refuses_to_rank_and_a_ranker_to_embed() -> None:
+    plain, ranker = Desk(FakeEmbedder()), Desk(FakeEmbedder(pooling=Pooling.RANK))
+    plain.queue.submit(Rerank("a", "query", ("document",)))
+    ranker.queue.submit(Embed("a", ("text",)))
+    for desk in (plain, ranker):
+        assert desk.queue.is_idle
+        failed = desk.said["a"]
+        assert isinstance(failed, Failed)
+        assert failed.kind == "RequestError"
+
+
+def test_a_ranker_scores_each_document() -> None:
+    desk = Desk(FakeEmbedder(pooling=Pooling.RANK, can_split=False))
+    desk.queue.submit(Rerank("a", "query", ("one", "two", "one")))
+    desk.run()
+    ranked = desk.said["a"]
+    assert isinstance(ranked, Reranked)
+    assert ranked.scores[0] == ranked.scores[2] != ranked.scores[1]
+    assert ranked.n_tokens == 3 * len("query\none")

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.engine.backend import Chunk, DecodeStatus
+from app.engine.llama import MtpBackend
+from app.engine.load.loading import LoadListener, load_model
+from app.engine.protocol.messages import EngineConfig
+from tests.quantizer.gguf_heads import predicting_model
+
+REAL_HEAD = Path(__file__).with_name("real_mtp.py")
+SAME = 1e-3  # logits that differ by their last bits only
+ALIKE = 1.0  # less than half a standard deviation of these logits
+
+
+@pytest.fixture(scope="module", params=["glm4moe", "deepseek2", "hy_v3"])
+def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    path = predicting_model(tmp_path_factory.mktemp("head") / "m.gguf", request.param)
+    run = subprocess.run(
+        [sys.executable, str(REAL_HEAD), str(path)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    said: dict[str, Any] = json.loads(run.stdout)
+    return said
+
+
+def difference(told: dict[str, Any], way: str) -> float:
+    pairs = zip(told["said"][way], told["said"]["at_once"], strict=True)
+    return max(abs(one - other) for one, other in pairs)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_answers_are_those_without_the_head(told: dict[str, Any], temperature: float) -> None:
+    answers = told["answers"]
+    assert answers[f"drafted at {temperature}"]["texts"] == answers[f"plain at {temperature}"]["texts"]
+
+
+def test_the_head_drafts_much_is_refused_some_and_spares_most_steps(told: dict[str, Any]) -> None:
+    plain, drafted = told["answers"]["plain at 0.0"], told["answers"]["drafted at 0.0"]
+    tally = drafted["drafts"]["prediction head"]
+    assert 0.3 * tally["n_drafted"] < tally["n_accepted"] < tally["n_drafted"]
+    assert 2 * drafted["n_steps"] < plain["n_steps"], "which looks up drafts too"
+
+
+@pytest.mark.parametrize("way", ["in_pieces", "beside_another", "with_a_refused_draft", "with_a_shared_begin"])
+def test_however_a_text_was_computed_the_head_says_the_same_after_it(told: dict[str, Any], way: str) -> None:
+    assert difference(told, way) < SAME
+
+
+def test_after_a_restore_the_head_misses_one_hidden_state_only(told: dict[str, Any]) -> None:
+    assert SAME < difference(told, "saved_and_restored") < ALIKE
+
+
+def test_a_head_that_lost_the_begin_of_a_text_goes_on_without(told: dict[str, Any]) -> None:
+    assert difference(told, "with_a_begin_that_the_head_lost") > SAME
+
+
+@pytest.mark.parametrize(
+    ("architecture", "notice", "names"),
+    [
+        ("glm4moe", "m.gguf drafts with its own multi-token-prediction layer.", ["prediction head"]),
+        (
+            "qwen35",
+            "m.gguf has multi-token-prediction layers and answers without them: "
+            "what it computed cannot be taken back in part, as refused drafts must be.",
+            [],
+        ),
+    ],
+)
+def test_a_person_is_told_whether_a_prediction_layer_drafts(
+    tmp_path: Path, architecture: str, notice: str, names: list[str]
+) -> None:
+    notices: list[str] = []
+    config = EngineConfig(n_ctx=64, n_threads=1, n_sequences=1)
+    path = predicting_model(tmp_path / "m.gguf", architecture)
+    loaded = load_model(
+        path, config, tmp_path, LoadListener(lambda _fraction: True, notices.append, lambda _plan: None)
+    )
+    with loaded.owned:
+        assert notice in notices
+        assert [source.name for source in loaded.draft_sources] == names
+        assert isinstance(loaded.backend, MtpBackend) == bool(names)
+        assert loaded.backend.decode([Chunk(0, 0, [1, 2, 3], 1)]) is DecodeStatus.DONE

@@ -1,0 +1,67 @@
+"""Loads a model over RPC servers as the plan says, and tells what came of it; a child, for native code may end it.
+
+Usage: python real_placement.py MODEL.gguf CACHE_DIR ENDPOINT,ENDPOINT N_CTX FREE_BYTES; prints one JSON object.
+Without servers the processor has it all; FREE_BYTES is what each of them is believed to have, 0 what it says.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from app.engine.backend import Chunk
+from app.engine.load import devices
+from app.engine.load.loading import LoadListener, load_model
+from app.engine.load.machine import machine_here
+from app.engine.protocol.messages import EngineConfig
+from offload.devices.machine import Machine
+from offload.placement.actual_usage import DeviceUsage
+from quantizer.errors import UserError
+
+PROMPT = tuple(range(1, 40))
+
+
+def main() -> None:
+    path, cache_dir = Path(sys.argv[1]), Path(sys.argv[2])
+    endpoints = tuple(part for part in sys.argv[3].split(",") if part)
+    said: dict[str, Any] = {"notices": []}
+    check_load = devices.LoadDevices.check_load
+
+    def watched(devices: devices.LoadDevices, case: object, held: Mapping[str, DeviceUsage], key: str) -> None:
+        said["held"] = {name: asdict(holding) for name, holding in held.items()}
+        check_load(devices, case, held, key)  # type: ignore[arg-type]
+
+    devices.LoadDevices.check_load = watched  # type: ignore[method-assign, assignment]
+    n_ctx, free_bytes = int(sys.argv[4]), int(sys.argv[5])
+
+    def fast(*arguments: Any) -> Machine:
+        """Tiny models are fastest where they are: make the servers faster than any processor."""
+        machine = machine_here(*arguments)
+        return Machine(
+            replace(machine.host, bytes_per_s=1e6),
+            tuple(
+                replace(gpu, free_bytes=free_bytes or gpu.free_bytes, bytes_per_s=1e12, link_latency_s=0.0)
+                for gpu in machine.gpus
+            ),
+        )
+
+    devices.machine_here = fast  # type: ignore[assignment]
+    config = EngineConfig(n_ctx=n_ctx, n_cells=n_ctx, n_threads=1, n_sequences=2, rpc=endpoints)
+    listener = LoadListener(lambda _fraction: True, said["notices"].append, lambda plan: said.update(plan=plan))
+    try:
+        loaded = load_model(path, config, cache_dir, listener)
+    except UserError as error:
+        print(json.dumps(said | {"error": str(error), "kind": type(error).__name__}))
+        return
+    with loaded.owned:
+        loaded.backend.decode([Chunk(0, 0, PROMPT, 1)])
+        logits = loaded.backend.logits(len(PROMPT) - 1)
+        print(json.dumps(said | {"best": int(logits.argmax()), "is_on_host": loaded.backend.facts.is_on_host}))
+
+
+if __name__ == "__main__":
+    main()

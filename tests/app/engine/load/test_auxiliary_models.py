@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import pytest
+
+from app.engine.load.auxiliary_models import find_projectors, read_auxiliary_models
+from quantizer.errors import ModelFileError
+from quantizer.gguf.validation import validate_gguf
+from tests.quantizer.gguf_heads import predicting_model
+
+
+def projector(path: Path, architecture: str = "clip") -> Path:
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_a_model_alone_has_no_companions(tiny_model: Path) -> None:
+    companions = read_auxiliary_models(validate_gguf(tiny_model))
+    assert companions.draft is None
+    assert not companions.has_mtp_layer
+    assert not companions.adapters
+
+
+def test_a_draft_model_is_read_with_its_tensors(tiny_model: Path) -> None:
+    companions = read_auxiliary_models(validate_gguf(tiny_model), draft_path=str(tiny_model))
+    assert companions.draft is not None
+    assert companions.draft.name == tiny_model.name
+    assert companions.draft.tensors
+
+
+@pytest.mark.parametrize(("architecture", "expected"), [("glm4moe", True), ("qwen35", False)])
+def test_a_prediction_layer_counts_where_it_can_draft(tmp_path: Path, architecture: str, expected: bool) -> None:
+    header = validate_gguf(predicting_model(tmp_path / "m.gguf", architecture))
+    assert read_auxiliary_models(header).has_mtp_layer is expected
+
+
+def test_only_a_projector_is_one(tmp_path: Path, tiny_model: Path) -> None:
+    header = validate_gguf(tiny_model)
+    found = read_auxiliary_models(header, projector=projector(tmp_path / "mmproj-F16.gguf")).projector
+    assert found is not None
+    assert found.name == "mmproj-F16.gguf"
+    with pytest.raises(ModelFileError, match="is no projector"):
+        read_auxiliary_models(header, projector=tiny_model)
+
+
+def test_projectors_are_found_beside_a_model_by_their_names(tmp_path: Path) -> None:
+    beside = projector(tmp_path / "mmproj-model-f16.gguf")
+    assert find_projectors(tmp_path / "model.gguf") == (beside,)

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+
+from app.engine.fake.backend import FakeBackend
+from app.engine.llama import LlamaModel
+from app.engine.load.draft_sources import load_draft_model
+from app.engine.protocol.messages import EngineConfig
+from app.engine.speculative.step_cost import StepCost
+from app.engine.tuning.tune_results import RuntimeSettings
+from offload.placement.load_parameters import ON_HOST
+from quantizer.errors import ModelFileError
+from tests.quantizer.gguf_files import tiny_llama
+
+REAL_DRAFT = Path(__file__).with_name("real_draft.py")
+SETTING = RuntimeSettings(1, False, False)
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, dict[str, Any]]:
+    guide = Path(__file__).parents[4] / "assets" / "guide" / "guide-Q8_0.gguf"
+    run = subprocess.run(
+        [sys.executable, str(REAL_DRAFT), str(guide)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    answered: dict[str, dict[str, Any]] = json.loads(run.stdout)
+    return answered
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_answers_are_those_without_a_draft_model(answers: dict[str, dict[str, Any]], temperature: float) -> None:
+    plain, drafted = answers[f"plain at {temperature}"], answers[f"drafted at {temperature}"]
+    assert drafted["texts"] == plain["texts"]
+
+
+def test_a_model_that_drafts_for_itself_is_taken_nearly_always(answers: dict[str, dict[str, Any]]) -> None:
+    drafted = answers["drafted at 0.0"]
+    tally = drafted["drafts"]["draft model"]
+    assert tally["n_drafted"] > 50
+    assert tally["n_accepted"] > 0.9 * tally["n_drafted"]
+    assert drafted["n_steps"] < answers["plain at 0.0"]["n_steps"], "which looks up drafts too"
+
+
+def test_a_draft_model_with_another_vocabulary_is_refused_by_name(tmp_path: Path, tiny_model: Path) -> None:
+    def with_other_tokens(writer: gguf.GGUFWriter) -> None:
+        writer.add_add_bos_token(True)
+        writer.add_bos_token_id(258)
+
+    other = tiny_llama(tmp_path / "other.gguf", with_other_tokens)
+    with pytest.raises(ModelFileError, match=r"other.gguf cannot draft for this model: it begins texts with token 258"):
+        load(tiny_model, other)
+
+
+def test_a_model_whose_cache_cannot_be_cut_takes_no_draft_model(tiny_model: Path) -> None:
+    with pytest.raises(ModelFileError, match="cannot be taken back"):
+        load(tiny_model, tiny_model, supports_truncation=False)
+
+
+def load(target: Path, draft: Path, *, supports_truncation: bool = True) -> None:
+    config = EngineConfig(n_ctx=64, n_threads=1, n_sequences=1, draft_path=str(draft))
+    facts = replace(FakeBackend().facts, supports_truncation=supports_truncation)
+    with ExitStack() as owned:
+        model = LlamaModel(target, ON_HOST, False, lambda _fraction: True)
+        owned.callback(model.close)
+        load_draft_model(config, SETTING, model, facts, StepCost(), owned, lambda _path, _config: ON_HOST)

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from app.engine.load.dry_run import compute_by_device, dry_run_request, request_of
+from app.engine.model_task import lines_of
+from offload.footprint.kv_cache import KvTypes
+from offload.footprint.model import PlannedModel
+from offload.footprint.profile import RunConfig
+from offload.placement.load_parameters import ON_HOST
+from quantizer.errors import EngineError
+from quantizer.gguf.validation import tensors_of, validate_gguf
+
+SETTING = RunConfig(n_ctx=1024, n_cells=1024, kv_types=KvTypes(), n_sequences=4, is_fused=False)
+
+
+def dry_bytes(path: Path) -> int:
+    return compute_by_device(dry_run_request(path, SETTING))["CPU"]
+
+
+def test_a_dry_run_tells_what_a_context_computes_in(tiny_model: Path) -> None:
+    scores = 4 * 1024 * 512 * 4  # heads, cells, tokens of a micro-batch, F32
+    assert scores < dry_bytes(tiny_model) < 2 * scores
+
+
+def test_a_plan_takes_what_the_dry_run_says(tiny_model: Path) -> None:
+    header = validate_gguf(tiny_model)
+    model = PlannedModel(header, tensors_of(header))
+    n_bytes = dry_bytes(tiny_model)
+    assert model.measured(SETTING, n_bytes).profile(SETTING).compute_bytes == pytest.approx(n_bytes, rel=1e-6)
+
+
+def test_a_file_that_llama_cpp_refuses_is_told_of_with_its_words(tmp_path: Path) -> None:
+    path = tmp_path / "no.gguf"
+    path.write_bytes(b"GGUF")
+    with pytest.raises(EngineError, match=r"cannot load no\.gguf: .*failed") as refused:
+        dry_bytes(path)
+    assert str(tmp_path) not in str(refused.value)
+
+
+def test_where_llama_cpp_aborts_its_own_source_is_named_without_the_folder_it_was_built_in() -> None:
+    program = (
+        "from app.engine.model_task import serve\nfrom app.engine.llama.native import ggml_function\n"
+        "serve(lambda _: ggml_function('ggml_abort')(b'/tmp/pip-x/ggml.c', 12, b'no room'))"
+    )
+    with pytest.raises(EngineError, match=r"(signal 6|status \d+): (.* / )?ggml\.c:12: no room"):
+        list(lines_of([sys.executable, "-c", program], {}))
+
+
+def test_a_device_that_is_not_there_any_more_is_named(tiny_model: Path) -> None:
+    gone = replace(ON_HOST, n_gpu_layers=1, devices=("CUDA7",), tensor_split=(1,))
+    with pytest.raises(EngineError, match="The device CUDA7, which was planned with, is not there any more"):
+        compute_by_device(dry_run_request(tiny_model, SETTING, gone))
+
+
+def test_a_request_survives_its_way_to_the_process() -> None:
+    parameters = replace(ON_HOST, devices=("A", "B"), tensor_split=(1, 2), host_pattern=r"\.ffn_")
+    request = replace(dry_run_request(Path("m.gguf"), SETTING, parameters), rpc=("host:1",))
+    assert request_of(json.loads(json.dumps(asdict(request)))) == request

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from app.engine.load.machine_file import MachineFile
+
+
+def test_what_is_kept_of_one_machine_is_nothing_to_another(tmp_path: Path) -> None:
+    path = tmp_path / "cache" / "found.json"
+    MachineFile(path, "here").update("a", {"n": 1})
+    MachineFile(path, "here").update("a", {"m": 2})
+    assert MachineFile(path, "here").entry("a") == {"n": 1, "m": 2}
+    assert MachineFile(path, "here").entry("b") == {}
+    assert MachineFile(path, "there").entries() == {}
+
+
+def test_a_file_that_cannot_be_read_counts_as_empty(tmp_path: Path) -> None:
+    path = tmp_path / "found.json"
+    path.write_text("{", encoding="utf-8")
+    assert MachineFile(path, "here").entry("a") == {}

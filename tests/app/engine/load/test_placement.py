@@ -1,0 +1,82 @@
+"""Placements on pseudo-GPUs: the processor behind llama.cpp's RPC, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.engine.model_task import lines_of
+from app.processes import python_command
+from tests.app.pseudo_gpu import free_ports, pseudo_gpus
+
+MIB = 1 << 20
+MARGIN_BYTES = 256 * MIB
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the pseudo-GPU is limited by a resource limit")
+
+
+@pytest.fixture(scope="module")
+def endpoints() -> Iterator[list[str]]:
+    with pseudo_gpus(free_ports(2)) as found:
+        yield found
+
+
+def load(model: Path, folder: Path, endpoints: list[str], *, n_ctx: int = 1024, free_bytes: int = 0) -> dict[str, Any]:
+    script = Path(__file__).with_name("real_placement.py")
+    sizes = [str(n_ctx), str(free_bytes)]
+    command = [sys.executable, str(script), str(model), str(folder), ",".join(endpoints), *sizes]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    said: dict[str, Any] = json.loads(run.stdout)
+    return said
+
+
+def test_servers_are_devices_like_others_with_a_link_that_was_measured(endpoints: list[str]) -> None:
+    said = list(lines_of(python_command("app.engine.load.machine"), {"rpc": endpoints}))
+    assert [device["name"] for device in said] == ["RPC0", "RPC1"]
+    for device, endpoint in zip(said, endpoints, strict=True):
+        assert device["description"] == endpoint
+        assert device["free_bytes"] > MIB
+        assert 0 < device["link"]["latency_s"] < 1
+        assert device["link"]["bytes_per_s"] > MIB
+
+
+def test_layers_lie_where_they_were_planned_and_answer_as_on_the_processor(
+    tiny_model: Path, tmp_path: Path, endpoints: list[str]
+) -> None:
+    alone = load(tiny_model, tmp_path, [])
+    whole = load(tiny_model, tmp_path, endpoints)
+    assert (alone["is_on_host"], whole["is_on_host"]) == (True, False)
+    assert alone["best"] == whole["best"]
+    planned = {device["name"]: device for device in whole["plan"]["devices"]}
+    assert planned["RPC0"]["layers"] == 3
+    held = whole["held"]["RPC0"]
+    for kind, planned_kind in (("weight_bytes", "weights_bytes"), ("cache_bytes", "kv_bytes")):
+        assert held[kind] == pytest.approx(planned["RPC0"][planned_kind], rel=0.03, abs=MIB // 50)
+    assert held["compute_bytes"] == pytest.approx(planned["RPC0"]["compute_bytes"], rel=0.03, abs=MIB // 4)
+    assert sum(whole["held"]["RPC1"].values()) == 0
+
+
+def test_what_has_no_room_stays_with_the_processor(tiny_model: Path, tmp_path: Path, endpoints: list[str]) -> None:
+    said = load(tiny_model, tmp_path, endpoints, free_bytes=MARGIN_BYTES - 1)
+    assert [device["layers"] for device in said["plan"]["devices"]] == [0, 0, 3]
+    assert said["is_on_host"]
+
+
+def test_a_gpu_with_less_memory_than_it_said_ends_in_an_error_with_the_numbers(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    with pseudo_gpus(free_ports(1), most_bytes=32 * MIB) as full:
+        said = load(tiny_model, tmp_path, full, n_ctx=1 << 18)
+    assert "allocate" in said["error"]
+    assert "on RPC0 with" in said["error"]
+
+
+def test_a_server_that_went_away_is_named(tiny_model: Path, tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    assert f"127.0.0.1:{port} cannot be reached" in load(tiny_model, tmp_path, [f"127.0.0.1:{port}"])["error"]

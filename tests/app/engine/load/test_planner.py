@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from app.engine.backend import MemoryShortError
+from app.engine.load.planner import LoadAttempt, LoadPlanner, load_within_memory
+from app.engine.protocol.messages import EngineConfig
+from app.engine.tuning.tune_results import RuntimeSettings
+from offload.devices.machine import Machine
+from offload.footprint.model import PlannedModel
+from offload.footprint.profile import RunConfig
+from offload.placement.actual_usage import ExcessUsage
+from offload.placement.load_parameters import ON_HOST, LoadParameters
+from quantizer.errors import EngineError
+from tests.offload.machines import MACHINES
+from tests.offload.model_outlines import header_of
+
+GIB = 1 << 30
+CARD = MACHINES["RTX 3060 12 GB, 32 GB RAM"]
+WITHOUT_CARD = Machine(CARD.host)
+CONFIG = EngineConfig(n_ctx=8192, n_cells=8192, kv_type="f16", n_sequences=1)
+TUNED = RuntimeSettings(n_threads=7, flash_attention=False, extra_buffers=True, n_ubatch=128)
+
+
+def dry_run(_setting: RunConfig, parameters: LoadParameters) -> Mapping[str, int]:
+    return dict.fromkeys((*parameters.devices, "CPU"), 64 << 20)
+
+
+def planner(machine: Machine, surplus: ExcessUsage = ExcessUsage()) -> LoadPlanner:  # noqa: B008
+    header = header_of("llama-3.1-8b")
+    return LoadPlanner(PlannedModel(header, header.tensors), machine, dry_run, surplus)
+
+
+class Loader:
+    """Fails for memory so many times, and remembers what it was to load."""
+
+    def __init__(self, n_failures: int) -> None:
+        self.n_failures = n_failures
+        self.cases: list[LoadAttempt] = []
+
+    def __call__(self, case: LoadAttempt) -> str:
+        self.cases.append(case)
+        if len(self.cases) <= self.n_failures:
+            raise MemoryShortError("llama.cpp cannot load m.gguf: unable to allocate CUDA0 buffer", "See.")
+        return "loaded"
+
+
+def test_without_a_gpu_nothing_of_what_was_measured_changes_and_nothing_is_run_dry() -> None:
+    case = planner(WITHOUT_CARD).case(CONFIG, TUNED)
+    assert (case.config, case.setting, case.parameters) == (CONFIG, TUNED, ON_HOST)
+    assert case.plan.setting.n_cells == CONFIG.n_cells
+
+
+def test_with_a_gpu_layers_go_there_as_planned() -> None:
+    case = planner(CARD).case(CONFIG, replace(TUNED, flash_attention=True))
+    assert case.parameters.devices == ("CUDA0",)
+    assert case.parameters.n_gpu_layers == 33
+    assert case.setting.flash_attention
+    assert {share.compute_bytes for share in case.shares} == {64 << 20}
+
+
+def test_layers_that_a_person_wants_on_a_gpu_go_there_until_memory_does_not_suffice() -> None:
+    wanted = replace(CONFIG, gpu_layers=(("CUDA0", 12),))
+    case = planner(CARD).case(wanted, TUNED)
+    assert case.parameters.n_gpu_layers == 12
+    smaller = planner(CARD).smaller(case, may_shorten=False)
+    assert smaller is not None
+    assert smaller.config.gpu_layers is None
+
+
+def test_what_the_last_load_took_beyond_its_plan_makes_the_next_one_smaller() -> None:
+    small = Machine(CARD.host, (replace(CARD.gpus[0], free_bytes=6 * GIB),))
+    before = planner(small).case(CONFIG, TUNED).parameters.n_gpu_layers
+    after = planner(small, ExcessUsage(gpu_bytes=2 * GIB)).case(CONFIG, TUNED).parameters.n_gpu_layers
+    assert 0 < after < before
+
+
+def test_a_gpu_that_is_fuller_than_it_said_gets_fewer_layers_and_a_person_is_told() -> None:
+    small = Machine(CARD.host, (replace(CARD.gpus[0], free_bytes=6 * GIB),))
+    plans, load, notices = planner(small), Loader(1), list[str]()
+    case = plans.case(CONFIG, TUNED)
+    loaded, smaller = load_within_memory(plans, case, load, notices.append, may_shorten=False)
+    assert loaded == "loaded"
+    assert smaller.parameters.n_gpu_layers < case.parameters.n_gpu_layers
+    assert smaller.config.n_ctx == CONFIG.n_ctx
+    assert f"{smaller.parameters.n_gpu_layers} of 33 layers fit" in notices[0]
+
+
+def test_a_second_failure_is_an_error_with_the_numbers() -> None:
+    plans, load = planner(CARD), Loader(2)
+    with pytest.raises(EngineError, match=r"unable to allocate.* Planned were .* GiB on CUDA0 with .* free"):
+        load_within_memory(plans, plans.case(CONFIG, TUNED), load, lambda _: None, may_shorten=True)
+    assert len(load.cases) == 2
+
+
+def test_the_processor_gives_up_context_that_nobody_asked_for() -> None:
+    plans, load, notices = planner(WITHOUT_CARD), Loader(1), list[str]()
+    _, smaller = load_within_memory(plans, plans.case(CONFIG, TUNED), load, notices.append, may_shorten=True)
+    assert (smaller.config.n_ctx, smaller.config.n_cells) == (4096, 4096)
+    assert "a context of 4,096 tokens" in notices[0]
+
+
+def test_a_context_that_was_asked_for_is_not_shortened() -> None:
+    plans, load = planner(WITHOUT_CARD), Loader(1)
+    with pytest.raises(EngineError, match="GiB on CPU"):
+        load_within_memory(plans, plans.case(CONFIG, TUNED), load, lambda _: None, may_shorten=False)
+    assert len(load.cases) == 1

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import count
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.engine.adapters import Adapter, adapter_set
+from app.engine.backend import Chunk
+from app.engine.cache.state_store import StateStore
+from app.engine.fake.backend import FakeBackend
+from app.engine.loop.core import Engine
+from app.engine.protocol.messages import Failed, Finished, Output
+from app.engine.request import Request, SamplingParams, Usage
+
+KNOWN = (Adapter("style", "k2"), Adapter("facts", "k1"))
+SETS: list[tuple[tuple[int | str, float], ...] | None] = [(), (("style", 1.0),), ((1, 0.5),), None]
+
+Lora = tuple[tuple[int | str, float], ...] | None
+
+
+class Steered:
+    """An engine over the fake model with two adapters, and what it said."""
+
+    def __init__(self, store: StateStore | None = None, **limits: int | bool) -> None:
+        self.text: dict[str, str] = defaultdict(str)
+        self.usage: dict[str, Usage] = {}
+        self.failed: dict[str, Failed] = {}
+        self.order: list[str] = []
+        backend = FakeBackend(adapters=KNOWN, **limits)  # type: ignore[arg-type]
+        ticks = count()
+        self.engine = Engine(backend, self._note, store, clock=lambda: next(ticks) * 0.04)
+
+    def submit(self, name: str, prompt: str, n_tokens: int, lora: Lora) -> None:
+        self.engine.submit(_request(name, prompt, n_tokens, lora))
+
+    def run(self) -> None:
+        for _ in range(3000):
+            if self.engine.is_idle:
+                return
+            self.engine.step()
+            self.engine.check_integrity()
+        raise AssertionError("the engine does not come to rest")
+
+    def ask(self, name: str, prompt: str, lora: Lora) -> int:
+        """Answer one request and return how many tokens of its prompt were cached."""
+        self.submit(name, prompt, 3, lora)
+        self.run()
+        return self.usage[name].n_cached_tokens
+
+    def _note(self, event: Output | Finished | Failed) -> None:
+        match event:
+            case Output():
+                self.text[event.request_id] += event.text
+                self.order.append(event.request_id)
+            case Finished():
+                self.usage[event.request_id] = event.usage
+            case Failed():
+                self.failed[event.request_id] = event
+
+
+def _request(name: str, prompt: str, n_tokens: int, lora: Lora) -> Request:
+    greedy = SamplingParams(temperature=0.0)
+    return Request(request_id=name, prompt=prompt, sampling=greedy, max_tokens=n_tokens, ignore_eos=True, lora=lora)
+
+
+def answer_alone(prompt: str, n_tokens: int, lora: Lora) -> str:
+    """Return what the model says under these adapters by itself: without engine, batch, cache reuse or drafts."""
+    backend = FakeBackend(n_sequences=1, n_batch=4096)
+    backend.set_adapters(adapter_set(KNOWN, lora))
+    sampler = backend.new_sampler(SamplingParams(temperature=0.0), ignore_eos=True)
+    new, said, n_computed = backend.tokenize(prompt, True, True), b"", 0
+    for _ in range(n_tokens):
+        backend.decode([Chunk(0, n_computed, new, 1)])
+        n_computed += len(new)
+        new = [sampler.sample(len(new) - 1)]
+        said += backend.piece(new[0])
+    return said.decode()
+
+
+arrivals = st.lists(
+    st.tuples(st.integers(0, 8), st.text("xy", min_size=1, max_size=40), st.integers(1, 25), st.sampled_from(SETS)),
+    max_size=8,
+)
+
+
+@settings(max_examples=80)
+@given(arrivals, st.integers(1, 4), st.integers(4, 40), st.integers(100, 200), st.booleans())
+def test_answers_under_mixed_adapters_equal_serial_ones_so_nothing_is_shared_between_sets(
+    rows: list[tuple[int, str, int, Lora]], n_sequences: int, n_batch: int, n_cells: int, supports_truncation: bool
+) -> None:
+    steered = Steered(
+        n_ctx=100, n_cells=n_cells, n_sequences=n_sequences, n_batch=n_batch, supports_truncation=supports_truncation
+    )
+    for index, (delay, prompt, n_tokens, lora) in enumerate(rows):
+        for _ in range(delay):
+            steered.engine.step()
+        steered.submit(str(index), prompt, n_tokens, lora)
+    steered.run()
+    for index, (_, prompt, n_tokens, lora) in enumerate(rows):
+        assert steered.text[str(index)] == answer_alone(prompt, n_tokens, lora)
+
+
+def test_a_prompt_is_cached_for_its_own_adapters_only() -> None:
+    steered = Steered()
+    prompt = "p" * 200
+    assert steered.ask("a", prompt, ()) == 0
+    assert steered.ask("b", prompt, (("style", 1.0),)) == 0
+    assert steered.ask("c", prompt, (("style", 0.5),)) == 0
+    assert steered.ask("d", prompt, ((0, 1.0),)) == 199
+    assert steered.ask("e", prompt, ((0, 0.0),)) == 199, "scale 0 is none"
+
+
+def test_what_the_store_holds_comes_back_for_its_own_adapters_only(tmp_path: Path) -> None:
+    prompt = "p" * 200
+    for name, lora, n_cached in (("a", (), 0), ("b", (("facts", 1.0),), 0), ("c", ((1, 1.0),), 200), ("d", (), 200)):
+        store = StateStore(tmp_path)
+        steered = Steered(store)
+        assert steered.ask(name, prompt + name, lora) == n_cached
+        assert steered.text[name] == answer_alone(prompt + name, 3, lora)
+        while steered.engine.save_one():
+            pass
+        store.close()
+
+
+def test_sets_take_turns_so_that_none_waits_for_another_to_end() -> None:
+    steered = Steered(end_every=10**9)
+    for name, lora in (("a", ()), ("b", (("style", 1.0),)), ("c", (("facts", 1.0),))):
+        steered.submit(name, f"prompt {name}", 30, lora)
+    for _ in range(30):
+        steered.engine.step()
+    assert {name: steered.order.count(name) >= 9 for name in "abc"} == dict.fromkeys("abc", True)
+
+
+def test_an_unknown_adapter_fails_its_request() -> None:
+    steered = Steered()
+    steered.submit("a", "prompt", 3, (("other", 1.0),))
+    assert steered.failed["a"].kind == "RequestError"

@@ -1,0 +1,628 @@
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from app.engine.backend import Chunk, DecodeStatus
+from app.engine.cache.state_store import StateStore
+from app.engine.fake.backend import FakeBackend, FakeMtpHead
+from app.engine.loop.core import Engine
+from app.engine.protocol.messages import Failed, Finished, Output
+from app.engine.request import FinishReason, Request, SamplingParams, TokenLogprob
+from app.engine.speculative.draft_heads import DraftHead
+from app.engine.speculative.draft_model import DraftModel
+from app.engine.speculative.draft_source import DraftSource
+from app.engine.speculative.step_cost import StepCost
+from quantizer.errors import EngineError, RequestError
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+class Record:
+    """What an engine said, by request."""
+
+    def __init__(self) -> None:
+        self.text: dict[str, str] = defaultdict(str)
+        self.logprobs: dict[str, list[TokenLogprob]] = defaultdict(list)
+        self.finished: dict[str, Finished] = {}
+        self.failed: dict[str, Failed] = {}
+
+    def __call__(self, event: Output | Finished | Failed) -> None:
+        assert event.request_id not in self.finished, "nothing follows the end of a request"
+        assert event.request_id not in self.failed, "nothing follows the failure of a request"
+        match event:
+            case Output():
+                self.text[event.request_id] += event.text
+                self.logprobs[event.request_id] += event.logprobs
+                if event.logprobs:
+                    last = event.logprobs[-1]
+                    assert last.offset <= len(self.text[event.request_id]), "no entry comes before its text"
+            case Finished():
+                self.finished[event.request_id] = event
+            case Failed():
+                self.failed[event.request_id] = event
+
+
+def request(name: str = "a", prompt: str = "a prompt", n_tokens: int | None = 20, **changes: object) -> Request:
+    return replace(Request(request_id=name, prompt=prompt, sampling=GREEDY, max_tokens=n_tokens), **changes)
+
+
+def run(engine: Engine, max_steps: int = 5000) -> None:
+    for _ in range(max_steps):
+        if engine.is_idle:
+            return
+        engine.step()
+        engine.check_integrity()
+    raise AssertionError("the engine does not come to rest")
+
+
+def answer_alone(wanted: Request) -> tuple[str, FinishReason]:
+    """Return what the model says by itself: token by token, without engine, batch, cache reuse or drafts."""
+    backend = FakeBackend(n_sequences=1, n_batch=4096)
+    sampler = backend.new_sampler(wanted.sampling, wanted.ignore_eos)
+    new = backend.tokenize(str(wanted.prompt), True, True)
+    said, n_computed = b"", 0
+    n_most = 100 - len(new) if wanted.max_tokens is None else wanted.max_tokens
+    for _ in range(n_most):
+        backend.decode([Chunk(0, n_computed, new, 1)])
+        token = sampler.sample(len(new) - 1)
+        n_computed += len(new)
+        if backend.is_eog(token):
+            return said.decode(), FinishReason.STOP
+        said, new = said + backend.piece(token), [token]
+        for stop in wanted.stop:
+            if stop in said.decode():
+                return said.decode()[: said.decode().index(stop)], FinishReason.STOP
+    return said.decode(), FinishReason.LENGTH
+
+
+def test_an_answer_ends_at_max_tokens_with_reason_length() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(end_every=10**9), record)
+    engine.submit(request(n_tokens=7))
+    run(engine)
+    assert record.finished["a"].reason is FinishReason.LENGTH
+    assert record.finished["a"].usage.n_output_tokens == 7
+    assert len(record.text["a"]) == 7
+
+
+def test_an_answer_ends_where_the_model_ends_it() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(end_every=5), record)
+    engine.submit(request(n_tokens=None))
+    run(engine)
+    assert record.finished["a"].reason is FinishReason.STOP
+
+
+def test_ignore_eos_goes_on_to_the_end_of_the_context() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(end_every=2, n_ctx=64, n_cells=64), record)
+    engine.submit(request(n_tokens=None, ignore_eos=True))
+    run(engine)
+    assert record.finished["a"].reason is FinishReason.LENGTH
+    assert record.finished["a"].usage.n_prompt_tokens + record.finished["a"].usage.n_output_tokens == 64
+
+
+def test_a_request_of_no_tokens_computes_its_prompt_and_says_nothing() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(), record)
+    engine.submit(request(n_tokens=0))
+    run(engine)
+    assert record.text["a"] == ""
+    assert record.finished["a"].usage.n_prompt_tokens == len("a prompt")
+
+
+def test_a_stop_string_is_not_part_of_the_answer() -> None:
+    whole, _ = answer_alone(request(n_tokens=60, ignore_eos=True))
+    stop = whole[30:34]
+    cut, reason = answer_alone(request(n_tokens=60, ignore_eos=True, stop=(stop,)))
+    assert reason is FinishReason.STOP
+    assert cut == whole[: whole.index(stop)]
+
+
+def test_each_token_of_an_answer_comes_with_its_probability() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(), record)
+    engine.submit(request(n_tokens=100, ignore_eos=True, n_logprobs=3))
+    run(engine)
+    entries = record.logprobs["a"]
+    assert record.finished["a"].usage.n_accepted_tokens > 0, "drafted rows are told too"
+    assert b"".join(entry.piece for entry in entries).decode() == record.text["a"]
+    assert [entry.offset for entry in entries] == list(range(100))
+    for entry in entries:
+        assert len(entry.top) == 3
+        assert entry.logprob == max(logprob for _, logprob in entry.top)
+        assert entry.logprob < 0
+
+
+def test_probabilities_are_the_models_own_whatever_the_sampler_prefers() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(), record)
+    engine.submit(request(n_tokens=20, ignore_eos=True, n_logprobs=1, sampling=SamplingParams(seed=5)))
+    run(engine)
+    assert any(entry.logprob < entry.top[0][1] for entry in record.logprobs["a"])
+
+
+def test_what_a_stop_string_swallows_is_not_told_as_a_token_either() -> None:
+    whole, _ = answer_alone(request(n_tokens=60, ignore_eos=True))
+    stop = whole[30:36]
+    record = Record()
+    engine = Engine(FakeBackend(), record)
+    engine.submit(request(n_tokens=60, ignore_eos=True, stop=(stop,), n_logprobs=0))
+    run(engine)
+    told = b"".join(entry.piece for entry in record.logprobs["a"]).decode()
+    assert told == record.text["a"] == whole[: whole.index(stop)]
+
+
+def test_nobody_pays_for_probabilities_that_were_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(FakeBackend, "logits")
+    assert answer_alone(request())[0]
+    record = Record()
+    engine = Engine(FakeBackend(), record)
+    engine.submit(request())
+    run(engine)
+    assert record.logprobs == {"a": []}
+
+
+def test_a_prompt_longer_than_the_context_is_an_error_with_both_numbers() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(n_ctx=64), record)
+    engine.submit(request(prompt="x" * 64))
+    assert engine.is_idle
+    assert record.failed["a"].kind == "ContextOverflowError"
+    assert record.failed["a"].details == {"n_prompt_tokens": 64, "n_ctx": 64}
+
+
+@pytest.mark.parametrize("prompt", ["", (999,), (-1,)])
+def test_a_prompt_without_valid_tokens_is_refused(prompt: str | tuple[int, ...]) -> None:
+    record = Record()
+    Engine(FakeBackend(), record).submit(replace(request(), prompt=prompt))
+    assert record.failed["a"].kind == "RequestError"
+
+
+class TaggedBackend(FakeBackend):
+    """Has one special token, <call>, which it says in place of the letter e."""
+
+    CALL = ord("e")
+
+    def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+        return [self.CALL] if text == "<call>" else super().tokenize(text, add_special, parse_special)
+
+    def piece(self, token: int) -> bytes:
+        return b"" if token == self.CALL else super().piece(token)
+
+
+@pytest.mark.parametrize(("tags", "text"), [((), "hr"), (("<call>", "<other>"), "h<call>r<call>")])
+def test_special_tokens_are_text_where_they_are_asked_for(tags: tuple[str, ...], text: str) -> None:
+    record = Record()
+    engine = Engine(TaggedBackend(), record)
+    engine.submit(replace(request(prompt="<say>here</say>"), visible_tags=tags, n_logprobs=0))
+    run(engine)
+    assert record.text["a"] == text
+    assert b"".join(entry.piece for entry in record.logprobs["a"]).decode() == text
+
+
+def test_an_abort_frees_the_cells_and_keeps_what_was_said() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(end_every=10**9, n_ctx=64, n_cells=64), record)
+    engine.submit(request(n_tokens=None))
+    for _ in range(5):
+        engine.step()
+    engine.abort("a")
+    engine.step()
+    assert record.finished["a"].reason is FinishReason.ABORTED
+    assert len(record.text["a"]) >= 5
+    assert engine.is_idle
+    engine.submit(request("b", prompt="x" * 60, n_tokens=3))
+    run(engine)
+    assert record.finished["b"].usage.n_output_tokens == 3
+
+
+def test_an_abort_of_a_waiting_request_ends_it_before_it_begins() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(n_sequences=1), record)
+    engine.submit(request("a"))
+    engine.submit(request("b"))
+    engine.step()
+    engine.abort("b")
+    run(engine)
+    assert record.finished["b"].usage.n_output_tokens == 0
+    assert record.finished["a"].reason is not FinishReason.ABORTED
+
+
+class InterruptedOnce(FakeBackend):
+    """Its second decode is interrupted with half of the batch computed, as llama.cpp leaves it."""
+
+    n_decodes = 0
+
+    def decode(self, chunks: list[Chunk]) -> DecodeStatus:
+        self.n_decodes += 1
+        if self.n_decodes == 2:
+            super().decode([replace(chunks[0], tokens=chunks[0].tokens[:1], n_logits=0)])
+            return DecodeStatus.INTERRUPTED
+        return super().decode(chunks)
+
+
+def test_an_interrupted_batch_is_computed_again() -> None:
+    record = Record()
+    engine = Engine(InterruptedOnce(n_batch=8), record)
+    engine.submit(request(prompt="a prompt of several batches"))
+    run(engine)
+    assert (record.text["a"], record.finished["a"].reason) == answer_alone(
+        request(prompt="a prompt of several batches")
+    )
+
+
+def test_a_running_answer_is_put_back_and_not_lost_when_cells_run_out() -> None:
+    wanted = [request(name, prompt=name * 20, n_tokens=60, ignore_eos=True) for name in "abc"]
+    record = Record()
+    engine = Engine(FakeBackend(n_ctx=100, n_cells=120), record)
+    for item in wanted:
+        engine.submit(item)
+    run(engine)
+    for item in wanted:
+        assert record.text[item.request_id] == answer_alone(item)[0]
+        assert record.finished[item.request_id].usage.n_output_tokens == 60
+
+
+class BrokenBackend(FakeBackend):
+    def decode(self, chunks: list[Chunk]) -> DecodeStatus:
+        raise EngineError("It broke.", "Load it again.")
+
+
+def test_a_fatal_batch_fails_its_requests_and_the_engine_goes_on() -> None:
+    record = Record()
+    engine = Engine(BrokenBackend(), record)
+    engine.submit(request("a"))
+    run(engine)
+    assert record.failed["a"].cause == "It broke."
+    assert engine.is_idle
+
+
+def test_a_higher_priority_request_overtakes_the_queue() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(n_sequences=1), record)
+    engine.submit(request("slow", n_tokens=5))
+    engine.submit(request("later", n_tokens=5))
+    engine.submit(request("urgent", n_tokens=5, priority=1))
+    run(engine)
+    assert list(record.finished) == ["urgent", "slow", "later"]
+
+
+def test_close_ends_every_request() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(n_sequences=1), record)
+    engine.submit(request("a"))
+    engine.submit(request("b"))
+    engine.step()
+    engine.close()
+    assert {event.reason for event in record.finished.values()} == {FinishReason.ABORTED}
+    assert set(record.finished) == {"a", "b"}
+
+
+def test_the_next_turn_of_a_conversation_computes_only_what_is_new() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(), record)
+    engine.submit(request("a", prompt="x" * 50, n_tokens=10, ignore_eos=True))
+    run(engine)
+    engine.submit(request("b", prompt="x" * 50 + record.text["a"] + " and then", n_tokens=1))
+    run(engine)
+    assert record.finished["b"].usage.n_cached_tokens == 59  # the last token of the answer was never computed
+
+
+def test_an_edited_turn_reuses_the_begin_and_leaves_the_old_branch_to_be_taken_up_again() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(), record)
+    for name, prompt in (("a", "s" * 40 + "old turn"), ("b", "s" * 40 + "new turn"), ("c", "s" * 40 + "old turn, on")):
+        engine.submit(request(name, prompt=prompt, n_tokens=1))
+        run(engine)
+    assert record.finished["b"].usage.n_cached_tokens == 40
+    assert record.finished["c"].usage.n_cached_tokens == 48
+
+
+def test_requests_that_come_together_compute_their_shared_begin_once() -> None:
+    record = Record()
+    backend = FakeBackend()
+    engine = Engine(backend, record)
+    for name in "abcd":
+        engine.submit(request(name, prompt="s" * 300 + name, n_tokens=2, ignore_eos=True))
+    run(engine)
+    assert [record.finished[name].usage.n_cached_tokens for name in "abcd"] == [0, 300, 300, 300]
+    assert backend.n_cells_used < 300 + 4 * 4
+
+
+def test_a_full_cache_evicts_the_coldest_prefix_and_keeps_the_others() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(n_ctx=100, n_cells=200), record)
+    for name, prompt in (("a", "a" * 80), ("b", "b" * 80), ("a2", "a" * 81), ("c", "c" * 80), ("a3", "a" * 82)):
+        engine.submit(request(name, prompt=prompt, n_tokens=1))
+        run(engine)
+    engine.submit(request("b2", prompt="b" * 81, n_tokens=1))
+    run(engine)
+    assert record.finished["a3"].usage.n_cached_tokens == 81
+    assert record.finished["b2"].usage.n_cached_tokens == 0
+
+
+def test_a_model_that_cannot_be_cut_reuses_only_whole_sequences() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(supports_truncation=False), record)
+    engine.submit(request("a", prompt="x" * 50, n_tokens=4, ignore_eos=True))
+    run(engine)
+    engine.submit(request("b", prompt="x" * 50 + record.text["a"] + "!", n_tokens=1))
+    engine.submit(request("c", prompt="x" * 50 + "?", n_tokens=1))
+    run(engine)
+    assert record.finished["b"].usage.n_cached_tokens == 53
+    assert record.finished["c"].usage.n_cached_tokens == 49  # from the checkpoint before the last prompt token
+    assert record.finished["a"].usage.n_drafted_tokens == 0
+
+
+def test_drafts_are_taken_where_the_text_repeats_itself() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(), record)
+    wanted = request("a", n_tokens=400, ignore_eos=True)
+    engine.submit(wanted)
+    run(engine)
+    usage = record.finished["a"].usage
+    assert 0 < usage.n_accepted_tokens <= usage.n_drafted_tokens
+    assert record.text["a"] == answer_alone(wanted)[0]
+
+
+class RefusesAt(FakeBackend):
+    """Its samplers refuse the n-th token, as a grammar does that allows none; a draft is being verified then."""
+
+    n_taken = 0
+
+    def choose(self, row: int, salt: str, ignore_eos: bool) -> int:
+        self.n_taken += 1
+        if self.n_taken == 60:
+            raise RequestError("No token is allowed.")
+        return super().choose(row, salt, ignore_eos)
+
+
+def test_a_request_refused_while_its_draft_is_verified_leaves_a_clean_place() -> None:
+    record = Record()
+    engine = Engine(RefusesAt(), record, step_cost=free_steps())
+    engine.submit(request("a", n_tokens=200, ignore_eos=True))
+    run(engine)
+    assert record.failed["a"].cause == "No token is allowed."
+    again = request("b", prompt="a prompt" + record.text["a"], n_tokens=5, ignore_eos=True)
+    engine.submit(again)
+    run(engine)
+    assert record.text["b"] == answer_alone(again)[0]
+
+
+def test_what_was_evicted_comes_back_from_the_store(tmp_path: Path) -> None:
+    record, store = Record(), StateStore(tmp_path)
+    engine = Engine(FakeBackend(n_ctx=200, n_cells=200), record, store)
+    for name, prompt in (("a", "a" * 150), ("b", "b" * 150), ("a2", "a" * 151)):
+        engine.submit(request(name, prompt=prompt, n_tokens=1))
+        run(engine)
+    assert record.finished["a2"].usage.n_cached_tokens == 150
+    store.close()
+
+
+def test_idle_sequences_leave_the_cache_before_another_and_come_back_with_their_turn(tmp_path: Path) -> None:
+    record, store = Record(), StateStore(tmp_path)
+    backend = FakeBackend()
+    engine = Engine(backend, record, store)
+    for name, prompt in (("a", "a" * 1500), ("b", "b" * 500), ("a2", "a" * 1500 + "!"), ("b2", "b" * 500 + "!")):
+        engine.submit(request(name, prompt=prompt, n_tokens=1))
+        run(engine)
+        assert backend.n_cells_used <= len(prompt) * 9 / 8 + 2
+    assert record.finished["a2"].usage.n_cached_tokens == 1500
+    assert record.finished["b2"].usage.n_cached_tokens == 500
+    store.close()
+
+
+def test_idle_sequences_leave_the_cache_while_others_run_and_what_runs_stays(tmp_path: Path) -> None:
+    record, store = Record(), StateStore(tmp_path)
+    backend = FakeBackend()
+    engine = Engine(backend, record, store)
+    engine.submit(request("idle", prompt="i" * 900, n_tokens=1))
+    run(engine)
+    engine.submit(request("runs", prompt="r" * 100, n_tokens=100, ignore_eos=True))
+    engine.step()
+    for name, n_most in (("short", 500), ("next", 200)):
+        engine.submit(request(name, prompt=name[0] * n_most, n_tokens=1))
+        while name not in record.finished:
+            engine.step()
+        assert "runs" not in record.finished
+        assert backend.n_cells_used < 200 + n_most
+    run(engine)
+    assert record.text["runs"] == answer_alone(request("runs", prompt="r" * 100, n_tokens=100, ignore_eos=True))[0]
+    store.close()
+
+
+def test_idle_sequences_stay_in_the_cache_of_a_gpu(tmp_path: Path) -> None:
+    record, store = Record(), StateStore(tmp_path)
+    backend = FakeBackend()
+    backend.facts = replace(backend.facts, is_on_host=False)
+    engine = Engine(backend, record, store)
+    for name in "ab":
+        engine.submit(request(name, prompt=name * 1500, n_tokens=1))
+        run(engine)
+    assert backend.n_cells_used == 3000
+    store.close()
+
+
+def test_a_conversation_goes_on_after_a_restart_without_computing_it_again(tmp_path: Path) -> None:
+    for n_start, n_cached in ((0, 0), (1, 120)):
+        record, store = Record(), StateStore(tmp_path)
+        engine = Engine(FakeBackend(), record, store)
+        engine.submit(request("a", prompt="p" * 120 + "!" * n_start, n_tokens=1))
+        run(engine)
+        assert record.finished["a"].usage.n_cached_tokens == n_cached
+        while engine.save_one():
+            pass
+        store.close()
+
+
+def test_saving_in_idle_moments_comes_to_an_end(tmp_path: Path) -> None:
+    record, store = Record(), StateStore(tmp_path)
+    engine = Engine(FakeBackend(), record, store)
+    for name in "abc":
+        engine.submit(request(name, prompt=name * 100, n_tokens=1))
+    run(engine)
+    assert [engine.save_one() for _ in range(5)] == [True, True, True, False, False]
+    store.close()
+
+
+def free_steps() -> StepCost:
+    """A batch costs hardly more than a token, so whatever can be drafted pays."""
+    return StepCost({1: 1.0, 64: 1.01})
+
+
+class Guessing(FakeBackend):
+    """A draft model that is as sure as can be: right but for one token in `wrong_every`."""
+
+    wrong_every = 10**9
+    ignores_end = False
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        logits = np.zeros(self.facts.n_vocab, np.float32)
+        is_wrong = len(self._rows[row]) % self.wrong_every == 0
+        logits[ord("#") if is_wrong else self.choose(row, "", self.ignores_end)] = 20.0
+        return logits
+
+
+def draft_model(backend: FakeBackend, target: FakeBackend) -> DraftModel:
+    return DraftModel(backend, target.facts, StepCost(), clock=lambda: 0.0)
+
+
+def test_a_draft_model_that_is_right_takes_the_answer_a_draft_at_a_time() -> None:
+    record, backend, guessing = Record(), FakeBackend(), Guessing()
+    guessing.ignores_end = True
+    wanted = request("a", n_tokens=200, ignore_eos=True)
+    engine = Engine(backend, record, step_cost=free_steps(), draft_sources=[draft_model(guessing, backend)])
+    engine.submit(wanted)
+    run(engine)
+    assert record.text["a"] == answer_alone(wanted)[0]
+    assert record.finished["a"].usage.n_passes < 60
+    drafted = engine.counters.drafts["draft model"]
+    assert 0.9 * drafted.n_drafted < drafted.n_accepted
+
+
+def test_a_draft_model_that_is_always_wrong_is_hardly_asked_again() -> None:
+    class Wrong(Guessing):
+        wrong_every = 1
+
+    record, backend = Record(), FakeBackend()
+    engine = Engine(backend, record, draft_sources=[draft_model(Wrong(), backend)])
+    for name in "ab":
+        engine.submit(request(name, prompt=name, n_tokens=400, ignore_eos=True))
+        run(engine)
+    assert engine.counters.drafts["draft model"].n_drafted < 60
+
+
+def head_drafts(backend: FakeBackend, wrong_every: int = 10**9, *, ignore_eos: bool = True) -> DraftHead:
+    return DraftHead(FakeMtpHead(backend, wrong_every, ignore_eos=ignore_eos), 0.01, StepCost(), clock=lambda: 0.0)
+
+
+def test_a_head_that_is_right_takes_the_answer_a_draft_at_a_time() -> None:
+    record, backend, wanted = Record(), FakeBackend(), request("a", n_tokens=200, ignore_eos=True)
+    engine = Engine(backend, record, step_cost=free_steps(), draft_sources=[head_drafts(backend)])
+    engine.submit(wanted)
+    run(engine)
+    assert record.text["a"] == answer_alone(wanted)[0]
+    assert record.finished["a"].usage.n_passes < 60
+    drafted = engine.counters.drafts["prediction head"]
+    assert 0.9 * drafted.n_drafted < drafted.n_accepted
+
+
+def test_a_head_that_is_always_wrong_is_hardly_asked_again() -> None:
+    record, backend = Record(), FakeBackend()
+    engine = Engine(backend, record, draft_sources=[head_drafts(backend, wrong_every=1)])
+    for name in "ab":
+        engine.submit(request(name, prompt=name, n_tokens=400, ignore_eos=True))
+        run(engine)
+    assert engine.counters.drafts["prediction head"].n_drafted < 60
+
+
+def test_what_one_answer_said_is_drafted_for_the_next_that_begins_to_say_it() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(), record)
+    engine.submit(request("a", prompt="one", n_tokens=150, ignore_eos=True))
+    run(engine)
+    engine.submit(request("b", prompt="two", n_tokens=150, ignore_eos=True))
+    run(engine)
+    drafted = engine.counters.drafts["other texts"]
+    assert 0 < drafted.n_accepted <= drafted.n_drafted
+    assert record.text["b"] == answer_alone(request(prompt="two", n_tokens=150, ignore_eos=True))[0]
+
+
+arrivals = st.lists(
+    st.tuples(
+        st.integers(0, 12),  # steps before it arrives
+        st.text("xyz é", min_size=1, max_size=40),
+        st.integers(0, 30),  # max_tokens
+        st.sampled_from([None, 1, 3, 9]),  # aborted after this many steps
+        st.integers(0, 1),
+        st.sampled_from([GREEDY, SamplingParams(seed=7)]),
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=150)
+@given(
+    arrivals,
+    st.integers(1, 4),
+    st.integers(1, 40),
+    st.integers(100, 200),
+    st.booleans(),
+    st.sampled_from([None, 2, 10**9]),  # how often a draft model is wrong
+    st.sampled_from([None, 2, 10**9]),  # and a prediction head
+)
+def test_batched_reused_and_drafted_answers_equal_serial_ones_under_random_arrivals_and_aborts(
+    rows: list[tuple[int, str, int, int | None, int, SamplingParams]],
+    n_sequences: int,
+    n_batch: int,
+    n_cells: int,
+    supports_truncation: bool,
+    wrong_every: int | None,
+    head_wrong_every: int | None,
+) -> None:
+    record = Record()
+    backend = FakeBackend(
+        n_ctx=100,
+        n_cells=n_cells,
+        n_sequences=n_sequences,
+        n_batch=max(n_batch, n_sequences),
+        supports_truncation=supports_truncation,
+    )
+    drafting = Guessing(n_ctx=90, n_cells=n_cells, n_sequences=n_sequences, n_batch=max(n_batch, n_sequences))
+    drafting.wrong_every = wrong_every or 1
+    sources: list[DraftSource] = [draft_model(drafting, backend)] if wrong_every else []
+    if head_wrong_every:
+        sources.insert(0, head_drafts(backend, head_wrong_every, ignore_eos=False))
+    engine = Engine(backend, record, step_cost=free_steps(), draft_sources=sources)
+    wanted: dict[str, Request] = {}
+    aborts: list[tuple[int, str]] = []
+    for index, (delay, prompt, n_tokens, abort_after, priority, sampling) in enumerate(rows):
+        for _ in range(delay):
+            engine.step()
+        for due in [item for item in aborts if item[0] <= 0]:
+            engine.abort(due[1])
+        name = str(index)
+        wanted[name] = request(name, prompt, n_tokens, priority=priority, sampling=sampling)
+        engine.submit(wanted[name])
+        aborts = [(steps - delay, other) for steps, other in aborts]
+        if abort_after is not None:
+            aborts.append((abort_after, name))
+    for _, name in aborts:
+        engine.abort(name)
+    run(engine)
+    assert not record.failed
+    for name, item in wanted.items():
+        text, reason = answer_alone(item)
+        if record.finished[name].reason is FinishReason.ABORTED:
+            assert text.startswith(record.text[name])
+        else:
+            assert (record.text[name], record.finished[name].reason) == (text, reason)

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.engine.model_task import TaskProgress
+from app.engine.offline.evaluation import EvalRequest, run_eval
+from app.engine.offline.imatrix import ImatrixRequest, run_imatrix
+from app.engine.offline.sensitivity import (
+    SensitivityRequest,
+    cached_sensitivities,
+    measure_sensitivities,
+)
+from quantizer.gguf.tensor_types import tensor_type_named
+from quantizer.mix.imatrix import read_imatrix, save_imatrix
+from quantizer.mix.sensitivity import Sensitivity
+from quantizer.write.dtype_conversion import encode, to_float32
+from tests.quantizer.gguf_files import tiny_llama, tiny_weights
+
+TEXT = "The other hen heard that the weather in the north gathers there. " * 6
+N_CTX = 64
+Q4_0 = tensor_type_named("Q4_0")
+SEEN = ("token_embd.weight", "blk.0.attn_k.weight", "blk.1.ffn_down.weight")  # first, within, last
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(monkeypatch: pytest.MonkeyPatch, environment: Mapping[str, str]) -> None:
+    for name in ("LOCALLLM_CACHE_DIR", "LOCALLLM_CONFIG"):
+        monkeypatch.setenv(name, environment[name])
+
+
+@pytest.fixture
+def imatrix(tmp_path: Path, tiny_model: Path) -> Path:
+    request = ImatrixRequest(str(tiny_model), TEXT, "text", N_CTX, 2, n_threads=1)
+    save_imatrix(run_imatrix(request, lambda steps: steps), tmp_path / "matrix.gguf")
+    return tmp_path / "matrix.gguf"
+
+
+def bent(name: str, imatrix: Path) -> np.ndarray:
+    """What Q4_0 makes of a weight of the tiny model."""
+    original = tiny_weights()[name].astype(np.float32)
+    weights = read_imatrix(imatrix).weights(name, original.shape[::-1])
+    parts = None if weights is None else weights.parts(0, len(original))
+    return to_float32(encode(original, Q4_0, name, parts), Q4_0, original.shape[1]).astype(np.float16)
+
+
+def test_a_tensor_is_worth_what_a_file_with_it_alone_bent_loses(
+    tmp_path: Path, tiny_model: Path, imatrix: Path
+) -> None:
+    steps: list[TaskProgress] = []
+
+    def watched(coming: Iterator[TaskProgress]) -> Iterator[TaskProgress]:
+        for step in coming:
+            steps.append(step)
+            yield step
+
+    request = SensitivityRequest(str(tiny_model), str(imatrix), TEXT, N_CTX, n_threads=1)
+    measured = measure_sensitivities(request, watched)
+    matrices = {name for name, array in tiny_weights().items() if array.ndim == 2}
+    assert set(measured) == matrices
+    assert steps[-1].index + 1 == steps[-1].n_steps == len(steps)
+    for name in SEEN:
+        path = tiny_llama(tmp_path / "bent.gguf", tensors={**tiny_weights(), name: bent(name, imatrix)})
+        verdict = run_eval(EvalRequest((str(path), str(tiny_model)), TEXT, N_CTX, 0, 1), lambda steps: steps)
+        assert verdict.judgement.comparison is not None
+        assert measured[name].kld == pytest.approx(verdict.judgement.comparison.mean_kld.value, rel=1e-3)
+        assert measured[name].loss("Q4_0") == pytest.approx(measured[name].kld)
+        assert measured[name].loss("Q8_0") < measured[name].loss("Q5_0") < measured[name].loss("Q4_0")
+
+
+def test_what_was_measured_is_kept_and_what_is_damaged_is_measured_again(tmp_path: Path) -> None:
+    path = tmp_path / "cache" / "key.json"
+    known = {"a": Sensitivity("a", "Q4_K", 0.5, {"Q4_K": 2.0, "F16": 0.0})}
+    asked: list[int] = []
+
+    def measure() -> dict[str, Sensitivity]:
+        asked.append(1)
+        return known
+
+    assert cached_sensitivities(path, measure) == cached_sensitivities(path, measure) == known
+    assert len(asked) == 1
+    for damage in ("{", "[{}]", "[1]", json.dumps([{"name": "a"}])):
+        path.write_text(damage, encoding="utf-8")
+        assert cached_sensitivities(path, measure) == known
+    assert len(asked) == 5
+    assert [file.name for file in path.parent.iterdir()] == ["key.json"]

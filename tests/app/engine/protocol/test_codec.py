@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import io
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.engine.loop.counters import Counters, Histogram, Occupancy
+from app.engine.protocol import codec, messages
+from app.engine.request import FinishReason, Request, SamplingParams, Timings, TokenLogprob, Usage
+
+SAMPLES = [
+    messages.Load("/models/é.gguf", messages.EngineConfig(n_ctx=4096)),
+    messages.Submit(
+        Request(request_id="a", prompt="text\x00\ud800", stop=("x",), sampling=SamplingParams(seed=2**64 - 1))
+    ),
+    messages.Load("m", messages.EngineConfig(lora=(("/a.gguf", "a"),), control_vectors=(("/b.gguf", -0.5),))),
+    messages.Load("m", messages.EngineConfig(rpc=("host:1",), when_unfit=messages.UnfitPolicy.ASK)),
+    messages.Submit(Request(request_id="a", prompt=(1, 2), max_tokens=0, visible_tags=("<tool_call>",))),
+    messages.Submit(Request(request_id="a", prompt="", lora=((0, 0.5), ("name", 1.0)))),
+    messages.Submit(
+        Request(
+            request_id="a",
+            prompt="",
+            sampling=SamplingParams(logit_bias=((1, -math.inf), (2, 0.5)), dry_sequence_breakers=("é",)),
+        )
+    ),
+    messages.Abort("a"),
+    messages.Tokenize("c", "text", True, False),
+    messages.Detokenize("c", (1, 2)),
+    messages.GetMetrics("c"),
+    messages.Embed("c", ("é", (1, 2))),
+    messages.Rerank("c", "query", ("a", "b")),
+    messages.LoadProgress(0.5),
+    messages.Ready(1, 2, 3, 4, 5, 6, "llama", 0.1),
+    messages.Notice("careful"),
+    messages.Planned({"verdict": "fits", "devices": [], "decode_tps": None}),
+    messages.Output("a", "text", 1),
+    messages.Output("a", "€", 2, (TokenLogprob(b"\xe2\x82", -0.5, ((bytes(range(256)), -9999.0),), 3),)),
+    messages.Finished("a", FinishReason.LENGTH, Usage(n_prompt_tokens=1), Timings(queue_s=0.5)),
+    messages.Failed("a", "RequestError", "cause", "remedy", {"n_ctx": 1}),
+    messages.Tokenized("c", (1,)),
+    messages.Tokenized("c", (1, 2), (b"a", b"\xe2\x82")),
+    messages.Detokenized("c", "text"),
+    messages.Embedded("c", (bytes(range(256)), b""), 7),
+    messages.Reranked("c", (0.5, -1e-9), 7),
+    messages.EngineMetrics("c", Counters(n_steps=1, first_token_s=Histogram(total=0.5)), Occupancy(1, 2, 3, 4)),
+]
+
+
+@pytest.mark.parametrize("frame", SAMPLES, ids=lambda frame: type(frame).__name__)
+def test_every_frame_survives_the_pipe(frame: messages.WorkerMessage) -> None:
+    stream = io.BytesIO(codec.encode(frame) * 2)
+    assert codec.read_message(stream.read) == frame
+    assert codec.read_message(stream.read) == frame
+    assert codec.read_message(stream.read) is None
+
+
+def test_every_kind_of_frame_is_sampled_above() -> None:
+    assert {type(frame) for frame in SAMPLES} == set(messages.WorkerMessage.__args__)
+
+
+def test_a_pipe_cut_inside_a_frame_ends_the_stream() -> None:
+    assert codec.read_message(io.BytesIO(codec.encode(messages.Abort("a"))[:-1]).read) is None
+
+
+@pytest.mark.parametrize("body", [b"{}", b'{"type":"Nonsense"}', b'{"type":"Abort"}', b'{"type":"Abort","x":1}'])
+def test_what_is_no_frame_is_refused(body: bytes) -> None:
+    with pytest.raises(ValueError, match="not a frame"):
+        codec.decode(body)
+
+
+def test_a_length_past_the_limit_is_refused_before_anything_is_read() -> None:
+    with pytest.raises(ValueError, match="a frame of"):
+        codec.read_message(io.BytesIO(b"\xff\xff\xff\xff").read)
+
+
+@given(st.text(), st.integers(0, 10**6))
+def test_any_text_survives_the_pipe(text: str, n_tokens: int) -> None:
+    frame = messages.Output("a", text, n_tokens)
+    assert codec.read_message(io.BytesIO(codec.encode(frame)).read) == frame

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from app.engine.fake.backend import FakeBackend
+from app.engine.loop.sequence import Sequence
+from app.engine.request import FinishReason, Request, SamplingParams
+from app.engine.speculative.acceptance import Acceptance
+from app.engine.speculative.draft_source import DraftRequest
+from app.engine.speculative.prompt_lookup import CrossRequestLookup
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+def sequence(prompt: str, answer: str, n_cached: int = 0) -> Sequence:
+    sampler = FakeBackend().new_sampler(GREEDY, ignore_eos=True)
+    request = Request(request_id="a", prompt=prompt, sampling=GREEDY)
+    acceptance = {CrossRequestLookup.name: Acceptance()}
+    new = Sequence(request, 1, list(prompt.encode()), len(prompt), 4096, sampler, acceptance, 0.0)
+    new.tokens += answer.encode()
+    new.n_cached = n_cached
+    return new
+
+
+def finish(texts: CrossRequestLookup, *finished: Sequence) -> None:
+    for item in finished:
+        item.finish_reason = FinishReason.STOP
+        texts.release(item)
+
+
+def proposed(texts: CrossRequestLookup, asking: Sequence, n_tokens: int = 5) -> str:
+    (draft,) = texts.propose([DraftRequest(asking, n_tokens)])
+    return bytes(draft.tokens).decode()
+
+
+def test_what_another_conversation_said_is_proposed() -> None:
+    texts = CrossRequestLookup()
+    finish(texts, sequence("Spell it. ", "supercalifragilistic"))
+    assert proposed(texts, sequence("Once more. ", "It is superca")) == "lifra"
+
+
+def test_a_text_that_goes_on_keeps_its_place_and_finds_what_was_added_meanwhile() -> None:
+    texts = CrossRequestLookup()
+    finish(texts, sequence("p", "abcdefgh"))
+    asking = sequence("q", "abc")
+    assert proposed(texts, asking) == "defgh"
+    asking.tokens += b"d"
+    finish(texts, sequence("r", "uvwxyz"))
+    assert proposed(texts, asking, 2) == "ef"
+    asking.tokens += b"uvw"
+    assert proposed(texts, asking) == "xyz"
+
+
+def test_nothing_is_hoped_for_while_nobody_has_finished() -> None:
+    texts = CrossRequestLookup()
+    asking = sequence("p", "abc")
+    assert list(texts.estimate(asking, 5, 1).chances) == []
+    assert texts.n_probe_tokens(asking) == 0
+
+
+def test_a_request_that_was_put_back_or_never_answered_adds_nothing() -> None:
+    texts = CrossRequestLookup()
+    texts.release(sequence("p", "put back"))
+    finish(texts, sequence("never answered", ""))
+    assert texts.n_probe_tokens(sequence("p", "a")) == 0
+
+
+def test_what_came_from_the_cache_is_not_indexed_twice() -> None:
+    texts = CrossRequestLookup()
+    finish(texts, sequence("#" + "x" * 100, "abc", n_cached=100))
+    assert proposed(texts, sequence("q", "#")) == ""
+    assert proposed(texts, sequence("q", "xxa"), 2) == "bc"
+
+
+def test_the_oldest_texts_are_forgotten_and_the_newer_half_is_kept() -> None:
+    texts = CrossRequestLookup(max_tokens=40)
+    for letter in "abc":
+        finish(texts, sequence(letter, f"{letter}123456789012345"))
+    assert [proposed(texts, sequence("q", f"{letter}{letter}"), 1) for letter in "abc"] == ["", "1", "1"]
+    assert sum(len(index) for index in texts._indexes) <= 40
+
+
+def test_one_text_longer_than_all_that_is_kept_is_kept_in_part() -> None:
+    texts = CrossRequestLookup(max_tokens=40)
+    finish(texts, sequence("p", "a" * 500 + "bcd"))
+    assert proposed(texts, sequence("q", "aab"), 2) == "cd"
+    assert sum(len(index) for index in texts._indexes) <= 40

@@ -1,0 +1,49 @@
+"""Says how a step's logits change where a sequence is laid over another; run as a child.
+
+Usage: python real_depth.py MODEL.gguf; prints JSON {"plain": [...], "fused": [...]}, the largest differences from the
+logits before: of the same step computed again, of one below the overlay, and of that one again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from app.engine.backend import Chunk
+from app.engine.llama import LlamaBackend, LlamaModel
+from app.engine.protocol.messages import EngineConfig
+from app.engine.tuning.tune_results import RuntimeSettings
+from offload.placement.load_parameters import ON_HOST
+
+BEGIN, OTHER, NEXT = list(range(10, 42)), list(range(50, 82)), 7
+
+
+def differences(backend: LlamaBackend) -> list[float]:
+    def step() -> np.ndarray:
+        backend.truncate(0, len(BEGIN))
+        backend.decode([Chunk(0, len(BEGIN), [NEXT], 1)])
+        return backend.logits(0)
+
+    backend.decode([Chunk(0, 0, BEGIN, 1), Chunk(1, 0, OTHER, 1)])
+    first, again = step(), step()
+    backend.overlay(1, 0)
+    over, over_again = step(), step()
+    return [float(abs(one - other).max()) for one, other in ((again, first), (over, first), (over_again, over))]
+
+
+def main() -> None:
+    loaded = LlamaModel(Path(sys.argv[1]), ON_HOST, False, lambda _fraction: True)
+    found = {}
+    for name, is_fused in (("plain", False), ("fused", True)):
+        backend = loaded.context(EngineConfig(n_ctx=256, n_sequences=2), RuntimeSettings(1, is_fused, False))
+        found[name] = differences(backend)
+        backend.close()
+    loaded.close()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

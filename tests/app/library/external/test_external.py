@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from app.library.external import elsewhere
+from app.library.local.resolve import UnknownModelError, resolve
+from app.settings.settings import Settings
+from tests.app.elsewhere_folders import hugging_face_model, ollama_model
+from tests.app.small_models import small_model
+
+
+@pytest.mark.parametrize("folder", [".lmstudio/models", ".cache/lm-studio/models"])
+def test_models_of_lm_studio_are_found(home: Path, folder: str) -> None:
+    path = small_model(home / folder / "bartowski" / "Qwen-GGUF" / "qwen-q4.gguf")
+    [ref] = elsewhere()
+    assert (ref.id, ref.path, ref.place) == ("bartowski/Qwen-GGUF/qwen-q4", path, "LM Studio")
+
+
+@pytest.mark.parametrize(
+    ("manifest", "name"),
+    [
+        ("registry.ollama.ai/library/llama3.2/3b", "llama3.2:3b"),
+        ("registry.ollama.ai/me/mine/latest", "me/mine:latest"),
+        ("hf.co/bartowski/Qwen-GGUF/Q4_K_M", "hf.co/bartowski/Qwen-GGUF:Q4_K_M"),
+    ],
+)
+def test_models_of_ollama_have_the_names_that_it_shows(home: Path, manifest: str, name: str) -> None:
+    blob = ollama_model(home / "ollama", manifest)
+    [ref] = elsewhere()
+    assert (ref.id, ref.path, ref.place) == (name, blob, "Ollama")
+
+
+def test_a_name_without_a_tag_is_ollamas_latest(home: Path) -> None:
+    for tag in ("latest", "3b"):
+        ollama_model(home / "ollama", f"registry.ollama.ai/library/llama3.2/{tag}", tag)
+    settings = Settings(data_dir=home / "data")
+    for name in ("llama3.2", "llama3.2:latest"):
+        assert resolve(name, settings).id == "llama3.2:latest"
+    assert resolve("llama3.2:3b", settings).id == "llama3.2:3b"
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        b"not json",
+        b"[]",
+        b'{"layers": 3}',
+        b'{"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:../../../secret"}]}',
+        b'{"layers": [{"mediaType": "application/vnd.ollama.image.model"}]}',
+        b"[" * 100_000,
+        json.dumps(
+            {"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{64 * 'a'}"}]}
+        ).encode(),
+    ],
+)
+def test_a_manifest_that_names_no_blob_of_its_own_is_no_model(home: Path, manifest: bytes) -> None:
+    small_model(home / "secret")
+    path = home / "ollama" / "manifests" / "host" / "library" / "m" / "latest"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(manifest)
+    assert elsewhere() == ()
+
+
+def test_the_hugging_face_cache_is_found_by_links_to_blobs_and_by_copies(home: Path) -> None:
+    cache = home / ".cache" / "huggingface" / "hub"
+    linked = hugging_face_model(cache, "org/linked", "m-Q4.gguf")
+    copied = small_model(cache / "models--org--copied" / "snapshots" / "c1" / "sub" / "m-Q8.gguf")
+    refs = {ref.id: ref.path for ref in elsewhere()}
+    assert refs == {"org/copied/m-Q8": copied, "org/linked/m-Q4": linked}
+
+
+@pytest.mark.parametrize("variable", ["HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"])
+def test_the_cache_of_hugging_face_is_where_the_environment_says(
+    home: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    below = {"HF_HUB_CACHE": "", "HF_HOME": "hub", "XDG_CACHE_HOME": "huggingface/hub"}[variable]
+    monkeypatch.setenv(variable, str(home / "chosen"))
+    path = hugging_face_model(home / "chosen" / below, "org/name", "m.gguf")
+    assert [ref.path for ref in elsewhere()] == [path]
+
+
+def test_of_several_commits_the_one_that_main_was_counts(home: Path) -> None:
+    cache = home / ".cache" / "huggingface" / "hub"
+    for commit in ("a", "b", "c"):
+        hugging_face_model(cache, "org/name", "m.gguf", commit)
+    (cache / "models--org--name" / "refs").mkdir()
+    (cache / "models--org--name" / "refs" / "main").write_text("b")
+    assert [ref.path.parent.name for ref in elsewhere()] == ["b"]
+
+
+def test_a_model_here_wins_over_one_of_another_program(home: Path) -> None:
+    settings = Settings(data_dir=home / "data")
+    own = small_model(settings.models_dir / "me" / "x" / "m.gguf")
+    hugging_face_model(home / ".cache" / "huggingface" / "hub", "org/name", "m.gguf")
+    assert resolve("m", settings).path == own
+    assert resolve("org/name", settings).place == "Hugging Face"
+
+
+def test_the_same_model_in_two_places_is_one_name(home: Path) -> None:
+    first = small_model(home / ".lmstudio" / "models" / "org" / "name" / "m.gguf")
+    hugging_face_model(home / ".cache" / "huggingface" / "hub", "org/name", "m.gguf")
+    assert resolve("org/name/m", Settings(data_dir=home / "data")).path == first
+
+
+def test_an_unknown_name_lists_what_is_here_only(home: Path) -> None:
+    hugging_face_model(home / ".cache" / "huggingface" / "hub", "org/name", "m.gguf")
+    with pytest.raises(UnknownModelError, match="Here are: guide"):
+        resolve("nope", Settings(data_dir=home / "data"))

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from app.library.local.resolve import ModelRef, UnknownModelError, absolute, available, find_by_name, portable, resolve
+from app.settings.settings import Settings
+from quantizer.errors import ModelFileError
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    for name in ("bartowski/Qwen-GGUF/qwen-q4.gguf", "bartowski/Qwen-GGUF/qwen-q8.gguf", "me/solo/solo.gguf"):
+        path = tmp_path / "data" / "models" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"GGUF")
+    return Settings(data_dir=tmp_path / "data", cache_dir=tmp_path / "cache")
+
+
+@pytest.mark.parametrize("name", ["solo", "SOLO", "solo.gguf", "me/solo"])
+def test_a_library_model_is_found_by_stem_file_and_repo(settings: Settings, name: str) -> None:
+    assert resolve(name, settings).id == "solo"
+
+
+def test_a_repo_with_several_files_is_ambiguous_and_they_are_listed(settings: Settings) -> None:
+    with pytest.raises(UnknownModelError, match="qwen-q4, qwen-q8"):
+        resolve("bartowski/Qwen-GGUF", settings)
+
+
+@pytest.mark.parametrize("name", ["hf.co/bartowski/Qwen-GGUF:Q8", "bartowski/qwen-gguf:q8", "Qwen:q8:latest"])
+def test_a_model_is_found_by_the_words_that_fetched_it_and_as_clients_put_tags(settings: Settings, name: str) -> None:
+    assert resolve(name, settings).id == "qwen-q8"
+
+
+def test_a_model_of_the_catalogue_is_found_by_the_name_that_fetched_it(settings: Settings) -> None:
+    fetched = settings.models_dir / "ggml-org" / "gpt-oss-20b-GGUF" / "mxfp4.gguf"
+    fetched.parent.mkdir(parents=True)
+    fetched.write_bytes(b"GGUF")
+    assert resolve("gpt-oss-20b", settings).path == fetched
+    assert resolve("gpt-oss-20b:latest", settings).path == fetched
+
+
+@pytest.mark.parametrize("name", ["bartowski/Qwen-GGUF:8", "bartowski/Qwen-GGUF:Q2_K", "gpt-oss-120b"])
+def test_what_was_not_fetched_is_not_found_by_what_would_fetch_it(settings: Settings, name: str) -> None:
+    with pytest.raises(UnknownModelError):
+        resolve(name, settings)
+
+
+def test_two_files_of_one_name_are_told_apart_by_their_repo(settings: Settings) -> None:
+    other = settings.models_dir / "you" / "solo" / "solo.gguf"
+    other.parent.mkdir(parents=True)
+    other.write_bytes(b"GGUF")
+    ids = {ref.id for ref in available(settings)}
+    assert {"me/solo/solo", "you/solo/solo"} <= ids
+    assert resolve("you/solo/solo", settings).path == other
+
+
+def test_later_parts_of_a_split_model_are_no_models(settings: Settings) -> None:
+    for part in (1, 2):
+        (settings.models_dir / "me" / "solo" / f"big-{part:05d}-of-00002.gguf").write_bytes(b"GGUF")
+    assert [ref.id for ref in available(settings) if "big" in ref.id] == ["big-00001-of-00002"]
+
+
+def test_an_unknown_name_lists_what_is_here(settings: Settings) -> None:
+    with pytest.raises(UnknownModelError, match=r"no model 'nope'.*solo"):
+        resolve("nope", settings)
+
+
+def test_a_path_is_taken_as_it_is(settings: Settings, tmp_path: Path) -> None:
+    path = tmp_path / "elsewhere.gguf"
+    path.write_bytes(b"GGUF")
+    assert resolve(str(path), settings) == ModelRef("elsewhere", path)
+
+
+def test_a_relative_path_is_found_in_the_working_folder(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here.gguf").write_bytes(b"GGUF")
+    monkeypatch.chdir(tmp_path)
+    assert resolve("here.gguf", settings).path == tmp_path / "here.gguf"
+    assert portable("here.gguf") == str(tmp_path / "here.gguf")
+
+
+def test_a_missing_file_is_named(settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(UnknownModelError, match=r"There is no file .*gone\.gguf"):
+        resolve(str(tmp_path / "gone.gguf"), settings)
+
+
+def test_a_checkpoint_folder_gets_the_command_that_converts_it(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ModelFileError, match="localllm quantize"):
+        resolve(str(tmp_path), settings)
+
+
+@pytest.mark.parametrize(("suffix", "word"), [(".bin", "pickle"), (".pt", "pickle"), (".safetensors", "quantize")])
+def test_other_formats_get_their_own_way_out(settings: Settings, tmp_path: Path, suffix: str, word: str) -> None:
+    path = tmp_path / f"model{suffix}"
+    path.write_bytes(b"x")
+    with pytest.raises(ModelFileError, match=word):
+        resolve(str(path), settings)
+
+
+def test_a_name_never_reaches_a_path_outside_the_library(settings: Settings, tmp_path: Path) -> None:
+    outside = tmp_path / "secret.gguf"
+    outside.write_bytes(b"GGUF")
+    with pytest.raises(UnknownModelError):
+        find_by_name(str(outside), available(settings))
+
+
+def test_the_home_of_nobody_is_a_name_like_any_other() -> None:
+    assert absolute("~nobody-of-this-name/m.gguf") == Path("~nobody-of-this-name/m.gguf").absolute()
+
+
+@given(st.text(max_size=400))
+@example("~\\")
+def test_any_name_is_resolved_or_refused_with_a_typed_error(name: str) -> None:
+    nowhere = Settings(data_dir=Path("/nonexistent"), cache_dir=Path("/nonexistent"))
+    with contextlib.suppress(ModelFileError):
+        assert resolve(name, nowhere).path.exists()

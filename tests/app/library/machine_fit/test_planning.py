@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import pytest
+
+from app.library.machine_fit.planning import planning_context
+from app.settings.settings import Settings
+from offload.footprint.model import PlannedModel
+from offload.placement.assessment import FitLevel
+from quantizer.errors import UsageError
+from quantizer.gguf.file_types import file_type_named
+from tests.offload.machines import MACHINES
+from tests.offload.model_outlines import header_of
+
+
+def model(name: str, file_type: str) -> PlannedModel:
+    header = header_of(name)
+    return PlannedModel(header, header.tensors).quantized(file_type_named(file_type))
+
+
+@pytest.mark.parametrize(
+    ("name", "file_type", "machine", "verdict"),
+    [
+        ("llama-3.1-8b", "Q4_K_M", "RTX 3060 12 GB, 32 GB RAM", FitLevel.FITS),
+        ("qwen3-30b-a3b", "Q4_K_M", "RTX 3060 12 GB, 32 GB RAM", FitLevel.PARTIAL),
+        ("qwen3-30b-a3b", "Q4_K_M", "container of 4 GiB", FitLevel.WONT_RUN),
+    ],
+)
+def test_a_short_verdict_is_that_of_the_whole_plan(name: str, file_type: str, machine: str, verdict: FitLevel) -> None:
+    here, candidate = planning_context(Settings(), MACHINES[machine]), model(name, file_type)
+    fit, plan = here.fit(candidate), here.plan(candidate)
+    assert fit.verdict is verdict is plan.found.verdict
+    assert (fit.decode_tps, fit.uncertainty, fit.n_ctx) == (plan.found.decode_tps, plan.uncertainty, plan.setting.n_ctx)
+    assert fit.total_bytes == plan.found.profile.total_bytes
+
+
+def test_settings_say_how_a_model_is_wanted() -> None:
+    machine, candidate = MACHINES["processor only, 32 GB"], model("qwen3-0.6b", "Q8_0")
+    short = planning_context(Settings(ctx=2048, parallel=1), machine).fit(candidate)
+    long = planning_context(Settings(ctx=32768, parallel=1), machine).fit(candidate)
+    assert (short.n_ctx, long.n_ctx) == (2048, 32768)
+    assert short.total_bytes < long.total_bytes
+    with pytest.raises(UsageError):
+        planning_context(Settings(kv_type="q4_9"), machine)

@@ -1,0 +1,197 @@
+"""The library over HTTP: a service of its own over a folder and a hub that are thrown away."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from app.client import LocalModels, ServiceClient
+from quantizer.errors import ModelFileError, RequestError, UsageError, UserError
+from tests.app.library.hub_repos import HubRepo
+from tests.app.library.hub_server import HubServer
+from tests.app.running import RunningService
+
+
+@pytest.fixture(scope="module")
+def hub(tiny_model: Path) -> Iterator[HubServer]:
+    repo = HubRepo.of("org/tiny-GGUF", {"tiny-Q4_K_M.gguf": tiny_model, "tiny-Q8_0.gguf": tiny_model}, tags=["gguf"])
+    with HubServer(repo) as hub:
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("user")
+
+
+@pytest.fixture(scope="module")
+def own(start_service: Callable[..., RunningService], hub: HubServer, folders: Path) -> RunningService:
+    """A service that sees no folder of the user's but those of this test."""
+    outside = {"HF_ENDPOINT": hub.url, "HF_HOME": str(folders / "hf"), "OLLAMA_MODELS": str(folders / "ollama")}
+    outside |= {"HOME": str(folders), "HF_TOKEN": ""}
+    return start_service(outside, data_dir=str(folders / "data"), cache_dir=str(folders / "cache"))
+
+
+@pytest.fixture
+def placed(folders: Path, tiny_model: Path) -> Iterator[Path]:
+    """A model in the library."""
+    path = folders / "data" / "models" / "org" / "repo" / "kept.gguf"
+    path.parent.mkdir(parents=True)
+    shutil.copy(tiny_model, path)
+    yield path
+    shutil.rmtree(folders / "data" / "models", ignore_errors=True)
+
+
+async def _whole(client: ServiceClient) -> LocalModels:
+    for _ in range(600):
+        if (shelf := await client.library.models(elsewhere=True)).is_complete:
+            return shelf
+        await asyncio.sleep(0.05)
+    raise AssertionError("the list never became complete")
+
+
+async def test_models_are_listed_with_a_verdict_and_whether_they_are_loaded(own: RunningService, placed: Path) -> None:
+    async with ServiceClient(own.url) as client:
+        shelf = await _whole(client)
+        models = {model.id: model for model in shelf.models}
+        assert models["kept"].fit is not None
+        assert models["kept"].fit.verdict == "fits"
+        assert models["kept"].path == str(placed)
+        assert (models["kept"].state, models["kept"].where) == ("unloaded", "library")
+        assert models["guide"].fit is not None
+        await client.load("kept")
+        loaded = {model.id: model for model in (await client.library.models()).models}["kept"]
+        assert loaded.loaded_as == "kept"
+        assert loaded.state in ("loading", "ready")
+
+
+async def test_a_damaged_file_is_listed_with_what_is_wrong(own: RunningService, placed: Path) -> None:
+    (placed.parent / "broken.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
+    async with ServiceClient(own.url) as client:
+        models = {model.id: model for model in (await _whole(client)).models}
+    assert models["broken"].damaged
+    assert models["broken"].fit is None
+
+
+async def test_the_catalogue_is_recommended_from_without_anyone_being_asked(
+    own: RunningService, hub: HubServer
+) -> None:
+    n_before = len(hub.log)
+    async with ServiceClient(own.url) as client:
+        found = await client.library.recommend()
+    assert found
+    assert all(each.reference.endswith(f":{each.quant.name}") for each in found)
+    assert len(hub.log) == n_before
+
+
+async def test_a_search_tells_every_quant_and_what_it_comes_to(own: RunningService) -> None:
+    async with ServiceClient(own.url) as client:
+        (repo,) = await client.library.search("tiny", 3)
+        assert (await client.library.search("nobody-has-this")) == ()
+    assert (repo.repo, repo.is_checkpoint, repo.problem) == ("org/tiny-GGUF", False, "")
+    assert [quant.name for model in repo.models for quant in model.quants] == ["Q4_K_M", "Q8_0"]
+
+
+async def test_a_hub_that_fails_is_said_with_the_way_out(own: RunningService, hub: HubServer) -> None:
+    hub.inject("5xx", stage="list", times=9)
+    async with ServiceClient(own.url) as client:
+        with pytest.raises(UserError, match="cannot be reached") as raised:
+            await client.library.search("tiny")
+        assert "Without it" in raised.value.remedy
+        assert own.http.get("/api/localllm/search?words=tiny").status_code == 502
+        assert await client.library.recommend()
+    hub.injections.clear()
+
+
+async def test_a_search_that_nobody_waits_for_ends(own: RunningService, hub: HubServer) -> None:
+    hub.inject("stall", stage="content", times=9)
+    async with ServiceClient(own.url) as client:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await client.library.search("tiny")
+        assert (await client.status()).version  # and holds up nothing
+    hub.injections.clear()
+
+
+async def test_a_search_for_nothing_is_refused(own: RunningService) -> None:
+    async with ServiceClient(own.url) as client:
+        with pytest.raises(RequestError):
+            await client.library.search("  ")
+
+
+async def test_a_card_has_lines_for_people(own: RunningService, placed: Path) -> None:
+    async with ServiceClient(own.url) as client:
+        card = dict(await client.library.card("kept"))
+        with pytest.raises(ModelFileError):
+            await client.library.card("gone")
+    assert card["architecture"] == "llama"
+    assert card["file"] == str(placed)
+
+
+async def test_types_have_sizes_losses_and_verdicts(own: RunningService) -> None:
+    async with ServiceClient(own.url) as client:
+        types = {choice.quant.name: choice for choice in await client.library.types("guide")}
+    assert types["Q8_0"].quant.n_bytes < types["F16"].quant.n_bytes
+    assert types["Q4_K_M"].perplexity_loss == pytest.approx(0.1754)
+    assert types["Q4_K_M"].quant.fit.verdict == "fits"
+
+
+async def test_what_goes_is_said_before_it_is_removed_and_a_loaded_model_stays(
+    own: RunningService, placed: Path
+) -> None:
+    async with ServiceClient(own.url) as client:
+        going = await client.library.removal("kept")
+        assert going.paths == (str(placed),)
+        assert _is_there(placed)
+        await client.load(str(placed))
+        with pytest.raises(RequestError, match="is loaded"):
+            await client.library.remove("kept")
+        own.wait_until(lambda _: _state(own, placed) == "ready")
+        await client.library.unload("kept")
+        assert _state(own, placed) == "unloaded"
+        await client.library.remove("kept")
+        assert not _is_there(placed)
+        with pytest.raises(UsageError, match="built in"):
+            await client.library.remove("guide")
+
+
+async def test_a_file_outside_is_taken_in_by_a_link(own: RunningService, folders: Path, tiny_model: Path) -> None:
+    outside = folders / "outside.gguf"
+    shutil.copy(tiny_model, outside)
+    async with ServiceClient(own.url) as client:
+        assert await client.library.import_model(str(outside), "org/taken/in") == "in"
+        models = {model.id: model for model in (await client.library.models()).models}
+        assert models["in"].where == "library"
+        again = own.http.post("/api/localllm/import", json={"source": str(outside), "name": "org/taken/in"})
+        assert (again.status_code, again.json()["error"]["code"]) == (409, "model_exists")
+        await client.library.remove("in")
+    assert _is_there(outside)
+
+
+async def test_a_loaded_model_is_kept_for_as_long_as_is_said(own: RunningService) -> None:
+    async with ServiceClient(own.url) as client:
+        model = (await client.status()).default_model
+        await client.library.keep_alive(model, "5m")
+        with pytest.raises(RequestError, match="no duration"):
+            await client.library.keep_alive(model, "soon")
+        kept = own.http.post("/api/localllm/keep-alive", json={"model": model, "keep_alive": "-1"}).json()
+    assert kept["expires_s"] is None
+
+
+async def test_the_machine_is_told_with_lines_for_people(own: RunningService) -> None:
+    async with ServiceClient(own.url) as client:
+        checkup = await client.library.machine()
+    assert [label for label, _ in checkup.rows][:2] == ["processor", "memory"]
+
+
+def _is_there(path: Path) -> bool:
+    return path.exists()
+
+
+def _state(own: RunningService, path: Path) -> str:
+    models = own.http.get("/api/localllm/library").json()["models"]
+    return next(str(model["state"]) for model in models if model["path"] == str(path))

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from app.engine.grammar.json_grammar import any_object_grammar, schema_grammar
+from app.engine.request import SamplingParams
+from app.service.api.openai.requests import ChatCompletionBody, CompletionBody
+from quantizer.errors import RequestError
+
+LLAMA_SERVER_FIELDS = {
+    "typical_p": 0.9,
+    "top_n_sigma": 1.5,
+    "xtc_probability": 0.5,
+    "xtc_threshold": 0.2,
+    "dynatemp_range": 0.5,
+    "dynatemp_exponent": 1.5,
+    "dry_multiplier": 0.8,
+    "dry_base": 2.0,
+    "dry_allowed_length": 3,
+    "dry_penalty_last_n": -1,
+    "mirostat": 2,
+    "mirostat_tau": 4.0,
+    "mirostat_eta": 0.2,
+}
+
+
+def _sampling(**fields: object) -> SamplingParams:
+    (request,) = CompletionBody.model_validate({"prompt": "x", **fields}).completion_requests()
+    return request.sampling
+
+
+def test_the_fields_of_llama_server_reach_the_engine_under_their_names() -> None:
+    assert _sampling(**LLAMA_SERVER_FIELDS) == SamplingParams(**LLAMA_SERVER_FIELDS)
+
+
+def test_context_shift_and_limits_of_time_reach_the_engine() -> None:
+    fields = {"context_shift": True, "n_keep": -1, "max_time": 9.5, "t_max_predict_ms": 1500}
+    (request,) = CompletionBody(prompt="hello", **fields).completion_requests()
+    assert (request.context_shift, request.n_keep) == (True, -1)
+    assert (request.max_time_s, request.max_predict_s) == (9.5, 1.5)
+
+
+@pytest.mark.parametrize("limit_ms", [None, 0, -1])
+def test_llama_servers_ways_to_set_no_limit_of_time(limit_ms: int | None) -> None:
+    (request,) = CompletionBody(prompt="hello", t_max_predict_ms=limit_ms).completion_requests()
+    assert request.max_predict_s is None
+
+
+@pytest.mark.parametrize("fields", [{"max_time": 0}, {"max_time": "NaN"}, {"t_max_predict_ms": -5}, {"n_keep": -2}])
+def test_limits_that_are_none_are_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(RequestError):
+        CompletionBody(prompt="hello", **fields).completion_requests()
+
+
+def test_repeat_last_n_and_breakers_reach_the_engine() -> None:
+    sampling = _sampling(repeat_last_n=-1, dry_sequence_breakers=["\n"])
+    assert (sampling.penalty_last_n, sampling.dry_sequence_breakers) == (-1, ("\n",))
+
+
+@pytest.mark.parametrize(
+    ("biases", "pairs"),
+    [
+        ({"5": -100, "6": False}, ((5, -100.0), (6, -inf))),
+        ([[5, 1.5], [6, False]], ((5, 1.5), (6, -inf))),
+        ({"5": 0}, ((5, 0.0),)),
+        ({}, ()),
+        (None, ()),
+    ],
+)
+def test_biases_come_by_token_id_as_an_object_or_as_pairs(biases: object, pairs: tuple[object, ...]) -> None:
+    assert _sampling(logit_bias=biases).logit_bias == pairs
+
+
+@pytest.mark.parametrize(
+    ("fields", "n_logprobs"),
+    [
+        ({}, None),
+        ({"logprobs": False}, None),
+        ({"logprobs": True}, 0),
+        ({"logprobs": True, "top_logprobs": 20}, 20),
+        ({"logprobs": False, "top_logprobs": 0}, None),
+    ],
+)
+def test_chat_asks_for_logprobs_with_two_fields(fields: dict[str, object], n_logprobs: int | None) -> None:
+    body = ChatCompletionBody.model_validate({"messages": [{"role": "user", "content": "x"}], **fields})
+    assert body.turn().request.n_logprobs == n_logprobs
+
+
+@pytest.mark.parametrize(("logprobs", "n_logprobs"), [(None, None), (False, None), (0, 0), (5, 5), (True, 1)])
+def test_completions_ask_for_logprobs_with_a_number(logprobs: object, n_logprobs: int | None) -> None:
+    body = CompletionBody.model_validate({"prompt": "x", "logprobs": logprobs})
+    (request,) = body.completion_requests()
+    assert request.n_logprobs == n_logprobs
+
+
+def test_several_answers_differ_in_id_and_seed_only() -> None:
+    first, second, third = CompletionBody.model_validate({"prompt": "x", "n": 3, "seed": 7}).completion_requests()
+    assert [item.sampling.seed for item in (first, second, third)] == [7, 8, 9]
+    assert len({item.request_id for item in (first, second, third)}) == 3
+    assert replace(second, request_id=first.request_id, sampling=first.sampling) == first
+
+
+def test_several_answers_without_a_seed_draw_one_each() -> None:
+    requests = CompletionBody.model_validate({"prompt": "x", "n": 8}).completion_requests()
+    assert {item.sampling.seed for item in requests} == {None}
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "null"}}}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "grammar"),
+    [
+        ({"type": "text"}, ""),
+        ({"type": "json_object"}, any_object_grammar()),
+        ({"type": "json_object", "schema": SCHEMA}, schema_grammar(SCHEMA)),
+        (
+            {"type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": SCHEMA}},
+            schema_grammar(SCHEMA),
+        ),
+        (None, ""),
+    ],
+)
+def test_a_response_format_becomes_a_grammar(wanted: object, grammar: str) -> None:
+    assert _sampling(response_format=wanted).grammar == grammar
+
+
+@pytest.mark.parametrize(("wanted", "is_split"), [(None, True), ("auto", True), ("deepseek", True), ("none", False)])
+def test_thoughts_are_told_apart_unless_asked_otherwise(wanted: str | None, is_split: bool) -> None:
+    fields = {"messages": [{"role": "user", "content": "x"}], "reasoning_format": wanted}
+    assert ChatCompletionBody.model_validate(fields).turn().separates_reasoning is is_split
+
+
+@pytest.mark.parametrize("biases", [{"5": True}, {"²": 1}, {"-1": 1}, {"99999999999": 1}])
+def test_a_bias_that_means_nothing_is_refused(biases: object) -> None:
+    with pytest.raises(RequestError, match="logit_bias"):
+        _sampling(logit_bias=biases)
+
+
+@pytest.mark.parametrize(("fields", "begun"), [({}, ""), ({"continue_final_message": True}, "Once")])
+def test_an_answer_goes_on_from_the_last_message_where_that_is_asked_for(fields, begun):
+    messages = [{"role": "user", "content": "tell"}, {"role": "assistant", "content": "Once"}]
+    assert ChatCompletionBody.model_validate({"messages": messages, **fields}).turn().begun == begun

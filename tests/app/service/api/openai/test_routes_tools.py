@@ -1,0 +1,149 @@
+"""Tool calls over HTTP with the fake engine, and with the official OpenAI client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
+from pydantic import ValidationError
+
+from app.service.api.openai.requests import ChatCompletionBody
+from quantizer.errors import RequestError
+from tests.app.running import RunningService
+
+TOOL: ChatCompletionToolParam = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Tells the weather.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Åre"}}\n</tool_call>'
+
+
+def asking(answer: str) -> list[ChatCompletionMessageParam]:
+    """Return messages to which the fake model says `answer`."""
+    return [{"role": "user", "content": f"<say>{answer}</say>"}]
+
+
+@pytest.fixture(scope="module")
+def client(service: RunningService) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def test_a_call_comes_structured(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(model="tiny", messages=asking(f"One moment.\n{CALL}"), tools=[TOOL])
+    (choice,) = answer.choices
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content == "One moment."
+    assert choice.message.tool_calls is not None
+    (call,) = choice.message.tool_calls
+    assert call.type == "function"
+    assert call.function.name == "get_weather"
+    assert json.loads(call.function.arguments) == {"city": "Åre"}
+    assert len(call.id) == 9
+
+
+def test_calls_stream_name_first_and_then_their_arguments(client: openai.OpenAI) -> None:
+    with client.chat.completions.stream(model="tiny", messages=asking(CALL + CALL), tools=[TOOL]) as stream:
+        events = list(stream)
+        final = stream.get_final_completion()
+    deltas = [
+        part
+        for event in events
+        if event.type == "chunk"
+        for choice in event.chunk.choices
+        for part in choice.delta.tool_calls or []
+    ]
+    assert [part.function.name for part in deltas if part.function and part.function.name] == ["get_weather"] * 2
+    assert deltas[0].id
+    assert [part.index for part in deltas] == sorted(part.index for part in deltas), "one call after the other"
+    (choice,) = final.choices
+    assert choice.finish_reason == "tool_calls"
+    assert not choice.message.content
+    assert choice.message.tool_calls is not None
+    assert [json.loads(call.function.arguments) for call in choice.message.tool_calls] == [{"city": "Åre"}] * 2
+
+
+def test_a_whole_loop_with_a_tool_runs(client: openai.OpenAI) -> None:
+    messages = asking(CALL)
+    first = client.chat.completions.create(model="tiny", messages=messages, tools=[TOOL]).choices[0].message
+    assert first.content is None
+    assert first.tool_calls is not None
+    messages += [
+        first.model_dump(exclude_none=True),  # type: ignore[list-item]
+        {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "<say>It snows.</say>"},
+    ]
+    second = client.chat.completions.create(model="tiny", messages=messages, tools=[TOOL]).choices[0]
+    assert second.message.content == "It snows."
+    assert second.message.tool_calls is None
+    assert second.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("extra", [{}, {"tools": [TOOL], "tool_choice": "none"}])
+def test_without_an_offer_calls_are_text(service: RunningService, extra: dict[str, Any]) -> None:
+    body = {"messages": asking(CALL), **extra}
+    (choice,) = service.http.post("/v1/chat/completions", json=body).json()["choices"]
+    assert choice["message"] == {"role": "assistant", "content": CALL}
+    assert choice["finish_reason"] == "stop"
+
+
+def test_a_call_cut_short_keeps_what_it_has(service: RunningService) -> None:
+    body = {"messages": asking(CALL), "tools": [TOOL], "max_tokens": len(CALL.encode()) - 15}
+    (choice,) = service.http.post("/v1/chat/completions", json=body).json()["choices"]
+    assert choice["finish_reason"] == "length"
+    assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"city": "Åre"'
+
+
+def test_one_call_at_most_where_a_client_wants_that(service: RunningService) -> None:
+    body = {"messages": asking(CALL + CALL), "tools": [TOOL], "parallel_tool_calls": False}
+    (choice,) = service.http.post("/v1/chat/completions", json=body).json()["choices"]
+    assert len(choice["message"]["tool_calls"]) == 1
+    assert choice["message"]["content"] == CALL
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"tool_choice": "sometimes"}, "sometimes"),
+        ({"tool_choice": {"type": "function", "function": {"name": "other"}}}, "other"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "allowed_tools"),
+        ({"tool_choice": "required", "tools": []}, "no tools"),
+        ({"tools": [{"type": "web_search"}]}, "web_search"),
+        ({"response_format": {"type": "json_object"}}, "form of the answer"),
+        ({"grammar": 'root ::= "a"'}, "form of the answer"),
+    ],
+)
+def test_what_cannot_be_offered_is_refused(fields: dict[str, Any], word: str) -> None:
+    body = ChatCompletionBody.model_validate({"messages": asking("x"), "tools": [TOOL], **fields})
+    with pytest.raises(RequestError, match=word):
+        body.turn()
+
+
+@pytest.mark.parametrize("arguments", ['{"city": "Å', "[1]", '"x"', "[" * 100_000])
+def test_arguments_of_an_earlier_call_have_to_be_an_object(arguments: str) -> None:
+    call = {"id": "1", "function": {"name": "get_weather", "arguments": arguments}}
+    body = ChatCompletionBody.model_validate(
+        {"messages": [{"role": "assistant", "content": None, "tool_calls": [call]}]}
+    )
+    with pytest.raises(RequestError, match="not a JSON object"):
+        body.turn()
+
+
+def test_a_call_without_a_name_is_no_body() -> None:
+    with pytest.raises(ValidationError):
+        ChatCompletionBody.model_validate({"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]})
+
+
+def test_a_schema_that_cannot_be_enforced_is_refused_where_a_call_is_required(service: RunningService) -> None:
+    function = {"name": "f", "parameters": {"properties": {"a": {"type": "string", "pattern": "x"}}}}
+    body = {"messages": asking("x"), "tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+    response = service.http.post("/v1/chat/completions", json=body)
+    assert response.status_code == 400
+    assert "'pattern'" in response.json()["error"]["cause"]

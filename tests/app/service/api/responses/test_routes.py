@@ -1,0 +1,158 @@
+"""/v1/responses as JSON, and by the official OpenAI client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from app.service.api.responses.requests import ResponsesBody
+from quantizer.errors import RequestError
+from tests.app.running import RunningService
+
+ASK: dict[str, Any] = {"model": "tiny", "input": "hello", "max_output_tokens": 6, "temperature": 0}
+TOOL: Any = {
+    "type": "function",
+    "name": "get_weather",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    "strict": None,
+}
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Åre"}}\n</tool_call>'
+
+
+def _events(text: str) -> list[dict[str, Any]]:
+    events = []
+    for part in text.strip().split("\n\n"):
+        name, data = part.split("\n")
+        events.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {events[-1]['type']}"
+    return events
+
+
+def _messages(**fields: Any) -> list[dict[str, Any]]:
+    return list(ResponsesBody.model_validate(ASK | fields).turn().messages)
+
+
+@pytest.fixture(scope="module")
+def client(service: RunningService) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def test_the_events_of_a_response_are_numbered_and_nested(service: RunningService) -> None:
+    asked = ASK | {"input": f"<say>One.{CALL}</say>", "tools": [TOOL], "max_output_tokens": 500, "stream": True}
+    events = _events(service.http.post("/v1/responses", json=asked).text)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    names = [event["type"].removeprefix("response.") for event in events if not event["type"].endswith("delta")]
+    assert names == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "content_part.added",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "output_item.added",
+        "function_call_arguments.done",
+        "output_item.done",
+        "completed",
+    ]
+    told = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert told == events[-1]["response"]["output"]
+    assert events[0]["response"]["id"] == events[-1]["response"]["id"]
+
+
+def test_the_official_client_asks_and_streams(client: openai.OpenAI) -> None:
+    asked = ASK | {"input": "<say>good day</say>", "max_output_tokens": 50}
+    whole = client.responses.create(**asked)
+    with client.responses.stream(**asked) as stream:
+        text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+        final = stream.get_final_response()
+    assert text == final.output_text == whole.output_text == "good day"
+    assert final.status == whole.status == "completed"
+    assert whole.usage is not None
+    assert whole.usage.input_tokens == len("<user><say>good day</say>\n<assistant>")
+
+
+def test_an_answer_cut_short_says_so(client: openai.OpenAI) -> None:
+    response = client.responses.create(model="tiny", input="<say>one two three</say>", max_output_tokens=3)
+    assert response.status == "incomplete"
+    assert response.incomplete_details is not None
+    assert response.incomplete_details.reason == "max_output_tokens"
+
+
+def test_a_whole_loop_with_a_tool_runs(client: openai.OpenAI) -> None:
+    items: list[Any] = [{"role": "user", "content": f"<say>{CALL}</say>"}]
+    with client.responses.stream(model="tiny", input=items, tools=[TOOL]) as stream:
+        first = stream.get_final_response()
+    (call,) = first.output
+    assert call.type == "function_call"
+    assert json.loads(call.arguments) == {"city": "Åre"}
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "<say>It snows.</say>"}
+    items += [call.model_dump(exclude_none=True, exclude={"parsed_arguments"}), result]
+    assert client.responses.create(model="tiny", input=items, tools=[TOOL]).output_text == "It snows."
+
+
+def test_items_become_messages_with_calls_joined_to_what_was_said_before_them() -> None:
+    call = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
+    items = [
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Be brief."}]},
+        {"role": "user", "content": "Go."},
+        {"type": "reasoning", "summary": []},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "Wait."}]},
+        call,
+        call | {"call_id": "b"},
+        {"type": "function_call_output", "call_id": "a", "output": "1"},
+    ]
+    system, user, said, result = _messages(instructions="Be kind.", input=items)
+    assert system == {"role": "system", "content": "Be kind.\n\nBe brief."}
+    assert user["content"] == "Go."
+    assert said["content"] == "Wait."
+    assert [item["id"] for item in said["tool_calls"]] == ["a", "b"]
+    assert result == {"role": "tool", "content": "1", "tool_call_id": "a"}
+
+
+def test_tools_that_are_no_functions_are_left_out() -> None:
+    tools = [{"type": "web_search"}, {"type": "custom", "name": "apply_patch"}, TOOL]
+    offer = ResponsesBody.model_validate(ASK | {"tools": tools}).turn().offer
+    assert [tool.name for tool in offer.tools] == ["get_weather"]
+
+
+def test_a_function_and_a_form_can_be_required() -> None:
+    chosen = {"tools": [TOOL], "tool_choice": {"type": "function", "name": "get_weather"}}
+    assert ResponsesBody.model_validate(ASK | chosen).turn().offer.only == "get_weather"
+    form = {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}}
+    assert ResponsesBody.model_validate(ASK | {"text": form}).turn().request.sampling.grammar
+
+
+def test_templates_are_told_how_hard_to_think() -> None:
+    turn = ResponsesBody.model_validate(ASK | {"reasoning": {"effort": "low"}}).turn()
+    assert turn.variables == {"reasoning_effort": "low", "enable_thinking": True}
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"previous_response_id": "resp_1"}, "not stored"),
+        ({"input": []}, "empty"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "item_reference"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input_image"),
+        ({"text": {"format": {"type": "yaml"}}}, "yaml"),
+        ({"tool_choice": "sometimes"}, "sometimes"),
+        ({"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "web_search"),
+    ],
+)
+def test_what_would_change_the_answer_is_refused(change: dict[str, Any], word: str) -> None:
+    with pytest.raises(RequestError, match=word):
+        ResponsesBody.model_validate(ASK | change).turn()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_errors_before_the_first_event_are_a_status(service: RunningService, stream: bool) -> None:
+    response = service.http.post("/v1/responses", json=ASK | {"input": "x" * 5000, "stream": stream})
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "context_length_exceeded"
+    assert service.http.post("/v1/responses", json=ASK | {"model": "nope", "stream": stream}).status_code == 404

@@ -1,0 +1,308 @@
+"""Every route answers as the OpenAPI document says: a service over the fake engine, a hub of ours, and all that a route
+may answer held against its schema."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import httpx
+import pytest
+from jsonschema import Draft202012Validator
+
+from app.engine.protocol.messages import Reranked
+from app.service.api.openai.embeddings import RerankBody, _ranking
+from app.service.application import create_document
+from tests.app.library.hub_repos import HubRepo
+from tests.app.library.hub_server import HubServer
+from tests.app.running import RunningService
+from tests.quantizer.gguf_files import tiny_llama
+
+TEMPLATE = (
+    "{# <think></think> #}{% for message in messages %}{{ message.content }}\n{% endfor %}"
+    "{% if tools %}{{ tools | tojson }}{% endif %}"
+)
+FIM_IDS = {"pre": 1, "suf": 2, "mid": 3}  # within the 256 bytes that the fake engine knows
+SAYS = (
+    '<say><think>Hm.</think>One moment.\n<tool_call>\n{"name": "look", "arguments": {"at": "Åre"}}\n</tool_call></say>'
+)
+ASKS: list[dict[str, Any]] = [{"role": "user", "content": SAYS}]
+FUNCTION = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {"at": {}}}}
+TOOLS = [{"type": "function", "function": FUNCTION}]
+RANKED = {"logprobs": True, "top_logprobs": 2}
+GAP = {"input_prefix": "a<say>b\n</say>", "input_suffix": "c"}
+JOB = {"kind": "tune", "arguments": {"model": "nobody-has-this"}}  # it fails at once
+
+Answered = Mapping[str, list[dict[str, Any]]]
+
+
+def chats(**more: Any) -> list[dict[str, Any]]:
+    """Return bodies of OpenAI's chat: with calls and probabilities, several, streamed."""
+    asked = {"messages": ASKS, **more}
+    usage = {"stream_options": {"include_usage": True}}
+    return [
+        asked | {"tools": TOOLS} | RANKED,
+        asked | {"n": 2, "max_tokens": 2},
+        *(
+            asked | {"stream": True} | extra
+            for extra in ({"tools": TOOLS} | usage, RANKED | {"timings_per_token": True})
+        ),
+    ]
+
+
+TEXTS = [
+    {"prompt": ["a", "b"], "max_tokens": 2, **extra}
+    for extra in ({"logprobs": 2}, {"logprobs": 2, "stream": True}, {"echo": True, "logprobs": 1})
+]
+WRITTEN = [
+    {"prompt": "a", "n_predict": 2, **extra}
+    for extra in ({"n_probs": 2}, {"n": 2}, {"response_fields": ["content", "timings/prompt_n"]}, {"stream": True})
+]
+VECTORS = [{"input": ["a", "b"]}, {"input": [1, 2], "encoding_format": "base64"}]
+
+# Bodies of what takes one; the others are asked as they are.
+ANSWERED: Answered = {
+    "POST /v1/chat/completions": chats(),
+    "POST /api/v0/chat/completions": chats(),
+    "POST /v1/completions": TEXTS,
+    "POST /api/v0/completions": TEXTS,
+    "POST /v1/fim/completions": [{"prompt": "a<say>b</say>", "suffix": "c", "max_tokens": 4}],
+    "POST /v1/responses": [
+        {"input": SAYS, "tools": [{"type": "function", **FUNCTION}]},
+        {"input": SAYS, "max_output_tokens": 2},
+        {"input": SAYS, "stream": True},
+    ],
+    "POST /v1/embeddings": VECTORS,
+    "POST /api/v0/embeddings": VECTORS,
+    "POST /v1/messages": [
+        {
+            "messages": ASKS,
+            "max_tokens": 200,
+            "tools": [{"name": "look", "input_schema": {"type": "object", "properties": {"at": {}}}}],
+        },
+        {"messages": ASKS, "max_tokens": 2, "stop_sequences": ["x"]},
+        {"messages": ASKS, "max_tokens": 2, "stream": True},
+    ],
+    "POST /v1/messages/count_tokens": [{"messages": ASKS, "max_tokens": 1}],
+    "POST /api/show": [{"model": "coder"}],
+    "POST /api/chat": [
+        {"messages": ASKS, "stream": False, "tools": TOOLS} | RANKED,
+        {"messages": ASKS, "tools": TOOLS} | RANKED,
+        {"messages": []},
+    ],
+    "POST /api/generate": [
+        {"prompt": SAYS, "stream": False} | RANKED,
+        {"prompt": SAYS} | RANKED,
+        {"prompt": "a<say>b</say>", "suffix": "c", "stream": False},
+        {"keep_alive": 0},
+    ],
+    "POST /api/embed": [{"input": ["a", "b"]}, {"input": []}],
+    "POST /api/embeddings": [{"prompt": "a"}, {"prompt": ""}],
+    "POST /api/pull": [{"model": "org/tiny-GGUF", "stream": False}, {"model": "coder"}],
+    "POST /api/create": [{"model": "made", "from": "coder", "stream": False}],
+    "POST /api/copy": [{"source": "coder", "destination": "copied"}],
+    "DELETE /api/delete": [{"model": "gone"}],
+    "POST /tokenize": [{"content": "aö"}, {"content": "aö", "with_pieces": True}],
+    "POST /detokenize": [{"tokens": [97]}],
+    "POST /completion": WRITTEN,
+    "POST /completions": WRITTEN,
+    "POST /infill": [GAP | {"n_predict": 4}, GAP | {"n_predict": 0, "response_fields": [""]}, GAP | {"stream": True}],
+    "POST /apply-template": [{"messages": ASKS}],
+    "POST /api/localllm/load": [{}],
+    "POST /api/localllm/stay": [{"until": "jobs-end"}],
+    "POST /api/localllm/import": [{"source": "", "name": "org/imported", "copy": True}],
+    "POST /api/localllm/remove": [{"model": "gone", "dry_run": True}, {"model": "gone"}],
+    "POST /api/localllm/unload": [{}, {"model": "guide"}],
+    "POST /api/localllm/keep-alive": [{"keep_alive": "10m"}, {"keep_alive": -1}],
+    "POST /api/localllm/plan": [{}, {"is_full": True, "n_ctx": 512, "vram": ["RTX 3060=1GiB"], "ram": "8GiB@40GB/s"}],
+    "POST /api/localllm/reload": [{"n_ctx": 4096}],
+    "POST /api/localllm/jobs": [JOB],
+}
+ASKED = {"GET /api/localllm/search": "?words=tiny", "GET /api/localllm/library": "?elsewhere=1"}
+NO_ANSWER = {"POST /api/push", "POST /rerank", "POST /v1/rerank"}  # refused, and what the fake engine cannot
+DOCUMENT = create_document()
+OPERATIONS = [f"{method.upper()} {path}" for path, methods in DOCUMENT["paths"].items() for method in methods]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kept")
+
+
+@pytest.fixture(scope="module")
+def coder(folder: Path) -> Path:
+    """A model that thinks, calls tools and fills gaps."""
+
+    def edit(writer: gguf.GGUFWriter) -> None:
+        writer.add_chat_template(TEMPLATE)
+        for name, token in FIM_IDS.items():
+            writer.add_uint32(f"tokenizer.ggml.fim_{name}_token_id", token)
+
+    return tiny_llama(folder / "coder.gguf", edit)
+
+
+@pytest.fixture(scope="module")
+def own(start_service: Callable[..., RunningService], folder: Path, coder: Path) -> Iterator[RunningService]:
+    """A service that sees no folder of the user's and no other hub than ours."""
+    with HubServer(HubRepo.of("org/tiny-GGUF", {"tiny-Q4_K_M.gguf": coder}, tags=["gguf"])) as hub:
+        outside = {"HF_ENDPOINT": hub.url, "HF_TOKEN": "", "HF_HOME": str(folder), "OLLAMA_MODELS": str(folder / "no")}
+        places = {"data_dir": str(folder / "data"), "cache_dir": str(folder / "cache")}
+        yield start_service(outside, model=str(coder), **places)
+
+
+@pytest.fixture
+def job_id(own: RunningService) -> str:
+    """A job that has failed."""
+    job = own.http.post("/api/localllm/jobs", json=JOB).json()
+    while job["ended_s"] is None:
+        time.sleep(0.01)
+        job = own.http.get(f"/api/localllm/jobs/{job['id']}").json()
+    return str(job["id"])
+
+
+@pytest.fixture
+def gone(folder: Path, coder: Path) -> Iterator[None]:
+    """A model in the library that may be removed."""
+    path = folder / "data" / "models" / "org" / "repo" / "gone.gguf"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(coder, path)
+    yield
+    path.unlink(missing_ok=True)
+
+
+def holds(operation: str, response: httpx.Response) -> None:
+    """Assert that `response` has a status, a type and fields that the document has for `operation`."""
+    method, path = operation.split()
+    told = DOCUMENT["paths"][path][method.lower()]["responses"]
+    assert str(response.status_code) in told, response.text
+    content = told[str(response.status_code)].get("content")
+    if content is None:
+        assert not response.content
+        return
+    media_type = response.headers["content-type"].partition(";")[0]
+    assert media_type in content, response.text
+    of_each = content[media_type].get("x-item-schema")
+    for part in _parts(response.text, media_type):
+        _check(part, of_each or content[media_type]["schema"])
+
+
+def _parts(text: str, media_type: str) -> list[Any]:
+    """Return the objects of a stream, but for the last word; the text itself where it is no JSON."""
+    if media_type == "application/json":
+        return [json.loads(text)]
+    if media_type == "application/x-ndjson":
+        return [json.loads(line) for line in text.splitlines()]
+    if media_type == "text/event-stream":
+        data = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+        return [json.loads(item) for item in data if item != "[DONE]"]
+    return [text]
+
+
+def _check(value: object, schema: Mapping[str, Any]) -> None:
+    Draft202012Validator({**schema, "components": DOCUMENT["components"]}).validate(value)
+
+
+def test_the_service_gives_this_document(own: RunningService) -> None:
+    assert own.http.get("/openapi.json").json() == DOCUMENT
+
+
+def test_every_schema_is_one() -> None:
+    for schema in DOCUMENT["components"]["schemas"].values():
+        Draft202012Validator.check_schema(schema)
+
+
+def test_no_answer_is_left_open() -> None:
+    for operation in set(OPERATIONS) - {"POST /api/push"}:
+        method, path = operation.split()
+        answers = DOCUMENT["paths"][path][method.lower()]["responses"]
+        assert "default" not in answers
+        assert {"200", "201"} & set(answers), operation
+        for answer in answers.values():
+            assert all(
+                "schema" in content or "x-item-schema" in content for content in answer.get("content", {}).values()
+            )
+
+
+@pytest.mark.parametrize("operation", sorted(set(OPERATIONS) - NO_ANSWER - {"GET /api/localllm/jobs/events"}))
+@pytest.mark.usefixtures("gone")
+def test_each_answers_as_the_document_says(own: RunningService, operation: str, coder: Path, job_id: str) -> None:
+    method, path = operation.split()
+    url = path.replace("{model_id}", "coder").replace("{job_id}", job_id) + ASKED.get(operation, "")
+    for body in ANSWERED.get(operation, [None]):
+        asked = body | {"source": str(coder)} if operation == "POST /api/localllm/import" and body else body
+        response = own.http.request(method, url, json=asked)
+        assert response.is_success, response.text
+        holds(operation, response)
+
+
+@pytest.mark.parametrize("returns_documents", [False, True])
+def test_ranks_are_told_as_the_document_says(returns_documents: bool) -> None:
+    body = RerankBody(query="a", documents=["b", "c"], return_documents=returns_documents)
+    told = DOCUMENT["paths"]["/v1/rerank"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+    _check(_ranking(Reranked("call", (0.5, 1.5), 7), body, "coder"), told)
+
+
+def test_jobs_are_watched_as_the_document_says(own: RunningService, job_id: str) -> None:
+    told = DOCUMENT["paths"]["/api/localllm/jobs/events"]["get"]["responses"]["200"]["content"]["text/event-stream"]
+    with own.http.stream("GET", "/api/localllm/jobs/events") as response:
+        first = next(line for line in response.iter_lines() if line.startswith("data: "))
+    _check(json.loads(first.removeprefix("data: ")), told["x-item-schema"])
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_each_refuses_a_web_page_as_the_document_says(own: RunningService, operation: str) -> None:
+    method, path = operation.split()
+    response = own.http.request(method, path, headers={"origin": "https://example.org"})
+    assert response.status_code == 403
+    holds(operation, response)
+
+
+@pytest.mark.parametrize("operation", sorted(ANSWERED))
+def test_each_refuses_what_is_no_object_as_the_document_says(own: RunningService, operation: str) -> None:
+    method, path = operation.split()
+    response = own.http.request(method, path, content=b"[")
+    assert response.status_code == 400
+    holds(operation, response)
+
+
+@pytest.mark.parametrize(
+    ("operation", "asked", "status"),
+    [
+        ("POST /v1/chat/completions", {"messages": ASKS, "model": "nobody"}, 404),
+        ("POST /v1/completions", {"prompt": "a" * 5000}, 400),
+        ("POST /v1/messages", {"messages": ASKS, "max_tokens": 1, "model": "nobody"}, 404),
+        ("POST /api/chat", {"messages": ASKS, "model": "nobody"}, 404),
+        ("POST /completion", {"prompt": "a" * 5000}, 400),
+        ("POST /infill", GAP | {"model": "guide:nobody"}, 404),
+        ("POST /api/push", {}, 501),
+        ("POST /api/copy", {"source": "coder", "destination": "gone"}, 200),
+        ("POST /api/localllm/plan", {"kv_type": "q9"}, 400),
+        ("POST /api/localllm/plan", {"model": "org/nothing-here"}, 404),
+        ("POST /api/localllm/reload", {"ram": "8GiB@40GB/s"}, 400),
+        ("POST /api/localllm/import", {"source": "/nothing/here.gguf"}, 404),
+        ("POST /api/localllm/remove", {"model": "guide"}, 400),
+        ("POST /api/localllm/jobs", {"kind": "dance"}, 400),
+        ("GET /api/localllm/search", {}, 400),
+    ],
+)
+def test_what_cannot_be_had_is_refused_as_the_document_says(
+    own: RunningService, operation: str, asked: dict[str, Any], status: int
+) -> None:
+    method, path = operation.split()
+    response = own.http.request(method, path, json=asked)
+    assert response.status_code == status, response.text
+    holds(operation, response)
+
+
+def test_health_says_that_the_model_is_loading_as_the_document_says(own: RunningService) -> None:
+    own.http.post("/api/localllm/reload", json={})
+    for path in ("/health", "/v1/health"):
+        response = own.http.get(path)
+        assert response.status_code in (200, 503)
+        holds(f"GET {path}", response)
+    own.wait_until(lambda model: model["state"] == "ready")

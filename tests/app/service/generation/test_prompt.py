@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.engine.chat_template.render import render
+from app.service.generation.prompt import Prompt, make_prompt
+from app.service.models.model_file import ModelFile
+from app.service.tools.tool import NO_TOOLS, Tool, ToolOptions
+
+PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
+HERMES = (
+    '{% if tools %}{{ tools | tojson }} <tool_call>{"name": x, "arguments": y}\n{% endif %}'
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+    "{% for c in m.tool_calls %}<tool_call>{{ c.function.name }} {{ c.function.arguments | tojson }}{% endfor %}"
+    "{{ '\\n' }}"
+    "{% endfor %}"
+)
+DEEPSEEK = PLAIN + "{% if messages[-1].tool_calls %}<｜tool▁call▁begin｜>```json{% endif %}"
+OFFER = ToolOptions(tools=(Tool("add", "Adds.", {"type": "object"}),))
+HELLO = [{"role": "user", "content": "Hello"}]
+TURNS: list[dict[str, Any]] = [
+    {"role": "user", "content": "1+2 and 3+4?"},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "x", "type": "function", "function": {"name": "add", "arguments": {"a": 1}}}],
+    },
+    {"role": "tool", "tool_call_id": "x", "content": "3"},
+    {"role": "tool", "tool_call_id": "y", "content": "7"},
+]
+
+
+class HereAndNow:
+    """Renders in this process."""
+
+    async def render(
+        self, template: str, messages: Any, *, add_generation_prompt: bool = True, **variables: Any
+    ) -> str:
+        return render(template, {"messages": messages, "add_generation_prompt": add_generation_prompt, **variables})
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+async def prompt(template: str, messages: list[dict[str, Any]], offer: ToolOptions = NO_TOOLS) -> Prompt:
+    file = ModelFile(chat_template=template, bos_token="", eos_token="", n_ctx_train=1, n_bytes=1)
+    return await make_prompt(HereAndNow(), file, messages, offer)
+
+
+async def test_a_template_that_knows_tools_tells_of_them_itself() -> None:
+    made = await prompt(HERMES, HELLO, OFFER)
+    assert made.text.startswith('[{"type": "function", "function": {"name": "add", "description": "Adds."')
+    assert made.calling is not None
+    assert made.calling.family.name == "hermes"
+    assert "<tool_call>" in made.visible_tags
+
+
+async def test_calls_and_results_go_into_the_template_as_they_are() -> None:
+    made = await prompt(HERMES, TURNS, OFFER)
+    assert '<assistant><tool_call>add {"a": 1}\n<tool>3\n<tool>7\n' in made.text
+
+
+async def test_a_template_that_knows_no_tools_gets_them_in_words() -> None:
+    made = await prompt(PLAIN, HELLO, OFFER)
+    assert made.text.startswith("<user>You can call functions.")
+    assert '{"name": "add", "description": "Adds.", "parameters": {"type": "object"}}' in made.text
+    assert '<tool_call>\n{"name": "NAME", "arguments": {…}}\n</tool_call>' in made.text
+    assert made.text.endswith("Hello\n")
+
+
+async def test_words_about_tools_stand_in_the_system_message_where_there_is_one() -> None:
+    made = await prompt(PLAIN, [{"role": "system", "content": "Be brief."}, *HELLO], OFFER)
+    assert made.text.startswith("<system>Be brief.\n\nYou can call functions.")
+    assert made.text.endswith("<user>Hello\n")
+
+
+@pytest.mark.parametrize("offer", [OFFER, NO_TOOLS])
+async def test_calls_and_results_are_plain_messages_to_a_template_that_knows_none(offer: ToolOptions) -> None:
+    made = await prompt(PLAIN, TURNS, offer)
+    call = '<assistant><tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>\n'
+    results = "<user><tool_response>\n3\n</tool_response>\n<tool_response>\n7\n</tool_response>\n"
+    assert made.text.endswith(call + results)
+
+
+async def test_a_family_whose_template_tells_of_no_tools_gets_them_in_words_in_its_own_form() -> None:
+    made = await prompt(DEEPSEEK, HELLO, OFFER)
+    assert "<｜tool▁sep｜>NAME\n```json\n{…}\n```" in made.text
+    assert made.calling is not None
+    assert made.calling.family.name == "deepseek-r1"
+
+
+async def test_without_tools_nothing_is_added_and_no_call_is_looked_for() -> None:
+    made = await prompt(HERMES, HELLO)
+    assert made == Prompt("<user>Hello\n", add_special=True)

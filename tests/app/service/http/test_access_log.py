@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.engine.chat_template.template_process import TemplateProcess
+from app.library.local.model_files import ModelRef
+from app.processes import python_command
+from app.service.application import create_app
+from app.service.http.access_log import WARNING_HEADER
+from app.service.http.guard import GuardPolicy
+from app.service.jobs.manager import JobManager
+from app.service.models.manager import ModelManager
+from app.service.models.model_file import read_model_file
+from app.service.pool.memory_fake import FakeMemory
+from app.service.shutdown_policy import ShutdownPolicy
+from app.settings.settings import Settings
+
+PLAN = {
+    "verdict": "partial",
+    "warnings": ["20 of 33 layers fit: 9 tok/s instead of 40.", "Another."],
+    "remedies": [{"what": "Q3_K_M"}, {"what": "a shorter context"}],
+}
+SAID = ["20 of 33 layers fit: 9 tok/s instead of 40.", "What would help: Q3_K_M."]
+MESSAGES = [{"role": "user", "content": "a secret"}]
+ASKED = {"messages": MESSAGES, "max_tokens": 4}
+WHOLE = {
+    "/v1/chat/completions": ASKED,
+    "/v1/completions": {"prompt": "a secret", "max_tokens": 4},
+    "/v1/messages": ASKED,
+    "/v1/responses": {"input": "a secret", "max_output_tokens": 4},
+    "/api/chat": {"messages": MESSAGES, "stream": False, "options": {"num_predict": 4}},
+    "/api/generate": {"prompt": "a secret", "stream": False, "options": {"num_predict": 4}},
+    "/completion": {"prompt": "a secret", "n_predict": 4},
+}
+
+
+class Service:
+    """A service in this process, and the lines of its log."""
+
+    def __init__(self, models: ModelManager, http: httpx.AsyncClient, lines: list[str]) -> None:
+        self.models, self.http, self.lines = models, http, lines
+
+
+@asynccontextmanager
+async def _service(tmp_path: Path, tiny_model: Path) -> AsyncIterator[Service]:
+    path = Path(shutil.copy(tiny_model, tmp_path / "tiny.gguf"))
+    settings = Settings(engine="fake", data_dir=tmp_path, cache_dir=tmp_path)
+    memory = FakeMemory(10, {"tiny": 1})
+    models = ModelManager(settings, python_command("app.engine.worker", "--fake"), TemplateProcess(), memory)
+    models.begin(models.add(ModelRef("tiny", path), read_model_file(path)))
+    lines: list[str] = []
+    transport = httpx.ASGITransport(
+        app=create_app(models, JobManager(models.settings), ShutdownPolicy(is_owned=False), GuardPolicy(), lines.append)
+    )
+    try:
+        async with asyncio.timeout(20), httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            yield Service(models, http, lines)
+    finally:
+        await models.close()
+
+
+@pytest.mark.parametrize("path", WHOLE)
+async def test_a_line_tells_the_route_the_model_and_its_tokens_and_never_a_prompt(
+    tmp_path: Path, tiny_model: Path, path: str
+) -> None:
+    async with _service(tmp_path, tiny_model) as service:
+        answer = await service.http.post(f"{path}?key=hidden", json=WHOLE[path])
+        assert answer.status_code == 200
+    (line,) = service.lines
+    assert re.fullmatch(
+        rf"\S+Z POST {re.escape(path)} 200 \d+\.\dms model=tiny prompt_tokens=\d+ output_tokens=4", line
+    )
+    assert "secret" not in line
+    assert "hidden" not in line
+
+
+async def test_what_is_refused_has_a_line_too_and_no_path_ends_it_early(tmp_path: Path, tiny_model: Path) -> None:
+    async with _service(tmp_path, tiny_model) as service:
+        await service.http.get("/v1/models", headers={"host": "evil.example"})
+        await service.http.get("/no%0A2026 GET /forged 200")
+        await service.http.post("/v1/completions", json={"model": "nobody", "prompt": "x"})
+    refused, strange, unknown = service.lines
+    assert "GET /v1/models 403 " in refused
+    assert " 404 " in strange
+    assert len(strange.splitlines()) == 1
+    assert "POST /v1/completions 404 " in unknown
+
+
+@pytest.mark.parametrize("path", WHOLE)
+async def test_the_planners_advice_is_a_header_and_a_field(tmp_path: Path, tiny_model: Path, path: str) -> None:
+    async with _service(tmp_path, tiny_model) as service:
+        assert WARNING_HEADER not in (await service.http.post(path, json=WHOLE[path])).headers
+        engine = service.models.default.engine
+        engine.status = replace(engine.status, plan=PLAN)
+        warned = await service.http.post(path, json=WHOLE[path])
+    assert warned.headers[WARNING_HEADER] == " ".join(SAID)
+    assert warned.json()["warnings"] == SAID
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
+async def test_a_stream_that_tells_the_message_itself_has_it_where_a_whole_answer_has_it(
+    tmp_path: Path, tiny_model: Path, path: str
+) -> None:
+    async with _service(tmp_path, tiny_model) as service:
+        await service.models.default.engine.ready()
+        body = {**WHOLE[path], "stream": True}
+        silent = (await service.http.post(path, json=body)).text
+        engine = service.models.default.engine
+        engine.status = replace(engine.status, plan=PLAN)
+        text = (await service.http.post(path, json=body)).text
+    assert "warnings" not in silent
+    events = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
+    told = [whole for event in events if (whole := event.get("message") or event.get("response"))]
+    assert [whole["warnings"] for whole in told] == [SAID] * len(told)
+    assert told
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/chat"])
+async def test_the_end_of_a_stream_has_it_too(tmp_path: Path, tiny_model: Path, path: str) -> None:
+    async with _service(tmp_path, tiny_model) as service:
+        await service.models.default.engine.ready()
+        engine = service.models.default.engine
+        engine.status = replace(engine.status, plan=PLAN)
+        text = (await service.http.post(path, json={**ASKED, "stream": True})).text
+    lines = [line.removeprefix("data: ") for line in text.splitlines() if line and not line.endswith("[DONE]")]
+    assert [json.loads(line).get("warnings") for line in lines][-1] == SAID

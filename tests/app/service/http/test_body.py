@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.service.http.body import MAX_DEPTH, parse_object
+from quantizer.errors import RequestError
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=40)
+@given(st.dictionaries(st.text(), JSON, max_size=5), st.booleans())
+def test_every_shallow_object_comes_back_as_it_was(fields: dict[str, object], ensure_ascii: bool) -> None:
+    assert parse_object(json.dumps(fields, ensure_ascii=ensure_ascii).encode()) == fields
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_an_object_or_a_request_error(data: bytes) -> None:
+    with contextlib.suppress(RequestError):
+        assert isinstance(parse_object(data), dict)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b'"text"',
+        b'{"temperature":NaN}',
+        b'{"temperature":-Infinity}',
+        b'{"content":"\xff\xfe"}',
+        b'{"content":"\\ud800"}',
+        b'{"\\udfff":1}',
+        b'{"n":' + b"9" * 5000 + b"}",
+        b'{"a":1}{"b":2}',
+    ],
+)
+def test_what_is_no_json_object_is_refused(data: bytes) -> None:
+    with pytest.raises(RequestError):
+        parse_object(data)
+
+
+@pytest.mark.parametrize("unit", [b"[", b'{"a":'])
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 100_000])
+def test_deep_nesting_is_refused_without_recursion(unit: bytes, depth: int) -> None:
+    with pytest.raises(RequestError, match="nested too deep"):
+        parse_object(b'{"a":' + unit * depth)
+
+
+def test_brackets_within_strings_are_no_nesting() -> None:
+    text = "[{" * 10_000 + '"\\'
+    assert parse_object(json.dumps({"content": text}).encode()) == {"content": text}
+
+
+def test_a_body_of_a_million_lists_is_refused_before_it_is_built() -> None:
+    with pytest.raises(RequestError, match="too many parts"):
+        parse_object(b'{"a":[' + b"[]," * 1_000_001 + b"0]}")

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.routing import APIRoute
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.keys import ALL_SCOPES, KeyFile, KeyScope, own_key
+from app.service.application import _SURFACES
+from app.service.http.errors import RefusedError
+from app.service.http.guard import GuardPolicy, check, policy_of
+from app.settings.parsing import is_loopback
+from app.settings.settings import Settings
+from quantizer.errors import StorageError
+
+
+def _scope(*headers: tuple[str, str], path: str = "/v1/models") -> dict[str, Any]:
+    raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+    return {"type": "http", "path": path, "headers": raw}
+
+
+def _status(policy: GuardPolicy, *headers: tuple[str, str], path: str = "/v1/models") -> int:
+    try:
+        check(_scope(*headers, path=path), policy)
+    except RefusedError as refusal:
+        return refusal.status
+    return 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "localhost:11500", "LOCALHOST:80", "127.0.0.1:11500", "127.0.0.1", "[::1]:11500", "[::1]"],
+)
+def test_loopback_names_are_let_in_on_any_port(host: str) -> None:
+    assert _status(GuardPolicy(), ("host", host)) == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "",
+        "evil.example",
+        "evil.example:11500",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "127.0.0.1@evil.example",
+        "localhost:evil",
+        "localhost:80:80",
+        "localhost:",
+        "[::1",
+        "[::1]evil",
+        "[::1]:x",
+        "::1",
+        "192.168.1.5:11500",
+        "localhost, evil.example",
+    ],
+)
+def test_other_hosts_are_refused(host: str) -> None:
+    assert _status(GuardPolicy(), ("host", host)) == 403
+
+
+def test_a_missing_or_doubled_host_is_refused() -> None:
+    assert _status(GuardPolicy()) == 403
+    assert _status(GuardPolicy(), ("host", "localhost"), ("host", "localhost")) == 403
+
+
+@given(st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=40))
+def test_no_host_but_the_listed_names_passes(host: str) -> None:
+    name = host.lower().rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host.lower()
+    if name not in {"localhost", "127.0.0.1", "[::1]"}:
+        assert _status(GuardPolicy(), ("host", host)) == 403
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "http://localhost:3000", "", "http://127.0.0.1:11500"]
+)
+def test_every_origin_is_refused_unless_configured(origin: str) -> None:
+    assert _status(GuardPolicy(), ("host", "localhost"), ("origin", origin)) == 403
+
+
+def test_a_configured_origin_is_let_in() -> None:
+    policy = policy_of(Settings(origins="http://localhost:3000, http://localhost:4000"))
+    assert _status(policy, ("host", "localhost"), ("origin", "http://localhost:4000")) == 200
+    both = (("origin", "http://localhost:4000"), ("origin", "https://evil.example"))
+    assert _status(policy, ("host", "localhost"), *both) == 403
+
+
+@pytest.mark.parametrize(("site", "status"), [("cross-site", 403), ("same-site", 403), ("none", 200)])
+def test_a_page_that_sends_no_origin_is_known_by_its_fetch_metadata(site: str, status: int) -> None:
+    assert _status(GuardPolicy(), ("host", "localhost"), ("sec-fetch-site", site)) == status
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        (("authorization", "Bearer sesame"), 200),
+        (("authorization", "bearer sesame"), 200),
+        (("x-api-key", "sesame"), 200),
+        (("authorization", "Bearer wrong"), 401),
+        (("authorization", "Bearer "), 401),
+        (("authorization", "Basic sesame"), 401),
+        (("x-api-key", "sesam\xe9"), 401),
+        (("x-other", "sesame"), 401),
+    ],
+)
+def test_a_key_is_wanted_as_bearer_or_x_api_key(header: tuple[str, str], status: int) -> None:
+    assert _status(GuardPolicy(api_key="sesame"), ("host", "localhost"), header) == status
+
+
+def test_without_a_key_any_bearer_is_let_in() -> None:
+    assert _status(GuardPolicy(), ("host", "localhost"), ("authorization", "Bearer ")) == 200
+
+
+def test_health_needs_no_key_but_a_host() -> None:
+    policy = GuardPolicy(api_key="sesame")
+    assert _status(policy, ("host", "localhost"), path="/health") == 200
+    assert _status(policy, ("host", "evil.example"), path="/health") == 403
+
+
+def test_a_declared_length_over_the_cap_is_refused_before_it_is_read() -> None:
+    policy = GuardPolicy(max_body_bytes=100)
+    assert _status(policy, ("host", "localhost"), ("content-length", "100")) == 200
+    assert _status(policy, ("host", "localhost"), ("content-length", "101")) == 413
+    assert _status(policy, ("host", "localhost"), ("content-length", "9" * 5000)) == 413
+
+
+BEYOND = ("host", "192.168.1.5:11500")
+PATHS = [route.path for surface in _SURFACES for route in surface.router.routes if isinstance(route, APIRoute)]
+MANAGING = {path for path in PATHS if path.startswith("/api/localllm/")} - {"/api/localllm/status"} | {
+    f"/api/{verb}" for verb in ("pull", "push", "create", "copy", "delete")
+}
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> KeyFile:
+    return KeyFile(tmp_path / "keys.json")
+
+
+def test_listening_beyond_this_machine_makes_a_key_and_needs_it(tmp_path: Path) -> None:
+    settings = Settings(host="0.0.0.0", data_dir=tmp_path)
+    policy = policy_of(settings)
+    assert _status(policy, BEYOND) == 401
+    key = ("x-api-key", own_key(settings))
+    assert _status(policy, BEYOND, key) == 200
+    assert _status(policy, ("host", "rebound.example"), key) == 403
+    assert policy_of(settings).scopes_of(key[1]) == ALL_SCOPES, "the same one serves next time"
+
+
+def test_a_key_of_the_settings_may_do_everything_beside_those_of_the_file(tmp_path: Path) -> None:
+    policy = policy_of(Settings(host="0.0.0.0", api_key="sesame", data_dir=tmp_path))
+    assert not (tmp_path / "keys.json").exists()
+    assert _status(policy, BEYOND, ("x-api-key", "sesame"), path="/api/localllm/load") == 200
+    laptop = KeyFile(tmp_path / "keys.json").add("laptop", [KeyScope.INFER])
+    assert _status(policy, BEYOND, ("x-api-key", laptop.secret)) == 200
+
+
+def test_on_this_machine_keys_of_the_file_are_not_asked_for(tmp_path: Path, stored: KeyFile) -> None:
+    stored.add("laptop", [KeyScope.INFER])
+    assert _status(policy_of(Settings(data_dir=tmp_path)), ("host", "localhost"), path="/api/localllm/load") == 200
+
+
+@pytest.mark.parametrize("path", sorted(set(PATHS)))
+def test_every_route_wants_its_scope(stored: KeyFile, path: str) -> None:
+    policy = GuardPolicy(stored=stored)
+    keys = {scope: ("x-api-key", stored.add(scope, [scope]).secret) for scope in KeyScope}
+    found = {scope: _status(policy, ("host", "localhost"), key, path=path) for scope, key in keys.items()}
+    needed = KeyScope.MANAGE if path in MANAGING else KeyScope.INFER
+    is_for_any = path in {"/health", "/api/localllm/status"}
+    wanted = {scope: 200 if scope is needed or is_for_any else 403 for scope in KeyScope}
+    assert found == wanted
+    assert _status(policy, ("host", "localhost"), path=path) == (200 if path == "/health" else 401)
+
+
+def test_a_removed_key_is_refused_at_once(stored: KeyFile) -> None:
+    policy = GuardPolicy(stored=stored)
+    key = ("x-api-key", stored.add("laptop", [KeyScope.INFER]).secret)
+    assert _status(policy, ("host", "localhost"), key) == 200
+    stored.remove("laptop")
+    assert _status(policy, ("host", "localhost"), key) == 401
+
+
+def test_a_damaged_key_file_lets_nobody_in(stored: KeyFile, tmp_path: Path) -> None:
+    stored.add("laptop", ALL_SCOPES)
+    (tmp_path / "keys.json").write_text("{")
+    with pytest.raises(StorageError, match="damaged"):
+        _status(GuardPolicy(stored=stored), ("host", "localhost"), ("x-api-key", ""))
+
+
+@pytest.mark.parametrize(
+    ("host", "is_so"),
+    [("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("pc", False)],
+)
+def test_loopback_is_told_from_the_rest(host: str, is_so: bool) -> None:
+    assert is_loopback(host) is is_so

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+
+import pytest
+
+from app.service.http import streaming
+from app.service.http.errors import openai_error
+from app.service.http.streaming import EventStream, JsonResponse, event
+from quantizer.errors import ContextOverflowError, EngineError
+
+
+class Client:
+    """The other end of an ASGI application: collects what is sent, and goes away when told."""
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.leave = asyncio.Event()
+
+    async def receive(self) -> dict[str, Any]:
+        await self.leave.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        self.sent.append(dict(message))
+
+    async def read(self, events: AsyncGenerator[bytes, None]) -> None:
+        await EventStream(events, openai_error)({"type": "http"}, self.receive, self.send)
+
+    @property
+    def status(self) -> int:
+        return int(self.sent[0]["status"])
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.sent)
+
+
+async def _events(*parts: bytes | Exception | float) -> AsyncIterator[bytes]:
+    for part in parts:
+        if isinstance(part, Exception):
+            raise part
+        if isinstance(part, float):
+            await asyncio.sleep(part)
+        else:
+            yield part
+
+
+async def test_events_are_sent_as_they_come_and_the_answer_is_closed() -> None:
+    client = Client()
+    await client.read(_events(b"one", b"two"))
+    assert (client.status, client.body) == (200, b"onetwo")
+    assert not client.sent[-1].get("more_body", False)
+
+
+async def test_an_error_before_the_first_event_is_a_status() -> None:
+    client = Client()
+    await client.read(_events(ContextOverflowError(900, 512)))
+    assert client.status == 400
+    assert json.loads(client.body)["error"]["details"] == {"n_prompt_tokens": 900, "n_ctx": 512}
+
+
+async def test_an_error_in_mid_answer_is_an_event() -> None:
+    client = Client()
+    await client.read(_events(b"data: 1\n\n", EngineError("It died.")))
+    assert client.status == 200
+    _, second = client.body.strip().split(b"\n\n")
+    assert json.loads(second.removeprefix(b"data: "))["error"]["cause"] == "It died."
+
+
+async def test_quiet_time_is_filled_with_bare_comments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "KEEP_ALIVE_S", 0.02)
+    client = Client()
+    await client.read(_events(0.09, b"data: 1\n\n", EngineError("It died.")))
+    assert client.status == 200
+    comments, _, rest = client.body.partition(b"data: 1\n\n")
+    assert set(comments.split(b"\n\n")) == {b":", b""}
+    assert comments.count(b":\n\n") >= 2
+    assert b'"error"' in rest
+
+
+async def test_a_client_that_leaves_closes_the_events_at_once() -> None:
+    client = Client()
+    has_begun, is_closed = asyncio.Event(), asyncio.Event()
+
+    async def endless() -> AsyncIterator[bytes]:
+        try:
+            yield b"one"
+            has_begun.set()
+            await asyncio.sleep(60)
+        finally:
+            is_closed.set()
+
+    reading = asyncio.create_task(client.read(endless()))
+    await has_begun.wait()
+    client.leave.set()
+    async with asyncio.timeout(0.25):
+        await is_closed.wait()
+        await reading
+
+
+def test_json_is_compact_on_one_line() -> None:
+    assert JsonResponse({"content": "é\n", "n": [1, 2]}).body == '{"content":"é\\n","n":[1,2]}'.encode()
+    assert event({"a": 1}) == b'data: {"a":1}\n\n'

@@ -1,0 +1,213 @@
+"""JobManager of which each is a small program in the place of a verb: order, ends, and what is left of them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from app.protocol.job import Job
+from app.service.http.errors import RefusedError
+from app.service.jobs import manager as module
+from app.service.jobs.arguments import PullArguments, TuneArguments
+from app.service.jobs.manager import JobManager
+from app.settings.settings import Settings
+from quantizer.errors import RequestError
+
+# Writes its arguments down, says a step and does what its last word asks for.
+PROGRAM = """
+import json, os, sys, time
+word = sys.argv[-1]
+with open("../order", "a") as order:
+    order.write(word + "\\n")
+print(json.dumps({"event": "step", "title": word, "unit": "steps", "n_done": 1, "n_total": 2, "per_s": 0,
+                  "remaining_s": None}), flush=True)
+match word.partition("-")[0]:
+    case "die": print("last words", file=sys.stderr); os._exit(3)
+    case "fail":
+        print(json.dumps({"event": "failed", "error_kind": "StorageError", "cause": "Full.", "remedy": "Free some."}))
+        sys.exit(1)
+    case "wait": sys.exit(130 if sys.stdin.readline() else 1)
+    case "chat": print("no JSON \\x1b[31m"); print("x" * 9_000_000); print(json.dumps({"answer": 42}))
+"""
+Opened = Callable[..., "asynccontextmanager[JobManager]"]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Callable[[], object]:
+    @asynccontextmanager
+    async def open_jobs(**heard: Callable[[], None]) -> AsyncIterator[JobManager]:
+        jobs = JobManager(Settings(data_dir=tmp_path), command=[sys.executable, "-S", "-c", PROGRAM], **heard)
+        try:
+            yield jobs
+        finally:
+            await jobs.close()
+
+    return open_jobs
+
+
+async def end_of(jobs: JobManager, job: Job) -> Job:
+    async with asyncio.timeout(20):
+        async for seen in jobs.watch_one(job.id):
+            job = seen
+    return job
+
+
+async def running(jobs: JobManager, job: Job) -> None:
+    """Wait until the program of `job` has said something."""
+    async with asyncio.timeout(20):
+        async for seen in jobs.watch_one(job.id):
+            if seen.message:
+                return
+
+
+def _n_descriptors() -> int:
+    """How many are open in this process; where the system does not tell, none."""
+    folder = Path("/proc/self/fd")
+    return len(list(folder.iterdir())) if folder.exists() else 0
+
+
+async def test_fifty_that_wait_start_in_order_and_leave_no_descriptor(opened: Opened, tmp_path: Path) -> None:
+    async with opened() as jobs:
+        await end_of(jobs, await jobs.start(TuneArguments(model="first")))
+        before = _n_descriptors()
+        started = [await jobs.start(TuneArguments(model=f"m{number}")) for number in range(50)]
+        assert [(await end_of(jobs, job)).state for job in started] == ["done"] * 50
+        assert _n_descriptors() <= before
+        assert [job.id for job in jobs.all[1:]] == [job.id for job in started]
+    assert (tmp_path / "order").read_text().split() == ["first", *(f"m{number}" for number in range(50))]
+
+
+async def test_each_end_is_called_what_it_is(opened: Opened) -> None:
+    async with opened() as jobs:
+        died = await end_of(jobs, await jobs.start(TuneArguments(model="die")))
+        failed = await end_of(jobs, await jobs.start(TuneArguments(model="fail")))
+        assert (died.state, failed.state) == ("failed", "failed")
+        assert died.error is not None
+        assert failed.error is not None
+        assert "status 3: last words" in died.error.cause
+        assert failed.error.cause == "Full."
+        assert "last words" in jobs.log(died.id)
+
+
+async def test_what_is_no_event_is_logged_and_the_result_is_kept(opened: Opened) -> None:
+    async with opened() as jobs:
+        job = await end_of(jobs, await jobs.start(TuneArguments(model="chat")))
+        assert (job.state, job.result) == ("done", {"answer": 42})
+        assert "no JSON [31m" in jobs.log(job.id)
+        assert "a line of more than 8 MiB was dropped" in jobs.log(job.id)
+
+
+async def test_a_running_and_a_waiting_job_are_cancelled_and_tried_again(opened: Opened, tmp_path: Path) -> None:
+    async with opened() as jobs:
+        runs, waits = [await jobs.start(TuneArguments(model=f"wait-{number}")) for number in (1, 2)]
+        await running(jobs, runs)
+        assert jobs.cancel(waits.id).state == "cancelled"
+        with pytest.raises(RefusedError, match="is running"):
+            await jobs.retry(runs.id)
+        with pytest.raises(RefusedError, match="is running"):
+            jobs.forget(runs.id)
+        jobs.cancel(runs.id)
+        ended = await end_of(jobs, runs)
+        assert (ended.state, ended.error) == ("cancelled", None)
+        assert jobs.cancel(runs.id) == ended
+        assert (await jobs.retry(waits.id)).state == "queued"
+        await running(jobs, waits)
+        jobs.cancel(waits.id)
+        assert (await end_of(jobs, waits)).state == "cancelled"
+    assert (tmp_path / "order").read_text().split() == ["wait-1", "wait-2"]
+
+
+async def test_what_a_service_leaves_is_interrupted_for_the_next_and_can_be_tried_again(
+    opened: Opened, tmp_path: Path
+) -> None:
+    async with opened() as jobs:
+        runs, waits = [await jobs.start(TuneArguments(model=f"wait-{number}")) for number in (1, 2)]
+        await running(jobs, runs)
+    assert not list((tmp_path / "jobs").glob("*.lock"))
+    async with opened() as jobs:
+        assert [(job.id, job.state) for job in jobs.all] == [(runs.id, "interrupted"), (waits.id, "interrupted")]
+        assert jobs.all[0].error is not None
+        assert "Retry it" in jobs.all[0].error.remedy
+        await jobs.retry(waits.id)
+        await running(jobs, waits)
+    assert (tmp_path / "order").read_text().split() == ["wait-1", "wait-2"]
+
+
+async def test_a_forgotten_job_is_gone_for_all_who_watch_and_from_the_disk(opened: Opened, tmp_path: Path) -> None:
+    async with opened() as jobs:
+        job = await end_of(jobs, await jobs.start(TuneArguments(model="m")))
+        watch = jobs.watch()
+        assert (await anext(watch)).state == "done"
+        jobs.forget(job.id)
+        assert (await anext(watch)).state == "forgotten"
+        await watch.aclose()
+        with pytest.raises(RefusedError, match="no job"):
+            jobs.find(job.id)
+    assert list((tmp_path / "jobs").iterdir()) == []
+
+
+async def test_only_the_last_hundred_that_ended_are_kept(
+    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_ENDED", 3)
+    async with opened() as jobs:
+        started = [await jobs.start(TuneArguments(model=f"m{number}")) for number in range(5)]
+        await end_of(jobs, started[-1])
+        assert [job.id for job in jobs.all] == [job.id for job in started[2:]]
+    assert len(list((tmp_path / "jobs").glob("*.json"))) == len(list((tmp_path / "jobs").glob("*.log"))) == 3
+
+
+async def test_too_many_that_wait_are_refused(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_WAITING", 2)
+    async with opened() as jobs:
+        for number in range(3):
+            await jobs.start(TuneArguments(model=f"wait-{number}"))
+        with pytest.raises(RefusedError, match="wait already") as raised:
+            await jobs.start(TuneArguments(model="one too many"))
+        assert raised.value.status == 429
+
+
+async def test_what_cannot_be_done_is_refused_before_it_waits(opened: Opened, tmp_path: Path) -> None:
+    async with opened() as jobs:
+        with pytest.raises(RequestError):
+            await jobs.start(TuneArguments(model="./m.gguf"))
+        assert jobs.all == ()
+    assert not (tmp_path / "jobs").exists()
+
+
+async def test_rest_is_when_nothing_runs_waits_or_is_watched(opened: Opened) -> None:
+    heard: list[str] = []
+    async with opened(on_work=lambda: heard.append("work"), on_idle=lambda: heard.append("rest")) as jobs:
+        assert jobs.are_idle
+        watch = jobs.watch()
+        job = await jobs.start(PullArguments(reference="wait-1"))
+        assert (await anext(watch)).id == job.id
+        assert not jobs.is_computing
+        jobs.cancel(job.id)
+        while not (await anext(watch)).has_ended:
+            pass
+        assert (heard, jobs.are_idle) == (["work"], False)
+        await watch.aclose()
+        assert (heard, jobs.are_idle) == (["work", "rest"], True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "gives_way"), [(PullArguments(reference="wait-a"), True), (TuneArguments(model="wait-a"), False)]
+)
+async def test_work_gives_way_to_the_app_and_to_answers_and_what_measures_does_not(
+    opened: Opened, arguments: PullArguments | TuneArguments, gives_way: bool
+) -> None:
+    async with opened() as jobs:
+        before = set(psutil.Process().children())
+        job = await jobs.start(arguments)
+        await running(jobs, job)
+        (process,) = set(psutil.Process().children()) - before
+        assert (process.nice() != psutil.Process().nice()) is gives_way
+        jobs.cancel(job.id)
+        await end_of(jobs, job)

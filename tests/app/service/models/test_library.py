@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from app.service.models.library import run_in_thread
+from quantizer.errors import EngineError
+
+
+async def test_work_beside_may_block_and_its_result_comes_back() -> None:
+    is_seen = threading.Event()
+
+    async def work() -> str:
+        assert is_seen.wait(10)
+        return threading.current_thread().name
+
+    running = asyncio.create_task(run_in_thread(work))
+    await asyncio.sleep(0)
+    is_seen.set()  # the loop goes on meanwhile
+    assert await running == "run_in_thread"
+
+
+async def test_what_it_raises_is_raised() -> None:
+    async def work() -> None:
+        raise EngineError("gone")
+
+    with pytest.raises(EngineError, match="gone"):
+        await run_in_thread(work)
+
+
+async def test_who_stops_waiting_ends_the_work() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    running = asyncio.create_task(run_in_thread(work))
+    await asyncio.to_thread(begun.wait, 10)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await asyncio.to_thread(ended.wait, 10)

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from app.service.models.machine_cache import MachineCache, Occupant, machine_for_reload
+from offload.devices.machine import Device, DeviceKind, Machine
+
+GIB = 1 << 30
+HOST = Device(name="CPU", kind=DeviceKind.CPU, total_bytes=32 * GIB, free_bytes=1)
+GPU = Device(name="CUDA0", kind=DeviceKind.GPU, total_bytes=12 * GIB, free_bytes=4 * GIB)
+MODEL = Path("/models/a.gguf")
+
+
+class Looks:
+    """Counts how often the machine was looked at."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.n_looks = 0
+        self._machine = machine
+
+    def __call__(self) -> Machine:
+        self.n_looks += 1
+        return self._machine
+
+
+def occupant(pid: int, path: Path = MODEL) -> Occupant:
+    return Occupant(path, pid, {"CUDA0": 7 * GIB})
+
+
+def test_a_machine_is_looked_at_once_and_its_free_memory_every_time() -> None:
+    looks, free = Looks(Machine(HOST)), iter((5 * GIB, 6 * GIB))
+    look = MachineCache(looks, lambda: next(free))
+    assert [look.machine(()).host.free_bytes for _ in range(2)] == [5 * GIB, 6 * GIB]
+    assert looks.n_looks == 1
+
+
+def test_gpus_are_looked_at_again_when_other_processes_hold_them() -> None:
+    looks = Looks(Machine(HOST, (GPU,)))
+    look = MachineCache(looks, lambda: GIB)
+    for occupants in ((), (occupant(1),), (occupant(1),), (occupant(2),)):
+        look.machine(occupants)
+    assert looks.n_looks == 3
+
+
+def test_without_gpus_a_new_worker_is_no_reason_to_look_again() -> None:
+    looks = Looks(Machine(HOST))
+    look = MachineCache(looks, lambda: GIB)
+    look.machine(())
+    look.machine((occupant(1),))
+    assert looks.n_looks == 1
+    look.machine((), is_fresh=True)
+    assert looks.n_looks == 2
+
+
+def test_what_a_model_holds_is_free_for_loading_it_again_and_for_no_other() -> None:
+    machine = Machine(replace(HOST, free_bytes=GIB), (GPU,))
+    with_room = machine_for_reload(machine, MODEL, [occupant(os.getpid())])
+    assert with_room.gpus[0].free_bytes == 11 * GIB
+    assert with_room.host.free_bytes > GIB
+    assert machine_for_reload(machine, Path("/models/b.gguf"), [occupant(os.getpid())]) == machine
+
+
+def test_no_device_becomes_freer_than_it_is_large() -> None:
+    machine = Machine(HOST, (replace(GPU, free_bytes=10 * GIB),))
+    assert machine_for_reload(machine, MODEL, [occupant(2**22 + 1)]).gpus[0].free_bytes == 12 * GIB

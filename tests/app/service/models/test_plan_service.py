@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from app.engine.cache.state_store import model_key
+from app.engine.load.run_history import RunRecord, machine_key, run_history
+from app.protocol.plan import PlanRequest
+from app.service.models.plan_service import PlanService
+from app.settings.settings import Settings
+from offload.devices.machine import Device, DeviceKind, Machine
+from offload.speed.cost_model import Work
+from quantizer.errors import UsageError
+
+CARD = ("RTX 3060=12GiB",)
+RAM = "32GiB@45GB/s"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(data_dir=tmp_path / "data", cache_dir=tmp_path / "cache", idle_tune=False)
+
+
+def elsewhere(model: Path, **wish: object) -> PlanRequest:
+    return PlanRequest(model=str(model), vram=CARD, ram=RAM, **wish)
+
+
+def test_a_wish_for_another_machine_looks_at_none_and_places_as_wanted(tiny_model: Path, settings: Settings) -> None:
+    told = PlanService(settings).plan(elsewhere(tiny_model, n_ctx=1024, gpu_layers={"RTX 3060": 1}))
+    assert {device["name"]: device["layers"] for device in told["devices"]} == {"RTX 3060": 1, "CPU": 2}
+    assert (told["setting"]["ctx"], told["gpu_layers"], told["measured"]) == (1024, {"RTX 3060": 1}, [])
+    assert told["is_full"] is False
+
+
+def test_a_full_plan_asks_llama_cpp_what_it_computes_in(tiny_model: Path, settings: Settings) -> None:
+    planner = PlanService(settings)
+    quick, full = (planner.plan(elsewhere(tiny_model, is_full=is_full)) for is_full in (False, True))
+    assert quick["devices"][0]["weights_bytes"] == full["devices"][0]["weights_bytes"]
+    assert full["devices"][0]["compute_bytes"] > 0
+    assert (quick["is_full"], full["is_full"]) == (False, True)
+
+
+def test_a_file_that_changed_is_read_again_and_no_other(
+    tiny_model: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    from app.library.hub import lookup
+
+    find = lookup.find_model
+    monkeypatch.setattr(lookup, "find_model", lambda name, *others: (read.append(name), find(name, *others))[1])
+    model = tmp_path / "model.gguf"
+    model.write_bytes(tiny_model.read_bytes())
+    planner = PlanService(settings)
+    for _ in range(3):
+        planner.plan(elsewhere(model))
+    assert len(read) == 1
+    os.utime(model, (time.time() + 10, time.time() + 10))
+    planner.plan(elsewhere(model))
+    assert len(read) == 2
+
+
+def test_what_was_measured_of_the_model_here_is_told(
+    tiny_model: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = Device(name="CPU", kind=DeviceKind.CPU, total_bytes=32 << 30, free_bytes=28 << 30, bytes_per_s=40e9)
+    monkeypatch.setattr("app.engine.load.machine.survey", lambda _: SimpleNamespace(machine=Machine(host)))
+    record = RunRecord(
+        machine=machine_key(Machine(host)),
+        n_threads=2,
+        model=model_key(tiny_model),
+        kind="decode",
+        depth=128,
+        tokens_per_s=12.5,
+        work=Work(read_bytes={"CPU": 1e9}),
+        at_s=1000.0,
+        gpu_layers=0,
+    )
+    run_history(settings.cache_dir).add([record, replace(record, model="another")])
+    told = PlanService(settings).plan(PlanRequest(model=str(tiny_model)))
+    assert told["measured"] == [{"kind": "decode", "depth": 128, "tps": 12.5, "gpu_layers": 0, "at_s": 1000.0}]
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [{"kv_type": "q9"}, {"vram": ("nothing",)}, {"ram": "much"}, {"gpu_layers": {"RTX 3060": 99}}],
+    ids=lambda wish: next(iter(wish)),
+)
+def test_nonsense_is_refused(tiny_model: Path, settings: Settings, nonsense: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        PlanService(settings).plan(replace(elsewhere(tiny_model), **nonsense))

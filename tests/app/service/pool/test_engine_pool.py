@@ -1,0 +1,140 @@
+"""Names that come to one file share one engine, and each is answered as it was made."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from app.engine.request import Request
+from app.service.models.attachments import NOTHING_ATTACHED, Attachments
+from app.service.models.model_file import read_model_file
+from app.service.pool.engine_pool import EnginePool
+from app.service.pool.idle_tuning import IdleTuning
+from app.service.pool.memory_fake import FakeMemory
+from app.settings.settings import Settings
+from tests.app.one_file_service import BASE, HELLO, MADE, OTHER, SIZES, Service, serving
+
+ENDLESS = Request(request_id="endless", prompt="on and on", ignore_eos=True)
+JINJA = "{% for message in messages %}{{ message.role }}={{ message.content }} {% endfor %}>"
+
+
+@pytest.fixture
+async def service(tmp_path: Path, tiny_model: Path) -> AsyncIterator[Service]:
+    async with serving(tmp_path, tiny_model) as service:
+        yield service
+
+
+# One engine
+
+
+async def test_a_name_that_was_made_of_a_file_answers_by_the_engine_that_runs_it(service: Service) -> None:
+    await service.ask(BASE)
+    await service.make(MADE, system="Be short.", template=JINJA, parameters={"temperature": 0})
+    await service.ask(MADE)
+    await service.ask(OTHER)
+    pids = service.pids
+    assert pids[BASE] == pids[MADE] != pids[OTHER]
+    assert pids[BASE] is not None
+    assert await service.states() == {BASE: "ready", MADE: "ready", OTHER: "ready"}, "two engines are all that fits"
+
+
+async def test_what_one_name_has_computed_the_other_finds(service: Service) -> None:
+    await service.make(MADE, parameters={"temperature": 0})
+    question = {"messages": [{"role": "user", "content": "the same long question " * 4}]}
+    first = await service.ask(BASE, **question)
+    again = await service.ask(MADE, **question)
+    assert again["usage"]["prompt_tokens"] == first["usage"]["prompt_tokens"]
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > first["usage"]["prompt_tokens"] // 2
+
+
+async def test_a_template_of_a_recipe_is_filled_for_its_own_name_only(service: Service) -> None:
+    await service.make(MADE, system="Be short.", template=JINJA)
+    prompts = {}
+    for name in (BASE, MADE):
+        prompts[name] = (await service.http.post("/apply-template", json={"model": name, **HELLO})).json()["prompt"]
+        await service.ask(name)
+    assert prompts[MADE] == "system=Be short. user=hello >"
+    assert prompts[BASE].startswith("<user>hello")
+    assert service.pids[BASE] == service.pids[MADE]
+
+
+@pytest.mark.parametrize(("make", "is_shared"), [(os.link, True), (os.symlink, True), (shutil.copy, False)])
+async def test_a_file_is_the_same_by_any_link_and_not_by_a_copy(
+    service: Service, make: Callable[[Path, Path], object], is_shared: bool
+) -> None:
+    target = service.models.settings.models_dir / "me" / "link" / "link.gguf"
+    target.parent.mkdir()
+    make(service.models.default.ref.path, target)
+    await service.ask(BASE)
+    await service.ask("link")
+    assert (service.pids["link"] == service.pids[BASE]) is is_shared
+
+
+async def test_a_copy_of_ollamas_shares_too(service: Service) -> None:
+    assert (await service.http.post("/api/copy", json={"source": BASE, "destination": MADE})).status_code == 200
+    await service.ask(BASE)
+    await service.ask(MADE)
+    assert service.pids[MADE] == service.pids[BASE]
+
+
+# How it is loaded
+
+
+async def test_a_context_that_is_there_anyway_is_shared_and_a_longer_one_has_an_engine_of_its_own(
+    tmp_path: Path, tiny_model: Path
+) -> None:
+    async with serving(tmp_path, tiny_model, ctx=1024, total_bytes=30) as service:
+        await service.make(MADE, parameters={"num_ctx": 512})
+        await service.make("luigi", parameters={"num_ctx": 4096})
+        await service.make("peach", parameters={"num_ctx": 4096})
+        for name in (BASE, MADE, "luigi", "peach"):
+            await service.ask(name)
+        pids = service.pids
+        assert pids[BASE] == pids[MADE] != pids["luigi"] == pids["peach"]
+        running = {entry["name"]: entry for entry in (await service.http.get("/api/ps")).json()["models"]}
+        assert [running[name]["context_length"] for name in (BASE, MADE, "luigi")] == [1024, 1024, 4096]
+
+
+@pytest.mark.parametrize("n_ctx", [-1, "4096", 1.5, 1 << 31])
+async def test_a_recipe_whose_context_is_none_is_refused(service: Service, n_ctx: object) -> None:
+    body = {"model": MADE, "from": BASE, "stream": False, "parameters": {"num_ctx": n_ctx}}
+    answer = await service.http.post("/api/create", json=body)
+    assert answer.status_code == 400
+    assert "num_ctx" in answer.text
+
+
+async def test_what_is_attached_makes_another_engine_where_it_changes_answers(tmp_path: Path, tiny_model: Path) -> None:
+    settings = Settings(engine="fake", data_dir=tmp_path, cache_dir=tmp_path)
+    runners = EnginePool(settings, ["none"], FakeMemory(20, SIZES), IdleTuning(lambda: False))
+    file = read_model_file(tiny_model)
+    plain, drafting, adapted, steered = (
+        runners.of(tiny_model, file, attached, None)
+        for attached in (
+            NOTHING_ATTACHED,
+            Attachments(draft_path="draft.gguf"),
+            Attachments(lora=(("lora.gguf", "lora"),)),
+            Attachments(control_vectors=(("vector.gguf", 1.0),)),
+        )
+    )
+    assert plain is drafting
+    assert len({plain, adapted, steered}) == 3
+
+
+async def test_loading_anew_for_one_name_waits_for_what_the_other_answers(service: Service) -> None:
+    await service.make(MADE, system="Be short.")
+    await service.ask(MADE)
+    base = await service.models.named(BASE)
+    async with base.answer(ENDLESS) as events:
+        await anext(events)
+        refused = await service.call("reload", model=MADE, n_ctx=512)
+        assert refused.status_code == 400
+        assert "base is at work" in refused.json()["error"]["message"]
+        await anext(events)
+    assert (await service.call("reload", model=MADE, n_ctx=512)).status_code == 200
+    assert (await base.ready()).n_ctx == 512
+    await service.ask(MADE)
+    assert service.pids[MADE] == service.pids[BASE]

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+from app.service.pool.idle_tuning import IdleTuning
+
+# Writes one letter when it begins, another when it comes to its end; ends with its stdin.
+PROGRAM = """
+import os, sys, threading, time
+def watch():
+    while os.read(0, 100): pass
+    os._exit(1)
+threading.Thread(target=watch, daemon=True).start()
+def note(letter):
+    with open(sys.argv[1], "a") as file: file.write(letter)
+note("b"); time.sleep(float(sys.argv[2])); note("e")
+"""
+
+
+def command(path: Path, seconds: float = 0.0) -> list[str]:
+    return [sys.executable, "-P", "-c", PROGRAM, str(path), str(seconds)]
+
+
+def noted(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+async def until(path: Path, text: str) -> None:
+    deadline_s = time.monotonic() + 10
+    while (so_far := noted(path)) != text:
+        assert time.monotonic() < deadline_s, so_far
+        await asyncio.sleep(0.01)
+
+
+def test_what_is_new_is_measured_when_it_has_been_quiet(tmp_path: Path) -> None:
+    async def run() -> None:
+        tuning = IdleTuning(lambda: False, quiet_s=0.05)
+        tuning.add(command(tmp_path / "log"))
+        await until(tmp_path / "log", "be")
+        await tuning.close()
+
+    asyncio.run(run())
+
+
+def test_work_ends_the_measuring_at_once_and_it_begins_again_later(tmp_path: Path) -> None:
+    async def run() -> None:
+        tuning = IdleTuning(lambda: False, quiet_s=0.05)
+        tuning.add(command(tmp_path / "log", 0.5))
+        await until(tmp_path / "log", "b")
+        begun_s = time.monotonic()
+        tuning.interrupt()
+        assert time.monotonic() - begun_s < 0.05
+        await until(tmp_path / "log", "bb")
+        await until(tmp_path / "log", "bbe")
+        await tuning.close()
+
+    asyncio.run(run())
+
+
+def test_nothing_is_measured_while_an_engine_is_busy(tmp_path: Path) -> None:
+    async def run() -> None:
+        is_busy = [True]
+        tuning = IdleTuning(lambda: is_busy[0], quiet_s=0.02)
+        tuning.add(command(tmp_path / "log"))
+        await asyncio.sleep(0.2)
+        assert noted(tmp_path / "log") == ""
+        is_busy[0] = False
+        await until(tmp_path / "log", "be")
+        await tuning.close()
+
+    asyncio.run(run())
+
+
+def test_closing_ends_the_child(tmp_path: Path) -> None:
+    async def run() -> None:
+        tuning = IdleTuning(lambda: False, quiet_s=0.02)
+        tuning.add(command(tmp_path / "log", 60.0))
+        await until(tmp_path / "log", "b")
+        await tuning.close()
+
+    begun_s = time.monotonic()
+    asyncio.run(run())
+    assert time.monotonic() - begun_s < 10

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from app.engine.protocol.messages import EngineConfig, UnfitPolicy
+from app.library.local.resolve import GUIDE, resolve
+from app.service.pool.eviction import Resident
+from app.service.pool.memory import Holder, MachineMemory
+from app.service.pool.memory_fake import host_with
+from app.settings.settings import Settings
+from offload.placement.search import margin_bytes
+from quantizer.errors import EngineError, ModelFileError, UnfitError, UsageError
+
+GIB = 1 << 30
+MORE_THAN_ANY = 1 << 60
+CONFIG = EngineConfig(n_sequences=8)
+
+
+def _memory(tmp_path: Path, max_memory: str = "") -> MachineMemory:
+    return MachineMemory(Settings(cache_dir=tmp_path, gpu=False, max_memory=max_memory))
+
+
+def _holder(n_bytes: int, pid: int | None = None) -> Holder:
+    return Holder(Resident(name="x", held_bytes={"CPU": n_bytes}, last_used_s=0.0), pid)
+
+
+@pytest.fixture
+def guide(tmp_path: Path) -> Path:
+    return resolve(GUIDE, Settings(data_dir=tmp_path)).path
+
+
+def test_what_a_model_was_planned_to_hold_is_not_free_though_the_system_says_so(tmp_path: Path) -> None:
+    free = _memory(tmp_path).machine((_holder(MORE_THAN_ANY),)).host.free_bytes
+    assert free == pytest.approx(-MORE_THAN_ANY, rel=0.01)
+
+
+def test_what_its_worker_has_taken_for_itself_is_missing_already_and_not_counted_twice(tmp_path: Path) -> None:
+    free = _memory(tmp_path).machine((_holder(1000, os.getpid()),)).host.free_bytes
+    assert free > 0
+
+
+def test_a_limit_is_for_all_models_together(tmp_path: Path) -> None:
+    memory = _memory(tmp_path, "64MiB")
+    machine = memory.machine((_holder(1000),))
+    assert memory.is_limited
+    assert machine.host.free_bytes - margin_bytes(machine.host) == (64 << 20) - 1000
+    assert not _memory(tmp_path).is_limited
+
+
+@pytest.mark.parametrize("limit", ["much", "0", "-1GiB"])
+def test_a_limit_that_is_no_size_is_refused(tmp_path: Path, limit: str) -> None:
+    with pytest.raises(UsageError):
+        _memory(tmp_path, limit)
+
+
+def test_a_plan_tells_what_is_held_where(tmp_path: Path, guide: Path) -> None:
+    plan = {
+        "devices": [
+            {"name": "CUDA0", "weights_bytes": 5, "kv_bytes": 3, "compute_bytes": 1},
+            {"name": "CPU", "weights_bytes": 2, "kv_bytes": 0, "compute_bytes": 0, "extras_bytes": 7},
+        ]
+    }
+    memory = _memory(tmp_path)
+    assert memory.held_bytes(guide, plan) == {"CUDA0": 9, "CPU": 9}
+    assert memory.held_bytes(guide, None) == {"CPU": guide.stat().st_size}
+    assert memory.held_bytes(guide, {"devices": []}) == {"CPU": guide.stat().st_size}
+
+
+def test_a_model_runs_where_there_is_room_for_it_and_not_where_there_is_none(tmp_path: Path, guide: Path) -> None:
+    demand = _memory(tmp_path).demand(guide, CONFIG)
+    assert demand(host_with(4 * GIB)) > 0
+    assert demand(host_with(0)) == demand(host_with(-GIB)) == 0
+
+
+def test_what_is_too_large_is_refused_in_the_planners_words_unless_somebody_agrees(tmp_path: Path, guide: Path) -> None:
+    memory = _memory(tmp_path)
+    with pytest.raises(EngineError, match="It needs"):
+        memory.check(guide, CONFIG, host_with(1))
+    with pytest.raises(UnfitError):
+        memory.check(guide, EngineConfig(when_unfit=UnfitPolicy.ASK), host_with(1))
+    memory.check(guide, EngineConfig(when_unfit=UnfitPolicy.LOAD), host_with(1))
+    memory.check(guide, CONFIG, host_with(4 * GIB))
+
+
+def test_what_needs_more_than_models_may_take_is_refused_with_both_numbers(tmp_path: Path, guide: Path) -> None:
+    memory = _memory(tmp_path, "200MiB")
+    with pytest.raises(EngineError, match=r"needs \d+ MiB, and models may take 200 MiB together"):
+        memory.check(guide, CONFIG, memory.machine(()))
+    memory.check(guide, EngineConfig(when_unfit=UnfitPolicy.LOAD), memory.machine(()))
+
+
+def test_a_file_that_is_no_model_is_refused_by_the_gate(tmp_path: Path) -> None:
+    (tmp_path / "no.gguf").write_bytes(b"GGUF")
+    with pytest.raises(ModelFileError):
+        _memory(tmp_path).demand(tmp_path / "no.gguf", CONFIG)

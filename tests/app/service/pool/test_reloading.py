@@ -1,0 +1,74 @@
+"""A loaded model is loaded again under another config."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.client import Message, PlanRequest, ServiceClient
+from app.engine.protocol.codec import decode, encode
+from app.engine.protocol.messages import EngineConfig, Load
+from app.service.api.native.plan import apply_plan_request
+from quantizer.errors import UsageError
+from tests.app.running import RunningService
+
+
+@pytest.fixture(scope="module")
+def own_service(start_service: Callable[..., RunningService]) -> RunningService:
+    """A service whose model may be loaded anew."""
+    return start_service()
+
+
+async def test_a_model_is_loaded_again_with_the_context_that_was_wished(own_service: RunningService) -> None:
+    async with ServiceClient(own_service.url) as client:
+        before = own_service.model()
+        assert await client.planner.reload(PlanRequest(n_ctx=1024)) == "tiny"
+        own_service.wait_until(lambda model: model["state"] == "ready" and model["n_ctx"] == 1024)
+        assert own_service.model()["worker_pid"] != before["worker_pid"]
+        answer = [event async for event in client.chat([Message("user", "still there?")])]
+        assert answer
+
+
+async def test_what_was_being_answered_fails_with_a_reason_and_nothing_hangs(own_service: RunningService) -> None:
+    async with ServiceClient(own_service.url) as client:
+        answer = client.chat([Message("user", "go on")])
+        await anext(answer)
+        await client.planner.reload(PlanRequest(n_ctx=2048))
+        with pytest.raises(Exception, match="loaded again"):
+            async for _ in answer:
+                pass
+        own_service.wait_until(lambda model: model["state"] == "ready" and model["n_ctx"] == 2048)
+
+
+async def test_a_plan_for_another_machine_is_not_loaded(own_service: RunningService, tiny_model: Path) -> None:
+    async with ServiceClient(own_service.url) as client:
+        for wish in (PlanRequest(vram=("RTX 3060=12GiB",)), PlanRequest(kv_type="q9")):
+            with pytest.raises(UsageError):
+                await client.planner.reload(wish)
+        assert own_service.model()["state"] == "ready"
+
+
+def test_what_a_wish_leaves_open_stays_as_the_model_is_loaded() -> None:
+    loaded = EngineConfig(n_ctx=512, kv_type="q8_0", n_sequences=3, n_threads=5, context_shift=True, uses_gpu=False)
+    assert apply_plan_request(PlanRequest(), loaded) == loaded
+    assert apply_plan_request(PlanRequest(n_threads=2), loaded) == replace(loaded, n_threads=2)
+    assert apply_plan_request(PlanRequest(context_shift=False), loaded) == replace(loaded, context_shift=False)
+
+
+async def test_a_model_is_loaded_again_with_threads_and_context_shift(own_service: RunningService) -> None:
+    async with ServiceClient(own_service.url) as client:
+        await client.planner.reload(PlanRequest(n_ctx=256, n_threads=1, context_shift=True))
+        own_service.wait_until(lambda model: model["state"] == "ready" and model["n_ctx"] == 256)
+    body = {"messages": [{"role": "user", "content": "go on"}], "max_tokens": 300, "ignore_eos": True}
+    response = await asyncio.to_thread(own_service.http.post, "/v1/chat/completions", json=body, timeout=120)
+    assert response.json()["usage"]["completion_tokens"] == 300  # more than the context holds
+
+
+@pytest.mark.parametrize("layers", [None, (), (("CUDA0", 3), ("CUDA1", 0))])
+def test_layers_on_gpus_reach_the_worker(layers: tuple[tuple[str, int], ...] | None) -> None:
+    frame = Load("model.gguf", EngineConfig(gpu_layers=layers))
+    assert decode(encode(frame)[4:]) == frame  # behind its length

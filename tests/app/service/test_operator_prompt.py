@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from app.engine.protocol.messages import EngineConfig, UnfitPolicy
+from app.processes import python_command
+from app.service.operator_prompt import OperatorPrompt, report_loading
+from app.service.pool.engine_client import EngineClient
+from quantizer.errors import UnfitError
+
+
+@pytest.mark.parametrize("answer", [True, False])
+async def test_who_serves_a_model_that_fits_in_part_is_asked_while_it_serves(answer: bool) -> None:
+    asked, told = list[str](), list[str]()
+
+    def agrees(error: UnfitError) -> bool:
+        asked.append(error.cause)
+        return answer
+
+    command = python_command("app.engine.worker", "--fake", "--fake-unfit")
+    engine = EngineClient(Path("tiny.gguf"), EngineConfig(n_ctx=64, when_unfit=UnfitPolicy.ASK), command)
+    try:
+        with contextlib.nullcontext() if answer else pytest.raises(UnfitError):
+            await report_loading(engine, OperatorPrompt(told.append, agrees))
+        assert (engine.status.ready is not None) == answer
+    finally:
+        await engine.stop()
+    assert asked == ["Only 1 of 3 layers fit."]

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from app.service.tools.formats import GENERIC, tool_format_of
+from app.service.tools.parser import ToolCallParser
+from app.service.tools.tool import ParsedText, Tool, ToolCallDelta, ToolOptions
+from tests.app.call_texts import ARGUMENTS, FAMILIES, OFFER, WEATHER, call_text, family, split
+
+
+def names_and_arguments(told: ParsedText) -> list[tuple[str, Any]]:
+    return [(call.name, json.loads(call.arguments)) for call in told.calls]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@given(cuts=st.lists(st.integers(0, 200), max_size=8))
+@example(cuts=list(range(250)))
+def test_a_call_of_each_family_is_read_however_it_is_cut(name: str, cuts: list[int]) -> None:
+    told = split(family(name), call_text(name), cuts)
+    assert names_and_arguments(told) == [("get_weather", ARGUMENTS)]
+    assert told.text == ""
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "llama-3"])
+def test_text_before_and_after_a_call_is_text_without_the_blanks_between(name: str) -> None:
+    told = split(family(name), f" Let me see. \n\n{call_text(name)}\n\nThat is it.", [7, 30, 90])
+    assert told.text == " Let me see.That is it."
+    assert len(told.calls) == 1
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_may_call_twice(name: str) -> None:
+    told = split(family(name), f"{call_text(name)}\n{call_text(name)}", [40, 100])
+    assert [call for call, _ in names_and_arguments(told)] == ["get_weather", "get_weather"]
+    assert told.text == ""
+
+
+TAGS = [part for _, text in FAMILIES.values() for part in (text[:12], text[-8:])]
+PIECES = st.lists(
+    st.one_of(
+        st.sampled_from([call_text(name) for name in FAMILIES]),
+        st.sampled_from([*TAGS, "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<function=", "\n", " ", '{"', "}"]),
+        st.sampled_from(['{"name": "now"}', '{"arguments": {"a": 1}, "name": "now"}', '{"name": "gone", "x": {}}']),
+        st.text("<tool_cal>{}[]\",:\\ \nab", max_size=12),
+    ),
+    max_size=6,
+).map("".join)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@given(text=PIECES, cuts=st.lists(st.integers(0, 300), max_size=10))
+def test_what_is_told_does_not_depend_on_where_the_text_is_cut(name: str, text: str, cuts: list[int]) -> None:
+    whole = split(family(name), text, [])
+    assert split(family(name), text, cuts) == whole
+    assert split(family(name), text, list(range(len(text)))) == whole
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@given(text=PIECES, cuts=st.lists(st.integers(0, 300), max_size=5))
+def test_text_without_a_call_passes_unchanged(name: str, text: str, cuts: list[int]) -> None:
+    nothing_to_call = ToolOptions(tools=(Tool("never"),))
+    assert split(family(name), text, cuts, nothing_to_call) == ParsedText(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call>not json</tool_call>",
+        '<tool_call>{"name": "get_weather", "arguments": 3}</tool_call>',
+        '<tool_call>{"name": "unknown", "arguments": {}}</tool_call>',
+        '<tool_call>{"nam',
+        "<tool_call>",
+        "a <tool_c",
+        '<tool_call>{"a": {"name": "now"}}</tool_call>',
+        '<tool_call>{"name": "now", "arguments": "[1]"}</tool_call>',
+        "<tool_call>{" + '"a": 1, ' * 10_000,
+    ],
+)
+def test_a_malformed_call_comes_back_as_text(text: str) -> None:
+    assert split(GENERIC, text, [3, 15, 40]) == ParsedText(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ('<tool_call>{"arguments": {"a": 1}, "name": "now"}</tool_call>', {"a": 1}),
+        ('<tool_call>{"name": "now"}</tool_call>', {}),
+        ('<tool_call>{"name": "now", "arguments": null}</tool_call>', {}),
+        ('<tool_call>{"name": "now", "arguments": "{\\"a\\": \\"}\\"}"}</tool_call>', {"a": "}"}),
+        ('<tool_call>{"type": "function", "function": {"name": "now", "arguments": {}}}</tool_call>', {}),
+        ('<tool_call>{"name": "now", "arguments": {"a": "\\"}{"}</tool_call>', {"a": '"}{'}),
+        ('<tool_call>{"name": "now", "arguments": {"a": [{}]}, "id": "x"}}</tool_call>', {"a": [{}]}),
+        ('<tool_call>{"name": "now", "arguments": {}}', {}),
+    ],
+)
+def test_calls_that_are_written_a_little_otherwise_are_calls(text: str, arguments: dict[str, Any]) -> None:
+    told = split(GENERIC, text, [5, 25, 45, 60])
+    assert names_and_arguments(told) == [("now", arguments)]
+    assert told.text == ""
+
+
+def test_the_name_comes_first_and_then_the_arguments_as_they_come() -> None:
+    splitter = ToolCallParser(GENERIC, OFFER, lambda: "ID")
+    pieces = ['<tool_call>\n{"name": "get_', 'weather", "arguments": {"ci', 'ty": "Å', 're"', "}}\n</tool", "_call>"]
+    assert [splitter.push(piece).calls for piece in pieces] == [
+        (),
+        (ToolCallDelta(0, "ID", "get_weather", '{"ci'),),
+        (ToolCallDelta(0, arguments='ty": "Å'),),
+        (ToolCallDelta(0, arguments='re"'),),
+        (ToolCallDelta(0, arguments="}"),),
+        (),
+    ]
+
+
+def test_texts_in_tags_come_as_they_are_written() -> None:
+    splitter = ToolCallParser(family("qwen3-coder"), OFFER, lambda: "ID")
+    pieces = [
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nLong",
+        ' "na',
+        "me\n</para",
+        "meter>\n</function>",
+    ]
+    parts = [part.arguments for piece in pieces for part in splitter.push(piece).calls]
+    assert parts == ['{"city": "Long', ' \\"na', "me", '"}']
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [("3", 3), ("True", True), ("None", None), ('{"a": [1]}', {"a": [1]}), ("many", "many"), ("NaN", "NaN")],
+)
+def test_values_in_tags_are_json_where_they_read_so_and_the_schema_says_no_text(value: str, told: object) -> None:
+    text = f"<function=now>\n<parameter=a>\n{value}\n</parameter>\n</function>"
+    assert names_and_arguments(split(family("qwen3-coder"), text, [20])) == [("now", {"a": told})]
+
+
+def test_a_text_parameter_stays_text_though_it_reads_like_a_number() -> None:
+    text = "<function=get_weather><parameter=city>\n75001\n</parameter></function>"
+    assert names_and_arguments(split(family("qwen3-coder"), text, [])) == [("get_weather", {"city": "75001"})]
+
+
+def test_models_keep_their_own_ids_where_their_templates_print_them() -> None:
+    assert split(family("kimi-k2"), call_text("kimi-k2"), []).calls[0].call_id == "functions.get_weather:0"
+    assert split(family("mistral"), call_text("mistral"), []).calls[0].call_id == "abcdefghi"
+
+
+def test_a_second_call_is_text_where_one_is_wanted() -> None:
+    text = call_text("hermes")
+    told = split(GENERIC, text + "\n" + text, [100], ToolOptions(tools=(WEATHER,), is_parallel=False))
+    assert len(told.calls) == 1
+    assert told.text == text
+
+
+def test_python_of_a_builtin_tool_is_text() -> None:
+    text = '<|python_tag|>brave_search.call(query="x")'
+    assert split(family("llama-3"), text, [4]) == ParsedText(text)
+
+
+def test_no_template_of_text_alone_is_of_a_family() -> None:
+    assert tool_format_of("{% for message in messages %}{{ message.content }}{% endfor %}") is None

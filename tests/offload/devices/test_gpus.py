@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from offload.devices.gpus import distinct, has_unified_memory
+
+
+def entry(name: str, description: str = "Some GPU", address: str = "", is_integrated: bool = False) -> dict[str, Any]:
+    return {"name": name, "description": description, "address": address, "is_integrated": is_integrated}
+
+
+def names(*entries: dict[str, Any]) -> list[str]:
+    return [found["name"] for found in distinct(entries)]
+
+
+def test_a_card_that_two_backends_list_counts_once() -> None:
+    rocm, vulkan = entry("ROCm0", address="0000:03:00.0"), entry("Vulkan0", address="0000:03:00.0")
+    other = entry("Vulkan1", address="0000:0A:00.0")
+    assert names(rocm, vulkan, other, entry("CUDA0", address="0000:0a:00.0")) == ["ROCm0", "Vulkan1"]
+
+
+def test_cards_without_an_address_are_different_ones() -> None:
+    assert names(entry("Vulkan0"), entry("Vulkan1")) == ["Vulkan0", "Vulkan1"]
+
+
+def test_an_integrated_gpu_is_used_through_one_backend() -> None:
+    rocm, vulkan = entry("ROCm0", is_integrated=True), entry("Vulkan0", is_integrated=True)
+    assert names(rocm, entry("ROCm1", is_integrated=True), vulkan, entry("Vulkan1")) == ["ROCm0", "ROCm1", "Vulkan1"]
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (entry("MTL0", "Apple M2"), True),
+        (entry("MTL0", "AMD Radeon Pro 5500M"), False),
+        (entry("Vulkan0", is_integrated=True), True),
+        (entry("CUDA0", "NVIDIA GeForce RTX 3060"), False),
+    ],
+)
+def test_gpus_of_apple_share_the_memory_although_metal_calls_them_cards(found: dict[str, Any], expected: bool) -> None:
+    assert has_unified_memory(found) is expected

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from offload.devices.machine import Device, DeviceKind, Machine
+from offload.footprint.kv_cache import KvTypes
+from offload.footprint.model import PlannedModel
+from offload.footprint.profile import ModelProfile, RunConfig
+from offload.placement.load_parameters import LoadMode, load_parameters
+from offload.placement.search import Placement
+from tests.offload.model_outlines import header_of
+
+SETTING = RunConfig(n_ctx=4096, n_cells=4096, kv_types=KvTypes())
+WHOLE = Placement(gpus=("A", "B", "C"), gpu_layers=(20, 0, 5), n_split=0, n_crossings=2, token_s=1.0)
+
+
+def machine(free_gib: float) -> Machine:
+    free_bytes = int(free_gib * (1 << 30))
+    host = Device(name="CPU", kind=DeviceKind.CPU, total_bytes=free_bytes, free_bytes=free_bytes)
+    cards = tuple(replace(host, name=name, kind=DeviceKind.GPU) for name in ("A", "B", "C"))
+    return Machine(host, cards)
+
+
+ROOMY = machine(64)
+
+
+def profile(name: str) -> ModelProfile:
+    header = header_of(name)
+    return PlannedModel(header, header.tensors).profile(SETTING)
+
+
+def test_the_device_of_the_last_layers_comes_last_and_an_idle_one_not_at_all() -> None:
+    parameters = load_parameters(profile("llama-3.1-8b"), ROOMY, WHOLE)
+    assert parameters.n_gpu_layers == 25
+    assert parameters.devices == ("C", "A")
+    assert parameters.tensor_split == (5, 20)
+    assert parameters.host_pattern == ""
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-30b-a3b"])
+def test_the_pattern_matches_exactly_the_bytes_that_stay_behind(name: str) -> None:
+    model = profile(name)
+    placement = replace(WHOLE, n_split=len(model.layers) - 25 + 3)
+    pattern = re.compile(load_parameters(model, ROOMY, placement).host_pattern)
+    kept = sum(tensor.n_bytes for tensor in header_of(name).tensors if pattern.search(tensor.name))
+    assert kept == 3 * model.layers[0].movable_bytes
+
+
+def test_layers_that_are_not_on_a_gpu_need_no_pattern() -> None:
+    found = load_parameters(profile("qwen3-30b-a3b"), ROOMY, replace(WHOLE, n_split=10))
+    assert found.host_pattern == ""
+
+
+def test_a_cache_on_the_host_and_the_setting_are_passed_on() -> None:
+    placement = replace(WHOLE, has_cache_on_host=True)
+    model = replace(profile("llama-3.1-8b"), setting=replace(SETTING, n_ubatch=128, is_fused=False))
+    found = load_parameters(model, ROOMY, placement)
+    assert (found.offload_kqv, found.n_ubatch, found.flash_attention) == (False, 128, False)
+    assert load_parameters(model, ROOMY, WHOLE).offload_kqv
+
+
+def test_a_processor_without_a_layer_needs_one_thread_and_else_what_was_measured() -> None:
+    model = profile("llama-3.1-8b")
+    whole = replace(WHOLE, gpu_layers=(33, 0, 0))
+    assert load_parameters(model, ROOMY, whole).n_threads == 1
+    for other in (WHOLE, replace(whole, n_split=2), replace(whole, has_cache_on_host=True)):
+        assert load_parameters(model, ROOMY, other).n_threads == 0
+
+
+def test_weights_are_mapped_unless_gpus_fetch_them_and_locked_where_memory_is_short() -> None:
+    model = profile("llama-3.1-8b")
+    on_host = replace(WHOLE, gpu_layers=(0, 0, 0))
+    assert load_parameters(model, ROOMY, on_host).load_mode is LoadMode.AUTO
+    short = machine(model.total_bytes / (1 << 30) + 0.75)
+    assert load_parameters(model, short, on_host).load_mode is LoadMode.MMAP_MLOCK
+    assert load_parameters(model, short, replace(WHOLE, gpu_layers=(33, 0, 0))).load_mode is LoadMode.AUTO
+    assert load_parameters(model, short, replace(WHOLE, n_split=20)).load_mode is LoadMode.NONE

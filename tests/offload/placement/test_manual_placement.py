@@ -1,0 +1,116 @@
+"""Layers that a person puts on GPUs: what that holds, how fast it is, and that it may not fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offload.devices.machine import Machine
+from offload.footprint.kv_cache import KvTypes
+from offload.footprint.model import PlannedModel
+from offload.placement.allocation import overfull
+from offload.placement.assessment import FitLevel
+from offload.plan import Plan, PlanConstraints, dry_plan, plan, plan_json
+from offload.speed.cost_model import expected_rates
+from quantizer.errors import UsageError
+from quantizer.gguf.file_types import file_type_named
+from tests.offload.machines import MACHINES
+from tests.offload.model_outlines import header_of
+
+RTX_3060 = MACHINES["RTX 3060 12 GB, 32 GB RAM"]
+TWO_CARDS = MACHINES["2 × RTX 3090, 64 GB RAM"]
+HEADER = header_of("llama-3.1-8b")
+SMALL = PlannedModel(HEADER, HEADER.tensors).quantized(file_type_named("Q4_K_M"))
+QUESTION = PlanConstraints(n_ctx=8192, kv_types=KvTypes(), n_sequences=1)
+N_LAYERS = 33
+
+
+def pinned(machine: Machine, question: PlanConstraints = QUESTION, **gpu_layers: int) -> Plan:
+    return plan(SMALL, replace(question, gpu_layers=gpu_layers), machine, expected_rates(machine))
+
+
+def test_layers_go_where_they_were_put_and_the_rest_to_the_processor() -> None:
+    found = pinned(TWO_CARDS, CUDA0=10, CUDA1=5).found
+    assert {share.device.name: share.n_layers for share in found.shares} == {"CUDA0": 10, "CUDA1": 5, "CPU": 18}
+
+
+def test_all_on_the_processor_can_be_wanted_too() -> None:
+    found = pinned(RTX_3060, CUDA0=0).found
+    assert [share.n_bytes > 0 for share in found.shares] == [False, True]
+    assert found.decode_tps == pytest.approx(found.curve[0])
+
+
+@given(st.integers(0, N_LAYERS))
+def test_its_speed_is_the_point_of_the_curve_with_as_many_layers(n_layers: int) -> None:
+    found = pinned(RTX_3060, CUDA0=n_layers).found
+    assert found.decode_tps == pytest.approx(found.curve[n_layers], rel=1e-6)
+
+
+@given(st.integers(0, N_LAYERS), st.integers(0, N_LAYERS))
+def test_no_choice_that_fits_is_faster_than_the_planners_own(first: int, second: int) -> None:
+    if first + second > N_LAYERS:
+        return
+    own = plan(SMALL, QUESTION, TWO_CARDS, expected_rates(TWO_CARDS))
+    chosen = pinned(TWO_CARDS, CUDA0=first, CUDA1=second)
+    if chosen.found.verdict is not FitLevel.WONT_RUN:
+        assert chosen.found.decode_tps <= own.found.decode_tps * (1 + 1e-9)
+
+
+def test_what_the_planner_chose_can_be_wanted_and_comes_to_the_same() -> None:
+    own = plan(SMALL, QUESTION, RTX_3060, expected_rates(RTX_3060))
+    same = pinned(RTX_3060, CUDA0=own.found.placement.n_on_gpus)
+    assert same.found.verdict is own.found.verdict is FitLevel.FITS
+    assert same.found.decode_tps == pytest.approx(own.found.decode_tps)
+
+
+def test_what_does_not_fit_is_shown_all_the_same_and_called_so() -> None:
+    large = replace(QUESTION, n_ctx=131_072)
+    found = pinned(RTX_3060, large, CUDA0=N_LAYERS)
+    assert found.found.verdict is FitLevel.WONT_RUN
+    assert [share.device.name for share in overfull(found.found.shares, RTX_3060)] == ["CUDA0"]
+    assert found.found.decode_tps is not None
+    assert found.warnings[0].startswith("CUDA0 would hold ")
+
+
+def test_fewer_layers_than_fit_are_not_said_to_be_all_that_fit() -> None:
+    found = pinned(RTX_3060, CUDA0=10)
+    assert found.found.verdict is FitLevel.PARTIAL
+    assert found.warnings[0].startswith("10 of 33 layers are on GPUs: ")
+
+
+def test_a_dry_run_that_finds_more_leaves_the_layers_and_changes_the_verdict() -> None:
+    question = replace(QUESTION, gpu_layers={"CUDA0": N_LAYERS})
+    asked = []
+
+    def dry_run(setting, parameters):
+        asked.append(parameters)
+        return {"CUDA0": 12 << 30, "CPU": 0}
+
+    found = dry_plan(SMALL, question, RTX_3060, expected_rates(RTX_3060), dry_run)
+    assert found.found.verdict is FitLevel.WONT_RUN
+    assert (len(asked), asked[0].n_gpu_layers) == (1, N_LAYERS)
+
+
+@pytest.mark.parametrize("gpu_layers", [{"CUDA7": 1}, {"CUDA0": -1}, {"CUDA0": N_LAYERS + 1}])
+def test_layers_that_cannot_be_so_are_refused(gpu_layers: dict[str, int]) -> None:
+    with pytest.raises(UsageError):
+        pinned(RTX_3060, **gpu_layers)
+
+
+def test_remedies_say_to_programs_what_to_change() -> None:
+    header = header_of("gemma-2-9b")
+    found = plan(PlannedModel(header, header.tensors), QUESTION, RTX_3060, expected_rates(RTX_3060))
+    changes = {remedy["what"].split(" (")[0]: remedy["change"] for remedy in plan_json(found)["remedies"]}
+    assert any("file_type" in change for change in changes.values())
+    assert all(set(change) <= {"n_ctx", "kv_type", "file_type"} for change in changes.values())
+
+
+def test_who_wants_no_remedies_gets_the_same_plan_without_them() -> None:
+    question = replace(QUESTION, n_ctx=131_072)
+    whole = plan(SMALL, question, RTX_3060, expected_rates(RTX_3060))
+    quick = plan(SMALL, question, RTX_3060, expected_rates(RTX_3060), wants_remedies=False)
+    assert whole.remedies
+    assert quick == replace(whole, remedies=())

@@ -1,0 +1,251 @@
+"""Placements of random models on random machines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from offload.devices.machine import Device, DeviceKind, Machine
+from offload.footprint.kv_cache import KvTypes
+from offload.footprint.profile import Layer, ModelProfile, RunConfig
+from offload.placement.allocation import Share, allocate, decode_work
+from offload.placement.search import Placement, curve, margin_bytes, place
+from offload.speed.cost_model import decode_s, expected_rates
+
+GIB = 1 << 30
+PLENTY = 4096 * GIB
+LLAMA_FIT_MARGIN = GIB  # what llama.cpp's fit leaves free on a device unless told otherwise
+N_EXAMPLES = 150
+
+SETTING = RunConfig(n_ctx=8192, n_cells=8192, kv_types=KvTypes())
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> Layer:
+    weight_bytes = draw(st.integers(1 << 20, 2 * GIB))
+    movable_bytes = int(weight_bytes * draw(st.sampled_from([0.0, 0.5, 0.7, 0.95])))
+    active = draw(st.sampled_from([1.0, 0.1]))
+    movable_read = int(movable_bytes * active)
+    cache_bytes = draw(st.integers(0, GIB))
+    return Layer(
+        weight_bytes=weight_bytes,
+        read_bytes=weight_bytes - movable_bytes + movable_read,
+        movable_bytes=movable_bytes,
+        movable_read_bytes=movable_read,
+        cache_bytes=cache_bytes,
+        cache_read_bytes=cache_bytes // 16,
+        operations=2 * weight_bytes,
+        unpacking_bytes=weight_bytes * 0.5,
+        movable_unpacking_bytes=movable_read * 0.5,
+        attention_bytes=cache_bytes / 4,
+    )
+
+
+@st.composite
+def profiles(draw: st.DrawFn) -> ModelProfile:
+    """Models of equal layers, as they are but for a few, and of wildly different ones."""
+    n_layers = draw(st.integers(1, 100))
+    kinds = draw(st.lists(layers(), min_size=1, max_size=4))
+    output = replace(
+        draw(layers()),
+        movable_bytes=0,
+        movable_read_bytes=0,
+        movable_unpacking_bytes=0.0,
+        cache_bytes=0,
+        cache_read_bytes=0,
+    )
+    return ModelProfile(
+        layers=(*(kinds[index % len(kinds)] for index in range(n_layers)), output),
+        input_bytes=draw(st.integers(0, GIB)),
+        tied_bytes=draw(st.sampled_from([0, 500 << 20])),
+        compute_bytes=(compute_bytes := draw(st.integers(1 << 20, 2 * GIB))),
+        inner_compute_bytes=compute_bytes // 2,
+        host_bytes=150 << 20,
+        has_experts=False,
+        is_exact=True,
+        setting=SETTING,
+    )
+
+
+def gpus(kind: DeviceKind = DeviceKind.GPU, most: int = 4) -> st.SearchStrategy[tuple[Device, ...]]:
+    sizes = st.integers(0, 200).map(lambda n: n * GIB // 2)
+    one = st.tuples(sizes, st.sampled_from([100e9, 360e9, 936e9, 936e9, 3000e9]))
+    return st.lists(one, max_size=most).map(
+        lambda found: tuple(
+            Device(name=f"GPU{i}", kind=kind, total_bytes=size, free_bytes=size, bytes_per_s=speed)
+            for i, (size, speed) in enumerate(found)
+        )
+    )
+
+
+def host(free_bytes: int, bytes_per_s: float = 60e9) -> Device:
+    return Device(
+        name="CPU", kind=DeviceKind.CPU, total_bytes=free_bytes, free_bytes=free_bytes, bytes_per_s=bytes_per_s
+    )
+
+
+HOSTS = st.builds(host, st.sampled_from([GIB, 16 * GIB, 64 * GIB, PLENTY]), st.sampled_from([20e9, 60e9, 400e9]))
+MACHINES = st.builds(Machine, HOSTS, gpus() | gpus(DeviceKind.INTEGRATED))
+
+
+def placed(profile: ModelProfile, machine: Machine) -> tuple[Placement | None, tuple[Share, ...]]:
+    placement = place(profile, machine, expected_rates(machine))
+    return placement, allocate(profile, machine, placement) if placement else ()
+
+
+@settings(max_examples=N_EXAMPLES)
+@given(profiles(), MACHINES)
+def test_no_device_gets_more_than_its_memory_less_the_margin(profile: ModelProfile, machine: Machine) -> None:
+    _, shares = placed(profile, machine)
+    for share in shares:
+        if share.n_layers and not share.device.shares_host:
+            assert share.n_bytes <= share.device.free_bytes - margin_bytes(share.device)
+    on_host = sum(share.n_bytes for share in shares if share.device.shares_host)
+    assert on_host <= machine.host.free_bytes - margin_bytes(machine.host) or not shares
+
+
+@settings(max_examples=N_EXAMPLES)
+@given(profiles(), MACHINES)
+def test_every_byte_is_placed_once_and_read_where_it_lies(profile: ModelProfile, machine: Machine) -> None:
+    placement, shares = placed(profile, machine)
+    if placement is None:
+        return
+    tied = profile.tied_bytes if placement.n_on_gpus else 0
+    assert sum(share.weight_bytes for share in shares) == profile.weight_bytes + tied
+    assert sum(share.cache_bytes for share in shares) == profile.cache_bytes
+    assert sum(share.n_layers for share in shares) == len(profile.layers)
+    assert decode_s(decode_work(shares, placement), expected_rates(machine)) == pytest.approx(placement.token_s)
+
+
+@settings(max_examples=N_EXAMPLES)
+@given(profiles(), MACHINES, st.integers(0, 3), st.integers(1, 40))
+def test_more_memory_is_never_predicted_slower(
+    profile: ModelProfile, machine: Machine, which: int, more_gib: int
+) -> None:
+    before, _ = placed(profile, machine)
+    grown = [
+        replace(gpu, free_bytes=gpu.free_bytes + more_gib * GIB) if i == which else gpu
+        for i, gpu in enumerate(machine.gpus)
+    ]
+    richer_host = replace(machine.host, free_bytes=machine.host.free_bytes + more_gib * GIB)
+    for richer in (Machine(machine.host, tuple(grown)), Machine(richer_host, machine.gpus)):
+        after, _ = placed(profile, richer)
+        assert before is None or (after is not None and after.token_s <= before.token_s * (1 + 1e-9))
+
+
+def fit_of_llama_cpp(profile: ModelProfile, gpus: Sequence[Device]) -> tuple[dict[str, tuple[int, int]], int]:
+    """What llama.cpp's `--fit` decides, restated (source: common/fit.cpp as vendored in llama-cpp-python 0.3.36).
+
+    From the last device to the first, the last layers first, each with a margin of one GiB; of a model with experts the
+    layers without them come first, and as many as then still fit get them back, again from the last on.
+    Returns the layers [start, end) by device, and the first layer that is whole.
+    """
+
+    def fill(n_split: int) -> dict[str, tuple[int, int]]:
+        ranges, end = {}, len(profile.layers)
+        for gpu in reversed(gpus):
+            start, room = end, gpu.free_bytes - LLAMA_FIT_MARGIN - profile.compute_bytes
+            room -= profile.tied_bytes if end == len(profile.layers) else 0
+            while start and (size := bytes_of(start - 1, n_split)) <= room:
+                start, room = start - 1, room - size
+            ranges[gpu.name] = (start, end)
+            end = start
+        return ranges
+
+    def bytes_of(index: int, n_split: int) -> int:
+        layer = profile.layers[index]
+        return layer.weight_bytes + layer.cache_bytes - (layer.movable_bytes if index < n_split else 0)
+
+    if not profile.has_experts:
+        return fill(0), 0
+    n_layers = len(profile.layers)
+    start = min((begun for begun, _ in fill(n_layers).values()), default=n_layers)
+    whole = next(
+        n for n in range(n_layers + 1) if min((begun for begun, _ in fill(n).values()), default=n_layers) == start
+    )
+    return fill(whole), whole
+
+
+@settings(max_examples=N_EXAMPLES)
+@given(profiles(), gpus(most=2), st.booleans())
+def test_a_placement_is_no_slower_than_that_of_llama_cpp(
+    profile: ModelProfile, found: tuple[Device, ...], has_experts: bool
+) -> None:
+    profile = replace(profile, has_experts=has_experts)
+    machine = Machine(host(PLENTY), found)
+    rates = expected_rates(machine)
+    ours, _ = placed(profile, machine)
+    ranges, n_split = fit_of_llama_cpp(profile, found)
+    theirs = as_placement(profile, ranges, n_split)
+    assert ours is not None
+    work = decode_work(allocate(profile, machine, theirs), theirs)
+    assert ours.token_s <= decode_s(work, rates) * (1 + 1e-9)
+
+
+def as_placement(profile: ModelProfile, ranges: dict[str, tuple[int, int]], n_split: int) -> Placement:
+    counts = tuple(end - start for start, end in ranges.values())
+    n_layers = len(profile.layers)
+    on_gpus = range(n_layers - sum(counts), n_layers)
+    n_devices = sum(count > 0 for count in counts) + (len(on_gpus) < n_layers)
+    n_moved = sum(profile.layers[index].movable_bytes > 0 for index in on_gpus if index < n_split)
+    return Placement(
+        gpus=tuple(ranges),
+        gpu_layers=counts,
+        n_split=n_split,
+        n_crossings=n_devices - 1 + 2 * n_moved,
+        token_s=0.0,
+    )
+
+
+def test_a_plan_for_a_large_model_on_four_gpus_takes_less_than_50_ms() -> None:
+    layer = Layer(weight_bytes=GIB, read_bytes=GIB // 8, movable_bytes=GIB * 9 // 10, movable_read_bytes=GIB // 10)
+    profile = ModelProfile(
+        layers=(layer,) * 127,
+        input_bytes=GIB,
+        tied_bytes=0,
+        compute_bytes=GIB,
+        inner_compute_bytes=GIB,
+        host_bytes=GIB,
+        has_experts=True,
+        is_exact=True,
+        setting=SETTING,
+    )
+    cards = [
+        Device(name=f"GPU{i}", kind=DeviceKind.GPU, total_bytes=24 * GIB, free_bytes=24 * GIB, bytes_per_s=9e11)
+        for i in range(4)
+    ]
+    machine = Machine(host(PLENTY), tuple(cards))
+    rates = expected_rates(machine)
+    times_s = []
+    for _ in range(3):
+        begun_s = time.perf_counter()
+        place(profile, machine, rates)
+        times_s.append(time.perf_counter() - begun_s)
+    assert min(times_s) < 0.05
+
+
+def test_the_curve_rises_with_every_layer_on_a_gpu() -> None:
+    profile = ModelProfile(
+        layers=(Layer(weight_bytes=GIB, read_bytes=GIB),) * 33,
+        input_bytes=0,
+        tied_bytes=0,
+        compute_bytes=1,
+        inner_compute_bytes=1,
+        host_bytes=1,
+        has_experts=False,
+        is_exact=True,
+        setting=SETTING,
+    )
+    card = Device(name="GPU0", kind=DeviceKind.GPU, total_bytes=GIB, free_bytes=GIB, bytes_per_s=900e9)
+    machine = Machine(host(PLENTY), (card,))
+    rates = expected_rates(machine)
+    times_s = curve(profile, machine, rates)
+    assert len(times_s) == 34
+    assert list(times_s) == sorted(times_s, reverse=True)
+    slower = rates.seconds_per_byte["CPU"] / rates.seconds_per_byte["GPU0"]
+    assert times_s[0] / times_s[-1] == pytest.approx(slower, rel=0.02)

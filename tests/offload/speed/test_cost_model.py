@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from offload.devices.machine import Device, DeviceKind, Machine
+from offload.speed.cost_model import Work, decode_s, expected_rates, prefill_s
+
+GB = 10**9
+HOST = Device(name="CPU", kind=DeviceKind.CPU, total_bytes=64 * GB, free_bytes=64 * GB, bytes_per_s=50e9)
+CARD = Device(
+    name="GPU0", kind=DeviceKind.GPU, total_bytes=8 * GB, free_bytes=8 * GB, bytes_per_s=500e9, link_bytes_per_s=25e9
+)
+RATES = expected_rates(Machine(HOST, (CARD,)))
+
+
+def work(on_gpu: float, on_host: float, n_crossings: int = 0) -> Work:
+    """A model of so many gigabytes here and there, in F16."""
+    n_bytes = {"GPU0": on_gpu * GB, "CPU": on_host * GB}
+    return Work(read_bytes=n_bytes, operations=n_bytes, n_layers=32, n_crossings=n_crossings)
+
+
+def test_devices_read_one_after_the_other() -> None:
+    alone = [decode_s(part, RATES) - RATES.overhead_s(32) for part in (work(4, 0), work(0, 1))]
+    assert decode_s(work(4, 1), RATES) == pytest.approx(sum(alone) + RATES.overhead_s(32))
+
+
+def test_a_gigabyte_costs_as_many_times_more_as_less_of_it_comes_in_a_second() -> None:
+    on_gpu, on_host = (decode_s(part, RATES) - RATES.overhead_s(32) for part in (work(1, 0), work(0, 1)))
+    assert on_host / on_gpu == pytest.approx((0.65 * 500) / (0.95 * 50))
+
+
+def test_each_crossing_and_each_layer_takes_its_time() -> None:
+    assert decode_s(work(4, 1, 3), RATES) - decode_s(work(4, 1), RATES) == pytest.approx(3 * RATES.crossing_s)
+    assert RATES.overhead_s(64) - RATES.overhead_s(32) == pytest.approx(32 * RATES.layer_s)
+
+
+def test_a_prompt_is_read_many_times_faster_than_an_answer_comes() -> None:
+    assert prefill_s(work(4, 0), RATES, "CPU", 512) < decode_s(work(4, 0), RATES) / 10
+
+
+def test_weights_of_the_processor_are_lent_to_a_gpu_where_a_prompt_is_computed_faster_there() -> None:
+    lent = prefill_s(work(0, 4), RATES, "CPU", 512)
+    slow_link = expected_rates(Machine(HOST, (replace(CARD, link_bytes_per_s=1e6),)))
+    computed_there = prefill_s(work(0, 4), slow_link, "CPU", 512)
+    assert lent < computed_there
+    operations_s = 4 * GB * RATES.seconds_per_operation["CPU"]
+    assert computed_there == pytest.approx(operations_s + RATES.overhead_s(32) / 512)
+
+
+def test_what_nobody_knows_is_not_called_known() -> None:
+    rates = expected_rates(Machine(HOST, (replace(CARD, bytes_per_s=None),)))
+    assert rates.known == {"CPU"}

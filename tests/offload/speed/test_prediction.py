@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from offload.devices.machine import Machine
+from offload.footprint.kv_cache import KvTypes
+from offload.footprint.model import PlannedModel
+from offload.plan import PlanConstraints
+from offload.speed.cost_model import expected_rates
+from offload.speed.prediction import faster_quantization, predict
+from tests.offload.machines import MACHINES
+from tests.offload.model_outlines import header_of
+
+HEADER = header_of("llama-3.1-8b")
+MODEL = PlannedModel(HEADER, tuple(HEADER.tensors))
+QUESTION = PlanConstraints(kv_types=KvTypes(), is_fused=False)
+MACHINE = MACHINES["processor only, 32 GB"]
+RATES = expected_rates(MACHINE)
+
+
+def test_an_answer_is_slower_the_deeper_it_stands() -> None:
+    found = predict(MODEL, QUESTION, MACHINE, RATES, (0, 512, 1800))
+    speeds = list(found.decode_tps.values())
+    assert speeds == sorted(speeds, reverse=True)
+    assert len(set(speeds)) == 3
+    assert found.prefill_tps is not None
+    assert found.uncertainty == RATES.uncertainty
+
+
+def test_of_memory_whose_speed_nobody_knows_nothing_is_predicted() -> None:
+    unknown = Machine(replace(MACHINE.host, bytes_per_s=None))
+    found = predict(MODEL, QUESTION, unknown, expected_rates(unknown), (0,))
+    assert (found.decode_tps, found.prefill_tps) == ({}, None)
+
+
+def test_the_best_quantization_that_is_much_faster_is_named_with_its_gain() -> None:
+    found = faster_quantization(MODEL, QUESTION, MACHINE, RATES)
+    assert found is not None
+    name, gain = found
+    assert name == "Q6_K"
+    assert gain == pytest.approx(1.28, abs=0.1)
+
+
+def test_what_does_not_run_has_no_faster_form() -> None:
+    small = Machine(replace(MACHINE.host, free_bytes=1 << 30))
+    assert faster_quantization(MODEL, QUESTION, small, expected_rates(small)) is None

@@ -1,0 +1,81 @@
+"""Drafts kept while they are typed."""
+
+from __future__ import annotations
+
+import asyncio
+
+from app.chat.conversation import Draft
+from quantizer.errors import StorageError
+from tui.chat.composer.draft_autosave import DraftAutosave
+from tui.chat.repository import InMemoryChatRepository
+
+NOTHING = Draft()
+DISK_FULL = StorageError("The disk is full.", "Make room.")
+
+
+class Shelf(InMemoryChatRepository):
+    """Keeps one draft in memory; the first `n_failures` attempts find the disk full."""
+
+    def __init__(self, kept: Draft = NOTHING, n_failures: int = 0) -> None:
+        super().__init__()
+        self.kept = kept
+        self.n_attempts = 0
+        self._n_failures = n_failures
+        self.is_kept = asyncio.Event()
+
+    async def draft(self) -> Draft:
+        return self.kept
+
+    async def save_draft(self, draft: Draft) -> None:
+        self.n_attempts += 1
+        if self.n_attempts <= self._n_failures:
+            raise DISK_FULL
+        self.kept = draft
+        self.is_kept.set()
+
+
+async def _typed(pad: DraftAutosave, text: str) -> None:
+    for end in range(1, len(text) + 1):
+        pad.write(Draft(text[:end]))
+        await asyncio.sleep(0)
+
+
+async def test_what_is_typed_is_kept_within_a_second_and_once_for_many_letters():
+    shelf = Shelf()
+    pad = DraftAutosave(shelf, lambda error: None)
+    await pad.open()
+    await _typed(pad, "many letters")
+    async with asyncio.timeout(1.0):
+        await shelf.is_kept.wait()
+    assert (shelf.kept, shelf.n_attempts) == (Draft("many letters"), 1)
+
+
+async def test_leaving_a_chat_keeps_its_draft_at_once_and_what_is_typed_then_belongs_to_the_next():
+    shelf = Shelf()
+    pad = DraftAutosave(shelf, lambda error: None)
+    await pad.open()
+    await _typed(pad, "first")
+    await pad.close()
+    assert shelf.kept == Draft("first")
+    pad.write(Draft("second"))
+    await pad.close()
+    assert (shelf.kept, shelf.n_attempts) == (Draft("first"), 1)
+
+
+async def test_a_draft_that_was_not_read_yet_is_not_overwritten():
+    shelf = Shelf(Draft("from yesterday"))
+    pad = DraftAutosave(shelf, lambda error: None)
+    await _typed(pad, "impatient")
+    await pad.close()
+    assert shelf.kept == Draft("from yesterday")
+
+
+async def test_a_full_disk_is_told_once_and_the_draft_is_kept_when_there_is_room():
+    told: list[StorageError] = []
+    shelf = Shelf(n_failures=2)
+    pad = DraftAutosave(shelf, told.append)
+    await pad.open()
+    pad.write(Draft("kept in the end"))
+    async with asyncio.timeout(5.0):
+        await shelf.is_kept.wait()
+    assert (told, shelf.kept, shelf.n_attempts) == ([DISK_FULL], Draft("kept in the end"), 3)

@@ -1,0 +1,58 @@
+"""The text of an answer on its way to the screen."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
+from app.terminal import printable
+from quantizer.errors import EngineError
+from tui.chat import answer_stream as pacing
+from tui.chat.answer_stream import StreamChunk, reply
+from tui.connection import ServiceConnection
+
+
+@pytest.fixture(autouse=True)
+def _no_pace(monkeypatch):
+    monkeypatch.setattr(pacing, "PACE_S", 0.0)
+
+
+async def _parts(client):
+    async with ServiceConnection(client.opened, "guide") as connection:
+        return [part async for part in reply(connection, [("user", "hi")])]
+
+
+@settings(max_examples=30)
+@given(st.lists(st.text(max_size=8), max_size=12))
+async def test_portions_add_up_to_the_cleaned_text_and_the_cost_comes_last(deltas):
+    parts = await _parts(ScriptedClient(ScriptedReply(deltas=tuple(deltas))))
+    portions = [part for part in parts if isinstance(part, StreamChunk)]
+    assert "".join(portion.text for portion in portions) == printable("".join(deltas))
+    assert [portion.n_tokens for portion in portions][-1:] == [len(deltas)][: len(portions)]
+    assert parts[-1] == COMPLETED
+    assert len(parts) == len(portions) + 1
+
+
+async def test_text_before_an_error_is_yielded_before_it_is_raised():
+    client = ScriptedClient(ScriptedReply(deltas=("a", "b"), ending=EngineError("died")))
+    async with (
+        ServiceConnection(client.opened, "guide") as connection,
+        aclosing(reply(connection, [("user", "hi")])) as parts,
+    ):
+        text = (await anext(parts)).text
+        while text != "ab":
+            text += (await anext(parts)).text
+        with pytest.raises(EngineError, match="died"):
+            await anext(parts)
+
+
+async def test_closing_the_reply_aborts_the_stream():
+    client = ScriptedClient(ScriptedReply(deltas=("a", "b"), pause_after=1))
+    async with ServiceConnection(client.opened, "guide") as connection:
+        async with aclosing(reply(connection, [("user", "hi")])) as parts:
+            assert (await anext(parts)).text == "a"
+        assert client.n_aborted == 1

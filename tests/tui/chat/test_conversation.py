@@ -1,0 +1,107 @@
+"""What is shown of a chat, and what the model is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.chat.conversation import ChatSettings, Message, MessageState
+from quantizer.errors import EngineError
+from tui.chat.conversation import Conversation, Ending
+
+
+def _message(number: int, role: str, content: str, parent_id: int | None = -1, **fields: object) -> Message:
+    parent_id = (number - 1 or None) if parent_id == -1 else parent_id
+    return Message(id=number, parent_id=parent_id, role=role, content=content, **fields)
+
+
+def _chat(*messages: Message, system: str = "") -> Conversation:
+    return Conversation.of(ChatSettings(system=system), messages, messages[-1].id if messages else None)
+
+
+FORK = (
+    _message(1, "user", "a"),
+    _message(2, "assistant", "A"),
+    _message(3, "user", "b"),
+    _message(4, "assistant", "B"),
+    _message(5, "assistant", "B again", parent_id=3),
+)
+
+
+def test_questions_without_any_answer_are_left_out_and_partial_answers_are_told():
+    chat = _chat(
+        _message(1, "user", "a"),
+        _message(2, "assistant", "half", state=MessageState.PARTIAL),
+        _message(3, "user", "b"),
+        _message(4, "assistant", "", state=MessageState.PARTIAL),
+        _message(5, "user", "c"),
+        system="Be kind.",
+    )
+    assert chat.turns(5) == [("system", "Be kind."), ("user", "a"), ("assistant", "half"), ("user", "c")]
+
+
+def test_what_a_tool_said_is_told_with_the_answer_around_it():
+    chat = _chat(
+        _message(1, "user", "a"), _message(2, "assistant", "A"), _message(3, "tool", "1"), _message(4, "assistant", "B")
+    )
+    assert chat.turns(4) == [("user", "a"), ("assistant", "A\n\n1\n\nB")]
+
+
+def test_a_system_message_in_mid_chat_is_not_told():
+    chat = _chat(_message(1, "system", "x"), _message(2, "user", "a"))
+    assert chat.turns(2) == [("user", "a")]
+
+
+def test_last_answer_skips_messages_without_text():
+    assert _chat(_message(1, "user", "a"), _message(2, "assistant", "A"), _message(3, "user", "b")).last_answer == "A"
+    assert Conversation().last_answer == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "ending"),
+    [
+        ({}, Ending.COMPLETE),
+        ({"stats": {"finish_reason": "length"}}, Ending.CUT),
+        ({"state": MessageState.PARTIAL}, Ending.STOPPED),
+    ],
+)
+def test_an_entry_says_how_its_message_ended(fields, ending):
+    chat = _chat(_message(1, "assistant", "A", **fields))
+    assert chat.entries()[0].ending is ending
+    chat.errors[1] = EngineError("died")
+    assert chat.entries()[0].ending is Ending.FAILED
+
+
+def test_versions_are_counted_and_stepped_through():
+    chat = _chat(*FORK)
+    assert [(entry.version, entry.n_versions) for entry in chat.entries()] == [(1, 1), (1, 1), (1, 1), (2, 2)]
+    assert (chat.step_to_version(5, -1), chat.last_answer) == (4, "B")
+    assert chat.step_to_version(4, -1) is None
+    assert chat.last_answer == "B"
+
+
+def test_removing_shows_another_version_and_what_was_removed_can_be_put_back():
+    chat = _chat(*FORK)
+    removed = chat.remove(5)
+    assert [message.content for message in chat.branch] == ["a", "A", "b", "B"]
+    chat.put_back(removed)
+    assert chat == _chat(*FORK)
+    removed = chat.remove(2)
+    assert [message.content for message in chat.branch] == ["a"]
+    assert [message.id for message in removed.messages] == [2, 3, 4, 5]
+    chat.put_back(removed)
+    assert chat == _chat(*FORK)
+
+
+def test_a_message_of_another_branch_is_shown_with_its_branch():
+    chat = _chat(*FORK)
+    chat.show(4)
+    assert chat.last_answer == "B"
+    chat.show(1)
+    assert chat.last_answer == "B"
+
+
+def test_the_question_of_a_message_is_the_latest_one_up_to_it():
+    chat = _chat(*FORK)
+    questions = [chat.question_of(number) for number in (5, 3, 2)]
+    assert [question.content if question else "" for question in questions] == ["b", "b", "a"]
+    assert _chat(_message(1, "assistant", "How can I help?")).question_of(1) is None

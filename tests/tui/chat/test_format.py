@@ -1,0 +1,135 @@
+"""The status line's words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from app.client import PlanSummary
+from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
+from app.client.fake import READY as READY_MODEL
+from tui.chat.answer_stream import AnswerTimer
+from tui.chat.format import Status, advice, status_of
+from tui.connection import ConnectionState
+
+READY = ConnectionState(phase="ready", model="guide", n_ctx=2048)
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (Status(model="guide", activity="starting"), "guide · starting the service"),
+        (Status(model="guide", activity="loading", progress=0.55), "guide · loading ██████░░░░ 55%"),
+        (Status(model="guide", activity="loading", progress=7.0), "guide · loading ██████████ 100%"),
+        (Status(model="guide", activity="ready", n_ctx=2048), "guide · ready · context 0/2048"),
+        (Status(model="a" * 30 + ".gguf", activity="failed"), f"…{'a' * 18}.gguf · not available"),
+    ],
+)
+def test_status_reads(status, text):
+    assert status.text() == text
+
+
+def test_status_of_a_large_context_fits_80_columns():
+    status = Status(
+        model="guide",
+        activity="answering",
+        tokens_per_s=123.4,
+        is_rate_estimated=True,
+        time_to_first_token_s=1.23,
+        n_context_tokens=13100,
+        n_ctx=131072,
+    )
+    assert len(status.text()) <= 80 - 4  # a margin of two on each side
+
+
+def test_finished_answer_shows_what_it_cost():
+    assert status_of(READY, None, COMPLETED).text() == (
+        "guide · ready · 48.0 tok/s · first token 0.25 s · context 52/2048"
+    )
+
+
+def test_running_answer_reads_then_answers_with_an_estimate():
+    now_s = 0.0
+    meter = AnswerTimer(lambda: now_s)
+    assert status_of(READY, meter, None).activity == "reading"
+    now_s = 0.5
+    meter.count(1)
+    now_s = 1.5
+    meter.count(21)
+    assert status_of(READY, meter, None).text() == (
+        "guide · answering · ≈20.0 tok/s · first token 0.50 s · context 0/2048"
+    )
+
+
+def test_question_that_waits_for_loading_shows_the_loading():
+    loading = ConnectionState(phase="loading", model="guide", progress=0.1)
+    assert status_of(loading, AnswerTimer(lambda: 0.0), None).activity == "loading"
+
+
+PARTIAL = PlanSummary(
+    verdict="partial",
+    n_on_gpus=20,
+    n_layers=33,
+    warning="13 of 33 layers are read from the processor's memory at 45 GB/s.",
+    first_remedy="quantize to Q4_K_M (4.6 GiB)",
+)
+FITS = replace(PARTIAL, verdict="fits", n_on_gpus=33, warning="", first_remedy="")
+REUSED = replace(COMPLETED, n_cached_tokens=30, n_drafted_tokens=20, n_accepted_tokens=15)
+
+
+@pytest.mark.parametrize(
+    ("plan", "part"),
+    [
+        (FITS, " · GPU"),
+        (replace(FITS, n_on_gpus=0), " · CPU"),
+        (replace(FITS, n_on_gpus=12), " · GPU 12 of 33"),
+        (None, ""),
+    ],
+)
+def test_status_tells_where_the_model_is(plan, part):
+    assert Status(model="guide", activity="ready", n_ctx=9, plan=plan).text() == f"guide · ready · context 0/9{part}"
+
+
+def test_what_was_reused_and_which_drafts_were_taken_come_last():
+    status = status_of(replace(READY, plan=FITS), None, REUSED)
+    assert status.text().endswith("context 52/2048 · GPU · reused 75% · drafts 15 of 20")
+
+
+def test_a_model_that_lies_partly_in_slow_memory_is_warned_of_before_any_figure():
+    status = status_of(replace(READY, plan=PARTIAL), None, COMPLETED)
+    assert status.text().startswith("guide · ready · ! GPU 20 of 33: F7 helps · 48.0 tok/s")
+    assert advice(PARTIAL) == (
+        "13 of 33 layers are read from the processor's memory at 45 GB/s."
+        " What would help: quantize to Q4_K_M (4.6 GiB). F7 shows the plan, and does it."
+    )
+    assert advice(FITS) == advice(None) == ""
+
+
+@given(
+    n_cells=st.integers(50, 200),
+    plan=st.sampled_from([None, FITS, PARTIAL]),
+    last=st.sampled_from([None, COMPLETED, REUSED]),
+    activity=st.sampled_from(["loading", "ready", "reading", "answering", "failed"]),
+    model=st.text("a日", min_size=1, max_size=60),
+)
+def test_a_line_has_no_more_cells_than_there_are_and_loses_its_last_parts_first(n_cells, plan, last, activity, model):
+    status = replace(status_of(replace(READY, plan=plan, progress=1.0, model=model), None, last), activity=activity)
+    line = status.text(n_cells)
+    assert status.text().startswith(line)
+    assert cell_len(line) <= n_cells
+    assert " · " in line
+
+
+async def test_the_line_grows_and_shrinks_with_the_terminal(sitting):
+    client = ScriptedClient(ScriptedReply(ending=REUSED), model=replace(READY_MODEL, plan=PARTIAL))
+    async with sitting(client, size=(140, 30)) as person:
+        await person.sees("! GPU 20 of 33: F7 helps", "What would help: quantize to Q4_K_M")
+        await person.asks("hello")
+        await person.sees("reused 75% · drafts 15 of 20")
+        await person.pilot.resize_terminal(60, 20)
+        await person.no_longer_sees("reused")
+        await person.sees("guide · ready · ! GPU 20 of 33: F7 helps · 48.0 tok/s")

@@ -1,0 +1,106 @@
+"""A title by the model: when it is asked for, what of its answer is one, and whose title it never replaces."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.chat.store import ChatStore
+from app.client.fake import READY, ScriptedClient, ScriptedReply
+from app.client.status import Occupancy
+from app.terminal import printable_line
+from quantizer.errors import EngineError
+from tui.chat.repository import SqliteChatRepository
+from tui.chat.titles import parse_title
+
+IDLE = replace(READY, id="llama", occupancy=Occupancy(n_running=0, n_waiting=0, n_cells_used=0, n_cells=2048))
+BUSY = replace(IDLE, occupancy=Occupancy(n_running=1, n_waiting=0, n_cells_used=9, n_cells=2048))
+ANSWER = ScriptedReply(deltas=("They purr.",))
+TITLE = ScriptedReply(deltas=('"Why ', 'cats\x1b[2J purr"\n', "Is that fine?"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "title"),
+    [
+        ("Why cats purr", "Why cats purr"),
+        ('\n  **"Why cats purr."**\n\nShall I go on?', "Why cats purr"),
+        ("Title: Why cats purr", "Why cats purr"),
+        ("**Title:** Why cats purr", "Why cats purr"),
+        ("Cats: why they purr", "Cats: why they purr"),
+        ("…\n", "…"),
+        ("\n\n**\n", ""),
+        ("word " * 30, "word word word word word word word word word word word word…"),
+    ],
+)
+def test_the_title_is_the_first_line_without_marks_around_it(answer, title):
+    assert parse_title(answer) == title
+
+
+@given(st.text())
+def test_no_title_is_long_or_more_than_a_terminal_should_show(answer):
+    title = parse_title(answer)
+    assert len(title) <= 60
+    assert title == printable_line(title)
+
+
+def _titles(folder):
+    with ChatStore(folder) as store:
+        return [chat.title for chat in store.chats.page()]
+
+
+async def test_a_model_with_nothing_else_to_do_names_the_chat(sitting, tmp_path):
+    client = ScriptedClient(ANSWER, TITLE, model=IDLE)
+    async with SqliteChatRepository(tmp_path) as keeper, sitting(client, keeper=keeper) as person:
+        await person.asks("Tell me of cats")
+        await person.sees("They purr.", "ready")
+        await person.until(lambda: _titles(tmp_path) == ["Why cats[2J purr"], "the chat got no title")
+        await person.asks("And dogs?")
+        await person.sees("And dogs?", "Is that fine?", "ready")
+    assert [len(request) for request in client.requests] == [1, 3, 3]
+    assert "Is that fine?" not in [message.content for message in client.requests[2]]
+
+
+@pytest.mark.parametrize("model", [BUSY, READY, replace(IDLE, id="guide")])
+async def test_a_busy_model_and_the_guide_are_not_asked(sitting, tmp_path, model):
+    client = ScriptedClient(ANSWER, model=model)
+    async with SqliteChatRepository(tmp_path) as keeper, sitting(client, keeper=keeper) as person:
+        for question in ("Tell me of cats", "And dogs?"):
+            await person.asks(question)
+            await person.sees(question, "They purr.", "ready")
+    assert len(client.requests) == 2
+    assert _titles(tmp_path) == ["Tell me of cats"]
+
+
+async def test_where_the_model_fails_the_question_stays_the_title(sitting, tmp_path):
+    client = ScriptedClient(ANSWER, ScriptedReply(ending=EngineError("died")), ANSWER, model=IDLE)
+    async with SqliteChatRepository(tmp_path) as keeper, sitting(client, keeper=keeper) as person:
+        await person.asks("Tell me of cats")
+        await person.until(lambda: len(client.requests) == 2, "no title was asked for")
+        await person.asks("And dogs?")
+        await person.sees("And dogs?", "ready")
+        assert "died" not in person.screen_text
+    assert _titles(tmp_path) == ["Tell me of cats"]
+
+
+async def test_a_question_comes_before_a_title(sitting, tmp_path):
+    slow = ScriptedReply(deltas=("Why",), pause_after=1)
+    client = ScriptedClient(ANSWER, slow, ScriptedReply(deltas=("They bark.",)), model=IDLE)
+    async with SqliteChatRepository(tmp_path) as keeper, sitting(client, keeper=keeper) as person:
+        await person.asks("Tell me of cats")
+        await person.until(lambda: len(client.requests) == 2, "no title was asked for")
+        await person.asks("And dogs?")
+        await person.sees("They bark.", "ready")
+    assert client.n_aborted == 1
+    assert _titles(tmp_path) == ["Tell me of cats"]
+
+
+def test_a_title_that_a_person_gave_stays(tmp_path):
+    with ChatStore(tmp_path) as store:
+        named, unnamed = store.chats.create(title="Tell me"), store.chats.create(title="Tell me")
+        store.chats.rename(named.id, "Mine")
+        for chat in (named, unnamed):
+            store.chats.set_title(chat.id, "Cats", former="Tell me")
+        assert [store.chats.get(chat.id).title for chat in (named, unnamed)] == ["Mine", "Cats"]

@@ -1,0 +1,40 @@
+"""Which chats are on the list."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from app.chat.conversation import MessageContent
+from app.chat.store import ChatStore
+from tui.history.query import ChatQuery, query_rows
+
+NOW = datetime(2026, 11, 22, 1, 30, tzinfo=timezone(timedelta(hours=5, minutes=30)))
+
+
+def test_days_begin_at_midnight_where_the_person_is():
+    for n_days, day in ((1, 22), (7, 16)):
+        since_ms = ChatQuery(n_days=n_days).filter(NOW).since_ms
+        assert since_ms == datetime(2026, 11, day, tzinfo=NOW.tzinfo).timestamp() * 1000
+    assert ChatQuery().filter(NOW).since_ms is None
+
+
+@pytest.mark.parametrize("wanted", [ChatQuery(typed="soup"), ChatQuery()], ids=["search", "list"])
+def test_rows_that_follow_those_that_are_shown_make_the_whole_list(tmp_path, wanted):
+    with ChatStore(tmp_path) as store:
+        for number in range(10):
+            chat_id = store.chats.create(title=str(number)).id
+            store.messages.add(chat_id, None, MessageContent(role="user", content="soup"))
+        shown = []
+        while more := query_rows(wanted, NOW, shown, store, 3):
+            shown += more
+    assert sorted(row.chat.title for row in shown) == [str(number) for number in range(10)]
+
+
+def test_a_list_that_hides_chats_knows_it():
+    assert not ChatQuery(typed="  ").is_narrowed
+    assert all(
+        w.is_narrowed
+        for w in (ChatQuery(typed="a"), ChatQuery(model=""), ChatQuery(n_days=1), ChatQuery(is_archived=True))
+    )

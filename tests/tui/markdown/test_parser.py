@@ -1,0 +1,62 @@
+"""What is copied of a message are its blocks of code, to the letter, and nothing that a terminal would obey."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tui.hostile import HOSTILE, controls_in, sequences
+from tui.markdown.parser import CodeBlock, code_blocks
+
+FENCED = """Before.
+
+```python title="x"
+def f():
+\treturn  1   
+
+# not the end: `` ` ``
+```
+
+Between `inline`.
+
+~~~
+```
+~~~
+"""  # noqa: W291 - spaces at the end of a line are part of a block
+
+
+def test_blocks_are_found_to_the_letter():
+    assert code_blocks(FENCED) == (
+        CodeBlock("python", "def f():\n\treturn  1   \n\n# not the end: `` ` ``"),
+        CodeBlock("", "```"),
+    )
+
+
+def test_a_block_in_a_list_or_a_quotation_is_without_their_marks():
+    assert code_blocks("1. so\n\n   ```sh\n   ls\n     -l\n   ```\n\n> ```\n> a > b\n> ```\n") == (
+        CodeBlock("sh", "ls\n  -l"),
+        CodeBlock("", "a > b"),
+    )
+
+
+def test_indented_code_is_a_block_as_on_the_screen():
+    assert code_blocks("So:\n\n    x = 1\n      y\n\nDone.") == (CodeBlock("", "x = 1\n  y"),)
+
+
+def test_the_block_of_an_answer_that_was_stopped_ends_with_it():
+    assert code_blocks("```\nhalf\n") == (CodeBlock("", "half"),)
+
+
+def test_text_without_code_and_empty_blocks_give_none():
+    assert code_blocks("Say `ls` and <pre>that</pre>.\n\n```\n\n```\n") == ()
+
+
+def test_a_title_tells_language_length_and_beginning_in_one_line():
+    assert CodeBlock("python", "\n  x\ny").title == "python, 3 lines: x"
+    assert CodeBlock("", "x").title == "code, 1 line: x"
+
+
+@pytest.mark.parametrize("source", HOSTILE)
+def test_no_block_has_what_a_terminal_would_obey(source):
+    for block in code_blocks(f"```{source}\n```\n~~~\nls {source}\n~~~\n"):
+        assert not sequences(f"{block.title}{block.text}")
+        assert not controls_in(f"{block.title}{block.text}")

@@ -1,0 +1,85 @@
+"""A person watches models at work and has one measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from app.client import EngineCounters, Job, LatencySummary, Occupancy
+from app.client.fake import PLAN, READY, ScriptedClient
+
+COUNTERS = EngineCounters(
+    n_finished=3,
+    n_prompt_tokens=100,
+    n_output_tokens=60,
+    cached_share=0.6,
+    prefill_tokens_per_s=900.0,
+    decode_tokens_per_s=48.0,
+    n_drafted_tokens=0,
+    n_accepted_tokens=0,
+    first_token_s=LatencySummary(3, 0.2, 0.4, 0.7),
+    inter_token_s=LatencySummary(50, 0.02, 0.03, 1.0),
+)
+WORKING = replace(READY, counters=COUNTERS, occupancy=Occupancy(1, 2, 300, 2048), n_bytes=400 << 20)
+
+
+def run(number: int, tps: float) -> Job:
+    measured = [{"work": "decode", "case": "depth 0", "unit": "tok/s", "median": tps}]
+    result: dict[str, Any] = {"results": [{"measurements": measured}], "rooflines": []}
+    arguments = {"model": "guide"}
+    return Job(
+        id=str(number), kind="bench", title="", arguments=arguments, created_s=1e9 + number, state="done", result=result
+    )
+
+
+async def test_f9_shows_what_each_model_does_and_did(sitting):
+    client = ScriptedClient(model=WORKING)
+    measured = [{"kind": "decode", "depth": 9, "tps": 51.0, "gpu_layers": 0, "at_s": 1.7e9}]
+    client.planner.answer = lambda _: {**PLAN, "measured": measured}
+    async with sitting(client) as person:
+        await person.presses("f9")
+        await person.sees("1 answering, 2 waiting, 3 done", "answers 48", "0.20 s, p95 0.40", "60% of all", "400 MiB")
+        await person.sees("300 of 2,048", "1 answers since", "Nothing was measured yet")
+
+
+async def test_b_has_the_model_measured_as_a_job(sitting):
+    client = ScriptedClient(model=WORKING)
+    async with sitting(client) as person:
+        await person.presses("f9")
+        await person.sees("Nothing was measured yet")
+        await person.presses("b")
+        await person.sees("guide is being measured", "guide: waits")
+    assert client.started == [("bench", {"model": "guide", "only": "decode,prefill,turns"})]
+
+
+async def test_two_runs_are_compared_with_enter_on_both(sitting):
+    async with sitting(ScriptedClient(model=WORKING, jobs=[run(1, 40.0), run(2, 60.0)])) as person:
+        await person.presses("f9")
+        await person.sees("answers 60 tok/s")
+        await person.presses("down", "enter")
+        await person.sees("Enter on another run compares both")
+        await person.presses("down", "enter")
+        await person.sees("1.50 ×")
+        await person.presses("c")
+        await person.no_longer_sees("1.50 ×")
+
+
+async def test_nothing_is_asked_while_another_place_is_shown(sitting):
+    client = ScriptedClient(model=WORKING)
+    n_asked = 0
+    jobs = client.jobs
+
+    async def counted() -> tuple[Job, ...]:
+        nonlocal n_asked
+        n_asked += 1
+        return await jobs()
+
+    client.jobs = counted
+    async with sitting(client) as person:
+        await person.presses("f9")
+        await person.sees("Nothing was measured yet")
+        await person.presses("escape")
+        await person.sees("Ask something")
+        n_before = n_asked
+        await person.pilot.pause(1.2)  # in which two looks at the runs would be due: nothing tells that none came
+        assert n_asked == n_before

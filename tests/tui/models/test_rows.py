@@ -1,0 +1,64 @@
+"""Rows of the models screen, without a screen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from app.client import Job
+from app.terminal import printable_line
+from tests.tui.model_scenes import GUIDE
+from tui.models.format import context, format_progress
+from tui.models.rows import ModelRow, columns, headings, local_rows, row_line, with_jobs
+
+_ROW = ModelRow(id="fetch:a/b:Q4_K_M:", kind="fetch", name="b", n_bytes=10**9, reference="a/b:Q4_K_M")
+
+
+def _job(state, **more):
+    arguments = {"reference": "a/b:Q4_K_M"}
+    return Job(id="1", kind="pull", title="", arguments=arguments, created_s=0.0, state=state, **more)
+
+
+@given(name=st.text(), width=st.integers(51, 200))
+def test_no_row_is_wider_than_its_list_and_none_obeys_a_terminal(name, width):
+    (row,), _ = local_rows([replace(GUIDE, id=name)])
+    line = row_line(row, columns(width))
+    assert cell_len(line) <= width
+    assert printable_line(line.strip()) == " ".join(line.split())
+
+
+@pytest.mark.parametrize(
+    ("width", "has_type", "has_context"), [(80, True, True), (62, True, False), (56, False, False)]
+)
+def test_a_narrow_list_gives_up_its_last_columns_first(width, has_type, has_context):
+    shown = headings("Here", columns(width))
+    assert ("type" in shown, "ctx" in shown, "fit" in shown) == (has_type, has_context, True)
+
+
+@pytest.mark.parametrize(
+    ("job", "words", "is_under_way"),
+    [
+        (_job("queued"), "waiting for its turn", True),
+        (_job("running", fraction=0.5, bytes_per_s=2e6, remaining_s=5400), "50%, 2 MB/s, 1.5 h left", True),
+        (_job("running"), "under way", True),
+        (_job("done"), "done", False),
+        (_job("cancelled"), "cancelled", False),
+    ],
+)
+def test_a_row_that_is_fetched_says_how_far_it_is(job, words, is_under_way):
+    (row,) = with_jobs([_ROW], [job])
+    assert format_progress(job) == row.progress == words
+    assert bool(row.job_id) == is_under_way
+
+
+def test_a_job_for_another_type_is_not_the_rows():
+    other = replace(_job("running"), arguments={"reference": "a/b:Q4_K_M", "quantize": "Q8_0"})
+    assert with_jobs([_ROW], [other, replace(_job("running"), state="forgotten")]) == (_ROW,)
+
+
+def test_contexts_are_named_as_people_do():
+    assert [context(n) for n in (0, 512, 2048, 40960, 131072)] == ["", "512", "2k", "40k", "128k"]

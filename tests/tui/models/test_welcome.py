@@ -1,0 +1,123 @@
+"""The first run, acted on through keys."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from app.client import MachineProblem, MachineReport
+from app.settings.settings import Settings
+from quantizer.errors import EngineError
+from tests.tui.model_scenes import client_with_models
+from tui.app import LocalllmApp
+from tui.connection import ServiceConnection
+from tui.models.first_run import is_first_run, mark_welcome_seen
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return Settings(data_dir=tmp_path / "data", cache_dir=tmp_path / "cache")
+
+
+@pytest.fixture
+def arrival(settings, meet):
+    """A newcomer sits down."""
+
+    @asynccontextmanager
+    async def arrive(client):
+        async with ServiceConnection(client.opened, "guide") as connection:
+            app = LocalllmApp(connection, settings=settings, clock=lambda: 0.0, is_welcoming=True)
+            async with app.run_test(size=(80, 24), notifications=True) as pilot:
+                yield meet(pilot)
+
+    return arrive
+
+
+async def test_a_newcomer_sees_the_machine_what_is_wrong_and_what_suits_it(arrival):
+    client = client_with_models()
+    problem = MachineProblem("Memory is swapped.", "Close other programs.")
+    client.library.checkup = MachineReport((("memory", "20 GiB of 24 GiB free"),), (problem,))
+    async with arrival(client) as person:
+        await person.sees("Qwen3 4B Instruct · 2.5 GB · fits · about 14 tok/s · to chat", "Llama 3.2 1B Instruct")
+        await person.sees("memory     20 GiB of 24 GiB free", "! Memory is swapped. Close other programs.")
+
+
+@pytest.mark.parametrize(
+    ("kept", "speeds_tps", "fetched"),
+    [
+        ((True, True), (14.0, 27.0), "Qwen3 4B Instruct"),
+        ((False, True), (1.7, 27.0), "Llama 3.2 1B Instruct"),
+        ((False, False), (1.7, 6.0), "Llama 3.2 1B Instruct"),
+        ((False, False), (6.0, 1.7), "Qwen3 4B Instruct"),
+    ],
+)
+async def test_enter_fetches_what_answers_fast_enough_here_if_anything_does(arrival, kept, speeds_tps, fetched):
+    client = client_with_models()
+    client.library.recommended = tuple(
+        replace(
+            offer,
+            keeps_pace=keeps_pace,
+            quant=replace(offer.quant, fit=replace(offer.quant.fit, decode_tps=decode_tps)),
+        )
+        for offer, keeps_pace, decode_tps in zip(client.library.recommended, kept, speeds_tps, strict=True)
+    )
+    async with arrival(client) as person:
+        await person.sees("Qwen3 4B Instruct ·")
+        await person.presses("enter")
+        await person.sees(f"Fetching {fetched}")
+
+
+async def test_enter_fetches_the_first_while_the_guide_is_there_to_talk_to(arrival, settings):
+    client = client_with_models()
+    async with arrival(client) as person:
+        await person.sees("Qwen3 4B Instruct ·")
+        await person.presses("enter")
+        await person.sees("Fetching Qwen3 4B Instruct", "guide · ready")
+        job = (await client.jobs())[0]
+        client.change(replace(job, state="failed"))
+        await person.presses("f2")
+        await person.sees("Hello.")
+    assert client.started == [("pull", {"reference": "org/Qwen3-4B-GGUF:Q4_K_M"})]
+    assert not is_first_run(settings)
+
+
+async def test_escape_talks_with_the_guide_and_fetches_nothing(arrival):
+    client = client_with_models()
+    async with arrival(client) as person:
+        await person.sees("Qwen3 4B Instruct ·")
+        await person.presses("escape")
+        await person.sees("Type a question", "guide · ready")
+    assert client.started == []
+
+
+async def test_a_machine_that_cannot_be_looked_at_still_lets_a_person_in(arrival):
+    client = client_with_models()
+
+    async def failing():
+        raise EngineError("The build is broken.", "Build it anew.")
+
+    client.library.recommend = failing
+    client.library.machine = failing
+    async with arrival(client) as person:
+        await person.sees("The build is broken. Build it anew.", "None of them now")
+        await person.presses("enter")
+        await person.sees("guide · ready")
+
+
+def test_the_welcome_is_for_those_who_have_nothing_and_did_not_see_it(settings, tmp_path):
+    assert is_first_run(settings)
+    assert not is_first_run(replace(settings, model="other.gguf"))
+    assert not is_first_run(replace(settings, connect="http://127.0.0.1:1"))
+    mark_welcome_seen(settings)
+    assert not is_first_run(settings)
+    other = replace(settings, data_dir=tmp_path / "other")
+    (other.models_dir / "a" / "b").mkdir(parents=True)
+    (other.models_dir / "a" / "b" / "c.gguf").touch()
+    assert not is_first_run(other)
+
+
+def test_a_disk_that_cannot_be_written_to_is_no_reason_to_stop(settings, tmp_path):
+    (tmp_path / "file").touch()
+    mark_welcome_seen(replace(settings, data_dir=tmp_path / "file" / "below"))

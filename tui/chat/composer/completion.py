@@ -1,0 +1,78 @@
+"""What the word at the cursor may become: a command after a slash, a file after an at sign.
+
+Pure: text and candidates in, offers out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from textual.fuzzy import FuzzySearch
+
+__all__ = ["MAX_COMPLETIONS", "Completion", "PartialWord", "command_completions", "file_completions", "wanted"]
+
+MAX_COMPLETIONS = 8
+_MOST_SCORED = 400  # scoring one may take a millisecond
+
+
+@dataclass(frozen=True, slots=True)
+class PartialWord:
+    """An unfinished word of one kind: `typed` is what follows its sign, which stands `start` characters into the text
+    before the cursor."""
+
+    kind: Literal["command", "file"]
+    typed: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What the word may become (`text`), and what that is."""
+
+    text: str
+    note: str = ""
+
+
+def wanted(before: str) -> PartialWord | None:
+    """Return the word that is being typed, `before` being the text up to the cursor; None where nothing is offered.
+
+    A command is the first word of the text; a file any word that begins with an at sign.
+    """
+    start = max(before.rfind(space) for space in " \n\t") + 1
+    word = before[start:]
+    if word.startswith("/") and start == 0 and "/" not in word[1:]:
+        return PartialWord("command", word[1:], start)
+    if word.startswith("@"):
+        return PartialWord("file", word[1:], start)
+    return None
+
+
+def command_completions(typed: str, words: Iterable[tuple[str, str]]) -> list[Completion]:
+    """Return the `words` (each with what it does) that begin with what is typed, in their order."""
+    return [Completion(f"/{word}", note) for word, note in words if word.startswith(typed.lower())][:MAX_COMPLETIONS]
+
+
+def file_completions(typed: str, files: Sequence[str]) -> list[Completion]:
+    """Return the `files` that fit what is typed best: its letters in this order, together and in the name if can be."""
+    if not typed:
+        return [Completion(f"@{file}") for file in files[:MAX_COMPLETIONS]]
+    letters = typed.lower()
+    fitting = [file for file in files if letters in file.lower()]
+    if len(fitting) < MAX_COMPLETIONS:
+        fitting += [file for file in files if letters not in file.lower() and _has_in_order(file.lower(), letters)]
+    search = FuzzySearch()
+    scored = {file: search.match(letters, file)[0] + _in_name(file, letters) for file in fitting[:_MOST_SCORED]}
+    return [Completion(f"@{file}") for file in sorted(scored, key=lambda file: (-scored[file], file))[:MAX_COMPLETIONS]]
+
+
+def _has_in_order(text: str, letters: str) -> bool:
+    rest = iter(text)
+    return all(letter in rest for letter in letters)
+
+
+def _in_name(file: str, letters: str) -> float:
+    """A bonus for what is found in the name itself, more at its beginning, and less for a long way down."""
+    name = file.rpartition("/")[2].lower()
+    return 10.0 * (letters in name) + 10.0 * name.startswith(letters) - 0.1 * file.count("/")

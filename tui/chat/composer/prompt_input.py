@@ -1,0 +1,151 @@
+"""Where the person types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from textual.binding import Binding, BindingType
+from textual.events import Key, Paste
+from textual.message import Message
+from textual.widgets import TextArea
+
+from app.terminal import printable
+
+__all__ = ["PromptDelegate", "PromptInput"]
+
+
+class PromptDelegate(Protocol):
+    """What stands around a prompt and may take a key first; each says whether it did."""
+
+    def accept(self) -> bool: ...
+
+    def move(self, n_rows: int) -> bool: ...
+
+    def paste(self, text: str) -> bool: ...
+
+    def drop_last(self) -> bool: ...
+
+
+class PromptInput(TextArea):
+    """A text field of one to eight rows that remembers what was sent."""
+
+    KEYS: ClassVar[tuple[Binding, ...]] = (
+        Binding("enter", "submit", "Send", id="prompt-send", tooltip="Send the question"),
+        Binding(
+            "ctrl+j,shift+enter",
+            "newline",
+            "New line",
+            id="prompt-newline",
+            tooltip="Start a new line (some terminals: Ctrl+J only)",
+        ),
+        Binding("tab", "accept", "Complete", id="prompt-complete", tooltip="Take what is offered for /word and @file"),
+        Binding("up", "cursor_up", "Recall", id="prompt-recall", tooltip="On an empty line: an earlier question"),
+    )
+    BINDINGS: ClassVar[list[BindingType]] = list(KEYS)
+
+    @dataclass
+    class Submitted(Message):
+        """The person sent `text`."""
+
+        text: str
+
+    def __init__(self, neighbours: PromptDelegate) -> None:
+        super().__init__(
+            compact=True,
+            highlight_cursor_line=False,
+            placeholder="Ask something. Enter sends, @ attaches a file, / lists commands.",
+        )
+        self.cursor_blink = False  # nothing moves on its own
+        self._neighbours = neighbours
+        self._sent: list[str] = []
+        self._n_back = 0
+
+    async def _on_key(self, event: Key) -> None:
+        """Obey each key before the next one: Textual would let those that move and delete, and Enter, come after
+        letters that already wait."""
+        drops = event.key == "backspace" and not self.text and self._neighbours.drop_last()
+        bindings = () if drops else self._bindings.key_to_bindings.get(event.key, ())
+        if drops or bindings:
+            event.stop()
+            event.prevent_default()
+        for binding in bindings:
+            await self.run_action(binding.action)
+
+    async def _on_paste(self, event: Paste) -> None:
+        """Type a short text; a long one goes beside the prompt."""
+        if self._neighbours.paste(event.text):
+            event.stop()
+            event.prevent_default()
+
+    @property
+    def before_cursor(self) -> str:
+        """What is typed up to the cursor, in its row."""
+        row, column = self.cursor_location
+        before: str = self.document.get_line(row)[:column]
+        return before if row == 0 else f"\n{before}"
+
+    def put(self, text: str) -> None:
+        """Replace what is typed, with what is fit for a terminal of it, and go to its end."""
+        self.text = printable(text)
+        self.move_cursor(self.document.end)
+
+    def replace_before_cursor(self, n_characters: int, text: str) -> None:
+        """Let so many characters before the cursor become `text`."""
+        row, column = self.cursor_location
+        self.replace(text, (row, column - n_characters), (row, column))
+
+    def remember(self, sent: Sequence[str]) -> None:
+        """Let what was sent another time be recalled too, the latest last."""
+        self._sent = [*map(printable, sent), *self._sent]
+
+    def push_recall(self, text: str) -> None:
+        """Let a text that had to make way be recalled first."""
+        if text:
+            self._sent.append(text)
+
+    def action_accept(self) -> None:
+        """Take what is offered for the word at the cursor."""
+        self._neighbours.accept()
+
+    def action_submit(self) -> None:
+        """Take what is offered, else send what is typed unless it is blank."""
+        if self._neighbours.accept():
+            return
+        if text := self.text.strip():
+            self._sent.append(text)
+            self._n_back = 0
+            self.text = ""
+            self.post_message(self.Submitted(text))
+
+    def action_newline(self) -> None:
+        """Start a new line."""
+        self.insert("\n")
+
+    def action_cursor_up(self, select: bool = False) -> None:
+        """Move up: in what is offered, else on an empty field, or while walking through the past, to an earlier
+        question."""
+        if self._neighbours.move(-1):
+            return
+        if self._is_recalling and self._n_back < len(self._sent):
+            self._recall(self._n_back + 1)
+        else:
+            super().action_cursor_up(select)
+
+    def action_cursor_down(self, select: bool = False) -> None:
+        """Move down; while walking through the past, go back towards the present."""
+        if self._neighbours.move(1):
+            return
+        if self._is_recalling and self._n_back:
+            self._recall(self._n_back - 1)
+        else:
+            super().action_cursor_down(select)
+
+    @property
+    def _is_recalling(self) -> bool:
+        return self.text == (self._sent[-self._n_back] if self._n_back else "")
+
+    def _recall(self, n_back: int) -> None:
+        self._n_back = n_back
+        self.put(self._sent[-n_back] if n_back else "")

@@ -1,0 +1,173 @@
+"""The chat on the screen: everything that was said in it, the branch that is shown, and what of it the model is told.
+
+Pure: knows nothing of widgets, services or disks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import groupby
+from typing import Literal
+
+from app.chat.conversation import ChatSettings, Message, MessageState, MessageTree
+from quantizer.errors import UserError
+from tui.chat.composer.attachments import told
+
+__all__ = ["UNSAVED_ID", "Conversation", "Ending", "RemovedMessages", "Role", "TranscriptEntry"]
+
+Role = Literal["system", "user", "assistant"]
+
+# Of a question that could not be kept, and so was not asked.
+UNSAVED_ID = 0
+
+
+class Ending(Enum):
+    """How a message ended."""
+
+    COMPLETE = "complete"
+    CUT = "cut"  # at the limit of tokens
+    STOPPED = "stopped"  # by the person, or with its process
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TranscriptEntry:
+    """A message as it is shown: which of its versions it is (from 1 on), whether it is still being written, and the
+    error that ended it in this sitting."""
+
+    message: Message
+    version: int = 1
+    n_versions: int = 1
+    is_running: bool = False
+    error: UserError | None = None
+
+    @property
+    def ending(self) -> Ending:
+        if self.error is not None:
+            return Ending.FAILED
+        if self.message.state is MessageState.PARTIAL:
+            return Ending.STOPPED
+        return Ending.CUT if self.message.stats.get("finish_reason") == "length" else Ending.COMPLETE
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedMessages:
+    """What was removed, parents before children, and the branch that was shown."""
+
+    messages: tuple[Message, ...]
+    leaf_id: int | None
+
+
+@dataclass(slots=True)
+class Conversation:
+    """All messages of one chat by their ids. Raises KeyError for an id that is none of them.
+
+    `leaf_id` is the end of the branch that is shown; `running_id` the answer that is being written; `errors` is what
+    ended messages in this sitting.
+    """
+
+    settings: ChatSettings = field(default_factory=ChatSettings)
+    messages: dict[int, Message] = field(default_factory=dict)
+    leaf_id: int | None = None
+    running_id: int | None = None
+    errors: dict[int, UserError] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, settings: ChatSettings, messages: Iterable[Message], leaf_id: int | None) -> Conversation:
+        """Return a conversation as it was kept."""
+        return cls(settings, {message.id: message for message in messages}, leaf_id)
+
+    @property
+    def branch(self) -> tuple[Message, ...]:
+        """The messages that are shown, from the first to the leaf."""
+        return self._tree.path(self.leaf_id)
+
+    @property
+    def last_answer(self) -> str:
+        """The latest answer with any text, or an empty text."""
+        answers = (message.content for message in reversed(self.branch) if message.role == "assistant")
+        return next((answer for answer in answers if answer), "")
+
+    def entries(self) -> tuple[TranscriptEntry, ...]:
+        """Return the branch as it is shown."""
+        tree = self._tree
+        return tuple(self._entry(message, tree.siblings(message.id)) for message in tree.path(self.leaf_id))
+
+    def add(self, message: Message) -> None:
+        """Take in a new message, or how an old one has changed, and show the branch that ends with it."""
+        self.messages[message.id] = message
+        self.leaf_id = message.id
+
+    def begin(self, answer: Message) -> None:
+        """Take in an answer that is being written from now on."""
+        self.add(answer)
+        self.running_id = answer.id
+        self.errors.pop(answer.id, None)
+
+    def end(self, answer: Message) -> None:
+        """Take in an answer as it was left."""
+        self.running_id = None
+        self.messages[answer.id] = answer
+
+    def step_to_version(self, message_id: int, n_steps: int) -> int | None:
+        """Show the version `n_steps` to the right of a message, and return its id; None where there is none."""
+        tree = self._tree
+        leaf_id = tree.beside(message_id, n_steps)
+        if leaf_id is None:
+            return None
+        self.leaf_id = leaf_id
+        versions = tree.siblings(message_id)
+        return versions[versions.index(message_id) + n_steps]
+
+    def show(self, message_id: int) -> None:
+        """Show a branch with this message in it; the one that is shown, if it is."""
+        tree = self._tree
+        if message_id not in {message.id for message in tree.path(self.leaf_id)}:
+            self.leaf_id = tree.leaf_below(message_id)
+
+    def remove(self, message_id: int) -> RemovedMessages:
+        """Forget a message and all that was said after it, in every branch; another version takes its place."""
+        doomed = set(self._tree.below(message_id))
+        removed = RemovedMessages(tuple(m for m in self.messages.values() if m.id in doomed), self.leaf_id)
+        parent_id = self.messages[message_id].parent_id
+        self.messages = {id_: message for id_, message in self.messages.items() if id_ not in doomed}
+        if self.leaf_id in doomed:
+            versions = [message.id for message in self.messages.values() if message.parent_id == parent_id]
+            self.leaf_id = self._tree.leaf_below(max(versions)) if versions else parent_id
+        return removed
+
+    def put_back(self, removed: RemovedMessages) -> None:
+        """Undo a removal."""
+        self.messages = dict(sorted([*self.messages.items(), *((m.id, m) for m in removed.messages)]))
+        self.leaf_id = removed.leaf_id
+
+    def question_of(self, message_id: int) -> Message | None:
+        """Return the latest question up to a message; None where none was asked."""
+        said = self._tree.path(message_id)
+        return next((message for message in reversed(said) if message.role == "user"), None)
+
+    def turns(self, leaf_id: int | None) -> list[tuple[Role, str]]:
+        """Return role and text of every turn up to a message; questions without any answer are left out but for the
+        last one."""
+        said = [m for m in self._tree.path(leaf_id) if m.role != "system" and (m.content or m.role == "user")]
+        turns: list[tuple[Role, str]] = []
+        for is_user, group in groupby(said, key=lambda message: message.role == "user"):
+            texts = [told(message.content, message.attachments) for message in group]
+            turns.append(("user", texts[-1]) if is_user else ("assistant", "\n\n".join(texts)))
+        system = self.settings.system
+        return [("system", system), *turns] if system else turns
+
+    def _entry(self, message: Message, versions: tuple[int, ...]) -> TranscriptEntry:
+        return TranscriptEntry(
+            message=message,
+            version=versions.index(message.id) + 1,
+            n_versions=len(versions),
+            is_running=message.id == self.running_id,
+            error=self.errors.get(message.id),
+        )
+
+    @property
+    def _tree(self) -> MessageTree:
+        return MessageTree(self.messages.values())

@@ -1,0 +1,166 @@
+"""How a chat is answered, in words. Pure.
+
+What the status line says: one value and its one line of text.
+
+Pure: state and numbers in, text out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+
+from app.chat.conversation import ChatSettings
+from app.chat.sampling_options import sampler_of
+from tui.chat.answer_stream import AnswerTimer
+from tui.connection import ConnectionState
+
+__all__ = ["Status", "advice", "presets_text", "settings_line", "status_of"]
+
+
+def settings_line(settings: ChatSettings) -> str:
+    """Return one line: the sampler's options that are set, and the system prompt if there is one."""
+    set_here = [f"{name} {value}" for name, value in sampler_of(settings.options).items()]
+    sampler = ", ".join(set_here) or "the sampler is the model's own"
+    return f"{sampler}; system prompt: {settings.system}" if settings.system else sampler
+
+
+def presets_text(presets: Mapping[str, ChatSettings]) -> str:
+    """Return the presets, a line each."""
+    if not presets:
+        return "There are no presets yet: /options in the full screen saves the first."
+    return "\n".join(["/preset NAME, of these:", *(f"{name}: {settings_line(presets[name])}" for name in presets)])
+
+
+if TYPE_CHECKING:
+    from app.client import Completed, PlanSummary
+
+
+_UNFIT = ("partial", "wont_run")  # verdicts of a plan: some of the model is read over a slower way at every token
+_SEPARATOR = " · "
+
+# By the connection's phase, or what an answer is at.
+_LABELS = {
+    "idle": "starting",
+    "starting": "starting the service",
+    "loading": "loading",
+    "ready": "ready",
+    "reading": "reading your question",
+    "answering": "answering",
+    "failed": "not available",
+}
+_BAR_CELLS = 10
+_MODEL_CELLS = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """What is known. `activity` is a phase of the connection, "reading" or "answering"; None means not known yet."""
+
+    model: str
+    activity: str
+    progress: float = 0.0
+    tokens_per_s: float | None = None
+    is_rate_estimated: bool = False
+    time_to_first_token_s: float | None = None
+    n_context_tokens: int = 0
+    n_ctx: int = 0
+    plan: PlanSummary | None = None
+    last: Completed | None = None
+
+    def text(self, n_cells: int | None = None) -> str:
+        """Return the line: model, activity, and what else there is room for in `n_cells`, in order of importance."""
+        first, *others = [part for part in self._parts() if part]
+        line = first
+        for number, part in enumerate(others):
+            longer = f"{line}{_SEPARATOR}{part}"
+            if number and n_cells is not None and cell_len(longer) > n_cells:
+                break
+            line = longer
+        return line
+
+    def _parts(self) -> tuple[str, ...]:
+        return (
+            _shortened(self.model),
+            _LABELS[self.activity] + (_bar(self.progress) if self.activity == "loading" else ""),
+            f"! {self._devices() or 'too large'}: F7 helps" if self._is_unfit else "",
+            self._rate(),
+            "" if self.time_to_first_token_s is None else f"first token {self.time_to_first_token_s:.2f} s",
+            f"context {self.n_context_tokens}/{self.n_ctx}" if self.n_ctx else "",
+            "" if self._is_unfit else self._devices(),
+            self._reused(),
+            self._drafts(),
+        )
+
+    @property
+    def _is_unfit(self) -> bool:
+        return self.plan is not None and self.plan.verdict in _UNFIT
+
+    def _devices(self) -> str:
+        """Which part of the model is on which kind of device."""
+        plan = self.plan
+        if plan is None or not plan.n_layers:
+            return ""
+        if not plan.n_on_gpus:
+            return "CPU"
+        return "GPU" if plan.n_on_gpus == plan.n_layers else f"GPU {plan.n_on_gpus} of {plan.n_layers}"
+
+    def _reused(self) -> str:
+        """How much of the last prompt did not have to be computed."""
+        last = self.last
+        return f"reused {last.n_cached_tokens / last.n_prompt_tokens:.0%}" if last and last.n_cached_tokens else ""
+
+    def _drafts(self) -> str:
+        last = self.last
+        return f"drafts {last.n_accepted_tokens} of {last.n_drafted_tokens}" if last and last.n_drafted_tokens else ""
+
+    def _rate(self) -> str:
+        if self.tokens_per_s is None:
+            return ""
+        return f"{'≈' if self.is_rate_estimated else ''}{self.tokens_per_s:.1f} tok/s"
+
+
+def status_of(connection: ConnectionState, running: AnswerTimer | None, last: Completed | None) -> Status:
+    """Return the status: `running` measures the answer under way, `last` is what the one before cost."""
+    rate, first_s = (last.decode_tokens_per_s, last.time_to_first_token_s) if last else (None, None)
+    activity: str = connection.phase
+    if running and connection.phase == "ready":
+        rate, first_s = running.tokens_per_s, running.time_to_first_token_s
+        activity = "reading" if first_s is None else "answering"
+    return Status(
+        model=connection.model,
+        activity=activity,
+        progress=connection.progress,
+        tokens_per_s=rate,
+        is_rate_estimated=running is not None,
+        time_to_first_token_s=first_s,
+        n_context_tokens=last.n_prompt_tokens + last.n_output_tokens if last else 0,
+        n_ctx=connection.n_ctx,
+        plan=connection.plan,
+        last=last,
+    )
+
+
+def advice(plan: PlanSummary | None) -> str:
+    """Return what it costs that a model does not lie as it should, and what would help; empty where it does."""
+    if plan is None or plan.verdict not in _UNFIT or not plan.warning:
+        return ""
+    helps = f" What would help: {plan.first_remedy}." if plan.first_remedy else ""
+    return f"{plan.warning}{helps} F7 shows the plan, and does it."
+
+
+def _bar(progress: float) -> str:
+    share = min(max(progress, 0.0), 1.0)
+    n_full = round(share * _BAR_CELLS)
+    return f" {'█' * n_full}{'░' * (_BAR_CELLS - n_full)} {share:.0%}"
+
+
+def _shortened(model: str) -> str:
+    if cell_len(model) <= _MODEL_CELLS:
+        return model
+    while cell_len(model) >= _MODEL_CELLS:
+        model = model[1:]
+    return f"…{model}"

@@ -1,0 +1,261 @@
+"""A screen with a conversation on it: the transcript, where a person writes, and the answer that is under way.
+
+Owns what all that is done on such a screen has in common. What is done is in the classes that build on it.
+
+What can be done with the messages of a conversation: gone to, asked otherwise, answered again, written on, deleted,
+copied.
+
+Owns which message a command means. What becomes of it is decided by `tui.chat.session`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+from textual import work
+from textual.worker import Worker, WorkerCancelled
+
+from quantizer.errors import StorageError
+from tui.chat.composer.composer import Composer
+from tui.chat.composer.prompt_input import PromptInput
+from tui.chat.conversation import RemovedMessages, TranscriptEntry
+from tui.chat.notices import StatusLine
+from tui.chat.session import ChatSession
+from tui.chat.transcript import Transcript
+from tui.context import AppContext
+from tui.markdown.parser import CodeBlock, code_blocks
+from tui.widgets.command_screen import CommandScreen
+
+__all__ = ["ConversationScreen", "MessageMixin"]
+
+
+class ConversationScreen(CommandScreen):
+    """Runs one answer at a time, once the last chat is there again."""
+
+    def __init__(self, resources: AppContext) -> None:
+        super().__init__()
+        self._connection = resources.connection
+        self._session = ChatSession(resources.connection, resources.keeper, resources.clock, self._show_status)
+        self._answering: Worker[Any] | None = None
+        self._titling: Worker[Any] | None = None
+        self._is_reopened = asyncio.Event()
+        self._edited_id: int | None = None  # the question that what is typed will stand beside
+
+    @property
+    def transcript(self) -> Transcript:
+        return self.query_one(Transcript)
+
+    @property
+    def composer(self) -> Composer:
+        return self.query_one(Composer)
+
+    @property
+    def prompt(self) -> PromptInput:
+        return self.composer.prompt
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether a question waits for its answer or the answer is being written."""
+        return self._answering is not None and not self._answering.is_finished
+
+    async def stop_answer(self) -> None:
+        """Hide what is offered for a word; else stop the answer and keep what came of it, or go to the prompt."""
+        if self.composer.dismiss():
+            return
+        if self._answering is not None and self.is_answering:
+            self._answering.cancel()
+            with suppress(WorkerCancelled):
+                await self._answering.wait()
+        else:
+            self._end_edit()
+            self.set_focus(self.prompt)  # at once: the next key may be under way
+
+    async def _show_all(self, at: int | None = None) -> None:
+        await self.transcript.show(self._session.conversation.entries(), at)
+
+    def _answer(self, answering: Callable[[], Awaitable[None]]) -> None:
+        async def answer() -> None:
+            await self._is_reopened.wait()
+            await answering()
+            self._titling = self.run_worker(self._session.generate_title, group="title")
+
+        if self._titling is not None:
+            self._titling.cancel()  # a title can wait, a person cannot
+        self._answering = self.run_worker(answer, group="answer")
+
+    @contextmanager
+    def _told_if_not_kept(self) -> Iterator[None]:
+        try:
+            yield
+        except StorageError as error:
+            self.say(str(error))
+
+    def _selected_to_change(self) -> TranscriptEntry | None:
+        """The selected message, unless nothing may change now; says why there is none."""
+        selected = self.transcript.selected
+        if self.is_answering:
+            self.say("An answer is under way: Esc stops it.")
+        elif selected is None:
+            self.say("Select a message first: Ctrl+Up.")
+        else:
+            return selected.entry
+        return None
+
+    def _end_edit(self) -> None:
+        if self._edited_id is not None:
+            self._edited_id = None
+            self.prompt.border_title = None
+            self.composer.put("")
+
+    def _show_status(self) -> None:
+        for line in self.query(StatusLine):  # none is left while the app closes
+            line.show(self._session.status)
+
+
+_UNDONE_FOR_S = 8.0
+
+
+class MessageMixin(ConversationScreen):
+    """The commands of a chat that are about its messages."""
+
+    def __init__(self, resources: AppContext) -> None:
+        super().__init__(resources)
+        self._removed: RemovedMessages | None = None
+
+    async def answer_again(self) -> None:
+        """Answer the selected question, or the last one, again; when there is none, connect again."""
+        await self._is_reopened.wait()
+        selected = self.transcript.selected
+        await self.stop_answer()
+        self._answer(partial(self._answer_again, selected.entry.message.id if selected else None))
+
+    async def select_step(self, n_steps: int) -> None:
+        """Select the message `n_steps` below the selected one (above: negative); below the last one is the prompt."""
+        if not await self.transcript.select_step(n_steps):
+            self.set_focus(self.prompt)  # at once: the next key may be under way
+
+    async def step_to_version(self, n_steps: int) -> None:
+        """Show another version of the selected message."""
+        if (selected := self._selected_to_change()) is None:
+            return
+        with self._told_if_not_kept():
+            version_id = await self._session.step_to_version(selected.message.id, n_steps)
+            if version_id is not None:
+                await self.transcript.show(self._session.conversation.entries(), at=version_id)
+
+    def edit(self) -> None:
+        """Take the selected question, or the last one, into the prompt; sent, it stands beside the former."""
+        conversation = self._session.conversation
+        selected = self.transcript.selected
+        message_id = selected.entry.message.id if selected else conversation.leaf_id
+        question = None if message_id is None else conversation.question_of(message_id)
+        if question is None:
+            self.say("There is no question to edit yet.")
+            return
+        self._edited_id = question.id
+        self.prompt.border_title = "Other words for this question: Enter sends them, Esc leaves it as it was"
+        self.composer.put(question.content, question.attachments)
+        self.set_focus(self.prompt)  # at once: what is typed next changes the question
+
+    async def go_on(self) -> None:
+        """Write the last answer on, where it was stopped or cut."""
+        await self._is_reopened.wait()
+        answer = None if self.is_answering else self._session.continuable()
+        if answer is None:
+            self.say("There is no answer that was stopped or cut.")
+        else:
+            self._answer(lambda: self._session.go_on(answer, self.transcript))
+
+    async def delete(self) -> None:
+        """Delete the selected message and what follows; for a while it can be undone."""
+        if (selected := self._selected_to_change()) is None:
+            return
+        with self._told_if_not_kept():
+            self._removed = await self._session.remove(selected.message.id)
+            n_removed = len(self._removed.messages)
+            self.say(f"Deleted {n_removed} message{'s' if n_removed > 1 else ''}. Ctrl+Z undoes it.", _UNDONE_FOR_S)
+            self.set_timer(_UNDONE_FOR_S, partial(self._forget, self._removed))
+        await self._show_all()
+
+    async def undo(self) -> None:
+        """Bring back what was deleted."""
+        removed, self._removed = self._removed, None
+        if removed is not None:
+            with self._told_if_not_kept():
+                await self._session.put_back(removed)
+            await self._show_all(at=removed.messages[0].id)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave Ctrl+Z to the prompt while there is no deletion to undo."""
+        return self._removed is not None if parameters == ("undo",) else super().check_action(action, parameters)
+
+    def toggle_thoughts(self) -> None:
+        """Open or fold what was thought before the selected answer, or the last one."""
+        if not self.transcript.toggle_thoughts():
+            self.say("There are no thoughts to read here.")
+
+    def copy_message(self) -> None:
+        """Put the selected message on the clipboard."""
+        if selected := self.transcript.selected:
+            self._copy(selected.entry.message.content)
+
+    def copy_answer(self) -> None:
+        """Put the last answer on the clipboard."""
+        if text := self._session.conversation.last_answer:
+            self._copy(text)
+        else:
+            self.say("There is no answer to copy yet.")
+
+    def copy_code(self, number: str = "") -> None:
+        """Put a code block of the selected message, or of the last answer, on the clipboard: the only one, that with
+        this number, or the one that is chosen of several."""
+        selected = self.transcript.selected
+        text = selected.entry.message.content if selected else self._session.conversation.last_answer
+        blocks = {str(n): block for n, block in enumerate(code_blocks(text), start=1)}
+        wanted = number or ("1" if len(blocks) == 1 else "")
+        if not blocks:
+            self.say("There is no code block to copy.")
+        elif not wanted:
+            self._choose_code(blocks)
+        elif block := blocks.get(wanted):
+            self._copy(block.text)
+        else:
+            self.say(f"There are {len(blocks)} code blocks.")
+
+    @work
+    async def _choose_code(self, blocks: Mapping[str, CodeBlock]) -> None:
+        from tui.widgets.dialogs import ChoiceDialog
+
+        titles = {number: block.title for number, block in blocks.items()}
+        chosen = await self.app.push_screen_wait(ChoiceDialog("Copy a code block", "", titles, is_numbered=True))
+        if chosen is not None:
+            self._copy(blocks[chosen].text)
+
+    def scroll_pages(self, n_pages: int) -> None:
+        """Scroll the conversation, up when negative."""
+        rows = max(1, self.transcript.size.height - 2)
+        self.transcript.scroll_relative(y=n_pages * rows, animate=False)
+
+    async def go_to_start(self) -> None:
+        """Show the first message."""
+        await self.transcript.go_to_start()
+
+    async def go_to_end(self) -> None:
+        """Show the last message and follow what comes."""
+        await self.transcript.go_to_end()
+
+    async def _answer_again(self, message_id: int | None) -> None:
+        if not await self._session.answer_again(self.transcript, message_id):
+            self._connection.start()
+
+    def _forget(self, removed: RemovedMessages) -> None:
+        if self._removed is removed:
+            self._removed = None
+
+    def _copy(self, text: str) -> None:
+        self.app.copy_to_clipboard(text)
+        self.say(f"Copied {len(text)} characters.")

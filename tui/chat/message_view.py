@@ -1,0 +1,276 @@
+"""What a model thought before it answered: one line, and all of it below when opened.
+
+What the person asked.
+
+The text of one answer below its thoughts: waits, streams, ends.
+
+The line below a message: which of its versions is shown, and what can be done with it.
+
+One message of the chat: what was said, how it ended, its versions, and the mark of being selected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import Static
+
+from app.chat.conversation import Attachment, Role
+from app.terminal import printable, printable_line
+from tui.chat.answer_stream import format_reasoning
+from tui.chat.commands import MESSAGE_COMMANDS
+from tui.chat.conversation import Ending, TranscriptEntry
+from tui.chat.notices import ErrorPanel
+from tui.markdown.parser import code_blocks
+from tui.markdown.widget import MarkdownText
+
+__all__ = ["AnswerView", "MessageBar", "MessageView", "QuestionView", "ReasoningView"]
+
+_SIGNS = {False: "▸", True: "▾"}  # by whether it is open
+
+
+class ReasoningSummary(Static):
+    """How long and how much was thought."""
+
+    class Clicked(Message):
+        """Somebody wants to see more, or less."""
+
+    def on_click(self) -> None:
+        self.post_message(self.Clicked())
+
+
+class ReasoningView(Vertical):
+    """Opened and folded by a click on its line, or by `toggle`."""
+
+    def __init__(self, entry: TranscriptEntry) -> None:
+        super().__init__()
+        self._entry = entry
+        self._is_open = False
+
+    def compose(self) -> ComposeResult:
+        yield ReasoningSummary(self._line(), markup=False)
+        text = Static(markup=False, classes="text")
+        text.display = False
+        yield text
+
+    def show(self, entry: TranscriptEntry) -> None:
+        """Show how far the thoughts of `entry` have come."""
+        former, self._entry = self._entry.message.reasoning, entry
+        self._show_line()
+        if self._is_open and entry.message.reasoning != former:
+            self._show_text()
+
+    def toggle(self) -> None:
+        """Open what is folded, fold what is open."""
+        self._is_open = not self._is_open
+        self._show_all()
+
+    def on_thought_line_clicked(self) -> None:
+        self.toggle()
+
+    def _show_all(self) -> None:
+        self._show_line()
+        self._show_text()
+        self.query_one(".text").display = self._is_open
+
+    def _show_line(self) -> None:
+        self.query_one(ReasoningSummary).update(self._line(), layout=False)
+
+    def _line(self) -> str:
+        words = format_reasoning(self._entry.message, is_running=self._entry.is_running)
+        return f"{_SIGNS[self._is_open]} {words}"
+
+    def _show_text(self) -> None:
+        text = printable(self._entry.message.reasoning) if self._is_open else ""
+        self.query_one(".text", Static).update(text)
+
+
+class QuestionView(Static):
+    """The text of a question, shown as it was typed, and the names of what went with it."""
+
+    def __init__(self, text: str, attachments: tuple[Attachment, ...] = ()) -> None:
+        names = " ".join(f"[{printable_line(attachment.name)}]" for attachment in attachments)
+        super().__init__("\n".join(filter(None, (names, printable(text)))), markup=False)
+
+
+_WAITING = "waiting for the answer"
+_MARKS = {
+    Ending.COMPLETE: "",
+    Ending.CUT: "cut at the limit of tokens",
+    Ending.STOPPED: "stopped",
+    Ending.FAILED: "not complete",
+}
+
+
+class AnswerView(Vertical):
+    """Markdown that grows while its entry is running."""
+
+    def __init__(self, entry: TranscriptEntry) -> None:
+        super().__init__()
+        self._entry = entry
+
+    def compose(self) -> ComposeResult:
+        if self._entry.message.reasoning:
+            yield ReasoningView(self._entry)
+        if text := printable(self._entry.message.content):
+            yield MarkdownText(text)
+        mark = Static(self._mark_words(), markup=False, classes="mark")
+        mark.display = bool(self._mark_words())
+        yield mark
+
+    async def write(self, entry: TranscriptEntry, text: str) -> None:
+        """Append `text`, with which the message is as in `entry`."""
+        self._entry = entry
+        await self._show_thoughts()
+        if self.query(MarkdownText):
+            self.query_one(MarkdownText).append(text)
+        elif text:
+            await self.mount(MarkdownText(text), before=self.query_one(".mark"))
+            self._show_mark()
+
+    async def show(self, entry: TranscriptEntry) -> None:
+        """Show how the answer stands; its text is what was written."""
+        self._entry = entry
+        await self._show_thoughts()
+        self._show_mark()
+
+    async def _show_thoughts(self) -> None:
+        if not self._entry.message.reasoning:
+            return
+        if not self.query(ReasoningView):
+            await self.mount(ReasoningView(self._entry), before=0)
+            self._show_mark()
+        self.query_one(ReasoningView).show(self._entry)
+
+    def _show_mark(self) -> None:
+        mark, words = self.query_one(".mark", Static), self._mark_words()
+        mark.update(words)
+        mark.display = bool(words)
+
+    def _mark_words(self) -> str:
+        if not self._entry.is_running:
+            return _MARKS[self._entry.ending]
+        return "" if self._entry.message.content or self._entry.message.reasoning else _WAITING
+
+
+# Command and words, by who speaks; the key is the stressed letter's.
+_ACTIONS: dict[Role, tuple[tuple[str, str], ...]] = {
+    "user": (("edit", "[b]E[/b] edit"), ("delete", "[b]Del[/b]ete"), ("copy-message", "[b]Y[/b] copy")),
+    "assistant": (
+        ("again", "[b]R[/b] again"),
+        ("delete", "[b]Del[/b]ete"),
+        ("copy-message", "[b]Y[/b] copy"),
+    ),
+}
+_GO_ON = ("continue", "[b]Ctrl+G[/b] continue")
+_CODE = ("copy-code", "[b]C[/b]ode")
+_THOUGHTS = ("thoughts", "[b]T[/b]houghts")
+_OTHERS = (("delete", "[b]Del[/b]ete"), ("copy-message", "[b]Y[/b] copy"))
+
+
+class MessageBar(Static):
+    """Shown where there is something to say; each part can be clicked."""
+
+    def show(self, entry: TranscriptEntry, *, is_selected: bool) -> None:
+        """Say what `entry` is, and if it is selected what its keys do."""
+        parts = [_versions(entry)] if entry.n_versions > 1 else []
+        if is_selected and not entry.is_running:
+            actions = _ACTIONS.get(entry.message.role, _OTHERS)
+            if entry.message.role == "assistant" and entry.ending is not Ending.COMPLETE:
+                actions = (*actions, _GO_ON)
+            if code_blocks(entry.message.content):
+                actions = (*actions, _CODE)
+            if entry.message.reasoning:
+                actions = (*actions, _THOUGHTS)
+            parts += [_link(command, words) for command, words in actions]
+        self.update(Content.from_markup("  ".join(parts)))
+        self.display = bool(parts)
+
+    def on_click(self) -> None:
+        """Select the message before what is clicked is done with the selected one."""
+        if isinstance(self.parent, Widget):
+            self.screen.set_focus(self.parent, scroll_visible=False)
+
+
+def _versions(entry: TranscriptEntry) -> str:
+    left, right = _link("version-left", "‹"), _link("version-right", "›")
+    return f"{left} {entry.version}/{entry.n_versions} {right}"
+
+
+def _link(command: str, words: str) -> str:
+    return f"[@click=screen.click('{command}')]{words}[/]"
+
+
+class MessageView(Vertical, can_focus=True):
+    """Shows one entry. It is selected when it has the focus; then letters are commands."""
+
+    FOCUS_ON_CLICK = False  # at the press already; what is pressed must not move, for a text of it may be selected
+    BINDINGS = MESSAGE_COMMANDS.bindings_at_once()
+
+    @dataclass
+    class KeysShown(Message):
+        """`bar` has come up below a selected message whose end was in view."""
+
+        bar: MessageBar
+
+    def __init__(self, entry: TranscriptEntry) -> None:
+        super().__init__()
+        self.entry = entry
+
+    def compose(self) -> ComposeResult:
+        if self.entry.message.role == "user":
+            yield QuestionView(self.entry.message.content, self.entry.message.attachments)
+        else:
+            yield AnswerView(self.entry)
+        yield MessageBar()
+        if self.entry.error is not None:
+            yield ErrorPanel(self.entry.error)
+
+    def on_mount(self) -> None:
+        self._show_bar()
+
+    def watch_has_focus(self, has_focus: bool) -> None:
+        """Tell what can be done with it, or no longer."""
+        super().watch_has_focus(has_focus)
+        self._show_bar()
+
+    def on_click(self) -> None:
+        """Select the message, unless a text in it was selected."""
+        if not self.screen.get_selected_text():
+            self.screen.set_focus(self, scroll_visible=False)
+
+    async def write(self, entry: TranscriptEntry, text: str) -> None:
+        """Append `text` to the answer, with which the message is as in `entry`."""
+        self.entry = entry
+        await self.query_one(AnswerView).write(entry, text)
+
+    def toggle_thoughts(self) -> bool:
+        """Open or fold what was thought; return False where nothing was."""
+        thoughts = self.query(ReasoningView)
+        for thought in thoughts:
+            thought.toggle()
+        return bool(thoughts)
+
+    async def show(self, entry: TranscriptEntry) -> None:
+        """Show how the message stands now: its versions and its ending, not another text."""
+        had_error, self.entry = self.entry.error is not None, entry
+        for answer in self.query(AnswerView):
+            await answer.show(entry)
+        if entry.error is not None and not had_error:
+            await self.mount(ErrorPanel(entry.error))
+        elif entry.error is None and had_error:
+            await self.query(ErrorPanel).remove()
+        self._show_bar()
+
+    def _show_bar(self) -> None:
+        is_end_in_view = self.region.bottom <= self.container_viewport.bottom
+        for bar in self.query(MessageBar):
+            was_shown = bar.display
+            bar.show(self.entry, is_selected=self.has_focus)
+            if self.has_focus and is_end_in_view and bar.display and not was_shown:
+                self.post_message(self.KeysShown(bar))

@@ -1,0 +1,90 @@
+"""A quiet line between the messages.
+
+An error that a person can act on.
+
+What an empty chat shows.
+
+The line at the bottom: model, state and figures.
+"""
+
+from __future__ import annotations
+
+from textual.content import Content
+from textual.widgets import Static
+
+from app.terminal import printable
+from quantizer.errors import ContextOverflowError, ModelFileError, UnfitError, UserError
+from tui.chat.commands import EXAMPLES
+from tui.chat.format import Status
+from tui.navigation import FEATURES
+
+__all__ = ["ErrorPanel", "Greeting", "Notice", "StatusLine"]
+
+
+class Notice(Static):
+    """Something worth a line: what the engine noted, or what a command did."""
+
+    def __init__(self, text: str, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name
+        super().__init__(f"· {printable(text)}", markup=False, id=id)
+
+    def say(self, text: str) -> None:
+        """Say something else."""
+        self.update(f"· {printable(text)}")
+
+
+_KEYS: dict[type[UserError], str] = {
+    ContextOverflowError: "Ctrl+N starts a new chat.",
+    ModelFileError: "F6 shows the models that are here; Ctrl+R tries again.",
+    UnfitError: "F6 shows other models; Ctrl+R tries again.",
+}
+_OTHER_KEYS = "Ctrl+R tries again."
+
+
+class ErrorPanel(Static):
+    """Cause, remedy and the key that leads on, each on a line of its own."""
+
+    def __init__(self, error: UserError) -> None:
+        lines = (error.cause, error.remedy, _KEYS.get(type(error), _OTHER_KEYS))
+        super().__init__("\n".join(printable(line) for line in lines if line), markup=False)
+        self.border_title = "No answer"
+
+
+class Greeting(Static):
+    """One line on what this is, questions that one key (or a click) sends, and the other places."""
+
+    def __init__(self) -> None:
+        examples = "\n".join(
+            f"  [bold]F{number + 1}[/bold]  [@click=screen.command('example-{number}')]{example}[/]"
+            for number, example in enumerate(EXAMPLES, start=1)
+        )
+        places = "   ".join(
+            f"[bold]{place.key.upper()}[/bold] [@click=screen.command('go-{place.id}')]{place.title}[/]"
+            for place in FEATURES
+            if place.key
+        )
+        super().__init__(
+            Content.from_markup(
+                "[bold]localllm[/bold]: chat with a language model on this machine, no network needed.\n\n"
+                f"Type a question, or ask one of these:\n\n{examples}\n\n"
+                f"  [bold]F1[/bold]  all keys and commands\n\n  {places}"
+            )
+        )
+
+
+class StatusLine(Static):
+    """Shows as much of one Status as there is room for. Its size is fixed, so that a change redraws one row and lays
+    out nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(markup=False)
+        self._status: Status | None = None
+
+    def show(self, status: Status) -> None:
+        """Draw `status`."""
+        self._status = status
+        self.update(printable(status.text(self.content_size.width or None)), layout=False)
+
+    def on_resize(self) -> None:
+        """Draw what there is room for now."""
+        if self._status is not None:
+            self.show(self._status)

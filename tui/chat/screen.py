@@ -1,0 +1,261 @@
+"""How a chat is answered, as a person says it: system prompt, the sampler's options, presets of both.
+
+Owns asking for them. They are kept with the next question.
+
+The chat screen: questions in, answers streamed, figures at the bottom.
+
+Owns the way from what is typed to a question, and which chat is shown. What is said and how an answer runs lives in
+`tui.chat.session`, the service behind `tui.connection`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from textual import on
+from textual.app import ComposeResult
+from textual.message import Message
+from textual.widgets import TextArea
+from textual.worker import Worker
+
+from app.chat.conversation import Attachment, MessageContent
+from app.chat.presets import Presets
+from app.chat.sampling_options import changed
+from quantizer.errors import StorageError, UserError
+from tui.chat.commands import CHAT_COMMANDS
+from tui.chat.composer.composer import AttachmentBar, Composer
+from tui.chat.composer.draft_autosave import DraftAutosave
+from tui.chat.composer.prompt_input import PromptInput
+from tui.chat.format import advice, presets_text, settings_line
+from tui.chat.message_actions import ConversationScreen, MessageMixin
+from tui.chat.notices import StatusLine
+from tui.chat.transcript import Transcript
+from tui.commands import slash_line
+from tui.context import AppContext
+
+__all__ = ["ChatScreen", "ChatSettingsMixin"]
+
+
+class ChatSettingsMixin(ConversationScreen):
+    """The commands of a chat that are about how it is answered."""
+
+    def __init__(self, resources: AppContext) -> None:
+        super().__init__(resources)
+        self._presets = Presets(resources.settings.data_dir)
+
+    async def set_system_prompt(self, text: str) -> None:
+        """Set the system prompt of this chat, or show it."""
+        await self._is_reopened.wait()
+        conversation = self._session.conversation
+        current = text or conversation.settings.system
+        conversation.settings = replace(conversation.settings, system=current)
+        await self.transcript.add_notice(f"System prompt: {current}" if current else "No system prompt is set.")
+
+    async def edit_options(self, text: str) -> None:
+        """Set the sampler's options of this chat as `text` says, such as temperature=0.2; without a text, ask for
+        them."""
+        from tui.chat.options_screen import OptionsScreen
+
+        await self._is_reopened.wait()
+        options = self._session.conversation.settings.options
+        if not text:
+            self.app.push_screen(OptionsScreen(options, self._take_options))
+            return
+        try:
+            await self._take_options(changed(options, text), preset="")
+        except UserError as error:
+            self.warn(str(error))
+
+    async def _take_options(self, options: dict[str, int | float], preset: str) -> None:
+        """Answer with `options` from now on, and keep them as a preset where that has a name."""
+        conversation = self._session.conversation
+        settings = replace(conversation.settings, options=options)
+        if preset:
+            await asyncio.to_thread(self._presets.save, preset, settings)
+        conversation.settings = settings
+        await self.transcript.add_notice(settings_line(settings))
+
+    async def use_preset(self, name: str) -> None:
+        """Answer as a preset says from now on, with this chat's system prompt where it has none; without a name, list
+        the presets."""
+        await self._is_reopened.wait()
+        try:
+            if not name:
+                presets = await asyncio.to_thread(self._presets.all)
+                await self.transcript.add_notice(presets_text(presets))
+                return
+            preset = await asyncio.to_thread(self._presets.get, name)
+        except UserError as error:
+            self.warn(str(error))
+            return
+        conversation = self._session.conversation
+        conversation.settings = replace(preset, system=preset.system or conversation.settings.system)
+        await self.transcript.add_notice(f"{name}: {settings_line(conversation.settings)}")
+
+
+if TYPE_CHECKING:
+    from tui.markdown.widget import MarkdownText
+
+
+class ChatScreen(MessageMixin, ChatSettingsMixin):
+    """One conversation with one model; fulfils `tui.chat.commands.ChatActions`."""
+
+    CSS_PATH = "chat.tcss"
+    TABLE = CHAT_COMMANDS
+    KEYS = PromptInput.KEYS
+    BINDINGS = CHAT_COMMANDS.bindings()
+
+    class ConnectionChanged(Message):
+        """The connection has a new state."""
+
+    def __init__(self, resources: AppContext) -> None:
+        super().__init__(resources)
+        self._keeper = resources.keeper
+        self._drafts = DraftAutosave(resources.keeper, lambda error: self.say(str(error)))
+        self._seen_notices: set[str] = set()
+
+    def compose(self) -> ComposeResult:
+        yield Transcript()
+        yield Composer(self._slash_words)
+        yield StatusLine()
+
+    def on_mount(self) -> None:
+        self.prompt.focus()
+        self._show_status()
+        self._connection.watch(self._post_connection_changed)
+        self.call_after_refresh(self._connection.start)
+        self.call_after_refresh(self.run_worker, self._open_last, group="reopen")
+
+    async def on_unmount(self) -> None:
+        await self._drafts.close()
+
+    # From keys and words to commands
+
+    @on(Composer.Submitted)
+    async def _submitted(self, event: Composer.Submitted) -> None:
+        line = slash_line(event.text)
+        if line is None or event.attachments:
+            self.ask(event.text, event.attachments)
+        elif command := self.command_of_word(line[0]):
+            await self.run_command(command.id, line[1])
+        else:
+            self.composer.put(event.text)
+            self.say(f"There is no command /{line[0]}: F1 lists them.")
+
+    @on(TextArea.Changed)
+    @on(AttachmentBar.Changed)
+    def _typed(self) -> None:
+        self._drafts.write(self.composer.draft)
+
+    @on(Composer.Attached)
+    def _attached(self, event: Composer.Attached) -> None:
+        _: Worker[None] = self.run_worker(partial(self._measure, event.attachment), group="measure")
+
+    async def _measure(self, attachment: Attachment) -> None:
+        """Count the tokens of an attachment; while nobody can, its size stays in characters."""
+        with suppress(UserError):
+            client = await self._connection.client()
+            n_tokens = await client.count_tokens(attachment.content, self._connection.state.model)
+            self.composer.measure(attachment.name, n_tokens)
+
+    @on(Composer.Refused)
+    def _refused(self, event: Composer.Refused) -> None:
+        self.say(str(event.error))
+
+    def _slash_words(self) -> list[tuple[str, str]]:
+        return [(command.slash, command.tooltip) for command in self.all_commands() if command.slash]
+
+    # What the commands do
+
+    def ask(self, question: str, attachments: tuple[Attachment, ...] = ()) -> None:
+        """Send `question` with what goes with it; while an answer is under way it goes back to where it was typed."""
+        if self.is_answering:
+            self.composer.put(question, attachments)
+            self.say("An answer is under way: Esc stops it.")
+            return
+        said = MessageContent(role="user", content=question, attachments=attachments)
+        edited_id = self._edited_id
+        self._end_edit()
+        if edited_id is None:
+            self._answer(lambda: self._session.ask(said, self.transcript))
+        else:
+            self._answer(lambda: self._session.ask_instead(edited_id, said, self.transcript))
+
+    async def new_chat(self) -> None:
+        """Leave this chat and start an empty one."""
+        await self._is_reopened.wait()
+        await self.stop_answer()
+        await self._leave_draft()
+        self._session.start_over()
+        await self.transcript.clear()
+        await self._open_draft()
+
+    # What comes from the store, the service and the model
+
+    async def open_chat(self, chat_id: int, message_id: int | None = None) -> None:
+        """Leave this chat and show another one that is kept, at one of its messages or at its end."""
+        await self._is_reopened.wait()
+        await self.stop_answer()
+        await self._leave_draft()
+        await self.transcript.clear()
+        await self._reopen(chat_id, message_id)
+        self.set_focus(self.prompt)
+        if message_id in self._session.conversation.messages:
+            await self.transcript.select(message_id)
+        await self._open_draft()
+
+    async def _open_last(self) -> None:
+        """Show the chat in which something was said last, and let what was asked in any chat be recalled."""
+        try:
+            await self._reopen()
+            with self._told_if_not_kept():
+                self.prompt.remember(await self._keeper.asked())
+            await self._open_draft()
+        finally:
+            self._is_reopened.set()
+
+    async def _open_draft(self) -> None:
+        """Show what was typed in the chat that was opened; where a person types by now, it can be recalled."""
+        with self._told_if_not_kept():
+            draft = await self._drafts.open()
+            if self.prompt.text:
+                self.prompt.push_recall(draft.text)
+                self.composer.add(draft.attachments)
+            else:
+                self.composer.put(draft.text, (*draft.attachments, *self.composer.attachments))
+        self._drafts.write(self.composer.draft)
+
+    async def _leave_draft(self) -> None:
+        await self._drafts.close()
+        self.composer.put("")
+
+    async def _reopen(self, chat_id: int | None = None, message_id: int | None = None) -> None:
+        """Show a chat that is kept, without an id the one in which something was said last."""
+        try:
+            await self._session.reopen(chat_id, message_id)
+            await self._show_all()
+        except StorageError as error:
+            await self.transcript.add_error(error)
+
+    def _post_connection_changed(self) -> None:
+        self.post_message(self.ConnectionChanged())
+
+    @on(ConnectionChanged)
+    async def _connection_changed(self) -> None:
+        self._show_status()
+        state = self._connection.state
+        if state.error is not None and not self.is_answering:
+            await self.transcript.add_error(state.error)
+        for notice in filter(None, (*state.notices, advice(state.plan))):
+            if notice not in self._seen_notices:
+                self._seen_notices.add(notice)
+                await self.transcript.add_notice(notice)
+
+    def on_markdown_text_address_clicked(self, event: MarkdownText.AddressClicked) -> None:
+        """Copy where a link leads instead of going there: a model wrote it."""
+        self.app.copy_to_clipboard(event.address)
+        self.say(f"Copied, not opened: {event.address}")

@@ -1,0 +1,359 @@
+"""A scrolling container whose rows stay where a person looks while others come and go above them.
+
+Owns that one habit. Textual's own anchor does the same for the end.
+
+Which messages of a long chat are on the screen as widgets.
+
+Pure: a range of positions and how it moves. What a widget is it does not know.
+
+The conversation on the screen: all of it to scroll through, a part of it as widgets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.geometry import Size
+from textual.layout import DockArrangeResult
+from textual.widget import Widget
+
+from app.chat.conversation import Scalar
+from quantizer.errors import UserError
+from tui.chat.answer_stream import StreamChunk
+from tui.chat.conversation import TranscriptEntry
+from tui.chat.message_view import MessageView
+from tui.chat.notices import ErrorPanel, Greeting, Notice
+
+__all__ = ["STEP", "MessageWindow", "SteadyScroll", "Transcript"]
+
+
+class SteadyScroll(VerticalScroll):
+    """Keeps the child that is topmost in view on its row, through mounting, removing and resizing, unless it follows
+    the end."""
+
+    _held: Widget | None = None
+    _held_row = 0
+
+    @property
+    def is_following(self) -> bool:
+        """Whether the end stays in view when text comes."""
+        return self._anchored and not self._anchor_released
+
+    def follow(self) -> None:
+        """Go to the end and stay there until a person scrolls away."""
+        self._held = None
+        self.anchor()
+
+    def hold(self, child: Widget, row: int) -> None:
+        """Keep `child` on a row of what is in view, from 0 on."""
+        self._held, self._held_row = child, row
+
+    def reveal(self, widget: Widget) -> None:
+        """Bring `widget`, which is somewhere within, into view."""
+        if self.max_scroll_y:
+            widget.scroll_visible(animate=False)
+        else:
+            self.anchor()  # where all fits, Textual puts it at the bottom, and keeps it there only while it follows
+
+    def may_hold(self, child: Widget) -> bool:  # noqa: ARG002
+        """Whether `child` is one that a person looks at; one that others are put behind must not be held."""
+        return True
+
+    def arrange(self, size: Size, optimal: bool = False) -> DockArrangeResult:
+        """Arrange the children, and scroll so that the held one does not move: before anything is drawn, as Textual's
+        compositor does for an anchor."""
+        arranged = super().arrange(size, optimal)
+        if self._held is not None and not self.is_following:
+            y = next((placed.region.y for placed in arranged.placements if placed.widget is self._held), None)
+            if y is not None:
+                self._put(y - self._held_row, arranged.total_region.bottom - size.height)
+        return arranged
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Hold what is topmost in view now."""
+        super().watch_scroll_y(old_value, new_value)
+        shown = (child for child in self.children if child.display and self.may_hold(child))
+        top = next((child for child in shown if child.virtual_region.bottom > new_value), None)
+        if top is not None:
+            self.hold(top, top.virtual_region.y - round(new_value))
+
+    def _put(self, y: int, max_y: int) -> None:
+        place = max(0, min(y, max_y))
+        self.set_reactive(Widget.scroll_y, place)
+        self.set_reactive(Widget.scroll_target_y, place)
+        self.vertical_scrollbar.position = place
+
+
+# Each costs 10 to 20 ms to draw: so many at once are not felt.
+STEP = 4
+
+
+@dataclass(frozen=True, slots=True)
+class MessageWindow:
+    """The positions from `first` up to `last`, which is not one of them."""
+
+    first: int = 0
+    last: int = 0
+
+    @classmethod
+    def at_end(cls, n_messages: int) -> MessageWindow:
+        """Return the window on the last ones."""
+        return cls(max(0, n_messages - STEP), n_messages)
+
+    @classmethod
+    def at(cls, position: int, n_messages: int) -> MessageWindow:
+        """Return a window that begins with `position`, or shortly before where little follows."""
+        first = max(0, min(position, n_messages - STEP))
+        return cls(first, min(first + STEP, n_messages))
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+    def __contains__(self, position: int) -> bool:
+        return self.first <= position < self.last
+
+    def earlier(self) -> MessageWindow:
+        """Return it with some more before."""
+        return MessageWindow(max(0, self.first - STEP), self.last)
+
+    def later(self, n_messages: int) -> MessageWindow:
+        """Return it with some more behind."""
+        return MessageWindow(self.first, min(n_messages, self.last + STEP))
+
+    def cut(self, n_messages: int) -> MessageWindow:
+        """Return what is left of it where only the first `n_messages` stay."""
+        last = min(self.last, n_messages)
+        return MessageWindow(min(self.first, last), last)
+
+    def common(self, other: MessageWindow) -> MessageWindow:
+        """Return the positions that are in both; where none is, an empty window at the beginning of `other`."""
+        first, last = max(self.first, other.first), min(self.last, other.last)
+        return MessageWindow(first, last) if first < last else MessageWindow(other.first, other.first)
+
+
+# Above this, what is some screens away is taken off. By distance too: forty short messages may fit one screen.
+_MAX_VIEWS = 40
+_FAR_SCREENS = 4
+
+
+class Transcript(SteadyScroll):
+    """Messages and notices in order; fulfils `tui.chat.session.ChatView`. It stays at the end while text comes, until the
+    person scrolls away."""
+
+    can_focus = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._entries: tuple[TranscriptEntry, ...] = ()
+        self._views: list[MessageView] = []
+        self._window = MessageWindow()  # the positions in `_entries` of `_views`
+        self._one_at_a_time = asyncio.Lock()
+
+    def compose(self) -> ComposeResult:
+        earlier = Notice("", id="earlier")
+        earlier.display = False
+        yield earlier
+        yield Greeting()
+
+    def on_mount(self) -> None:
+        self.follow()
+
+    # What is shown
+
+    async def show(self, entries: Sequence[TranscriptEntry], at: int | None = None) -> None:
+        """Show these messages and no others: what is new at the end, or that with the id `at`."""
+        async with self._one_at_a_time:
+            if not self.is_attached:
+                return
+            n_same = _n_same(self._entries, entries)
+            n_new = len(entries) - n_same
+            self._entries = tuple(entries)
+            await self._move_to(self._window.cut(n_same))
+            await self._update_views()
+            await self._greet_or_not()
+            if at is not None:
+                await self._go_to(next(n for n, entry in enumerate(entries) if entry.message.id == at))
+            elif n_new:
+                is_near = self._window.last == n_same and n_new <= STEP
+                await self._move_to(self._window.later(len(entries)) if is_near else MessageWindow.at_end(len(entries)))
+                self.follow()
+        self.call_after_refresh(self._top_up)
+
+    async def write(self, portion: StreamChunk, stats: Mapping[str, Scalar]) -> None:
+        """Append to the last message, whether it is on the screen or not."""
+        async with self._one_at_a_time:
+            if not self._entries or not self.is_attached:
+                return
+            *others, last = self._entries
+            said = last.message
+            content, reasoning = said.content + portion.text, said.reasoning + portion.reasoning
+            entry = replace(last, message=replace(said, content=content, reasoning=reasoning, stats=stats))
+            self._entries = (*others, entry)
+            if self._window.last == len(self._entries):
+                await self._views[-1].write(entry, portion.text)
+
+    def toggle_thoughts(self) -> bool:
+        """Open or fold the thoughts of the selected message, else of the last with any; return False without any."""
+        views = [self.selected] if self.selected else reversed(self._views)
+        return any(view.toggle_thoughts() for view in views)
+
+    async def add_notice(self, text: str) -> None:
+        """Append a quiet line."""
+        await self.mount(Notice(text))
+
+    async def add_error(self, error: UserError) -> None:
+        """Append an error that belongs to no question, in place of an earlier one of the kind."""
+        await self.query("Transcript > ErrorPanel").remove()
+        await self.mount(ErrorPanel(error))
+
+    async def clear(self) -> None:
+        """Become an empty chat."""
+        async with self._one_at_a_time:
+            self._entries = ()
+            await self._move_to(MessageWindow())
+            await self.query("Transcript > Notice, Transcript > ErrorPanel").exclude("#earlier").remove()
+            await self._greet_or_not()
+
+    # Moving about
+
+    @property
+    def selected(self) -> MessageView | None:
+        """The message that a person has gone to, be it with the last key: that it has the focus it hears later."""
+        return next((view for view in self._views if view is self.screen.focused), None)
+
+    async def select_step(self, n_steps: int) -> bool:
+        """Go `n_steps` down (up: negative) from the selected message, or from below the last one; return False where
+        that is below the last one."""
+        selected = self.selected
+        here = self._window.first + self._views.index(selected) if selected else len(self._entries)
+        position = max(0, here + n_steps)
+        if position >= len(self._entries):
+            return False
+        async with self._one_at_a_time:
+            await self._go_to(position)
+        self.call_after_refresh(self._top_up)
+        return True
+
+    async def select(self, message_id: int) -> None:
+        """Go to a message of those that are shown."""
+        await self.show(self._entries, at=message_id)
+
+    async def go_to_start(self) -> None:
+        """Go to the first message."""
+        async with self._one_at_a_time:
+            if self._window.first:
+                await self._move_to(MessageWindow.at(0, len(self._entries)))
+        self.scroll_home(animate=False)
+        self.call_after_refresh(self._top_up)
+
+    async def go_to_end(self) -> None:
+        """Go to the last message and follow what comes."""
+        async with self._one_at_a_time:
+            if self._window.last < len(self._entries):
+                await self._move_to(MessageWindow.at_end(len(self._entries)))
+        self.follow()
+        self.call_after_refresh(self._top_up)
+
+    def may_hold(self, child: Widget) -> bool:
+        """Not the line that tells of earlier messages: they come below it, all of them one after the other."""
+        return child.id != "earlier"
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Bring what comes next when a person gets near it."""
+        super().watch_scroll_y(old_value, new_value)
+        self.call_after_refresh(self._top_up)
+
+    @on(MessageView.KeysShown)
+    def _keys_shown(self, event: MessageView.KeysShown) -> None:
+        event.stop()
+        self.call_after_refresh(self.reveal, event.bar)
+
+    # How
+
+    async def _top_up(self) -> None:
+        """Let at least a screen be there above and below what is in view, and not much more than a few."""
+        if self._one_at_a_time.locked() or not self.is_attached:
+            return  # who holds it comes here afterwards
+        rows, window = self.size.height, self._window
+        if self.scroll_y < rows and window.first > 0:
+            target = window.earlier()
+        elif self.max_scroll_y - self.scroll_y < rows and window.last < len(self._entries):
+            self.release_anchor()  # the end of the window is not the end of the chat
+            target = window.later(len(self._entries))
+        elif (target := self._without_far_ones()) == window:
+            return
+        async with self._one_at_a_time:
+            await self._move_to(target)
+        self.call_after_refresh(self._top_up)
+
+    def _without_far_ones(self) -> MessageWindow:
+        first, last = self._window.first, self._window.last
+        far = _FAR_SCREENS * self.size.height
+        views, top, bottom, selected = list(self._views), self.scroll_y - far, self.scroll_y + far, self.selected
+        while len(views) > _MAX_VIEWS and views[0].virtual_region.bottom < top and views[0] is not selected:
+            del views[0]
+            first += 1
+        while len(views) > _MAX_VIEWS and views[-1].virtual_region.y > bottom and views[-1] is not selected:
+            del views[-1]
+            last -= 1
+        return MessageWindow(first, last)
+
+    async def _go_to(self, position: int) -> None:
+        if position not in self._window:
+            is_near = position in self._window.earlier() or position in self._window.later(len(self._entries))
+            near = MessageWindow(min(self._window.first, position), max(self._window.last, position + 1))
+            await self._move_to(near if is_near else MessageWindow.at(position, len(self._entries)))
+        view = self._views[position - self._window.first]
+        has_place = view.size.height > 0
+        if not has_place:
+            self.hold(view, 0)  # nothing could scroll to where it will be
+        self.release_anchor()
+        ends_here = view.size.height >= self.size.height and view.region.bottom <= self.region.bottom
+        # Of a message taller than the screen, what is in view may stay. At once: the next key may be under way.
+        self.screen.set_focus(view, scroll_visible=has_place and not ends_here)
+
+    async def _move_to(self, window: MessageWindow) -> None:
+        """Mount and remove views, so that those of `window` are there."""
+        kept = self._window.common(window)
+        start = kept.first - self._window.first
+        stay = self._views[start : start + len(kept)] if len(kept) else []
+        gone = [view for view in self._views if view not in stay]
+        before = [MessageView(entry) for entry in self._entries[window.first : kept.first]]
+        behind = [MessageView(entry) for entry in self._entries[kept.last : window.last]]
+        with self.app.batch_update():
+            if before:
+                await self.mount_all(before, before=stay[0])
+            if behind:
+                is_end = not stay or window.last == len(self._entries)
+                await self.mount_all(behind, after=None if is_end else stay[-1])
+            if gone:
+                await self.remove_children(gone)
+            self._views, self._window = [*before, *stay, *behind], window
+            self._tell_what_is_earlier()
+
+    def _tell_what_is_earlier(self) -> None:
+        notice, n_earlier = self.query_one("#earlier", Notice), self._window.first
+        notice.say(f"{n_earlier} earlier messages: scroll up, or Ctrl+Home" if n_earlier else "")
+        notice.display = bool(n_earlier)
+
+    async def _update_views(self) -> None:
+        for view, entry in zip(self._views, self._entries[self._window.first : self._window.last], strict=True):
+            if view.entry != entry:
+                await view.show(entry)
+
+    async def _greet_or_not(self) -> None:
+        if self._entries:
+            await self.query("Transcript > Greeting, Transcript > ErrorPanel").remove()
+        elif not self.query(Greeting):
+            await self.mount(Greeting())
+
+
+def _n_same(old: Sequence[TranscriptEntry], new: Sequence[TranscriptEntry]) -> int:
+    """How many messages both begin with."""
+    pairs = enumerate(zip(old, new, strict=False))
+    return next((n for n, (one, other) in pairs if one.message.id != other.message.id), min(len(old), len(new)))

@@ -1,0 +1,220 @@
+"""A row of the list of chats, drawn when it comes into view: how high it is, is known before.
+
+The list of chats: as many rows as a person has come near, and all of them for who goes to the end.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import ClassVar
+
+from rich.table import Table
+from rich.text import Text
+from textual.binding import Binding, BindingType
+from textual.css.styles import RulesMap
+from textual.message import Message
+from textual.strip import Strip
+from textual.style import Style
+from textual.visual import RenderOptions, RichVisual, Visual
+from textual.widget import Widget
+from textual.widgets import OptionList
+from textual.widgets.option_list import Option
+
+from app.chat.chats import PAGE_SIZE
+from app.chat.conversation import Chat
+from app.chat.search import Snippet
+from app.terminal import printable, printable_line
+from tui.history.query import HistoryRow
+
+__all__ = ["ChatList", "ChatRowVisual", "row_text"]
+
+_MODEL_CELLS = 18
+_MATCH = "bold underline"
+
+
+class ChatRowVisual(Visual):
+    """One row. Textual asks every row of a list how high it is, and would draw all of them for that."""
+
+    def __init__(self, widget: Widget, row: HistoryRow) -> None:
+        self._widget = widget
+        self._row = row
+
+    def render_strips(self, width: int, height: int | None, style: Style, options: RenderOptions) -> list[Strip]:
+        return RichVisual(self._widget, row_text(self._row)).render_strips(width, height, style, options)
+
+    def get_optimal_width(self, rules: RulesMap, container_width: int) -> int:  # noqa: ARG002
+        return container_width
+
+    def get_height(self, rules: RulesMap, width: int) -> int:  # noqa: ARG002
+        return 1 if _found_in_message(self._row) is None else 2
+
+
+def row_text(row: HistoryRow) -> Table:
+    """Return what stands in a row: title, model and time, then the words that were found in a message."""
+    grid = Table.grid(padding=(0, 1), expand=True)
+    grid.add_column(width=1)
+    grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    grid.add_column(no_wrap=True, overflow="ellipsis", max_width=_MODEL_CELLS, justify="right")
+    grid.add_column(no_wrap=True)
+    chat, found = row.chat, _found_in_message(row)
+    is_title = row.snippet is not None and found is None
+    title = _marked(row.snippet) if is_title and row.snippet else Text(printable_line(chat.title) or "(untitled)")
+    title.append(" [archived]" if chat.is_archived else "", "dim")
+    model = Text(printable_line(chat.model), "dim")
+    grid.add_row(Text("◆" if chat.is_pinned else ""), title, model, Text(_moment(chat), "dim"))
+    if found is not None:
+        grid.add_row(Text(""), _marked(found), Text(""), Text(""))
+    return grid
+
+
+def _found_in_message(row: HistoryRow) -> Snippet | None:
+    """What was found, if that was in a message and not in the title."""
+    return row.snippet if row.message_id is not None else None
+
+
+def _marked(snippet: Snippet) -> Text:
+    """The snippet as one line, its matches marked."""
+    text, end = Text(), 0
+    for begin, after in snippet.matches:
+        text.append(_one_line(snippet.text[end:begin])).append(_one_line(snippet.text[begin:after]), _MATCH)
+        end = after
+    return text.append(_one_line(snippet.text[end:]))
+
+
+def _one_line(piece: str) -> str:
+    return re.sub(r"\s+", " ", printable(piece))
+
+
+def _moment(chat: Chat) -> str:
+    return f"{datetime.fromtimestamp(chat.updated_ms / 1000, UTC).astimezone():%Y-%m-%d %H:%M}"
+
+
+_MOST_AT_ONCE = 1000
+_ALL_AT_ONCE = 20_000  # rows on the way to the end: less work than many times some, and no pause that is seen
+
+
+class ChatList(OptionList):
+    """Rows in the order in which they were given. Posts Hungry where more are wanted, once until some came."""
+
+    KEYS: ClassVar[tuple[Binding, ...]] = (
+        Binding("enter", "select", "Open", id="chats-open", tooltip="Go on with the chat"),
+    )
+    BINDINGS: ClassVar[list[BindingType]] = list(KEYS)
+
+    @dataclass
+    class Hungry(Message):
+        """The person is near the end of what is there, or on the way beyond it."""
+
+    def __init__(self) -> None:
+        super().__init__(markup=False)
+        self.rows: list[HistoryRow] = []
+        self.is_whole = True  # no row is kept that is not here
+        self._known: set[int] = set()
+        self._goal: float | None = None  # the row that a person goes to and that is not here yet
+        self._has_asked = False
+
+    @property
+    def row(self) -> HistoryRow | None:
+        """The row that is highlighted."""
+        return self.rows[self.highlighted] if self.highlighted is not None else None
+
+    @property
+    def n_wanted(self) -> int:
+        """How many rows shall come next: as many as are there, so that what is far away is not long away."""
+        if self._goal == math.inf:
+            return _ALL_AT_ONCE
+        return min(max(len(self.rows), PAGE_SIZE), _MOST_AT_ONCE)
+
+    def show(self, rows: Sequence[HistoryRow], *, is_whole: bool, is_other: bool) -> None:
+        """Show these rows. The highlight stays with its chat or, where that has gone, at its place; of a list that
+        `is_other`, at the first row."""
+        chat_id, index = (self.row.chat.id if self.row else None), 0 if is_other else self.highlighted or 0
+        self.clear_options()
+        self.rows = []
+        self._known.clear()
+        self._goal = None
+        self.add(rows, is_whole=is_whole)
+        places = {row.chat.id: place for place, row in enumerate(self.rows)}
+        if rows:
+            self.highlighted = places.get(chat_id or 0, min(index, len(self.rows) - 1))
+
+    def add(self, rows: Sequence[HistoryRow], *, is_whole: bool) -> None:
+        """Show more rows after the others, and go on with the way to one that was not there."""
+        new = [row for row in rows if row.chat.id not in self._known]  # another window may have moved a chat
+        self._known.update(row.chat.id for row in new)
+        self.rows += new
+        self.is_whole = is_whole
+        self.add_options([Option(ChatRowVisual(self, row)) for row in new])
+        self._has_asked = False
+        if self._goal is not None and self.rows:
+            self._go_towards(self._goal)
+        self._ask_if_hungry()
+
+    def action_last(self) -> None:
+        """Go to the last row of all, though it is not here yet."""
+        self._go_towards(math.inf)
+
+    def action_page_down(self) -> None:
+        """Go a page down, though it is not here yet."""
+        before = self._place
+        super().action_page_down()  # type: ignore[no-untyped-call]
+        if not self.is_whole and self.highlighted == len(self.rows) - 1:
+            self._go_towards(max(before + self._n_rows_a_page, self.highlighted))
+
+    def action_cursor_down(self) -> None:
+        """Go a row down, and from the last one of all to the first."""
+        if self.is_whole or self._place < len(self.rows) - 1:
+            super().action_cursor_down()
+        else:
+            self._go_towards(self._place + 1)
+
+    def action_cursor_up(self) -> None:
+        """Go a row up, and from the first one to the last one of all."""
+        if self.highlighted == 0:
+            self.action_last()
+        else:
+            super().action_cursor_up()
+
+    def watch_highlighted(self, highlighted: int | None) -> None:
+        super().watch_highlighted(highlighted)
+        if highlighted is not None and highlighted != len(self.rows) - 1:
+            self._goal = None  # the person has gone elsewhere
+        self._ask_if_hungry()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        if new_value > old_value:
+            self._ask_if_hungry()
+
+    @property
+    def _place(self) -> float:
+        """Where the highlight is or will be."""
+        return self._goal if self._goal is not None else self.highlighted or 0
+
+    @property
+    def _n_rows_a_page(self) -> int:
+        """How many rows fill the height, of which some have two lines."""
+        return max(1, self.size.height * len(self.rows) // max(1, self.virtual_size.height))
+
+    def _go_towards(self, goal: float) -> None:
+        """Highlight row `goal` or, until it is here, the last one that is."""
+        is_here = self.is_whole or goal < len(self.rows)
+        self.highlighted = int(min(goal, len(self.rows) - 1))
+        self._goal = None if is_here else goal
+        self._ask_if_hungry()
+
+    def _is_near_end(self) -> bool:
+        if not self.size.height:
+            return False  # not laid out yet
+        is_near = self.highlighted is not None and self.highlighted >= len(self.rows) - self.size.height
+        return is_near or self.scroll_y >= self.max_scroll_y - self.size.height
+
+    def _ask_if_hungry(self) -> None:
+        is_hungry = not self.is_whole and (self._goal is not None or self._is_near_end())
+        if is_hungry and not self._has_asked:
+            self._has_asked = True
+            self.post_message(self.Hungry())

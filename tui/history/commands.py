@@ -1,0 +1,118 @@
+"""Everything that the list of chats can be told to do.
+
+Owns names, keys and words. What a command does is a method of the screen, seen here as `HistoryActions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, Protocol
+
+from tui.commands import Command, CommandTable
+
+__all__ = ["HISTORY_COMMANDS", "HistoryActions"]
+
+
+class HistoryActions(Protocol):
+    """What the commands need of the screen."""
+
+    def go_to_search(self) -> None: ...
+
+    def rename_chat(self) -> None: ...
+
+    def pin_chat(self) -> Awaitable[None]: ...
+
+    def duplicate_chat(self) -> Awaitable[None]: ...
+
+    def archive_chat(self) -> Awaitable[None]: ...
+
+    def delete_chat(self) -> Awaitable[None]: ...
+
+    def restore_chat(self) -> Awaitable[None]: ...
+
+    def export_chat(self) -> None: ...
+
+    def import_chats(self) -> None: ...
+
+
+HISTORY_COMMANDS: CommandTable[Any] = CommandTable(
+    (
+        Command[HistoryActions](
+            id="chats-search",
+            title="Search",
+            tooltip="Search every title and message; Down goes to what was found",
+            keys="slash,ctrl+f",  # with priority, so that the next letter is one; check_action guards who types
+            is_shown=True,
+            run=lambda chats, _: chats.go_to_search(),
+        ),
+        Command[HistoryActions](
+            id="chats-rename",
+            title="Rename",
+            tooltip="Give the chat another title",
+            keys="r",
+            has_priority=False,
+            is_shown=True,
+            run=lambda chats, _: chats.rename_chat(),
+        ),
+        Command[HistoryActions](
+            id="chats-pin",
+            title="Pin",
+            tooltip="Keep the chat at the top, or no longer",
+            keys="p",
+            has_priority=False,
+            is_shown=True,
+            run=lambda chats, _: chats.pin_chat(),
+        ),
+        Command[HistoryActions](
+            id="chats-archive",
+            title="Archive",
+            tooltip="Put the chat out of the way, or back",
+            keys="a",
+            has_priority=False,
+            is_shown=True,
+            run=lambda chats, _: chats.archive_chat(),
+        ),
+        Command[HistoryActions](
+            id="chats-delete",
+            title="Delete",
+            tooltip="Delete the chat; it can be brought back for a week",
+            keys="delete,x",
+            has_priority=False,
+            is_shown=True,
+            run=lambda chats, _: chats.delete_chat(),
+        ),
+        Command[HistoryActions](
+            id="chats-undo",
+            title="Undo",
+            tooltip="Bring back what was deleted last",
+            keys="u",
+            has_priority=False,
+            is_shown=True,
+            run=lambda chats, _: chats.restore_chat(),
+        ),
+        Command[HistoryActions](
+            id="chats-duplicate",
+            title="Duplicate",
+            tooltip="Copy the chat with all its branches",
+            keys="d",
+            has_priority=False,
+            run=lambda chats, _: chats.duplicate_chat(),
+        ),
+        Command[HistoryActions](
+            id="chats-export",
+            title="Export",
+            tooltip="Write the chat to a file: Markdown, JSON or HTML, as the name ends",
+            keys="e",
+            has_priority=False,
+            run=lambda chats, _: chats.export_chat(),
+        ),
+        Command[HistoryActions](
+            id="chats-import",
+            title="Import",
+            tooltip="Take in chats of localllm, ChatGPT, Open WebUI or Ollama from a JSON file",
+            keys="i",
+            has_priority=False,
+            run=lambda chats, _: chats.import_chats(),
+        ),
+    )
+)

@@ -1,0 +1,95 @@
+"""The row above the list of chats: the search, and what narrows the list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Horizontal
+from textual.message import Message
+from textual.widgets import Input, Select
+
+from app.terminal import printable_line
+from tui.history.query import AGES, ChatQuery
+
+__all__ = ["ChatFilters", "SearchInput"]
+
+
+class SearchInput(Input):
+    """What is searched for. Down and Enter go to the list, Escape empties it first."""
+
+    KEYS: ClassVar[tuple[Binding, ...]] = (
+        Binding("down", "leave", "To the list", id="search-list", tooltip="In the search: go to what was found"),
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *KEYS,
+        Binding("escape", "give_up", "Clear", id="search-clear", tooltip="Empty the search and go to the list"),
+    ]
+
+    @dataclass
+    class Left(Message):
+        """The person goes on to the list."""
+
+    def __init__(self) -> None:
+        super().__init__(placeholder="Search every chat (/)", compact=True, select_on_focus=False)
+        self.cursor_blink = False
+
+    def action_leave(self) -> None:
+        """Go to the list."""
+        self.post_message(self.Left())
+
+    def action_give_up(self) -> None:
+        """Search for nothing, and go to the list."""
+        self.value = ""
+        self.post_message(self.Left())
+
+
+class ChatFilters(Container):
+    """Posts Changed with all that is wanted whenever any of it changes."""
+
+    @dataclass
+    class Changed(Message):
+        """Something else is wanted."""
+
+        wanted: ChatQuery
+
+    def compose(self) -> ComposeResult:
+        yield SearchInput()
+        with Horizontal():
+            yield Select[str]([], prompt="All models", compact=True, id="model")
+            yield Select([(text, n_days) for n_days, text in AGES.items()], allow_blank=False, compact=True, id="age")
+            yield Select([("In the list", False), ("Archived", True)], allow_blank=False, compact=True, id="archived")
+
+    @property
+    def search(self) -> SearchInput:
+        return self.query_one(SearchInput)
+
+    @property
+    def wanted(self) -> ChatQuery:
+        """What the person wants to see."""
+        model, age, archived = self._chosen("model"), self._chosen("age"), self._chosen("archived")
+        return ChatQuery(typed=self.search.value, model=model, n_days=age or 0, is_archived=bool(archived))
+
+    def offer(self, models: Iterable[str]) -> None:
+        """Let the person choose among these models; one that is chosen stays so."""
+        chosen = self._chosen("model")
+        names = list(models)
+        select = self.query_one("#model", Select)
+        with self.prevent(Select.Changed):
+            select.set_options([(Text(printable_line(name)), name) for name in names])
+            if chosen in names:
+                select.value = chosen
+
+    @on(Input.Changed)
+    @on(Select.Changed)
+    def _changed(self, event: Input.Changed | Select.Changed) -> None:
+        event.stop()
+        self.post_message(self.Changed(self.wanted))
+
+    def _chosen(self, name: str) -> Any:
+        return self.query_one(f"#{name}", Select).selection

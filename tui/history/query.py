@@ -1,0 +1,105 @@
+"""Which of the kept chats are on the list: what a person wants to see, and the rows that it makes.
+
+Pure but for the store that is handed in. Knows no widget.
+
+Reading the list of chats behind the event loop: nobody waits for a search that nobody wants any more.
+
+Owns the end of such a search. What is read is decided in `tui.history.query`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+
+from app.chat.chats import PAGE_SIZE
+from app.chat.conversation import Chat
+from app.chat.search import ChatFilter, Snippet
+from app.chat.store import ChatStore, StoreThread
+
+__all__ = ["AGES", "ChatQuery", "ChatQueryReader", "HistoryRow", "query_rows"]
+
+# What the choice of ages offers, in days; 1 is today.
+AGES = {0: "Any time", 1: "Today", 7: "Last 7 days", 30: "Last 30 days", 365: "Last 365 days"}
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRow:
+    """A chat on the list and, of a search, where its words were found."""
+
+    chat: Chat
+    message_id: int | None = None
+    snippet: Snippet | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatQuery:
+    """What is typed into the search, and how the list is narrowed. A search finds archived chats too."""
+
+    typed: str = ""
+    model: str | None = None
+    n_days: int = 0
+    is_archived: bool = False
+
+    @property
+    def is_search(self) -> bool:
+        return bool(self.typed.strip())
+
+    @property
+    def is_narrowed(self) -> bool:
+        """True where chats may be missing on the list that are kept."""
+        return self.is_search or self.is_archived or self.model is not None or self.n_days > 0
+
+    def filter(self, now: datetime) -> ChatFilter:
+        """Return which chats may be listed; days begin at midnight where `now` is."""
+        midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        since = midnight - timedelta(days=self.n_days - 1)
+        return ChatFilter(model=self.model, since_ms=int(since.timestamp() * 1000) if self.n_days else None)
+
+
+def query_rows(
+    wanted: ChatQuery,
+    now: datetime,
+    shown: Sequence[HistoryRow],
+    store: ChatStore,
+    n_rows: int = PAGE_SIZE,
+    is_wanted: Callable[[], bool] = lambda: True,
+) -> list[HistoryRow]:
+    """Return up to `n_rows` rows that follow those that are `shown`; fewer of a search that is no longer wanted."""
+    narrowed = wanted.filter(now)
+    if wanted.is_search:
+        hits = store.search.find(wanted.typed, narrowed, limit=len(shown) + n_rows, is_wanted=is_wanted)
+        return [HistoryRow(hit.chat, hit.message_id, hit.snippet) for hit in hits[len(shown) :]]
+    after = shown[-1].chat if shown else None
+    chats = store.chats.page(after=after, archived=wanted.is_archived, chat_filter=narrowed, limit=n_rows)
+    return [HistoryRow(chat) for chat in chats]
+
+
+class ChatQueryReader:
+    """Reads from the store of `thread`, in which one thing is done at a time. Methods raise StorageError."""
+
+    def __init__(self, thread: StoreThread) -> None:
+        self._thread = thread
+
+    async def rows(self, wanted: ChatQuery, n_rows: int, shown: Sequence[HistoryRow] = ()) -> list[HistoryRow]:
+        """Return up to `n_rows` rows that follow those that are `shown`. Cancelled, it lets go of the thread soon."""
+        is_over = threading.Event()
+        read = partial(
+            query_rows,
+            wanted,
+            datetime.now().astimezone(),
+            shown,
+            n_rows=n_rows,
+            is_wanted=lambda: not is_over.is_set(),
+        )
+        try:
+            return await self._thread.do(read)
+        finally:
+            is_over.set()
+
+    async def models(self) -> list[str]:
+        """Return the models that answered last in a chat, by name."""
+        return await self._thread.do(lambda store: store.chats.models())

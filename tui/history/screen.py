@@ -1,0 +1,243 @@
+"""The chats that are kept: found, named, put away, taken in and out.
+
+Owns what is asked of the store, and what is said of it. Which chats are listed is decided in `tui.history.query`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from textual import on, work
+from textual.widget import Widget
+from textual.widgets import Input, OptionList, Static
+
+from app.chat.chats import PAGE_SIZE
+from app.chat.conversation import Chat
+from app.chat.exporting import export_of, export_to
+from app.chat.importing import ImportResult, import_file
+from app.chat.store import ChatStore, StoreThread
+from app.terminal import printable_line
+from quantizer.errors import UserError
+from tui.context import AppContext
+from tui.history.chat_list import ChatList
+from tui.history.commands import HISTORY_COMMANDS
+from tui.history.filters import ChatFilters, SearchInput
+from tui.history.query import ChatQuery, ChatQueryReader
+from tui.widgets.dialogs import InputDialog
+from tui.widgets.feature_screen import FeatureScreen
+
+if TYPE_CHECKING:
+    from tui.app import LocalllmApp
+
+__all__ = ["HistoryScreen"]
+
+
+class HistoryScreen(FeatureScreen):
+    """Every chat of this person; fulfils `tui.history.commands.HistoryActions`."""
+
+    CSS_PATH: ClassVar[Any] = ["place_screen.tcss", "chats.tcss"]
+    PLACE = "chats"
+    TABLE = HISTORY_COMMANDS
+    KEYS = (*ChatList.KEYS, *SearchInput.KEYS)
+    BINDINGS = HISTORY_COMMANDS.bindings()
+
+    def __init__(self, resources: AppContext) -> None:
+        super().__init__(resources)
+        self._thread = StoreThread(resources.settings.data_dir)
+        self._reader = ChatQueryReader(self._thread)
+        self._deleted: list[Chat] = []
+
+    def body(self) -> Iterable[Widget]:
+        yield ChatFilters()
+        yield ChatList()
+        yield Static("", markup=False, id="count")
+
+    def on_mount(self) -> None:
+        self.chat_list.focus()
+
+    async def on_unmount(self) -> None:
+        await self._thread.close()
+
+    def on_screen_resume(self) -> None:
+        self._read_anew()
+
+    @property
+    def chat_list(self) -> ChatList:
+        return self.query_one(ChatList)
+
+    @property
+    def filters(self) -> ChatFilters:
+        return self.query_one(ChatFilters)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """While words are typed, letters are letters."""
+        is_typing = isinstance(self.focused, Input)
+        return not (is_typing and action == "command" and self.TABLE.find(str(parameters[0])))
+
+    # What is on the list
+
+    @on(ChatFilters.Changed)
+    def _wanted_changed(self) -> None:
+        self._read_anew(is_other=True)
+
+    @work(group="read", exclusive=True)
+    async def _read_anew(self, *, is_other: bool = False) -> None:
+        """Read the list from its beginning; as many rows as are there, unless the list `is_other` than before."""
+        wanted = self.filters.wanted
+        n_there = len(self.chat_list.rows) + self.chat_list.is_whole  # one more tells that it is whole still
+        n_rows = PAGE_SIZE if is_other else max(PAGE_SIZE, n_there)
+        with self._warning():
+            self.filters.offer(await self._reader.models())
+            rows = await self._reader.rows(wanted, n_rows)
+            self.chat_list.show(rows, is_whole=len(rows) < n_rows, is_other=is_other)
+            self._tell_count(wanted)
+
+    @on(ChatList.Hungry)
+    @work(group="read", exclusive=True)
+    async def _read_more(self) -> None:
+        wanted, n_rows = self.filters.wanted, self.chat_list.n_wanted
+        with self._warning():
+            rows = await self._reader.rows(wanted, n_rows, tuple(self.chat_list.rows))
+            self.chat_list.add(rows, is_whole=len(rows) < n_rows)
+            self._tell_count(wanted)
+
+    def _tell_count(self, wanted: ChatQuery) -> None:
+        n_rows = len(self.chat_list.rows)
+        some = f"{n_rows} chats" if n_rows != 1 else "1 chat"
+        none = (
+            "No chat is like that." if wanted.is_narrowed else "No chat is kept yet: what you say in the chat will be."
+        )
+        more = "" if self.chat_list.is_whole else " so far"
+        self.query_one("#count", Static).update(f"{some}{more}" if n_rows else none)
+
+    # What the commands do
+
+    def go_to_search(self) -> None:
+        """Type words to look for. From the very next key on, so not by `focus`: letters are commands of the list."""
+        self.set_focus(self.filters.search)
+
+    @on(SearchInput.Left)
+    @on(Input.Submitted)
+    def _go_to_list(self) -> None:
+        self.chat_list.focus()
+
+    @on(OptionList.OptionSelected, "ChatList")
+    async def _open(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        row = self.chat_list.rows[event.option_index]
+        await cast("LocalllmApp", self.app).open_chat(row.chat.id, row.message_id)
+
+    def rename_chat(self) -> None:
+        """Ask for another title."""
+        if chat := self._chosen():
+            self.app.push_screen(InputDialog("Rename the chat", partial(self._rename, chat.id), value=chat.title))
+
+    async def _rename(self, chat_id: int, title: str) -> None:
+        if not title.strip():
+            raise UserError("A chat needs a title.")
+        await self._thread.do(lambda store: store.chats.rename(chat_id, title.strip()))
+        self._read_anew()
+
+    async def pin_chat(self) -> None:
+        """Pin the chat, or unpin it."""
+        if chat := self._chosen():
+            await self._change(lambda store: store.chats.pin(chat.id, not chat.is_pinned))
+
+    async def archive_chat(self) -> None:
+        """Archive the chat, or take it back into the list."""
+        if chat := self._chosen():
+            await self._change(lambda store: store.chats.archive(chat.id, not chat.is_archived))
+            self.say(f"{_quoted(chat)} is {'back in the list' if chat.is_archived else 'archived'}.")
+
+    async def duplicate_chat(self) -> None:
+        """Copy the chat."""
+        if chat := self._chosen():
+            await self._change(lambda store: store.transcripts.duplicate(chat.id))
+
+    async def delete_chat(self) -> None:
+        """Delete the chat, and say how to bring it back."""
+        if chat := self._chosen():
+            await self._change(lambda store: store.chats.delete(chat.id))
+            self._deleted.append(chat)
+            self.say(f"{_quoted(chat)} is deleted. U brings it back.")
+
+    async def restore_chat(self) -> None:
+        """Bring back the chat that was deleted last here."""
+        if not self._deleted:
+            self.say("Nothing was deleted here.")
+            return
+        chat = self._deleted.pop()
+        await self._change(lambda store: store.chats.restore(chat.id))
+        self.say(f"{_quoted(chat)} is back.")
+
+    def export_chat(self) -> None:
+        """Ask where to write the chat."""
+        if chat := self._chosen():
+            path = Path.home() / f"{_file_name(chat)}.md"
+            explanation = "The name's ending says how: .md, .json (with every branch) or .html."
+            take = partial(self._export, chat.id)
+            self.app.push_screen(InputDialog("Export the chat", take, value=str(path), explanation=explanation))
+
+    async def _export(self, chat_id: int, line: str) -> None:
+        path = _path(line)
+        await self._thread.do(partial(_write, chat_id, path))
+        self.say(f"Written to {path}.")
+
+    def import_chats(self) -> None:
+        """Ask which file to take in."""
+        explanation = "A JSON file of localllm, ChatGPT (conversations.json), Open WebUI or Ollama's messages."
+        self.app.push_screen(InputDialog("Import chats", self._import, explanation=explanation))
+
+    async def _import(self, line: str) -> None:
+        taken: ImportResult = await self._thread.do(partial(import_file, _path(line)))
+        self.say(f"Chats taken in: {len(taken.ids)}.")
+        if taken.left_out:
+            first = taken.left_out[0]
+            told = f"Left out: {len(taken.left_out)}. First: {first.place} {first.why}. "
+            self.warn(f"{told}`localllm chats import` lists them all.")
+        self._read_anew()
+
+    # The store
+
+    def _chosen(self) -> Chat | None:
+        """The chat that a command is for; says so where there is none."""
+        row = self.chat_list.row
+        if row is None:
+            self.say("No chat is chosen.")
+        return row.chat if row else None
+
+    async def _change(self, action: Callable[[ChatStore], object]) -> None:
+        with self._warning():
+            await self._thread.do(action)
+        self._read_anew()
+
+    @contextmanager
+    def _warning(self) -> Iterator[None]:
+        try:
+            yield
+        except UserError as error:
+            self.warn(str(error))
+
+
+def _write(chat_id: int, path: Path, store: ChatStore) -> None:
+    export_to(path, export_of(path)([store.transcripts.read(chat_id)]))
+
+
+def _path(line: str) -> Path:
+    if not line.strip():
+        raise UserError("No file is named.")
+    return Path(line.strip()).expanduser()
+
+
+def _quoted(chat: Chat) -> str:
+    return f"“{printable_line(chat.title) or '(untitled)'}”"
+
+
+def _file_name(chat: Chat) -> str:
+    """A name for a file of this chat that every system takes."""
+    words = "".join(character if character.isalnum() else " " for character in chat.title).split()
+    return "-".join(words)[:60] or f"chat-{chat.id}"

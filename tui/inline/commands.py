@@ -1,0 +1,61 @@
+"""What can be said to a chat in the scrollback: the commands of the app that need no screen, by their slash words.
+
+Owns which ones these are, and the words that people bring from elsewhere. What they do is `tui.inline.chat`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tui.chat.commands import CHAT_COMMANDS
+from tui.commands import APP_COMMANDS, Command, slash_line
+
+__all__ = ["COMMANDS", "SLASH_WORDS", "help_text", "needs_full_screen", "parse_command"]
+
+_TABLES = (CHAT_COMMANDS, APP_COMMANDS)
+_IDS = ("retry", "continue", "edit", "new", "system", "options", "preset", "thoughts", "copy", "help", "quit")
+COMMANDS: tuple[Command[Any], ...] = tuple(
+    command for command_id in _IDS for table in _TABLES if (command := table.find(command_id)) is not None
+)
+SLASH_WORDS = tuple(command.slash for command in COMMANDS)
+
+_ALSO = {"?": "help", "bye": "quit", "exit": "quit", "clear": "new"}  # as other prompts of this kind call them
+_KEYS = (
+    ("Ctrl+C", "Stop the answer and keep what came so far; at the prompt: begin the line anew"),
+    ("Ctrl+D", "Leave"),
+    ("Up, Down", "Recall what was asked before"),
+    ('"""', "Begin a question of several lines, and end it"),
+    ("@FILE", "A text file that goes with the question; Tab completes its name"),
+)
+_BREAK = ("Alt+Enter", "Begin another line")
+_FORGETTING = {"new": "Start an empty chat; this one is forgotten"}
+
+
+def parse_command(text: str) -> tuple[Command[Any] | None, str, str] | None:
+    """Return command, word and argument of a text such as `/system Be brief`; None where it is a question. The command
+    is None for a word that means nothing here."""
+    word, _, argument = text.strip().partition(" ")
+    also = _ALSO.get(word[1:]) if word.startswith("/") else None
+    line = (also, argument.strip()) if also else slash_line(text)
+    if line is None:
+        return None
+    return next((command for command in COMMANDS if command.slash == line[0]), None), *line
+
+
+def needs_full_screen(word: str) -> bool:
+    """Whether the full screen knows the word."""
+    return any(table.of_word(word) for table in _TABLES)
+
+
+def help_text(*, is_kept: bool, breaks_lines: bool) -> str:
+    """Return what can be said and pressed, a line each; `breaks_lines` where Alt+Enter does."""
+    rows = [*_rows(is_kept=is_kept), *_KEYS, *([_BREAK] if breaks_lines else [])]
+    width = max(len(label) for label, _ in rows)
+    return "\n".join(f"{label:<{width}}  {meaning}" for label, meaning in rows)
+
+
+def _rows(*, is_kept: bool) -> Iterator[tuple[str, str]]:
+    for command in COMMANDS:
+        tooltip = command.tooltip if is_kept else _FORGETTING.get(command.id, command.tooltip)
+        yield f"/{command.slash} {command.argument}".rstrip(), tooltip

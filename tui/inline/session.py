@@ -1,0 +1,157 @@
+"""A chat in the scrollback from its beginning to its end: opened, read line by line, closed in good order.
+
+Owns the turn-taking between the person, who types in this thread, and the loop's thread, which does the rest.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+import click
+
+from app.chat.presets import Presets
+from app.cli.confirm import confirm_load
+from app.cli.output.answer import LoadingLine
+from app.cli.user_interface import ChatOptions
+from quantizer.errors import UnfitError
+from tui.backend import local_service
+from tui.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
+from tui.chat.session import ChatSession
+from tui.connection import ServiceConnection
+from tui.inline.chat import InlineChat
+from tui.inline.commands import SLASH_WORDS
+from tui.inline.line_prompt import LinePrompt, without_echo
+from tui.inline.loop_thread import LoopThread
+from tui.inline.scrollback import Scrollback
+
+__all__ = ["InlineSession", "hold"]
+
+
+def hold(talk: ChatOptions) -> None:
+    """Hold a conversation at the terminal until the person leaves, or ask its one question. Raises the UserError that
+    stands in the way, and KeyboardInterrupt where nothing was left to stop."""
+    settings = talk.settings
+    connection = ServiceConnection(local_service(settings), settings.model, settings.when_unfit)
+    with LoopThread() as loop, _leaving_when_told_to():
+        if talk.is_kept:
+            with loop.within(SqliteChatRepository(settings.data_dir)) as keeper, loop.within(connection):
+                InlineSession(talk, loop, connection, keeper).run()
+        else:
+            with loop.within(connection):
+                InlineSession(talk, loop, connection, InMemoryChatRepository()).run()
+
+
+class InlineSession:
+    """One conversation. `connection` and `keeper` live on `loop`; who made them closes them."""
+
+    def __init__(
+        self, talk: ChatOptions, loop: LoopThread, connection: ServiceConnection, keeper: ChatRepository
+    ) -> None:
+        self._talk = talk
+        self._loop = loop
+        self._connection = connection
+        self._keeper = keeper
+        self._scrollback = Scrollback()
+        self._notices = LoadingLine()
+        session = ChatSession(connection, keeper, time.monotonic, lambda: None)
+        self._chat = InlineChat(
+            session,
+            Presets(talk.settings.data_dir),
+            self._scrollback,
+            is_kept=talk.is_kept,
+            shows_stats=talk.shows_stats,
+        )
+
+    def run(self) -> None:
+        """Open the chat, load the model, and answer."""
+        talk = self._talk
+        self._loop.run(self._chat.open(talk.chat_id, is_new=talk.is_new, answered=talk.chat))
+        self._load()
+        try:
+            if talk.question:
+                self._answer_once(talk.question)
+            else:
+                self._converse()
+        finally:
+            self._loop.run(self._chat.close())
+
+    def _load(self) -> None:
+        """Have the model ready; one that fits only in part is loaded where the person says yes."""
+        try:
+            self._wait_for_model()
+        except UnfitError as error:
+            if not confirm_load(error):
+                raise
+            self._connection.agree()
+            self._wait_for_model()
+        self._notices.tell(self._connection.state.notices)
+        self._tell_context()
+
+    def _wait_for_model(self) -> None:
+        with without_echo():
+            self._loop.run(self._chat.wait_for(self._connection.client()))
+
+    def _answer_once(self, question: str) -> None:
+        self._loop.run(self._chat.ask(question))
+        if self._chat.error is not None:  # which is printed
+            raise click.exceptions.Exit(self._chat.error.exit_status)
+
+    def _converse(self) -> None:
+        prompt = LinePrompt(SLASH_WORDS)
+        prompt.remember(self._loop.run(_asked(self._keeper)))
+        self._greet()
+        while not self._chat.is_leaving:
+            try:
+                text = prompt.read(self._chat.edited.content if self._chat.edited else "")
+            except KeyboardInterrupt:
+                self._chat.edited = None
+                click.echo()
+                continue
+            except EOFError:
+                click.echo()
+                return
+            if text.strip():
+                self._do(text)
+
+    def _do(self, text: str) -> None:
+        with suppress(KeyboardInterrupt), without_echo():  # Ctrl-C has stopped what was done, and that is told
+            self._loop.run(self._chat.submit(text))
+        self._notices.tell(self._connection.state.notices)
+
+    def _greet(self) -> None:
+        """Show where the chat stands, and what can be done."""
+        branch = self._chat.branch
+        self._scrollback.recall(branch)
+        stands = f" {len(branch)} messages so far, /new begins another chat;" if branch else " ask away;"
+        self._scrollback.say(f"{self._connection.state.model}:{stands} /help for help, Ctrl-D to leave.")
+
+    def _tell_context(self) -> None:
+        """Say where a model that was loaded already has not the context that was asked for."""
+        state, wanted = self._connection.state, self._talk.settings.ctx
+        if state.n_ctx and wanted not in (0, state.n_ctx):
+            self._scrollback.say(f"Note: {state.model} is loaded with {state.n_ctx} tokens of context, not {wanted}.")
+
+
+async def _asked(keeper: ChatRepository) -> Sequence[str]:
+    return await keeper.asked()
+
+
+@contextmanager
+def _leaving_when_told_to() -> Iterator[None]:
+    """Leave in good order when the terminal closes, so that what was said is kept and the service stops."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    numbers = [signal.SIGTERM] if sys.platform == "win32" else [signal.SIGTERM, signal.SIGHUP]
+    former = {number: signal.signal(number, leave) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)

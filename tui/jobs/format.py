@@ -1,0 +1,79 @@
+"""A job in words: what stands in its row, below it, and in the note when it ends.
+
+Pure. Everything here is fit for a terminal: titles and messages may quote a hub or a file.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from app.cli.output.format import format_bytes
+from app.terminal import printable, printable_line
+
+if TYPE_CHECKING:
+    from app.protocol.job import Job
+
+__all__ = ["cells", "detail", "ending", "is_long"]
+
+_BAR_CELLS = 10
+_LONG_S = 30.0  # by then a person has turned to something else
+_STATES = {"queued": "waiting", "interrupted": "interrupted", "running": "running", "done": "done", "failed": "FAILED"}
+
+
+def cells(job: Job) -> tuple[str, str, str, str, str]:
+    """Return title, state, progress, speed and what is left."""
+    is_running = job.state == "running"
+    return (
+        printable_line(job.title),
+        _STATES.get(job.state, job.state),
+        _progress(job),
+        f"{format_bytes(int(job.bytes_per_s))}/s" if is_running and job.bytes_per_s else "",
+        _duration(job.remaining_s) if is_running and job.remaining_s is not None else "",
+    )
+
+
+def detail(job: Job, n_hidden: int = 0) -> str:
+    """Return the whole title, what the job does now, how far it is in bytes, and why it failed; also its last
+    `n_hidden` cells."""
+    title = printable_line(job.title)
+    if job.error is not None:
+        return printable(f"{title} · {job.error.cause} {job.error.remedy}".strip())
+    hidden = cells(job)[-n_hidden:] if n_hidden else ()
+    parts = [title, printable_line(job.message), _bytes(job), *hidden]
+    if job.state == "interrupted":
+        parts.append("The service ended first: R goes on from there.")
+    return " · ".join(part for part in parts if part)
+
+
+def ending(job: Job) -> str:
+    """Return the note for a job that has ended."""
+    how = {"done": "is done", "failed": "failed", "cancelled": "is cancelled"}.get(job.state, f"is {job.state}")
+    cause = f": {printable_line(job.error.cause)}" if job.error else "."
+    return f"{printable_line(job.title)} {how}{cause}"
+
+
+def is_long(job: Job) -> bool:
+    """True for a job that has run so long that nobody waits before the screen any more."""
+    return job.started_s is not None and job.ended_s is not None and job.ended_s - job.started_s >= _LONG_S
+
+
+def _progress(job: Job) -> str:
+    if job.fraction is None:
+        return "…" if job.state == "running" else ""
+    share = min(max(job.fraction, 0.0), 1.0)
+    n_full = int(share * _BAR_CELLS)
+    return f"{'█' * n_full}{'░' * (_BAR_CELLS - n_full)} {int(share * 100):>3} %"  # 100 % only when all is there
+
+
+def _bytes(job: Job) -> str:
+    if job.n_done_bytes is None:
+        return ""
+    done = format_bytes(job.n_done_bytes)
+    return f"{done} of {format_bytes(job.n_bytes)}" if job.n_bytes else done
+
+
+def _duration(seconds: float) -> str:
+    whole = max(0, round(seconds))
+    if whole >= 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+    return f"{whole // 60} min {whole % 60:02} s" if whole >= 60 else f"{whole} s"

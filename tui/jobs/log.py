@@ -1,0 +1,123 @@
+"""A log: plain lines, wrapped, at the end while the person has not scrolled away.
+
+The service's log: its last part, following, and only the lines with what is typed above.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rich.cells import cell_len, chop_cells
+from textual import on, work
+from textual.events import Resize
+from textual.widget import Widget
+from textual.widgets import Input, Log
+
+from app.terminal import printable
+from tui.commands import CommandTable
+from tui.widgets.feature_screen import FeatureScreen
+
+__all__ = ["LogScreen", "LogView", "read_end"]
+
+
+class LogView(Log):
+    """Shows a text that mostly grows: what is new is appended, any other text replaces what was shown."""
+
+    def __init__(self) -> None:
+        super().__init__(highlight=False, auto_scroll=False)  # the anchor does it, when all is laid out
+        self._text = ""
+        self._wrap_cells = 0  # the width to which the lines are wrapped
+
+    def on_mount(self) -> None:
+        self.anchor()
+
+    def show(self, text: str) -> None:
+        """Show all of `text`; it need not be fit for a terminal."""
+        if text.startswith(self._text) and self._text.endswith("\n"):
+            added = text[len(self._text) :]
+        else:
+            self.clear()
+            self.anchor()
+            added = text
+        self._text = text
+        self._append(added)
+
+    def on_resize(self, _: Resize) -> None:
+        """Wrap the lines to the width that there is now, and show their end."""
+        if self.scrollable_content_region.width != self._wrap_cells:
+            self._wrap_cells = self.scrollable_content_region.width
+            self.clear()
+            self._append(self._text)
+            self.anchor()
+
+    def _append(self, text: str) -> None:
+        if text and self._wrap_cells:  # before it is laid out there is nothing to wrap to
+            lines = printable(text.expandtabs(4)).split("\n")[: -1 if text.endswith("\n") else None]
+            self.write_lines([part for line in lines for part in _wrapped(line, self._wrap_cells)])
+
+
+def _wrapped(line: str, n_cells: int) -> Iterator[str]:
+    if cell_len(line) <= n_cells:
+        yield line
+    else:
+        yield from chop_cells(line, n_cells)
+
+
+_READ_EVERY_S = 1.0
+_MAX_BYTES = 256 * 1024  # what came before is in the file
+
+
+class LogScreen(FeatureScreen):
+    """Reads the file in a thread, once a second while it is looked at."""
+
+    CSS_PATH: ClassVar[Any] = ["place_screen.tcss", "log.tcss"]
+    PLACE = "log"
+    TABLE: ClassVar[CommandTable[Any]] = CommandTable(())
+
+    def body(self) -> Iterable[Widget]:
+        field = Input(placeholder="Only lines with …", compact=True)
+        field.cursor_blink = False
+        yield field
+        yield LogView()
+
+    def on_mount(self) -> None:
+        self.set_interval(_READ_EVERY_S, self._follow)
+
+    def on_screen_resume(self) -> None:
+        self._read()
+
+    @on(Input.Changed)
+    def _narrowed(self) -> None:
+        self._read()
+
+    def _follow(self) -> None:
+        if self.is_current:
+            self._read()
+
+    @work(exclusive=True)
+    async def _read(self) -> None:
+        path = self.resources.settings.cache_dir / "service.log"
+        wanted = self.query_one(Input).value.casefold()
+        text = await asyncio.to_thread(read_end, path)
+        lines = [line for line in text.splitlines(keepends=True) if wanted in line.casefold()]
+        self.query_one(LogView).show("".join(lines) or f"No line yet in {path}.\n")
+
+
+def read_end(path: Path, max_bytes: int = _MAX_BYTES) -> str:
+    """Return the last lines of a file, at most `max_bytes` of them, each whole; why not, where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            n_bytes = file.seek(0, os.SEEK_END)
+            file.seek(max(0, n_bytes - max_bytes))
+            data = file.read()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}.\n"
+    if n_bytes > max_bytes:
+        data = data.partition(b"\n")[2]
+    return data.decode("utf-8", "replace")

@@ -1,0 +1,103 @@
+"""Leaving the app: what becomes of jobs that run, as the settings or the person say.
+
+Owns the choices, how each is carried out, and that a person is asked once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from app.terminal import printable
+from quantizer.errors import UserError
+from tui.connection import ServiceConnection
+from tui.jobs.monitor import JobMonitor
+from tui.own_service import own_service
+from tui.settings.controller import SettingsController
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+__all__ = ["QuitFlow"]
+
+_ASK, _GO_ON, _STOP = "ask", "go-on", "stop"  # as the setting jobs_at_exit has them
+_CHOICES: Mapping[str, str] = {
+    _GO_ON: "Leave; the jobs go on until they are done",
+    _STOP: "Stop the jobs and leave; what was downloaded is kept",
+}
+_FAREWELL_S = 3.0  # for the service, when the terminal has closed
+
+
+class QuitFlow:
+    """Ends `app` in good order."""
+
+    def __init__(
+        self, app: App[None], jobs: JobMonitor, connection: ServiceConnection, book: SettingsController
+    ) -> None:
+        self._app = app
+        self._jobs = jobs
+        self._connection = connection
+        self._book = book
+        self._is_asking = False
+        self._is_unasked = False  # under way, since the terminal has closed
+
+    def leave(self) -> None:
+        """End the app; where jobs run, do with them what the settings say, or ask."""
+        choice = self._book.settings.jobs_at_exit
+        if not self._jobs.n_busy:
+            self._app.exit()
+        elif choice != _ASK:
+            self._begin(choice)
+        elif not self._is_asking:
+            self._is_asking = True
+            self._app.run_worker(self._ask())
+
+    def quit_without_asking(self) -> None:
+        """End the app when nobody can be asked, for the terminal has closed: jobs go on where the settings say nothing.
+        A service that does not answer is not waited for."""
+        choice = self._book.settings.jobs_at_exit
+        if not self._jobs.n_busy or not self._app.is_running:
+            self._app.exit()
+        elif not self._is_unasked:  # a signal and the terminal itself may both tell of it
+            self._is_unasked = True
+            silently = self._leave_silently(_GO_ON if choice == _ASK else choice)
+            self._app.run_worker(silently, group="leave", exclusive=True)
+
+    def _begin(self, choice: str) -> None:
+        self._app.run_worker(self._leave_with_jobs(choice), group="leave", exclusive=True)
+
+    async def _ask(self) -> None:
+        from tui.widgets.dialogs import ChoiceDialog
+
+        told = f"Jobs that run or wait: {self._jobs.n_busy}."
+        choice = await self._app.push_screen_wait(ChoiceDialog("Leave", told, _CHOICES))
+        self._is_asking = False
+        if choice is not None:
+            self._begin(choice)
+
+    async def _leave_with_jobs(self, choice: str) -> None:
+        try:
+            await self._settle_jobs(choice)
+        except UserError as error:
+            self._app.notify(printable(str(error)), severity="error", markup=False)
+        else:
+            self._app.exit()
+
+    async def _leave_silently(self, choice: str) -> None:
+        try:
+            async with asyncio.timeout(_FAREWELL_S):
+                await self._settle_jobs(choice)
+        except (UserError, TimeoutError):
+            pass  # nobody is there to be told: the jobs end with the service, and what was fetched is kept
+        finally:
+            self._app.exit()
+
+    async def _settle_jobs(self, choice: str) -> None:
+        """Let the service outlive the app until its jobs have ended, or cancel them all."""
+        client = await own_service(self._connection)
+        if choice == _GO_ON:
+            await client.stay_until_jobs_end()
+            return
+        for job in [job for job in self._jobs.jobs.values() if not job.has_ended]:
+            await client.cancel_job(job.id)

@@ -1,0 +1,205 @@
+"""The table of jobs, newest first.
+
+The jobs of the service: how far each is, what it said, and what can be done with it.
+
+Owns what is asked of the service here. That the jobs are watched, on whatever screen, belongs to `tui.jobs.monitor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rich.text import Text
+from textual import on, work
+from textual.events import Resize
+from textual.widget import Widget
+from textual.widgets import DataTable, Static
+
+from app.terminal import printable
+from quantizer.errors import UserError
+from tui.jobs.commands import JOBS_COMMANDS
+from tui.jobs.format import cells, detail
+from tui.jobs.log import LogView
+from tui.own_service import OwnService, own_service
+from tui.widgets.feature_screen import FeatureScreen
+
+__all__ = ["JobTable", "JobsScreen"]
+
+if TYPE_CHECKING:
+    from app.protocol.job import Job
+
+
+# Columns after the title, and their cells; where all do not fit, the first of them are shown.
+_WIDTHS = {"State": 11, "Progress": 16, "Speed": 10, "Left": 10}
+_TITLE_CELLS = 16
+_MARGIN = 2
+
+
+class JobTable(DataTable[Text]):
+    """A row each, by the id of its job; only cells that changed are drawn anew."""
+
+    def __init__(self) -> None:
+        super().__init__(cursor_type="row", show_cursor=True)
+        self._jobs: dict[str, Job] = {}
+        self._shown: tuple[str, ...] = ("Job", *_WIDTHS)
+
+    @property
+    def n_hidden(self) -> int:
+        """How many of a job's cells, the last ones, have no place here."""
+        return 1 + len(_WIDTHS) - len(self._shown)
+
+    @property
+    def job_id(self) -> str | None:
+        """The job under the cursor."""
+        if not self.row_count:
+            return None
+        return self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value
+
+    def on_resize(self, _: Resize) -> None:
+        self._draw_all()
+
+    def show(self, jobs: Iterable[Job]) -> None:
+        """Show these jobs, given oldest first."""
+        before, self._jobs = self._jobs, {job.id: job for job in reversed(list(jobs))}
+        if list(before) != list(self._jobs):
+            self._draw_all()
+            return
+        for job_id, job in self._jobs.items():
+            if job is not before[job_id]:
+                self._draw(job, before[job_id])
+
+    def _draw(self, job: Job, before: Job) -> None:
+        for name, now, then in zip(self._shown, cells(job), cells(before), strict=False):
+            if now != then:
+                self.update_cell(job.id, name, _cell(now))
+
+    def _draw_all(self) -> None:
+        """Draw every row; the cursor stays with its job."""
+        job_id = self.job_id
+        self.clear(columns=True)
+        widths = _fitting(self.size.width)
+        self._shown = tuple(widths)
+        for name, width in widths.items():
+            self.add_column(Text(name), key=name, width=width)
+        for job in self._jobs.values():
+            self.add_row(*map(_cell, cells(job)[: len(widths)]), key=job.id)
+        if job_id in self._jobs:
+            self.move_cursor(row=self.get_row_index(job_id))
+
+
+def _fitting(n_cells: int) -> dict[str, int]:
+    """Return the columns that fit and their cells; the title takes what the others leave."""
+    shown, left = dict(_WIDTHS), n_cells - _MARGIN
+    while shown and left - sum(width + _MARGIN for width in shown.values()) < _TITLE_CELLS:
+        shown.popitem()
+    return {"Job": max(1, left - sum(width + _MARGIN for width in shown.values())), **shown}
+
+
+def _cell(text: str) -> Text:
+    return Text(text, no_wrap=True, overflow="ellipsis")
+
+
+if TYPE_CHECKING:
+    from app.protocol.job import Job
+
+
+_DRAWN_EVERY_S = 0.2  # five times a second reads as motion
+_LOG_READ_EVERY_S = 1.0
+_NONE = "No job runs, waits or has ended. Downloads, conversions and measurements appear here."
+
+
+class JobsScreen(FeatureScreen):
+    """Fulfils `tui.jobs.commands.JobsActions`."""
+
+    CSS_PATH: ClassVar[Any] = ["place_screen.tcss", "jobs.tcss"]
+    PLACE = "jobs"
+    TABLE = JOBS_COMMANDS
+    BINDINGS = JOBS_COMMANDS.bindings()
+
+    _is_stale = True
+
+    def body(self) -> Iterable[Widget]:
+        yield JobTable()
+        yield Static("", markup=False, id="detail")
+        yield LogView()
+
+    def on_mount(self) -> None:
+        self.table.focus()
+        self.resources.jobs.watch(self._note_change)
+        self.set_interval(_DRAWN_EVERY_S, self._draw)
+        self.set_interval(_LOG_READ_EVERY_S, self._follow_log)
+        self._draw()
+
+    def on_screen_resume(self) -> None:
+        self._draw()
+
+    @property
+    def table(self) -> JobTable:
+        return self.query_one(JobTable)
+
+    @property
+    def job(self) -> Job | None:
+        """The job that is chosen."""
+        return self.resources.jobs.jobs.get(self.table.job_id or "")
+
+    # What is shown
+
+    def _note_change(self) -> None:
+        self._is_stale = True
+
+    def _draw(self) -> None:
+        if self._is_stale and self.is_current:
+            self._is_stale = False
+            self.table.show(self.resources.jobs.jobs.values())
+            self._draw_detail()
+
+    def _draw_detail(self) -> None:
+        board, job = self.resources.jobs, self.job
+        text = printable(str(board.trouble)) if board.trouble else detail(job, self.table.n_hidden) if job else _NONE
+        self.query_one("#detail", Static).update(text)
+
+    @on(DataTable.RowHighlighted)
+    def _chosen(self) -> None:
+        self._draw_detail()
+        self._read_log()
+
+    def _follow_log(self) -> None:
+        if self.is_current and self.job is not None and self.job.state == "running":
+            self._read_log()
+
+    @work(group="log", exclusive=True)
+    async def _read_log(self) -> None:
+        job = self.job
+        text = ""
+        if job is not None:
+            try:
+                text = await (await own_service(self.resources.connection)).job_log(job.id)
+            except UserError as error:
+                text = f"{error}\n"
+        self.query_one(LogView).show(text)
+
+    # What the commands do
+
+    async def cancel_job(self) -> None:
+        """End the job that is chosen, or take it from the queue."""
+        await self._do(lambda client, job: client.cancel_job(job.id))
+
+    async def retry_job(self) -> None:
+        """Put a job that ended into the queue again."""
+        await self._do(lambda client, job: client.retry_job(job.id))
+
+    async def forget_job(self) -> None:
+        """Remove a job that has ended."""
+        await self._do(lambda client, job: client.forget_job(job.id))
+
+    async def _do(self, action: Callable[[OwnService, Job], Awaitable[object]]) -> None:
+        job = self.job
+        if job is None:
+            self.say("No job is chosen.")
+            return
+        try:
+            await action(await own_service(self.resources.connection), job)
+        except UserError as error:
+            self.warn(str(error))
+        self._read_log()

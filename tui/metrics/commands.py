@@ -1,0 +1,44 @@
+"""Everything that the metrics screen can be told to do.
+
+Owns names, keys and words. What a command does is a method of the screen, seen here as `MetricsActions`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from tui.commands import Command, CommandTable
+
+__all__ = ["METRICS_COMMANDS", "MetricsActions"]
+
+
+class MetricsActions(Protocol):
+    """What the commands need of the metrics screen."""
+
+    def measure(self, model: str) -> None: ...
+
+    def clear_comparison(self) -> None: ...
+
+
+METRICS_COMMANDS: CommandTable[Any] = CommandTable(
+    (
+        Command[MetricsActions](
+            id="metrics-measure",
+            title="Measure",
+            tooltip="Measure how fast the model answers here, in a service of its own; takes a minute or more",
+            keys="b",
+            has_priority=False,
+            is_shown=True,
+            run=lambda screen, model: screen.measure(model),
+        ),
+        Command[MetricsActions](
+            id="metrics-clear",
+            title="Compare no more",
+            tooltip="Forget which run is compared with",
+            keys="c",
+            has_priority=False,
+            is_shown=True,
+            run=lambda screen, _: screen.clear_comparison(),
+        ),
+    )
+)

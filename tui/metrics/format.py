@@ -1,0 +1,147 @@
+"""A row of figures as a row of blocks. Pure.
+
+Figures of a model as lines of a screen: a name, the newest figure, and a sparkline. Pure.
+
+Runs of `localllm bench` as lines, one alone or two side by side. Pure.
+
+Owns which figures are shown. What they are is `app.bench`'s, and comes as the JSON object that the verb prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from statistics import median
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from offload.format import memory, speed
+
+__all__ = ["bench_runs", "compared_lines", "history_lines", "model_lines", "run_line", "sparkline"]
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float | None], n_columns: int, most: float | None = None) -> str:
+    """Return the last `n_columns` values, the newest on the right, from 0 to `most` (their own most by default).
+
+    None is a gap: nothing was there to be measured.
+    """
+    shown = values[-n_columns:] if n_columns > 0 else ()
+    top = most or max((value for value in shown if value is not None), default=0.0)
+    return "".join(_block(value, top) for value in shown)
+
+
+def _block(value: float | None, top: float) -> str:
+    if value is None:
+        return " "
+    share = min(max(value / top, 0.0), 1.0) if top else 0.0
+    return _BLOCKS[round(share * (len(_BLOCKS) - 1))]
+
+
+if TYPE_CHECKING:
+    from app.client import MeasuredRun, ModelStatus
+    from tui.metrics.samples import Sample
+
+
+_NAME_COLUMNS, _VALUE_COLUMNS = 13, 22
+
+
+def model_lines(model: ModelStatus, samples: Sequence[Sample], n_columns: int) -> list[str]:
+    """Return how a model stands and what it did of late."""
+    room = n_columns - _NAME_COLUMNS - _VALUE_COLUMNS
+    head = f"{model.id} · {model.state}"
+    if model.plan is not None and model.plan.n_on_gpus:
+        head += f" · {model.plan.n_on_gpus} of {model.plan.n_layers} layers on GPUs"
+    if model.shares_with:
+        head += f" · one engine with {', '.join(model.shares_with)}"
+    if model.occupancy is None or model.counters is None:
+        return [head]
+    counters, held = model.counters, model.occupancy
+    head += f" · {held.n_running} answering, {held.n_waiting} waiting, {counters.n_finished} done"
+    first_s = counters.first_token_s
+    waited = "none yet" if first_s.p50 is None else f"{first_s.p50:.2f} s, p95 {first_s.p95 or first_s.p50:.2f}"
+    tps = [sample.output_tps for sample in samples]
+    cached = "none yet" if not counters.n_prompt_tokens else f"{counters.cached_share:.0%} of all"
+    cells = f"{held.n_cells_used:,} of {held.n_cells:,}"
+    most_bytes = max((sample.n_bytes for sample in samples), default=0)
+    rows: tuple[tuple[str, str, Sequence[float | None], float | None], ...] = (
+        ("tok/s", f"{speed(tps[-1]) if tps else '–'}, answers {speed(counters.decode_tokens_per_s)}", tps, None),
+        ("first token", waited, [sample.first_token_s for sample in samples], None),
+        ("cache hits", cached, [sample.cached_share for sample in samples], 1.0),
+        ("memory", memory(model.n_bytes), [sample.n_bytes for sample in samples], most_bytes),
+        ("KV cells", cells, [sample.n_cells_used for sample in samples], held.n_cells),
+    )
+    return [
+        head,
+        *(
+            f"{name:<{_NAME_COLUMNS}}{value:<{_VALUE_COLUMNS}}{sparkline(line, room, most)}"
+            for name, value, line, most in rows
+        ),
+    ]
+
+
+def history_lines(runs: Sequence[MeasuredRun], n_columns: int) -> list[str]:
+    """Return how fast answers of a model were on this machine, in all the days that are kept."""
+    rates = [run.tps for run in runs if run.kind == "decode"]
+    if not rates:
+        return ["No answer of it was measured here yet."]
+    times = [run.at_s for run in runs if run.kind == "decode" and run.at_s]
+    since = f" since {datetime.fromtimestamp(min(times)):%Y-%m-%d}" if times else ""
+    said = f"{len(rates)} answers{since}: median {speed(median(rates))} tok/s, last {speed(rates[-1])} "
+    return [said + sparkline(rates, max(n_columns - len(said), 0))]
+
+
+if TYPE_CHECKING:
+    from app.client import Job
+
+
+_Figures: TypeAlias = Mapping[tuple[str, str, str], float]
+_RATE = "tok/s"  # of all other units less is better
+_STATES = {
+    "queued": "waits",
+    "running": "is measured now",
+    "cancelled": "was stopped",
+    "interrupted": "was interrupted",
+}
+
+
+def bench_runs(jobs: Sequence[Job]) -> tuple[Job, ...]:
+    """Return the jobs that measure, the newest first."""
+    return tuple(sorted((job for job in jobs if job.kind == "bench"), key=lambda job: -job.created_s))
+
+
+def run_line(job: Job) -> str:
+    """Say when a run was, of which model, and what came of it."""
+    begun = f"{datetime.fromtimestamp(job.created_s):%Y-%m-%d %H:%M}  {job.arguments.get('model', '')}"
+    if job.state == "failed" and job.error is not None:
+        return f"{begun}: failed. {job.error.cause}"
+    if job.state != "done" or job.result is None:
+        return f"{begun}: {_STATES.get(job.state, job.state)}"
+    figures = _figures(job.result)
+    decode = next((f"answers {tps:.4g} tok/s" for (work, _, _), tps in figures.items() if work == "decode"), "")
+    prefill = next((f"prompts {tps:.4g} tok/s" for (work, _, _), tps in figures.items() if work == "prefill"), "")
+    roofline = next((f"{item['share']:.0%} of what memory allows" for item in job.result.get("rooflines", ())), "")
+    return f"{begun}: {', '.join(filter(None, (decode, prefill, roofline))) or 'nothing could be measured'}"
+
+
+def compared_lines(before: Job, after: Job) -> list[str]:
+    """Return the figures that both runs have, and how many times better the later ones are."""
+    old, new = _figures(before.result or {}), _figures(after.result or {})
+    both = [key for key in old if key in new]
+    if not both:
+        return ["These two measured nothing in common."]
+    width = max(len(f"{work} {case}") for work, case, _ in both)
+    return [_compared(key, old[key], new[key], width) for key in both]
+
+
+def _compared(key: tuple[str, str, str], old: float, new: float, width: int) -> str:
+    work, case, unit = key
+    gain = new / old if unit == _RATE else old / new
+    return f"{f'{work} {case}':<{width}}  {old:>8.4g} → {new:>8.4g} {unit:<6} {gain:.2f} ×"
+
+
+def _figures(result: Mapping[str, Any]) -> _Figures:
+    """Return the medians of the first server that was measured, by work, case and unit."""
+    for server in result.get("results", ())[:1]:
+        return {(item["work"], item["case"], item["unit"]): item["median"] for item in server["measurements"]}
+    return {}

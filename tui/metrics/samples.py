@@ -1,0 +1,95 @@
+"""What a model did of late: rates between two looks at its counters. Pure but for what it remembers.
+
+Owns the last minutes of each model. Knows nothing of who looks, or of a screen.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from app.client import EngineCounters, ModelStatus, ServiceStatus
+
+__all__ = ["MetricsHistory", "Sample"]
+
+_N_KEPT = 240  # two minutes at two looks a second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One model between two looks. None: nothing of the kind happened between them.
+
+    `output_tps` are tokens of all answers together a second of the clock, `first_token_s` the mean wait of those that
+    began, `cached_share` that of their prompts' tokens that were computed before.
+    """
+
+    output_tps: float
+    first_token_s: float | None
+    cached_share: float | None
+    n_bytes: int
+    n_cells_used: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    at_s: float
+    counters: EngineCounters
+
+
+class MetricsHistory:
+    """Looks and samples by model. A model that is gone is forgotten, and one whose worker is new begins again."""
+
+    def __init__(self) -> None:
+        self._looks: dict[str, _Look] = {}
+        self._samples: dict[str, deque[Sample]] = {}
+
+    def take(self, status: ServiceStatus, at_s: float) -> None:
+        """Take note of how all models stand at `at_s`, in seconds of any clock that goes on."""
+        for gone in self._samples.keys() - {model.id for model in status.models}:
+            del self._samples[gone]
+            self._looks.pop(gone, None)
+        for model in status.models:
+            self._take(model, at_s)
+
+    def samples(self, model_id: str) -> Sequence[Sample]:
+        """Return the samples of a model, the oldest first."""
+        return tuple(self._samples.get(model_id, ()))
+
+    def _take(self, model: ModelStatus, at_s: float) -> None:
+        counters = model.counters
+        kept = self._samples.setdefault(model.id, deque(maxlen=_N_KEPT))
+        if counters is None:
+            self._looks.pop(model.id, None)
+            return
+        before = self._looks.get(model.id)
+        self._looks[model.id] = _Look(at_s, counters)
+        if before is not None and at_s > before.at_s and _goes_on(before.counters, counters):
+            kept.append(_sample(model, before, self._looks[model.id]))
+
+
+def _goes_on(before: EngineCounters, after: EngineCounters) -> bool:
+    """Whether both were counted by the same worker: a new one begins at 0."""
+    return all(new >= old for old, new in zip(_sums(before), _sums(after), strict=True))
+
+
+def _sums(counters: EngineCounters) -> Iterator[float]:
+    yield from (counters.n_finished, counters.n_prompt_tokens, counters.n_output_tokens)
+    yield from (counters.first_token_s.n_samples, counters.first_token_s.total_s)
+
+
+def _sample(model: ModelStatus, before: _Look, after: _Look) -> Sample:
+    old, new = before.counters, after.counters
+    n_first = new.first_token_s.n_samples - old.first_token_s.n_samples
+    n_prompt = new.n_prompt_tokens - old.n_prompt_tokens
+    n_cached = new.cached_share * new.n_prompt_tokens - old.cached_share * old.n_prompt_tokens
+    waited_s = new.first_token_s.total_s - old.first_token_s.total_s
+    return Sample(
+        output_tps=(new.n_output_tokens - old.n_output_tokens) / (after.at_s - before.at_s),
+        first_token_s=waited_s / n_first if n_first else None,
+        cached_share=min(max(n_cached / n_prompt, 0.0), 1.0) if n_prompt else None,
+        n_bytes=model.n_bytes,
+        n_cells_used=model.occupancy.n_cells_used if model.occupancy else 0,
+    )

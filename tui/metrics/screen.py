@@ -1,0 +1,169 @@
+"""The metrics screen: what each model does just now, how fast it was before, and runs of measuring side by side.
+
+Owns when it looks: twice a second, and only while it is shown. What is made of a look is `tui.metrics.samples`'s, the words
+are `tui.metrics.format`' and `tui.metrics.format`'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual import on, work
+from textual.containers import VerticalScroll
+from textual.timer import Timer
+from textual.widget import Widget
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from app.protocol.plan import PlanRequest
+from app.terminal import printable
+from quantizer.errors import UserError
+from tui.context import AppContext
+from tui.metrics.commands import METRICS_COMMANDS
+from tui.metrics.format import bench_runs, compared_lines, history_lines, model_lines, run_line
+from tui.metrics.samples import MetricsHistory
+from tui.own_service import own_service
+from tui.widgets.feature_screen import FeatureScreen
+
+if TYPE_CHECKING:
+    from app.client import Job, ServiceStatus
+
+__all__ = ["MetricsScreen"]
+
+_LOOK_S = 0.5
+_LOOKS_AT_RUNS = 4  # every so many looks the runs are asked for too
+_QUICK_WORK = "decode,prefill,turns"
+_MARGIN_COLUMNS = 3  # padding and scrollbar
+
+
+class MetricsScreen(FeatureScreen):
+    """Fulfils `tui.metrics.commands.MetricsActions`."""
+
+    CSS_PATH: ClassVar[Any] = ["place_screen.tcss", "metrics.tcss"]
+    PLACE = "metrics"
+    TABLE = METRICS_COMMANDS
+    BINDINGS = METRICS_COMMANDS.bindings()
+
+    def __init__(self, resources: AppContext) -> None:
+        super().__init__(resources)
+        self._log = MetricsHistory()
+        self._timer: Timer | None = None
+        self._n_looks = 0
+        self._is_looking = False
+        self._runs: tuple[Job, ...] = ()
+        self._marked: Job | None = None
+
+    def body(self) -> Iterable[Widget]:
+        with VerticalScroll(can_focus=False):
+            yield Static("Looking…", id="models", markup=False)
+            yield Static(id="history", markup=False)
+            yield OptionList(id="runs", markup=False)
+            yield Static(id="compared", markup=False)
+
+    def on_mount(self) -> None:
+        self._timer = self.set_interval(_LOOK_S, self._look, pause=True)
+        self._text("history").border_title = "Answers here before"
+        runs = self.query_one("#runs", OptionList)
+        runs.border_title = "Measured: B measures, Enter marks a run to compare another with"
+        runs.focus()
+
+    def on_screen_resume(self) -> None:
+        self._n_looks = 0
+        self._look()
+        self._show_history()
+        if self._timer is not None:
+            self._timer.resume()
+
+    def on_screen_suspend(self) -> None:
+        if self._timer is not None:
+            self._timer.pause()
+
+    # What the commands do
+
+    def measure(self, model: str) -> None:
+        """Have a model measured, by default the one that answers."""
+        self._begin_measuring(model or self.resources.connection.state.model)
+
+    def clear_comparison(self) -> None:
+        """Forget which run is compared with."""
+        self._marked = None
+        self._text("compared").update("")
+
+    @on(OptionList.OptionSelected, "#runs")
+    def _chose_run(self, event: OptionList.OptionSelected) -> None:
+        run = self._runs[event.option_index]
+        if run.state != "done":
+            self.say("Only runs that are done can be compared.")
+        elif self._marked is None or self._marked.id == run.id:
+            self._marked = run
+            self._text("compared").update(printable(f"Marked {run_line(run)}\nEnter on another run compares both."))
+        else:
+            before, after = sorted((self._marked, run), key=lambda job: job.created_s)
+            lines = [run_line(before), run_line(after), *compared_lines(before, after)]
+            self._text("compared").update(printable("\n".join(lines)))
+
+    # Looks
+
+    @work(group="look")
+    async def _look(self) -> None:
+        if self._is_looking:  # the service takes its time: an engine that is busy answers within a second
+            return
+        self._is_looking = True
+        try:
+            service = await own_service(self.resources.connection)
+            status = await service.status()
+            self._log.take(status, self.resources.clock())
+            self._show_models(status)
+            if self._n_looks % _LOOKS_AT_RUNS == 0:
+                self._show_runs(bench_runs(await service.jobs()))
+            self._n_looks += 1
+        except UserError as error:
+            self._text("models").update(printable(str(error)))
+        finally:
+            self._is_looking = False
+
+    @work(group="measure")
+    async def _begin_measuring(self, model: str) -> None:
+        try:
+            service = await own_service(self.resources.connection)
+            await service.start_job("bench", {"model": model, "only": _QUICK_WORK})
+            self.say(f"{model} is being measured: leave the machine in peace for a minute. Jobs has its log.")
+            self._show_runs(bench_runs(await service.jobs()))
+        except UserError as error:
+            self.say(str(error))
+
+    @work(group="history", exclusive=True)
+    async def _show_history(self) -> None:
+        history = self._text("history")
+        try:
+            planner = (await own_service(self.resources.connection)).planner
+            report = await planner.plan(PlanRequest(model=""))
+        except UserError as error:
+            history.update(printable(str(error)))
+            return
+        lines = history_lines(report.measured, history.content_size.width)
+        history.update(printable("\n".join([f"{report.model}: {lines[0]}", *lines[1:]])))
+
+    # What is shown
+
+    def _text(self, name: str) -> Static:
+        return self.query_one(f"#{name}", Static)
+
+    def _show_models(self, status: ServiceStatus) -> None:
+        room = self.size.width - _MARGIN_COLUMNS
+        blocks = ["\n".join(model_lines(model, self._log.samples(model.id), room)) for model in status.models]
+        self._text("models").update(printable("\n\n".join(blocks)))
+
+    def _show_runs(self, runs: tuple[Job, ...]) -> None:
+        if runs == self._runs and self._runs:
+            return
+        self._runs = runs
+        options = self.query_one("#runs", OptionList)
+        highlighted = options.highlighted
+        options.clear_options()
+        options.add_options(Option(printable(run_line(run))) for run in runs)
+        if not runs:
+            options.add_option(Option("Nothing was measured yet.", disabled=True))
+        elif highlighted is not None:
+            options.highlighted = min(highlighted, len(runs) - 1)

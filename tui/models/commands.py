@@ -1,0 +1,112 @@
+"""Everything that the models screen can be told to do.
+
+Owns names, keys and words. What a command does is a method of the screen, seen here as `ModelActions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, Protocol
+
+from tui.commands import Command, CommandTable
+
+__all__ = ["MODEL_COMMANDS", "ModelActions"]
+
+
+class ModelActions(Protocol):
+    """What the commands need of the models screen; most are about the row that is chosen."""
+
+    def choose(self) -> Awaitable[None]: ...
+
+    def focus_search(self) -> None: ...
+
+    def show_card(self) -> Awaitable[None]: ...
+
+    def quantize(self) -> Awaitable[None]: ...
+
+    def import_model(self) -> Awaitable[None]: ...
+
+    def remove_model(self) -> Awaitable[None]: ...
+
+    def load_or_unload(self) -> Awaitable[None]: ...
+
+    def toggle_keep_alive(self) -> Awaitable[None]: ...
+
+    def cancel(self) -> Awaitable[None]: ...
+
+    def rescan(self) -> None: ...
+
+
+def _of_row(
+    command_id: str, title: str, keys: str, tooltip: str, run: Any, *, is_shown: bool = True
+) -> Command[ModelActions]:
+    """A command with keys that a text field may take: letters do something only while the list is in focus."""
+    return Command[ModelActions](
+        id=command_id, title=title, keys=keys, tooltip=tooltip, run=run, has_priority=False, is_shown=is_shown
+    )
+
+
+MODEL_COMMANDS: CommandTable[Any] = CommandTable(
+    (
+        _of_row(
+            "choose",
+            "Talk/fetch",
+            "enter",
+            "Talk with the model; one that is not here is fetched in the background",
+            lambda models, _: models.choose(),
+        ),
+        _of_row(
+            "search",
+            "Search",
+            "slash,ctrl+f",
+            "Search by words, here and on the hub",
+            lambda m, _: m.focus_search(),
+        ),
+        _of_row("card", "Card", "c", "Show what the model's file says of it", lambda m, _: m.show_card()),
+        _of_row(
+            "quantize",
+            "Quantize",
+            "q",
+            "Make the model smaller: choose a type or a size; a job does it",
+            lambda m, _: m.quantize(),
+        ),
+        _of_row(
+            "import",
+            "Import",
+            "i",
+            "Take another program's model into the library, by a link",
+            lambda m, _: m.import_model(),
+        ),
+        _of_row(
+            "remove",
+            "Remove",
+            "d,delete",
+            "Remove the model, after asking",
+            lambda m, _: m.remove_model(),
+        ),
+        _of_row(
+            "load",
+            "Load",
+            "u",
+            "Load the model without talking, or unload it to free its memory",
+            lambda m, _: m.load_or_unload(),
+        ),
+        _of_row(
+            "keep",
+            "Keep",
+            "k",
+            "Keep the loaded model for good, or let it go after ten idle minutes",
+            lambda m, _: m.toggle_keep_alive(),
+            is_shown=False,
+        ),
+        _of_row("cancel", "Stop", "x", "Stop the download; what came is kept", lambda m, _: m.cancel()),
+        _of_row(
+            "look-again",
+            "Look again",
+            "ctrl+r",
+            "Look at the disk and at free memory anew",
+            lambda m, _: m.rescan(),
+            is_shown=False,
+        ),
+    )
+)

@@ -1,0 +1,124 @@
+"""A model's card: what its file says of it and what this machine has learnt.
+
+What a model is to become: a type, or a size, with what each costs said before.
+
+Owns the choice. Who asked has it done: the screen is dismissed with the arguments of a quantize job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.table import Table
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from app.terminal import printable_line
+from quantizer.errors import UserError
+from tui.models.format import format_fit, pace, size
+
+__all__ = ["ModelInfoScreen", "QuantizeScreen", "type_line"]
+
+
+class ModelInfoScreen(ModalScreen[None]):
+    """Labels and texts; scrolls where the terminal is small, and goes away with Esc."""
+
+    CSS_PATH = "panel.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,c,enter", "dismiss(None)", "Close", id="card-close", tooltip="Go back"),
+    ]
+
+    def __init__(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
+        super().__init__()
+        self._title = printable_line(title)
+        self._rows = rows
+
+    def compose(self) -> ComposeResult:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(no_wrap=True)
+        table.add_column(ratio=1, overflow="fold")
+        for label, text in self._rows:
+            table.add_row(Text(printable_line(label), style="bold"), Text(printable_line(text)))
+        with VerticalScroll(classes="panel") as panel:
+            panel.border_title = Text(self._title).markup
+            panel.border_subtitle = "Esc closes"
+            yield Static(table)
+
+
+if TYPE_CHECKING:
+    from app.client import TypeChoice
+
+
+_HEADINGS = f"{'type':<10}{'size':>9}{'loss':>9}  {'fit':<9}{'speed':>11}"
+_USUAL = "Q4_K_M"
+
+
+class QuantizeScreen(ModalScreen[dict[str, object]]):
+    """A list of types and a field for a size; `n_bytes` is how large the model is now."""
+
+    CSS_PATH = "panel.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss(None)", "Close", id="quantize-close", tooltip="Go back and make nothing"),
+    ]
+
+    def __init__(self, name: str, n_bytes: int, choices: Sequence[TypeChoice]) -> None:
+        super().__init__()
+        self._name = printable_line(name)
+        self._n_bytes = n_bytes
+        self._choices = {choice.quant.name: choice for choice in choices}
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="panel") as panel:
+            panel.border_title = "Quantize"
+            panel.border_subtitle = "Enter begins, Esc closes"
+            yield Static(f"{self._name} has {size(self._n_bytes)} now. What shall it become?", markup=False)
+            yield Static(_HEADINGS, markup=False)
+            yield OptionList(*(Option(Content(type_line(each)), id=name) for name, each in self._choices.items()))
+            yield Static("", id="about", markup=False)
+            yield Input(placeholder="or at most so large, such as 4.2GB: the mix that loses least", compact=True)
+            yield Static(
+                "loss: what llama.cpp measured that a type adds to the perplexity 6.23 of Llama-3-8B.", markup=False
+            )
+
+    def on_mount(self) -> None:
+        types = self.query_one(OptionList)
+        types.highlighted = next((i for i, name in enumerate(self._choices) if name == _USUAL), 0)
+        types.focus()
+
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        """Say what the type is."""
+        choice = self._choices[event.option_id or ""]
+        needs = "; an importance matrix is gathered first, which takes a while" if choice.needs_imatrix else ""
+        self.query_one("#about", Static).update(printable_line(f"{choice.description}{needs}"), layout=False)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Have it made this type."""
+        choice = self._choices[event.option_id or ""]
+        arguments: dict[str, object] = {"file_type": choice.quant.name}
+        self.dismiss(arguments | ({"imatrix": "auto"} if choice.needs_imatrix else {}))
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Have it made so large."""
+        from app.settings.parsing import parse_byte_size
+
+        try:
+            n_bytes = parse_byte_size(event.value)
+        except UserError as error:
+            self.query_one("#about", Static).update(printable_line(str(error)), layout=False)
+        else:
+            self.dismiss({"n_bytes": n_bytes})
+
+
+def type_line(choice: TypeChoice) -> str:
+    """Return a type as one line: name, size, loss, whether it fits, speed."""
+    loss = "?" if choice.perplexity_loss is None else f"+{choice.perplexity_loss:.4f}"
+    quant = choice.quant
+    name = printable_line(quant.name)
+    return f"{name:<10}{size(quant.n_bytes):>9}{loss:>9}  {format_fit(quant.fit):<9}{pace(quant.fit):>11}"

@@ -1,0 +1,71 @@
+"""Models in the few words that rows have room for. Pure.
+
+Owns how sizes, verdicts, speeds, contexts and progress are worded in the app.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from app.cli.output.format import format_bytes
+from app.terminal import printable_line
+from offload.format import speed
+
+if TYPE_CHECKING:
+    from app.client import Job, ModelFit, RemovalResult
+
+__all__ = ["context", "format_fit", "format_progress", "format_removal", "pace", "size"]
+
+_VERDICTS = {"fits": "fits", "tight": "tight", "partial": "partly", "wont_run": "won't run"}
+_MINUTE_S, _HOUR_S = 60, 3600
+
+
+def size(n_bytes: int) -> str:
+    """Bytes as disks are sold: 4.92 GB; nothing where they are not known."""
+    return format_bytes(n_bytes) if n_bytes else ""
+
+
+def format_fit(fit: ModelFit | None) -> str:
+    """Whether it fits: fits, tight, partly, won't run."""
+    return "" if fit is None else _VERDICTS[fit.verdict]
+
+
+def pace(fit: ModelFit | None) -> str:
+    """What it is expected to answer with: 32 tok/s."""
+    return "" if fit is None or fit.decode_tps is None else f"{speed(fit.decode_tps)} tok/s"
+
+
+def context(n_tokens: int) -> str:
+    """A context as people name it: 128k, 40k, 512."""
+    return "" if not n_tokens else str(n_tokens) if n_tokens < 1024 else f"{round(n_tokens / 1024)}k"
+
+
+def format_progress(job: Job) -> str:
+    """How far a job is, in a few words: 43 %, 12.3 MB/s, 2 min left."""
+    if job.state == "queued":
+        return "waiting for its turn"
+    if job.has_ended:
+        return f"{job.state}: {job.error.cause}" if job.error else job.state
+    parts = (
+        "" if job.fraction is None else f"{job.fraction:.0%}",
+        f"{format_bytes(round(job.bytes_per_s))}/s" if job.bytes_per_s else "",
+        "" if job.remaining_s is None else f"{_duration(job.remaining_s)} left",
+    )
+    return ", ".join(filter(None, parts)) or "under way"
+
+
+def format_removal(going: RemovalResult) -> str:
+    """What goes with a model and what that frees, fit for a terminal; the files last, for they may be many."""
+    frees = (
+        f"That frees {size(going.n_bytes_freed)}."
+        if going.n_bytes_freed
+        else "That frees nothing: its bytes have another name."
+    )
+    files = "\n".join(f"  {printable_line(path)}" for path in going.paths)
+    return f"{printable_line(going.id)} goes, with its files. {frees}\n{files}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < _MINUTE_S:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / _MINUTE_S)} min" if seconds < _HOUR_S else f"{seconds / _HOUR_S:.1f} h"

@@ -1,0 +1,141 @@
+"""The field for words to search for, above a list.
+
+What the chosen row is, in words: two lines under the list.
+
+The list of models: headings, rows in columns, one of them chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from app.terminal import printable_line
+from tui.models.format import format_fit, pace, size
+from tui.models.rows import Columns, ModelRow, Section, columns, headings, row_line
+
+__all__ = ["ModelDetail", "ModelList", "SearchField", "detail_lines"]
+
+
+class SearchField(Input):
+    """Posts what is typed as Input does; Down and Enter lead into the list."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down,enter", "leave_for_list", "List", show=False, id="to-list", tooltip="Go to the list"),
+    ]
+
+    @dataclass
+    class Left(Message):
+        """The person goes on to the list."""
+
+    def action_leave_for_list(self) -> None:
+        """Let whoever owns the list have the focus."""
+        self.post_message(self.Left())
+
+
+_ACTIONS = {
+    "here": "Enter talks with it.",
+    "elsewhere": "Enter talks with it where it is, I imports it.",
+    "fetch": "Enter fetches it in the background.",
+}
+
+
+class ModelDetail(Static):
+    """Two lines; empty while no row is chosen."""
+
+    def __init__(self) -> None:
+        super().__init__(markup=False)
+
+    def show(self, row: ModelRow | None) -> None:
+        """Show what `row` is."""
+        self.update("\n".join(detail_lines(row)) if row is not None else "", layout=False)
+
+
+def detail_lines(row: ModelRow) -> tuple[str, str]:
+    """Return what is known of a row, and what can be done with it; fit for a terminal."""
+    context = f"context {row.n_ctx:,}" if row.n_ctx else ""
+    state = {"ready": "loaded", "loading": "loading", "failed": "could not be loaded"}.get(row.state, "")
+    if state == "loaded" and not row.is_staying:
+        state = "loaded until it was idle for a while"
+    name = row.reference or row.name
+    speed = f"about {pace(row.fit)}" if pace(row.fit) else ""
+    facts = (
+        name,
+        size(row.n_bytes),
+        row.type if row.type not in name else "",
+        format_fit(row.fit),
+        speed,
+        context,
+        state,
+    )
+    action = "X stops it." if row.job_id else "" if row.damaged else _ACTIONS[row.kind]
+    notes = (row.damaged, row.progress, action, row.note)
+    return (
+        printable_line(" · ".join(fact for fact in facts if fact)),
+        printable_line(" ".join(note for note in notes if note)),
+    )
+
+
+_MARGIN_CELLS = 3  # the scroll bar, and air
+
+
+class ModelList(OptionList):
+    """Shows sections; the highlighted row keeps its place while they change."""
+
+    KEYS: ClassVar[tuple[Binding, ...]] = (
+        Binding("up,down", "", "Rows", id="rows", tooltip="Go from model to model"),
+        Binding("home,end,pageup,pagedown", "", "Pages", id="row-pages", tooltip="Go farther"),
+    )
+
+    def __init__(self) -> None:
+        super().__init__(markup=False)
+        self._sections: tuple[Section, ...] = ()
+        self._shape: tuple[str | None, ...] = ()
+        self._first: int | None = None  # where the highlight is until somebody moves it
+
+    @property
+    def row_id(self) -> str:
+        """The id of the highlighted row, "" for none."""
+        option = self.highlighted_option
+        return (option.id or "") if option is not None else ""
+
+    def show(self, sections: Sequence[Section]) -> None:
+        """Show `sections`: where the rows are the same ones, only what they say is drawn anew."""
+        self._sections = tuple(sections)
+        options = list(_options(self._sections, columns(self._row_cells)))
+        shape = tuple(option.id for option in options)
+        if shape == self._shape:
+            for index, option in enumerate(options):
+                if str(self.get_option_at_index(index).prompt) != str(option.prompt):
+                    self.replace_option_prompt_at_index(index, option.prompt)
+            return
+        chosen, has_moved, self._shape = self.row_id, self.highlighted != self._first, shape
+        self.set_options(options)
+        is_kept = has_moved and chosen in shape
+        self._first = next((index for index, option in enumerate(options) if not option.disabled), None)
+        self.highlighted = shape.index(chosen) if is_kept else self._first
+
+    def on_resize(self) -> None:
+        """Give the columns the new width."""
+        self.show(self._sections)
+
+    @property
+    def _row_cells(self) -> int:
+        return max(20, self.size.width - _MARGIN_CELLS)
+
+
+def _options(sections: Sequence[Section], at: Columns) -> Iterator[Option]:
+    for number, section in enumerate(sections):
+        title = printable_line(section.title) if number else headings(section.title, at)
+        yield Option(Content.styled(title, "bold"), id=f"heading-{number}", disabled=True)
+        for row in section.rows:
+            yield Option(Content(row_line(row, at)), id=row.id)
+        if section.note:
+            yield Option(Content(f"  {printable_line(section.note)}"), id=f"note-{number}", disabled=True)

@@ -1,0 +1,235 @@
+"""The rows of the models screen: what is here, what other programs hold, what could be fetched. Pure.
+
+Owns which rows there are, in which order, and their columns at a width. Knows nothing of widgets or of the service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from rich.cells import cell_len, set_cell_size
+
+from app.terminal import printable_line
+from tui.models.format import context, format_fit, format_progress, pace, size
+
+if TYPE_CHECKING:
+    from app.client import HubRepository, Job, LocalModel, ModelFit, Recommended
+
+__all__ = [
+    "Columns",
+    "ModelRow",
+    "RowKind",
+    "Section",
+    "columns",
+    "downloadable_rows",
+    "headings",
+    "local_rows",
+    "row_line",
+    "with_jobs",
+]
+
+RowKind: TypeAlias = Literal["here", "elsewhere", "fetch"]
+
+_LIBRARY_PLACES = ("library", "built in")
+_ROLES = {
+    "chat": "to chat",
+    "code": "for code",
+    "small": "small and quick",
+    "moe": "with experts",
+    "embedding": "to find texts",
+}
+_MIN_NAME_CELLS = 18
+_LOADED_MARKS = {"ready": "●", "loading": "◌", "failed": "!"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRow:
+    """One model, or one quant of it. `model` is its path where it is here; `reference`, with the type `quantize` for
+    a checkpoint, is what a pull takes. `note` is what else is worth knowing; `progress` stands in place of figures."""
+
+    id: str
+    kind: RowKind
+    name: str
+    n_bytes: int = 0
+    type: str = ""
+    fit: ModelFit | None = None
+    n_ctx: int = 0
+    model: str = ""
+    reference: str = ""
+    quantize: str = ""
+    state: str = "unloaded"
+    loaded_as: str = ""
+    is_staying: bool = True
+    note: str = ""
+    damaged: str = ""
+    progress: str = ""
+    job_id: str = ""  # of the job that is under way for it
+
+    @property
+    def is_loaded(self) -> bool:
+        return self.state in ("ready", "loading")
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Rows under a heading, or a note in their place."""
+
+    title: str
+    rows: tuple[ModelRow, ...]
+    note: str = ""
+
+
+def local_rows(models: Iterable[LocalModel], words: str = "") -> tuple[tuple[ModelRow, ...], tuple[ModelRow, ...]]:
+    """Return the rows of what is in the library, and of what other programs hold, whose names have all `words`."""
+    rows = [_here(model) for model in models if _has(model.id, words)]
+    return tuple(row for row in rows if row.kind == "here"), tuple(row for row in rows if row.kind == "elsewhere")
+
+
+def downloadable_rows(
+    recommended: Sequence[Recommended], found: Sequence[HubRepository], words: str = ""
+) -> tuple[tuple[ModelRow, ...], tuple[Section, ...]]:
+    """Return the rows of the catalogue, and a section for each repository that was found."""
+    offers = {each.reference: each for each in reversed(recommended)}  # one model may be the best for two roles
+    catalogue = tuple(
+        _offer(each) for each in reversed(offers.values()) if _has(f"{each.title} {each.reference}", words)
+    )
+    return catalogue, tuple(_repository(repo) for repo in found)
+
+
+def with_jobs(rows: Iterable[ModelRow], jobs: Iterable[Job]) -> tuple[ModelRow, ...]:
+    """Return the rows with what is under way for each: the latest pull of the same."""
+    pulls = {}
+    for job in jobs:
+        if job.kind == "pull":
+            key = (job.arguments.get("reference"), job.arguments.get("quantize") or "")
+            pulls[key] = job
+    return tuple(_with_job(row, pulls.get((row.reference, row.quantize))) for row in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """How many cells each column of a row has; 0 for one that there is no room for."""
+
+    name: int
+    size: int = 8
+    type: int = 8
+    fit: int = 9
+    pace: int = 11
+    context: int = 5
+
+
+def columns(width: int) -> Columns:
+    """Return the columns for rows of `width` cells: the name takes what the others leave, the last ones go first."""
+    wide = Columns(0)
+    for kept in (wide, replace(wide, context=0), replace(wide, context=0, type=0)):
+        taken = sum(cells + 1 for cells in (kept.size, kept.type, kept.fit, kept.pace, kept.context) if cells)
+        if width - 2 - taken >= _MIN_NAME_CELLS:
+            break
+    return replace(kept, name=max(_MIN_NAME_CELLS, width - 2 - taken))
+
+
+def row_line(row: ModelRow, at: Columns) -> str:
+    """Return a row as one line, fit for a terminal: the mark of a loaded model first."""
+    mark = _LOADED_MARKS.get(row.state, " ")
+    name = f"{mark} {set_cell_size(_cut(row.name, at.name), at.name)}"
+    if row.damaged:
+        return f"{name} damaged: {printable_line(row.damaged)}"
+    cells = [(size(row.n_bytes), at.size)]
+    if row.progress:
+        return f"{name} {_right(*cells[0])} {printable_line(row.progress)}"
+    cells += [
+        (row.type, at.type),
+        (format_fit(row.fit), at.fit),
+        (pace(row.fit), at.pace),
+        (context(row.n_ctx), at.context),
+    ]
+    return " ".join((name, *(_right(text, width) for text, width in cells if width))).rstrip()
+
+
+def headings(title: str, at: Columns) -> str:
+    """Return a section's title with the names of the columns behind it."""
+    named = (("size", at.size), ("type", at.type), ("fit", at.fit), ("speed", at.pace), ("ctx", at.context))
+    return " ".join(
+        (set_cell_size(_cut(title, at.name + 2), at.name + 2), *(_right(text, width) for text, width in named if width))
+    )
+
+
+def _here(model: LocalModel) -> ModelRow:
+    return ModelRow(
+        id=f"here:{model.where}:{model.path}",
+        kind="here" if model.where in _LIBRARY_PLACES else "elsewhere",
+        name=model.id,
+        n_bytes=model.n_bytes,
+        type=model.file_type,
+        fit=model.fit,
+        n_ctx=model.n_ctx_train,
+        model=model.path,
+        state=model.state,
+        loaded_as=model.loaded_as,
+        is_staying=model.expires_s is None,
+        note="" if model.where == "library" else model.where,
+        damaged=model.damaged,
+    )
+
+
+def _offer(offer: Recommended) -> ModelRow:
+    return ModelRow(
+        id=f"fetch:{offer.reference}:",
+        kind="fetch",
+        name=offer.title,
+        n_bytes=offer.quant.n_bytes,
+        type=offer.quant.name,
+        fit=offer.quant.fit,
+        n_ctx=offer.n_ctx_train,
+        reference=offer.reference,
+        note=f"{_ROLES.get(offer.role, offer.role)}, {offer.licence}. {offer.why}",
+    )
+
+
+def _repository(repo: HubRepository) -> Section:
+    facts = [f"{repo.n_downloads:,} downloads", repo.licence, "gated: its terms must be accepted first"]
+    title = f"{repo.repo}  {', '.join(fact for fact in facts[: 3 if repo.is_gated else 2] if fact)}"
+    left_out = f"and {repo.n_left_out} files of other models" if repo.n_left_out else ""
+    return Section(title, tuple(_quants(repo)), repo.problem or left_out)
+
+
+def _quants(repo: HubRepository) -> Iterator[ModelRow]:
+    for found in repo.models:
+        for quant in found.quants:
+            how = ("", quant.name) if repo.is_checkpoint else (f":{quant.name}", "")
+            yield ModelRow(
+                id=f"fetch:{repo.repo}{how[0]}:{how[1]}:{quant.n_bytes}",
+                kind="fetch",
+                name=f"  {quant.name}",
+                n_bytes=quant.n_bytes,
+                type=quant.name,
+                fit=quant.fit,
+                n_ctx=found.n_ctx_train,
+                reference=f"{repo.repo}{how[0]}",
+                quantize=how[1],
+                note=f"{found.architecture}, {found.n_parameters / 1e9:.1f}B"
+                + (", a checkpoint: it is made a GGUF of this type after fetching" if repo.is_checkpoint else ""),
+            )
+
+
+def _with_job(row: ModelRow, job: Job | None) -> ModelRow:
+    if row.kind != "fetch" or job is None or job.state == "forgotten":
+        return row
+    return replace(row, progress=format_progress(job), job_id="" if job.has_ended else job.id)
+
+
+def _has(name: str, words: str) -> bool:
+    return all(word in name.lower() for word in words.lower().split())
+
+
+def _cut(text: str, n_cells: int) -> str:
+    """One line of at most so many cells, with the blanks it begins with."""
+    indent = len(text) - len(text.lstrip(" "))
+    line = " " * indent + printable_line(text)
+    return line if cell_len(line) <= n_cells else f"{set_cell_size(line, n_cells - 1)}…"
+
+
+def _right(text: str, n_cells: int) -> str:
+    return f"{_cut(text, n_cells):>{n_cells}}"

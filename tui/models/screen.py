@@ -1,0 +1,298 @@
+"""What can be done with the chosen row of the models screen: talked with, fetched, shown, quantized, removed and so on.
+
+Owns the way from a command to the service, and what is said of it. Which row is chosen, the screen knows.
+
+The models screen: what is here, what other programs hold, what could be fetched.
+
+Owns what is listed and which row is chosen. The lists are `tui.models.lists`'; what may be done with a row is in
+`tui.models.screen`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from functools import partial, wraps
+from typing import Any, ClassVar, Concatenate, ParamSpec
+
+from textual import on
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import Input, OptionList
+from textual.worker import Worker
+
+from app.protocol.job import Job
+from quantizer.errors import UserError
+from tui.context import AppContext
+from tui.models.commands import MODEL_COMMANDS
+from tui.models.format import format_removal
+from tui.models.lists import ModelLists
+from tui.models.model_list import ModelDetail, ModelList, SearchField
+from tui.models.rows import ModelRow
+from tui.navigation import HOME
+from tui.own_service import ModelLibrary, own_service
+from tui.widgets.feature_screen import FeatureScreen
+
+__all__ = ["ModelRowCommands", "ModelsScreen"]
+
+_IDLE = "10m"
+_FOR_GOOD = "-1"
+_KEEP, _REMOVE = "keep", "remove"
+_REMOVING = {_KEEP: "Keep it", _REMOVE: "Remove it"}  # what changes nothing is at hand
+
+Rest = ParamSpec("Rest")
+Action = Callable[Concatenate["ModelRowCommands", Rest], Coroutine[Any, Any, None]]
+
+
+def _telling(action: Action[Rest]) -> Action[Rest]:
+    """Let a refusal of the service be said on the screen."""
+
+    @wraps(action)
+    async def told(self: ModelRowCommands, /, *rest: Rest.args, **more: Rest.kwargs) -> None:
+        try:
+            await action(self, *rest, **more)
+        except UserError as error:
+            self.say(str(error))
+
+    return told
+
+
+class ModelRowCommands(FeatureScreen):
+    """The commands of the models screen that are about the row that is chosen."""
+
+    def __init__(self, resources: AppContext) -> None:
+        super().__init__(resources)
+        self._connection = resources.connection
+        self._downloads = resources.downloads
+
+    @property
+    def row(self) -> ModelRow | None:
+        """The row that is chosen."""
+        raise NotImplementedError
+
+    def rescan(self) -> None:
+        """Bring the lists up to date with what was done."""
+        raise NotImplementedError
+
+    @_telling
+    async def choose(self) -> None:
+        """Talk with the model of the row, or fetch it."""
+        row = self.row
+        if row is None:
+            return
+        if row.damaged:
+            self.say(f"{row.name} cannot run: {row.damaged}")
+        elif row.kind == "fetch":
+            await self._fetch(row)
+        else:
+            await self._connection.use_model(row.model)
+            await self.run_command(f"go-{HOME}")
+
+    @_telling
+    async def show_card(self) -> None:
+        """Show what is known of the row's model."""
+        from tui.models.dialogs import ModelInfoScreen
+
+        if row := self._of_this_disk():
+            self.app.push_screen(ModelInfoScreen(row.name, await (await self._library()).card(row.model)))
+
+    @_telling
+    async def quantize(self) -> None:
+        """Ask what the row's model is to become, and have it done."""
+        from tui.models.dialogs import QuantizeScreen
+
+        if row := self._of_this_disk():
+            choices = await (await self._library()).types(row.model)
+            self.app.push_screen(QuantizeScreen(row.name, row.n_bytes, choices), self._begin_quantizing(row))
+
+    @_telling
+    async def import_model(self) -> None:
+        """Give another program's model a name in the library."""
+        row = self.row
+        if row is None or row.kind != "elsewhere":
+            self.say("Only what another program holds can be imported.")
+            return
+        name = await (await self._library()).import_model(row.model)
+        self.say(f"{name} is in the library; it shares its bytes with the original.")
+        self.rescan()
+
+    @_telling
+    async def remove_model(self) -> None:
+        """Say what would go, and remove it after a yes."""
+        from tui.widgets.dialogs import ChoiceDialog
+
+        if row := self._of_this_disk():
+            going = await (await self._library()).removal(row.model)
+            asked = ChoiceDialog("Remove a model", format_removal(going), _REMOVING)
+            self.app.push_screen(asked, self._remove_agreed(row.model))
+
+    @_telling
+    async def load_or_unload(self) -> None:
+        """Free the memory of a loaded model, or load one without talking with it."""
+        row = self._of_this_disk()
+        if row is None:
+            return
+        if row.is_loaded:
+            await (await self._library()).unload(row.loaded_as)
+            self.say(f"{row.name} is unloaded; talking with it loads it again.")
+        else:
+            await (await own_service(self._connection)).load(row.model)
+            self.say(f"{row.name} is loading.")
+        self.rescan()
+
+    @_telling
+    async def toggle_keep_alive(self) -> None:
+        """Change whether a loaded model stays when nobody uses it."""
+        row = self.row
+        if row is None or not row.is_loaded:
+            self.say("Only a loaded model can be kept.")
+            return
+        await (await self._library()).keep_alive(row.loaded_as, _IDLE if row.is_staying else _FOR_GOOD)
+        self.say(f"{row.name} goes after ten idle minutes." if row.is_staying else f"{row.name} stays loaded.")
+        self.rescan()
+
+    @_telling
+    async def cancel(self) -> None:
+        """Stop the row's download."""
+        row = self.row
+        if row is None or not row.job_id:
+            self.say("Nothing is being fetched in this row.")
+            return
+        await (await own_service(self._connection)).cancel_job(row.job_id)
+        self.say("Stopped. What came is kept: Enter goes on from there.")
+
+    # Parts of these
+
+    def _of_this_disk(self) -> ModelRow | None:
+        """The row where its model is on this disk; else that is said."""
+        row = self.row
+        if row is None or row.kind == "fetch":
+            self.say("That model is not here yet: Enter fetches it.")
+            return None
+        return row
+
+    async def _fetch(self, row: ModelRow) -> None:
+        if row.job_id:
+            self.say("It is being fetched already: X stops that.")
+            return
+        await self._downloads.start(row.reference, row.quantize)
+        self.say(f"Fetching {row.name.strip()} in the background: you can go on chatting.")
+
+    async def _library(self) -> ModelLibrary:
+        return (await own_service(self._connection)).library
+
+    def _begin_quantizing(self, row: ModelRow) -> Callable[[dict[str, object] | None], Awaitable[None]]:
+        async def begin(chosen: dict[str, object] | None) -> None:
+            if chosen is not None:
+                await self._quantize_to(row, chosen)
+
+        return begin
+
+    @_telling
+    async def _quantize_to(self, row: ModelRow, chosen: dict[str, object]) -> None:
+        service = await own_service(self._connection)
+        source = "guide" if row.name == "guide" else row.model
+        job = await service.start_job("quantize", {"source": source, **chosen})
+        self.say(f"{job.title}: under way. F8 shows the jobs.")
+
+    def _remove_agreed(self, model: str) -> Callable[[str | None], Awaitable[None]]:
+        async def agreed(choice: str | None) -> None:
+            if choice == _REMOVE:
+                await self._remove(model)
+
+        return agreed
+
+    @_telling
+    async def _remove(self, model: str) -> None:
+        gone = await (await self._library()).remove(model)
+        self.say(f"{gone.id} is removed.")
+        self.rescan()
+
+
+class ModelsScreen(ModelRowCommands):
+    """Lists, a field to search by, and what the chosen row is; fulfils `tui.models.commands.ModelActions`."""
+
+    CSS_PATH: ClassVar[Any] = ["place_screen.tcss", "models.tcss"]
+    PLACE = "models"
+    TABLE = MODEL_COMMANDS
+    KEYS = ModelList.KEYS
+    BINDINGS = MODEL_COMMANDS.bindings()
+
+    class Changed(Message):
+        """The lists have something new to show."""
+
+    def __init__(self, resources: AppContext) -> None:
+        super().__init__(resources)
+        self._lists = ModelLists(resources.connection, resources.jobs, self._post_changed)
+
+    def body(self) -> Iterable[Widget]:
+        yield SearchField(placeholder="/ searches: words of a name, here and on the hub", select_on_focus=False)
+        yield ModelList()
+        yield ModelDetail()
+
+    def on_mount(self) -> None:
+        self.rows.focus()
+        self._show()
+        self._begin(self._lists.recommend, "recommend")
+        self.resources.jobs.on_end(self._job_ended)
+
+    def on_screen_resume(self) -> None:
+        """What is here may have changed while a person was elsewhere."""
+        self._begin(self._lists.refresh, "here")
+
+    @property
+    def rows(self) -> ModelList:
+        return self.query_one(ModelList)
+
+    @property
+    def field(self) -> SearchField:
+        return self.query_one(SearchField)
+
+    @property
+    def row(self) -> ModelRow | None:
+        return self._lists.row(self.rows.row_id)
+
+    # What a person types and chooses
+
+    @on(Input.Changed)
+    def _typed(self, event: Input.Changed) -> None:
+        self._lists.narrow(event.value)
+        self._begin(self._lists.search, "search")
+
+    @on(SearchField.Left)
+    def _left_field(self) -> None:
+        self.rows.focus()
+
+    @on(OptionList.OptionSelected)
+    async def _selected(self) -> None:
+        await self.choose()
+
+    @on(OptionList.OptionHighlighted)
+    def _highlighted(self) -> None:
+        self.query_one(ModelDetail).show(self.row)
+
+    @on(Changed)
+    def _show(self) -> None:
+        self.rows.show(self._lists.sections())
+        self.query_one(ModelDetail).show(self.row)
+
+    def focus_search(self) -> None:
+        """Go to the field for words."""
+        self.set_focus(self.field)  # at once: the next key may be under way
+
+    def rescan(self) -> None:
+        """Fetch the lists anew, and look at what memory is free."""
+        self._begin(partial(self._lists.refresh, is_fresh=True), "here")
+
+    # Parts of these
+
+    def _begin(self, work: Callable[[], Coroutine[None, None, None]], group: str) -> None:
+        """Run `work` beside what goes on, in place of what its group does."""
+        _: Worker[None] = self.run_worker(work, group=group, exclusive=True)
+
+    def _job_ended(self, job: Job) -> None:
+        """Bring the lists up to date with what was made."""
+        if job.state == "done":
+            self._begin(self._lists.refresh, "here")
+
+    def _post_changed(self) -> None:
+        self.post_message(self.Changed())

@@ -1,0 +1,139 @@
+"""The welcome: what this machine is, and which models suit it. Enter fetches one while the guide is there to talk to.
+
+Owns the one flow of a newcomer. What it shows comes from the service as it is found out; nothing is waited for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+from textual.worker import Worker
+
+from app.terminal import printable_line
+from quantizer.errors import UserError
+from tui.connection import ServiceConnection
+from tui.models.downloads import Downloads
+from tui.models.format import format_fit, pace, size
+from tui.own_service import own_service
+
+if TYPE_CHECKING:
+    from app.client import MachineReport, Recommended
+
+__all__ = ["WelcomeScreen", "first_choice", "offer_line", "offered"]
+
+_GUIDE_ID = "guide"
+_N_OFFERS = 3
+_ROLES = {"chat": "to chat", "small": "quick", "code": "for code"}  # in the order in which they are offered
+_HELLO = (
+    "localllm chats with language models on this machine, offline.\n"
+    "The guide, a tiny built-in model, knows localllm and little else.\n"
+    "These know more and suit this machine. Chat while one comes:\n"
+)
+
+
+class WelcomeScreen(ModalScreen[None]):
+    """Goes away with the first choice."""
+
+    CSS_PATH = "panel.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss(None)", "Talk with the guide", id="welcome-close", tooltip="Talk with the guide"),
+    ]
+
+    def __init__(self, connection: ServiceConnection, downloads: Downloads) -> None:
+        super().__init__()
+        self._connection = connection
+        self._downloads = downloads
+        self._offers: dict[str, Recommended] = {}
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="panel") as panel:
+            panel.border_title = "Welcome"
+            panel.border_subtitle = "Enter fetches, Esc talks with the guide"
+            yield Static(_HELLO, markup=False)
+            yield OptionList(Option("Choosing for this machine …", id="waiting", disabled=True), markup=False)
+            yield Static("Looking at this machine …", id="machine", markup=False)
+
+    def on_mount(self) -> None:
+        self.choices.focus()
+        _: Worker[None] = self.run_worker(self._find_out)
+
+    @property
+    def choices(self) -> OptionList:
+        return self.query_one(OptionList)
+
+    @on(OptionList.OptionSelected)
+    async def _chosen(self, event: OptionList.OptionSelected) -> None:
+        offer = self._offers.get(event.option_id or "")
+        self.dismiss(None)
+        if offer is None:
+            return
+        try:
+            await self._downloads.start(offer.reference)
+        except UserError as error:
+            self.app.notify(printable_line(str(error)), severity="error", markup=False)
+        else:
+            what = f"{offer.title}, {size(offer.quant.n_bytes)}"
+            text = f"Fetching {what}. Talk with the guide meanwhile; F6 shows how far it is."
+            self.app.notify(printable_line(text), timeout=10.0, markup=False)
+
+    async def _find_out(self) -> None:
+        """The offers first: they are what can be chosen."""
+        await self._offer()
+        await self._look()
+
+    async def _offer(self) -> None:
+        try:
+            found = await (await own_service(self._connection)).library.recommend()
+        except UserError as error:
+            self._show_offers((), printable_line(str(error)))
+        else:
+            self._show_offers(offered(found), "Nothing of the catalogue runs here: F6 searches for more.")
+
+    def _show_offers(self, offers: tuple[Recommended, ...], without: str) -> None:
+        self._offers = {offer.reference: offer for offer in offers}
+        options = [Option(Content(offer_line(offer)), id=offer.reference) for offer in offers]
+        options = options or [Option(Content(without), id="none", disabled=True)]
+        self.choices.set_options([*options, Option("None of them now: talk with the guide", id=_GUIDE_ID)])
+        self.choices.highlighted = first_choice(offers) if offers else 1
+
+    async def _look(self) -> None:
+        try:
+            text = _told(await (await own_service(self._connection)).library.machine())
+        except UserError as error:
+            text = printable_line(str(error))
+        self.query_one("#machine", Static).update(text)
+
+
+def offered(found: tuple[Recommended, ...]) -> tuple[Recommended, ...]:
+    """Return the two or three to offer a newcomer: one for each role that most people want, none twice."""
+    by_role = {each.role: each for each in found}
+    wanted = [by_role[role] for role in _ROLES if role in by_role]
+    return tuple({each.reference: each for each in wanted}.values())[:_N_OFFERS]
+
+
+def first_choice(offers: tuple[Recommended, ...]) -> int:
+    """Return which of the offers Enter takes: the first that is fast enough here, else the fastest."""
+    quick = (index for index, offer in enumerate(offers) if offer.keeps_pace)
+    return next(quick, max(range(len(offers)), key=lambda index: offers[index].quant.fit.decode_tps or 0.0))
+
+
+def offer_line(offer: Recommended) -> str:
+    """Return an offer as one line, fit for a terminal: title, size, whether it fits, speed, what it is for."""
+    speed = f"about {pace(offer.quant.fit)}" if pace(offer.quant.fit) else ""
+    facts = (offer.title, size(offer.quant.n_bytes), format_fit(offer.quant.fit), speed, _ROLES.get(offer.role, ""))
+    return printable_line(" · ".join(fact for fact in facts if fact))
+
+
+def _told(checkup: MachineReport) -> str:
+    """What the machine is, a line for each part, and what is wrong with it."""
+    rows = [f"  {printable_line(label):<10} {printable_line(text)}" for label, text in checkup.rows]
+    problems = [printable_line(f"! {problem.what} {problem.next_step}") for problem in checkup.problems]
+    return "\n".join(["", "This machine:", *rows, *problems])

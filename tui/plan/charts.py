@@ -1,0 +1,202 @@
+"""Lines drawn with Braille characters, eight dots a cell, and marks over them. Pure.
+
+Our own and not textual-plot: that fits Textual 8, but brings numpy into an app that has none (190 to 390 ms of import
+on two cores), and its points are told apart by colour alone.
+
+The curve of a plan as text: tok/s against layers on the fastest GPU, with where the plan stands on it. Pure.
+
+The parts of a plan that only show: devices as bars, and the curve of speeds. Each draws itself anew in its size.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING
+
+from textual.app import RenderResult
+from textual.content import Content
+from textual.widget import Widget
+
+from app.terminal import printable
+from offload.format import speed
+from tui.plan.format import device_lines
+
+__all__ = ["BrailleCanvas", "DeviceBars", "SpeedCurve", "curve_lines", "measured_points"]
+
+_BLANK = 0x2800
+_BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # by column and row of a cell's dots
+_DOTS_ACROSS, _DOTS_DOWN = 2, 4
+
+
+class BrailleCanvas:
+    """`n_columns` × `n_rows` cells. Places are shares of width and height from 0 to 1, from the lower left corner."""
+
+    def __init__(self, n_columns: int, n_rows: int) -> None:
+        self._n_columns = n_columns
+        self._n_rows = n_rows
+        self._dots = [[0] * n_columns for _ in range(n_rows)]
+        self._marks: dict[tuple[int, int], str] = {}
+
+    def line(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+        """Draw a straight line."""
+        (x0, y0), (x1, y1) = self._dot(*start), self._dot(*end)
+        n_steps = max(abs(x1 - x0), abs(y1 - y0), 1)
+        for step in range(n_steps + 1):
+            self._set(x0 + round((x1 - x0) * step / n_steps), y0 + round((y1 - y0) * step / n_steps))
+
+    def mark(self, x: float, y: float, sign: str) -> None:
+        """Put the character `sign` over what is drawn; a later mark hides an earlier one."""
+        column, row = self._dot(x, y)
+        self._marks[row // _DOTS_DOWN, column // _DOTS_ACROSS] = sign
+
+    def upright(self, x: float, sign: str) -> None:
+        """Put a column of `sign` at `x` wherever nothing is drawn yet."""
+        column = self._dot(x, 0.0)[0] // _DOTS_ACROSS
+        for row in range(self._n_rows):
+            if not self._dots[row][column]:
+                self._marks.setdefault((row, column), sign)
+
+    def rows(self) -> list[str]:
+        """Return the drawing, the top first."""
+        return [
+            "".join(self._marks.get((row, column)) or self._cell(row, column) for column in range(self._n_columns))
+            for row in range(self._n_rows)
+        ]
+
+    def _cell(self, row: int, column: int) -> str:
+        bits = self._dots[row][column]
+        return chr(_BLANK + bits) if bits else " "
+
+    def _dot(self, x: float, y: float) -> tuple[int, int]:
+        """Return the dot of a place, counted from the upper left corner."""
+        across, down = self._n_columns * _DOTS_ACROSS - 1, self._n_rows * _DOTS_DOWN - 1
+        return round(min(max(x, 0.0), 1.0) * across), down - round(min(max(y, 0.0), 1.0) * down)
+
+    def _set(self, x: int, y: int) -> None:
+        self._dots[y // _DOTS_DOWN][x // _DOTS_ACROSS] |= _BITS[x % _DOTS_ACROSS][y % _DOTS_DOWN]
+
+
+if TYPE_CHECKING:
+    from app.client import PlanReport
+
+
+_HERE, _MEASURED, _END = "◆", "×", "┊"
+_LABEL_COLUMNS = 6
+_LEAST_COLUMNS, _LEAST_ROWS = 8, 2
+_ROOM_ABOVE = 1.08
+_AXIS_COLUMNS = 22
+
+
+def curve_lines(report: PlanReport, n_fitting: int | None, n_columns: int, n_rows: int) -> list[str]:
+    """Return the curve and a line that explains it, in `n_columns` × `n_rows` at most.
+
+    `n_fitting` is how many layers the planner's own plan has on GPUs, None where that is not known.
+    """
+    if len(report.curve) < 2:
+        return _without_curve(report)
+    explained = _explained(report, n_fitting, n_columns)
+    across, down = n_columns - _LABEL_COLUMNS - 1, n_rows - len(explained) - 1
+    if across < _LEAST_COLUMNS or down < _LEAST_ROWS:
+        return explained
+    measured = measured_points(report)
+    most = max(*report.curve, *measured.values()) * _ROOM_ABOVE
+    last = len(report.curve) - 1
+    canvas = BrailleCanvas(across, down)
+    places = [(index / last, tps / most) for index, tps in enumerate(report.curve)]
+    for start, end in pairwise(places):
+        canvas.line(start, end)
+    if n_fitting is not None and n_fitting < last:
+        canvas.upright(n_fitting / last, _END)
+    for count, tps in measured.items():
+        canvas.mark(min(count, last) / last, tps / most, _MEASURED)
+    here = min(report.n_on_gpus, last)
+    canvas.mark(here / last, (report.decode_tps or report.curve[here]) / most, _HERE)
+    labels = {0: speed(most), down - 1: "0"}
+    lines = [f"{labels.get(row, ''):>{_LABEL_COLUMNS}}│{text}" for row, text in enumerate(canvas.rows())]
+    axis = f"0{f' layers on GPUs {last}':─>{across - 1}}" if across > _AXIS_COLUMNS else f"0{last:>{across - 1}}"
+    return [*lines, " " * (_LABEL_COLUMNS + 1) + axis, *explained]
+
+
+def measured_points(report: PlanReport) -> dict[int, float]:
+    """Return the median of what answers really came at, by layers on GPUs."""
+    found: dict[int, list[float]] = {}
+    for run in report.measured:
+        if run.kind == "decode" and run.gpu_layers is not None:
+            found.setdefault(run.gpu_layers, []).append(run.tps)
+    return {count: median(rates) for count, rates in sorted(found.items())}
+
+
+def _explained(report: PlanReport, n_fitting: int | None, n_columns: int) -> list[str]:
+    """Say what the marks mean, on as few lines as hold it."""
+    tps = "?" if report.decode_tps is None else speed(report.decode_tps)
+    parts = [f"{_HERE} here: {report.n_on_gpus} layers, {tps} tok/s"]
+    if n_fitting is not None and n_fitting < report.n_layers:
+        parts.append(f"{_END} memory ends: {n_fitting}")
+    if measured_points(report):
+        parts.append(f"{_MEASURED} measured")
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1]) + len(part) + 2 <= n_columns:
+            lines[-1] += f"  {part}"
+        else:
+            lines.append(part)
+    return lines
+
+
+def _without_curve(report: PlanReport) -> list[str]:
+    """Say why there is none, and what was measured all the same."""
+    if any(device.is_gpu for device in report.devices):
+        why = "No curve: how fast a GPU reads its memory is not known."
+    else:
+        why = "No curve: without a GPU all layers are the processor's."
+    runs = [run.tps for run in report.measured if run.kind == "decode"]
+    if not runs or report.decode_tps is None:
+        return [why]
+    off = report.decode_tps / median(runs) - 1
+    return [why, f"Measured here: {speed(median(runs))} tok/s (answers: {len(runs)}); predicted: {off:+.0%}."]
+
+
+if TYPE_CHECKING:
+    from app.client import PlanReport
+
+
+class DeviceBars(Widget):
+    """Two rows a device, and one of signs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._report: PlanReport | None = None
+
+    def show(self, report: PlanReport) -> None:
+        """Draw the devices of `report`."""
+        is_as_tall = self._report is not None and len(self._report.devices) == len(report.devices)
+        self._report = report
+        self.styles.height = 2 * len(report.devices) + 1
+        self.refresh(layout=not is_as_tall)
+
+    def render(self) -> RenderResult:
+        if self._report is None:
+            return ""
+        lines = device_lines(self._report, self.content_size.width)
+        return Content(printable("\n".join(lines)))
+
+
+class SpeedCurve(Widget):
+    """Tok/s against layers on the fastest GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._report: PlanReport | None = None
+        self._n_fitting: int | None = None
+
+    def show(self, report: PlanReport, n_fitting: int | None) -> None:
+        """Draw the curve of `report`; `n_fitting` layers are what the planner puts on GPUs by itself."""
+        self._report, self._n_fitting = report, n_fitting
+        self.refresh()
+
+    def render(self) -> RenderResult:
+        if self._report is None:
+            return ""
+        size = self.content_size
+        return Content(printable("\n".join(curve_lines(self._report, self._n_fitting, size.width, size.height))))

@@ -1,0 +1,166 @@
+"""What can be turned in a plan: context, type of the cache, answers at once, layers on each GPU. Pure.
+
+Owns the values that each dial goes through. A turned dial is another wish.
+
+A value that is turned with the arrow keys, or by a click on its arrows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, TypeVar
+
+from textual.binding import Binding, BindingType
+from textual.events import Click
+from textual.widgets import Static
+
+from app.terminal import printable
+
+__all__ = ["Stepper", "StepperState", "Turn", "plan_controls", "turned"]
+
+if TYPE_CHECKING:
+    from app.client import PlanReport, PlanRequest
+
+
+_LEAST_CTX, _MOST_CTX = 512, 1 << 20
+_SEQUENCES = (1, 2, 4, 8, 16, 32)
+_LAYERS = "layers:"
+Value = TypeVar("Value", int, str)
+
+
+@dataclass(frozen=True, slots=True)
+class StepperState:
+    """One dial: what it is called, and what it stands at. `has_less` and `has_more` say which way it can be turned."""
+
+    id: str
+    label: str
+    value: str
+    has_less: bool
+    has_more: bool
+
+
+def plan_controls(wish: PlanRequest, report: PlanReport) -> tuple[StepperState, ...]:
+    """Return the dials as `wish` has them, and as `report` where that leaves them open."""
+    n_ctx, kv_type, n_sequences = _context(wish, report), _cache(wish, report), _sequences(wish, report)
+    return (
+        _dial("context", "Context", _contexts(report, n_ctx), n_ctx, f"{n_ctx:,} tokens"),
+        _dial("cache", "Cache", _caches(report, kv_type), kv_type, kv_type),
+        _dial("sequences", "Answers at once", _counts(n_sequences), n_sequences, str(n_sequences)),
+        *(_layer_dial(name, wish, report) for name in _layers(wish, report)),
+    )
+
+
+def turned(wish: PlanRequest, report: PlanReport, dial_id: str, n_steps: int) -> PlanRequest:
+    """Return `wish` with a dial turned by so many steps, as far as it goes. Layers of one GPU go to the processor."""
+    if dial_id == "context":
+        n_ctx = _context(wish, report)
+        return replace(wish, n_ctx=_stepped(_contexts(report, n_ctx), n_ctx, n_steps))
+    if dial_id == "cache":
+        kv_type = _cache(wish, report)
+        return replace(wish, kv_type=_stepped(_caches(report, kv_type), kv_type, n_steps))
+    if dial_id == "sequences":
+        n_sequences = _sequences(wish, report)
+        return replace(wish, n_sequences=_stepped(_counts(n_sequences), n_sequences, n_steps))
+    name, layers = dial_id.removeprefix(_LAYERS), _layers(wish, report)
+    most = report.n_layers - sum(layers.values()) + layers[name]
+    return replace(wish, gpu_layers=layers | {name: min(max(layers[name] + n_steps, 0), most)})
+
+
+def _dial(dial_id: str, label: str, values: Sequence[Value], value: Value, shown: str) -> StepperState:
+    return StepperState(dial_id, label, shown, value != values[0], value != values[-1])
+
+
+def _layer_dial(name: str, wish: PlanRequest, report: PlanReport) -> StepperState:
+    layers = _layers(wish, report)
+    is_full = sum(layers.values()) >= report.n_layers
+    chosen = "" if wish.gpu_layers is not None else ", planned"
+    value = f"{layers[name]} of {report.n_layers}{chosen}"
+    return StepperState(f"{_LAYERS}{name}", f"Layers on {name}", value, layers[name] > 0, not is_full)
+
+
+def _contexts(report: PlanReport, n_ctx: int) -> tuple[int, ...]:
+    """Powers of two up to what the model was trained on, that, and what it stands at."""
+    most = report.n_ctx_train or _MOST_CTX
+    sizes = {size for power in range(_LEAST_CTX.bit_length() - 1, 31) if (size := 1 << power) <= most}
+    return tuple(sorted(sizes | {most, n_ctx}))
+
+
+def _caches(report: PlanReport, kv_type: str) -> tuple[str, ...]:
+    return report.kv_types if kv_type in report.kv_types else (kv_type, *report.kv_types)
+
+
+def _counts(n_sequences: int) -> tuple[int, ...]:
+    return tuple(sorted({*_SEQUENCES, n_sequences}))
+
+
+def _context(wish: PlanRequest, report: PlanReport) -> int:
+    return wish.n_ctx or report.setting.ctx
+
+
+def _cache(wish: PlanRequest, report: PlanReport) -> str:
+    return wish.kv_type or report.setting.kv_type
+
+
+def _sequences(wish: PlanRequest, report: PlanReport) -> int:
+    return wish.n_sequences or report.setting.sequences
+
+
+def _layers(wish: PlanRequest, report: PlanReport) -> dict[str, int]:
+    """Layers by GPU as they are wished, or as they are planned."""
+    planned = {device.name: device.layers for device in report.devices if device.is_gpu}
+    wished = wish.gpu_layers
+    return planned if wished is None else {name: wished.get(name, 0) for name in planned}
+
+
+def _stepped(values: Sequence[Value], value: Value, n_steps: int) -> Value:
+    return values[min(max(values.index(value) + n_steps, 0), len(values) - 1)]
+
+
+Turn = Callable[[str, int], None]
+"""Takes the id of a dial and by how many steps it was turned. It is called and not posted, so that a key that comes
+after a turn finds it done."""
+
+_LABEL_COLUMNS = 16
+_FAR = 4
+
+
+class Stepper(Static, can_focus=True):
+    """One row: what it is called, and its value between the arrows that still lead somewhere."""
+
+    KEYS: ClassVar[tuple[Binding, ...]] = (
+        Binding("left", "turn(-1)", "Less", id="dial-less", tooltip="Turn the dial down"),
+        Binding("right", "turn(1)", "More", id="dial-more", tooltip="Turn the dial up"),
+        Binding("shift+left,pagedown", f"turn(-{_FAR})", "Much less", id="dial-far-less", tooltip="Turn it down far"),
+        Binding("shift+right,pageup", f"turn({_FAR})", "Much more", id="dial-far-more", tooltip="Turn it up far"),
+        Binding("up", "app.focus_previous", "Up", id="dial-up", tooltip="Go to the dial above"),
+        Binding("down", "app.focus_next", "Down", id="dial-down", tooltip="Go to the dial below"),
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(key.key, key.action, key.description, id=key.id, tooltip=key.tooltip, show=False) for key in KEYS
+    ]
+
+    def __init__(self, state: StepperState, on_turn: Turn) -> None:
+        super().__init__(_text(state), markup=False)
+        self.state = state
+        self._on_turn = on_turn
+
+    def show(self, state: StepperState) -> None:
+        """Stand at another value."""
+        if state != self.state:
+            self.state = state
+            self.update(_text(state), layout=False)
+
+    def action_turn(self, n_steps: int) -> None:
+        """Turn it."""
+        self._on_turn(self.state.id, n_steps)
+
+    def on_click(self, event: Click) -> None:
+        """Less on the left half of the value, more on the right one."""
+        n_columns = max(self.content_size.width - _LABEL_COLUMNS, 1)
+        self.action_turn(1 if event.x - _LABEL_COLUMNS >= n_columns // 2 else -1)
+
+
+def _text(state: StepperState) -> str:
+    less, more = "◀" if state.has_less else " ", "▶" if state.has_more else " "
+    return printable(f"{state.label:<{_LABEL_COLUMNS}.{_LABEL_COLUMNS}}{less} {state.value} {more}")

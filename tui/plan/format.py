@@ -1,0 +1,96 @@
+"""A plan in the words and bars of a screen. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from offload.format import memory, speed
+
+if TYPE_CHECKING:
+    from app.client import DevicePlan, PlanReport, PlanRequest
+
+__all__ = ["describe_load", "device_lines", "headline", "machine_text", "remedy_text"]
+
+_VERDICTS = {
+    "fits": "It fits",
+    "tight": "It fits, tightly",
+    "partial": "A part of it is where it is slow",
+    "wont_run": "It will not run so",
+}
+_LEGEND = "  █ weights  ▓ cache  ▒ compute  ░ beside  · free"
+_NAME_COLUMNS = 18
+_LEAST_BAR_COLUMNS = 8
+
+
+def headline(report: PlanReport) -> str:
+    """Say the verdict and the speeds, the weightiest first."""
+    parts = [_VERDICTS[report.verdict]]
+    if report.decode_tps is not None:
+        parts.append(f"{speed(report.decode_tps)} tok/s (± {report.uncertainty:.0%})")
+    if report.best_tps is not None and report.verdict in ("partial", "wont_run"):
+        parts.append(f"{speed(report.best_tps)} with memory enough")
+    if report.first_token_s is not None:
+        parts.append(f"first of 2,048 tokens after {report.first_token_s:.1f} s")
+    return " · ".join(parts)
+
+
+def machine_text(wish: PlanRequest) -> str:
+    """Name the machine that is planned for."""
+    return "this machine" if wish.is_here else " + ".join(filter(None, (*wish.vram, wish.ram and f"{wish.ram} RAM")))
+
+
+def device_lines(report: PlanReport, n_columns: int) -> list[str]:
+    """Return two lines for each device, a bar and the same in figures, and one that says what the signs mean."""
+    lines = [line for device in report.devices for line in _device(device, report.n_layers, n_columns)]
+    return [*lines, _LEGEND]
+
+
+def remedy_text(report: PlanReport, index: int) -> str:
+    """Say what the way out does, what the answer then comes at, and what it costs."""
+    remedy = report.remedies[index]
+    gained = "speed unknown" if remedy.decode_tps is None else f"{speed(remedy.decode_tps)} tok/s"
+    return f"{remedy.what}: {gained}; {remedy.cost}"
+
+
+def describe_load(wish: PlanRequest, report: PlanReport) -> str:
+    """Say what loading the model as wished will do, before it is done; `report` may still be of the wish before."""
+    setting = report.setting
+    parts = [
+        f"context {wish.n_ctx or setting.ctx:,}",
+        f"cache {wish.kv_type or setting.kv_type}",
+        f"{wish.n_sequences or setting.sequences} answers at once",
+    ]
+    if wish.gpu_layers is not None:
+        parts += [f"{count} layers on {name}" for name, count in wish.gpu_layers.items()]
+    said = f"{report.model} is unloaded and loaded again with {', '.join(parts)}. Answers under way end."
+    is_too_large = report.verdict == "wont_run" and report.gpu_layers == wish.gpu_layers
+    return f"! {report.warnings[0]} {said}" if is_too_large and report.warnings else said
+
+
+def _device(device: DevicePlan, n_layers: int, n_columns: int) -> tuple[str, str]:
+    name = f"{device.name}{f' {device.description}' if device.description else ''}"[:_NAME_COLUMNS]
+    head = f"{name:<{_NAME_COLUMNS}} {device.layers:>3} of {n_layers} layers "
+    room = n_columns - len(head)
+    bar = _bar(device, room) if room >= _LEAST_BAR_COLUMNS else ""
+    parts = [f"{sign} {memory(size)}" for sign, size in _sections(device) if size]
+    if device.left_bytes < 0:
+        parts.append(f"! {memory(-device.left_bytes)} too much for {memory(device.free_bytes)} free")
+    else:
+        parts.append(f"· {memory(device.left_bytes)} of {memory(device.total_bytes)}")
+    return f"{head}{bar}", f"  {'  '.join(parts)}"
+
+
+def _sections(device: DevicePlan) -> tuple[tuple[str, int], ...]:
+    return (
+        ("█", device.weights_bytes),
+        ("▓", device.kv_bytes),
+        ("▒", device.compute_bytes),
+        ("░", device.extras_bytes),
+    )
+
+
+def _bar(device: DevicePlan, n_columns: int) -> str:
+    """Return a bar as long as what is free, or as what is wanted of it where that is more; every part shows."""
+    most = max(device.free_bytes, device.n_bytes, 1)
+    bar = "".join(sign * max(1, round(size / most * n_columns)) for sign, size in _sections(device) if size)
+    return bar[:n_columns].ljust(n_columns, "·") if device.left_bytes > 0 else bar[:n_columns].ljust(n_columns, "!")

@@ -1,0 +1,224 @@
+"""The plan screen: where a model goes, how fast that is, what each dial changes, and loading it so.
+
+Owns which plan is shown and when the next one is asked for. Arithmetic is the service's (`client.planner`), words and
+bars are `tui.plan.format`, dials `tui.plan.controls`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual import on, work
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.widget import Widget
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from app.protocol.plan import PlanRequest
+from app.terminal import printable
+from quantizer.errors import UserError
+from tui.context import AppContext
+from tui.own_service import own_service
+from tui.plan.charts import DeviceBars, SpeedCurve
+from tui.plan.commands import PLAN_COMMANDS
+from tui.plan.controls import Stepper, plan_controls, turned
+from tui.plan.format import describe_load, headline, machine_text, remedy_text
+from tui.widgets.dialogs import InputDialog
+from tui.widgets.feature_screen import FeatureScreen
+
+if TYPE_CHECKING:
+    from app.client import PlanReport
+
+__all__ = ["PlanScreen"]
+
+_QUIET_S = 0.4  # after the last key, before llama.cpp is asked for what is only a formula until then
+_ABOUT_MODELS = "A name, a path to a GGUF, or org/repo:QUANT of the hub, of which only the header is fetched."
+_ABOUT_MACHINES = (
+    "GPUs and memory, such as: RTX 3060=12GiB, RTX 3060=12GiB, 32GiB@45GB/s. "
+    "A part without = is the processor's memory; what is left out is this machine's. Nothing is this machine."
+)
+
+
+class PlanScreen(FeatureScreen):
+    """Fulfils `tui.plan.commands.PlanActions`."""
+
+    CSS_PATH: ClassVar[Any] = ["place_screen.tcss", "plan.tcss"]
+    PLACE = "plan"
+    TABLE = PLAN_COMMANDS
+    AUTO_FOCUS = ""  # there is no dial before the first plan
+    KEYS = Stepper.KEYS
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (76, "-usual")]  # noqa: RUF012 - Textual declares it so
+    BINDINGS = PLAN_COMMANDS.bindings()
+
+    def __init__(self, resources: AppContext) -> None:
+        super().__init__(resources)
+        self._wish = PlanRequest()
+        self._report: PlanReport | None = None
+        self._n_fitting: int | None = None  # layers on GPUs in the planner's own plan
+        self._is_sure = False  # what loading does was said, and nothing was changed since
+
+    def body(self) -> Iterable[Widget]:
+        with VerticalScroll(can_focus=False):
+            yield Static(id="headline", markup=False)
+            yield DeviceBars()
+            with Horizontal():
+                yield Vertical(id="dials")
+                yield SpeedCurve()
+            yield Static(id="warnings", markup=False)
+            yield OptionList(id="remedies", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one("#remedies", OptionList).border_title = "What would help: Enter does it"
+        self.query_one("#remedies").display = False
+        self._headline.update("Looking at this machine…")
+
+    def on_screen_resume(self) -> None:
+        self._replan()
+
+    @property
+    def _headline(self) -> Static:
+        return self.query_one("#headline", Static)
+
+    # What the commands do
+
+    async def load_plan(self) -> None:
+        """Say what loading the model so will do; when that was just said, do it."""
+        report, wish = self._report, self._wish
+        if report is None:
+            return
+        if not wish.is_here:
+            self.say("This plan is for another machine: W with an empty line plans for this one.")
+        elif not self._is_sure:
+            self._is_sure = True
+            self._show_warnings(f"{describe_load(wish, report)} L again does it.")
+        else:
+            self._is_sure = False
+            self._reload(wish)
+
+    def reset_plan(self) -> None:
+        """Give every dial back to the planner."""
+        self._change(PlanRequest(model=self._wish.model, vram=self._wish.vram, ram=self._wish.ram))
+
+    def ask_for_model(self) -> None:
+        """Ask which model is to be planned."""
+        value = self._wish.model
+        self.app.push_screen(InputDialog("Plan which model?", self._use_model, value=value, explanation=_ABOUT_MODELS))
+
+    def ask_for_machine(self) -> None:
+        """Ask for which machine is to be planned."""
+        value = ", ".join(filter(None, (*self._wish.vram, self._wish.ram)))
+        about = _ABOUT_MACHINES
+        self.app.push_screen(InputDialog("Plan for which machine?", self._use_machine, value=value, explanation=about))
+
+    def rescan(self) -> None:
+        """Look at this machine's memory again."""
+        self._wish = replace(self._wish, is_fresh=True)
+        self._replan()
+
+    # From dials, remedies and answers to wishes
+
+    def _turn(self, dial_id: str, n_steps: int) -> None:
+        if self._report is not None:
+            self._change(turned(self._wish, self._report, dial_id, n_steps))
+
+    @on(OptionList.OptionSelected, "#remedies")
+    def _chose_remedy(self, event: OptionList.OptionSelected) -> None:
+        assert self._report is not None
+        remedy = self._report.remedies[event.option_index]
+        change = remedy.change
+        if change.n_ctx or change.kv_type:
+            wish = replace(self._wish, gpu_layers=None)
+            self._change(replace(wish, n_ctx=change.n_ctx or wish.n_ctx, kv_type=change.kv_type or wish.kv_type))
+        elif change.file_type:
+            self.app.copy_to_clipboard(f"localllm quantize {self._report.model} {change.file_type}")
+            self.say(f"Copied the command that makes a {change.file_type} of it; Models does it too.")
+        else:
+            self.app.copy_to_clipboard(printable(remedy.what))
+            self.say(f"Nothing here can do that; copied: {remedy.what}")
+
+    async def _use_model(self, name: str) -> None:
+        self._n_fitting = None
+        self._change(PlanRequest(model=name.strip(), vram=self._wish.vram, ram=self._wish.ram))
+
+    async def _use_machine(self, text: str) -> None:
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        vram = tuple(part for part in parts if "=" in part)
+        ram = next((part for part in parts if "=" not in part), "")
+        self._change(replace(self._wish, vram=vram, ram=ram, gpu_layers=None))
+
+    # Plans
+
+    def _change(self, wish: PlanRequest) -> None:
+        self._is_sure = False
+        self._wish = wish
+        if self._report is not None:
+            self._show_dials(self._report)
+        self._replan()
+
+    @work(group="plan", exclusive=True)
+    async def _replan(self) -> None:
+        """Show what arithmetic says at once, and what llama.cpp says when no key has come for a while."""
+        wish, self._wish = self._wish, replace(self._wish, is_fresh=False)
+        try:
+            planner = (await own_service(self.resources.connection)).planner
+            if self._n_fitting is None or wish.gpu_layers is None:
+                self._n_fitting = (await planner.plan(replace(wish, gpu_layers=None))).n_on_gpus
+            await self._show(await planner.plan(wish))
+            await asyncio.sleep(_QUIET_S)
+            await self._show(await planner.plan(replace(wish, is_full=True, is_fresh=False)))
+        except UserError as error:
+            self._headline.update(printable(f"No plan: {error}"))
+
+    @work(group="reload", exclusive=True)
+    async def _reload(self, wish: PlanRequest) -> None:
+        connection = self.resources.connection
+        try:
+            planner = (await own_service(connection)).planner
+            model_id = await planner.reload(wish)
+        except UserError as error:
+            self._show_warnings(str(error))
+            return
+        await connection.use_model(model_id)
+        self.say("It is being loaded: Esc goes to the chat.")
+
+    async def _show(self, report: PlanReport) -> None:
+        is_new = self._report is None or [d.name for d in self._report.devices] != [d.name for d in report.devices]
+        self._report = report
+        self._headline.update(printable(f"{report.model} on {machine_text(self._wish)}\n{headline(report)}"))
+        self.query_one(DeviceBars).show(report)
+        self.query_one(SpeedCurve).show(report, self._n_fitting)
+        if is_new:
+            await self._mount_dials(report)
+        self._show_dials(report)
+        if not self._is_sure:
+            self._show_warnings("\n".join(f"! {warning}" for warning in report.warnings))
+        if report.is_full:
+            self._show_remedies(report)
+
+    async def _mount_dials(self, report: PlanReport) -> None:
+        dials = self.query_one("#dials")
+        await dials.remove_children()
+        await dials.mount_all([Stepper(state, self._turn) for state in plan_controls(self._wish, report)])
+        if self.focused is None:
+            self.query(Stepper).last().focus()
+
+    def _show_dials(self, report: PlanReport) -> None:
+        for dial, state in zip(self.query(Stepper), plan_controls(self._wish, report), strict=False):
+            dial.show(state)
+
+    def _show_warnings(self, text: str) -> None:
+        warnings = self.query_one("#warnings", Static)
+        warnings.display = bool(text)
+        warnings.update(printable(text))
+
+    def _show_remedies(self, report: PlanReport) -> None:
+        remedies = self.query_one("#remedies", OptionList)
+        highlighted = remedies.highlighted
+        remedies.clear_options()
+        remedies.add_options(Option(printable(remedy_text(report, i))) for i in range(len(report.remedies)))
+        remedies.display = bool(report.remedies)
+        if report.remedies:
+            remedies.highlighted = min(highlighted or 0, len(report.remedies) - 1)

@@ -1,0 +1,175 @@
+"""The settings in force in this sitting, and what the settings file will make of them.
+
+Owns what the app obeys at once, and when the rest takes effect. Values and sources are `app.settings.settings`' business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from app.protocol.plan import PlanRequest
+from app.settings.descriptions import DESCRIPTIONS, Effect, SettingDescription
+from app.settings.settings import (
+    Settings,
+    SettingSource,
+    environment_variable,
+    format_setting,
+    load_settings,
+    parse_setting,
+    setting_sources,
+    settings_file,
+)
+
+__all__ = ["SettingRow", "SettingsController"]
+
+_HIDDEN = "(set, not shown)"
+_TOLD = {
+    Effect.AT_ONCE: "It is in force.",
+    Effect.AT_LOAD: "L loads the model with it; else it takes effect at the next start.",
+    Effect.AT_START: "It takes effect at the next start of app and service.",
+}
+# What a model can be loaded with while the service goes on, by the names of a wish. Not so what its memory is counted
+# with (gpu, rpc) and what files it takes along (draft, lora, control_vector).
+_LOADED_WITH = {
+    "ctx": "n_ctx",
+    "kv_type": "kv_type",
+    "parallel": "n_sequences",
+    "threads": "n_threads",
+    "context_shift": "context_shift",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRow:
+    """A setting as a list shows it; `upcoming` is its value from the next start on where that is another, and
+    `is_of_load` says that a model can be loaded with that before."""
+
+    name: str
+    value: str
+    upcoming: str | None
+    origin: SettingSource
+    is_of_load: bool = False
+
+
+class SettingsController:
+    """`settings` are in force; `flags` and `environment` are what they were made of, besides the file."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        flags: Mapping[str, object] | None = None,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        self.path = settings_file(environment)
+        self._in_force = settings
+        self._flags = flags or {}
+        self._environment = environment
+        self._on_change: dict[str, Callable[[], None]] = {}
+
+    @property
+    def settings(self) -> Settings:
+        """What is in force now."""
+        return self._in_force
+
+    @property
+    def keys(self) -> Mapping[str, str]:
+        """Other keys of commands, by the commands' ids."""
+        return self._in_force.keys
+
+    def on_change(self, name: str, callback: Callable[[], None]) -> None:
+        """Call back when this setting, one that is obeyed at once, has another value."""
+        self._on_change[name] = callback
+
+    def drop_keys(self) -> None:
+        """Do without a person's keys: they cannot be bound."""
+        self._in_force = replace(self._in_force, keys={})
+
+    def rows(self) -> tuple[SettingRow, ...]:
+        """Return every setting, in the order of its meanings. Raises UsageError for a file that was broken."""
+        upcoming, origins = (
+            load_settings(self._flags, self._environment),
+            setting_sources(self._flags, self._environment),
+        )
+        return tuple(self._row(name, upcoming, origins[name]) for name in DESCRIPTIONS)
+
+    def _row(self, name: str, upcoming: Settings, origin: SettingSource) -> SettingRow:
+        now, then = getattr(self._in_force, name), getattr(upcoming, name)
+        changes = now != then and DESCRIPTIONS[name].effect is not Effect.AT_ONCE
+        is_of_load = changes and name in _LOADED_WITH and _can_be_wished(then)
+        return SettingRow(name, shown(name, now), shown(name, then) if changes else None, origin, is_of_load)
+
+    def wish(self, model: str) -> PlanRequest | None:
+        """Return with what `model` is to be loaded for the settings as they are written to hold; None where it is, or
+        where that takes a start: 0 and "", what localllm chooses itself, cannot be wished for. Raises UsageError for a
+        file that was broken."""
+        upcoming = load_settings(self._flags, self._environment)
+        wanted: dict[str, Any] = {
+            field: getattr(upcoming, name)
+            for name, field in _LOADED_WITH.items()
+            if _can_be_wished(getattr(upcoming, name)) and getattr(upcoming, name) != getattr(self._in_force, name)
+        }
+        return PlanRequest(model=model, **wanted) if wanted else None
+
+    def text(self, name: str) -> str:
+        """Return the value from the next start on, as it can be edited; "" for one that is secret."""
+        if DESCRIPTIONS[name].is_secret:
+            return ""
+        return format_setting(getattr(load_settings(self._flags, self._environment), name))
+
+    async def change(self, name: str, text: str | None) -> str:
+        """Write `text` to the settings file, or take the setting out of it for None; return when it takes effect.
+
+        Raises UserError for a value that will not do, or a file that cannot be written.
+        """
+        from app.settings.toml_file import write_setting
+
+        value = None if text is None else self._checked(name, text)
+        await asyncio.to_thread(write_setting, self.path, name, value)
+        if DESCRIPTIONS[name].effect is Effect.AT_ONCE:
+            loaded: Any = getattr(load_settings(self._flags, self._environment), name)
+            self._in_force = replace(self._in_force, **{name: loaded})
+            if obey := self._on_change.get(name):  # what is only read when it matters needs no call
+                obey()
+        return self._told(name)
+
+    def _checked(self, name: str, text: str) -> object:
+        value: Any = parse_setting(name, text)
+        if name == "keys":
+            from tui.settings.keymap import check_keys
+
+            check_keys(value)
+        return value
+
+    def _told(self, name: str) -> str:
+        match setting_sources(self._flags, self._environment)[name]:
+            case SettingSource.ENVIRONMENT:
+                return f"{environment_variable(name)} in the environment goes before the settings file."
+            case SettingSource.FLAG:
+                return "What the command line gave goes before the settings file."
+        return _TOLD[DESCRIPTIONS[name].effect]
+
+    def detail(self, name: str) -> str:
+        """Return what a setting means, what it takes, when it takes effect and who else sets it."""
+        meaning = DESCRIPTIONS[name]
+        default = shown(name, getattr(Settings(), name))
+        others = f"Default: {default}. Variable: {environment_variable(name)}."
+        return f"{meaning.text}{_choices(meaning)}\n{meaning.effect.value}. {others}"
+
+
+def _can_be_wished(value: object) -> bool:
+    """Whether it is a value, and not that localllm is to choose."""
+    return isinstance(value, bool) or bool(value)
+
+
+def _choices(meaning: SettingDescription) -> str:
+    return f" One of {', '.join(meaning.choices)}." if meaning.choices else ""
+
+
+def shown(name: str, value: object) -> str:
+    """Return a value for a person's eyes: a dash for nothing, no secret."""
+    text = format_setting(value)
+    return _HIDDEN if text and DESCRIPTIONS[name].is_secret else text or "–"

@@ -1,0 +1,86 @@
+"""Other keys for commands, as a person's settings have them: `quit = "ctrl+x,f12"`.
+
+Owns which of them can be. What a command is called and does is in the tables of commands; Textual binds the keys.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from textual.keys import Keys
+
+from quantizer.errors import UsageError
+from tui.commands import APP_COMMANDS, Command
+from tui.navigation import FEATURES
+
+__all__ = ["check_keys", "ids_with_keys", "keys_of"]
+
+_FIXED = {"ctrl+q": "quit", "ctrl+c": "quit", "ctrl+p": ""}  # Textual's own: they come before any other
+_KNOWN = {key.value for key in Keys}
+_MODIFIERS = {"ctrl", "alt", "shift", "super", "hyper", "meta"}
+
+
+def keys_of(command: Command[Any], keys: Mapping[str, str]) -> str:
+    """Return the keys of a command, comma-separated: a person's, else its own."""
+    return keys.get(command.id, command.keys) if command.keys else ""
+
+
+def check_keys(keys: Mapping[str, str]) -> None:
+    """Raise UsageError for a command that is none or has no key, for a key that is none or would be taken from what a
+    person types, and for two commands of one screen with the same key. Imports every screen."""
+    tables = dict(_tables())
+    commands = _with_keys(tables)
+    for command_id, names in keys.items():
+        if command_id not in commands:
+            raise UsageError(f"{command_id!r} is no command with a key.", "F10 lists them, under keys.")
+        for name in names.split(","):
+            _check_key(name, commands[command_id])
+    for title, table in tables.items():
+        _check_apart(title, table, keys)
+
+
+def ids_with_keys() -> list[str]:
+    """Return the ids of the commands that can have other keys, sorted. Imports every screen."""
+    return sorted(_with_keys(dict(_tables())))
+
+
+def _with_keys(tables: Mapping[str, tuple[Command[Any], ...]]) -> dict[str, Command[Any]]:
+    return {command.id: command for table in tables.values() for command in table if command.keys}
+
+
+def _tables() -> Iterator[tuple[str, tuple[Command[Any], ...]]]:
+    for place in FEATURES:
+        yield place.title, (*place.screen_class().TABLE, *APP_COMMANDS)
+
+
+def _check_key(name: str, command: Command[Any]) -> None:
+    *modifiers, base = name.split("+")
+    if not _MODIFIERS.issuperset(modifiers) or not (name in _KNOWN or base in _KNOWN or _is_character(base)):
+        raise UsageError(f"{name!r}, for {command.id}, is no key.", "Write it like f2, ctrl+x, alt+left or slash.")
+    if name in _FIXED and _FIXED[name] != command.id:
+        raise UsageError(f"{name} cannot become a key of {command.id}.", "It always does what it does now.")
+    if command.has_priority and not {"ctrl", "alt"}.intersection(modifiers) and _is_character(base):
+        raise UsageError(f"{name} alone would be taken from what you type.", f"Give {command.id} one with ctrl+.")
+
+
+def _is_character(base: str) -> bool:
+    """Whether a key types something: one character, or the name of one."""
+    if len(base) <= 1:
+        return bool(base)
+    try:
+        return bool(unicodedata.lookup(base.replace("_", " ").upper()))
+    except KeyError:
+        return base == "space"
+
+
+def _check_apart(title: str, table: tuple[Command[Any], ...], keys: Mapping[str, str]) -> None:
+    owners: dict[str, str] = {}
+    for command in table:
+        for name in filter(None, keys_of(command, keys).split(",")):
+            other = owners.setdefault(name, command.id)
+            if other != command.id:
+                raise UsageError(
+                    f"{name} would be a key of both {other} and {command.id} in {title}.", "Give one of them another."
+                )

@@ -1,0 +1,232 @@
+"""The table of settings: name, value, where it comes from; at its end what is only to be known.
+
+The settings: each with its value, where that comes from and what it means, and how to change it.
+
+Owns the asking for a value. What becomes of it is `tui.settings.controller`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual import on, work
+from textual.events import Resize
+from textual.widget import Widget
+from textual.widgets import DataTable, Static
+
+from app.protocol.plan import PlanRequest
+from app.settings.descriptions import DESCRIPTIONS
+from app.settings.settings import Settings
+from app.terminal import printable, printable_line
+from quantizer.errors import UserError
+from tui.own_service import own_service
+from tui.settings.commands import SETTINGS_COMMANDS
+from tui.settings.controller import SettingRow, SettingsController
+from tui.settings.keymap import ids_with_keys
+from tui.settings.themes import theme_choices
+from tui.widgets.dialogs import ChoiceDialog, InputDialog
+from tui.widgets.feature_screen import FeatureScreen
+
+__all__ = ["SettingTable", "SettingsScreen", "describe_reload", "facts"]
+
+_NAME_CELLS, _ORIGIN_CELLS = 15, 11
+_LEAST_VALUE_CELLS = 16
+_MARGIN = 2
+
+
+class SettingTable(DataTable[Text]):
+    """A row each, by the name of its setting; facts have no name."""
+
+    def __init__(self) -> None:
+        super().__init__(cursor_type="row", show_cursor=True)
+        self._rows: tuple[SettingRow, ...] = ()
+        self._facts: Mapping[str, str] = {}
+
+    @property
+    def setting_name(self) -> str | None:
+        """The setting under the cursor, None for a fact."""
+        if not self.row_count:
+            return None
+        key = self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value
+        return key if key in {row.name for row in self._rows} else None
+
+    def on_resize(self, _: Resize) -> None:
+        self._draw()
+
+    def show(self, rows: Sequence[SettingRow], facts: Mapping[str, str]) -> None:
+        """Show these settings, and after them what is only to be known."""
+        self._rows, self._facts = tuple(rows), facts
+        self._draw()
+
+    def _draw(self) -> None:
+        row_index = self.cursor_row
+        self.clear(columns=True)
+        rest = self.size.width - _NAME_CELLS - 2 * _MARGIN - 1
+        has_origin = rest - _ORIGIN_CELLS - _MARGIN >= _LEAST_VALUE_CELLS
+        self.add_column(Text("Setting"), width=_NAME_CELLS)
+        self.add_column(Text("Value"), width=max(1, rest - (_ORIGIN_CELLS + _MARGIN) * has_origin))
+        if has_origin:
+            self.add_column(Text("From"), width=_ORIGIN_CELLS)
+        for row in self._rows:
+            cells = (_cell(row.name), _cell(_value(row)), _cell(row.origin))
+            self.add_row(*cells[: len(self.columns)], key=row.name)
+        for name, text in self._facts.items():
+            self.add_row(*(_cell(name), _cell(text), _cell(""))[: len(self.columns)], key=f"fact {name}")
+        self.move_cursor(row=row_index)
+
+
+def _value(row: SettingRow) -> str:
+    if row.upcoming is None:
+        return row.value
+    return f"{row.value} → {row.upcoming}{': L loads it so' if row.is_of_load else ' at the next start'}"
+
+
+def _cell(text: str) -> Text:
+    return Text(printable_line(text), no_wrap=True, overflow="ellipsis")
+
+
+_FACT = "This is only to be known; it follows from the settings above."
+_LOAD, _LEAVE = "load", "leave"
+_LOADING = {_LOAD: "Load it anew now", _LEAVE: "Leave it as it is until the next start"}
+
+
+class SettingsScreen(FeatureScreen):
+    """Fulfils `tui.settings.commands.SettingsActions`."""
+
+    CSS_PATH: ClassVar[Any] = ["place_screen.tcss", "settings.tcss"]
+    PLACE = "settings"
+    TABLE = SETTINGS_COMMANDS
+    BINDINGS = SETTINGS_COMMANDS.bindings()
+
+    def body(self) -> Iterable[Widget]:
+        yield Static(f"Telemetry: none. Changes go to {printable_line(str(self.book.path))}", markup=False, id="where")
+        yield SettingTable()
+        yield Static("", markup=False, id="detail")
+
+    def on_mount(self) -> None:
+        self.table.focus()
+
+    def on_screen_resume(self) -> None:
+        self._draw()
+
+    @property
+    def book(self) -> SettingsController:
+        return self.resources.book
+
+    @property
+    def table(self) -> SettingTable:
+        return self.query_one(SettingTable)
+
+    def _draw(self) -> None:
+        try:
+            self.table.show(self.book.rows(), facts(self.book.settings))
+        except UserError as error:
+            self.warn(str(error))
+
+    @on(DataTable.RowHighlighted)
+    def _chosen(self) -> None:
+        name = self.table.setting_name
+        self.query_one("#detail", Static).update(printable(self.book.detail(name)) if name else _FACT)
+
+    @on(DataTable.RowSelected)
+    def _entered(self) -> None:
+        self.change_setting()
+
+    # What the commands do
+
+    @work(exclusive=True)
+    async def change_setting(self) -> None:
+        """Ask for another value of the setting under the cursor."""
+        name = self.table.setting_name
+        if name is None:
+            self.say(_FACT)
+            return
+        try:
+            text = self.book.text(name)
+        except UserError as error:
+            self.warn(str(error))
+            return
+        choices = self._choices(name)
+        if not choices:
+            await self.app.push_screen_wait(
+                InputDialog(name, partial(self._write, name), value=text, explanation=_explanation(name))
+            )
+            return
+        asked = ChoiceDialog(name, f"{DESCRIPTIONS[name].text} Now: {text or 'default'}.", choices)
+        if (chosen := await self.app.push_screen_wait(asked)) is not None:
+            await self._write_or_warn(name, chosen)
+
+    async def reset_setting(self) -> None:
+        """Take the setting under the cursor out of the settings file."""
+        name = self.table.setting_name
+        if name is None:
+            self.say(_FACT)
+        else:
+            await self._write_or_warn(name, None)
+
+    @work(exclusive=True)
+    async def load_as_written(self) -> None:
+        """Load the model of the chat anew with what the settings file says, after a yes."""
+        connection = self.resources.connection
+        try:
+            wish = self.book.wish(connection.state.model)
+            if wish is None:
+                self.say("Nothing is written that the model could be loaded with and is not.")
+            elif await self.app.push_screen_wait(ChoiceDialog("Load it so", describe_reload(wish), _LOADING)) == _LOAD:
+                model_id = await (await own_service(connection)).planner.reload(wish)
+                await connection.use_model(model_id)
+                self.say("It is being loaded: Esc goes to the chat.")
+        except UserError as error:
+            self.warn(str(error))
+
+    def _choices(self, name: str) -> dict[str, str]:
+        if name == "theme":
+            return theme_choices(self.app.available_themes)
+        if isinstance(getattr(Settings(), name), bool):
+            return {"true": "true", "false": "false"}
+        return {choice: choice for choice in DESCRIPTIONS[name].choices}
+
+    async def _write_or_warn(self, name: str, text: str | None) -> None:
+        try:
+            await self._write(name, text)
+        except UserError as error:
+            self.warn(str(error))
+
+    async def _write(self, name: str, text: str | None) -> None:
+        told = await self.book.change(name, text)
+        self._draw()
+        self.say(f"{name} is {'reset' if text is None else 'written'}. {told}")
+
+
+def _explanation(name: str) -> str:
+    text = DESCRIPTIONS[name].text
+    return f"{text} Commands: {', '.join(ids_with_keys())}." if name == "keys" else text
+
+
+def describe_reload(wish: PlanRequest) -> str:
+    """Return what loading a model so means: what it is then loaded with, and what that costs."""
+    shift = None if wish.context_shift is None else "on" if wish.context_shift else "off"
+    wished = {
+        "context": wish.n_ctx,
+        "cache": wish.kv_type,
+        "answers at once": wish.n_sequences,
+        "threads": wish.n_threads,
+        "context shift": shift,
+    }
+    told = ", ".join(f"{name} {value}" for name, value in wished.items() if value)
+    return f"{wish.model} is unloaded and loaded again with {told}. Answers under way end."
+
+
+def facts(settings: Settings) -> dict[str, str]:
+    """Return what follows from the settings: addresses, files and folders."""
+    return {
+        "address": settings.connect or settings.url,
+        "models": str(settings.models_dir),
+        "chats": str(settings.data_dir / "chats.db"),
+        "keys of others": f"{settings.data_dir / 'keys.json'} (made and removed by: localllm key)",
+        "service's log": str(settings.cache_dir / "service.log"),
+        "telemetry": "none",
+    }
