@@ -1,12 +1,18 @@
 """A piece of native work in a process of its own: one line of JSON goes in, lines of JSON come out, or an error.
 
-Owns both ends of that pipe: `lines_of` is the parent's, `serve` the child's. The child dies with whoever started it.
+Owns both ends of that pipe: `run_child` is the parent's, `serve` the child's. The child dies with whoever started it.
 Knows nothing of what the lines mean, but for the one that says how it failed. It imports no native code and no numpy,
 so a face may use it.
+
+How localllm starts its own processes, on every platform.
+
+Owns command lines of Python children, their place apart from the terminal, who goes first, and whether one still runs.
+Knows nothing of what they do.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -21,7 +27,19 @@ from typing import IO, Any, TypeAlias
 from quantizer.errors import EngineError, UserError, redact_paths
 from quantizer.write.events import Failed, decode_event, encode_event
 
-__all__ = ["Line", "checked", "death", "lines_of", "serve", "watch_stdin"]
+__all__ = [
+    "Line",
+    "checked",
+    "child_environment",
+    "death",
+    "detached_process_options",
+    "exit_with_parent",
+    "is_process_alive",
+    "lower_priority",
+    "python_command",
+    "run_child",
+    "serve",
+]
 
 Line: TypeAlias = dict[str, Any]
 
@@ -29,7 +47,7 @@ _GRACE_S = 5.0
 _N_LAST_LINES = 3
 
 
-def lines_of(
+def run_child(
     command: Sequence[str],
     request: Mapping[str, object],
     process: str,
@@ -74,7 +92,7 @@ def serve(
 
     lines = _stdin_lines()
     request = next(lines)
-    watch_stdin(hear, lines)
+    exit_with_parent(hear, lines)
     try:
         work(request, say)
     except UserError as error:
@@ -83,7 +101,7 @@ def serve(
     return 0
 
 
-def watch_stdin(hear: Callable[[Line], object] = lambda _line: None, lines: Iterator[Line] | None = None) -> None:
+def exit_with_parent(hear: Callable[[Line], object] = lambda _line: None, lines: Iterator[Line] | None = None) -> None:
     """Let `hear` have the lines of stdin, and end this process when whoever holds its other end is gone."""
 
     def wait() -> None:
@@ -151,3 +169,44 @@ def _limit_damage() -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+_LOW_NICE = 10
+
+
+def python_command(name: str, *arguments: str) -> list[str]:
+    """Return the command line that runs module `name` with this Python.
+
+    -P keeps the current folder off the import path: a folder of the user's named `app` must not be run instead of ours.
+    """
+    return [sys.executable, "-P", "-m", name, *arguments]
+
+
+def child_environment(**variables: str) -> dict[str, str]:
+    """Return this process's environment with `variables`, and -P for whatever Python the child starts in turn."""
+    return {**os.environ, "PYTHONSAFEPATH": "1", **variables}
+
+
+def detached_process_options() -> dict[str, Any]:
+    """Return arguments for subprocess: the child hears no Ctrl-C of this terminal and opens no window of its own."""
+    if sys.platform == "win32":
+        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
+    return {"start_new_session": True}
+
+
+def lower_priority(process_id: int) -> None:
+    """Let a process, and what it starts from now on, have processor time after those that a person waits for."""
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        if sys.platform == "win32":
+            psutil.Process(process_id).nice(psutil.BELOW_NORMAL_PRIORITY_CLASS)
+        else:
+            psutil.Process(process_id).nice(_LOW_NICE)
+
+
+def is_process_alive(process: str) -> bool:
+    """Return whether the process runs whose number is `process`; False for a text that is no number."""
+    import psutil
+
+    return process.isdecimal() and process.isascii() and psutil.pid_exists(int(process))

@@ -19,9 +19,9 @@ from app.client import ModelStatus, RemoteEngine, ServiceClient, error_of
 from app.client.remote_engine import address
 from app.keys import own_key
 from app.library.local.resolve import portable
-from app.processes import child_environment, detached_process_options, python_command
 from app.settings.settings import Settings, environment_variable, format_setting
 from quantizer.errors import EngineError, ServiceError, UnfitError, UsageError, UserError
+from quantizer.process import child_environment, detached_process_options, python_command
 
 __all__ = ["connect", "load_model", "open_engine", "open_service"]
 

@@ -10,14 +10,13 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from app.processes import child_environment, python_command
 from quantizer import process
-from quantizer.process import Line
+from quantizer.process import Line, child_environment, python_command
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["Line", "TaskProgress", "lines_of", "progress", "result", "run_task", "serve"]
+__all__ = ["Line", "TaskProgress", "progress", "result", "run_child", "run_task", "serve"]
 
 _PROCESS = "process that runs the model"
 _REMEDY = "Try another model."
@@ -53,12 +52,12 @@ def run_task(
 ) -> list[Line]:
     """Let a process of `module` do what is asked and return its results, each the fields of one.
 
-    `watched` is given the steps and hands them on. Leaving early ends the process. Raises as `lines_of` does.
+    `watched` is given the steps and hands them on. Leaving early ends the process. Raises as `run_child` does.
     """
     results: list[Line] = []
 
     def steps() -> Iterator[_Step]:
-        with closing(lines_of(python_command(module), asdict(request))) as lines:
+        with closing(run_child(python_command(module), asdict(request))) as lines:
             for line in lines:
                 if line.pop("event") == _PROGRESS:
                     yield step_type(**line)
@@ -70,12 +69,12 @@ def run_task(
     return results
 
 
-def lines_of(command: Sequence[str], request: Mapping[str, object]) -> Generator[Line, None, None]:
+def run_child(command: Sequence[str], request: Mapping[str, object]) -> Generator[Line, None, None]:
     """Start `command`, hand it `request` and yield what it says. Leaving early ends it.
 
     Raises the UserError that the child ended with, EngineError with its last words where it died of something else.
     """
-    return process.lines_of(command, request, _PROCESS, _REMEDY, child_environment())
+    return process.run_child(command, request, _PROCESS, _REMEDY, child_environment())
 
 
 def serve(work: Callable[[Line], Iterator[Line]]) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 from quantizer.architectures import Architecture, recognise
 from quantizer.architectures.architecture import Hyperparameter
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.packed.methods import unpacked
 from quantizer.checkpoint.pending_shards import PendingFile
 from quantizer.checkpoint.pooling import read_pooling
 from quantizer.checkpoint.safetensors import read_checkpoint
@@ -23,7 +24,6 @@ from quantizer.gguf.header_encoder import Entry
 from quantizer.gguf.tensor_types import tensor_type_named
 from quantizer.mix.recipe_rules import ModelShape
 from quantizer.mix.tensor_categories import allows_quantization
-from quantizer.packed.methods import unpacked
 from quantizer.tokenizers import Vocabulary, read_vocabulary, vocabulary_entries
 
 __all__ = ["open_checkpoint"]

@@ -15,10 +15,10 @@ from typing import Any, TypeAlias, TypeVar
 from quantizer.architectures import Architecture, needed_tensors
 from quantizer.architectures.architecture import Stack
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.packed.methods import check_stored
 from quantizer.convert.derived_tensors import MappedTensor, ReorderedColumns, StackedTensor, rearranged
 from quantizer.convert.source_model import FileTensor, RearrangedTensor, SourceTensor
 from quantizer.errors import CheckpointError
-from quantizer.packed.methods import check_stored
 
 __all__ = ["mapped"]
 

@@ -27,7 +27,7 @@ from typing import IO, TYPE_CHECKING
 from quantizer.checkpoint.pending_shards import PendingShard, PendingShards
 from quantizer.gguf.file_types import file_type_named
 from quantizer.mix.overrides import Overrides, parse_override, weight_type_named
-from quantizer.process import Line, checked, death, lines_of, serve
+from quantizer.process import Line, checked, death, run_child, serve
 from quantizer.write.events import Done, Event, Planned, WaitingForShard, Warned, decode_event, encode_event
 from quantizer.write.partial_output import discard_partial
 
@@ -48,7 +48,7 @@ def run_job(request: JobRequest) -> Iterator[Event]:
     wrote under partial names, and the same request goes on from there.
     """
     try:
-        with closing(lines_of(_command(), asdict(request), _PROCESS, _REMEDY)) as lines:
+        with closing(run_child(_command(), asdict(request), _PROCESS, _REMEDY)) as lines:
             for line in lines:
                 yield decode_event(line)
     except (GeneratorExit, KeyboardInterrupt):

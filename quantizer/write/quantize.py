@@ -17,10 +17,10 @@ from dataclasses import fields, is_dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from quantizer.checkpoint.packed.computed_rows import RowFile
 from quantizer.checkpoint.pending_shards import PendingFile
 from quantizer.errors import CheckpointError, ModelFileError, UsageError
 from quantizer.gguf.header_encoder import OutputTensor, padding
-from quantizer.packed.computed_rows import RowFile
 from quantizer.write.events import Event, Progress, Resumed, ShardOrder, Warned
 from quantizer.write.partial_output import PartialOutput, check_output
 from quantizer.write.pipeline import PlannedTensor, converted

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from app.cli.main import main
-from app.processes import python_command
+from quantizer.process import python_command
 from tests.app.running import RunningService
 from tests.quantizer.gguf_files import tiny_llama
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from app.processes import python_command
+from quantizer.process import python_command
 
 __all__ = ["interrupt"]
 

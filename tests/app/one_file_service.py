@@ -14,7 +14,6 @@ import httpx
 
 from app.engine.chat_template.template_process import TemplateProcess
 from app.library.local.model_files import ModelRef
-from app.processes import python_command
 from app.service.application import create_app
 from app.service.http.guard import GuardPolicy
 from app.service.jobs.manager import JobManager
@@ -23,6 +22,7 @@ from app.service.models.model_file import read_model_file
 from app.service.pool.memory_fake import FakeMemory
 from app.service.shutdown_policy import ShutdownPolicy
 from app.settings.settings import Settings
+from quantizer.process import python_command
 
 __all__ = ["BASE", "HELLO", "MADE", "OTHER", "SIZES", "Service", "serving", "until"]
 

@@ -21,10 +21,10 @@ from pathlib import Path
 
 from app.engine.protocol import codec, messages
 from app.engine.protocol.messages import EngineConfig
-from app.processes import python_command
 from quantizer.errors import EngineError, UserError
 from quantizer.gguf.model_info import read_model_info
 from quantizer.gguf.validation import validate_gguf
+from quantizer.process import python_command
 from quantizer.write.job import JobRequest, run_job
 
 HEADER_SHARE = 0.8  # of mutations that hit the header, where the structure is

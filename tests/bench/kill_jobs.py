@@ -27,7 +27,7 @@ from pathlib import Path
 import psutil
 
 from app.client import Job, ServiceClient
-from app.processes import python_command
+from quantizer.process import python_command
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.quantizer.checkpoints import TinyLlama

@@ -19,7 +19,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from app.processes import python_command
+from quantizer.process import python_command
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.quantizer.gguf_files import tiny_llama

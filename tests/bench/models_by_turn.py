@@ -26,8 +26,8 @@ import httpx
 import ollama
 
 from app.library.local.resolve import resolve
-from app.processes import python_command
 from app.settings.settings import Settings
+from quantizer.process import python_command
 
 ASKED = "How do I quantize a model?"
 IDS = ("guide:4m-q8_0", "other:4m-q8_0", "third:4m-q4_K_M")

@@ -22,7 +22,7 @@ import httpx
 import psutil
 
 from app.bench.random_text import RandomText
-from app.processes import python_command
+from quantizer.process import python_command
 
 __all__ = ["Footprint", "Served", "footprint", "n_answered_in_all_cells", "serve", "wait_ready"]
 

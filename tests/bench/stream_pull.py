@@ -19,7 +19,7 @@ import threading
 import time
 from pathlib import Path
 
-from app.processes import python_command
+from quantizer.process import python_command
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.quantizer.checkpoints import TinyLlama

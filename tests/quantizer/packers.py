@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from quantizer.checkpoint.packed.methods import unpacked
 from quantizer.checkpoint.safetensors import read_checkpoint
-from quantizer.packed.methods import unpacked
 from tests.quantizer.checkpoints import exact, write_tensors
 
 __all__ = ["FORMATS", "Packed", "awq", "compressed", "e4m3", "fp8", "gptq", "int8_rows", "mxfp4", "nf4", "read"]

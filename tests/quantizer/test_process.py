@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from quantizer.errors import EngineError, StorageError
-from quantizer.process import Line, lines_of
+from quantizer.process import Line, run_child
 
 
 def child(body: str) -> list[str]:
@@ -23,7 +23,7 @@ def child(body: str) -> list[str]:
 
 
 def said(body: str, **request: object) -> Iterator[Line]:
-    return lines_of(child(body), request, "process that works", "Try again.")
+    return run_child(child(body), request, "process that works", "Try again.")
 
 
 def test_a_request_goes_in_and_lines_come_out() -> None:
@@ -54,7 +54,7 @@ def test_its_last_words_tell_of_no_folders() -> None:
 def test_what_is_no_json_object_is_an_error(line: str) -> None:
     command = [sys.executable, "-c", f"print('{line}')"]
     with pytest.raises(EngineError, match="no JSON object"):
-        list(lines_of(command, {}, "process that works", "Try again."))
+        list(run_child(command, {}, "process that works", "Try again."))
 
 
 def test_leaving_early_ends_the_child() -> None:

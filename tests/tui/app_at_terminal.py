@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from app.processes import python_command
+from quantizer.process import python_command
 from tests.tui.terminal import Terminal, eventually
 
 __all__ = ["AppAtTerminal", "Glance", "letters_of"]

@@ -16,7 +16,7 @@ import pytest
 if shutil.which("tmux") is None:
     pytest.skip("The story is lived in a terminal of tmux's, and tmux is not installed.", allow_module_level=True)
 
-from app.processes import python_command
+from quantizer.process import python_command
 from tests.tui.tmux import Tmux
 
 QUESTION, ANSWER = "What is quantization?", "Q4_K_M is the usual balance."

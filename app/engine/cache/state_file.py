@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from app.processes import is_process_alive
+from quantizer.process import is_process_alive
 
 __all__ = ["StateKey", "Tokens", "read_state", "states_in", "touch", "write_state"]
 

@@ -10,8 +10,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from app.processes import detached_process_options, python_command
 from quantizer.errors import RequestError
+from quantizer.process import detached_process_options, python_command
 
 __all__ = ["TemplateProcess"]
 

@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from app.engine.model_task import lines_of
-from app.processes import python_command
+from app.engine.model_task import run_child
 from offload.footprint.profile import RunConfig
 from offload.placement.load_parameters import ON_HOST, LoadMode, LoadParameters
+from quantizer.process import python_command
 
 __all__ = ["DryRunRequest", "compute_by_device", "dry_run_request", "request_of"]
 
@@ -51,7 +51,7 @@ def dry_run_request(path: Path, setting: RunConfig, parameters: LoadParameters =
 
 def compute_by_device(request: DryRunRequest) -> dict[str, int]:
     """Return the bytes that each device computes in, by its name. Raises EngineError, or what the process died of."""
-    (said,) = lines_of(python_command("app.engine.load.dry_run_process"), asdict(request))
+    (said,) = run_child(python_command("app.engine.load.dry_run_process"), asdict(request))
     found: dict[str, int] = said["compute_bytes"]
     return found
 

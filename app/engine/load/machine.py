@@ -16,14 +16,14 @@ from typing import Any
 
 from app.engine.load.machine_file import MachineFile
 from app.engine.load.rpc import check_reachable
-from app.engine.model_task import Line, lines_of, serve
-from app.processes import python_command
+from app.engine.model_task import Line, run_child, serve
 from offload.devices.bandwidth import measure_read_bandwidth
 from offload.devices.cpu import default_threads
 from offload.devices.gpu_table import known_bandwidth
 from offload.devices.gpus import PciGpu, distinct, has_unified_memory, nvidia_gpus, pci_gpus
 from offload.devices.host_memory import HostMemory, host_memory
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
+from quantizer.process import python_command
 
 __all__ = ["Survey", "gpu_from_json", "machine_here", "survey", "unusable_gpus", "with_host_bandwidth"]
 
@@ -45,7 +45,7 @@ def survey(rpc: Sequence[str] = ()) -> Survey:
     check_reachable(rpc)
     memory, on_bus = host_memory(), pci_gpus()
     bandwidth = measure_read_bandwidth(default_threads())
-    found = distinct(list(lines_of(python_command("app.engine.load.machine"), {"rpc": list(rpc)})))
+    found = distinct(list(run_child(python_command("app.engine.load.machine"), {"rpc": list(rpc)})))
     machine = _machine(memory, bandwidth.bytes_per_s, found, on_bus)
     return Survey(machine, memory, unusable_gpus(on_bus, [said["address"] for said in found]))
 

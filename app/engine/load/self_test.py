@@ -14,9 +14,9 @@ from importlib import metadata, resources, util
 from pathlib import Path
 
 from app.engine.tuning.tune_results import RuntimeSettings
-from app.processes import python_command
 from offload.devices.cpu import cpu_name, default_threads
 from quantizer.errors import EngineError, UserError, redact_paths
+from quantizer.process import python_command
 
 __all__ = ["NOTICE", "SelfTestResult", "run_self_test"]
 

@@ -52,7 +52,7 @@ from offload.footprint.kv_cache import can_have, parse_kv_types
 from quantizer.errors import UserError
 from quantizer.gguf.header import read_header
 from quantizer.gguf.layer_caches import KvShape, kv_shape_of
-from quantizer.process import watch_stdin
+from quantizer.process import exit_with_parent
 
 __all__ = ["QUICK", "THOROUGH", "TuningEffort", "first_settings", "main", "measure", "refinements"]
 
@@ -270,7 +270,7 @@ def _give_way() -> None:
         psutil.Process().nice(psutil.IDLE_PRIORITY_CLASS)
     else:
         psutil.Process().nice(_IDLE_NICE)
-    watch_stdin()
+    exit_with_parent()
 
 
 def _work(asked: Line) -> Iterator[Line]:

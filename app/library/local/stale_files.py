@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.library.local.removal import remove_empty_folders
-from app.processes import is_process_alive
 from app.settings.settings import Settings
 from quantizer.errors import StorageError
 from quantizer.files import try_lock
 from quantizer.gguf.shards import shard_index, shard_path
+from quantizer.process import is_process_alive
 from quantizer.write.partial_output import journal_path
 
 __all__ = ["StaleFiles", "delete_stale_files", "find_stale_files"]

@@ -18,7 +18,6 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import aclosing, suppress
 from dataclasses import replace
 
-from app.processes import python_command
 from app.protocol.job import Job, JobFailure
 from app.service.http.errors import RefusedError
 from app.service.jobs.arguments import Arguments, Resource
@@ -28,6 +27,7 @@ from app.service.jobs.store import JobStore
 from app.service.jobs.subscriptions import Subscriptions
 from app.settings.settings import Settings
 from quantizer.errors import StorageError
+from quantizer.process import python_command
 
 __all__ = ["LIMITS", "JobManager", "startable"]
 

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from app.library.local.removal import remove_empty_folders
-from app.processes import child_environment, detached_process_options, lower_priority
 from app.protocol.job import Job, JobFailure, JobState
 from app.service.jobs.arguments import Arguments
 from app.service.jobs.command import JobCommand, command_of
@@ -31,6 +30,7 @@ from app.service.jobs.store import JobLog
 from app.service.pool.worker_process import LastWords
 from app.settings.settings import ENVIRONMENT_PREFIX, Settings
 from quantizer.errors import EngineError, StorageError, UserError
+from quantizer.process import child_environment, detached_process_options, lower_priority
 
 __all__ = ["JobProcess", "JobRun", "Runner"]
 

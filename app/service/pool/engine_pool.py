@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.engine.protocol.messages import UnfitPolicy
-from app.processes import python_command
 from app.service.models.attachments import Attachments
 from app.service.models.model_file import ModelFile
 from app.service.pool.door import Watcher
@@ -24,6 +23,7 @@ from app.service.pool.memory import Memory
 from app.service.pool.runner import EngineKey, Runner
 from app.settings.settings import Settings
 from offload.footprint.context import DEFAULT_N_CTX
+from quantizer.process import python_command
 
 __all__ = ["EnginePool"]
 

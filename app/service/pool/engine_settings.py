@@ -9,11 +9,11 @@ from collections.abc import Mapping
 
 from app.engine.load.rpc import parse_rpc_endpoints
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy
-from app.processes import python_command
 from app.service.models.attachments import Attachments
 from app.settings.parsing import parse_duration
 from app.settings.settings import Settings
 from quantizer.errors import RequestError, UsageError
+from quantizer.process import python_command
 
 __all__ = ["engine_config", "keep_alive_s", "worker_command"]
 

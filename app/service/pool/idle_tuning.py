@@ -11,7 +11,7 @@ import contextlib
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Sequence
 
-from app.processes import child_environment, detached_process_options
+from quantizer.process import child_environment, detached_process_options
 
 __all__ = ["IdleTuning"]
 

@@ -18,13 +18,13 @@ import psutil
 from app.engine.load.rpc import parse_rpc_endpoints
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.library.local.model_files import stat_model
-from app.processes import python_command
 from app.service.pool.eviction import Demand, Resident
 from app.settings.parsing import parse_byte_size
 from app.settings.settings import Settings
 from offload.devices.machine import HOST_NAME, Machine
 from offload.format import memory
 from quantizer.errors import EngineError
+from quantizer.process import python_command
 
 __all__ = ["Holder", "MachineMemory", "Memory", "private_bytes", "resident_bytes"]
 
@@ -148,12 +148,12 @@ class MachineMemory:
 
     def _gpus(self) -> list[dict[str, Any]]:
         """Return what a child process says of the GPUs; a machine without any is asked once."""
-        from app.engine.model_task import lines_of
+        from app.engine.model_task import run_child
 
         if not self._has_gpu:
             return []
         request = {"rpc": list(parse_rpc_endpoints(self._settings.rpc))}
-        gpus = [dict(line) for line in lines_of(python_command("app.engine.load.machine"), request)]
+        gpus = [dict(line) for line in run_child(python_command("app.engine.load.machine"), request)]
         self._has_gpu = bool(gpus)
         return gpus
 

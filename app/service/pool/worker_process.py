@@ -16,9 +16,9 @@ from collections.abc import AsyncGenerator, Sequence
 
 from app.engine.protocol.codec import decode, encode, frame_length
 from app.engine.protocol.messages import WorkerMessage
-from app.processes import child_environment, detached_process_options
 from app.terminal import printable
 from quantizer.errors import EngineError, redact_paths
+from quantizer.process import child_environment, detached_process_options
 
 __all__ = ["LastWords", "WorkerProcess"]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from app.chat.conversation import Message, MessageState
 from app.chat.store import FILE_NAME, ChatStore
-from app.processes import child_environment
+from quantizer.process import child_environment
 
 __all__ = ["MAX_LOST_S", "Trial", "kill_a_writer"]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy
-from app.processes import python_command
 from app.service.operator_prompt import OperatorPrompt, report_loading
 from app.service.pool.engine_client import EngineClient
 from quantizer.errors import UnfitError
+from quantizer.process import python_command
 
 
 @pytest.mark.parametrize("answer", [True, False])

@@ -19,13 +19,13 @@ from starlette.applications import Starlette
 
 from app.cli.main import main
 from app.engine.protocol.messages import EngineConfig
-from app.processes import python_command
 from app.service import server
 from app.service.http.guard import Guard, GuardPolicy
 from app.service.listening import listen
 from app.service.operator_prompt import OperatorPrompt
 from app.service.pool.engine_client import EngineClient
 from quantizer.errors import ServiceError
+from quantizer.process import python_command
 from tests.app.running import RunningService
 
 Serve = Callable[..., tuple[int | str | None, str]]

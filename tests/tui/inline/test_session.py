@@ -16,7 +16,7 @@ import pytest
 
 from app.chat.conversation import Message, MessageState
 from app.chat.store import ChatStore
-from app.processes import python_command
+from quantizer.process import python_command
 from tests.quantizer.gguf_files import tiny_llama
 from tests.tui.far_engine import FarEngine
 from tests.tui.typist import CTRL_C, CTRL_D, PROMPT, Typist

@@ -5,8 +5,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from app.processes import python_command
 from offload.advice.bottleneck import Constraint
+from quantizer.process import python_command
 
 
 def doctor(environment: Mapping[str, str], *arguments: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from app.cli.eval_options import shipped
-from app.processes import python_command
+from quantizer.process import python_command
 from tests.app.interrupting import interrupt
 from tests.quantizer.gguf_files import tiny_llama, tiny_weights
 

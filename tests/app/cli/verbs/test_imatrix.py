@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from app.processes import python_command
 from quantizer.gguf.header import read_header
 from quantizer.mix.imatrix import read_imatrix
+from quantizer.process import python_command
 from tests.quantizer.checkpoints import TinyLlama
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from app.library.machine_fit.machine_spec import parse_machine
-from app.processes import python_command
 from offload.devices.machine import Device, DeviceKind, Machine
 from quantizer.errors import UsageError
+from quantizer.process import python_command
 
 GIB = 1 << 30
 HERE = Machine(Device(name="CPU", kind=DeviceKind.CPU, total_bytes=8 * GIB, free_bytes=6 * GIB, bytes_per_s=25e9))

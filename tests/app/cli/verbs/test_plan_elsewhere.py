@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.processes import python_command
+from quantizer.process import python_command
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.app.library.remote_files import hub_file, sparse_model, sparse_shards

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.processes import python_command
+from quantizer.process import python_command
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.quantizer.checkpoints import TinyLlama

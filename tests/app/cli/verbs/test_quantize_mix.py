@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from app.cli.quantization.mix import MixTarget
-from app.processes import python_command
 from quantizer.gguf.header import read_header
 from quantizer.gguf.tensor_types import TENSOR_TYPES
+from quantizer.process import python_command
 from tests.app.interrupting import interrupt
 from tests.quantizer.checkpoints import TinyLlama
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from app.cli.verbs.recommend import _ROLES, recommend
 from app.library.hub.catalogue import Role
-from app.processes import python_command
+from quantizer.process import python_command
 
 MACHINE = ("--vram", "GPU0=12GiB@360GB/s", "--ram", "32GiB@45GB/s")
 KEYS = ["name", "title", "ref", "quant", "n_bytes", "n_parameters", "licence", "n_ctx_train"]

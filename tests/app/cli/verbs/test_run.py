@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.main import main
-from app.processes import python_command
+from quantizer.process import python_command
 from tests.app.running import RunningService
 
 

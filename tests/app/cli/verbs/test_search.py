@@ -10,7 +10,7 @@ import pytest
 from app.cli.verbs.search import search as search_verb
 from app.library.hub.access import HubError
 from app.library.hub.catalogue import catalogue_model
-from app.processes import python_command
+from quantizer.process import python_command
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.app.library.remote_files import hub_file, sparse_model

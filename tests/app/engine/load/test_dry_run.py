@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.engine.load.dry_run import compute_by_device, dry_run_request, request_of
-from app.engine.model_task import lines_of
+from app.engine.model_task import run_child
 from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import RunConfig
@@ -49,7 +49,7 @@ def test_where_llama_cpp_aborts_its_own_source_is_named_without_the_folder_it_wa
         "serve(lambda _: ggml_function('ggml_abort')(b'/tmp/pip-x/ggml.c', 12, b'no room'))"
     )
     with pytest.raises(EngineError, match=r"(signal 6|status \d+): (.* / )?ggml\.c:12: no room"):
-        list(lines_of([sys.executable, "-c", program], {}))
+        list(run_child([sys.executable, "-c", program], {}))
 
 
 def test_a_device_that_is_not_there_any_more_is_named(tiny_model: Path) -> None:

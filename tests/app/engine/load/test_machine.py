@@ -7,10 +7,10 @@ from app.engine.llama.devices import GgmlDevice, ggml_gpus
 from app.engine.llama.rpc import RpcBandwidth
 from app.engine.load.machine import gpu_from_json, machine_here, unusable_gpus, with_host_bandwidth
 from app.engine.load.machine_file import MachineFile
-from app.engine.model_task import lines_of
-from app.processes import python_command
+from app.engine.model_task import run_child
 from offload.devices.gpus import PciGpu
 from offload.devices.machine import Device, DeviceKind
+from quantizer.process import python_command
 
 GIB = 1 << 30
 CARD = GgmlDevice("CUDA0", "NVIDIA GeForce RTX 3060", False, 11 * GIB, 12 * GIB, "0000:01:00.0")
@@ -67,7 +67,7 @@ def test_how_fast_memory_is_read_is_measured_once_and_only_for_a_gpu(tmp_path: P
 
 
 def test_the_process_that_lists_gpus_tells_of_each_that_the_engine_can_use() -> None:
-    said = list(lines_of(python_command("app.engine.load.machine"), {"rpc": []}))
+    said = list(run_child(python_command("app.engine.load.machine"), {"rpc": []}))
     assert len(said) == len(list(ggml_gpus()))
     assert all(set(line) == set(asdict(CARD)) and line["name"] for line in said)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from app.engine.model_task import lines_of
-from app.processes import python_command
+from app.engine.model_task import run_child
+from quantizer.process import python_command
 from tests.app.pseudo_gpu import free_ports, pseudo_gpus
 
 MIB = 1 << 20
@@ -37,7 +37,7 @@ def load(model: Path, folder: Path, endpoints: list[str], *, n_ctx: int = 1024, 
 
 
 def test_servers_are_devices_like_others_with_a_link_that_was_measured(endpoints: list[str]) -> None:
-    said = list(lines_of(python_command("app.engine.load.machine"), {"rpc": endpoints}))
+    said = list(run_child(python_command("app.engine.load.machine"), {"rpc": endpoints}))
     assert [device["name"] for device in said] == ["RPC0", "RPC1"]
     for device, endpoint in zip(said, endpoints, strict=True):
         assert device["description"] == endpoint

@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 import pytest
 
-from app.engine.model_task import TaskProgress, lines_of
+from app.engine.model_task import TaskProgress, run_child
 from app.engine.offline.imatrix import ImatrixRequest, run_imatrix
 from quantizer.errors import EngineError, UsageError
 from quantizer.mix.imatrix import ImportanceMatrix
@@ -105,7 +105,7 @@ sys.exit(serve(_work))
 """
     request = ImatrixRequest(str(tiny_model), TEXT, "text", N_CTX, 1, n_threads=1, output="nowhere")
     with pytest.raises(EngineError, match="Too much was seen"):
-        list(lines_of([sys.executable, "-c", program], asdict(request)))
+        list(run_child([sys.executable, "-c", program], asdict(request)))
 
 
 def test_what_the_child_refuses_is_raised_here(tiny_model: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 from app.engine.chat_template.template_process import TemplateProcess
 from app.library.local.model_files import ModelRef
 from app.library.local.resolve import UnknownModelError
-from app.processes import python_command
 from app.service.application import create_app
 from app.service.http import streaming
 from app.service.http.guard import GuardPolicy
@@ -24,6 +23,7 @@ from app.service.pool.memory_fake import FakeMemory
 from app.service.shutdown_policy import ShutdownPolicy
 from app.settings.settings import Settings
 from quantizer.errors import UsageError
+from quantizer.process import python_command
 
 CODER, CODER_STEM = "qwen2.5-coder:7b-q4_K_M", "Qwen2.5-Coder-7B-Q4_K_M"
 SIZES = {"first": 10, "second": 10, "third": 10, "large": 50}

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from app.engine.protocol.messages import EngineConfig, EngineMetrics, GetMetrics, Load, Ready, WorkerMessage
-from app.processes import python_command
 from app.service.pool.current_worker import CurrentWorker
 from quantizer.errors import EngineError, UserError
+from quantizer.process import python_command
 
 LOAD = Load("tiny.gguf", EngineConfig(n_ctx=256))
 

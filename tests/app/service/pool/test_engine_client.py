@@ -13,10 +13,10 @@ import pytest
 
 from app.engine.protocol.messages import EngineConfig, Finished, Output
 from app.engine.request import FinishReason, Request, SamplingParams
-from app.processes import python_command
 from app.service.pool.crash_limit import CrashLimit
 from app.service.pool.engine_client import EngineClient
 from quantizer.errors import ContextOverflowError, EngineError, RequestError
+from quantizer.process import python_command
 
 ENDLESS = Request(request_id="endless", prompt="on and on", ignore_eos=True)
 SHORT = Request(request_id="short", prompt="hello", max_tokens=4, ignore_eos=True)

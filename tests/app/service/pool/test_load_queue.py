@@ -11,11 +11,11 @@ import pytest
 
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.engine.request import Request
-from app.processes import python_command
 from app.service.pool.engine_client import EngineClient
 from app.service.pool.load_queue import LoadQueue
 from app.service.pool.memory_fake import FakeMemory
 from quantizer.errors import EngineError
+from quantizer.process import python_command
 
 ENDLESS = Request(request_id="endless", prompt="on and on", ignore_eos=True)
 

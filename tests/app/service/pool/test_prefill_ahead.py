@@ -7,11 +7,11 @@ from pathlib import Path
 
 from app.engine.protocol.messages import EngineConfig, EngineMetrics
 from app.engine.request import Request
-from app.processes import python_command
 from app.service.generation.prompt import Prompt
 from app.service.pool.engine_client import EngineClient
 from app.service.pool.prefill_ahead import PrefillAhead
 from quantizer.errors import RequestError
+from quantizer.process import python_command
 
 SAID = "<user>hello\n<assistant>hi\n"
 HEAD = "<user>"

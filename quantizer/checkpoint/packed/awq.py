@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.packed.computed_rows import Rows, computed
+from quantizer.checkpoint.packed.grid import WORD_BITS, Grid, scaled, unpack_bits
+from quantizer.checkpoint.packed.parts import FLOATS, Parts, array, malformed, unsupported
 from quantizer.convert.source_model import FileTensor
-from quantizer.packed.computed_rows import Rows, computed
-from quantizer.packed.grid import WORD_BITS, Grid, scaled, unpack_bits
-from quantizer.packed.parts import FLOATS, Parts, array, malformed, unsupported
 
 __all__ = ["unpack"]
 

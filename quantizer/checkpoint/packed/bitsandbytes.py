@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.packed.computed_rows import Rows, computed, stored_rows
+from quantizer.checkpoint.packed.parts import Parts, array, dims, malformed
 from quantizer.convert.source_model import FileTensor
-from quantizer.packed.computed_rows import Rows, computed, stored_rows
-from quantizer.packed.parts import Parts, array, dims, malformed
 
 __all__ = ["unpack"]
 

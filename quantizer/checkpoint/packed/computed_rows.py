@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from quantizer.checkpoint.packed.parts import Dims, array, malformed
 from quantizer.convert.source_model import FileTensor
 from quantizer.gguf.tensor_types import tensor_type_named
-from quantizer.packed.parts import Dims, array, malformed
 
 __all__ = ["RowFile", "Rows", "computed", "stored_rows"]
 

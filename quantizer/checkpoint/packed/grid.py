@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from quantizer.checkpoint.packed.computed_rows import Rows
+from quantizer.checkpoint.packed.parts import Dims, array, dims, malformed
 from quantizer.convert.source_model import FileTensor
-from quantizer.packed.computed_rows import Rows
-from quantizer.packed.parts import Dims, array, dims, malformed
 
 __all__ = [
     "WORD_BITS",

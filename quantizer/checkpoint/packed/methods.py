@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.packed import awq, bitsandbytes, compressed_tensors, gptq, mxfp4, scaled
+from quantizer.checkpoint.packed.parts import FLOATS, Parts, malformed, unsupported
 from quantizer.checkpoint.safetensors import Checkpoint, read_json
 from quantizer.convert.source_model import FileTensor
 from quantizer.errors import CheckpointError
-from quantizer.packed import awq, bitsandbytes, compressed_tensors, gptq, mxfp4, scaled
-from quantizer.packed.parts import FLOATS, Parts, malformed, unsupported
 
 __all__ = ["check_stored", "unpacked"]
 

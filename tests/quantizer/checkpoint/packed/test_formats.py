@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantizer.packed.parts import FLOAT8
+from quantizer.checkpoint.packed.parts import FLOAT8
 from tests.quantizer.packers import (
     Packed,
     awq,

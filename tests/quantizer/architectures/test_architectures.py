@@ -18,7 +18,7 @@ from quantizer.gguf.byte_source import LocalFile
 from quantizer.gguf.header_encoder import encode_entry
 from quantizer.gguf.tensor_types import tensor_type_named
 
-OUTLINES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "outlines.json").read_text())
+OUTLINES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parents[1] / "outlines.json").read_text())
 
 NORM_OF_FIRST_LAYER = re.compile(r"\.layers?\.0\..*norm1?\.weight$", re.IGNORECASE)
 

@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from quantizer.checkpoint.config import Config
-from quantizer.convert.source_model import FileTensor
-from quantizer.packed.computed_rows import Rows, computed
-from quantizer.packed.grid import (
+from quantizer.checkpoint.packed.computed_rows import Rows, computed
+from quantizer.checkpoint.packed.grid import (
     WORD_BITS,
     BlockScales,
     Grid,
@@ -26,8 +25,9 @@ from quantizer.packed.grid import (
     spread,
     unpack_bits,
 )
-from quantizer.packed.parts import FLOATS, Dims, Parts, array, dims, malformed, unsupported
-from quantizer.packed.scaled import ScaledWeight
+from quantizer.checkpoint.packed.parts import FLOATS, Dims, Parts, array, dims, malformed, unsupported
+from quantizer.checkpoint.packed.scaled import ScaledWeight
+from quantizer.convert.source_model import FileTensor
 
 __all__ = ["unpack"]
 

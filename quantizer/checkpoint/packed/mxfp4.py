@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.packed.computed_rows import Rows, computed, stored_rows
+from quantizer.checkpoint.packed.parts import Parts, dims, malformed
 from quantizer.convert.source_model import FileTensor
-from quantizer.packed.computed_rows import Rows, computed, stored_rows
-from quantizer.packed.parts import Parts, dims, malformed
 
 __all__ = ["unpack"]
 

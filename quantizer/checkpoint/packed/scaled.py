@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.packed.computed_rows import Rows, computed, stored_rows
+from quantizer.checkpoint.packed.grid import BlockScales, block_scales, scaled
+from quantizer.checkpoint.packed.parts import FLOATS, Dims, Parts, dims
 from quantizer.convert.source_model import FileTensor
-from quantizer.packed.computed_rows import Rows, computed, stored_rows
-from quantizer.packed.grid import BlockScales, block_scales, scaled
-from quantizer.packed.parts import FLOATS, Dims, Parts, dims
 
 __all__ = ["SCALES", "ScaledWeight", "unpack_fp8"]
 

@@ -17,7 +17,7 @@ from quantizer.errors import CheckpointError
 from quantizer.gguf.tensor_types import tensor_type_named
 from tests.quantizer.memory_source import Memory
 
-OUTLINES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "outlines.json").read_text())
+OUTLINES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parents[1] / "outlines.json").read_text())
 # name of an outline -> what its experts' gate, up and down are called where they are numbered
 NUMBERED = {
     "mixtral": ("w1", "w3", "w2"),
