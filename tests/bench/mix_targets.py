@@ -70,7 +70,7 @@ def examine(model: Path, folder: Path) -> Iterator[Row]:
 def divergence(model: Path, reference: Path) -> float:
     """Return the mean divergence that `localllm judge` finds."""
     verdict = localllm("judge", model, "--against", reference)
-    return float(verdict["judgement"]["comparison"]["mean_kld"]["value"])
+    return float(verdict["statistics"]["comparison"]["mean_kld"]["value"])
 
 
 def localllm(*arguments: object) -> dict[str, Any]:

@@ -119,8 +119,8 @@ class _Trials:
             n_ctx = window_size(validate_gguf(written), 0)
             request = EvalRequest(models, read_text(shipped("evaluation.txt")), n_ctx, 0, self._n_threads)
             verdict = run_eval(request, lambda steps: with_progress(f"Judging trial {self._n_done}", steps))
-        assert verdict.judgement.comparison is not None
-        kld = verdict.judgement.comparison.mean_kld.value
+        assert verdict.statistics.comparison is not None
+        kld = verdict.statistics.comparison.mean_kld.value
         click.echo(f"Trial {self._n_done}: {mix.n_bytes:,} bytes diverge by {kld:.3g}.", err=True)
         return kld
 

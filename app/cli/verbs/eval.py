@@ -65,13 +65,13 @@ def _print(names: list[str], verdict: EvalResult, *, wants_json: bool) -> None:
     for label, *cells in _rows(verdict):
         table.add_row(label, *cells)
     Console().print(table)
-    click.echo(f"{verdict.judgement.n_tokens:,} tokens of {verdict.n_windows} windows; brackets span 95 %.")
+    click.echo(f"{verdict.statistics.n_tokens:,} tokens of {verdict.n_windows} windows; brackets span 95 %.")
 
 
 def _rows(verdict: EvalResult) -> list[list[str]]:
     """Return the lines of the table: label, the model's cell, the reference's where there is one."""
-    judgement, comparison = verdict.judgement, verdict.judgement.comparison
-    perplexities = [judgement.perplexity] + ([comparison.reference_perplexity] if comparison else [])
+    statistics, comparison = verdict.statistics, verdict.statistics.comparison
+    perplexities = [statistics.perplexity] + ([comparison.reference_perplexity] if comparison else [])
     rows = [["perplexity", *(_estimate(perplexity) for perplexity in perplexities)]]
     if comparison:
         rows += [

@@ -17,7 +17,13 @@ import click
 
 from app.cli.options import complete_model
 from app.cli.output.progress import with_progress
-from app.engine.tuning.tune_results import DEFAULT_KV_TYPE, SpeedMeasurement, TuneRequest, choose, measurement_from_json
+from app.engine.tuning.tune_results import (
+    DEFAULT_KV_TYPE,
+    SpeedMeasurement,
+    TuneRequest,
+    fastest,
+    measurement_from_json,
+)
 from app.terminal import printable
 from quantizer.errors import UsageError
 
@@ -103,7 +109,7 @@ def _show_known(cache_dir: Path, path: Path | None, *, wants_json: bool) -> None
 def _print(name: str, measured: Sequence[SpeedMeasurement], *, wants_json: bool) -> None:
     from app.engine.tuning.tune_results import DEFAULT_WORKLOAD
 
-    best = choose(_of_default_cache(measured), DEFAULT_WORKLOAD)
+    best = fastest(_of_default_cache(measured), DEFAULT_WORKLOAD)
     if wants_json:
         click.echo(json.dumps({"model": name, "best": asdict(best.setting), "measured": [asdict(m) for m in measured]}))
         return

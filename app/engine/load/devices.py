@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from app.engine.cache.state_store import model_key
 from app.engine.load.dry_run import dry_run_request
-from app.engine.load.machine import machine_here
+from app.engine.load.machine import detect_machine
 from app.engine.load.machine_file import MachineFile, this_build
 from app.engine.load.planner import LoadAttempt, LoadPlanner
 from app.engine.load.rpc import check_reachable
-from app.engine.load.run_history import rates_here
+from app.engine.load.run_history import calibrated_rates
 from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.footprint.auxiliary_models import NO_AUXILIARY_MODELS, AuxiliaryModels
@@ -46,7 +46,7 @@ class LoadDevices:
         check_reachable(config.rpc)
         llama.add_rpc_servers(config.rpc)
         self._uses_gpu = config.uses_gpu
-        self._rates_of = partial(rates_here, cache_dir=cache_dir, n_threads=config.n_threads)
+        self._rates_of = partial(calibrated_rates, cache_dir=cache_dir, n_threads=config.n_threads)
         self._bandwidth = MachineFile(cache_dir / "bandwidth.json", this_build())
         self._surplus = MachineFile(cache_dir / "loads.json", this_build())
 
@@ -62,7 +62,7 @@ class LoadDevices:
 
         It leaves room for `companions`, which are loaded after it.
         """
-        machine = machine_here([asdict(gpu) for gpu in self._gpus(with_links=True)], self._bandwidth)
+        machine = detect_machine([asdict(gpu) for gpu in self._gpus(with_links=True)], self._bandwidth)
         model = PlannedModel(header, tensors_of(header), companions=companions)
         kept = self._surplus.entry(key)
         surplus = ExcessUsage(int(kept.get("gpu_bytes", 0)), int(kept.get("host_bytes", 0)))

@@ -32,7 +32,7 @@ from app.engine.load.speed_sampler import RunRecorder, SpeedSample
 from app.engine.protocol.messages import EngineConfig
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.step_cost import StepCost
-from app.engine.tuning.tune_results import RuntimeSettings, TuneFile, Workload, choose, default_setting, with_kv_type
+from app.engine.tuning.tune_results import RuntimeSettings, TuneFile, Workload, default_setting, fastest, with_kv_type
 from offload.devices.cpu import default_threads
 from offload.devices.host_memory import host_memory
 from offload.footprint.model import PlannedModel
@@ -218,7 +218,7 @@ def _setting(
     setting = with_kv_type(setting, config.kv_type)
     if not any(replace(item.setting, n_threads=n_threads) == setting for item in known):
         return setting, {}  # nothing was measured, or not yet what others would have to beat
-    best = choose(known, tuned.work(key))
+    best = fastest(known, tuned.work(key))
     setting = replace(best.setting, n_threads=n_threads) if config.n_threads else best.setting
     return setting, dict(best.step_ratios)
 

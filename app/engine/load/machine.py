@@ -25,7 +25,7 @@ from offload.devices.host_memory import HostMemory, host_memory
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
 from quantizer.process import python_command
 
-__all__ = ["Survey", "gpu_from_json", "machine_here", "survey", "unusable_gpus", "with_host_bandwidth"]
+__all__ = ["Survey", "detect_machine", "gpu_from_json", "survey", "unusable_gpus", "with_host_bandwidth"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def survey(rpc: Sequence[str] = ()) -> Survey:
     return Survey(machine, memory, unusable_gpus(on_bus, [said["address"] for said in found]))
 
 
-def machine_here(gpus: Sequence[Mapping[str, Any]], kept: MachineFile) -> Machine:
+def detect_machine(gpus: Sequence[Mapping[str, Any]], kept: MachineFile) -> Machine:
     """Return this machine with the `gpus` that ggml listed in this very process.
 
     How fast the processor reads its memory is measured once and `kept`, and not at all without a GPU: then it decides

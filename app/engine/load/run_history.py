@@ -27,7 +27,7 @@ from offload.speed.calibration import PromptRun, Run, calibrated
 from offload.speed.cost_model import Rates, Work, expected_rates
 from quantizer.files import try_lock
 
-__all__ = ["HISTORY_NAME", "RunHistory", "RunRecord", "machine_key", "measured_runs", "rates_here", "run_history"]
+__all__ = ["HISTORY_NAME", "RunHistory", "RunRecord", "calibrated_rates", "machine_key", "measured_runs", "run_history"]
 
 HISTORY_NAME = "runs.jsonl"
 _MAX_BYTES = 1 << 18  # some 500 runs
@@ -158,7 +158,7 @@ def run_history(cache_dir: Path) -> RunHistory:
     return RunHistory(cache_dir / HISTORY_NAME)
 
 
-def rates_here(machine: Machine, cache_dir: Path, n_threads: int = 0) -> Rates:
+def calibrated_rates(machine: Machine, cache_dir: Path, n_threads: int = 0) -> Rates:
     """Return the rates of `machine`, which is this one, for `n_threads` (0: the physical cores)."""
     records = run_history(cache_dir).records(machine_key(machine))
     return calibrated(expected_rates(machine), *measured_runs(records, n_threads or default_threads()))

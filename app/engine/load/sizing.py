@@ -29,7 +29,7 @@ from quantizer.gguf.header import Header
 from quantizer.gguf.layer_caches import kv_shape_of
 from quantizer.gguf.validation import shard_paths
 
-__all__ = ["check_fit", "plan_question", "size_context"]
+__all__ = ["check_fit", "plan_constraints", "size_context"]
 
 
 def size_context(config: EngineConfig, header: Header, *, is_on_host: bool) -> tuple[EngineConfig, str]:
@@ -87,7 +87,7 @@ def _ways_out(remedies: tuple[Remedy, ...]) -> str:
     return f"What would help: {'; '.join(told)}." if told else ""
 
 
-def plan_question(settings: Settings, machine: Machine) -> PlanConstraints:
+def plan_constraints(settings: Settings, machine: Machine) -> PlanConstraints:
     """Return the question. Attention is fused on GPUs, where that is the faster way. Raises UsageError."""
     return PlanConstraints(
         n_ctx=settings.ctx,

@@ -104,7 +104,7 @@ class EvalAccumulator:
         self._divergence_sum += float(self._divergences[-1].sum())
         self._is_same_top.append(log_q.argmax(axis=1) == log_p.argmax(axis=1))
 
-    def judgement(self) -> EvalStatistics:
+    def statistics(self) -> EvalStatistics:
         """Sum up what was added, which is at least one token."""
         losses = np.concatenate(self._losses)
         return EvalStatistics(len(losses), _exponential(mean_of(losses)), self._comparison(losses))

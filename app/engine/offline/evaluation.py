@@ -62,10 +62,10 @@ class ModelFigures:
 
 @dataclass(frozen=True, slots=True)
 class EvalResult:
-    """The judgement of all windows, and the sizes of the models in the order of the request."""
+    """The statistics of all windows, and the sizes of the models in the order of the request."""
 
     n_windows: int
-    judgement: EvalStatistics
+    statistics: EvalStatistics
     sizes: tuple[ModelFigures, ...]
 
 
@@ -80,11 +80,11 @@ def run_eval(request: EvalRequest, watched: Callable[[Iterator[EvalProgress]], I
 
 def _verdict_of(entry: Line) -> EvalResult:
     """Return what `dataclasses.asdict` made of a EvalResult, after it went through JSON."""
-    told = entry["judgement"]
+    told = entry["statistics"]
     estimates = {name: Estimate(**value) for name, value in (told["comparison"] or {}).items()}
     comparison = ReferenceComparison(**estimates) if estimates else None
-    judgement = EvalStatistics(told["n_tokens"], Estimate(**told["perplexity"]), comparison)
-    return EvalResult(entry["n_windows"], judgement, tuple(ModelFigures(**size) for size in entry["sizes"]))
+    statistics = EvalStatistics(told["n_tokens"], Estimate(**told["perplexity"]), comparison)
+    return EvalResult(entry["n_windows"], statistics, tuple(ModelFigures(**size) for size in entry["sizes"]))
 
 
 _GLANCE = TuningEffort(n_repeats=5, n_prefill=64, depths=(0,), step_sizes=(1,))
@@ -101,7 +101,7 @@ def judge(request: EvalRequest) -> Iterator[Line]:
             _add(tally, backends, window)
             yield progress(EvalProgress(index, len(todo), tally.perplexity, tally.mean_kld))
         sizes = tuple(_measured(model) for model in models)
-        yield result(EvalResult(len(todo), tally.judgement(), sizes))
+        yield result(EvalResult(len(todo), tally.statistics(), sizes))
 
 
 def _add(tally: EvalAccumulator, backends: list[Backend], window: Window) -> None:

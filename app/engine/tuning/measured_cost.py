@@ -10,7 +10,7 @@ from pathlib import Path
 from app.engine.cache.state_store import model_key
 from app.engine.load.loading import tune_file
 from app.engine.speculative.step_cost import StepCost
-from app.engine.tuning.tune_results import SpeedMeasurement, choose
+from app.engine.tuning.tune_results import SpeedMeasurement, fastest
 
 __all__ = ["best_measurement", "measured_cost"]
 
@@ -19,7 +19,7 @@ def best_measurement(path: Path, cache_dir: Path) -> SpeedMeasurement | None:
     """Return the setting of the model at `path` that suits best what it is used for; None before it was tuned."""
     known, key = tune_file(cache_dir), model_key(path)
     measured = known.measured(key)
-    return choose(measured, known.work(key)) if measured else None
+    return fastest(measured, known.work(key)) if measured else None
 
 
 def measured_cost(path: Path, cache_dir: Path) -> StepCost | None:

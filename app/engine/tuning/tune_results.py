@@ -21,8 +21,8 @@ __all__ = [
     "TuneFile",
     "TuneRequest",
     "Workload",
-    "choose",
     "default_setting",
+    "fastest",
     "measurement_from_json",
     "seconds",
     "with_kv_type",
@@ -96,7 +96,7 @@ def seconds(measured: SpeedMeasurement, work: Workload) -> float:
     return work.n_prefill / measured.prefill + work.n_decode / _at_depth(measured.decode, work.depth)
 
 
-def choose(measured: Sequence[SpeedMeasurement], work: Workload) -> SpeedMeasurement:
+def fastest(measured: Sequence[SpeedMeasurement], work: Workload) -> SpeedMeasurement:
     """Return the setting that does `work` in the least time. `measured` must not be empty."""
     return min(measured, key=lambda candidate: seconds(candidate, work))
 

@@ -43,7 +43,7 @@ from app.engine.tuning.tune_results import (
     RuntimeSettings,
     SpeedMeasurement,
     TuneRequest,
-    choose,
+    fastest,
     with_kv_type,
 )
 from app.settings.settings import load_settings
@@ -234,7 +234,7 @@ def _thorough(path: Path, n_threads: int, cache_dir: Path) -> Iterator[tuple[int
             found.append(loader.measure(setting))
             yield n_settings, found[-1]
         known.keep(key, path.name, found)
-        best = choose(found, DEFAULT_WORKLOAD).setting
+        best = fastest(found, DEFAULT_WORKLOAD).setting
         for setting in _possible(refinements(best, usable_processors()), shape):
             measured = loader.measure(setting)
             known.add(key, path.name, measured)

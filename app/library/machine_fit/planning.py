@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from app.engine.load.dry_run import compute_by_device, dry_run_request
 from app.engine.load.machine import survey
 from app.engine.load.rpc import parse_rpc_endpoints
-from app.engine.load.run_history import rates_here
-from app.engine.load.sizing import plan_question
+from app.engine.load.run_history import calibrated_rates
+from app.engine.load.sizing import plan_constraints
 from app.settings.settings import Settings
 from offload.devices.machine import Machine
 from offload.footprint.model import PlannedModel
@@ -80,7 +80,7 @@ class PlanningContext:
 
 def planning_context(settings: Settings, machine: Machine) -> PlanningContext:
     """Return how `settings` want models on a `machine` that is not this one. Raises UsageError for unknown types."""
-    return PlanningContext(machine, expected_rates(machine), plan_question(settings, machine))
+    return PlanningContext(machine, expected_rates(machine), plan_constraints(settings, machine))
 
 
 def local_planning_context(settings: Settings, machine: Machine | None = None) -> PlanningContext:
@@ -91,7 +91,7 @@ def local_planning_context(settings: Settings, machine: Machine | None = None) -
     """
     machine = machine or survey(parse_rpc_endpoints(settings.rpc)).machine
     return PlanningContext(
-        machine, rates_here(machine, settings.cache_dir, settings.threads), plan_question(settings, machine)
+        machine, calibrated_rates(machine, settings.cache_dir, settings.threads), plan_constraints(settings, machine)
     )
 
 

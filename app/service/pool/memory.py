@@ -86,11 +86,11 @@ class MachineMemory:
         Systems count the pages of mapped files as free though a model reads them for every token: of what a worker
         was planned to hold, that part is not.
         """
-        from app.engine.load.machine import machine_here
+        from app.engine.load.machine import detect_machine
         from app.engine.load.machine_file import MachineFile, this_build
 
         kept = MachineFile(self._settings.cache_dir / "bandwidth.json", this_build())
-        machine = machine_here(self._gpus(), kept)
+        machine = detect_machine(self._gpus(), kept)
         free_bytes = machine.host.free_bytes - sum(map(_unseen_bytes, holders))  # below 0 where too much was promised
         if self._max_bytes is not None:
             from offload.placement.search import margin_bytes
@@ -137,14 +137,14 @@ class MachineMemory:
         return assess(model.profile(best_assessment(model, question, plenty, rates).profile.setting), machine, rates)
 
     def _question(self, config: EngineConfig, machine: Machine) -> PlanConstraints:
-        from app.engine.load.sizing import plan_question
+        from app.engine.load.sizing import plan_constraints
 
-        return replace(plan_question(self._settings, machine), n_ctx=config.n_ctx)
+        return replace(plan_constraints(self._settings, machine), n_ctx=config.n_ctx)
 
     def _rates(self, machine: Machine) -> Rates:
-        from app.engine.load.run_history import rates_here
+        from app.engine.load.run_history import calibrated_rates
 
-        return rates_here(machine, self._settings.cache_dir, self._settings.threads)
+        return calibrated_rates(machine, self._settings.cache_dir, self._settings.threads)
 
     def _gpus(self) -> list[dict[str, Any]]:
         """Return what a child process says of the GPUs; a machine without any is asked once."""

@@ -52,11 +52,11 @@ def test_a_model_that_was_rounded_lost_a_little(
     arguments = ("--against", str(tiny_model), "--text", str(text), "--ctx", "64", "--chunks", "4")
     result = judged(environment, str(coarse_model), *arguments)
     assert result["n_windows"] == 4
-    judgement = result["judgement"]
-    assert isinstance(judgement, dict)
-    assert judgement["n_tokens"] == 4 * 31
-    assert 1e-5 < judgement["comparison"]["mean_kld"]["value"] < 0.1
-    same = judged(environment, str(tiny_model), *arguments)["judgement"]
+    statistics = result["statistics"]
+    assert isinstance(statistics, dict)
+    assert statistics["n_tokens"] == 4 * 31
+    assert 1e-5 < statistics["comparison"]["mean_kld"]["value"] < 0.1
+    same = judged(environment, str(tiny_model), *arguments)["statistics"]
     assert isinstance(same, dict)
     assert same["comparison"]["mean_kld"]["value"] == 0
     assert same["perplexity"] == same["comparison"]["reference_perplexity"]

@@ -16,7 +16,7 @@ from typing import Any
 from app.engine.backend import Chunk
 from app.engine.load import devices
 from app.engine.load.loading import LoadListener, load_model
-from app.engine.load.machine import machine_here
+from app.engine.load.machine import detect_machine
 from app.engine.protocol.messages import EngineConfig
 from offload.devices.machine import Machine
 from offload.placement.actual_usage import DeviceUsage
@@ -40,7 +40,7 @@ def main() -> None:
 
     def fast(*arguments: Any) -> Machine:
         """Tiny models are fastest where they are: make the servers faster than any processor."""
-        machine = machine_here(*arguments)
+        machine = detect_machine(*arguments)
         return Machine(
             replace(machine.host, bytes_per_s=1e6),
             tuple(
@@ -49,7 +49,7 @@ def main() -> None:
             ),
         )
 
-    devices.machine_here = fast  # type: ignore[assignment]
+    devices.detect_machine = fast  # type: ignore[assignment]
     config = EngineConfig(n_ctx=n_ctx, n_cells=n_ctx, n_threads=1, n_sequences=2, rpc=endpoints)
     listener = LoadListener(lambda _fraction: True, said["notices"].append, lambda plan: said.update(plan=plan))
     try:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from app.engine.llama.devices import GgmlDevice, ggml_gpus
 from app.engine.llama.rpc import RpcBandwidth
-from app.engine.load.machine import gpu_from_json, machine_here, unusable_gpus, with_host_bandwidth
+from app.engine.load.machine import detect_machine, gpu_from_json, unusable_gpus, with_host_bandwidth
 from app.engine.load.machine_file import MachineFile
 from app.engine.model_task import run_child
 from offload.devices.gpus import PciGpu
@@ -60,9 +60,9 @@ def test_a_gpu_of_another_machine_has_the_link_that_was_measured() -> None:
 
 def test_how_fast_memory_is_read_is_measured_once_and_only_for_a_gpu(tmp_path: Path) -> None:
     kept = MachineFile(tmp_path / "bandwidth.json", "here")
-    assert machine_here([], kept).host.bytes_per_s is None
+    assert detect_machine([], kept).host.bytes_per_s is None
     kept.update("CPU", {"bytes_per_s": 42e9})
-    machine = machine_here([asdict(CARD)], kept)
+    machine = detect_machine([asdict(CARD)], kept)
     assert (machine.host.bytes_per_s, machine.gpus[0].name) == (42e9, "CUDA0")
 
 

@@ -34,7 +34,7 @@ def tally_in_parts(n_parts: int) -> EvalAccumulator:
 
 def test_perplexity_is_e_to_the_mean_loss() -> None:
     losses = -np.log(probabilities(LOGITS)[np.arange(N_TOKENS), TARGETS])
-    judged = tally_in_parts(1).judgement()
+    judged = tally_in_parts(1).statistics()
     assert judged.n_tokens == N_TOKENS
     assert judged.perplexity.value == pytest.approx(float(np.exp(losses.mean())))
     assert judged.perplexity.error == pytest.approx(
@@ -45,7 +45,7 @@ def test_perplexity_is_e_to_the_mean_loss() -> None:
 def test_divergence_is_that_of_the_reference_from_the_model() -> None:
     p, q = probabilities(LOGITS), probabilities(REFERENCE)
     divergences = (q * np.log(q / p)).sum(axis=1).astype(np.float64)
-    comparison = tally_in_parts(1).judgement().comparison
+    comparison = tally_in_parts(1).statistics().comparison
     assert comparison is not None
     assert comparison.mean_kld.value == pytest.approx(divergences.mean())
     assert comparison.median_kld.value == pytest.approx(np.median(divergences))
@@ -54,7 +54,7 @@ def test_divergence_is_that_of_the_reference_from_the_model() -> None:
 
 
 def test_the_ratio_is_surer_than_the_perplexities_for_both_read_the_same() -> None:
-    judged = tally_in_parts(1).judgement()
+    judged = tally_in_parts(1).statistics()
     assert judged.comparison is not None
     ratio = judged.perplexity.value / judged.comparison.reference_perplexity.value
     assert judged.comparison.ratio.value == pytest.approx(ratio)
@@ -64,8 +64,8 @@ def test_the_ratio_is_surer_than_the_perplexities_for_both_read_the_same() -> No
 @given(st.integers(1, N_TOKENS))
 def test_how_the_text_is_cut_changes_nothing(n_parts: int) -> None:
     tally = tally_in_parts(n_parts)
-    whole = tally_in_parts(1).judgement()
-    assert tally.judgement() == whole
+    whole = tally_in_parts(1).statistics()
+    assert tally.statistics() == whole
     assert whole.comparison is not None
     assert tally.perplexity == pytest.approx(whole.perplexity.value)
     assert tally.mean_kld == pytest.approx(whole.comparison.mean_kld.value)
@@ -74,7 +74,7 @@ def test_how_the_text_is_cut_changes_nothing(n_parts: int) -> None:
 def test_without_a_reference_nothing_is_compared() -> None:
     tally = EvalAccumulator()
     tally.add(TARGETS, LOGITS)
-    assert tally.judgement().comparison is None
+    assert tally.statistics().comparison is None
     assert tally.mean_kld is None
 
 

@@ -66,8 +66,8 @@ def test_a_tensor_is_worth_what_a_file_with_it_alone_bent_loses(
     for name in SEEN:
         path = tiny_llama(tmp_path / "bent.gguf", tensors={**tiny_weights(), name: bent(name, imatrix)})
         verdict = run_eval(EvalRequest((str(path), str(tiny_model)), TEXT, N_CTX, 0, 1), lambda steps: steps)
-        assert verdict.judgement.comparison is not None
-        assert measured[name].kld == pytest.approx(verdict.judgement.comparison.mean_kld.value, rel=1e-3)
+        assert verdict.statistics.comparison is not None
+        assert measured[name].kld == pytest.approx(verdict.statistics.comparison.mean_kld.value, rel=1e-3)
         assert measured[name].loss("Q4_0") == pytest.approx(measured[name].kld)
         assert measured[name].loss("Q8_0") < measured[name].loss("Q5_0") < measured[name].loss("Q4_0")
 

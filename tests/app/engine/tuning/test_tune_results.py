@@ -13,8 +13,8 @@ from app.engine.tuning.tune_results import (
     SpeedMeasurement,
     TuneFile,
     Workload,
-    choose,
     default_setting,
+    fastest,
     seconds,
     with_kv_type,
 )
@@ -27,11 +27,11 @@ FAST_DECODE = SpeedMeasurement(PLAIN, 134.0, ((0, 19.0), (512, 17.6), (1792, 14.
 
 
 def test_chat_takes_the_setting_that_decodes_fast() -> None:
-    assert choose([FAST_PREFILL, FAST_DECODE], DEFAULT_WORKLOAD) is FAST_DECODE
+    assert fastest([FAST_PREFILL, FAST_DECODE], DEFAULT_WORKLOAD) is FAST_DECODE
 
 
 def test_work_that_is_mostly_prompts_takes_the_setting_that_prefills_fast() -> None:
-    assert choose([FAST_PREFILL, FAST_DECODE], Workload(n_prefill=4000, n_decode=40, depth=2000)) is FAST_PREFILL
+    assert fastest([FAST_PREFILL, FAST_DECODE], Workload(n_prefill=4000, n_decode=40, depth=2000)) is FAST_PREFILL
 
 
 def test_speed_between_measured_depths_is_straight_and_beyond_them_flat() -> None:
@@ -76,7 +76,7 @@ def test_a_broken_file_counts_as_empty_and_is_written_anew(tmp_path: Path) -> No
 @given(st.integers(0, 5000), st.integers(1, 5000), st.integers(0, 4000))
 def test_no_other_setting_is_faster_than_the_chosen_one(n_prefill: int, n_decode: int, depth: int) -> None:
     work = Workload(n_prefill, n_decode, depth)
-    best = choose([FAST_PREFILL, FAST_DECODE], work)
+    best = fastest([FAST_PREFILL, FAST_DECODE], work)
     assert all(seconds(best, work) <= seconds(other, work) for other in (FAST_PREFILL, FAST_DECODE))
 
 
