@@ -1,7 +1,7 @@
-"""Which LoRA adapters a request runs under. Pure.
+"""LoRA adapter sets: the adapters, with scales, that a request runs under. Pure.
 
-Owns the names that requests use and what they mean. What a sequence computes depends on its adapters, so a set of them
-goes wherever cached tokens go. Knows nothing of files or of native code.
+Owns the names that requests use. Computed tokens depend on their adapters, so every key of the cache contains the set.
+Independent of files and native code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["NO_ADAPTERS", "Adapter", "AdapterSet", "adapter_set"]
 
 MAX_SCALE = 100.0
 
-# (key, scale) of each adapter in force, in order of their keys; a scale of 0 is the same as absence.
+# (key, scale) of each active adapter, sorted by key; a scale of 0 is the same as absence.
 AdapterSet: TypeAlias = tuple[tuple[str, float], ...]
 
 NO_ADAPTERS: AdapterSet = ()
@@ -25,16 +25,16 @@ NO_ADAPTERS: AdapterSet = ()
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """A loaded adapter: what requests call it, and a key that stays the same for the same file."""
+    """A loaded adapter: its name in requests, and a key that identifies its file."""
 
     name: str
     key: str
 
 
 def adapter_set(known: Sequence[Adapter], wanted: Sequence[tuple[int | str, float]] | None) -> AdapterSet:
-    """Return the set that `wanted` (number or name, and scale) means; None means every one of `known` at scale 1.
+    """Return the adapter set for `wanted` (number or name, and scale); None means all of `known` at scale 1.
 
-    Raises RequestError for one that is not loaded or named twice, and for a scale out of range.
+    Raises RequestError for an adapter that is not loaded or named twice, and for a scale out of range.
     """
     if wanted is None:
         return tuple(sorted((adapter.key, 1.0) for adapter in known))

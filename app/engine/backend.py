@@ -1,7 +1,7 @@
-"""What the engine needs of something that can run a model.
+"""The backend protocol: what the engine requires of a loaded model.
 
-Two implementations ship: `app.engine.llama` over llama.cpp and `app.engine.fake.backend`, deterministic and without native
-code. This module knows nothing of either.
+Two implementations exist: `app.engine.llama` over llama.cpp, and `app.engine.fake`, deterministic and without native
+code. This module is independent of both.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ __all__ = ["Backend", "Chunk", "DecodeStatus", "MemoryShortError", "ModelFacts",
 
 
 class MemoryShortError(EngineError):
-    """A device has not the memory that a model or a context was to have there."""
+    """A device lacks the memory for its part of a model or context."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What a loaded model is. `n_ctx` is the longest sequence in tokens, `n_cells` what all sequences share.
+    """Facts about a loaded model. `n_ctx` is the longest sequence in tokens; all sequences share `n_cells`.
 
-    `n_sequences` answers may run at once; the cache keeps `n_seq_max` sequences. With `supports_truncation` a sequence can be
-    truncated and copied anywhere; without (recurrent, hybrid, sliding window) only as a whole. With `supports_shift` its
-    tokens can move to other positions. Saved states fit where the `layout` is the same. A cache that `is_on_host` is
-    read no faster than states are saved and restored; that of a GPU is. Without `can_generate` the model (an encoder)
-    only embeds or ranks whole texts.
+    `n_sequences` answers may run at once; the cache holds up to `n_seq_max` sequences. With `supports_truncation` a
+    sequence can be truncated and copied at any position; without (recurrent, hybrid, sliding window) only as a whole.
+    With `supports_shift` its tokens can move to other positions. Saved states are valid for the same `layout` only. A
+    cache that `is_on_host` is read no faster than states are saved and restored; a GPU's is. Without `can_generate` the
+    model (an encoder) only embeds or ranks whole texts.
     """
 
     description: str
@@ -65,7 +65,7 @@ class Chunk:
 
 
 class DecodeStatus(Enum):
-    """How a decode ended. After NO_SLOT the cache is as before; after INTERRUPTED parts of the batch may be in it."""
+    """Result of a decode. After NO_SLOT the cache is unchanged; after INTERRUPTED it may contain parts of the batch."""
 
     DONE = 0
     NO_SLOT = 1
@@ -73,10 +73,10 @@ class DecodeStatus(Enum):
 
 
 class Sampler(Protocol):
-    """Chooses tokens for one sequence and remembers them for its penalties and grammar."""
+    """Token choice for one sequence, with the history that penalties and grammar need."""
 
     def sample(self, row: int) -> int:
-        """Choose, remember and return a token from the logits of `row`, an index into the last batch."""
+        """Choose, record and return a token from the logits of `row`, an index into the last batch."""
         ...
 
     def close(self) -> None: ...
@@ -91,24 +91,24 @@ class Backend(Protocol):
     def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]: ...
 
     def piece(self, token: int) -> bytes:
-        """Return the bytes of `token`, none for a special one. A character may span tokens."""
+        """Return the bytes of `token`, none for a special token. A character may span tokens."""
         ...
 
     def label(self, token: int) -> bytes:
-        """Return the bytes of `token`, the text of a special one too."""
+        """Return the bytes of `token`, including the text of a special token."""
         ...
 
     def is_eog(self, token: int) -> bool: ...
 
     def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> Sampler:
-        """Return a sampler that remembers `history`, the prompt, for its penalties.
+        """Return a sampler whose penalties include `history`, the prompt.
 
-        Raises RequestError for a grammar that cannot be used and for a bias of a token that does not exist.
+        Raises RequestError for an invalid grammar and for a bias of a token that does not exist.
         """
         ...
 
     def set_adapters(self, adapters: AdapterSet) -> None:
-        """Let the decodes from now on compute under `adapters`, whose keys are those of `facts.adapters`."""
+        """Use `adapters`, by the keys of `facts.adapters`, in all decodes from now on."""
         ...
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
@@ -119,51 +119,51 @@ class Backend(Protocol):
         ...
 
     def logits(self, row: int) -> NDArray[np.float32]:
-        """Return a copy of the logits of `row` as the model gave them, shape (n_vocab,)."""
+        """Return a copy of the model's logits of `row`, shape (n_vocab,)."""
         ...
 
-    def share(self, source_id: int, target_id: int, begin: int, end: int) -> None:
-        """Let `target_id` use the cells of `source_id` for positions `begin` to `end`, in place of any of its own.
+    def share_cells(self, source_id: int, target_id: int, begin: int, end: int) -> None:
+        """Share the cells of `source_id` at positions `begin` to `end` with `target_id`, replacing its own there.
 
-        Models that cannot be cut share only whole sequences, from the begin.
+        Without `facts.supports_truncation` only whole sequences can be shared.
         """
         ...
 
     def overlay(self, source_id: int, target_id: int) -> None:
-        """Let `target_id` attend to the cells of `source_id` too, beside its own of the same positions.
+        """Make `target_id` attend to the cells of `source_id` in addition to its own at the same positions.
 
-        What it says from then on makes no sense, but costs what as much text would. Only models that can be cut.
+        Its output is meaningless from then on but costs as much as that text. Requires `facts.supports_truncation`.
         """
         ...
 
     def truncate(self, sequence_id: int, n_tokens: int) -> int:
-        """Forget the sequence from position `n_tokens` on and return how many tokens are left.
+        """Remove the sequence's tokens from position `n_tokens` on and return how many remain.
 
-        Models whose state cannot be cut (recurrent, sliding window) forget all of it and return 0.
+        Without `facts.supports_truncation` the whole sequence is removed and 0 returned.
         """
         ...
 
     def shift(self, sequence_id: int, n_keep: int, n_discard: int) -> None:
-        """Forget `n_discard` tokens behind the first `n_keep` and let those behind them move up.
+        """Remove `n_discard` tokens after the first `n_keep` and move the later ones up.
 
-        Only with `facts.supports_shift`, and only where no other sequence shares the cells that move.
+        Requires `facts.supports_shift`, and that no other sequence shares the cells that move.
         """
         ...
 
     def state_bytes(self, sequence_id: int) -> int:
-        """Return how large what `save` returns would be."""
+        """Return the size of the state that `save_state` would return."""
         ...
 
-    def save(self, sequence_id: int) -> bytearray:
-        """Return the state of the whole sequence, for `restore` into a backend of the same model and layout."""
+    def save_state(self, sequence_id: int) -> bytearray:
+        """Return the state of the whole sequence, for `restore_state` into a backend of the same model and layout."""
         ...
 
-    def restore(self, sequence_id: int, state: bytes | bytearray) -> bool:
-        """Let the empty sequence be what was saved. Return False, leaving it empty, where state or cells do not fit."""
+    def restore_state(self, sequence_id: int, state: bytes | bytearray) -> bool:
+        """Restore a saved state into an empty sequence. Return False, leaving it empty, if state or cells do not fit."""
         ...
 
     def interrupt(self) -> None:
-        """End the decode that runs now, from any thread. Coming late it may end the next one, which is repeated."""
+        """Interrupt the running decode, from any thread. A late call may interrupt the next one, which is repeated."""
         ...
 
     def close(self) -> None: ...

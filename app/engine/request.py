@@ -1,7 +1,6 @@
-"""What a request to the engine is and what comes back of it. Pure values.
+"""The engine's request, and the figures of its answer. Pure values.
 
-Owns the limits of every number that reaches the engine from outside. Knows nothing of HTTP, of llama.cpp or of
-how a request is scheduled.
+Owns the limits of every number that reaches the engine from outside. Independent of HTTP, llama.cpp and scheduling.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ class FinishReason(StrEnum):
 
     STOP = "stop"  # the model ended its turn, or a stop string matched
     LENGTH = "length"  # max_tokens or the context was reached
-    ABORTED = "aborted"  # the client asked for an end or went away
-    ERROR = "error"  # the request failed; the frame carries cause and remedy
+    ABORTED = "aborted"  # the client cancelled or disconnected
+    ERROR = "error"  # the request failed; the message has cause and remedy
 
 
 # name: (lowest, highest) allowed, both inclusive. NaN and infinities never pass.
@@ -61,11 +60,10 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How the next token is chosen. `temperature` 0 is greedy; `seed` None draws one.
+    """Sampling parameters, named as in llama-server. `temperature` 0 is greedy; `seed` None is random.
 
-    The names are llama-server's. `penalty_last_n` and `dry_penalty_last_n` count tokens back, -1 meaning all of the
-    context. `logit_bias` holds (token id, what is added to its logit), where -infinity bans the token. `mirostat` 1 or
-    2 takes the place of every stage but the biases and the temperature.
+    `penalty_last_n` and `dry_penalty_last_n` count tokens back, -1 meaning the whole context. `logit_bias` holds
+    (token id, bias) pairs; -infinity bans the token. `mirostat` 1 or 2 replaces every stage but biases and temperature.
 
     Raises RequestError when a number is outside its range, a list too long or the grammar larger than 64 KiB.
     """
@@ -136,20 +134,19 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One prompt to be continued.
+    """A prompt to continue, and the limits of its answer.
 
     `prompt` is text (tokenized by the worker; with `parse_special` the text of special tokens becomes those tokens) or
     a tuple of token ids. `max_tokens` None means: until the model ends or the context is full. Stop strings end the
-    answer and are not part of it. A higher `priority` is served first. With `n_logprobs` each token of the answer is
-    told with its probability and that many of the most likely ones; None asks for neither. With `echo` the prompt is
-    told first, as if it were said, with the probabilities of its tokens where those are asked for. `lora` gives
-    adapters, by number or name, their scales, those it leaves out 0; None takes all at 1. Special tokens are no text,
-    but for those that read like one of `visible_tags`.
+    answer and are not part of it. A higher `priority` is served first. With `n_logprobs` each output token comes with
+    its log probability and that many of the most likely ones. With `echo` the prompt is output first, with log
+    probabilities where `n_logprobs` is set. `lora` sets the scales of adapters by number or name, 0 for those left
+    out; None means all at 1. Special tokens are not output, except those spelled like one of `visible_tags`.
 
-    With `context_shift` (None: as the engine was started) an answer that fills the context goes on: the oldest tokens
-    behind the first `n_keep` (-1: the prompt) go. An answer ends `max_time_s` after its request came, and with the
-    first line that ends `max_predict_s` after its first token; None sets no limit. It ends before its first line, but
-    for the one it begins in, that is indented by less than `n_indent` blanks and tabs.
+    With `context_shift` (None: as the engine was started) an answer that fills the context continues: the oldest tokens
+    after the first `n_keep` (-1: the prompt) are dropped. An answer ends `max_time_s` after its request arrived, and at
+    the first line end later than `max_predict_s` after its first token; None sets no limit. It ends before the first
+    line, other than the one it begins in, that is indented by fewer than `n_indent` blanks and tabs.
 
     Raises RequestError when a limit is exceeded.
     """
@@ -191,7 +188,7 @@ class Request:
                 raise RequestError(f"{name} is not a time.", "Give a number above 0, or leave it out.")
 
     def variants(self, n_answers: int) -> tuple[Request, ...]:
-        """Return `n_answers` requests that differ in id and seed only, so that they share the prompt's cells."""
+        """Return `n_answers` requests that differ only in id and seed; they share the prompt's cells."""
         return tuple(self._variant(index) for index in range(n_answers))
 
     def _variant(self, index: int) -> Request:
@@ -202,11 +199,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token of the answer: its bytes, the natural logarithm of its probability, and the most likely ones there.
+    """An output token: its bytes, its log probability (natural), and the most likely tokens at its position.
 
-    `piece` is empty for a token that is not text; `top` names such tokens by what they are called, and so do the
-    pieces of a prompt that is told. `offset` is where its text begins, in characters of the answer. Probabilities are
-    the model's own, before samplers; the first token of a prompt has none.
+    `piece` is empty for a special token; `top` and an echoed prompt contain the text of special tokens. `offset` is
+    where its text begins, in characters of the answer. Probabilities are the model's own, before samplers; the first
+    token of a prompt has none.
     """
 
     piece: bytes
@@ -217,10 +214,10 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens of one answer. `n_cached_tokens` of the prompt were not computed again.
+    """Token counts of one answer. `n_cached_tokens` of the prompt were not computed again.
 
-    `n_passes` through the model gave the answer; drafts that were taken make them fewer than its tokens.
-    `n_dropped_tokens` of prompt and answer went in context shifts: what came last was said without them.
+    The answer took `n_passes` through the model; accepted drafts make them fewer than its tokens. `n_dropped_tokens`
+    of prompt and answer were dropped by context shifts.
     """
 
     n_prompt_tokens: int = 0
@@ -234,9 +231,9 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Seconds of one answer: waiting for a place, prefill up to the first token, decode after it.
+    """Seconds of one answer: waiting for a slot, prefill up to the first token, decode after it.
 
-    `saved_s` is what its drafts saved of decode: an estimate, see `app.engine.speculative.acceptance.StepCost.saved_s`.
+    `saved_s` is the estimated decode time saved by drafts, see `app.engine.speculative.step_cost.StepCost.saved_s`.
     """
 
     queue_s: float = 0.0

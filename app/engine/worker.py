@@ -1,6 +1,6 @@
-"""The process around one engine: frames in on stdin, frames out on stdout.
+"""The process around one engine: messages in on stdin, messages out on stdout.
 
-The main thread reads frames; the engine's thread owns the model and everything native. It runs in a process of its own
+The main thread reads messages; the engine's thread owns the model and everything native. It runs in a process of its own
 because llama.cpp ends the whole process on many faults. Knows nothing of HTTP or of other workers.
 """
 
@@ -40,7 +40,7 @@ LoadModel = Callable[[messages.Load, LoadListener], LoadedEngine]
 
 
 class Worker:
-    """Loads one model and serves frames until `read` ends. `load_model` makes the backend of the Load frame."""
+    """Loads one model and serves messages until `read` ends. `load_model` makes the backend of the Load message."""
 
     def __init__(self, read: Callable[[int], bytes], write: Callable[[bytes], object], load_model: LoadModel) -> None:
         self._read = read
@@ -50,7 +50,7 @@ class Worker:
         self._inbox: queue.SimpleQueue[WorkerMessage | None] = queue.SimpleQueue()  # None: no more will come
         self._engine: Engine | None = None
         self._speed_sampler = SpeedSampler()
-        self._said: list[Event] = []
+        self._events: list[Event] = []
         self._next_progress_s = 0.0
         self.is_stopping = False
 
@@ -73,17 +73,17 @@ class Worker:
             self.send(messages.LoadProgress(fraction))
         return not self.is_stopping
 
-    def read_frames(self) -> None:
-        """Pass frames to the engine's thread until the service closes the pipe; some act in mid-batch too."""
-        while (frame := codec.read_message(self._read)) is not None:
-            if self._engine is None or not self._is_done_at_once(frame, self._engine):
-                self._inbox.put(frame)
+    def read_messages(self) -> None:
+        """Pass messages to the engine's thread until the service closes the pipe; some act in mid-batch too."""
+        while (message := codec.read_message(self._read)) is not None:
+            if self._engine is None or not self._is_done_at_once(message, self._engine):
+                self._inbox.put(message)
         self.is_stopping = True
         self._inbox.put(None)
 
-    def _is_done_at_once(self, frame: WorkerMessage, engine: Engine) -> bool:
+    def _is_done_at_once(self, message: WorkerMessage, engine: Engine) -> bool:
         """Do what cannot wait for the step that runs; return whether nothing is left to the engine's thread."""
-        match frame:
+        match message:
             case messages.Abort(request_id):
                 engine.abort(request_id)
             case messages.GetMetrics(call_id):
@@ -92,7 +92,7 @@ class Worker:
         return False
 
     def run_engine(self) -> None:
-        """Load the model of the first frame and answer until the inbox ends. Runs on the engine's thread."""
+        """Load the model of the first message and answer until the inbox ends. Runs on the engine's thread."""
         load = self._inbox.get()
         if not isinstance(load, messages.Load):
             return
@@ -117,10 +117,10 @@ class Worker:
             self.send(_ready(loaded.backend.facts, time.monotonic() - started_s))
             while self._handle_inbox(self._engine, embeddings, loaded.backend):
                 self._engine.step()
-                self._tell()
+                self._flush_events()
                 embeddings.step()
             self._engine.close()
-            self._tell()
+            self._flush_events()
             self._speed_sampler.flush()
             if work := self._engine.counters.work():
                 loaded.record_use(work, loaded.step_cost.ratios)
@@ -128,44 +128,44 @@ class Worker:
 
     def _emit(self, event: Event) -> None:
         """Keep what the engine says until its step is over: all answers go on at once, so one write does."""
-        self._said.append(event)
+        self._events.append(event)
         if isinstance(event, messages.Finished) and self._engine is not None:
             self._speed_sampler.end(event, self._engine.occupancy.n_cells_used)
 
-    def _tell(self) -> None:
-        if self._said:
-            said, self._said = self._said, []
-            self.send(*said)
+    def _flush_events(self) -> None:
+        if self._events:
+            events, self._events = self._events, []
+            self.send(*events)
 
     def _save_all(self, engine: Engine) -> None:
         """Save what was computed for the next start, as far as the time to stop allows."""
         deadline_s = time.monotonic() + SAVE_TIMEOUT_S
-        while time.monotonic() < deadline_s and engine.save_one():
+        while time.monotonic() < deadline_s and engine.save_idle_sequence():
             pass
 
     def _handle_inbox(self, engine: Engine, embeddings: EmbeddingQueue, backend: Backend) -> bool:
         """Handle what has come, waiting while there is nothing to compute. Return False at the end."""
-        come = [self._wait_for_frame(engine)] if engine.is_idle and embeddings.is_idle else []
+        come = [self._wait_for_message(engine)] if engine.is_idle and embeddings.is_idle else []
         while not self._inbox.empty():
             come.append(self._inbox.get())
-        for frame in come:
-            if frame is None:
+        for message in come:
+            if message is None:
                 return False
-            self._handle(frame, engine, embeddings, backend)
+            self._handle(message, engine, embeddings, backend)
         return True
 
-    def _wait_for_frame(self, engine: Engine) -> WorkerMessage | None:
-        """Return the next frame; in a quiet while before it, keep what was measured and computed."""
+    def _wait_for_message(self, engine: Engine) -> WorkerMessage | None:
+        """Return the next message; in a quiet while before it, keep what was measured and computed."""
         while True:
             try:
                 return self._inbox.get(timeout=IDLE_S)
             except queue.Empty:
                 self._speed_sampler.flush()
-                if not engine.save_one():
+                if not engine.save_idle_sequence():
                     return self._inbox.get()
 
-    def _handle(self, frame: WorkerMessage, engine: Engine, embeddings: EmbeddingQueue, backend: Backend) -> None:
-        match frame:
+    def _handle(self, message: WorkerMessage, engine: Engine, embeddings: EmbeddingQueue, backend: Backend) -> None:
+        match message:
             case messages.Submit(request):
                 self._speed_sampler.begin(request, is_alone=engine.is_idle and embeddings.is_idle)
                 engine.submit(request)
@@ -174,15 +174,15 @@ class Worker:
                 embeddings.abort(request_id)
             case messages.Embed() | messages.Rerank():
                 self._speed_sampler.disturb()
-                embeddings.submit(frame)
+                embeddings.submit(message)
             case messages.Tokenize(call_id):
-                self._answer(call_id, lambda: _tokenized(backend, frame))
+                self._reply(call_id, lambda: _tokenized(backend, message))
             case messages.Detokenize(call_id, tokens):
-                self._answer(call_id, lambda: messages.Detokenized(call_id, _text(backend, tokens)))
+                self._reply(call_id, lambda: messages.Detokenized(call_id, _text(backend, tokens)))
             case _:
-                raise ValueError(f"a worker does not take {type(frame).__name__}")
+                raise ValueError(f"a worker does not take {type(message).__name__}")
 
-    def _answer(self, call_id: str, call: Callable[[], WorkerMessage]) -> None:
+    def _reply(self, call_id: str, call: Callable[[], WorkerMessage]) -> None:
         try:
             self.send(call())
         except UserError as error:
@@ -202,10 +202,10 @@ def _ready(facts: ModelFacts, load_s: float) -> messages.Ready:
     )
 
 
-def _tokenized(backend: Backend, frame: messages.Tokenize) -> messages.Tokenized:
-    tokens = tuple(backend.tokenize(frame.text, frame.add_special, frame.parse_special))
-    pieces = tuple(map(backend.label, tokens)) if frame.with_pieces else ()
-    return messages.Tokenized(frame.call_id, tokens, pieces)
+def _tokenized(backend: Backend, message: messages.Tokenize) -> messages.Tokenized:
+    tokens = tuple(backend.tokenize(message.text, message.add_special, message.parse_special))
+    pieces = tuple(map(backend.label, tokens)) if message.with_pieces else ()
+    return messages.Tokenized(message.call_id, tokens, pieces)
 
 
 def _text(backend: Backend, tokens: Sequence[int]) -> str:
@@ -220,14 +220,14 @@ def load_llama(load: messages.Load, listener: LoadListener) -> LoadedEngine:
 
 
 def _private_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """Return the pipes of this process for frames alone: native code that prints goes to stderr."""
-    frames_in = os.fdopen(os.dup(0), "rb")
-    frames_out = os.fdopen(os.dup(1), "wb", buffering=0)
+    """Return the pipes of this process for messages alone: native code that prints goes to stderr."""
+    messages_in = os.fdopen(os.dup(0), "rb")
+    messages_out = os.fdopen(os.dup(1), "wb", buffering=0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
-    return frames_in, frames_out
+    return messages_in, messages_out
 
 
 def _write_all(pipe: BinaryIO, data: bytes) -> None:
@@ -247,7 +247,7 @@ def _prepare_process() -> None:
 
 
 def main() -> None:
-    """Serve the frames of this process's own pipes; the process ends with its stdin or with its engine."""
+    """Serve the messages of this process's own pipes; the process ends with its stdin or with its engine."""
     parser = argparse.ArgumentParser(prog="localllm engine worker")
     parser.add_argument("--fake", action="store_true", help="answer from a deterministic model without native code")
     parser.add_argument("--fake-step-ms", type=float, default=0.0)
@@ -255,20 +255,20 @@ def main() -> None:
     parser.add_argument("--fake-unfit", action="store_true", help="wait for a yes where one can be asked for")
     options = parser.parse_args()
     _prepare_process()
-    frames_in, frames_out = _private_pipes()
+    messages_in, messages_out = _private_pipes()
     step_s, load_s = options.fake_step_ms / 1000, options.fake_load_ms / 1000
     load_model = fake_loader(step_s, load_s, is_unfit=options.fake_unfit) if options.fake else load_llama
-    worker = Worker(frames_in.read, lambda data: _write_all(frames_out, data), load_model)
+    worker = Worker(messages_in.read, lambda data: _write_all(messages_out, data), load_model)
     threading.stack_size(STACK_BYTES)
     engine = threading.Thread(target=_run_to_exit, args=(worker,), daemon=True)
     engine.start()
     threading.stack_size(0)
-    worker.read_frames()
+    worker.read_messages()
     engine.join(STOP_TIMEOUT_S)
 
 
 def _run_to_exit(worker: Worker) -> None:
-    """Run the engine and end the process with it: the main thread may wait for a frame that never comes."""
+    """Run the engine and end the process with it: the main thread may wait for a message that never comes."""
     status = 1
     try:
         worker.run_engine()

@@ -57,7 +57,7 @@ class Subject:
         """Decode behind each depth, and remember how fast that was."""
         for depth, speeds in self._speeds.items():
             self._backend.truncate(0, 0)
-            if depth and not self._backend.restore(0, self._states[depth]):
+            if depth and not self._backend.restore_state(0, self._states[depth]):
                 sys.exit(f"{self.name}: the state of {depth} tokens does not fit")
             self._decode(depth, 1)
             begun_s = time.perf_counter()
@@ -77,7 +77,7 @@ class Subject:
     def _state(self, depth: int) -> bytes | bytearray:
         for start in range(0, depth, 256):
             self._decode(start, 256)
-        state = self._backend.save(0)
+        state = self._backend.save_state(0)
         self._backend.truncate(0, 0)
         return state
 

@@ -106,7 +106,7 @@ class Player:
 
     def _end(self) -> None:
         self._engine.close()
-        while self._engine.save_one():
+        while self._engine.save_idle_sequence():
             pass
         self._store.close()
         self._native.close()

@@ -42,9 +42,9 @@ class KVCacheManager:
         self._backend = backend
         self._facts = backend.facts
         self._tree = PrefixTree()
-        self._parking = None if store is None else StateOffloader(backend, self._tree, store)
+        self._offloader = None if store is None else StateOffloader(backend, self._tree, store)
         self._free_ids = list(range(self._facts.n_seq_max))
-        self._n_pure: dict[int, int] = {}  # of a shifted sequence: tokens that were computed with all before them
+        self._n_unshifted: dict[int, int] = {}  # of a shifted sequence: tokens that were computed with all before them
         self._n_shifts = 0
         self._high_water = 0  # cells ever used at once since the cache was last empty
 
@@ -61,12 +61,12 @@ class KVCacheManager:
         return self._facts.n_cells - self._tree.locked_cells()
 
     def n_cached(self, tokens: Sequence[int], adapters: AdapterSet = NO_ADAPTERS) -> int:
-        """Return how many of the first tokens a seat would have computed already."""
+        """Return how many of the first tokens a slot would have computed already."""
         n_cached = self._match(tokens, adapters).n_tokens
         saved = self._saved_match(tokens, adapters, n_cached)
         return saved.n_tokens if saved else n_cached
 
-    def seat(
+    def allocate(
         self, tokens: Sequence[int], adapters: AdapterSet = NO_ADAPTERS, *, wants_first_cells: bool = False
     ) -> Slot:
         """Return a locked place that begins like `tokens`, of which at least the last is left to compute.
@@ -75,12 +75,12 @@ class KVCacheManager:
         one that `wants_first_cells` gets them where nothing runs: what it computes depends on its own cells only then.
         """
         match = self._match(tokens, adapters)
-        if (wants_first_cells and not match.n_tokens and self._empty()) or self._tidy(match):
+        if (wants_first_cells and not match.n_tokens and self._offload_all_idle()) or self._offload_idle(match):
             match = self._match(tokens, adapters)
         saved = self._saved_match(tokens, adapters, match.n_tokens)
         if saved is not None:
-            if (seat := self._restore(saved, tokens, adapters)) is not None:
-                return seat
+            if (slot := self._restore(saved, tokens, adapters)) is not None:
+                return slot
             match = self._match(tokens, adapters)  # making room for it may have evicted what matched
         source_id = match.sequence_id
         if source_id is None:
@@ -92,12 +92,12 @@ class KVCacheManager:
             self._tree.lock(source_id)  # making room must not take away what is about to be shared
             sequence_id = self._new_id()
             self._tree.unlock(source_id)
-            self._backend.share(source_id, sequence_id, 0, match.n_tokens)
+            self._backend.share_cells(source_id, sequence_id, 0, match.n_tokens)
         self._tree.insert(sequence_id, tokens[: match.n_tokens], adapters)
         self._tree.lock(sequence_id)
         return Slot(sequence_id, match.n_tokens)
 
-    def computed(self, sequence_id: int, tokens: Sequence[int]) -> None:
+    def record_computed(self, sequence_id: int, tokens: Sequence[int]) -> None:
         """Note that the backend has computed `tokens` after what the sequence holds.
 
         What another sequence computed meanwhile is shared from now on, which frees the cells that were spent twice.
@@ -106,9 +106,9 @@ class KVCacheManager:
         shared = self._tree.extend(sequence_id, tokens)
         self._high_water = max(self._high_water, self._tree.n_cells)
         if shared.sequence_id is not None and self._facts.supports_truncation:
-            self._backend.share(shared.sequence_id, sequence_id, begin, begin + shared.n_tokens)
+            self._backend.share_cells(shared.sequence_id, sequence_id, begin, begin + shared.n_tokens)
 
-    def cut(self, sequence_id: int, n_tokens: int) -> int:
+    def truncate(self, sequence_id: int, n_tokens: int) -> int:
         """Forget the sequence from `n_tokens` on, in the backend even what was never noted; return what is left."""
         n_left = self._backend.truncate(sequence_id, n_tokens)
         if n_left < self._tree.length(sequence_id):
@@ -122,13 +122,13 @@ class KVCacheManager:
         """
         tokens = self._tree.tokens(sequence_id)
         begin = shift.n_keep + shift.n_discard
-        if len(tokens) <= begin or not self._own(sequence_id, begin):
-            return self.cut(sequence_id, min(self._tree.length(sequence_id), shift.n_keep))
+        if len(tokens) <= begin or not self._unshare_cells(sequence_id, begin):
+            return self.truncate(sequence_id, min(self._tree.length(sequence_id), shift.n_keep))
         self._backend.shift(sequence_id, shift.n_keep, shift.n_discard)
         self._n_shifts += 1
-        self._n_pure[sequence_id] = min(shift.n_keep, self._n_pure.get(sequence_id, shift.n_keep))
+        self._n_unshifted[sequence_id] = min(shift.n_keep, self._n_unshifted.get(sequence_id, shift.n_keep))
         self._tree.truncate(sequence_id, 0)
-        self.computed(sequence_id, tokens[: shift.n_keep])
+        self.record_computed(sequence_id, tokens[: shift.n_keep])
         self._tree.extend(sequence_id, [-self._n_shifts, *tokens[begin + 1 :]])
         return self._tree.length(sequence_id)
 
@@ -138,36 +138,36 @@ class KVCacheManager:
         if n_tokens < MIN_CHECKPOINT_TOKENS:
             return
         copy_id = self._new_id()
-        self._backend.share(sequence_id, copy_id, 0, n_tokens)
+        self._backend.share_cells(sequence_id, copy_id, 0, n_tokens)
         self._tree.insert(copy_id, self._tree.tokens(sequence_id), self._tree.namespace(sequence_id))
 
     def release(self, sequence_id: int) -> None:
         """Leave the sequence to whoever begins like it, or to eviction."""
-        if (n_pure := self._n_pure.pop(sequence_id, None)) is not None:
-            self.cut(sequence_id, min(n_pure, self._tree.length(sequence_id)))
+        if (n_unshifted := self._n_unshifted.pop(sequence_id, None)) is not None:
+            self.truncate(sequence_id, min(n_unshifted, self._tree.length(sequence_id)))
         self._tree.unlock(sequence_id)
         if self._tree.length(sequence_id) == 0:
-            self._drop(sequence_id)
+            self._evict(sequence_id)
 
-    def make_room(self, n_cells: int) -> bool:
-        """Evict the coldest sequences until `n_cells` are free. Return False when those left are all in use."""
+    def evict_until_free(self, n_cells: int) -> bool:
+        """Evict the oldest sequences until `n_cells` are free. Return False when those left are all in use."""
         while self.n_cells_free < n_cells:
-            coldest = self._tree.coldest()
-            if coldest is None:
+            oldest = self._tree.least_recently_used()
+            if oldest is None:
                 return False
-            self._drop(coldest)
+            self._evict(oldest)
         return True
 
-    def save_one(self) -> bool:
+    def save_idle_sequence(self) -> bool:
         """Save one finished sequence that is not saved yet. Return False when there is none, or no store."""
         return any(self._save(sequence_id) for sequence_id in self._tree.unlocked())  # the first that is worth it
 
-    def evict_coldest(self) -> bool:
+    def evict_one(self) -> bool:
         """Evict one sequence, whatever is free. Return False when all are in use."""
-        coldest = self._tree.coldest()
-        if coldest is not None:
-            self._drop(coldest)
-        return coldest is not None
+        oldest = self._tree.least_recently_used()
+        if oldest is not None:
+            self._evict(oldest)
+        return oldest is not None
 
     def check_integrity(self) -> None:
         """Assert that tree and places agree."""
@@ -183,9 +183,9 @@ class KVCacheManager:
         return match(begin, adapters)
 
     def _saved_match(self, tokens: Sequence[int], adapters: AdapterSet, n_cached: int) -> SavedMatch | None:
-        return None if self._parking is None else self._parking.match(tokens[:-1], adapters, n_cached)
+        return None if self._offloader is None else self._offloader.match(tokens[:-1], adapters, n_cached)
 
-    def _tidy(self, match: Match) -> bool:
+    def _offload_idle(self, match: Match) -> bool:
         """Move finished sequences out to the store where they would cost the one that begins too much.
 
         Attention reads every cell up to the highest in use, whoever holds it: 11 µs a cell and step on two cores with a
@@ -196,75 +196,79 @@ class KVCacheManager:
         n_read = self._tree.n_cells if n_locked else self._high_water
         n_idle = n_read - n_locked - match.n_tokens
         if (
-            self._parking is None
+            self._offloader is None
             or not self._facts.is_on_host
             or n_idle <= max(MAX_IDLE_CELLS, n_read // MAX_IDLE_SHARE)
         ):
             return False
         for sequence_id in self._tree.unlocked():
-            if not (n_locked and sequence_id == match.sequence_id) and self._parking.is_replaceable(sequence_id):
-                self._drop(sequence_id)
+            if not (n_locked and sequence_id == match.sequence_id) and self._offloader.is_cheap_to_evict(sequence_id):
+                self._evict(sequence_id)
         if not n_locked:
             self._high_water = self._tree.n_cells
         return True
 
-    def _empty(self) -> bool:
+    def _offload_all_idle(self) -> bool:
         """Move all finished sequences out to the store, if nothing runs and none would be lost; return whether it was.
 
         In other cells attention adds up in another order, which quantized activations magnify to what can be seen.
         """
         idle = self._tree.unlocked()
-        if self._parking is None or self._tree.locked_cells() or not all(map(self._parking.is_replaceable, idle)):
+        if (
+            self._offloader is None
+            or self._tree.locked_cells()
+            or not all(map(self._offloader.is_cheap_to_evict, idle))
+        ):
             return False
         for sequence_id in idle:
-            self._drop(sequence_id)
+            self._evict(sequence_id)
         self._high_water = 0
         return bool(idle)
 
     def _restore(self, match: SavedMatch, tokens: Sequence[int], adapters: AdapterSet) -> Slot | None:
         """Return a place with the saved sequence, cut to what `tokens` begin with; None where it cannot come back."""
-        assert self._parking is not None
+        assert self._offloader is not None
         if match.n_saved > self.n_cells_available():
             return None
-        state = self._parking.load(match)
-        if state is None or not self.make_room(match.n_saved):
+        state = self._offloader.load(match)
+        if state is None or not self.evict_until_free(match.n_saved):
             return None
         sequence_id = self._new_id()
-        if not self._backend.restore(sequence_id, state):
+        if not self._backend.restore_state(sequence_id, state):
             self._free_ids.append(sequence_id)
             return None
         self._backend.truncate(sequence_id, match.n_tokens)
         self._tree.insert(sequence_id, (), adapters)
         self._tree.lock(sequence_id)
-        self.computed(sequence_id, tokens[: match.n_tokens])
+        self.record_computed(sequence_id, tokens[: match.n_tokens])
         return Slot(sequence_id, match.n_tokens)
 
-    def _own(self, sequence_id: int, begin: int) -> bool:
+    def _unshare_cells(self, sequence_id: int, begin: int) -> bool:
         """Give the sequence cells of its own from `begin` on: a cell has one position for all who hold it.
 
         Return False, the sequence being empty then, where there is no room for a copy.
         """
         n_tokens = self._tree.length(sequence_id)
-        if n_tokens - self._tree.own_cells(sequence_id) <= begin:
+        if n_tokens - self._tree.exclusive_cells(sequence_id) <= begin:
             return True
-        state = self._backend.save(sequence_id)
-        self.cut(sequence_id, 0)
-        return self.make_room(n_tokens) and self._backend.restore(sequence_id, state)
+        state = self._backend.save_state(sequence_id)
+        self.truncate(sequence_id, 0)
+        return self.evict_until_free(n_tokens) and self._backend.restore_state(sequence_id, state)
 
     def _save(self, sequence_id: int) -> bool:
         """Save the sequence if it is worth it; return whether it was."""
-        if self._parking is None or not self._parking.is_worth_saving(sequence_id):
+        if self._offloader is None or not self._offloader.is_worth_saving(sequence_id):
             return False
-        self._parking.save(sequence_id)
+        self._offloader.save(sequence_id)
         return True
 
     def _new_id(self) -> int:
         if not self._free_ids:
-            evicted = self.evict_coldest()
+            evicted = self.evict_one()
             assert evicted, "there are more places than running answers"
         return self._free_ids.pop()
 
-    def _drop(self, sequence_id: int) -> None:
+    def _evict(self, sequence_id: int) -> None:
         self._save(sequence_id)
         self._tree.remove(sequence_id)
         self._backend.truncate(sequence_id, 0)

@@ -33,7 +33,7 @@ class _Node:
 
 
 @dataclass(slots=True)
-class _Held:
+class _SequencePath:
     """The path of a sequence: its namespace, last node and length in tokens, its last use, and who needs it to stay."""
 
     namespace: Hashable
@@ -51,40 +51,40 @@ class PrefixTree:
 
     def __init__(self) -> None:
         self._roots: dict[Hashable, _Node] = {}
-        self._held: dict[int, _Held] = {}
+        self._paths: dict[int, _SequencePath] = {}
         self._clock = 0
         self.n_cells = 0
 
     def __contains__(self, sequence_id: int) -> bool:
-        return sequence_id in self._held
+        return sequence_id in self._paths
 
     def length(self, sequence_id: int) -> int:
         """Return how many tokens the sequence holds."""
-        return self._held[sequence_id].n_tokens
+        return self._paths[sequence_id].n_tokens
 
     def tokens(self, sequence_id: int) -> list[int]:
         """Return the tokens of the sequence, in order."""
-        return [token for node in reversed(list(_path(self._held[sequence_id].end))) for token in node.tokens]
+        return [token for node in reversed(list(_path(self._paths[sequence_id].end))) for token in node.tokens]
 
     def namespace(self, sequence_id: int) -> Hashable:
         """Return the namespace that the sequence belongs to."""
-        return self._held[sequence_id].namespace
+        return self._paths[sequence_id].namespace
 
     def match(self, tokens: Sequence[int], namespace: Hashable = ()) -> Match:
         """Return the longest begin of `tokens` that a sequence of `namespace` holds, preferring the one used last."""
         node, n_matched = self._descend(tokens, namespace)
         if node is None or n_matched == 0:
             return Match(0, None)
-        return Match(n_matched, max(node.holders, key=lambda sequence_id: self._held[sequence_id].used))
+        return Match(n_matched, max(node.holders, key=lambda sequence_id: self._paths[sequence_id].used))
 
     def match_whole(self, tokens: Sequence[int], namespace: Hashable = ()) -> Match:
         """Return the longest sequence of `namespace` that as a whole begins `tokens`: for models that cannot be cut."""
         whole = [
-            (held.n_tokens, held.used, sequence_id)
-            for sequence_id, held in self._held.items()
-            if held.namespace == namespace
-            and 0 < held.n_tokens <= len(tokens)
-            and self.tokens(sequence_id) == list(tokens[: held.n_tokens])
+            (path.n_tokens, path.used, sequence_id)
+            for sequence_id, path in self._paths.items()
+            if path.namespace == namespace
+            and 0 < path.n_tokens <= len(tokens)
+            and self.tokens(sequence_id) == list(tokens[: path.n_tokens])
         ]
         if not whole:
             return Match(0, None)
@@ -93,9 +93,9 @@ class PrefixTree:
 
     def insert(self, sequence_id: int, tokens: Sequence[int], namespace: Hashable = ()) -> None:
         """Let a new sequence of `namespace` hold `tokens`; what others there hold is shared, as after a copy."""
-        assert sequence_id not in self._held, "a sequence is inserted once"
+        assert sequence_id not in self._paths, "a sequence is inserted once"
         root = self._roots.setdefault(namespace, _Node([], None))
-        self._held[sequence_id] = _Held(namespace, root, 0, self._tick())
+        self._paths[sequence_id] = _SequencePath(namespace, root, 0, self._tick())
         self.extend(sequence_id, tokens)
 
     def extend(self, sequence_id: int, tokens: Sequence[int]) -> Match:
@@ -103,86 +103,86 @@ class PrefixTree:
 
         That stretch is one node from now on, so its cells must be shared too.
         """
-        held = self._held[sequence_id]
+        path = self._paths[sequence_id]
         shared = Match(0, None)
-        held.used = self._tick()
+        path.used = self._tick()
         begin = 0
         while begin < len(tokens):
-            child = held.end.children.get(tokens[begin])
+            child = path.end.children.get(tokens[begin])
             if child is None:
-                self._grow(held, sequence_id, tokens[begin:])
+                self._grow(path, sequence_id, tokens[begin:])
                 begin = len(tokens)
             else:
                 n_common = _common(child.tokens, tokens, begin)
-                held.end = self._split(child, n_common)
+                path.end = self._split(child, n_common)
                 begin += n_common
-                shared = Match(begin, next(iter(held.end.holders)))
-                held.end.holders.add(sequence_id)
-        held.n_tokens += len(tokens)
+                shared = Match(begin, next(iter(path.end.holders)))
+                path.end.holders.add(sequence_id)
+        path.n_tokens += len(tokens)
         return shared
 
     def truncate(self, sequence_id: int, n_tokens: int) -> None:
         """Let the sequence hold only its first `n_tokens`."""
-        held = self._held[sequence_id]
-        while held.n_tokens > n_tokens:
-            node = held.end
-            n_kept = max(0, len(node.tokens) - (held.n_tokens - n_tokens))
-            held.n_tokens -= len(node.tokens) - n_kept
+        path = self._paths[sequence_id]
+        while path.n_tokens > n_tokens:
+            node = path.end
+            n_kept = max(0, len(node.tokens) - (path.n_tokens - n_tokens))
+            path.n_tokens -= len(node.tokens) - n_kept
             if n_kept:
                 (node,) = self._split(node, n_kept).children.values()
             assert node.parent is not None
-            held.end = node.parent
+            path.end = node.parent
             self._leave(node, sequence_id)
 
     def remove(self, sequence_id: int) -> None:
         """Forget the sequence."""
-        assert not self._held[sequence_id].n_locks, "a locked sequence stays"
+        assert not self._paths[sequence_id].n_locks, "a locked sequence stays"
         self.truncate(sequence_id, 0)
-        namespace = self._held.pop(sequence_id).namespace
-        if all(held.namespace != namespace for held in self._held.values()):
+        namespace = self._paths.pop(sequence_id).namespace
+        if all(path.namespace != namespace for path in self._paths.values()):
             del self._roots[namespace]
 
     def lock(self, sequence_id: int) -> None:
         """Keep the sequence from being evicted until `unlock`; locks add up."""
-        self._held[sequence_id].n_locks += 1
+        self._paths[sequence_id].n_locks += 1
 
     def unlock(self, sequence_id: int) -> None:
-        held = self._held[sequence_id]
-        assert held.n_locks, "a lock is undone once"
-        held.n_locks -= 1
-        held.used = self._tick()
+        path = self._paths[sequence_id]
+        assert path.n_locks, "a lock is undone once"
+        path.n_locks -= 1
+        path.used = self._tick()
 
     def is_locked(self, sequence_id: int) -> bool:
-        return self._held[sequence_id].n_locks > 0
+        return self._paths[sequence_id].n_locks > 0
 
     def touch(self, sequence_id: int) -> None:
         """Count the sequence as used now."""
-        self._held[sequence_id].used = self._tick()
+        self._paths[sequence_id].used = self._tick()
 
-    def coldest(self) -> int | None:
+    def least_recently_used(self) -> int | None:
         """Return the unlocked sequence that was used longest ago, None when all are locked."""
         return next(iter(self.unlocked()), None)
 
     def unlocked(self) -> list[int]:
         """Return the sequences that nobody needs now, the coldest first."""
-        free = [(held.used, sequence_id) for sequence_id, held in self._held.items() if not held.n_locks]
+        free = [(path.used, sequence_id) for sequence_id, path in self._paths.items() if not path.n_locks]
         return [sequence_id for _, sequence_id in sorted(free)]
 
-    def own_cells(self, sequence_id: int) -> int:
+    def exclusive_cells(self, sequence_id: int) -> int:
         """Return how many cells the sequence alone holds: what removing it frees."""
-        return sum(len(node.tokens) for node in _path(self._held[sequence_id].end) if len(node.holders) == 1)
+        return sum(len(node.tokens) for node in _path(self._paths[sequence_id].end) if len(node.holders) == 1)
 
     def locked_cells(self) -> int:
         """Return how many cells cannot be freed now: those that a locked sequence holds."""
-        locked = {sequence_id for sequence_id, held in self._held.items() if held.n_locks}
-        nodes = {id(node): node for sequence_id in locked for node in _path(self._held[sequence_id].end)}
+        locked = {sequence_id for sequence_id, path in self._paths.items() if path.n_locks}
+        nodes = {id(node): node for sequence_id in locked for node in _path(self._paths[sequence_id].end)}
         return sum(len(node.tokens) for node in nodes.values())
 
     def check_integrity(self) -> None:
         """Assert every invariant of the tree; for tests and idle moments."""
         n_cells = 0
-        holders: dict[int, int] = dict.fromkeys(self._held, 0)
-        assert set(self._roots) == {held.namespace for held in self._held.values()}, "a namespace has a sequence"
+        holders: dict[int, int] = dict.fromkeys(self._paths, 0)
+        assert set(self._roots) == {path.namespace for path in self._paths.values()}, "a namespace has a sequence"
         pending = list(self._roots.values())
         while pending:
             node = pending.pop()
@@ -197,9 +197,9 @@ class PrefixTree:
             for sequence_id in node.holders:
                 holders[sequence_id] += len(node.tokens)
         assert n_cells == self.n_cells, "the cells are counted"
-        assert holders == {key: held.n_tokens for key, held in self._held.items()}, "each length is the path's"
-        for sequence_id, held in self._held.items():
-            assert all(sequence_id in node.holders for node in _path(held.end)), "a path is held throughout"
+        assert holders == {key: path.n_tokens for key, path in self._paths.items()}, "each length is the path's"
+        for sequence_id, path in self._paths.items():
+            assert all(sequence_id in node.holders for node in _path(path.end)), "a path is held throughout"
 
     def _tick(self) -> int:
         self._clock += 1
@@ -215,13 +215,13 @@ class PrefixTree:
                 break
         return node, n_matched
 
-    def _grow(self, held: _Held, sequence_id: int, tokens: Sequence[int]) -> None:
+    def _grow(self, path: _SequencePath, sequence_id: int, tokens: Sequence[int]) -> None:
         """Append new tokens at the end of the path, to its last node where no one else would notice."""
-        end = held.end
+        end = path.end
         if end.parent is not None and end.holders == {sequence_id} and not end.children:
             end.tokens.extend(tokens)
         else:
-            held.end = end.children[tokens[0]] = _Node(list(tokens), end, holders={sequence_id})
+            path.end = end.children[tokens[0]] = _Node(list(tokens), end, holders={sequence_id})
         self.n_cells += len(tokens)
 
     def _split(self, node: _Node, n_tokens: int) -> _Node:
@@ -234,8 +234,8 @@ class PrefixTree:
         node.tokens = node.tokens[:n_tokens]
         node.children = {tail.tokens[0]: tail}
         for sequence_id in node.holders:
-            if self._held[sequence_id].end is node:
-                self._held[sequence_id].end = tail
+            if self._paths[sequence_id].end is node:
+                self._paths[sequence_id].end = tail
         return node
 
     def _leave(self, node: _Node, sequence_id: int) -> None:

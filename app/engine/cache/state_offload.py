@@ -46,13 +46,13 @@ class StateOffloader:
     def save(self, sequence_id: int) -> None:
         """Save a sequence."""
         namespace = _namespace_of(self._tree.namespace(sequence_id))
-        self._store.save(self._tree.tokens(sequence_id), self._backend.save(sequence_id), namespace)
+        self._store.save(self._tree.tokens(sequence_id), self._backend.save_state(sequence_id), namespace)
 
     def is_worth_saving(self, sequence_id: int) -> bool:
         """Return whether a sequence holds enough that is nowhere else: not in another sequence, and not saved."""
         return not self._is_short(sequence_id) and self._fits(sequence_id) and not self._is_saved(sequence_id)
 
-    def is_replaceable(self, sequence_id: int) -> bool:
+    def is_cheap_to_evict(self, sequence_id: int) -> bool:
         """Return whether a sequence may go at little loss: it is short, saved, or can be saved now."""
         return self._is_short(sequence_id) or self._fits(sequence_id) or self._is_saved(sequence_id)
 
@@ -60,7 +60,7 @@ class StateOffloader:
         return self._backend.state_bytes(sequence_id) <= self._store.max_state_bytes
 
     def _is_short(self, sequence_id: int) -> bool:
-        return self._tree.own_cells(sequence_id) < MIN_SAVED_TOKENS
+        return self._tree.exclusive_cells(sequence_id) < MIN_SAVED_TOKENS
 
     def _is_saved(self, sequence_id: int) -> bool:
         return self._store.has(self._tree.tokens(sequence_id), _namespace_of(self._tree.namespace(sequence_id)))

@@ -134,7 +134,7 @@ class FakeBackend:
                 row += 1
         return DecodeStatus.DONE
 
-    def share(self, source_id: int, target_id: int, begin: int, end: int) -> None:
+    def share_cells(self, source_id: int, target_id: int, begin: int, end: int) -> None:
         source, target = self._cells[source_id], self._cells[target_id]
         assert begin <= len(target), "a sequence has no gaps"
         assert end <= len(source), "what is shared is there"
@@ -168,12 +168,12 @@ class FakeBackend:
         del cells[n_keep : n_keep + n_discard]
 
     def state_bytes(self, sequence_id: int) -> int:
-        return len(self.save(sequence_id))
+        return len(self.save_state(sequence_id))
 
-    def save(self, sequence_id: int) -> bytearray:
+    def save_state(self, sequence_id: int) -> bytearray:
         return bytearray(json.dumps([cell.token for cell in self._cells[sequence_id]]).encode())
 
-    def restore(self, sequence_id: int, state: bytes | bytearray) -> bool:
+    def restore_state(self, sequence_id: int, state: bytes | bytearray) -> bool:
         assert not self._cells[sequence_id], "a saved sequence comes back to an empty place"
         tokens = json.loads(state)
         if self.n_cells_used + len(tokens) > self.facts.n_cells:

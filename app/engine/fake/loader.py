@@ -28,8 +28,8 @@ def fake_loader(
     """Return what loads a fake model within `load_s`, each of whose steps takes `step_s`; one that `is_unfit` only
     after a yes. That raises UnfitError where one is to be asked for, EngineError when loading is stopped."""
 
-    def load(frame: messages.Load, listener: LoadListener) -> LoadedEngine:
-        config = frame.config
+    def load(message: messages.Load, listener: LoadListener) -> LoadedEngine:
+        config = message.config
         if is_unfit and config.when_unfit is messages.UnfitPolicy.ASK:
             raise UnfitError("Only 1 of 3 layers fit.", "What would help: a larger GPU.")
         for part in range(_N_PARTS):

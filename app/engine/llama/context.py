@@ -32,9 +32,9 @@ __all__ = ["LlamaBackend"]
 class LlamaBackend:
     """A context and its cache over a loaded model. Make one with `LlamaModel.context`."""
 
-    def __init__(self, model: int, context: int, facts: ModelFacts, steering: LlamaAdapters) -> None:
+    def __init__(self, model: int, context: int, facts: ModelFacts, adapters: LlamaAdapters) -> None:
         self.facts = facts
-        self._steering = steering
+        self._llama_adapters = adapters
         self._adapters: AdapterSet | None = None  # what it computes under is not known yet
         self._owned = ExitStack()
         self._owned.callback(lib.llama_free, context)
@@ -99,7 +99,7 @@ class LlamaBackend:
 
     def set_adapters(self, adapters: AdapterSet) -> None:
         if adapters != self._adapters:
-            self._steering.use(self._context, adapters)
+            self._llama_adapters.use(self._context, adapters)
             self._adapters = adapters
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
@@ -112,7 +112,7 @@ class LlamaBackend:
             "Load the model again.",
         )
 
-    def share(self, source_id: int, target_id: int, begin: int, end: int) -> None:
+    def share_cells(self, source_id: int, target_id: int, begin: int, end: int) -> None:
         if not self.facts.supports_truncation:
             begin, end = -1, -1
         lib.llama_memory_seq_rm(self._memory, target_id, begin, end)
@@ -137,14 +137,14 @@ class LlamaBackend:
     def _own_state_bytes(self, sequence_id: int) -> int:
         return int(lib.llama_state_seq_get_size(self._context, sequence_id))
 
-    def save(self, sequence_id: int) -> bytearray:
+    def save_state(self, sequence_id: int) -> bytearray:
         state = bytearray(self._own_state_bytes(sequence_id))
         buffer = (ctypes.c_uint8 * len(state)).from_buffer(state)
         n_bytes = lib.llama_state_seq_get_data(self._context, buffer, len(state), sequence_id)
         assert n_bytes == len(state), "a state is as large as it was said to be"
         return state
 
-    def restore(self, sequence_id: int, state: bytes | bytearray) -> bool:
+    def restore_state(self, sequence_id: int, state: bytes | bytearray) -> bool:
         data = bytes(state)  # no copy where it is bytes already
         buffer = ctypes.cast(ctypes.c_char_p(data), ctypes.POINTER(ctypes.c_uint8))
         if lib.llama_state_seq_set_data(self._context, buffer, len(data), sequence_id):

@@ -36,7 +36,7 @@ class LlamaEmbedder:
     """An `Embedder` over loaded weights. Make one with `LlamaModel.embedder`, and close it before the model."""
 
     def __init__(
-        self, model: int, config: EngineConfig, setting: RuntimeSettings, pooling: Pooling, steering: LlamaAdapters
+        self, model: int, config: EngineConfig, setting: RuntimeSettings, pooling: Pooling, adapters: LlamaAdapters
     ) -> None:
         """Raises EngineError when there is no memory for the context."""
         self._owned = ExitStack()
@@ -58,7 +58,7 @@ class LlamaEmbedder:
             can_split=can_split,
         )
         self._batch = Batch(n_batch)
-        steering.open(self._context)
+        adapters.open(self._context)
 
     def pair(self, query: str, document: str) -> list[int]:
         """Return the tokens of both: in the model's own words, else with its marks between them.

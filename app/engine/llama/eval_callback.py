@@ -59,7 +59,7 @@ class ActivationRecorder:
     """
 
     def __init__(self, gathering: ImatrixCollector) -> None:
-        self.callback = lib.ggml_backend_sched_eval_callback(self._asked)
+        self.callback = lib.ggml_backend_sched_eval_callback(self._on_node)
         self._gathering = gathering
         self._failure: Exception | None = None
         self._ops = _ops()
@@ -74,7 +74,7 @@ class ActivationRecorder:
         if self._failure is not None:
             raise self._failure
 
-    def _asked(self, address: int, is_asking: bool, _data: object) -> bool:
+    def _on_node(self, address: int, is_asking: bool, _data: object) -> bool:
         """Say whether a node matters, or take what went into it; False then ends the computation."""
         try:
             node = ctypes.cast(address, ctypes.POINTER(Tensor)).contents
@@ -136,7 +136,7 @@ class WritableWeights:
     """
 
     def __init__(self, names: Collection[str]) -> None:
-        self.callback = lib.ggml_backend_sched_eval_callback(self._asked)
+        self.callback = lib.ggml_backend_sched_eval_callback(self._on_node)
         self._names = {name.encode(): name for name in names}
         self._places: dict[str, set[int]] = {}
         self._is_complete = False
@@ -154,7 +154,7 @@ class WritableWeights:
         for address in self._places[name]:
             self._write(address, data, start, len(data))
 
-    def _asked(self, address: int, is_asking: bool, _data: object) -> bool:
+    def _on_node(self, address: int, is_asking: bool, _data: object) -> bool:
         """Look at a node's operands; never ask for its result."""
         if is_asking and not self._is_complete:
             for operand in ctypes.cast(address, ctypes.POINTER(Tensor)).contents.src:

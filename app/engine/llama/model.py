@@ -46,12 +46,12 @@ class LlamaModel:
         extra_buffers: bool,
         on_progress: Callable[[float], bool],
         *,
-        with_head: bool = False,
+        with_mtp: bool = False,
         is_writable: bool = False,
     ) -> None:
         """Load the model at `path`, which `quantizer` has let through, as `parameters` say where.
 
-        Its prediction layer is loaded only `with_head`. Weights that are `is_writable` lie in memory of this process,
+        Its prediction layer is loaded only `with_mtp`. Weights that are `is_writable` lie in memory of this process,
         not in the file's pages. `on_progress` gets fractions from 0 to 1 and returns False to cancel.
 
         Raises EngineError with llama.cpp's words, its kind MemoryShortError where a device has too little memory.
@@ -65,7 +65,7 @@ class LlamaModel:
         self._placing.fill(params)
         params.use_extra_bufts = extra_buffers
         params.progress_callback = progress
-        params.load_mtp = self._has_head = with_head
+        params.load_mtp = self._has_mtp = with_mtp
         if is_writable:
             params.load_mode = lib.LLAMA_LOAD_MODE_NONE
         self._model = lib.llama_model_load_from_file(os.fsencode(path), params)
@@ -73,46 +73,46 @@ class LlamaModel:
             raise load_error(f"llama.cpp cannot load {path.name}", log.last_lines(), "See `localllm show`.")
         self._owned.callback(lib.llama_model_free, self._model)
         self._adapters: tuple[Adapter, ...] = ()
-        self._steering = LlamaAdapters({}, None)
+        self._llama_adapters = LlamaAdapters({}, None)
         if not self._has_vocabulary():
             self.close()
             raise EngineError(f"{path.name} has no vocabulary.", "Choose a chat, completion or embedding model.")
 
     def context(
-        self, config: EngineConfig, setting: RuntimeSettings, watch: EvalObserver | None = None
+        self, config: EngineConfig, setting: RuntimeSettings, observer: EvalObserver | None = None
     ) -> LlamaBackend:
         """Return a backend over these weights; close it before the model. Raises EngineError without the memory.
 
-        It has a head where one was loaded, and the cache can be cut. `watch` sees all that it computes.
+        It has a head where one was loaded, and the cache can be cut. `observer` sees all that it computes.
         """
         is_on_gpu = self._parameters.n_gpu_layers > 0 and self._parameters.offload_kqv
         facts = replace(_facts(self._model, config, setting), is_on_host=not is_on_gpu)
         with ExitStack() as owned:
             params = self._context_params(facts, setting)
-            if watch is not None:
-                params.cb_eval = watch.callback
+            if observer is not None:
+                params.cb_eval = observer.callback
             context = self._new_context(params, owned)
             # What has no cache (an encoder) sees whole texts at once and cannot go on from one.
             can_generate = bool(lib.llama_get_memory(context))
             facts = replace(facts, can_generate=can_generate, adapters=self._adapters)
-            head = self._new_head(facts, setting, owned) if self._has_head and facts.supports_truncation else None
+            mtp = self._new_mtp(facts, setting, owned) if self._has_mtp and facts.supports_truncation else None
             owned.pop_all()
-        if head is None:
-            return LlamaBackend(self._model, context, facts, self._steering)
-        return MtpBackend(self._model, context, facts, self._steering, head)
+        if mtp is None:
+            return LlamaBackend(self._model, context, facts, self._llama_adapters)
+        return MtpBackend(self._model, context, facts, self._llama_adapters, mtp)
 
     def embedder(self, config: EngineConfig, setting: RuntimeSettings, pooling: Pooling) -> LlamaEmbedder:
         """Return an embedder over these weights; close it before the model. Raises EngineError without the memory."""
-        return LlamaEmbedder(self._model, config, setting, pooling, self._steering)
+        return LlamaEmbedder(self._model, config, setting, pooling, self._llama_adapters)
 
-    def steer(self, adapters: Mapping[Adapter, Path], control_vector: NDArray[np.float32] | None) -> None:
+    def load_adapters(self, adapters: Mapping[Adapter, Path], control_vector: NDArray[np.float32] | None) -> None:
         """Load what steers the contexts that are made from now on; `quantizer` has let it through.
 
         The control vector has shape (n_layers - 1, n_embd). Raises EngineError with llama.cpp's words.
         """
         native = load_adapters(self._model, {adapter.key: path for adapter, path in adapters.items()})
         self._adapters = tuple(adapters)
-        self._steering = LlamaAdapters(native, control_vector)
+        self._llama_adapters = LlamaAdapters(native, control_vector)
 
     def vocabulary(self) -> Vocabulary:
         """Return the tokens as the file writes them, and which of them stand around a text."""
@@ -133,15 +133,15 @@ class LlamaModel:
             what = f"llama.cpp cannot make a context of {params.n_ctx} tokens"
             raise load_error(what, native_log().last_lines(), "Use a smaller --ctx, or a smaller model.")
         owned.callback(lib.llama_free, context)
-        self._steering.open(context)
+        self._llama_adapters.open(context)
         return context
 
-    def _new_head(self, facts: ModelFacts, setting: RuntimeSettings, owned: ExitStack) -> MtpContext:
+    def _new_mtp(self, facts: ModelFacts, setting: RuntimeSettings, owned: ExitStack) -> MtpContext:
         facts = replace(facts, n_cells=facts.n_cells + facts.n_sequences * DRAFT_CELLS)
         params = self._context_params(facts, setting)
         params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP
         params.n_outputs_max = facts.n_seq_max  # a row of each answer, not of a whole batch; fewer than places abort
-        return MtpContext(self._model, self._new_context(params, owned), facts, self._steering)
+        return MtpContext(self._model, self._new_context(params, owned), facts, self._llama_adapters)
 
     def _context_params(self, facts: ModelFacts, setting: RuntimeSettings) -> lib.llama_context_params:
         params = _context_params(facts, setting)

@@ -68,8 +68,8 @@ class MtpContext(LlamaBackend):
     it says is a guess anyhow.
     """
 
-    def __init__(self, model: int, context: int, facts: ModelFacts, steering: LlamaAdapters) -> None:
-        super().__init__(model, context, facts, steering)
+    def __init__(self, model: int, context: int, facts: ModelFacts, adapters: LlamaAdapters) -> None:
+        super().__init__(model, context, facts, adapters)
         n_embd = lib.llama_model_n_embd_out(model)
         self._shape = (n_embd,)
         self._batch = Batch(facts.n_batch, n_embd)
@@ -101,8 +101,8 @@ class MtpContext(LlamaBackend):
             self._guessed.keep(chunk.sequence_id, chunk.position, np.ctypeslib.as_array(pointer, (1, *self._shape)))
         return [self.logits(row) for row in range(len(chunks))]
 
-    def share(self, source_id: int, target_id: int, begin: int, end: int) -> None:
-        super().share(source_id, target_id, begin, end)
+    def share_cells(self, source_id: int, target_id: int, begin: int, end: int) -> None:
+        super().share_cells(source_id, target_id, begin, end)
         if begin == 0:
             self._told.share(source_id, target_id)
 
@@ -110,9 +110,9 @@ class MtpContext(LlamaBackend):
         super().shift(sequence_id, n_keep, n_discard)
         self._told.forget(sequence_id)
 
-    def restore(self, sequence_id: int, state: bytes | bytearray) -> bool:
+    def restore_state(self, sequence_id: int, state: bytes | bytearray) -> bool:
         self._told.forget(sequence_id)
-        return super().restore(sequence_id, state)
+        return super().restore_state(sequence_id, state)
 
     def _place(self, chunk: Chunk, row: int) -> None:
         """Make the sequence end where `chunk` begins, and put the hidden state before that into `row`.
@@ -132,10 +132,10 @@ _LENGTH_BYTES = 8  # of the model's own part of a state, which comes first
 class MtpBackend(LlamaBackend):
     """A backend whose model has a head: what is done to its cache is done to that of `head`, which it owns."""
 
-    def __init__(self, model: int, context: int, facts: ModelFacts, steering: LlamaAdapters, head: MtpContext) -> None:
-        super().__init__(model, context, replace(facts, layout=f"{facts.layout}-head"), steering)
-        self.head = head
-        self._owned.callback(head.close)
+    def __init__(self, model: int, context: int, facts: ModelFacts, adapters: LlamaAdapters, mtp: MtpContext) -> None:
+        super().__init__(model, context, replace(facts, layout=f"{facts.layout}-mtp"), adapters)
+        self.mtp = mtp
+        self._owned.callback(mtp.close)
         self._n_embd = lib.llama_model_n_embd_out(model)
         hidden_states().llama_set_embeddings_nextn(context, True, False)
 
@@ -144,36 +144,36 @@ class MtpBackend(LlamaBackend):
         if status is DecodeStatus.DONE:
             shape = (sum(len(chunk.tokens) for chunk in chunks), self._n_embd)
             pointer = hidden_states().llama_get_embeddings_nextn(self._context)
-            self.head.follow(chunks, np.ctypeslib.as_array(pointer, shape))
+            self.mtp.follow(chunks, np.ctypeslib.as_array(pointer, shape))
         return status
 
     def set_adapters(self, adapters: AdapterSet) -> None:
         super().set_adapters(adapters)
-        self.head.set_adapters(adapters)
+        self.mtp.set_adapters(adapters)
 
-    def share(self, source_id: int, target_id: int, begin: int, end: int) -> None:
-        super().share(source_id, target_id, begin, end)
-        self.head.share(source_id, target_id, begin, end)
+    def share_cells(self, source_id: int, target_id: int, begin: int, end: int) -> None:
+        super().share_cells(source_id, target_id, begin, end)
+        self.mtp.share_cells(source_id, target_id, begin, end)
 
     def truncate(self, sequence_id: int, n_tokens: int) -> int:
-        self.head.truncate(sequence_id, n_tokens)
+        self.mtp.truncate(sequence_id, n_tokens)
         return super().truncate(sequence_id, n_tokens)
 
     def shift(self, sequence_id: int, n_keep: int, n_discard: int) -> None:
         super().shift(sequence_id, n_keep, n_discard)
-        self.head.shift(sequence_id, n_keep, n_discard)
+        self.mtp.shift(sequence_id, n_keep, n_discard)
 
     def state_bytes(self, sequence_id: int) -> int:
-        return _LENGTH_BYTES + super().state_bytes(sequence_id) + self.head.state_bytes(sequence_id)
+        return _LENGTH_BYTES + super().state_bytes(sequence_id) + self.mtp.state_bytes(sequence_id)
 
-    def save(self, sequence_id: int) -> bytearray:
-        state = super().save(sequence_id)
-        return bytearray(len(state).to_bytes(_LENGTH_BYTES, "little")) + state + self.head.save(sequence_id)
+    def save_state(self, sequence_id: int) -> bytearray:
+        state = super().save_state(sequence_id)
+        return bytearray(len(state).to_bytes(_LENGTH_BYTES, "little")) + state + self.mtp.save_state(sequence_id)
 
-    def restore(self, sequence_id: int, state: bytes | bytearray) -> bool:
+    def restore_state(self, sequence_id: int, state: bytes | bytearray) -> bool:
         view = memoryview(state)
         end = _LENGTH_BYTES + int.from_bytes(view[:_LENGTH_BYTES], "little")
-        is_restored = super().restore(sequence_id, bytes(view[_LENGTH_BYTES:end]))
+        is_restored = super().restore_state(sequence_id, bytes(view[_LENGTH_BYTES:end]))
         if is_restored:
-            self.head.restore(sequence_id, bytes(view[end:]))
+            self.mtp.restore_state(sequence_id, bytes(view[end:]))
         return is_restored

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from app.engine.backend import ModelFacts
 from app.engine.llama.native import NativeSampler, lib
-from app.engine.loop.sampling import Stage, n_remembered, stages
+from app.engine.loop.sampling import Stage, n_history_tokens, stages
 from app.engine.request import SamplingParams
 
 __all__ = ["Candidates", "ChainBuilder", "LlamaSampler", "allowed_by"]
@@ -119,7 +119,7 @@ class ChainBuilder:
             build = self._builders.get(stage.name)
             sampler = build(stage) if build else getattr(lib, f"llama_sampler_init_{stage.name}")(*stage.arguments)
             lib.llama_sampler_chain_add(chain, sampler)
-        n_back = n_remembered(params, self._facts.n_ctx)
+        n_back = n_history_tokens(params, self._facts.n_ctx)
         for token in history[max(0, len(history) - n_back) :]:
             lib.llama_sampler_accept(chain, token)
         return chain

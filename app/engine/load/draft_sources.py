@@ -37,7 +37,7 @@ def make_draft_head(backend: LlamaBackend, layer: MtpLayer | None, step_cost: St
 
     if layer is None or not isinstance(backend, llama.MtpBackend):
         return None
-    return DraftHead(backend.head, layer.n_bytes / max(1, backend.facts.model_bytes), step_cost)
+    return DraftHead(backend.mtp, layer.n_bytes / max(1, backend.facts.model_bytes), step_cost)
 
 
 def mtp_notice(name: str, head: DraftHead | None, facts: ModelFacts) -> str:

@@ -141,10 +141,10 @@ def _open(path: Path, layer: MtpLayer | None, listener: LoadListener, case: Load
     log.take_buffers()
     with ExitStack() as owned:
         model = llama.LlamaModel(
-            path, case.parameters, case.setting.extra_buffers, listener.on_progress, with_head=layer is not None
+            path, case.parameters, case.setting.extra_buffers, listener.on_progress, with_mtp=layer is not None
         )
         owned.callback(model.close)
-        model.steer(_adapters(case.config), _control_vector(case.config, path))
+        model.load_adapters(_adapters(case.config), _control_vector(case.config, path))
         backend = model.context(case.config, case.setting)
         owned.callback(backend.close)
         return _Opened(model, backend, llama.buffer_bytes_by_device(log.take_buffers()), owned.pop_all())

@@ -48,18 +48,18 @@ class Admission:
         tokens = self._prompt_tokens(request)
         if len(tokens) >= self._facts.n_ctx:
             raise ContextOverflowError(len(tokens), self._facts.n_ctx)
-        room = self._facts.n_ctx - len(tokens)
+        n_free = self._facts.n_ctx - len(tokens)
         self._n_arrived += 1
         return Sequence(
             request=request,
             arrival=self._n_arrived,
             tokens=tokens,
             n_prompt=len(tokens),
-            limit=len(tokens) + (room if request.max_tokens is None else min(room, request.max_tokens)),
+            limit=len(tokens) + (n_free if request.max_tokens is None else min(n_free, request.max_tokens)),
             sampler=self._backend.new_sampler(request.sampling, request.ignore_eos, tokens),
             acceptance=self._new_acceptance(),
             arrived_s=self._clock(),
-            tags=self._visible_tags(request),
+            visible_tags=self._visible_tags(request),
             adapters=adapters,
         )
 

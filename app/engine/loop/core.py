@@ -17,7 +17,7 @@ from app.engine.cache.state_store import StateStore
 from app.engine.loop.adapter_scheduler import AdapterScheduler
 from app.engine.loop.admission import Admission
 from app.engine.loop.counters import Counters, DraftCounts, Occupancy
-from app.engine.loop.scheduler import StepBudget, plan
+from app.engine.loop.scheduler import StepBudget, schedule
 from app.engine.loop.sequence import Sequence
 from app.engine.loop.slots import SlotManager
 from app.engine.loop.verification import Verifier, n_steps_at_once
@@ -68,8 +68,8 @@ class Engine:
         self._budget = StepBudget(self._facts.n_batch, max(1, self._facts.n_batch // 4), n_scored)
         self._cache = KVCacheManager(backend, store)
         self._drafter = Drafter(step_cost or StepCost(), draft_sources, clock)
-        self._turns = AdapterScheduler(clock)
-        self._seating = SlotManager(self._facts, self._cache, clock)
+        self._adapter_scheduler = AdapterScheduler(clock)
+        self._slots = SlotManager(self._facts, self._cache, clock)
         self._admission = Admission(backend, self._drafter.new_acceptance, shifts_context, clock)
         self.counters = Counters(drafts={name: DraftCounts() for name in self._drafter.source_names})
         self._verifier = Verifier(backend, self.counters, self._drafter.observe_sample, clock)
@@ -79,18 +79,18 @@ class Engine:
 
     @property
     def is_idle(self) -> bool:
-        return not (self._seating.running or self._seating.n_waiting)
+        return not (self._slots.running or self._slots.n_waiting)
 
     @property
     def occupancy(self) -> Occupancy:
         """What is running, waiting and in the cache; any thread may ask."""
-        n_running, n_waiting = len(self._seating.running), self._seating.n_waiting
+        n_running, n_waiting = len(self._slots.running), self._slots.n_waiting
         return Occupancy(n_running, n_waiting, self._cache.n_cells_used, self._facts.n_cells)
 
     def submit(self, request: Request) -> None:
         """Queue `request`, or emit Failed when it cannot be served."""
         try:
-            self._seating.add(self._admission.admit(request))
+            self._slots.add(self._admission.admit(request))
         except UserError as error:
             self._emit(failure(request.request_id, error))
 
@@ -104,27 +104,27 @@ class Engine:
     def step(self) -> None:
         """Move every request that can move by one batch."""
         self._apply_aborts()
-        self._end_late()
-        self._seating.start_waiting()
+        self._finish_timed_out()
+        self._slots.start_waiting()
         self._shift_full()
-        turn = self._turns.next(self._seating.running)
+        turn = self._adapter_scheduler.next(self._slots.running)
         if self._facts.supports_truncation:  # a refused draft must be cut off
             self._drafter.assign(turn, self._budget)
-        shares = plan([sequence.demand for sequence in turn], self._budget)
-        self._hold_back_last_tokens(shares)
-        self._seating.make_room(shares)
+        shares = schedule([sequence.demand for sequence in turn], self._budget)
+        self._defer_last_prompt_tokens(shares)
+        self._slots.free_cells_for(shares)
         if shares:
             self._backend.set_adapters(turn[0].adapters)
             by_key = {sequence.arrival: sequence for sequence in turn}
             self._compute([(by_key[key], n_tokens) for key, n_tokens in shares.items()], self._n_more_steps())
 
-    def save_one(self) -> bool:
+    def save_idle_sequence(self) -> bool:
         """Save one finished sequence that is not saved yet, in an idle moment. Return False when there is none."""
-        return self._cache.save_one()
+        return self._cache.save_idle_sequence()
 
     def close(self) -> None:
         """End every request as aborted and free the samplers. The backend stays with its owner."""
-        for sequence in self._seating:
+        for sequence in self._slots:
             self._finish(sequence, FinishReason.ABORTED)
 
     def check_integrity(self) -> None:
@@ -135,17 +135,17 @@ class Engine:
 
     def _shift_full(self) -> None:
         """Make room in the context of each answer that fills it and is to go on."""
-        for sequence in self._seating.running:
+        for sequence in self._slots.running:
             if sequence.is_full and sequence.may_shift:
                 shift = sequence.plan_shift(self._facts.n_ctx)
-                sequence.n_computed = self._cache.shift(sequence.place, shift)
+                sequence.n_computed = self._cache.shift(sequence.slot_id, shift)
                 self._drafter.release(sequence)
-                sequence.drop(shift, self._facts.n_ctx)
+                sequence.apply_shift(shift, self._facts.n_ctx)
 
-    def _end_late(self) -> None:
+    def _finish_timed_out(self) -> None:
         now_s = self._clock()
-        for sequence in self._seating:
-            if sequence.is_late(now_s):
+        for sequence in self._slots:
+            if sequence.is_timed_out(now_s):
                 if text := sequence.text.finish():
                     self._emit(Output(sequence.request.request_id, text, sequence.n_output))
                 self._finish(sequence, FinishReason.LENGTH)
@@ -155,13 +155,13 @@ class Engine:
             return
         with self._lock:
             aborted, self._aborted = self._aborted, set()
-        for sequence in self._seating:
+        for sequence in self._slots:
             if sequence.request.request_id in aborted:
                 self._finish(sequence, FinishReason.ABORTED)
 
     def _finish(self, sequence: Sequence, reason: FinishReason, error: UserError | None = None) -> None:
         sequence.finish_reason = reason
-        self._seating.remove(sequence)
+        self._slots.remove(sequence)
         self._drafter.release(sequence)
         sequence.sampler.close()
         self.counters.n_finished += 1
@@ -174,19 +174,19 @@ class Engine:
 
     # One batch
 
-    def _hold_back_last_tokens(self, shares: dict[int, int]) -> None:
+    def _defer_last_prompt_tokens(self, shares: dict[int, int]) -> None:
         """Leave the last prompt token to a step of its own where that is the only place for a checkpoint."""
         if self._facts.supports_truncation:
             return
-        for sequence in self._seating.running:
+        for sequence in self._slots.running:
             if sequence.n_pending > 1 and shares.get(sequence.arrival) == sequence.n_pending:
                 shares[sequence.arrival] -= 1
 
     def _n_more_steps(self) -> int:
         """Return how many steps may follow this one before anything else is looked at."""
-        if self._drafter.is_draft_worthwhile or self._seating.n_waiting or not self._facts.supports_truncation:
+        if self._drafter.is_draft_worthwhile or self._slots.n_waiting or not self._facts.supports_truncation:
             return 0
-        return n_steps_at_once(self._seating.running, self._drafter.step_s) - 1
+        return n_steps_at_once(self._slots.running, self._drafter.step_s) - 1
 
     def _compute(self, batch: Batch, n_more_steps: int) -> None:
         begun_s = self._clock()
@@ -210,13 +210,13 @@ class Engine:
                 self._drafter.observe_step(sum(n_tokens for _, n_tokens in batch), duration_s / n_steps)
         elif status is DecodeStatus.INTERRUPTED:
             for sequence, _ in batch:
-                sequence.n_computed = self._cache.cut(sequence.place, sequence.n_computed)
-        elif not (self._cache.evict_coldest() or self._seating.preempt_last()):
+                sequence.n_computed = self._cache.truncate(sequence.slot_id, sequence.n_computed)
+        elif not (self._cache.evict_one() or self._slots.preempt_last()):
             self._fail_batch(batch, EngineError("The KV cache has no room for the next batch.", "Use a smaller --ctx."))
 
     def _fail_batch(self, batch: Batch, error: EngineError) -> None:
         for sequence, _ in batch:
-            self._cache.cut(sequence.place, sequence.n_computed)  # parts of the batch may be in it
+            self._cache.truncate(sequence.slot_id, sequence.n_computed)  # parts of the batch may be in it
             self._finish(sequence, FinishReason.ERROR, error)
 
     def _accept(self, batch: Batch, n_more_steps: int) -> int:
@@ -228,47 +228,47 @@ class Engine:
             if not sequence.is_decoding:
                 self.counters.n_prefill_tokens += n_known
             sequence.n_computed += n_known
-            self._cache.computed(sequence.place, sequence.tokens[begin : begin + n_known])
-            self._tell_prompt(sequence, row, begin, n_known)
+            self._cache.record_computed(sequence.slot_id, sequence.tokens[begin : begin + n_known])
+            self._emit_prompt(sequence, row, begin, n_known)
             if sequence.n_pending == 1 and not sequence.n_output and not self._facts.supports_truncation:
-                self._cache.checkpoint(sequence.place)
+                self._cache.checkpoint(sequence.slot_id)
             elif sequence.n_pending == 0:
                 try:
-                    n_steps = self._advance(sequence, row + n_known - 1, n_tokens - n_known, n_more_steps)
+                    n_steps = self._emit_output(sequence, row + n_known - 1, n_tokens - n_known, n_more_steps)
                 except UserError as error:  # a grammar that allows no token ends its own request only
-                    self._cache.cut(sequence.place, sequence.n_computed)
+                    self._cache.truncate(sequence.slot_id, sequence.n_computed)
                     self._finish(sequence, FinishReason.ERROR, error)
             row += n_tokens
         return n_steps
 
-    def _tell_prompt(self, sequence: Sequence, row: int, begin: int, n_known: int) -> None:
+    def _emit_prompt(self, sequence: Sequence, row: int, begin: int, n_known: int) -> None:
         """Tell of a prompt that is to be told what is computed of it, before the first word of the answer."""
         if sequence.echo is None:
             return
-        text, logprobs = sequence.echo.tell(self._backend, row, begin, n_known)
+        text, logprobs = sequence.echo.advance(self._backend, row, begin, n_known)
         if not sequence.n_output:
             sequence.text.begin_at(sequence.echo.n_characters)
         if text or logprobs:
             self._emit(Output(sequence.request.request_id, text, sequence.n_output, logprobs))
 
-    def _advance(self, sequence: Sequence, row: int, n_draft: int, n_more_steps: int) -> int:
+    def _emit_output(self, sequence: Sequence, row: int, n_draft: int, n_more_steps: int) -> int:
         """Say what the logits of `row` and of the `n_draft` rows after it add to an answer; return the steps run."""
-        said = self._verifier.verify(sequence, row, n_draft, n_more_steps)
+        output = self._verifier.verify(sequence, row, n_draft, n_more_steps)
         if n_draft or n_more_steps:
-            self._keep(sequence, said.n_accepted)
+            self._commit(sequence, output.n_accepted)
         if n_draft:
-            self.counters.drafts[sequence.draft.source].add(n_draft, said.n_accepted)
-            self._drafter.record_outcome(sequence, n_draft, said.n_accepted)
+            self.counters.drafts[sequence.draft.source].add(n_draft, output.n_accepted)
+            self._drafter.record_outcome(sequence, n_draft, output.n_accepted)
         logprobs = () if sequence.logprob_buffer is None else sequence.logprob_buffer.release(sequence.text.n_shown)
-        if said.text or logprobs:
-            self._emit(Output(sequence.request.request_id, said.text, sequence.n_output, logprobs))
-        if said.reason is not None:
-            self._finish(sequence, said.reason)
-        return said.n_steps
+        if output.text or logprobs:
+            self._emit(Output(sequence.request.request_id, output.text, sequence.n_output, logprobs))
+        if output.reason is not None:
+            self._finish(sequence, output.reason)
+        return output.n_steps
 
-    def _keep(self, sequence: Sequence, n_accepted: int) -> None:
-        """Keep the tokens that are computed and said in the cache, and cut those behind them."""
+    def _commit(self, sequence: Sequence, n_accepted: int) -> None:
+        """Keep the tokens that are computed and output in the cache, and cut those behind them."""
         begin = sequence.n_computed
         sequence.n_computed += n_accepted
-        self._cache.cut(sequence.place, sequence.n_computed)
-        self._cache.computed(sequence.place, sequence.tokens[begin : sequence.n_computed])
+        self._cache.truncate(sequence.slot_id, sequence.n_computed)
+        self._cache.record_computed(sequence.slot_id, sequence.tokens[begin : sequence.n_computed])

@@ -61,46 +61,46 @@ class Echo:
     def __init__(self, prompt: str | None, tokens: Sequence[int], n_top: int | None) -> None:
         self._tokens = tuple(tokens)
         self._n_top = n_top
-        self._n_told = 0
+        self._n_emitted = 0
         self._text = EchoedText(prompt)
 
     @property
     def is_scoring(self) -> bool:
         """Whether what is computed next must have logits, all of it."""
-        return self._n_top is not None and self._n_told < len(self._tokens)
+        return self._n_top is not None and self._n_emitted < len(self._tokens)
 
     @property
     def n_reusable(self) -> int:
         """Number of tokens that need not be computed again: their logits were seen, or are not asked for."""
-        return max(0, self._n_told - 1) if self.is_scoring else len(self._tokens)
+        return max(0, self._n_emitted - 1) if self.is_scoring else len(self._tokens)
 
     @property
     def n_characters(self) -> int:
         """How long the text told so far is."""
         return self._text.n_characters
 
-    def tell(self, backend: Backend, row: int, begin: int, n_tokens: int) -> tuple[str, tuple[TokenLogprob, ...]]:
+    def advance(self, backend: Backend, row: int, begin: int, n_tokens: int) -> tuple[str, tuple[TokenLogprob, ...]]:
         """Return what there is to tell of now that `n_tokens` from the position `begin` on are computed.
 
         Their logits begin at `row` of the batch, if they were asked for. The last token's are those of the answer.
         """
-        if self._n_told == len(self._tokens):
+        if self._n_emitted == len(self._tokens):
             return "", ()
         end = min(len(self._tokens), begin + n_tokens + 1) if self.is_scoring else len(self._tokens)
         text: list[str] = []
         entries = tuple(self._entries(backend, row - begin, end, text))
-        if self._n_told == len(self._tokens):
+        if self._n_emitted == len(self._tokens):
             text.append(self._text.finish())
         return "".join(text), entries
 
     def _entries(self, backend: Backend, row_of_first: int, end: int, text: list[str]) -> Iterator[TokenLogprob]:
         """Yield the entries of the tokens up to `end`, adding their text to `text`."""
-        while self._n_told < end:
-            token, offset = self._tokens[self._n_told], self._text.n_characters
+        while self._n_emitted < end:
+            token, offset = self._tokens[self._n_emitted], self._text.n_characters
             piece, label = backend.piece(token), backend.label(token)
             text.append(self._text.push(piece, label))
             if self._n_top is not None:
-                row = row_of_first + self._n_told - 1
-                logprob, rivals = score(backend, row, token, self._n_top) if self._n_told else (None, ())
+                row = row_of_first + self._n_emitted - 1
+                logprob, rivals = score(backend, row, token, self._n_top) if self._n_emitted else (None, ())
                 yield TokenLogprob(piece or label, logprob, rivals, offset)
-            self._n_told += 1
+            self._n_emitted += 1

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from app.engine.request import SamplingParams
 from quantizer.errors import RequestError
 
-__all__ = ["Arguments", "Stage", "check_biases", "check_grammar", "n_remembered", "stages"]
+__all__ = ["Arguments", "Stage", "check_biases", "check_grammar", "n_history_tokens", "stages"]
 
 MAX_GRAMMAR_DEPTH = 100
 MAX_GRAMMAR_RULES = 1000
@@ -54,7 +54,7 @@ def stages(params: SamplingParams, banned: Sequence[int] = ()) -> tuple[Stage, .
     return (*head, *_truncations(params, seed), _temperature(params), Stage("dist", (seed,)))
 
 
-def n_remembered(params: SamplingParams, n_ctx: int) -> int:
+def n_history_tokens(params: SamplingParams, n_ctx: int) -> int:
     """Return how many of the last tokens, the prompt's too, the chain for `params` looks back at."""
     if params.mirostat and not params.is_greedy:
         return 0

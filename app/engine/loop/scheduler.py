@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["StepBudget", "TokenDemand", "plan"]
+__all__ = ["StepBudget", "TokenDemand", "schedule"]
 
 BLOCK_TOKENS = 16  # CPU kernels take so many at once; those left over cost up to 1.4 times as much as a block of them
 
@@ -44,7 +44,7 @@ class StepBudget:
     n_scored_tokens: int = 1 << 30
 
 
-def plan(demands: Sequence[TokenDemand], budget: StepBudget) -> dict[int, int]:
+def schedule(demands: Sequence[TokenDemand], budget: StepBudget) -> dict[int, int]:
     """Return key → number of tokens to compute in this step, in batch order; every count is at least 1.
 
     Each answering sequence gets its next token before any gets its draft, and drafts come before prompts. A prompt that

@@ -28,7 +28,7 @@ class Sequence:
 
     `draft` is verified in the next step; `probes` are only compared with what comes, so that acceptance is learned
     for nothing where a draft does not pay; `acceptance` is by source. `limit` is the most tokens that prompt and
-    answer may have together. `tags` are the special tokens that count as text, with that text. Times are in seconds on
+    answer may have together. `visible_tags` are the special tokens that count as text, with that text. Times are in seconds on
     one monotonic clock.
     """
 
@@ -40,7 +40,7 @@ class Sequence:
     sampler: Sampler
     acceptance: dict[str, Acceptance]
     arrived_s: float
-    tags: Mapping[int, bytes] = field(default_factory=dict)
+    visible_tags: Mapping[int, bytes] = field(default_factory=dict)
     adapters: AdapterSet = NO_ADAPTERS
     text: IncrementalDetokenizer = field(init=False)
     logprob_buffer: LogprobBuffer | None = None
@@ -69,7 +69,7 @@ class Sequence:
             self.echo = Echo(prompt, self.tokens, self.request.n_logprobs)
 
     @property
-    def place(self) -> int:
+    def slot_id(self) -> int:
         assert self.sequence_id is not None, "a running sequence has a place"
         return self.sequence_id
 
@@ -112,7 +112,7 @@ class Sequence:
         n_draft = n_tokens - len(wanted)
         is_last = self.n_computed + n_tokens >= len(self.tokens)
         n_logits = n_tokens if self.is_scoring else n_draft + 1 if is_last else 0
-        return Chunk(self.place, self.n_computed, [*wanted, *self.draft.tokens[:n_draft]], n_logits)
+        return Chunk(self.slot_id, self.n_computed, [*wanted, *self.draft.tokens[:n_draft]], n_logits)
 
     def suffixes(self) -> SuffixIndex:
         """Return the index of this conversation's own text, made when it is first asked for."""
@@ -140,7 +140,7 @@ class Sequence:
         n_keep = self.n_prompt if self.request.n_keep == -1 else self.request.n_keep
         return plan_shift(len(self.tokens), n_keep, n_ctx)
 
-    def drop(self, shift: ContextShift, n_ctx: int) -> None:
+    def apply_shift(self, shift: ContextShift, n_ctx: int) -> None:
         """Forget the tokens of `shift`; what drafts were looked up in begins anew."""
         del self.tokens[shift.n_keep : shift.n_keep + shift.n_discard]
         self.n_dropped += shift.n_discard
@@ -148,12 +148,12 @@ class Sequence:
         most = self.request.max_tokens
         self.limit = n_ctx if most is None else min(n_ctx, len(self.tokens) + most - self.n_output)
 
-    def is_late(self, now_s: float) -> bool:
+    def is_timed_out(self, now_s: float) -> bool:
         """Whether the request has had all its time."""
         limit_s = self.request.max_time_s
         return limit_s is not None and now_s - self.arrived_s >= limit_s
 
-    def is_last_line(self, text: str, now_s: float) -> bool:
+    def is_past_time_limit(self, text: str, now_s: float) -> bool:
         """Whether `text`, just said, ends a line after the time for the answer is over."""
         limit_s, begun_s = self.request.max_predict_s, self.first_token_s
         return limit_s is not None and begun_s is not None and "\n" in text and now_s - begun_s > limit_s

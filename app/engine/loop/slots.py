@@ -37,12 +37,12 @@ class SlotManager:
         return iter([*self.running, *self._waiting])
 
     def add(self, sequence: Sequence) -> None:
-        """Let `sequence` wait for a seat."""
+        """Let `sequence` wait for a slot."""
         self._waiting.append(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Forget `sequence`; what it computed stays in the cache for others."""
-        self._unseat(sequence)
+        self._release_slot(sequence)
         (self.running if sequence in self.running else self._waiting).remove(sequence)
 
     def start_waiting(self) -> None:
@@ -59,14 +59,14 @@ class SlotManager:
             promised = sum(running.n_pending for running in self.running)
             if promised + len(sequence.tokens) + 1 > self._cache.n_cells_available():
                 return
-            self._seat(sequence)
+            self._start(sequence)
 
-    def make_room(self, shares: dict[int, int]) -> None:
+    def free_cells_for(self, shares: dict[int, int]) -> None:
         """Evict cold sequences, then put back the last-ranked running ones, until this step's cells are free.
 
         `shares` holds the tokens of the step by arrival; those of who is put back are taken out.
         """
-        while not self._cache.make_room(sum(shares.values())):
+        while not self._cache.evict_until_free(sum(shares.values())):
             last = self.preempt_last()
             if last is None:
                 return
@@ -80,7 +80,7 @@ class SlotManager:
         if len(self.running) < 2:
             return None
         last = max(self.running, key=lambda running: running.demand.rank)
-        self._unseat(last)
+        self._release_slot(last)
         self.running.remove(last)
         self._waiting.append(last)
         return last
@@ -93,16 +93,16 @@ class SlotManager:
             if running.adapters == sequence.adapters and min(len(running.tokens), len(sequence.tokens)) > n_wanted
         )
 
-    def _seat(self, sequence: Sequence) -> None:
-        seat = self._cache.seat(sequence.reusable, sequence.adapters, wants_first_cells=sequence.is_scoring)
-        sequence.sequence_id, sequence.n_computed = seat.sequence_id, seat.n_cached
+    def _start(self, sequence: Sequence) -> None:
+        slot = self._cache.allocate(sequence.reusable, sequence.adapters, wants_first_cells=sequence.is_scoring)
+        sequence.sequence_id, sequence.n_computed = slot.sequence_id, slot.n_cached
         if sequence.scheduled_s is None:
             sequence.scheduled_s = self._clock()
-            sequence.n_cached = seat.n_cached
+            sequence.n_cached = slot.n_cached
         self._waiting.remove(sequence)
         self.running.append(sequence)
 
-    def _unseat(self, sequence: Sequence) -> None:
+    def _release_slot(self, sequence: Sequence) -> None:
         if sequence.sequence_id is not None:
             self._cache.release(sequence.sequence_id)
             sequence.sequence_id = None

@@ -63,12 +63,12 @@ class Verifier:
         token = sequence.sampler.sample(row)
         self._on_sample(sequence, token)
         if n_more_steps:
-            said = generate_steps(self._backend, sequence, token, n_more_steps)
+            sampled = generate_steps(self._backend, sequence, token, n_more_steps)
         else:
-            said = [token, *self._confirmed(sequence, token, row, n_draft)]
-        n_steps = len(said) if n_more_steps else 1
+            sampled = [token, *self._confirmed(sequence, token, row, n_draft)]
+        n_steps = len(sampled) if n_more_steps else 1
         text = ""
-        for n_accepted, token in enumerate(said):
+        for n_accepted, token in enumerate(sampled):
             offset = sequence.text.n_decoded
             reason, more = self._take(sequence, token)
             self._note_logprob(sequence, row + n_accepted, token, offset)
@@ -98,12 +98,12 @@ class Verifier:
         text = sequence.text.push(self._piece(sequence, token))
         if sequence.text.is_stopped:
             return FinishReason.STOP, text
-        is_last_line = sequence.is_last_line(text, self._clock())
-        reason = FinishReason.LENGTH if is_last_line else _limit_reason(sequence)
+        is_past_time_limit = sequence.is_past_time_limit(text, self._clock())
+        reason = FinishReason.LENGTH if is_past_time_limit else _limit_reason(sequence)
         return reason, text + sequence.text.finish() if reason else text
 
     def _piece(self, sequence: Sequence, token: int) -> bytes:
-        return self._backend.piece(token) or sequence.tags.get(token, b"")
+        return self._backend.piece(token) or sequence.visible_tags.get(token, b"")
 
     def _note_logprob(self, sequence: Sequence, row: int, token: int, offset: int) -> None:
         """Keep how likely `token` was where the request asks for it; its text begins at character `offset`.
@@ -132,7 +132,7 @@ def _limit_reason(sequence: Sequence) -> FinishReason | None:
     return FinishReason.LENGTH if sequence.is_full and not sequence.may_shift else None
 
 
-_MOST_S = 0.006  # that nobody sees what was said, and that nobody else gets a turn
+_MOST_S = 0.006  # that nobody sees what was sampled, and that nobody else gets a turn
 _MOST_STEPS = 8
 
 
@@ -154,12 +154,12 @@ def generate_steps(backend: Backend, sequence: Sequence, token: int, n_steps: in
 
     Ends with an end token, and where the backend has no room. Raises EngineError, or RequestError of a grammar.
     """
-    said = [token]
-    place, position = sequence.place, len(sequence.tokens)
-    while len(said) <= n_steps and not backend.is_eog(token):
+    sampled = [token]
+    place, position = sequence.slot_id, len(sequence.tokens)
+    while len(sampled) <= n_steps and not backend.is_eog(token):
         if backend.decode([Chunk(place, position, [token], 1)]) is not DecodeStatus.DONE:
             break
         token = sequence.sampler.sample(0)
-        said.append(token)
+        sampled.append(token)
         position += 1
-    return said
+    return sampled

@@ -1,7 +1,7 @@
-"""Frames as they go over the pipe between the service and an engine worker.
+"""The encoding of messages on the pipe between the service and an engine worker.
 
-A frame is four bytes of length (big-endian) and that many bytes of JSON, `{"type": NAME, ...fields}`. Owns this
-encoding. Knows nothing of what the messages are for or of processes.
+A message is four bytes of length (big-endian) and that many bytes of JSON, `{"type": NAME, ...fields}`. Independent of
+what the messages mean, and of processes.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from app.engine.loop.counters import Counters, DraftCounts, Histogram, Occupancy
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy, WorkerMessage
 from app.engine.request import FinishReason, Request, SamplingParams, Timings, TokenLogprob, Usage
 
-__all__ = ["decode", "encode", "frame_length", "read_message"]
+__all__ = ["decode", "encode", "message_length", "read_message"]
 
-MAX_FRAME_BYTES = 256 << 20
+MAX_MESSAGE_BYTES = 256 << 20
 _LENGTH = struct.Struct(">I")
 _TYPES: dict[str, type[Any]] = {cls.__name__: cls for cls in WorkerMessage.__args__}
 _NAMES = {cls: {item.name for item in fields(cls)} for cls in WorkerMessage.__args__}
@@ -89,9 +89,9 @@ _REBUILD: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def encode(frame: WorkerMessage) -> bytes:
-    """Return `frame` as it goes over the pipe, its length first."""
-    data = {"type": type(frame).__name__} | _fields(frame)
+def encode(message: WorkerMessage) -> bytes:
+    """Return `message` as bytes, its length first."""
+    data = {"type": type(message).__name__} | _fields(message)
     body = _COMPACT.encode(data).encode()
     return _LENGTH.pack(len(body)) + body
 
@@ -105,34 +105,34 @@ def _to_json(value: Any) -> Any:
     return value.decode("latin-1") if isinstance(value, bytes) else _fields(value)
 
 
-_COMPACT = json.JSONEncoder(separators=(",", ":"), default=_to_json)  # made once: each token is a frame
+_COMPACT = json.JSONEncoder(separators=(",", ":"), default=_to_json)  # made once: each token is a message
 
 
 def decode(body: bytes) -> WorkerMessage:
-    """Return the frame in `body` (without its length). Raises ValueError for one that is not ours."""
+    """Return the message in `body` (without its length). Raises ValueError for anything else."""
     data = json.loads(body)
     cls = _TYPES.get(data.pop("type", ""))
     if cls is None or data.keys() != _NAMES[cls]:
-        raise ValueError(f"not a frame: {body[:80]!r}")
-    frame: WorkerMessage = cls(
+        raise ValueError(f"not a message: {body[:80]!r}")
+    message: WorkerMessage = cls(
         **{name: _REBUILD[name](value) if name in _REBUILD else value for name, value in data.items()}
     )
-    return frame
+    return message
 
 
-def frame_length(prefix: bytes) -> int:
-    """Return how many bytes follow the four of `prefix`. Raises ValueError past MAX_FRAME_BYTES."""
+def message_length(prefix: bytes) -> int:
+    """Return how many bytes follow the four of `prefix`. Raises ValueError past MAX_MESSAGE_BYTES."""
     length: int = _LENGTH.unpack(prefix)[0]
-    if length > MAX_FRAME_BYTES:
-        raise ValueError(f"a frame of {length} bytes")
+    if length > MAX_MESSAGE_BYTES:
+        raise ValueError(f"a message of {length} bytes")
     return length
 
 
 def read_message(read: Callable[[int], bytes]) -> WorkerMessage | None:
-    """Return the next frame of a blocking stream, None at its end. `read(n)` gives n bytes, fewer only at the end."""
+    """Return the next message of a blocking stream, None at its end. `read(n)` gives n bytes, fewer only at the end."""
     prefix = read(_LENGTH.size)
     if len(prefix) < _LENGTH.size:
         return None
-    length = frame_length(prefix)
+    length = message_length(prefix)
     body = read(length)
     return decode(body) if len(body) == length else None

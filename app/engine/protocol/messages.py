@@ -1,6 +1,6 @@
 """The typed messages between the service and an engine worker.
 
-Owns the list of messages. Knows nothing of their form on the pipe (wire.py), of who sends them or of processes.
+Owns the list of messages. Independent of their encoding (`codec`), their senders and processes.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ __all__ = [
 
 
 class UnfitPolicy(StrEnum):
-    """What to do with a model of which only a part fits: say so and load it, wait for a yes, or load it unasked.
+    """Policy for a model that fits only partly: load it with a warning, ask first, or load it without a warning.
 
-    One that does not fit at all is loaded only where that was agreed to.
+    A model that does not fit at all is loaded only with LOAD.
     """
 
     WARN = "warn"
@@ -52,12 +52,12 @@ class UnfitPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """How a model is loaded. 0 means: choose for this model and machine. `draft_path` is a draft model's, or empty."""
+    """Options of loading a model. 0 means: choose for this model and machine. `draft_path` is a draft model's file."""
 
     n_ctx: int = 0
     n_cells: int = 0
     kv_type: str = ""  # TYPE or K_TYPE,V_TYPE
-    context_shift: bool = False  # for requests that do not say
+    context_shift: bool = False  # for requests without a setting of their own
     n_threads: int = 0
     n_sequences: int = 4
     n_batch: int = 0
@@ -65,9 +65,9 @@ class EngineConfig:
     rpc: tuple[str, ...] = ()  # host:port of servers whose devices are used like those of this machine
     when_unfit: UnfitPolicy = UnfitPolicy.WARN
     draft_path: str = ""
-    lora: tuple[tuple[str, str], ...] = ()  # (path, name) of each adapter, which the gate has let through
+    lora: tuple[tuple[str, str], ...] = ()  # (path, name) of each validated adapter
     control_vectors: tuple[tuple[str, float], ...] = ()  # (path, scale); they add up
-    gpu_layers: tuple[tuple[str, int], ...] | None = None  # (GPU, layers) as a person wants them; None: as planned
+    gpu_layers: tuple[tuple[str, int], ...] | None = None  # (GPU, layers) chosen by the user; None: as planned
 
 
 # Service to worker
@@ -75,7 +75,7 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The first frame: load this file. `notice` of a failed self-test comes back as a Notice."""
+    """Request to load a file; always the first message. A failed self-test is reported as a Notice."""
 
     model_path: str
     config: EngineConfig
@@ -108,14 +108,14 @@ class Detokenize:
 
 @dataclass(frozen=True, slots=True)
 class GetMetrics:
-    """Tell what the engine has done and holds; answered at once, in mid-batch too, but not while loading."""
+    """Request for counters and occupancy; answered at once, even in the middle of a batch, but not while loading."""
 
     call_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Embed:
-    """Turn each of `inputs`, texts or token ids, into a vector."""
+    """Request for a vector of each of `inputs`, texts or token ids."""
 
     call_id: str
     inputs: tuple[str | tuple[int, ...], ...]
@@ -123,7 +123,7 @@ class Embed:
 
 @dataclass(frozen=True, slots=True)
 class Rerank:
-    """Score how well each of `documents` answers `query`."""
+    """Request for scores of how well each of `documents` answers `query`."""
 
     call_id: str
     query: str
@@ -140,7 +140,7 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What loading is about to do, before it does: the object of `localllm plan --json`."""
+    """The plan of the load that is about to begin: the object of `localllm plan --json`."""
 
     plan: dict[str, Any]
 
@@ -161,7 +161,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something a person should be told once; the engine goes on."""
+    """A warning to show to the user once; the engine continues."""
 
     text: str
 
@@ -170,8 +170,8 @@ class Notice:
 class Output:
     """New text of an answer: always whole characters, never part of a stop string. `n_tokens` so far.
 
-    Where they were asked for, `logprobs` are those of the tokens whose text is complete with this one. A prompt that
-    is to be told comes first, with 0 tokens.
+    `logprobs`, if requested, are those of the tokens whose text is complete now. An echoed prompt comes first, with 0
+    tokens.
     """
 
     request_id: str
@@ -193,7 +193,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A request or call (its id), or the load itself (empty id), failed. `kind` is the class name in the error tree."""
+    """Failure of a request or call (its id), or of the load (empty id). `kind` is the class name in the error tree."""
 
     request_id: str
     kind: str
@@ -204,7 +204,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Tokenized:
-    """`pieces`, where they were asked for, is the text of each token, which may be part of a character."""
+    """Token ids of a text. `pieces`, if requested, is the text of each token, which may be part of a character."""
 
     call_id: str
     tokens: tuple[int, ...]

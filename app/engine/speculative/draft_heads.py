@@ -95,4 +95,4 @@ def _next_chunk(draft: GreedyDraft) -> Chunk:
     """Return the last token so far and where it stands: the answer's newest is not computed yet."""
     sequence = draft.question.sequence
     token = draft.tokens[-1] if draft.tokens else sequence.tokens[-1]
-    return Chunk(sequence.place, sequence.n_computed + len(draft.tokens), [token], 1)
+    return Chunk(sequence.slot_id, sequence.n_computed + len(draft.tokens), [token], 1)

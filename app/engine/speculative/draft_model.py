@@ -41,7 +41,7 @@ class _Line:
     drafted: list[int] = field(default_factory=list)
 
     @property
-    def place(self) -> int:
+    def slot_id(self) -> int:
         assert self.sequence_id is not None, "a line that is computed has a place"
         return self.sequence_id
 
@@ -137,14 +137,14 @@ class DraftModel:
             n_known = min(line.n_computed, len(line.tokens) - 1)
             if line.sequence_id is not None and (line.drafted or n_known < line.n_computed):
                 n_right = line.n_right()
-                self._cache.cut(line.sequence_id, n_known + n_right)
-                self._cache.computed(line.sequence_id, line.drafted[:n_right])
+                self._cache.truncate(line.sequence_id, n_known + n_right)
+                self._cache.record_computed(line.sequence_id, line.drafted[:n_right])
                 line.n_computed, line.drafted = n_known + n_right, []
 
     def _with_room(self, jobs: Many[_Job]) -> list[_Job]:
         """Return the jobs that cells, context and vocabulary suffice for, those with least to catch up first."""
         seated = [job for job in sorted(jobs, key=lambda job: job.line.n_missing) if self._has_place(job)]
-        while seated and not self._cache.make_room(sum(self._n_cells(job) for job in seated)):
+        while seated and not self._cache.evict_until_free(sum(self._n_cells(job) for job in seated)):
             self._leave_place(seated.pop().line)
         return seated
 
@@ -157,7 +157,7 @@ class DraftModel:
         if n_cells > self._facts.n_ctx or max(line.tokens[line.n_computed :]) >= self._facts.n_vocab:
             return False
         if line.sequence_id is None and n_cells <= self._cache.n_cells_available() and self._has_free_place():
-            seat = self._cache.seat(line.tokens)
+            seat = self._cache.allocate(line.tokens)
             line.sequence_id, line.n_computed = seat.sequence_id, seat.n_cached
         return line.sequence_id is not None
 
@@ -165,8 +165,8 @@ class DraftModel:
         return sum(line.sequence_id is not None for line in self._lines.values()) < self._facts.n_seq_max
 
     def _leave_place(self, line: _Line) -> None:
-        self._cache.cut(line.place, line.n_computed)
-        self._cache.release(line.place)
+        self._cache.truncate(line.slot_id, line.n_computed)
+        self._cache.release(line.slot_id)
         line.sequence_id, line.drafted = None, []
 
     # Batches
@@ -182,19 +182,19 @@ class DraftModel:
             n_left -= len(tokens)
             is_whole = bool(tokens) and len(tokens) == line.n_missing
             ready += [job] * is_whole
-            chunks += [Chunk(line.place, line.n_computed, tokens, int(is_whole))] if tokens else []
+            chunks += [Chunk(line.slot_id, line.n_computed, tokens, int(is_whole))] if tokens else []
         if not self._compute(chunks, ready):
             return []
         for job, chunk in zip(jobs, chunks, strict=False):  # those that had no share of the step are the last ones
             job.line.n_computed += len(chunk.tokens)
             job.line.n_asked_at = len(job.line.tokens)
-            self._cache.computed(chunk.sequence_id, chunk.tokens)
+            self._cache.record_computed(chunk.sequence_id, chunk.tokens)
         return ready
 
     def _go_on(self, jobs: Many[_Job]) -> bool:
         """Draft one more token for each job. Return False when it could not be computed."""
         chunks = [
-            Chunk(job.line.place, job.line.n_computed + len(job.line.drafted), job.tokens[-1:], 1) for job in jobs
+            Chunk(job.line.slot_id, job.line.n_computed + len(job.line.drafted), job.tokens[-1:], 1) for job in jobs
         ]
         for job in jobs:
             job.line.drafted.append(job.tokens[-1])
@@ -221,5 +221,5 @@ class DraftModel:
     def _forget_doubtful(self) -> None:
         for line in self._lines.values():
             if line.sequence_id is not None:
-                self._cache.cut(line.place, line.n_computed)
+                self._cache.truncate(line.slot_id, line.n_computed)
                 line.drafted = []

@@ -134,7 +134,7 @@ class _Bench:
     def _first_state(self) -> bytes | bytearray:
         """Return the state of the first tokens. By this batch weights are read from disk, for all that is measured."""
         self._compute(0, self._n_seed)
-        state = self._backend.save(0)
+        state = self._backend.save_state(0)
         self._backend.truncate(0, 0)
         return state
 
@@ -153,10 +153,10 @@ class _Bench:
         if depth + self._n_seed + max(self._effort.step_sizes) > facts.n_cells:
             return False
         self._backend.truncate(0, 0)
-        if not self._backend.restore(0, self._seed):
+        if not self._backend.restore_state(0, self._seed):
             return False
         while self._n_filled < depth and self._next_id < facts.n_seq_max:
-            if not self._backend.restore(self._next_id, self._seed):
+            if not self._backend.restore_state(self._next_id, self._seed):
                 return False
             self._next_id += 1
             self._n_filled += self._n_seed

@@ -14,7 +14,7 @@ from asyncio.subprocess import PIPE, Process
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 
-from app.engine.protocol.codec import decode, encode, frame_length
+from app.engine.protocol.codec import decode, encode, message_length
 from app.engine.protocol.messages import WorkerMessage
 from app.terminal import printable
 from quantizer.errors import EngineError, redact_paths
@@ -100,7 +100,7 @@ class WorkerProcess:
             while True:
                 prefix = await self._stdout.readexactly(_LENGTH_BYTES)
                 try:
-                    frame = decode(await self._stdout.readexactly(frame_length(prefix)))
+                    frame = decode(await self._stdout.readexactly(message_length(prefix)))
                 except (ValueError, TypeError, KeyError) as error:
                     raise EngineError(f"The engine process sent no frame of ours: {error}.", "Report this.") from error
                 yield frame

@@ -28,7 +28,7 @@ def test_tree_places_and_cells_agree_after_each_of_1000_random_steps(tmp_path: P
         if chance.random() < 0.1:
             engine.abort(str(chance.randint(max(0, step - 30), step)))
         if chance.random() < 0.05:
-            engine.save_one()
+            engine.save_idle_sequence()
         engine.step()
         engine.check_integrity()
         assert engine.occupancy.n_cells_used == backend.n_cells_used

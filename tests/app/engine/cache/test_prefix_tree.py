@@ -43,8 +43,8 @@ def test_a_shared_begin_is_held_once() -> None:
     tree.insert(1, [1, 2, 3])
     tree.insert(2, [1, 2, 4, 5])
     assert tree.n_cells == 5
-    assert tree.own_cells(1) == 1
-    assert tree.own_cells(2) == 2
+    assert tree.exclusive_cells(1) == 1
+    assert tree.exclusive_cells(2) == 2
 
 
 def test_of_equal_matches_the_one_used_last_is_taken() -> None:
@@ -69,11 +69,11 @@ def test_a_locked_sequence_is_never_the_coldest() -> None:
     tree.insert(1, [1])
     tree.insert(2, [2])
     tree.lock(1)
-    assert tree.coldest() == 2
+    assert tree.least_recently_used() == 2
     tree.lock(2)
-    assert tree.coldest() is None
+    assert tree.least_recently_used() is None
     tree.unlock(1)
-    assert tree.coldest() == 1
+    assert tree.least_recently_used() == 1
 
 
 def test_truncating_in_the_middle_of_a_shared_run_leaves_the_other_whole() -> None:
@@ -115,9 +115,9 @@ class TreeAgainstNaive(RuleBasedStateMachine):
     @precondition(lambda self: self.naive.held)
     @rule()
     def evict_the_coldest(self) -> None:
-        key = self.tree.coldest()
+        key = self.tree.least_recently_used()
         assert key is not None
-        n_freed = self.tree.own_cells(key)
+        n_freed = self.tree.exclusive_cells(key)
         before = self.tree.n_cells
         self.tree.remove(key)
         del self.naive.held[key]
@@ -163,7 +163,7 @@ def test_integrity_holds_after_each_of_10000_random_operations() -> None:
         elif action == "unlock":
             while tree.is_locked(key):
                 tree.unlock(key)
-        elif action == "evict" and (coldest := tree.coldest()) is not None:
+        elif action == "evict" and (coldest := tree.least_recently_used()) is not None:
             tree.remove(coldest)
         tree.check_integrity()
         done[action] += 1

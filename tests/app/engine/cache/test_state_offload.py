@@ -36,20 +36,20 @@ def test_a_sequence_is_worth_saving_once_and_may_go_from_then_on(store: StateSto
     assert parked.is_worth_saving(0)
     parked.save(0)
     assert not parked.is_worth_saving(0)
-    assert parked.is_replaceable(0)
+    assert parked.is_cheap_to_evict(0)
 
 
 def test_what_others_hold_too_is_not_worth_saving(store: StateStore) -> None:
     parked = parking(store, one=[*LONG, 1], other=[*LONG, 2])
     assert not parked.is_worth_saving(0)
-    assert parked.is_replaceable(0)
+    assert parked.is_cheap_to_evict(0)
 
 
 def test_a_state_too_large_to_keep_must_stay_in_the_cache(tmp_path: Path) -> None:
     store = StateStore(tmp_path, max_memory_bytes=10)
     parked = parking(store, long=LONG)
     assert not parked.is_worth_saving(0)
-    assert not parked.is_replaceable(0)
+    assert not parked.is_cheap_to_evict(0)
     store.close()
 
 

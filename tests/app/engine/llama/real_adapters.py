@@ -78,13 +78,13 @@ def main() -> None:
     with closing(LlamaModel(path, ON_HOST, False, lambda _fraction: True)) as model:
         with closing(model.context(CONFIG, SETTING)) as backend:
             plain = _logits(backend)
-        model.steer({Adapter("first", "k1"): first, Adapter("second", "k2"): second}, None)
+        model.load_adapters({Adapter("first", "k1"): first, Adapter("second", "k2"): second}, None)
         with closing(model.context(CONFIG, SETTING)) as backend:
             under = {name: _logits(backend, adapters) for name, adapters in SETS.items()}
             under["none again"] = _logits(backend)
             alone = {name: _answer(backend, [_request("a", name)])["a"][0] for name in LORAS}
             answers = _answer(backend, *([_request(f"{name} {index}", name) for name in LORAS] for index in range(2)))
-        model.steer({}, read_control_vector(vector, path))
+        model.load_adapters({}, read_control_vector(vector, path))
         with closing(model.context(CONFIG, SETTING)) as backend:
             under["control vector"] = _logits(backend)
     shifts = {name: float(np.abs(logits - plain).max()) for name, logits in under.items()}

@@ -97,7 +97,7 @@ def beside_another(backend: MtpBackend) -> int:
 def with_a_refused_draft(backend: MtpBackend) -> int:
     compute(backend, 0, 0, 10)
     for i in range(4):
-        backend.head.predict([Chunk(0, 10 + i, [65 + i], 1)])
+        backend.mtp.predict([Chunk(0, 10 + i, [65 + i], 1)])
     backend.decode([Chunk(0, 10, [*TEXT[10:13], 7, 8, 9], 6)])
     backend.truncate(0, 13)
     compute(backend, 0, 13, len(TEXT) - 1)
@@ -106,7 +106,7 @@ def with_a_refused_draft(backend: MtpBackend) -> int:
 
 def with_a_shared_begin(backend: MtpBackend) -> int:
     compute(backend, 1, 0, 20)
-    backend.share(1, 2, 0, 20)
+    backend.share_cells(1, 2, 0, 20)
     compute(backend, 1, 20, 30)
     compute(backend, 2, 20, len(TEXT) - 1)
     return 2
@@ -114,17 +114,17 @@ def with_a_shared_begin(backend: MtpBackend) -> int:
 
 def saved_and_restored(backend: MtpBackend) -> int:
     compute(backend, 0, 0, 20)
-    state = backend.save(0)
+    state = backend.save_state(0)
     assert len(state) == backend.state_bytes(0)
     backend.truncate(0, 0)
-    assert backend.restore(1, state)
+    assert backend.restore_state(1, state)
     compute(backend, 1, 20, len(TEXT) - 1)
     return 1
 
 
 def with_a_begin_that_the_head_lost(backend: MtpBackend) -> int:
     compute(backend, 0, 0, 20)
-    backend.head.truncate(0, 0)
+    backend.mtp.truncate(0, 0)
     compute(backend, 0, 20, len(TEXT) - 1)
     return 0
 
@@ -143,8 +143,8 @@ WAYS = (
 def said_after(backend: MtpBackend, place: int) -> list[float]:
     """Return the logits of the second token from the end of the text, which the head alone has not computed."""
     position = len(TEXT) - 1
-    (first,) = backend.head.predict([Chunk(place, position, TEXT[position:], 1)])
-    (second,) = backend.head.predict([Chunk(place, position + 1, [int(first.argmax())], 1)])
+    (first,) = backend.mtp.predict([Chunk(place, position, TEXT[position:], 1)])
+    (second,) = backend.mtp.predict([Chunk(place, position + 1, [int(first.argmax())], 1)])
     forget_all(backend)
     return [float(logit) for logit in np.concatenate([first, second])]
 
@@ -153,7 +153,7 @@ def main() -> None:
     path = Path(sys.argv[1])
     layer = mtp_layer(read_header(path))
     with ExitStack() as owned:
-        model = LlamaModel(path, ON_HOST, False, lambda _fraction: True, with_head=layer is not None)
+        model = LlamaModel(path, ON_HOST, False, lambda _fraction: True, with_mtp=layer is not None)
         owned.callback(model.close)
         backend = model.context(CONFIG, SETTING)
         owned.callback(backend.close)

@@ -120,7 +120,7 @@ def test_what_the_store_holds_comes_back_for_its_own_adapters_only(tmp_path: Pat
         steered = Steered(store)
         assert steered.ask(name, prompt + name, lora) == n_cached
         assert steered.text[name] == answer_alone(prompt + name, 3, lora)
-        while steered.engine.save_one():
+        while steered.engine.save_idle_sequence():
             pass
         store.close()
 

@@ -121,9 +121,9 @@ def test_what_was_computed_with_forgotten_tokens_is_found_by_nobody() -> None:
     backend = FakeBackend(n_ctx=N_CTX, n_cells=N_CTX)
     cache = KVCacheManager(backend)
     tokens = list(range(40))
-    place = cache.seat(tokens).sequence_id
+    place = cache.allocate(tokens).sequence_id
     backend.decode([Chunk(place, 0, tokens, 1)])
-    cache.computed(place, tokens)
+    cache.record_computed(place, tokens)
     assert cache.shift(place, ContextShift(n_keep=4, n_discard=10)) == 30
     assert cache.n_cached([*tokens[:4], *tokens[14:], 0]) == 4
     cache.release(place)

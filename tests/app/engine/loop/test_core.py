@@ -459,7 +459,7 @@ def test_a_conversation_goes_on_after_a_restart_without_computing_it_again(tmp_p
         engine.submit(request("a", prompt="p" * 120 + "!" * n_start, n_tokens=1))
         run(engine)
         assert record.finished["a"].usage.n_cached_tokens == n_cached
-        while engine.save_one():
+        while engine.save_idle_sequence():
             pass
         store.close()
 
@@ -470,7 +470,7 @@ def test_saving_in_idle_moments_comes_to_an_end(tmp_path: Path) -> None:
     for name in "abc":
         engine.submit(request(name, prompt=name * 100, n_tokens=1))
     run(engine)
-    assert [engine.save_one() for _ in range(5)] == [True, True, True, False, False]
+    assert [engine.save_idle_sequence() for _ in range(5)] == [True, True, True, False, False]
     store.close()
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from app.engine.loop.sampling import Stage, check_biases, check_grammar, n_remembered, stages
+from app.engine.loop.sampling import Stage, check_biases, check_grammar, n_history_tokens, stages
 from app.engine.request import SamplingParams
 from quantizer.errors import RequestError
 
@@ -67,7 +67,7 @@ def test_banned_tokens_are_biases_of_minus_infinity() -> None:
     ],
 )
 def test_a_chain_looks_back_as_far_as_its_longest_stage(changes: dict[str, float], n_tokens: int) -> None:
-    assert n_remembered(SamplingParams(**changes), n_ctx=1000) == n_tokens
+    assert n_history_tokens(SamplingParams(**changes), n_ctx=1000) == n_tokens
 
 
 def test_a_bias_of_a_token_that_does_not_exist_is_refused() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.loop.scheduler import StepBudget, TokenDemand, plan
+from app.engine.loop.scheduler import StepBudget, TokenDemand, schedule
 
 BUDGET = StepBudget(n_tokens=512, n_prefill_tokens=128)
 
@@ -17,29 +17,29 @@ def answer(key: int, n_draft: int = 0) -> TokenDemand:
 
 
 def test_a_lone_prompt_takes_the_whole_budget() -> None:
-    assert plan([prompt(1, 2000)], BUDGET) == {1: 512}
+    assert schedule([prompt(1, 2000)], BUDGET) == {1: 512}
 
 
 def test_a_prompt_is_chunked_smaller_while_an_answer_streams() -> None:
-    assert plan([prompt(1, 2000), answer(2)], BUDGET) == {2: 1, 1: 127}
+    assert schedule([prompt(1, 2000), answer(2)], BUDGET) == {2: 1, 1: 127}
 
 
 def test_a_prompt_that_goes_on_leaves_over_what_fills_no_block_and_one_that_ends_does_not() -> None:
-    assert sum(plan([prompt(1, 50), prompt(2, 2000), *map(answer, range(3, 10))], BUDGET).values()) == 128
-    assert plan([prompt(1, 100), answer(2)], BUDGET) == {2: 1, 1: 100}
-    assert plan([prompt(1, 10)], StepBudget(8, 2)) == {1: 8}
+    assert sum(schedule([prompt(1, 50), prompt(2, 2000), *map(answer, range(3, 10))], BUDGET).values()) == 128
+    assert schedule([prompt(1, 100), answer(2)], BUDGET) == {2: 1, 1: 100}
+    assert schedule([prompt(1, 10)], StepBudget(8, 2)) == {1: 8}
 
 
 def test_drafts_yield_to_the_next_token_of_every_answer() -> None:
-    assert plan([answer(1, n_draft=8), answer(2)], StepBudget(4, 4)) == {1: 3, 2: 1}
+    assert schedule([answer(1, n_draft=8), answer(2)], StepBudget(4, 4)) == {1: 3, 2: 1}
 
 
 def test_a_higher_priority_prompt_is_computed_first() -> None:
-    assert plan([prompt(1, 400), prompt(2, 400, priority=1)], BUDGET) == {2: 400, 1: 112}
+    assert schedule([prompt(1, 400), prompt(2, 400, priority=1)], BUDGET) == {2: 400, 1: 112}
 
 
 def test_nothing_wanted_gives_an_empty_step() -> None:
-    assert plan([], BUDGET) == {}
+    assert schedule([], BUDGET) == {}
 
 
 demands = st.lists(
@@ -69,7 +69,7 @@ demands = st.lists(
 def test_a_step_stays_in_budget_and_serves_every_answer_it_can(
     wanted: list[TokenDemand], n_tokens: int, n_prefill: int
 ) -> None:
-    shares = plan(wanted, StepBudget(n_tokens, n_prefill))
+    shares = schedule(wanted, StepBudget(n_tokens, n_prefill))
     by_key = {demand.key: demand for demand in wanted}
     assert sum(shares.values()) <= n_tokens
     assert all(1 <= share <= by_key[key].n_pending for key, share in shares.items())
@@ -81,6 +81,6 @@ def test_a_step_stays_in_budget_and_serves_every_answer_it_can(
 def test_scored_prompts_share_what_a_step_may_score_and_leave_the_rest_to_others() -> None:
     budget = StepBudget(n_tokens=512, n_prefill_tokens=128, n_scored_tokens=64)
     scored = [prompt(key, 2000)._replace(is_scored=True) for key in (1, 2)]
-    assert plan(scored, budget) == {1: 64}
-    assert plan([*scored, prompt(3, 100)], budget) == {1: 64, 3: 100}
-    assert plan([*scored, answer(4)], budget) == {4: 1, 1: 15}, "a quarter, in whole blocks"
+    assert schedule(scored, budget) == {1: 64}
+    assert schedule([*scored, prompt(3, 100)], budget) == {1: 64, 3: 100}
+    assert schedule([*scored, answer(4)], budget) == {4: 1, 1: 15}, "a quarter, in whole blocks"

@@ -50,16 +50,16 @@ SAMPLES = [
 ]
 
 
-@pytest.mark.parametrize("frame", SAMPLES, ids=lambda frame: type(frame).__name__)
-def test_every_frame_survives_the_pipe(frame: messages.WorkerMessage) -> None:
-    stream = io.BytesIO(codec.encode(frame) * 2)
-    assert codec.read_message(stream.read) == frame
-    assert codec.read_message(stream.read) == frame
+@pytest.mark.parametrize("message", SAMPLES, ids=lambda message: type(message).__name__)
+def test_every_message_survives_the_pipe(message: messages.WorkerMessage) -> None:
+    stream = io.BytesIO(codec.encode(message) * 2)
+    assert codec.read_message(stream.read) == message
+    assert codec.read_message(stream.read) == message
     assert codec.read_message(stream.read) is None
 
 
 def test_every_kind_of_frame_is_sampled_above() -> None:
-    assert {type(frame) for frame in SAMPLES} == set(messages.WorkerMessage.__args__)
+    assert {type(message) for message in SAMPLES} == set(messages.WorkerMessage.__args__)
 
 
 def test_a_pipe_cut_inside_a_frame_ends_the_stream() -> None:
@@ -68,16 +68,16 @@ def test_a_pipe_cut_inside_a_frame_ends_the_stream() -> None:
 
 @pytest.mark.parametrize("body", [b"{}", b'{"type":"Nonsense"}', b'{"type":"Abort"}', b'{"type":"Abort","x":1}'])
 def test_what_is_no_frame_is_refused(body: bytes) -> None:
-    with pytest.raises(ValueError, match="not a frame"):
+    with pytest.raises(ValueError, match="not a message"):
         codec.decode(body)
 
 
 def test_a_length_past_the_limit_is_refused_before_anything_is_read() -> None:
-    with pytest.raises(ValueError, match="a frame of"):
+    with pytest.raises(ValueError, match="a message of"):
         codec.read_message(io.BytesIO(b"\xff\xff\xff\xff").read)
 
 
 @given(st.text(), st.integers(0, 10**6))
 def test_any_text_survives_the_pipe(text: str, n_tokens: int) -> None:
-    frame = messages.Output("a", text, n_tokens)
-    assert codec.read_message(io.BytesIO(codec.encode(frame)).read) == frame
+    message = messages.Output("a", text, n_tokens)
+    assert codec.read_message(io.BytesIO(codec.encode(message)).read) == message

@@ -91,7 +91,7 @@ def test_what_was_not_said_is_cut_off_and_the_next_draft_goes_on_from_what_was(n
     ask(model, sequence)
     sequence.tokens += [*said_next(sequence.tokens, n_taken), ord("#")]
     assert ask(model, sequence) == [said_next(sequence.tokens, 4)]
-    held = backend.tokens(model._lines[sequence].place)
+    held = backend.tokens(model._lines[sequence].slot_id)
     assert held[: len(sequence.tokens)] == sequence.tokens
 
 
