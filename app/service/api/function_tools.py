@@ -9,7 +9,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from app.service.api.fields import Body, Text
+from pydantic import StrictStr
+
+from app.service.api.fields import Body
 from app.service.tools.tool import NO_TOOLS, Tool, ToolOptions
 from quantizer.errors import RequestError
 
@@ -17,8 +19,8 @@ __all__ = ["FunctionToolBody", "ToolCallBody", "ToolChoiceBody", "tool_options_o
 
 
 class _FunctionBody(Body):
-    name: Text
-    description: Text | None = None
+    name: StrictStr
+    description: StrictStr | None = None
     parameters: dict[str, Any] | None = None
 
 
@@ -35,7 +37,7 @@ class FunctionToolBody(Body):
 
 
 class _NamedFunction(Body):
-    name: Text
+    name: StrictStr
 
 
 class ToolChoiceBody(Body):
@@ -46,14 +48,14 @@ class ToolChoiceBody(Body):
 
 
 class _CalledFunction(Body):
-    name: Text
-    arguments: Text | dict[str, Any] | None = None
+    name: StrictStr
+    arguments: StrictStr | dict[str, Any] | None = None
 
 
 class ToolCallBody(Body):
     """A call that an earlier answer made."""
 
-    id: Text = ""
+    id: StrictStr = ""
     function: _CalledFunction
 
     def for_template(self) -> dict[str, Any]:

@@ -1,10 +1,6 @@
-"""A message of a conversation as OpenAI words it, others too -> as chat templates know it.
+"""Chat messages in OpenAI's form, which other dialects share, and their conversion for chat templates.
 
-Owns roles and forms of content. Knows nothing of what is asked about the messages.
-
-Messages in an order that strict chat templates take, where a dialect has no such rule.
-
-Knows nothing of dialects.
+Owns roles, forms of content, and the order that strict templates demand. Knows nothing of what a request wants.
 """
 
 from __future__ import annotations
@@ -12,36 +8,47 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from app.service.api.fields import Body, Text
+from pydantic import StrictStr
+
+from app.service.api.fields import Body
 from app.service.api.function_tools import ToolCallBody
 from quantizer.errors import RequestError
 
 __all__ = ["PARAGRAPH_BREAK", "ChatMessage", "ContentPart", "alternate_roles"]
 
+PARAGRAPH_BREAK = "\n\n"
+
 _TEXT_TYPES = ("text", "input_text", "output_text")
 
 
+Message = dict[str, Any]
+
+
 class ContentPart(Body):
+    """A part of a message's content; only text is accepted."""
+
     type: str
-    text: Text = ""
+    text: StrictStr = ""
 
 
 class ChatMessage(Body):
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Text | list[ContentPart] | None = None
-    name: Text | None = None
-    tool_calls: list[ToolCallBody] | None = None
-    tool_call_id: Text | None = None
+    """A message of a conversation."""
 
-    def for_template(self) -> dict[str, Any]:
-        """Return the message as chat templates know it. Raises RequestError for content that is not text."""
-        message: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": self._text()}
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: StrictStr | list[ContentPart] | None = None
+    name: StrictStr | None = None
+    tool_calls: list[ToolCallBody] | None = None
+    tool_call_id: StrictStr | None = None
+
+    def for_template(self) -> Message:
+        """Return the message in the form of chat templates. Raises RequestError for content that is not text."""
+        message: Message = {"role": "system" if self.role == "developer" else self.role, "content": self._text()}
         if self.role == "assistant" and self.tool_calls:
             calls = [call.for_template() for call in self.tool_calls]
             return {**message, "content": message["content"] or None, "tool_calls": calls}
         if self.role == "tool":
-            told = {"name": self._tool_name(), "tool_call_id": self.tool_call_id}
-            return {**message, **{name: value for name, value in told.items() if value is not None}}
+            tool = {"name": self._tool_name(), "tool_call_id": self.tool_call_id}
+            return {**message, **{name: value for name, value in tool.items() if value is not None}}
         return message
 
     def _tool_name(self) -> str | None:
@@ -60,34 +67,29 @@ def _text_of(part: ContentPart) -> str:
     return part.text
 
 
-PARAGRAPH_BREAK = "\n\n"
-
-Message = dict[str, Any]
-
-
 def alternate_roles(messages: Iterable[Message]) -> list[Message]:
-    """Return `messages` with the system first and nobody twice in a row but tools.
+    """Return `messages` with the system first and no role twice in a row, but for tools.
 
-    What the system says later on is told by the user.
+    Later system messages become the user's.
     """
     ordered: list[Message] = []
     for message in messages:
         is_late = message["role"] == "system" and any(earlier["role"] != "system" for earlier in ordered)
         following = {**message, "role": "user"} if is_late else message
-        if ordered and _is_same_speaker(ordered[-1], following):
-            ordered[-1] = _joined(ordered[-1], following)
+        if ordered and _can_join(ordered[-1], following):
+            ordered[-1] = _join(ordered[-1], following)
         else:
             ordered.append(following)
     return ordered
 
 
-def _is_same_speaker(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two messages can be one; what is said after a call is not said before it."""
+def _can_join(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two messages can be one; text that follows a call must not move before it."""
     is_before_calls = "tool_calls" not in one or not other["content"]
     return one["role"] == other["role"] != "tool" and is_before_calls
 
 
-def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> Message:
+def _join(one: Mapping[str, Any], other: Mapping[str, Any]) -> Message:
     texts = filter(None, (one["content"], other["content"]))
     calls = [*one.get("tool_calls", ()), *other.get("tool_calls", ())]
     message = {**other, "content": PARAGRAPH_BREAK.join(texts)}

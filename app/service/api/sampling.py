@@ -8,10 +8,10 @@ from __future__ import annotations
 from math import inf
 from typing import TypeAlias
 
-from pydantic import StrictBool, StrictInt
+from pydantic import StrictBool, StrictInt, StrictStr
 
 from app.engine.request import SamplingParams
-from app.service.api.fields import Body, Text
+from app.service.api.fields import Body
 from quantizer.errors import RequestError
 
 __all__ = ["SamplingBody"]
@@ -47,7 +47,7 @@ Bias: TypeAlias = StrictBool | float  # false bans the token
 class SamplingBody(Body):
     """None means: not given."""
 
-    stop: Text | list[Text] | None = None
+    stop: StrictStr | list[StrictStr] | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
@@ -67,12 +67,12 @@ class SamplingBody(Body):
     dry_base: float | None = None
     dry_allowed_length: int | None = None
     dry_penalty_last_n: int | None = None
-    dry_sequence_breakers: list[Text] | None = None
+    dry_sequence_breakers: list[StrictStr] | None = None
     mirostat: int | None = None
     mirostat_tau: float | None = None
     mirostat_eta: float | None = None
     logit_bias: dict[str, Bias] | list[tuple[StrictInt, Bias]] | None = None
-    grammar: Text | None = None
+    grammar: StrictStr | None = None
 
     def sampling(self, format_grammar: str = "") -> SamplingParams:
         """Return the engine's parameters; `format_grammar` is what the form of the answer asks for, if any.

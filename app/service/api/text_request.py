@@ -1,10 +1,6 @@
-"""What llama-server and what talks like OpenAI take alike in every request for text.
+"""The request fields for text that OpenAI's dialect and llama-server share, and the engine request made of them.
 
-Owns those fields and the request that they make, but for its prompt. Knows nothing of messages or answers.
-
-A prompt in the forms that completions take it in: text or token ids, or a list of one of them.
-
-Knows nothing of what is done with it.
+Owns those fields and the forms of a prompt. Knows nothing of messages or answers.
 """
 
 from __future__ import annotations
@@ -13,10 +9,10 @@ from abc import abstractmethod
 from typing import Any
 from uuid import uuid4
 
-from pydantic import StrictInt
+from pydantic import StrictInt, StrictStr
 
 from app.engine.request import Request
-from app.service.api.fields import Body, Text, TokenIds
+from app.service.api.fields import Body, TokenIds
 from app.service.api.sampling import SamplingBody
 from quantizer.errors import RequestError
 
@@ -24,14 +20,14 @@ __all__ = ["GenerationBody", "PromptField"]
 
 
 class LoraScale(Body):
-    """How strongly an adapter acts, which is named or numbered in the order of `--lora` (llama-server's way)."""
+    """The scale of an adapter, given by name or by its number in the order of `--lora` (as llama-server does)."""
 
     id: StrictInt | None = None
-    name: Text | None = None
+    name: StrictStr | None = None
     scale: float
 
-    def pair(self) -> tuple[int | str, float]:
-        """Return it as requests have it. Raises RequestError unless it has either an id or a name."""
+    def as_pair(self) -> tuple[int | str, float]:
+        """Return the adapter and its scale. Raises RequestError unless it has either an id or a name."""
         name = self.id if self.name is None else self.name
         if name is None or (self.id is not None and self.name is not None):
             raise RequestError("An entry of lora needs an id or a name.", 'Use {"id": 0, "scale": 0.5}.')
@@ -39,9 +35,9 @@ class LoraScale(Body):
 
 
 class GenerationBody(SamplingBody):
-    """None means: not given."""
+    """The fields but for the prompt; None means not given."""
 
-    model: Text | None = None
+    model: StrictStr | None = None
     stream: bool | None = None
     timings_per_token: bool | None = None
     ignore_eos: bool | None = None
@@ -63,7 +59,7 @@ class GenerationBody(SamplingBody):
             ignore_eos=bool(self.ignore_eos),
             add_special=add_special,
             n_logprobs=self._n_logprobs(),
-            lora=None if self.lora is None else tuple(item.pair() for item in self.lora),
+            lora=None if self.lora is None else tuple(item.as_pair() for item in self.lora),
             context_shift=self.context_shift,
             n_keep=self.n_keep or 0,
             max_time_s=self.max_time,
@@ -72,41 +68,41 @@ class GenerationBody(SamplingBody):
 
     @abstractmethod
     def _limit(self) -> int | None:
-        """Return how many tokens the answer may have; -1 and None mean no limit."""
+        """Return the maximum number of output tokens; -1 and None mean no limit."""
 
     @abstractmethod
     def _n_logprobs(self) -> int | None:
-        """Return how many alternatives a token to tell; no two routes ask for them alike."""
+        """Return the number of alternatives to report for each token; every route has its own field for it."""
 
     @abstractmethod
     def _format_grammar(self) -> str:
-        """Return the grammar of the form that the answer is to have, "" for any."""
+        """Return the grammar of the requested output format, "" for none."""
 
     def _max_predict_s(self) -> float | None:
-        """Return llama-server's limit of time, to which 0 and -1 mean none."""
+        """Return llama-server's time limit, where 0 and -1 mean none."""
         return None if self.t_max_predict_ms in (None, 0, -1) else self.t_max_predict_ms / 1000
 
 
 class PromptField(Body):
-    """`prompt` of a body."""
+    """A `prompt`: text or token ids, or a list of either."""
 
-    prompt: Text | list[Text] | TokenIds | list[TokenIds]
+    prompt: StrictStr | list[StrictStr] | TokenIds | list[TokenIds]
 
     def prompts(self) -> tuple[str | tuple[int, ...], ...]:
-        """Return all prompts, of which there may be none."""
+        """Return all prompts; there may be none."""
         prompt: Any = self.prompt
         is_one = isinstance(prompt, str) or (prompt and isinstance(prompt[0], int))
         return tuple(item if isinstance(item, str) else tuple(item) for item in ([prompt] if is_one else prompt))
 
     def one_prompt(self) -> str | tuple[int, ...]:
-        """Return the prompt. Raises RequestError where there is not just one."""
+        """Return the prompt. Raises RequestError unless there is exactly one."""
         prompts = self.prompts()
         if len(prompts) != 1:
             raise RequestError(f"{len(prompts)} prompts were given.", "Give one prompt a request.")
         return prompts[0]
 
     def text_prompt(self) -> str:
-        """Return the prompt where it has to be text. Raises RequestError where it is not."""
+        """Return the prompt as text. Raises RequestError for token ids."""
         prompt = self.one_prompt()
         if not isinstance(prompt, str):
             raise RequestError("The prompt of a gap is token ids.", "Give text.")

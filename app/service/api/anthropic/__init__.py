@@ -1,1 +1,1 @@
-"""anthropic."""
+"""Anthropic's dialect: /v1/messages."""

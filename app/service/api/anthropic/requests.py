@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
-from pydantic import Field
+from pydantic import Field, StrictStr
 
 from app.engine.grammar.json_grammar import schema_grammar
 from app.engine.request import Request
-from app.service.api.fields import Body, Text
+from app.service.api.fields import Body
 from app.service.api.messages import PARAGRAPH_BREAK, alternate_roles
 from app.service.api.sampling import SamplingBody
 from app.service.generation.chat_turn import ChatTurn
@@ -34,13 +34,13 @@ Messages = list[dict[str, Any]]
 class ContentBlock(Body):
     """A part of a message; which of its fields count is a matter of its type."""
 
-    type: Text
-    text: Text = ""
-    id: Text = ""
-    name: Text = ""
+    type: StrictStr
+    text: StrictStr = ""
+    id: StrictStr = ""
+    name: StrictStr = ""
     input: dict[str, Any] | None = None
-    tool_use_id: Text = ""
-    content: Text | list[ContentBlock] | None = None
+    tool_use_id: StrictStr = ""
+    content: StrictStr | list[ContentBlock] | None = None
 
     def words(self) -> str:
         """Return the text of a block. Raises RequestError for one that cannot be read as text."""
@@ -75,7 +75,7 @@ class AnthropicMessage(Body):
     """A message of the conversation; a system message may stand among the others."""
 
     role: Literal["user", "assistant", "system"]
-    content: Text | list[ContentBlock]
+    content: StrictStr | list[ContentBlock]
 
     def for_template(self) -> Messages:
         """Return the messages that chat templates know: results of calls are messages of their own."""
@@ -91,19 +91,19 @@ class AnthropicMessage(Body):
 class AnthropicToolBody(Body):
     """A tool; those that Anthropic's servers run have no schema here, and nobody to run them."""
 
-    name: Text = ""
-    description: Text = ""
+    name: StrictStr = ""
+    description: StrictStr = ""
     input_schema: dict[str, Any] | None = None
 
 
 class AnthropicToolChoiceBody(Body):
     type: Literal["auto", "any", "tool", "none"]
-    name: Text = ""
+    name: StrictStr = ""
     disable_parallel_tool_use: bool = False
 
 
 class TypeBody(Body):
-    type: Text
+    type: StrictStr
 
 
 class OutputFormatBody(TypeBody):
@@ -125,11 +125,11 @@ class OutputConfigBody(Body):
 class MessagesBody(SamplingBody):
     """The body of /v1/messages and of /v1/messages/count_tokens."""
 
-    model: Text | None = None
+    model: StrictStr | None = None
     messages: Annotated[list[AnthropicMessage], Field(min_length=1)]
-    system: Text | list[ContentBlock] | None = None
+    system: StrictStr | list[ContentBlock] | None = None
     max_tokens: int | None = None
-    stop_sequences: list[Text] | None = None
+    stop_sequences: list[StrictStr] | None = None
     stream: bool | None = None
     tools: list[AnthropicToolBody] | None = None
     tool_choice: AnthropicToolChoiceBody | None = None

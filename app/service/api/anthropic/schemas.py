@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
+from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
-from app.service.api.fields import Count, WithWarnings
+from app.service.api.fields import WithWarnings
 
 __all__ = ["MessageResponse", "MessageUsage", "TokenCount"]
 
@@ -41,10 +42,10 @@ AnyBlock: TypeAlias = ThinkingBlock | TextBlock | ToolUseBlock
 class MessageUsage(TypedDict):
     """What an answer took, in tokens; `input_tokens` are those that were computed."""
 
-    input_tokens: Count
+    input_tokens: NonNegativeInt
     cache_creation_input_tokens: Literal[0]
-    cache_read_input_tokens: Count
-    output_tokens: Count
+    cache_read_input_tokens: NonNegativeInt
+    output_tokens: NonNegativeInt
 
 
 class MessageResponse(WithWarnings):
@@ -63,4 +64,4 @@ class MessageResponse(WithWarnings):
 class TokenCount(TypedDict):
     """How many tokens a prompt has."""
 
-    input_tokens: Count
+    input_tokens: NonNegativeInt

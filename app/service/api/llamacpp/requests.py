@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, StrictStr
 
 from app.engine.grammar.json_grammar import schema_grammar
 from app.engine.request import Request
-from app.service.api.fields import Body, Text
+from app.service.api.fields import Body
 from app.service.api.text_request import GenerationBody, PromptField
 from app.service.infill.fim_request import FimRequest, Snippet
 
@@ -31,7 +31,7 @@ class LlamaCppTextBody(GenerationBody):
     n_probs: int | None = None
     n_indent: int | None = None
     json_schema: Any = None
-    response_fields: list[Text] | None = None
+    response_fields: list[StrictStr] | None = None
 
     def requests(self, prompt: str | tuple[int, ...] = "") -> tuple[Request, ...]:
         """Return the engine's requests for `prompt`. Raises RequestError for values out of range."""
@@ -55,8 +55,8 @@ class PromptBody(LlamaCppTextBody, PromptField):
 class SnippetBody(Body):
     """Part of another file."""
 
-    text: Text = ""
-    filename: Text = ""
+    text: StrictStr = ""
+    filename: StrictStr = ""
 
     def snippet(self) -> Snippet:
         return Snippet(self.text, self.filename) if self.filename else Snippet(self.text)
@@ -65,10 +65,10 @@ class SnippetBody(Body):
 class InfillBody(LlamaCppTextBody):
     """The body of /infill: `prompt` is what was typed behind the prefix."""
 
-    input_prefix: Text = ""
-    input_suffix: Text = ""
+    input_prefix: StrictStr = ""
+    input_suffix: StrictStr = ""
     input_extra: Annotated[list[SnippetBody], Field(max_length=MAX_SNIPPETS)] | None = None
-    prompt: Text | None = None
+    prompt: StrictStr | None = None
 
     @property
     def gap(self) -> FimRequest:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Literal, NotRequired, TypeAlias
 
 from annotated_types import MinLen
-from pydantic import ConfigDict, with_config
+from pydantic import ConfigDict, NonNegativeInt, with_config
 from typing_extensions import TypedDict
 
 from app.engine.request import SamplingParams
-from app.service.api.fields import Byte, Count, WithWarnings
+from app.service.api.fields import Byte, WithWarnings
 from app.service.api.openai.schemas import ChatTokenLogprob, Timings
 
 __all__ = [
@@ -51,7 +51,7 @@ class Loading(TypedDict):
 class LoraAdapter(TypedDict):
     """An adapter of the default model, and its scale where a request names none."""
 
-    id: Count
+    id: NonNegativeInt
     name: str
     scale: float
 
@@ -59,7 +59,7 @@ class LoraAdapter(TypedDict):
 class DefaultSettings(TypedDict):
     """The context that a request has, and how tokens are chosen where it says nothing."""
 
-    n_ctx: Count
+    n_ctx: NonNegativeInt
     params: SamplingParams
 
 
@@ -74,7 +74,7 @@ class Props(TypedDict):
     """What clients ask before they send work."""
 
     default_generation_settings: DefaultSettings
-    total_slots: Count
+    total_slots: NonNegativeInt
     model_alias: str
     model_path: str
     chat_template: str
@@ -87,8 +87,8 @@ class Props(TypedDict):
 class SlotState(TypedDict):
     """A place for an answer."""
 
-    id: Count
-    n_ctx: Count
+    id: NonNegativeInt
+    n_ctx: NonNegativeInt
     is_processing: bool
 
 
@@ -157,25 +157,25 @@ class GenerationSettings(TypedDict):
 class CompletionChunk(TypedDict):
     """What is new in an answer."""
 
-    index: Count
+    index: NonNegativeInt
     content: str
     tokens: list[None]
     stop: Literal[False]
-    tokens_predicted: Count
+    tokens_predicted: NonNegativeInt
     completion_probabilities: NotRequired[list[ChatTokenLogprob]]
 
 
 class CompletionFinalChunk(WithWarnings):
     """The last event of an answer."""
 
-    index: Count
+    index: NonNegativeInt
     content: str
     tokens: list[None]
     stop: Literal[True]
     model: str
-    tokens_predicted: Count
-    tokens_evaluated: Count
-    tokens_cached: Count
+    tokens_predicted: NonNegativeInt
+    tokens_evaluated: NonNegativeInt
+    tokens_cached: NonNegativeInt
     generation_settings: GenerationSettings
     prompt: str
     has_new_line: bool
@@ -195,14 +195,14 @@ class Completion(CompletionFinalChunk):
 class SelectedFields(TypedDict, total=False):
     """Those fields of an answer that `response_fields` names; "a/b" is the field b of a."""
 
-    index: Count
+    index: NonNegativeInt
     content: str
     tokens: list[None]
     stop: Literal[True]
     model: str
-    tokens_predicted: Count
-    tokens_evaluated: Count
-    tokens_cached: Count
+    tokens_predicted: NonNegativeInt
+    tokens_evaluated: NonNegativeInt
+    tokens_cached: NonNegativeInt
     generation_settings: GenerationSettings
     prompt: str
     has_new_line: bool

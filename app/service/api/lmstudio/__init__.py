@@ -1,1 +1,1 @@
-"""lmstudio."""
+"""LM Studio's dialect: /api/v0."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any, Literal, NotRequired
 
 from fastapi import APIRouter, Request, Response
+from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
 from app.library.local.resolve import ModelRef
 from app.service.api.app_state import models_of
-from app.service.api.fields import Count
 from app.service.api.openai import embeddings, routes
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody
 from app.service.http.openapi import gives, refuses, takes
@@ -36,8 +36,8 @@ class StudioModel(TypedDict):
     compatibility_type: Literal["gguf"]
     quantization: str
     state: Literal["loaded", "not-loaded"]
-    max_context_length: Count
-    loaded_context_length: NotRequired[Count]
+    max_context_length: NonNegativeInt
+    loaded_context_length: NotRequired[NonNegativeInt]
     capabilities: list[Literal["tool_use"]]
 
 

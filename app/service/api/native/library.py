@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import Field
+from pydantic import Field, StrictStr
 
 from app.library.local.model_files import ModelRef
 from app.service.api.app_state import library_of, models_of
-from app.service.api.fields import Body, Text
+from app.service.api.fields import Body
 from app.service.api.native import library_schemas as objects
 from app.service.http.body import read_body
 from app.service.http.openapi import gives, refuses, takes
@@ -31,14 +31,14 @@ _N_MOST = 100  # repositories in one search
 _N_USUAL = 10
 _MAX_WORDS = 200  # characters
 
-Name = Annotated[Text, Field(min_length=1)]
+Name = Annotated[StrictStr, Field(min_length=1)]
 
 
 class ImportBody(Body):
     """`source` is a path or a name of another program's model, `name` what it is to be called here."""
 
     source: Name
-    name: Text = ""
+    name: StrictStr = ""
     copy_bytes: Annotated[bool, Field(alias="copy")] = False
 
 
@@ -52,14 +52,14 @@ class RemoveBody(Body):
 class UnloadBody(Body):
     """`model` is a name; empty is the default model."""
 
-    model: Text = ""
+    model: StrictStr = ""
 
 
 class KeepAliveBody(Body):
     """`keep_alive` is a duration as Ollama takes it; negative keeps the model, 0 lets it go now."""
 
-    model: Text = ""
-    keep_alive: Text | int | float
+    model: StrictStr = ""
+    keep_alive: StrictStr | int | float
 
 
 @router.get("/library", openapi_extra=gives(objects.Listing))

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+from pydantic import NonNegativeFloat, NonNegativeInt
 from typing_extensions import TypedDict
 
-from app.service.api.fields import Count, Size
 from app.service.api.native.schemas import DeviceKindName, Fit
 
 __all__ = ["Card", "Listing", "LoadedAs", "Machine", "Placed", "Recommendations", "Removed", "Repositories", "Types"]
@@ -20,7 +20,7 @@ class LoadedAs(TypedDict):
 
     state: Literal["loading", "ready", "failed", "unloaded"]
     loaded_as: str | None
-    expires_s: Size | None
+    expires_s: NonNegativeFloat | None
 
 
 class LibraryModel(LoadedAs):
@@ -29,15 +29,15 @@ class LibraryModel(LoadedAs):
     id: str
     where: str
     path: str
-    bytes: Count
-    modified_s: Count
+    bytes: NonNegativeInt
+    modified_s: NonNegativeInt
     damaged: str | None
     name: str | None
     architecture: str | None
-    n_parameters: Count | None
+    n_parameters: NonNegativeInt | None
     file_type: str | None
-    n_ctx_train: Count | None
-    kv_bytes_per_token: Count | None
+    n_ctx_train: NonNegativeInt | None
+    kv_bytes_per_token: NonNegativeInt | None
     has_chat_template: bool | None
     has_tools: bool | None
     has_fim: bool | None
@@ -60,11 +60,11 @@ class Suggestion(Fit):
     title: str
     ref: str
     quant: str
-    n_bytes: Count
-    n_parameters: Count
+    n_bytes: NonNegativeInt
+    n_parameters: NonNegativeInt
     licence: str
-    n_ctx_train: Count
-    uncertainty: Size
+    n_ctx_train: NonNegativeInt
+    uncertainty: NonNegativeFloat
 
 
 class Recommendation(TypedDict):
@@ -87,15 +87,15 @@ class Quant(Fit):
     """A file, or several, of a repository."""
 
     quant: str
-    n_bytes: Count
+    n_bytes: NonNegativeInt
 
 
 class Family(TypedDict):
     """The quants of one model."""
 
     architecture: str
-    n_parameters: Count
-    n_ctx_train: Count | None
+    n_parameters: NonNegativeInt
+    n_ctx_train: NonNegativeInt | None
     quants: list[Quant]
 
 
@@ -104,11 +104,11 @@ class Repository(TypedDict):
 
     repo: str
     kind: Literal["checkpoint", "gguf"]
-    downloads: Count
+    downloads: NonNegativeInt
     licence: str | None
     gated: bool
     models: list[Family]
-    models_left_out: Count
+    models_left_out: NonNegativeInt
     problem: str | None
 
 
@@ -121,8 +121,8 @@ class Repositories(TypedDict):
 class TypeShare(TypedDict):
     """How much of a file one tensor type takes."""
 
-    n_tensors: Count
-    n_bytes: Count
+    n_tensors: NonNegativeInt
+    n_bytes: NonNegativeInt
 
 
 class TemplateBase(TypedDict):
@@ -135,10 +135,10 @@ class TemplateBase(TypedDict):
 class TunedSetting(TypedDict):
     """What decides speed."""
 
-    n_threads: Count
+    n_threads: NonNegativeInt
     flash_attention: bool
     extra_buffers: bool
-    n_ubatch: Count
+    n_ubatch: NonNegativeInt
     kv_type: str
 
 
@@ -146,9 +146,9 @@ class Tuned(TypedDict):
     """The fastest setting that was measured here, in tokens a second."""
 
     setting: TunedSetting
-    prefill: Size
-    decode: list[tuple[Count, Size]]
-    step_ratios: list[tuple[Count, Size]]
+    prefill: NonNegativeFloat
+    decode: list[tuple[NonNegativeInt, NonNegativeFloat]]
+    step_ratios: list[tuple[NonNegativeInt, NonNegativeFloat]]
 
 
 class Card(TypedDict):
@@ -156,18 +156,18 @@ class Card(TypedDict):
 
     name: str
     architecture: str
-    n_parameters: Count
+    n_parameters: NonNegativeInt
     file_type: str
     types: dict[str, TypeShare]
-    file_bytes: Count
-    n_ctx_train: Count
-    n_layers: Count
-    n_embd: Count
-    n_heads: Count
-    n_kv_heads: Count
-    n_experts: Count
-    kv_bytes_per_token: Count
-    n_vocab: Count
+    file_bytes: NonNegativeInt
+    n_ctx_train: NonNegativeInt
+    n_layers: NonNegativeInt
+    n_embd: NonNegativeInt
+    n_heads: NonNegativeInt
+    n_kv_heads: NonNegativeInt
+    n_experts: NonNegativeInt
+    kv_bytes_per_token: NonNegativeInt
+    n_vocab: NonNegativeInt
     tokenizer: str
     has_chat_template: bool
     has_tools: bool
@@ -175,7 +175,7 @@ class Card(TypedDict):
     licence: str
     template_sha256: str
     path: str
-    bits_per_weight: Size
+    bits_per_weight: NonNegativeFloat
     files: list[str]
     sha256: list[str | None]
     template_base: TemplateBase | None
@@ -187,10 +187,10 @@ class Type(Fit):
     """What a type would make of a model. `perplexity_loss` is what llama.cpp measured of another one."""
 
     type: str
-    bits_per_weight: Size
-    bytes: Count
+    bits_per_weight: NonNegativeFloat
+    bytes: NonNegativeInt
     perplexity_loss: float | None
-    max_tokens_per_s: Size
+    max_tokens_per_s: NonNegativeFloat
     needs_imatrix: bool
     description: str
 
@@ -206,11 +206,11 @@ class MachineDevice(TypedDict):
 
     name: str
     kind: DeviceKindName
-    total_bytes: Count
-    free_bytes: Count
-    bytes_per_s: Size | None
-    link_bytes_per_s: Size | None
-    link_latency_s: Size | None
+    total_bytes: NonNegativeInt
+    free_bytes: NonNegativeInt
+    bytes_per_s: NonNegativeFloat | None
+    link_bytes_per_s: NonNegativeFloat | None
+    link_latency_s: NonNegativeFloat | None
     description: str
 
 
@@ -227,7 +227,7 @@ class Machine(TypedDict):
     verdict: Literal["good", "problems"]
     engine: str
     devices: list[MachineDevice]
-    disk_bytes_per_s: Size | None
+    disk_bytes_per_s: NonNegativeFloat | None
     problems: list[Problem]
     rows: list[Row]
 
@@ -237,7 +237,7 @@ class Placed(TypedDict):
 
     id: str
     path: str
-    bytes: Count
+    bytes: NonNegativeInt
     way: Literal["copy", "hard link", "reflink", "symbolic link"]
 
 
@@ -246,5 +246,5 @@ class Removed(TypedDict):
 
     id: str
     paths: list[str]
-    bytes_freed: Count
+    bytes_freed: NonNegativeInt
     dry_run: bool

@@ -12,12 +12,12 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, StrictStr
 
 from app.engine.protocol.messages import EngineConfig
 from app.protocol.plan import PlanRequest
 from app.service.api.app_state import models_of, plan_service_of
-from app.service.api.fields import Body, Text
+from app.service.api.fields import Body
 from app.service.api.native.schemas import ModelId, PlanFor
 from app.service.http.body import read_body
 from app.service.http.openapi import gives, refuses, takes
@@ -47,15 +47,15 @@ def _enough(n_ctx: int) -> int:
 class PlanBody(Body):
     """See `app.protocol.plan.PlanRequest`."""
 
-    model: Text = ""
+    model: StrictStr = ""
     n_ctx: Annotated[int, Field(ge=0, le=_MOST_CELLS), AfterValidator(_enough)] = 0
-    kv_type: Text = ""
+    kv_type: StrictStr = ""
     n_sequences: Annotated[int, Field(ge=0, le=_MOST_SEQUENCES)] = 0
     n_threads: Annotated[int, Field(ge=0, le=_MOST_THREADS)] = 0
     context_shift: bool | None = None
     gpu_layers: Annotated[dict[str, int], Field(max_length=_MOST_GPUS)] | None = None
-    vram: Annotated[tuple[Text, ...], Field(max_length=_MOST_GPUS)] = ()
-    ram: Text = ""
+    vram: Annotated[tuple[StrictStr, ...], Field(max_length=_MOST_GPUS)] = ()
+    ram: StrictStr = ""
     is_full: bool = False
     is_fresh: bool = False
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Literal, NotRequired, TypeAlias
 
+from pydantic import NonNegativeFloat, NonNegativeInt
 from typing_extensions import TypedDict
 
 from app.engine.loop.counters import Occupancy
 from app.protocol.job import Job
-from app.service.api.fields import Count, Share, Size
+from app.service.api.fields import Ratio
 from app.service.http.errors import OpenAiErrorFields
 
 __all__ = [
@@ -57,27 +58,27 @@ class Log(TypedDict):
 class LatencySummary(TypedDict):
     """How waits were spread (seconds). A bucket is (upper bound, count); the bound of the last one may be null."""
 
-    count: Count
-    sum: Size
-    p50: Size | None
-    p95: Size | None
-    buckets: list[tuple[Size | None, Count]]
+    count: NonNegativeInt
+    sum: NonNegativeFloat
+    p50: NonNegativeFloat | None
+    p95: NonNegativeFloat | None
+    buckets: list[tuple[NonNegativeFloat | None, NonNegativeInt]]
 
 
 class Counters(TypedDict):
     """Sums since an engine started; rates are tokens a second as each answer got them."""
 
-    n_steps: Count
-    busy_s: Size
-    n_finished: Count
-    n_prompt_tokens: Count
-    n_cached_tokens: Count
-    cached_share: Share
-    prefill_tokens_per_s: Size
-    n_output_tokens: Count
-    decode_tokens_per_s: Size
-    n_drafted_tokens: Count
-    n_accepted_tokens: Count
+    n_steps: NonNegativeInt
+    busy_s: NonNegativeFloat
+    n_finished: NonNegativeInt
+    n_prompt_tokens: NonNegativeInt
+    n_cached_tokens: NonNegativeInt
+    cached_share: Ratio
+    prefill_tokens_per_s: NonNegativeFloat
+    n_output_tokens: NonNegativeInt
+    decode_tokens_per_s: NonNegativeFloat
+    n_drafted_tokens: NonNegativeInt
+    n_accepted_tokens: NonNegativeInt
     first_token_s: LatencySummary
     inter_token_s: LatencySummary
 
@@ -85,12 +86,12 @@ class Counters(TypedDict):
 class Setting(TypedDict):
     """How a model is to run; `depth` is how many tokens a speed is told for."""
 
-    ctx: Count
-    cells: Count
+    ctx: NonNegativeInt
+    cells: NonNegativeInt
     kv_type: str
-    sequences: Count
-    ubatch: Count
-    depth: Count
+    sequences: NonNegativeInt
+    ubatch: NonNegativeInt
+    depth: NonNegativeInt
     flash_attention: bool
 
 
@@ -98,29 +99,29 @@ class Device(TypedDict):
     """What of a model would lie on a device; `extras_bytes` come where the model has extras."""
 
     name: str
-    weights_bytes: Count
-    kv_bytes: Count
-    compute_bytes: Count
-    free_bytes: Count
-    total_bytes: Count
-    bytes_per_s: Size | None
+    weights_bytes: NonNegativeInt
+    kv_bytes: NonNegativeInt
+    compute_bytes: NonNegativeInt
+    free_bytes: NonNegativeInt
+    total_bytes: NonNegativeInt
+    bytes_per_s: NonNegativeFloat | None
     kind: DeviceKindName
     description: str
-    layers: Count
-    extras_bytes: NotRequired[Count]
+    layers: NonNegativeInt
+    extras_bytes: NotRequired[NonNegativeInt]
 
 
 class CurvePoint(TypedDict):
     """The speed with so many layers on GPUs."""
 
-    gpu_layers: Count
-    decode_tps: Size | None
+    gpu_layers: NonNegativeInt
+    decode_tps: NonNegativeFloat | None
 
 
 class Change(TypedDict, total=False):
     """What a program can set to follow a remedy."""
 
-    n_ctx: Count
+    n_ctx: NonNegativeInt
     kv_type: str
     file_type: str
 
@@ -129,7 +130,7 @@ class Remedy(TypedDict):
     """What would help, what the answer then comes at, and what it costs."""
 
     what: str
-    decode_tps: Size | None
+    decode_tps: NonNegativeFloat | None
     cost: str
     change: Change
 
@@ -138,9 +139,9 @@ class Extra(TypedDict):
     """What lies beside a model's layers: an adapter, a draft's model."""
 
     what: str
-    weights_bytes: Count
-    kv_bytes: Count
-    compute_bytes: Count
+    weights_bytes: NonNegativeInt
+    kv_bytes: NonNegativeInt
+    compute_bytes: NonNegativeInt
 
 
 class Plan(TypedDict):
@@ -148,13 +149,13 @@ class Plan(TypedDict):
 
     verdict: VerdictName
     setting: Setting
-    layers: Count
+    layers: NonNegativeInt
     devices: list[Device]
-    decode_tps: Size | None
-    best_tps: Size | None
-    prefill_tps: Size | None
-    first_token_s: Size | None
-    uncertainty: Size
+    decode_tps: NonNegativeFloat | None
+    best_tps: NonNegativeFloat | None
+    prefill_tps: NonNegativeFloat | None
+    first_token_s: NonNegativeFloat | None
+    uncertainty: NonNegativeFloat
     curve: list[CurvePoint]
     warnings: list[str]
     remedies: list[Remedy]
@@ -165,10 +166,10 @@ class MeasuredSpeed(TypedDict):
     """How fast an answer or a prompt was here (tokens a second)."""
 
     kind: str
-    depth: Count
-    tps: Size
-    gpu_layers: Count | None
-    at_s: Size
+    depth: NonNegativeInt
+    tps: NonNegativeFloat
+    gpu_layers: NonNegativeInt | None
+    at_s: NonNegativeFloat
 
 
 class PlanFor(Plan):
@@ -177,7 +178,7 @@ class PlanFor(Plan):
     model: str
     is_full: bool
     gpu_layers: dict[str, int] | None
-    n_ctx_train: Count
+    n_ctx_train: NonNegativeInt
     kv_types: list[str]
     measured: list[MeasuredSpeed]
 
@@ -190,15 +191,15 @@ class EngineEntry(TypedDict):
 
     id: str
     state: Literal["loading", "ready", "failed", "unloaded"]
-    progress: Share
-    n_ctx: Count
+    progress: Ratio
+    n_ctx: NonNegativeInt
     notices: list[str]
     warnings: list[str]
     plan: Plan | None
     error: OpenAiErrorFields | None
-    n_running: Count
-    worker_pid: Count | None
-    n_bytes: Count
+    n_running: NonNegativeInt
+    worker_pid: NonNegativeInt | None
+    n_bytes: NonNegativeInt
     shares_with: list[str]
     occupancy: Occupancy | None
     counters: Counters | None
@@ -217,5 +218,5 @@ class Fit(TypedDict):
     """What a model comes to on this machine."""
 
     verdict: VerdictName
-    decode_tps: Size | None
-    total_bytes: Count
+    decode_tps: NonNegativeFloat | None
+    total_bytes: NonNegativeInt

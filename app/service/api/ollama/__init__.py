@@ -1,1 +1,1 @@
-"""ollama."""
+"""Ollama's dialect: /api."""

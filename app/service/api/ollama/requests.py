@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 from uuid import uuid4
 
-from pydantic import Field, StrictBool
+from pydantic import Field, StrictBool, StrictStr
 
 from app.engine.grammar.json_grammar import any_object_grammar, schema_grammar
 from app.engine.request import Request
 from app.library.local.recipe import NO_RECIPE, Recipe
-from app.service.api.fields import Body, Text
+from app.service.api.fields import Body
 from app.service.api.function_tools import FunctionToolBody, tool_options_of
 from app.service.api.messages import ChatMessage
 from app.service.api.recipe_defaults import NO_LIMITS, OptionsBody, completed, parse_parameters
@@ -46,8 +46,8 @@ _GO_TEMPLATE = re.compile(r"\{\{-?\s*(?:[.$]|(?:if|else|range(?!\s*\()|with|end|
 class ModelBody(Body):
     """A model by name; `name` is what older clients call it."""
 
-    model: Text | None = None
-    name: Text | None = None
+    model: StrictStr | None = None
+    name: StrictStr | None = None
 
     @property
     def model_name(self) -> str:
@@ -63,30 +63,30 @@ class PullBody(ModelBody):
 class CopyBody(Body):
     """The body of /api/copy."""
 
-    source: Text
-    destination: Text
+    source: StrictStr
+    destination: StrictStr
 
 
 class CreatedMessage(Body):
     """A message that every conversation of a model begins with."""
 
     role: Literal["system", "user", "assistant"]
-    content: Text
+    content: StrictStr
 
 
 class CreateBody(PullBody):
     """The body of /api/create: a model made of one that is here, with a recipe of its own."""
 
-    base: Text | None = Field(None, alias="from")
-    quantize: Text | None = None
-    modelfile: Text | None = None
+    base: StrictStr | None = Field(None, alias="from")
+    quantize: StrictStr | None = None
+    modelfile: StrictStr | None = None
     files: dict[str, Any] | None = None
     adapters: dict[str, Any] | None = None
-    template: Text | None = None
-    system: Text | None = None
+    template: StrictStr | None = None
+    system: StrictStr | None = None
     parameters: dict[str, Any] | None = None
     messages: list[CreatedMessage] | None = None
-    license: Text | list[Text] | None = None
+    license: StrictStr | list[StrictStr] | None = None
 
     def check(self) -> None:
         """Raise RequestError for what would make another model than is asked for."""
@@ -118,7 +118,7 @@ class CreateBody(PullBody):
 class UseBody(ModelBody):
     """A model that is to be used, and how long it is to stay loaded afterwards."""
 
-    keep_alive: Text | float | None = None
+    keep_alive: StrictStr | float | None = None
 
     @property
     def idle_s(self) -> float | None:
@@ -135,7 +135,7 @@ class OllamaTextBody(UseBody):
     """What chat and generate have in common."""
 
     stream: bool | None = None
-    format: Text | dict[str, Any] | None = None
+    format: StrictStr | dict[str, Any] | None = None
     options: OptionsBody | None = None
     think: StrictBool | Literal["low", "medium", "high"] | None = None
     logprobs: bool | None = None
@@ -182,8 +182,8 @@ class OllamaTextBody(UseBody):
 class OllamaMessage(ChatMessage):
     """A message; its tool is named and its arguments are an object where OpenAI has ids and text."""
 
-    content: Text | None = None
-    tool_name: Text | None = None
+    content: StrictStr | None = None
+    tool_name: StrictStr | None = None
     images: list[Any] | None = None
 
     def _tool_name(self) -> str | None:
@@ -217,10 +217,10 @@ class OllamaGenerateBody(OllamaTextBody):
     With a suffix the answer is what stands between the two.
     """
 
-    prompt: Text | None = None
-    suffix: Text | None = None
-    system: Text | None = None
-    template: Text | None = None
+    prompt: StrictStr | None = None
+    suffix: StrictStr | None = None
+    system: StrictStr | None = None
+    template: StrictStr | None = None
     context: list[Any] | None = None
     raw: bool | None = None
     images: list[Any] | None = None
@@ -251,8 +251,8 @@ class OllamaGenerateBody(OllamaTextBody):
 class EmbedBody(UseBody):
     """The body of /api/embed, and of the older /api/embeddings with its one `prompt`."""
 
-    input: Text | Annotated[list[Text], Field(max_length=MAX_INPUTS)] | None = None
-    prompt: Text | None = None
+    input: StrictStr | Annotated[list[StrictStr], Field(max_length=MAX_INPUTS)] | None = None
+    prompt: StrictStr | None = None
     dimensions: int | None = None
 
     def inputs(self) -> list[str]:

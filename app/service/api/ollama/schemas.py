@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, TypeAlias
 
+from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
-from app.service.api.fields import Count, WithWarnings
+from app.service.api.fields import WithWarnings
 from app.service.api.openai.schemas import ChatTokenLogprob
 
 __all__ = [
@@ -57,7 +58,7 @@ class ModelEntry(TypedDict):
     name: str
     model: str
     modified_at: str
-    size: Count
+    size: NonNegativeInt
     digest: str
     details: ModelDetails
 
@@ -73,12 +74,12 @@ class RunningEntry(TypedDict):
 
     name: str
     model: str
-    size: Count
+    size: NonNegativeInt
     digest: str
     details: ModelDetails
     expires_at: str
     size_vram: Literal[0]
-    context_length: Count
+    context_length: NonNegativeInt
 
 
 class ProcessResponse(TypedDict):
@@ -143,12 +144,12 @@ class Ended(WithWarnings):
 
     done: Literal[True]
     done_reason: Literal["stop", "length"]
-    total_duration: Count
+    total_duration: NonNegativeInt
     load_duration: Literal[0]
-    prompt_eval_count: Count
-    prompt_eval_duration: Count
-    eval_count: Count
-    eval_duration: Count
+    prompt_eval_count: NonNegativeInt
+    prompt_eval_duration: NonNegativeInt
+    eval_count: NonNegativeInt
+    eval_duration: NonNegativeInt
 
 
 class Loaded(WithWarnings):
@@ -206,7 +207,7 @@ class EmbedResponse(TypedDict):
 
     model: str
     embeddings: list[list[float]]
-    prompt_eval_count: NotRequired[Count]
+    prompt_eval_count: NotRequired[NonNegativeInt]
 
 
 class EmbeddingsResponse(TypedDict):
@@ -226,5 +227,5 @@ class ProgressResponse(TypedDict):
 
     status: str
     digest: NotRequired[str]
-    total: NotRequired[Count]
-    completed: NotRequired[Count]
+    total: NotRequired[NonNegativeInt]
+    completed: NotRequired[NonNegativeInt]

@@ -10,12 +10,12 @@ import struct
 from typing import Annotated, Any, Literal, NotRequired
 
 from fastapi import APIRouter, Request, Response
-from pydantic import Field, StrictInt
+from pydantic import Field, NonNegativeInt, StrictInt, StrictStr
 from typing_extensions import TypedDict
 
 from app.engine.protocol.messages import Embedded, Reranked
 from app.service.api.app_state import model_of
-from app.service.api.fields import Body, Count, IdleSeconds, Text
+from app.service.api.fields import Body, IdleSeconds
 from app.service.http.body import read_body
 from app.service.http.openapi import gives, refuses, takes
 from app.service.http.streaming import JsonResponse, while_connected
@@ -29,14 +29,14 @@ MAX_INPUTS = 2048  # OpenAI's limit
 _FLOAT32 = struct.Struct("<f")
 
 TokenIds = Annotated[list[StrictInt], Field(min_length=1)]
-Inputs = Annotated[list[Text] | list[TokenIds], Field(min_length=1, max_length=MAX_INPUTS)]
+Inputs = Annotated[list[StrictStr] | list[TokenIds], Field(min_length=1, max_length=MAX_INPUTS)]
 
 
 class EmbeddingsBody(Body):
     """One text, one list of token ids, or a list of either."""
 
-    input: Text | TokenIds | Inputs
-    model: Text = ""
+    input: StrictStr | TokenIds | Inputs
+    model: StrictStr = ""
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
     ttl: IdleSeconds | None = None
@@ -50,9 +50,9 @@ class EmbeddingsBody(Body):
 class RerankBody(Body):
     """`documents` to be ordered by how well they answer `query`; the best `top_n` are told, all without it."""
 
-    query: Text
-    documents: Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS)]
-    model: Text = ""
+    query: StrictStr
+    documents: Annotated[list[StrictStr], Field(min_length=1, max_length=MAX_INPUTS)]
+    model: StrictStr = ""
     top_n: Annotated[int, Field(ge=0)] | None = None
     return_documents: bool = False
 
@@ -61,15 +61,15 @@ class _Vector(TypedDict):
     """The vector of one input: numbers, or their bytes as base64."""
 
     object: Literal["embedding"]
-    index: Count
+    index: NonNegativeInt
     embedding: list[float] | str
 
 
 class _InputUsage(TypedDict):
     """What computing took, in tokens."""
 
-    prompt_tokens: Count
-    total_tokens: Count
+    prompt_tokens: NonNegativeInt
+    total_tokens: NonNegativeInt
 
 
 class Vectors(TypedDict):
@@ -88,7 +88,7 @@ class _Document(TypedDict):
 class _Rank(TypedDict):
     """How well a document answers; its text where that is wanted."""
 
-    index: Count
+    index: NonNegativeInt
     relevance_score: float
     document: NotRequired[_Document]
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictBool
+from pydantic import Field, StrictBool, StrictStr
 
 from app.engine.grammar.json_grammar import any_object_grammar, schema_grammar
 from app.engine.request import Request
-from app.service.api.fields import Body, IdleSeconds, Text
+from app.service.api.fields import Body, IdleSeconds
 from app.service.api.function_tools import FunctionToolBody, ToolChoiceBody, tool_options_of
 from app.service.api.messages import ChatMessage
 from app.service.api.text_request import GenerationBody, PromptField
@@ -97,7 +97,7 @@ class ChatCompletionBody(OpenAiBody):
     top_logprobs: int | None = None
     reasoning_format: Literal["none", "auto", "deepseek"] | None = None
     tools: list[FunctionToolBody] | None = None
-    tool_choice: ToolChoiceBody | Text | None = None
+    tool_choice: ToolChoiceBody | StrictStr | None = None
     parallel_tool_calls: bool | None = None
     continue_final_message: bool | None = None
 
@@ -121,7 +121,7 @@ class ChatCompletionBody(OpenAiBody):
 class CompletionBody(OpenAiBody, PromptField):
     """The body of /v1/completions; with a `suffix` the answer is what stands between the two."""
 
-    suffix: Text | None = None
+    suffix: StrictStr | None = None
     logprobs: StrictBool | int | None = None
     echo: bool | None = None
 
@@ -160,8 +160,8 @@ class CompletionBody(OpenAiBody, PromptField):
 class FimBody(OpenAiBody):
     """The body of /v1/fim/completions, which is Mistral's."""
 
-    prompt: Text
-    suffix: Text | None = None
+    prompt: StrictStr
+    suffix: StrictStr | None = None
 
     @property
     def gap(self) -> FimRequest:

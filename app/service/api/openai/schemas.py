@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal, NotRequired, TypeAlias
 
+from pydantic import NonNegativeFloat, NonNegativeInt
 from typing_extensions import TypedDict
 
-from app.service.api.fields import Byte, Count, Size, WithWarnings
+from app.service.api.fields import Byte, WithWarnings
 
 __all__ = [
     "CalledFunction",
@@ -32,11 +33,11 @@ TextReason: TypeAlias = Literal["stop", "length"]
 class ModelMeta(TypedDict):
     """What llama.cpp's clients look for; the last three are known of a model that is ready."""
 
-    n_ctx_train: Count
-    size: Count
-    n_vocab: NotRequired[Count]
-    n_params: NotRequired[Count]
-    n_ctx: NotRequired[Count]
+    n_ctx_train: NonNegativeInt
+    size: NonNegativeInt
+    n_vocab: NotRequired[NonNegativeInt]
+    n_params: NotRequired[NonNegativeInt]
+    n_ctx: NotRequired[NonNegativeInt]
 
 
 class Model(TypedDict):
@@ -44,7 +45,7 @@ class Model(TypedDict):
 
     id: str
     object: Literal["model"]
-    created: Count
+    created: NonNegativeInt
     owned_by: Literal["localllm"]
     meta: NotRequired[ModelMeta]
 
@@ -59,43 +60,43 @@ class ModelList(TypedDict):
 class PromptTokensDetails(TypedDict):
     """How much of a prompt was computed before."""
 
-    cached_tokens: Count
+    cached_tokens: NonNegativeInt
 
 
 class Usage(TypedDict):
     """What answers took, in tokens."""
 
-    prompt_tokens: Count
-    completion_tokens: Count
-    total_tokens: Count
+    prompt_tokens: NonNegativeInt
+    completion_tokens: NonNegativeInt
+    total_tokens: NonNegativeInt
     prompt_tokens_details: PromptTokensDetails
 
 
 class Timings(TypedDict):
     """llama-server's `timings`, and more. `draft_saved_ms` is an estimate."""
 
-    cache_n: Count
-    prompt_n: Count
-    prompt_ms: Size
-    prompt_per_token_ms: Size
-    prompt_per_second: Size
-    predicted_n: Count
-    predicted_ms: Size
-    predicted_per_token_ms: Size
-    predicted_per_second: Size
-    dropped_n: Count
-    draft_n: Count
-    draft_n_accepted: Count
+    cache_n: NonNegativeInt
+    prompt_n: NonNegativeInt
+    prompt_ms: NonNegativeFloat
+    prompt_per_token_ms: NonNegativeFloat
+    prompt_per_second: NonNegativeFloat
+    predicted_n: NonNegativeInt
+    predicted_ms: NonNegativeFloat
+    predicted_per_token_ms: NonNegativeFloat
+    predicted_per_second: NonNegativeFloat
+    dropped_n: NonNegativeInt
+    draft_n: NonNegativeInt
+    draft_n_accepted: NonNegativeInt
     draft_saved_ms: float
-    tokens_per_pass: Size
-    queue_ms: Size
-    time_to_first_token_ms: Size
+    tokens_per_pass: NonNegativeFloat
+    queue_ms: NonNegativeFloat
+    time_to_first_token_ms: NonNegativeFloat
 
 
 class TimingsSoFar(TypedDict):
     """How many tokens an answer has by now."""
 
-    predicted_n: Count
+    predicted_n: NonNegativeInt
 
 
 class TokenLogprob(TypedDict):
@@ -125,7 +126,7 @@ class TextLogprobs(TypedDict):
     tokens: list[str]
     token_logprobs: list[float | None]
     top_logprobs: list[dict[str, float] | None]
-    text_offset: list[Count]
+    text_offset: list[NonNegativeInt]
 
 
 class CalledFunction(TypedDict):
@@ -155,7 +156,7 @@ class ChatCompletionMessage(TypedDict):
 class ChatChoice(TypedDict):
     """One of the answers."""
 
-    index: Count
+    index: NonNegativeInt
     message: ChatCompletionMessage
     logprobs: ChatLogprobs | None
     finish_reason: ChatReason
@@ -166,7 +167,7 @@ class ChatCompletion(WithWarnings):
 
     id: str
     object: Literal["chat.completion"]
-    created: Count
+    created: NonNegativeInt
     model: str
     choices: list[ChatChoice]
     usage: Usage
@@ -176,7 +177,7 @@ class ChatCompletion(WithWarnings):
 class TextChoice(TypedDict):
     """One of the texts."""
 
-    index: Count
+    index: NonNegativeInt
     text: str
     logprobs: TextLogprobs | None
     finish_reason: TextReason
@@ -187,7 +188,7 @@ class TextCompletion(WithWarnings):
 
     id: str
     object: Literal["text_completion"]
-    created: Count
+    created: NonNegativeInt
     model: str
     choices: list[TextChoice]
     usage: Usage
@@ -203,7 +204,7 @@ class FunctionArgumentsDelta(TypedDict):
 class ToolCallChunk(TypedDict):
     """What is new in call `index`; only its first part says which it is."""
 
-    index: Count
+    index: NonNegativeInt
     id: NotRequired[str]
     type: NotRequired[Literal["function"]]
     function: CalledFunction | FunctionArgumentsDelta
@@ -221,7 +222,7 @@ class ChatDelta(TypedDict, total=False):
 class ChatChunkChoice(TypedDict):
     """What is new in answer `index`."""
 
-    index: Count
+    index: NonNegativeInt
     delta: ChatDelta
     logprobs: NotRequired[ChatLogprobs]
     finish_reason: ChatReason | None
@@ -232,7 +233,7 @@ class ChatChunk(WithWarnings):
 
     id: str
     object: Literal["chat.completion.chunk"]
-    created: Count
+    created: NonNegativeInt
     model: str
     choices: list[ChatChunkChoice]
     usage: NotRequired[Usage]
@@ -242,7 +243,7 @@ class ChatChunk(WithWarnings):
 class TextChunkChoice(TypedDict):
     """What is new in text `index`."""
 
-    index: Count
+    index: NonNegativeInt
     text: str
     logprobs: NotRequired[TextLogprobs]
     finish_reason: TextReason | None
@@ -253,7 +254,7 @@ class TextChunk(WithWarnings):
 
     id: str
     object: Literal["text_completion"]
-    created: Count
+    created: NonNegativeInt
     model: str
     choices: list[TextChunkChoice]
     usage: NotRequired[Usage]

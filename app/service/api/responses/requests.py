@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 from uuid import uuid4
 
+from pydantic import StrictStr
+
 from app.engine.request import Request
-from app.service.api.fields import Body, Text
+from app.service.api.fields import Body
 from app.service.api.function_tools import FunctionToolBody, ToolCallBody, ToolChoiceBody, tool_options_of
 from app.service.api.messages import ChatMessage, ContentPart, alternate_roles
 from app.service.api.openai.requests import ResponseFormat
@@ -27,13 +29,13 @@ Messages = list[dict[str, Any]]
 class InputItem(Body):
     """A part of the conversation so far; which of its fields count is a matter of its type."""
 
-    type: Text = "message"
+    type: StrictStr = "message"
     role: Literal["system", "developer", "user", "assistant"] = "user"
-    content: Text | list[ContentPart] | None = None
-    call_id: Text = ""
-    name: Text = ""
-    arguments: Text = ""
-    output: Text | list[ContentPart] = ""
+    content: StrictStr | list[ContentPart] | None = None
+    call_id: StrictStr = ""
+    name: StrictStr = ""
+    arguments: StrictStr = ""
+    output: StrictStr | list[ContentPart] = ""
 
     def for_template(self) -> Messages:
         """Return the messages that chat templates know. Raises RequestError for an item that is not served."""
@@ -70,9 +72,9 @@ _MESSAGES: Mapping[str, Callable[[InputItem], Messages]] = {
 class ResponsesToolBody(Body):
     """A tool; of those that are no functions none can be run here, and clients offer them all the same."""
 
-    type: Text
-    name: Text = ""
-    description: Text | None = None
+    type: StrictStr
+    name: StrictStr = ""
+    description: StrictStr | None = None
     parameters: dict[str, Any] | None = None
 
     def tool(self) -> FunctionToolBody:
@@ -80,8 +82,8 @@ class ResponsesToolBody(Body):
 
 
 class ResponsesToolChoiceBody(Body):
-    type: Text
-    name: Text = ""
+    type: StrictStr
+    name: StrictStr = ""
 
 
 class TextFormatBody(ResponseFormat):
@@ -98,20 +100,20 @@ class TextOptions(Body):
 
 
 class ReasoningOptions(Body):
-    effort: Text | None = None
+    effort: StrictStr | None = None
 
 
 class ResponsesBody(SamplingBody):
     """Nothing is stored here, so that a response that goes on from an earlier one has to be sent it whole."""
 
-    model: Text | None = None
-    input: Text | list[InputItem]
-    instructions: Text | None = None
-    previous_response_id: Text | None = None
+    model: StrictStr | None = None
+    input: StrictStr | list[InputItem]
+    instructions: StrictStr | None = None
+    previous_response_id: StrictStr | None = None
     max_output_tokens: int | None = None
     stream: bool | None = None
     tools: list[ResponsesToolBody] | None = None
-    tool_choice: Text | ResponsesToolChoiceBody | None = None
+    tool_choice: StrictStr | ResponsesToolChoiceBody | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None

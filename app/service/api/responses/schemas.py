@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
-from app.service.api.fields import Count, WithWarnings
+from app.service.api.fields import WithWarnings
 from app.service.api.openai.schemas import PromptTokensDetails
 
 __all__ = ["ResponseObject", "ResponseUsage"]
@@ -70,11 +71,11 @@ class ReasoningTokens(TypedDict):
 class ResponseUsage(TypedDict):
     """What a response took, in tokens."""
 
-    input_tokens: Count
+    input_tokens: NonNegativeInt
     input_tokens_details: PromptTokensDetails
-    output_tokens: Count
+    output_tokens: NonNegativeInt
     output_tokens_details: ReasoningTokens
-    total_tokens: Count
+    total_tokens: NonNegativeInt
 
 
 class IncompleteDetails(TypedDict):
@@ -88,7 +89,7 @@ class ResponseObject(WithWarnings):
 
     id: str
     object: Literal["response"]
-    created_at: Count
+    created_at: NonNegativeInt
     status: Literal["completed", "incomplete"]
     error: None
     incomplete_details: IncompleteDetails | None
