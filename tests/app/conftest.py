@@ -8,6 +8,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import httpx
 import pytest
 
 from app.cli.main import main
+from app.engine.model_task import lines_of
+from offload.devices.bandwidth import measure_read_bandwidth
 from quantizer.process import python_command
 from tests.app.running import RunningService
 from tests.quantizer.gguf_files import tiny_llama
@@ -29,6 +32,23 @@ CHAT_TEMPLATE = (
 
 def _with_template(writer: gguf.GGUFWriter) -> None:
     writer.add_chat_template(CHAT_TEMPLATE)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _machine_is_measured_once() -> Iterator[None]:
+    """Measure the memory and list the GPUs of this machine once for all tests of this process, not at each plan."""
+    listed: dict[str, list[dict[str, Any]]] = {}
+
+    def lines(command: list[str], request: Mapping[str, Any]) -> list[dict[str, Any]]:
+        key = json.dumps([command, request])
+        if key not in listed:
+            listed[key] = list(lines_of(command, request))
+        return listed[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("app.engine.load.machine.measure_read_bandwidth", cache(measure_read_bandwidth))
+        patch.setattr("app.engine.load.machine.lines_of", lines)
+        yield
 
 
 @pytest.fixture(scope="session")

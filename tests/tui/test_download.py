@@ -19,6 +19,8 @@ from tui.app import LocalllmApp
 from tui.backend import local_service
 from tui.connection import ServiceConnection
 
+pytestmark = pytest.mark.slow
+
 N_BYTES = 3 << 20
 BYTES_PER_S = 384 << 10  # eight seconds: a busy machine is to see it run
 

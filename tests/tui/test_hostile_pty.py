@@ -22,6 +22,8 @@ from tests.tui.hostile_engine import REFUSED, hostile_engine
 from tests.tui.pseudo_terminal import PseudoTerminal
 from tests.tui.test_hostile_text import SIZE, keep_chats
 
+pytestmark = pytest.mark.slow
+
 ESC, DOWN, F5, F6, F8, END = "\x1b", "\x1b[B", "\x1b[15~", "\x1b[17~", "\x1b[19~", "\x1b[F"
 ENDED = {"done", "FAILED", "failed"}
 SOME_MODELS = slice(0, 120, 10)

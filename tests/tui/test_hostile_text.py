@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from textual.drivers.headless_driver import HeadlessDriver
 
 from app.chat.conversation import Attachment, Chat, Message, Transcript
@@ -24,6 +25,8 @@ from tests.tui.model_scenes import GUIDE, client_with_models
 from tui.app import LocalllmApp
 from tui.chat.repository import SqliteChatRepository
 from tui.connection import ServiceConnection
+
+pytestmark = pytest.mark.slow
 
 # So tall that all of them are seen at once.
 SIZE = (120, 270)

@@ -18,6 +18,8 @@ from tui.backend import local_service
 from tui.connection import ServiceConnection
 from tui.models.first_run import is_first_run
 
+pytestmark = pytest.mark.slow
+
 MOST_KEYS = 6
 TEMPLATE = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
 

@@ -21,6 +21,8 @@ from tui.backend import local_service
 from tui.chat.repository import SqliteChatRepository
 from tui.connection import ServiceConnection
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 20.0
 
 

@@ -128,6 +128,7 @@ def is_secret(text):
 
 
 @pytest.mark.parametrize("place", FATAL)
+@pytest.mark.slow
 def test_whatever_part_of_the_app_fails_nothing_that_was_said_is_told(place, environment, tmp_path):
     status, after, reports = after_a_fault(place, environment, tmp_path)
     assert status == 1
@@ -144,6 +145,7 @@ def test_whatever_part_of_the_app_fails_nothing_that_was_said_is_told(place, env
         assert store.messages.recent_prompts(1) == [SECRET]
 
 
+@pytest.mark.slow
 def test_a_refusal_that_nobody_caught_is_told_as_every_refusal(environment, tmp_path):
     status, after, reports = after_a_fault("refusal", environment, tmp_path)
     assert status == REFUSAL.exit_status
@@ -152,6 +154,7 @@ def test_a_refusal_that_nobody_caught_is_told_as_every_refusal(environment, tmp_
     assert reports == []
 
 
+@pytest.mark.slow
 def test_a_task_that_failed_unseen_is_told_at_the_end(environment, tmp_path):
     status, after, reports = after_a_fault("unseen", environment, tmp_path, leaves=True)
     assert status == 0

@@ -29,8 +29,15 @@ def _one_folder_and_time_zone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         time.tzset()
 
 
-@pytest.mark.parametrize("theme", ["textual-dark", "textual-light"], ids=["dark", "light"])
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=["80x24", "120x40"])
+@pytest.mark.parametrize(
+    ("size", "theme"),
+    [
+        pytest.param((80, 24), "textual-dark", id="80x24-dark"),
+        pytest.param((120, 40), "textual-light", id="120x40-light"),
+        pytest.param((80, 24), "textual-light", id="80x24-light", marks=pytest.mark.slow),
+        pytest.param((120, 40), "textual-dark", id="120x40-dark", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("name", SCENES_BY_NAME)
 def test_screen_looks_as_drawn(snap_compare, meet, name: str, size: tuple[int, int], theme: str):
     scene = SCENES_BY_NAME[name]

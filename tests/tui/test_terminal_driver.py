@@ -13,6 +13,8 @@ if sys.platform == "win32":
 
 from tests.tui.pseudo_terminal import PseudoTerminal
 
+pytestmark = pytest.mark.slow
+
 LONG_S = 60.0
 
 

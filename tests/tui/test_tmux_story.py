@@ -19,6 +19,8 @@ if shutil.which("tmux") is None:
 from quantizer.process import python_command
 from tests.tui.tmux import Tmux
 
+pytestmark = pytest.mark.slow
+
 QUESTION, ANSWER = "What is quantization?", "Q4_K_M is the usual balance."
 FOUND = ANSWER.removesuffix("balance.").rstrip()  # as much of it as a row of hits has room for
 LONG_QUESTION = "What can you do?"

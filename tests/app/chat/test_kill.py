@@ -3,7 +3,11 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
+
 from tests.app.chat.killed_writer import kill_a_writer
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_kill_loses_no_acknowledged_message_and_at_most_a_second_of_a_running_one(tmp_path: Path) -> None:

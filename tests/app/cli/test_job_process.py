@@ -73,6 +73,7 @@ def _judging(environment: Mapping[str, str], folder: Path) -> tuple[subprocess.P
     return process, children[0]
 
 
+@pytest.mark.slow
 def test_a_line_from_the_service_is_ctrl_c(environment: Mapping[str, str], tmp_path: Path) -> None:
     process, child = _judging(environment, tmp_path)
     with process:
@@ -85,6 +86,7 @@ def test_a_line_from_the_service_is_ctrl_c(environment: Mapping[str, str], tmp_p
     assert not psutil.wait_procs([child], timeout=10)[1]
 
 
+@pytest.mark.slow
 def test_when_the_service_is_gone_the_job_and_its_child_go_too(environment: Mapping[str, str], tmp_path: Path) -> None:
     process, child = _judging(environment, tmp_path)
     with process:
@@ -94,6 +96,7 @@ def test_when_the_service_is_gone_the_job_and_its_child_go_too(environment: Mapp
     assert not psutil.wait_procs([child], timeout=10)[1]
 
 
+@pytest.mark.slow
 def test_a_benchmark_says_how_far_it_is_and_each_figure(environment: Mapping[str, str], tiny_model: Path) -> None:
     words = ("bench", "--json", "--only=prefill,edit", "--runs=1", "--", str(tiny_model))
     with job(environment, *words) as process:

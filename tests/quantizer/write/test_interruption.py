@@ -21,6 +21,8 @@ from quantizer.write.quantize_plan import QuantizePlan
 from tests.bench.kill_quantize import Trial, cut_short, killed
 from tests.quantizer.checkpoints import TinyLlama
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:

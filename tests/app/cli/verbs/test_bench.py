@@ -29,6 +29,7 @@ def _status(*arguments: str) -> int | str | None:
     return leaving.value.code
 
 
+@pytest.mark.slow
 def test_a_model_and_a_server_do_the_same_work_and_nothing_is_left(
     run_in: Path, tiny_model: Path, service: RunningService, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -73,6 +74,7 @@ print(*(name for name in sys.modules if name.startswith(("app.engine", "app.serv
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
+@pytest.mark.slow
 def test_ctrl_c_ends_it_and_leaves_nothing_behind(
     environment: Mapping[str, str], tiny_model: Path, tmp_path: Path
 ) -> None:

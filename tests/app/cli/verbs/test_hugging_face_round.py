@@ -16,6 +16,8 @@ from quantizer.process import python_command
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 
+pytestmark = pytest.mark.slow
+
 _REPO, _FILE, _NAME = "org/repo", "m-Q4_0.gguf", "org/repo/m-Q4_0"
 
 _FETCH = "print(hf_hub_download(repo, file))"

@@ -20,6 +20,8 @@ from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.quantizer.checkpoints import TinyLlama
 
+pytestmark = pytest.mark.slow
+
 N_SHARDS = 5
 
 

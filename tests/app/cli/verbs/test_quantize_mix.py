@@ -16,6 +16,8 @@ from quantizer.process import python_command
 from tests.app.interrupting import interrupt
 from tests.quantizer.checkpoints import TinyLlama
 
+pytestmark = pytest.mark.slow
+
 
 def localllm(environment: Mapping[str, str], folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     command = python_command("app.cli.main", "quantize", *map(str, arguments), "--threads", "1")

@@ -17,7 +17,10 @@ from tests.app.pseudo_gpu import free_ports, pseudo_gpus
 
 MIB = 1 << 20
 MARGIN_BYTES = 256 * MIB
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the pseudo-GPU is limited by a resource limit")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="the pseudo-GPU is limited by a resource limit"),
+]
 
 
 @pytest.fixture(scope="module")

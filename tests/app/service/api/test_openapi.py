@@ -155,9 +155,8 @@ def own(start_service: Callable[..., RunningService], folder: Path, coder: Path)
         yield start_service(outside, model=str(coder), **places)
 
 
-@pytest.fixture
-def job_id(own: RunningService) -> str:
-    """A job that has failed."""
+def failed_job_id(own: RunningService) -> str:
+    """Return a job that has failed."""
     job = own.http.post("/api/localllm/jobs", json=JOB).json()
     while job["ended_s"] is None:
         time.sleep(0.01)
@@ -230,8 +229,9 @@ def test_no_answer_is_left_open() -> None:
 
 @pytest.mark.parametrize("operation", sorted(set(OPERATIONS) - NO_ANSWER - {"GET /api/localllm/jobs/events"}))
 @pytest.mark.usefixtures("gone")
-def test_each_answers_as_the_document_says(own: RunningService, operation: str, coder: Path, job_id: str) -> None:
+def test_each_answers_as_the_document_says(own: RunningService, operation: str, coder: Path) -> None:
     method, path = operation.split()
+    job_id = failed_job_id(own) if "{job_id}" in path else ""
     url = path.replace("{model_id}", "coder").replace("{job_id}", job_id) + ASKED.get(operation, "")
     for body in ANSWERED.get(operation, [None]):
         asked = body | {"source": str(coder)} if operation == "POST /api/localllm/import" and body else body
@@ -247,7 +247,8 @@ def test_ranks_are_told_as_the_document_says(returns_documents: bool) -> None:
     _check(_ranking(Reranked("call", (0.5, 1.5), 7), body, "coder"), told)
 
 
-def test_jobs_are_watched_as_the_document_says(own: RunningService, job_id: str) -> None:
+def test_jobs_are_watched_as_the_document_says(own: RunningService) -> None:
+    failed_job_id(own)
     told = DOCUMENT["paths"]["/api/localllm/jobs/events"]["get"]["responses"]["200"]["content"]["text/event-stream"]
     with own.http.stream("GET", "/api/localllm/jobs/events") as response:
         first = next(line for line in response.iter_lines() if line.startswith("data: "))
