@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from app.cli.main import main
-from app.engine.model_task import lines_of
+from app.engine.model_task import run_child
 from offload.devices.bandwidth import measure_read_bandwidth
 from quantizer.process import python_command
 from tests.app.running import RunningService
@@ -42,12 +42,12 @@ def _machine_is_measured_once() -> Iterator[None]:
     def lines(command: list[str], request: Mapping[str, Any]) -> list[dict[str, Any]]:
         key = json.dumps([command, request])
         if key not in listed:
-            listed[key] = list(lines_of(command, request))
+            listed[key] = list(run_child(command, request))
         return listed[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("app.engine.load.machine.measure_read_bandwidth", cache(measure_read_bandwidth))
-        patch.setattr("app.engine.load.machine.lines_of", lines)
+        patch.setattr("app.engine.load.machine.run_child", lines)
         yield
 
 
