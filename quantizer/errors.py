@@ -12,22 +12,21 @@
         │   └── ContextOverflowError  more tokens than the context holds
         └── ServiceError              the local service cannot be reached or started
 
-Anything else that escapes is a bug and keeps its traceback. This module knows nothing of who prints.
-
-What of a message tells of a machine's folders: absolute paths, cut to their last part.
-
-Owns what such a path looks like, of either system. Knows nothing of who is told.
+Anything else that escapes is a bug and keeps its traceback. Owns the tree, the form in which an error crosses processes
+(`ErrorInfo`), and which part of a message names folders. Refuses to know who prints.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 __all__ = [
     "CheckpointError",
     "ContextOverflowError",
     "EngineError",
+    "ErrorInfo",
     "LocalllmError",
     "ModelFileError",
     "RequestError",
@@ -36,8 +35,6 @@ __all__ = [
     "UnfitError",
     "UsageError",
     "UserError",
-    "kind_of",
-    "rebuild",
     "redact_paths",
 ]
 
@@ -125,16 +122,30 @@ _KINDS: dict[str, type[UserError]] = {
 }
 
 
-def kind_of(error: UserError) -> str:
-    """Return the name of the nearest class of this tree, by which another process can `rebuild` the error."""
-    return next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in __all__)
+@dataclass(frozen=True, slots=True)
+class ErrorInfo:
+    """An error as it crosses processes: `kind` is a class of this tree, `details` are a ContextOverflowError's two
+    counts."""
 
+    kind: str
+    cause: str
+    remedy: str = ""
+    details: Mapping[str, int] = field(default_factory=dict)
 
-def rebuild(kind: str, cause: str, remedy: str, details: Mapping[str, int]) -> UserError:
-    """Return the error that another process described; `details` are a ContextOverflowError's two counts."""
-    if kind == ContextOverflowError.__name__:
-        return ContextOverflowError(details["n_prompt_tokens"], details["n_ctx"])
-    return _KINDS.get(kind, EngineError)(cause, remedy)
+    @classmethod
+    def of(cls, error: UserError) -> ErrorInfo:
+        """Describe `error` by the nearest class of this tree."""
+        kind = next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in __all__)
+        details = {}
+        if isinstance(error, ContextOverflowError):
+            details = {"n_prompt_tokens": error.n_prompt_tokens, "n_ctx": error.n_ctx}
+        return cls(kind, error.cause, error.remedy, details)
+
+    def error(self) -> UserError:
+        """Return the error again; of an unknown kind an EngineError."""
+        if self.kind == ContextOverflowError.__name__:
+            return ContextOverflowError(self.details["n_prompt_tokens"], self.details["n_ctx"])
+        return _KINDS.get(self.kind, EngineError)(self.cause, self.remedy)
 
 
 # Up to the last separator. A folder may have spaces within, but a colon ends the path: compilers write file.c:12.

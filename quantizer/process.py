@@ -137,7 +137,7 @@ def checked(said: bytes) -> Line:
     if is_failure:
         failed = decode_event(line)
         assert isinstance(failed, Failed)
-        raise failed.error()
+        raise failed.error.error()
     return line
 
 

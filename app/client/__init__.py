@@ -6,7 +6,7 @@ from app.client.remote_engine import RemoteEngine
 from app.client.service_client import PlannerClient, ServiceClient
 from app.client.status import EngineCounters, LatencySummary, ModelStatus, Occupancy, PlanSummary, ServiceStatus
 from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
-from app.protocol.job import Job, JobFailure, JobKind, JobState
+from app.protocol.job import Job, JobKind, JobState
 from app.protocol.library import (
     HubModel,
     HubRepository,
@@ -30,7 +30,6 @@ __all__ = [
     "HubModel",
     "HubRepository",
     "Job",
-    "JobFailure",
     "JobKind",
     "JobState",
     "LatencySummary",

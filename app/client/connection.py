@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from quantizer.errors import ServiceError, UserError, rebuild
+from quantizer.errors import ErrorInfo, ServiceError, UserError
 
 __all__ = ["Connection", "error_of"]
 
@@ -78,7 +78,7 @@ class Connection:
 def error_of(data: dict[str, Any]) -> UserError:
     """Return the error that the service described: OpenAI's fields plus `kind`, `cause`, `remedy`, `details`."""
     cause = data.get("cause") or data.get("message") or "The service failed."
-    return rebuild(data.get("kind", "ServiceError"), cause, data.get("remedy", ""), data.get("details", {}))
+    return ErrorInfo(data.get("kind", "ServiceError"), cause, data.get("remedy", ""), data.get("details", {})).error()
 
 
 def _reported(body: bytes) -> UserError:

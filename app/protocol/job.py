@@ -9,31 +9,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeAlias
 
-from quantizer.errors import UserError, kind_of, rebuild
+from quantizer.errors import ErrorInfo
 
-__all__ = ["ENDED", "Job", "JobFailure", "JobKind", "JobState"]
+__all__ = ["ENDED", "Job", "JobKind", "JobState"]
 
 JobKind: TypeAlias = Literal["pull", "quantize", "tune", "judge", "bench"]
 JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled", "interrupted", "forgotten"]
 
 ENDED = frozenset({"done", "failed", "cancelled", "interrupted", "forgotten"})
-
-
-@dataclass(frozen=True, slots=True)
-class JobFailure:
-    """Why a job failed; `kind` is a class of the error tree."""
-
-    kind: str
-    cause: str
-    remedy: str
-
-    @classmethod
-    def of(cls, error: UserError) -> JobFailure:
-        return cls(kind_of(error), error.cause, error.remedy)
-
-    def error(self) -> UserError:
-        """The error again."""
-        return rebuild(self.kind, self.cause, self.remedy, {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +43,7 @@ class Job:
     remaining_s: float | None = None
     message: str = ""
     digest: str = ""  # of the file that is being fetched, such as sha256:…, where its hub says one
-    error: JobFailure | None = None
+    error: ErrorInfo | None = None
     result: Mapping[str, Any] | None = None
 
     @property
@@ -79,4 +62,4 @@ class Job:
         Raises KeyError or TypeError for what is no job.
         """
         known = {field.name: data[field.name] for field in fields(cls) if field.name in data}
-        return cls(**known | {"error": JobFailure(**data["error"]) if data.get("error") else None})
+        return cls(**known | {"error": ErrorInfo(**data["error"]) if data.get("error") else None})

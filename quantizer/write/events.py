@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, TypeAlias
 
-from quantizer.errors import EngineError, UserError, kind_of, rebuild
+from quantizer.errors import EngineError, ErrorInfo, UserError
 
 __all__ = [
     *("WaitingForShard", "Done", "Event", "Failed", "Planned", "Progress", "ShardOrder", "Resumed", "Warned"),
@@ -87,21 +87,15 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The job ended without an output; `error_kind` is a class of the error tree."""
+    """The job ended without an output."""
 
     kind: ClassVar[str] = "failed"
-    error_kind: str
-    cause: str
-    remedy: str
+    error: ErrorInfo
 
     @classmethod
     def of(cls, error: UserError) -> Failed:
-        """Describe an error for the other side."""
-        return cls(kind_of(error), error.cause, error.remedy)
-
-    def error(self) -> UserError:
-        """The error again."""
-        return rebuild(self.error_kind, self.cause, self.remedy, {})
+        """Describe `error` for the other process."""
+        return cls(ErrorInfo.of(error))
 
 
 Event: TypeAlias = Planned | Resumed | ShardOrder | WaitingForShard | Progress | Warned | Done | Failed
@@ -118,6 +112,7 @@ def encode_event(event: Event) -> dict[str, Any]:
 def decode_event(line: Mapping[str, Any]) -> Event:
     """The event of a line. Raises EngineError for anything else."""
     try:
-        return _KINDS[line["event"]](**{name: value for name, value in line.items() if name != "event"})
+        fields = {name: value for name, value in line.items() if name != "event"}
+        return Failed(ErrorInfo(**fields["error"])) if line["event"] == Failed.kind else _KINDS[line["event"]](**fields)
     except (KeyError, TypeError, AttributeError) as error:
         raise EngineError("The job said something that is no event.", "Report this with the command used.") from error

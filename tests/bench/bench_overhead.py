@@ -90,7 +90,7 @@ def engine_decode(backend: LlamaBackend, prompt: list[int], n_tokens: int) -> De
     engine.close()
     failed = [event for event in events if isinstance(event, Failed)]
     if failed:
-        sys.exit(f"{failed[0].cause} {failed[0].remedy}")
+        sys.exit(f"{failed[0].error.error()}")
     (finished,) = (event for event in events if isinstance(event, Finished))
     assert finished.usage.n_drafted_tokens == 0, "the cost table rules drafts out"
     text = "".join(event.text for event in events if isinstance(event, Output))

@@ -114,7 +114,7 @@ def engine_rate(engine: Engine, events: list[Event], wanted: Sequence[Request]) 
         engine.step()
     took_s = time.perf_counter() - begun_s
     if failed := [event for event in events if isinstance(event, Failed)]:
-        sys.exit(failed[0].cause)
+        sys.exit(failed[0].error.cause)
     return sum(request.max_tokens or 0 for request in wanted) / took_s
 
 

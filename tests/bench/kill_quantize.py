@@ -100,7 +100,7 @@ def cut_short(trial: Trial, n_bytes: int) -> str:
         job.stdin.write(trial.asked)
         job.stdin.flush()
         last = decode_event(json.loads(job.stdout.readlines()[-1]))
-    if not isinstance(last, Failed) or last.error_kind != "StorageError":
+    if not isinstance(last, Failed) or last.error.kind != "StorageError":
         return f"the full disk was reported as {last}"
     if left := sorted(path.name for path in Path(trial.request.output).parent.iterdir()):
         return f"the full disk left {left}"

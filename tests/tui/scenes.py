@@ -11,9 +11,9 @@ from app.chat.conversation import Chat, Message, Transcript
 from app.chat.store import ChatStore
 from app.client import EngineCounters, LatencySummary, MachineProblem, MachineReport, Occupancy, ServiceStatus
 from app.client.fake import LOADING, PLAN, READY, ScriptedClient, ScriptedReply
-from app.protocol.job import Job, JobFailure
+from app.protocol.job import Job
 from app.settings.settings import Settings
-from quantizer.errors import ContextOverflowError
+from quantizer.errors import ContextOverflowError, ErrorInfo
 from tests.tui.model_scenes import client_with_models
 from tests.tui.plans import planner_for
 from tui.app import LocalllmApp
@@ -123,7 +123,7 @@ JOBS = (
         arguments={},
         created_s=2.0,
         state="failed",
-        error=JobFailure("UserError", "The text has 12 tokens.", "Give a longer one."),
+        error=ErrorInfo("UserError", "The text has 12 tokens.", "Give a longer one."),
     ),
     Job(
         id="3",

@@ -16,10 +16,10 @@ from app.chat.conversation import Attachment, Chat, Message, Transcript
 from app.chat.store import ChatStore
 from app.client import HubModel, HubRepository, MachineProblem, MachineReport, Quant
 from app.client.fake import PLAN, READY, ScriptedClient, ScriptedReply
-from app.protocol.job import Job, JobFailure
+from app.protocol.job import Job
 from app.settings.settings import Settings
 from app.terminal import printable
-from quantizer.errors import EngineError
+from quantizer.errors import EngineError, ErrorInfo
 from tests.tui.hostile import BENIGN, HOSTILE, controls_in, heads, sequence_kinds, sequences
 from tests.tui.model_scenes import GUIDE, client_with_models
 from tui.app import LocalllmApp
@@ -108,7 +108,7 @@ def describe_jobs(texts: Sequence[str], client: ScriptedClient) -> None:
     states = ("running", "failed", "done", "interrupted")
     for number, text in enumerate(texts):
         state = states[number % len(states)]
-        failure = JobFailure("UserError", text, text) if state == "failed" else None
+        failure = ErrorInfo("UserError", text, text) if state == "failed" else None
         job = Job(id=str(number), kind="bench", title=text, arguments={"model": text}, created_s=1.0, message=text)
         client.change(replace(job, state=state, error=failure))
         client.logs[job.id] = "\n".join(texts)

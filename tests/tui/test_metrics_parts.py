@@ -18,7 +18,7 @@ from app.client import (
     ServiceStatus,
 )
 from app.client.fake import READY
-from app.protocol.job import JobFailure
+from quantizer.errors import ErrorInfo
 from tui.metrics.format import bench_runs, compared_lines, history_lines, model_lines, run_line, sparkline
 from tui.metrics.samples import MetricsHistory
 
@@ -163,7 +163,7 @@ def test_runs_are_the_jobs_that_measure_the_newest_first() -> None:
 def test_a_run_tells_its_speed_and_roofline_or_what_became_of_it() -> None:
     assert run_line(bench(1, 40.0)).endswith("guide: answers 40 tok/s, 81% of what memory allows")
     assert run_line(bench(1, 40.0, state="running", result=None)).endswith("guide: is measured now")
-    failure = JobFailure("EngineError", "It died.", "")
+    failure = ErrorInfo("EngineError", "It died.", "")
     assert run_line(bench(1, 40.0, state="failed", result=None, error=failure)).endswith("failed. It died.")
     assert run_line(bench(1, 40.0, result={"results": []})).endswith("nothing could be measured")
 

@@ -26,7 +26,7 @@ from app.engine.request import FinishReason, Request
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.drafter import Drafter
 from app.engine.speculative.step_cost import StepCost
-from quantizer.errors import ContextOverflowError, EngineError, UserError
+from quantizer.errors import EngineError, ErrorInfo, UserError
 
 __all__ = ["Engine", "Event", "failure"]
 
@@ -38,10 +38,7 @@ Batch = list[tuple[Sequence, int]]
 
 def failure(request_id: str, error: UserError) -> Failed:
     """Return the frame that reports `error`."""
-    details = {}
-    if isinstance(error, ContextOverflowError):
-        details = {"n_prompt_tokens": error.n_prompt_tokens, "n_ctx": error.n_ctx}
-    return Failed(request_id, type(error).__name__, error.cause, error.remedy, details)
+    return Failed(request_id, ErrorInfo.of(error))
 
 
 class Engine:

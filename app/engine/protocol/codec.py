@@ -15,6 +15,7 @@ from typing import Any
 from app.engine.loop.counters import Counters, DraftCounts, Histogram, Occupancy
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy, WorkerMessage
 from app.engine.request import FinishReason, Request, SamplingParams, Timings, TokenLogprob, Usage
+from quantizer.errors import ErrorInfo
 
 __all__ = ["decode", "encode", "message_length", "read_message"]
 
@@ -85,6 +86,7 @@ _REBUILD: dict[str, Callable[[Any], Any]] = {
     "timings": lambda data: Timings(**data),
     "logprobs": lambda data: tuple(_logprob(item) for item in data),
     "counters": _counters,
+    "error": lambda data: ErrorInfo(**data),
     "occupancy": lambda data: Occupancy(**data),
 }
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from app.engine.loop.counters import Counters, Occupancy
 from app.engine.request import FinishReason, Request, Timings, TokenLogprob, Usage
+from quantizer.errors import ErrorInfo
 
 __all__ = [
     "Abort",
@@ -193,13 +194,10 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Failure of a request or call (its id), or of the load (empty id). `kind` is the class name in the error tree."""
+    """Failure of a request or call (its id), or of the load (empty id)."""
 
     request_id: str
-    kind: str
-    cause: str
-    remedy: str
-    details: dict[str, int]
+    error: ErrorInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,12 @@ from quantizer.errors import (
     CheckpointError,
     ContextOverflowError,
     EngineError,
+    ErrorInfo,
     ModelFileError,
     RequestError,
     ServiceError,
     UsageError,
     UserError,
-    kind_of,
     redact_paths,
 )
 
@@ -61,20 +61,13 @@ class ErrorBody(Protocol):
     def __call__(self, error: UserError, *, hide_paths: bool = True) -> Mapping[str, object]: ...
 
 
-class ErrorDetails(TypedDict, total=False):
-    """Of a context that is too small, how much too small."""
-
-    n_prompt_tokens: int
-    n_ctx: int
-
-
 class _CommonFields(TypedDict):
     message: str
     type: Literal["invalid_request_error", "server_error"]
     kind: str
     cause: str
     remedy: str
-    details: ErrorDetails
+    details: dict[str, int]
 
 
 class OpenAiErrorFields(_CommonFields):
@@ -209,18 +202,12 @@ def _row(error: UserError) -> tuple[type[UserError], int, str]:
 
 
 def _common(error: UserError, hide_paths: bool) -> _CommonFields:
-    show = _shown(error, hide_paths)
+    info, show = ErrorInfo.of(error), _shown(error, hide_paths)
     return {
         "message": message_of(error, hide_paths),
         "type": "invalid_request_error" if status_of(error) < 500 else "server_error",
-        "kind": kind_of(error),
-        "cause": show(error.cause),
-        "remedy": show(error.remedy),
-        "details": _details(error),
+        "kind": info.kind,
+        "cause": show(info.cause),
+        "remedy": show(info.remedy),
+        "details": dict(info.details),
     }
-
-
-def _details(error: UserError) -> ErrorDetails:
-    if isinstance(error, ContextOverflowError):
-        return {"n_prompt_tokens": error.n_prompt_tokens, "n_ctx": error.n_ctx}
-    return {}

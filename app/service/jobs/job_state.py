@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from app.library.download import events as download
-from app.protocol.job import Job, JobFailure, JobState
-from quantizer.errors import EngineError
+from app.protocol.job import Job, JobState
+from quantizer.errors import EngineError, ErrorInfo
 from quantizer.write.events import Failed
 
 __all__ = ["Line", "RunningJob"]
@@ -56,7 +56,7 @@ class RunningJob:
         error = self.job.error if state == "failed" else None
         return replace(self.job, state=state, ended_s=now_s, fraction=fraction, error=error, **rates)
 
-    def failed(self, error: JobFailure) -> RunningJob:
+    def failed(self, error: ErrorInfo) -> RunningJob:
         return self.changed(error=error)
 
     def died(self, status: int, last_words: str) -> RunningJob:
@@ -65,7 +65,7 @@ class RunningJob:
             return self
         words = f": {last_words}" if last_words else ""
         cause = f"The job's process ended with status {status}{words}"
-        return self.failed(JobFailure.of(EngineError(f"{cause.rstrip('.')}.", "See its log, and try it again.")))
+        return self.failed(ErrorInfo.of(EngineError(f"{cause.rstrip('.')}.", "See its log, and try it again.")))
 
     def changed(self, **changes: Any) -> RunningJob:
         """Return the running of the job with `changes`."""
@@ -97,7 +97,7 @@ def _noted(running: RunningJob, line: Line) -> RunningJob:
 
 
 def _failed(running: RunningJob, line: Line) -> RunningJob:
-    return running.failed(JobFailure(line["error_kind"], line["cause"], line["remedy"]))
+    return running.failed(ErrorInfo(**line["error"]))
 
 
 def _quantized(running: RunningJob, line: Line) -> RunningJob:

@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import aclosing, suppress
 from dataclasses import replace
 
-from app.protocol.job import Job, JobFailure
+from app.protocol.job import Job
 from app.service.http.errors import RefusedError
 from app.service.jobs.arguments import Arguments, Resource
 from app.service.jobs.command import arguments_of, command_of
@@ -26,7 +26,7 @@ from app.service.jobs.run import JobRun, Runner
 from app.service.jobs.store import JobStore
 from app.service.jobs.subscriptions import Subscriptions
 from app.settings.settings import Settings
-from quantizer.errors import StorageError
+from quantizer.errors import ErrorInfo, StorageError
 from quantizer.process import python_command
 
 __all__ = ["LIMITS", "JobManager", "startable"]
@@ -254,5 +254,5 @@ class JobManager:
 
 
 def _interrupted(job: Job) -> Job:
-    cause = JobFailure("ServiceError", "The service ended before the job did.", "Retry it: it goes on from there.")
+    cause = ErrorInfo("ServiceError", "The service ended before the job did.", "Retry it: it goes on from there.")
     return replace(job, state="interrupted", error=cause, ended_s=time.time(), bytes_per_s=None, remaining_s=None)

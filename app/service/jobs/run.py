@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from app.library.local.removal import remove_empty_folders
-from app.protocol.job import Job, JobFailure, JobState
+from app.protocol.job import Job, JobState
 from app.service.jobs.arguments import Arguments
 from app.service.jobs.command import JobCommand, command_of
 from app.service.jobs.job_state import Line, RunningJob
 from app.service.jobs.store import JobLog
 from app.service.pool.worker_process import LastWords
 from app.settings.settings import ENVIRONMENT_PREFIX, Settings
-from quantizer.errors import EngineError, StorageError, UserError
+from quantizer.errors import EngineError, ErrorInfo, StorageError, UserError
 from quantizer.process import child_environment, detached_process_options, lower_priority
 
 __all__ = ["JobProcess", "JobRun", "Runner"]
@@ -175,7 +175,7 @@ class JobRun:
         try:
             state = await self._worked()
         except UserError as error:
-            self._running = self._running.failed(JobFailure.of(error))
+            self._running = self._running.failed(ErrorInfo.of(error))
             state = "failed"
         except asyncio.CancelledError:
             state = "interrupted"

@@ -30,7 +30,7 @@ from app.service.pool.current_worker import CurrentWorker
 from app.service.pool.door import Door
 from app.service.pool.engine_status import EngineStatus, after
 from app.service.pool.succession import Succession
-from quantizer.errors import EngineError, UnfitError, UserError, rebuild
+from quantizer.errors import EngineError, UnfitError, UserError
 
 __all__ = ["Admit", "EngineLife", "admit_at_once"]
 
@@ -246,7 +246,7 @@ class EngineLife(ABC):
                     self._settled.set()
                     self._tell_rest()
             case Failed():
-                error = rebuild(frame.kind, frame.cause, frame.remedy, frame.details)
+                error = frame.error.error()
                 if frame.request_id:
                     self._fail_mail(frame.request_id, error)
                 else:

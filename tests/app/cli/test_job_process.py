@@ -24,7 +24,7 @@ class Heard(JobEvents):
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
 
-    def say(self, **line: object) -> None:
+    def emit(self, **line: object) -> None:
         self.lines.append(line)
 
 
@@ -59,8 +59,8 @@ def test_wrong_use_is_said_as_an_event_too(environment: Mapping[str, str]) -> No
         out, errors = _said(process)
     (failed,) = map(json.loads, out.splitlines())
     assert process.returncode == 2
-    assert (failed["event"], failed["error_kind"]) == ("failed", "UsageError")
-    assert "--threads" in failed["cause"]
+    assert (failed["event"], failed["error"]["kind"]) == ("failed", "UsageError")
+    assert "--threads" in failed["error"]["cause"]
     assert b"--threads" in errors
 
 

@@ -76,7 +76,7 @@ def test_a_load_in_mid_way_ends_with_the_pipe() -> None:
         assert child.process.stdin
         child.process.stdin.close()
         assert child.process.wait(timeout=20) is not None
-        assert child.until(messages.Failed)[-1].cause == "Loading was stopped."
+        assert child.until(messages.Failed)[-1].error.cause == "Loading was stopped."
 
 
 def test_an_abort_right_behind_its_request_still_ends_it() -> None:
@@ -142,5 +142,5 @@ def test_a_file_that_is_no_model_fails_with_its_name(tmp_path: Path, monkeypatch
     path.write_text("no model")
     with worker(model=str(path)) as child:
         failed = child.until(messages.Failed)[-1]
-    assert failed.kind == "ModelFileError"
-    assert "not.gguf" in failed.cause
+    assert failed.error.kind == "ModelFileError"
+    assert "not.gguf" in failed.error.cause

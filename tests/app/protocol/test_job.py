@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.library.hub.access import HubError
-from app.protocol.job import ENDED, Job, JobFailure
-from quantizer.errors import EngineError, StorageError
+from app.protocol.job import ENDED, Job
+from quantizer.errors import EngineError, ErrorInfo, StorageError
 
 texts = st.text(max_size=20)
 numbers = st.none() | st.integers(0, 1 << 40)
@@ -23,7 +23,7 @@ jobs = st.builds(
     n_bytes=numbers,
     fraction=st.none() | st.floats(0, 1),
     message=texts,
-    error=st.none() | st.builds(JobFailure, st.just("StorageError"), texts, texts),
+    error=st.none() | st.builds(ErrorInfo, st.just("StorageError"), texts, texts),
     result=st.none() | st.dictionaries(texts, texts, max_size=3),
 )
 
@@ -44,8 +44,8 @@ def test_what_is_no_job_is_refused() -> None:
 
 
 def test_a_failure_becomes_its_error_again() -> None:
-    failure = JobFailure.of(StorageError("The disk is full.", "Free 2 GB."))
+    failure = ErrorInfo.of(StorageError("The disk is full.", "Free 2 GB."))
     assert isinstance(failure.error(), StorageError)
     assert str(failure.error()) == "The disk is full. Free 2 GB."
-    assert JobFailure.of(HubError("There is no such model.")).kind == "UserError", "the nearest that every side knows"
-    assert isinstance(JobFailure("NoSuchKind", "It failed.", "").error(), EngineError)
+    assert ErrorInfo.of(HubError("There is no such model.")).kind == "UserError", "the nearest that every side knows"
+    assert isinstance(ErrorInfo("NoSuchKind", "It failed.", "").error(), EngineError)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.protocol.job import Job, JobFailure
+from app.protocol.job import Job
+from quantizer.errors import ErrorInfo
 from tui.jobs.format import cells, detail, ending, is_long
 
 JOB = Job(id="1", kind="pull", title="pull org/repo:Q4_K_M", arguments={}, created_s=1.0, state="running")
@@ -38,7 +39,7 @@ def test_a_bar_is_always_as_long_and_full_only_at_the_end(fraction):
 
 
 def test_a_failure_is_told_with_its_remedy_and_cannot_move_the_cursor():
-    failed = replace(JOB, state="failed", title="pull \x1b[2J", error=JobFailure("HubError", "No\x9bpe.", "Try again."))
+    failed = replace(JOB, state="failed", title="pull \x1b[2J", error=ErrorInfo("HubError", "No\x9bpe.", "Try again."))
     assert detail(failed) == "pull [2J · Nope. Try again."
     assert ending(failed) == "pull [2J failed: Nope."
     assert cells(failed)[1] == "FAILED"

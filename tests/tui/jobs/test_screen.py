@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from app.client.fake import ScriptedClient
-from app.protocol.job import Job, JobFailure
-from quantizer.errors import ServiceError
+from app.protocol.job import Job
+from quantizer.errors import ErrorInfo, ServiceError
 
 PULL = Job(id="job-1", kind="pull", title="pull org/model:Q4_K_M", arguments={}, created_s=1.0, state="running")
 TUNE = Job(id="job-2", kind="tune", title="tune guide", arguments={}, created_s=2.0, state="queued")
@@ -52,7 +52,7 @@ async def test_the_end_of_a_job_is_told_wherever_the_person_is_and_only_once(sit
     async with sitting(client, size=(120, 40)) as person:
         await person.sees("ready")
         assert "tune guide is done" not in person.screen_text  # it ended before the app was there
-        client.change(replace(PULL, state="failed", error=JobFailure("HubError", "The hub is away.", "Try again.")))
+        client.change(replace(PULL, state="failed", error=ErrorInfo("HubError", "The hub is away.", "Try again.")))
         await person.sees("pull org/model:Q4_K_M failed: The hub is away.")
         await person.presses("f8")
         await person.sees("FAILED")

@@ -109,7 +109,7 @@ def test_one_bad_input_fails_its_call_with_the_numbers_and_no_other(
     desk.run()
     failed = desk.said["bad"]
     assert isinstance(failed, Failed)
-    assert (failed.kind, failed.details) == (kind, details)
+    assert (failed.error.kind, failed.error.details) == (kind, details)
     assert len(desk.vectors("good")) == 1
 
 
@@ -166,7 +166,7 @@ def test_a_model_without_a_rank_head_refuses_to_rank_and_a_ranker_to_embed() -> 
         assert desk.queue.is_idle
         failed = desk.said["a"]
         assert isinstance(failed, Failed)
-        assert failed.kind == "RequestError"
+        assert failed.error.kind == "RequestError"
 
 
 def test_a_ranker_scores_each_document() -> None:

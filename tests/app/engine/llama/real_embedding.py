@@ -38,7 +38,7 @@ def _told(event: Embedded | Reranked | Failed) -> dict[str, Any]:
         case Reranked():
             return {"scores": list(event.scores)}
         case Failed():
-            return {"error": event.cause, "details": event.details}
+            return {"error": event.error.cause, "details": event.error.details}
 
 
 def _run(path: Path, cases: dict[str, dict[str, Any]]) -> dict[str, Any]:

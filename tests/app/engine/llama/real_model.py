@@ -88,7 +88,7 @@ def answer(backend: Recording, case: dict[str, Any]) -> dict[str, Any]:
     last = events[-1]
     text = "".join(event.text for event in events if isinstance(event, Output))
     if isinstance(last, Failed):
-        return {"tokens": backend.chosen, "text": text, "error": last.cause}
+        return {"tokens": backend.chosen, "text": text, "error": last.error.cause}
     assert isinstance(last, Finished)
     entries = [entry for event in events if isinstance(event, Output) for entry in event.logprobs]
     return {

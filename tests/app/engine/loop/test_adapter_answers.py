@@ -14,6 +14,7 @@ from app.engine.fake.backend import FakeBackend
 from app.engine.loop.core import Engine
 from app.engine.protocol.messages import Failed, Finished, Output
 from app.engine.request import Request, SamplingParams, Usage
+from quantizer.errors import ErrorInfo
 
 KNOWN = (Adapter("style", "k2"), Adapter("facts", "k1"))
 SETS: list[tuple[tuple[int | str, float], ...] | None] = [(), (("style", 1.0),), ((1, 0.5),), None]
@@ -27,7 +28,7 @@ class Steered:
     def __init__(self, store: StateStore | None = None, **limits: int | bool) -> None:
         self.text: dict[str, str] = defaultdict(str)
         self.usage: dict[str, Usage] = {}
-        self.failed: dict[str, Failed] = {}
+        self.failed: dict[str, ErrorInfo] = {}
         self.order: list[str] = []
         backend = FakeBackend(adapters=KNOWN, **limits)  # type: ignore[arg-type]
         ticks = count()
@@ -58,7 +59,7 @@ class Steered:
             case Finished():
                 self.usage[event.request_id] = event.usage
             case Failed():
-                self.failed[event.request_id] = event
+                self.failed[event.request_id] = event.error
 
 
 def _request(name: str, prompt: str, n_tokens: int, lora: Lora) -> Request:

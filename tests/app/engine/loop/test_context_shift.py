@@ -99,13 +99,13 @@ def test_an_engine_may_shift_for_all_who_do_not_say() -> None:
 def test_a_model_that_cannot_shift_refuses() -> None:
     _, end = answers(FakeBackend(n_ctx=N_CTX, supports_truncation=False), request())["a"]
     assert isinstance(end, Failed)
-    assert "cannot be shifted" in end.cause
+    assert "cannot be shifted" in end.error.cause
 
 
 def test_a_prompt_that_does_not_fit_is_refused_all_the_same() -> None:
     _, end = answers(FakeBackend(n_ctx=N_CTX), request(prompt="x" * N_CTX))["a"]
     assert isinstance(end, Failed)
-    assert end.kind == "ContextOverflowError"
+    assert end.error.kind == "ContextOverflowError"
 
 
 @settings(max_examples=30)
@@ -151,8 +151,8 @@ def test_an_answer_ends_with_the_first_line_after_its_time() -> None:
 def test_an_answer_that_nothing_could_end_is_refused() -> None:
     said, end = answers(FakeBackend(n_sequences=1, n_ctx=N_CTX), request(max_tokens=None))["a"]
     assert isinstance(end, Failed)
-    assert (said, end.kind) == ("", "RequestError")
-    assert "never end" in end.cause
+    assert (said, end.error.kind) == ("", "RequestError")
+    assert "never end" in end.error.cause
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from app.engine.speculative.draft_heads import DraftHead
 from app.engine.speculative.draft_model import DraftModel
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.step_cost import StepCost
-from quantizer.errors import EngineError, RequestError
+from quantizer.errors import EngineError, ErrorInfo, RequestError
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -32,7 +32,7 @@ class Record:
         self.text: dict[str, str] = defaultdict(str)
         self.logprobs: dict[str, list[TokenLogprob]] = defaultdict(list)
         self.finished: dict[str, Finished] = {}
-        self.failed: dict[str, Failed] = {}
+        self.failed: dict[str, ErrorInfo] = {}
 
     def __call__(self, event: Output | Finished | Failed) -> None:
         assert event.request_id not in self.finished, "nothing follows the end of a request"
@@ -47,7 +47,7 @@ class Record:
             case Finished():
                 self.finished[event.request_id] = event
             case Failed():
-                self.failed[event.request_id] = event
+                self.failed[event.request_id] = event.error
 
 
 def request(name: str = "a", prompt: str = "a prompt", n_tokens: int | None = 20, **changes: object) -> Request:

@@ -139,7 +139,7 @@ def test_a_step_that_fails_meanwhile_fails_its_request_and_leaves_a_clean_place(
     said.ask()
     said.run()
     (failed,) = (event for event in said.events if isinstance(event, Failed))
-    assert failed.cause == "It broke."
+    assert failed.error.cause == "It broke."
     said.ask("b")
     said.run()
     assert len("".join(said.outputs("b"))) == 60

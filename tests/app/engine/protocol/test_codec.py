@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from app.engine.loop.counters import Counters, Histogram, Occupancy
 from app.engine.protocol import codec, messages
 from app.engine.request import FinishReason, Request, SamplingParams, Timings, TokenLogprob, Usage
+from quantizer.errors import ErrorInfo
 
 SAMPLES = [
     messages.Load("/models/é.gguf", messages.EngineConfig(n_ctx=4096)),
@@ -40,7 +41,7 @@ SAMPLES = [
     messages.Output("a", "text", 1),
     messages.Output("a", "€", 2, (TokenLogprob(b"\xe2\x82", -0.5, ((bytes(range(256)), -9999.0),), 3),)),
     messages.Finished("a", FinishReason.LENGTH, Usage(n_prompt_tokens=1), Timings(queue_s=0.5)),
-    messages.Failed("a", "RequestError", "cause", "remedy", {"n_ctx": 1}),
+    messages.Failed("a", ErrorInfo("RequestError", "cause", "remedy", {"n_ctx": 1})),
     messages.Tokenized("c", (1,)),
     messages.Tokenized("c", (1, 2), (b"a", b"\xe2\x82")),
     messages.Detokenized("c", "text"),

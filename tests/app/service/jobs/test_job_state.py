@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from app.library.download.events import Chosen, Discarded, Done, Fetching, Progress, Retrying, encode_event
-from app.protocol.job import Job, JobFailure
+from app.protocol.job import Job
 from app.service.jobs.job_state import RunningJob
-from quantizer.errors import EngineError, StorageError
+from quantizer.errors import EngineError, ErrorInfo, StorageError
 from quantizer.write.events import Failed
 from quantizer.write.events import encode_event as encode_job_event
 
@@ -79,7 +79,7 @@ def test_an_event_without_its_fields_is_our_fault_and_not_taken() -> None:
 
 def test_the_verb_says_why_it_failed_and_a_dead_one_is_spoken_for() -> None:
     said = course_of(encode_job_event(Failed.of(StorageError("The disk is full.", "Free 2 GB."))))
-    assert said.died(1, "whatever").ended("failed", 3.0).error == JobFailure(
+    assert said.died(1, "whatever").ended("failed", 3.0).error == ErrorInfo(
         "StorageError", "The disk is full.", "Free 2 GB."
     )
     died = course_of().died(-9, "out of memory").ended("failed", 3.0).error

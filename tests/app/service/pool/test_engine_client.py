@@ -186,13 +186,14 @@ import sys, pathlib
 from app.engine import worker
 from app.engine.protocol import messages
 from app.engine.protocol import codec
+from quantizer.errors import ErrorInfo
 marker = pathlib.Path({str(marker)!r})
 if marker.exists():
     sys.argv = ["worker", "--fake"]
     worker.main()
 else:
     marker.touch()
-    failed = messages.Failed("", "EngineError", "Not enough memory.", "Close something.", {{}})
+    failed = messages.Failed("", ErrorInfo("EngineError", "Not enough memory.", "Close something."))
     sys.stdout.buffer.write(codec.encode(failed))
 """
     supervisor = EngineClient(Path("tiny.gguf"), EngineConfig(), [sys.executable, "-P", "-c", program])

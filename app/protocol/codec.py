@@ -1,0 +1,140 @@
+"""The codec of every value that crosses a process: frozen dataclasses to JSON and back.
+
+Owns the JSON form of each Python type. Refuses to know any one value.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar, Union, cast
+
+__all__ = ["decode", "encode", "json_default"]
+
+_Decoder: TypeAlias = Callable[[Any], Any]
+_Value = TypeVar("_Value")
+
+
+def encode(value: Any) -> Any:
+    """Return `value` as plain JSON data: a dataclass becomes an object, a tuple an array, an enum its value."""
+    if isinstance(value, Mapping):
+        return {key: encode(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [encode(item) for item in value]
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value) or isinstance(value, (bytes, Path)):
+        return encode(json_default(value))
+    return value
+
+
+def json_default(value: Any) -> Any:
+    """Return one level of what `json` cannot write itself, as `JSONEncoder(default=...)` asks; bytes become Latin-1."""
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    if isinstance(value, Path):
+        return str(value)
+    return {item.name: getattr(value, item.name) for item in fields(value)}
+
+
+def decode(kind: type[_Value], data: Any) -> _Value:
+    """Return the dataclass `kind` that `data` describes. Unknown fields are ignored, missing ones take their default.
+
+    Raises KeyError, TypeError or ValueError for data that describes something else.
+    """
+    value: _Value = _dataclass_decoder(cast("Any", kind))(data)
+    return value
+
+
+@cache
+def _dataclass_decoder(kind: type[Any]) -> _Decoder:
+    hints = typing.get_type_hints(kind)
+    parts = [(item.name, _is_required(item), _decoder(hints[item.name])) for item in fields(kind) if item.init]
+
+    def build(data: Any) -> Any:
+        given = {}
+        for name, is_required, convert in parts:
+            if is_required or name in data:
+                value = data[name]
+                given[name] = value if convert is None else convert(value)
+        return kind(**given)
+
+    return build
+
+
+def _is_required(item: Field[Any]) -> bool:
+    return item.default is MISSING and item.default_factory is MISSING
+
+
+@cache
+def _decoder(hint: Any) -> _Decoder | None:
+    """Return what makes a value of type `hint` from JSON data, None where the data is the value."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _decoder(arguments[0])
+    if origin in (Union, types.UnionType):
+        return _union_decoder(arguments)
+    if origin is tuple:
+        return _tuple_decoder(arguments)
+    if origin is list:
+        return _list_decoder(arguments[0])
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _mapping_decoder(arguments[1])
+    if isinstance(hint, type) and issubclass(hint, Enum | Path):
+        return hint
+    kind: Any = hint if is_dataclass(hint) else None
+    if kind is not None:
+        return _dataclass_decoder(kind)
+    return _latin_1 if hint is bytes else None
+
+
+def _union_decoder(members: tuple[Any, ...]) -> _Decoder | None:
+    """Return what converts by the shape of the data: an array and an object each belong to one member at most."""
+    of_arrays = next((_decoder(each) for each in members if typing.get_origin(each) in (tuple, list)), None)
+    of_objects = next((_decoder(cast("Any", each)) for each in members if is_dataclass(each)), None)
+    of_texts = None
+    if str not in members:
+        of_texts = next((_decoder(each) for each in members if isinstance(each, type) and issubclass(each, Enum)), None)
+    by_shape: dict[type, _Decoder | None] = {list: of_arrays, dict: of_objects, str: of_texts}
+    if not any(by_shape.values()):
+        return None
+
+    def convert(value: Any) -> Any:
+        decoder = by_shape.get(type(value))
+        return value if decoder is None else decoder(value)
+
+    return convert
+
+
+def _tuple_decoder(members: tuple[Any, ...]) -> _Decoder:
+    decoders = [_decoder(each) for each in members if each is not Ellipsis]
+    if not any(decoders):
+        return tuple
+    if Ellipsis in members:
+        one = cast("_Decoder", decoders[0])
+        return lambda items: tuple(map(one, items))
+    each_of = [decoder or _unchanged for decoder in decoders]
+    return lambda items: tuple(decoder(item) for decoder, item in zip(each_of, items, strict=True))
+
+
+def _list_decoder(member: Any) -> _Decoder | None:
+    decoder = _decoder(member)
+    return None if decoder is None else lambda items: [decoder(item) for item in items]
+
+
+def _mapping_decoder(member: Any) -> _Decoder | None:
+    decoder = _decoder(member)
+    return None if decoder is None else lambda data: {key: decoder(item) for key, item in data.items()}
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _latin_1(text: str) -> bytes:
+    return text.encode("latin-1")
