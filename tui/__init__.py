@@ -1,1 +1,1 @@
-"""The terminal face: screens, widgets and styles over `app.client`."""
+"""The terminal app: a folder per feature, over `app.client`."""

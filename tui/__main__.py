@@ -1,10 +1,6 @@
-"""The options of the terminal app, and whether a command line is for it at all.
+"""The command `localllm`: the terminal app in a terminal, plain text in a pipe, and the verbs of the command line.
 
-Owns the few options; every verb belongs to `app.cli`.
-
-The command `localllm`: the terminal app for a person, plain text for a pipe, every verb for the command line.
-
-Imports nothing before it knows which: `localllm --help` must not wait for a user interface.
+Imports `app.cli` or the app only when it is chosen: `localllm --help` must not wait for a user interface.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ __all__ = ["app_options", "main"]
 
 
 def app_options(arguments: Sequence[str]) -> dict[str, object] | None:
-    """Return the settings that `arguments` give (None: not given), or None for any other command line."""
+    """Return the settings from `arguments` (None: not given), or None if the command line is not for the app."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("-m", "--model")
     parser.add_argument("--host")
@@ -49,7 +45,7 @@ _VERB = "chat"  # may stand before the options of the app, or be left out
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Dispatch the command line."""
     arguments = sys.argv[1:]
     for_the_app = arguments[1:] if arguments[:1] == [_VERB] else arguments
     options = app_options(for_the_app)
@@ -62,7 +58,7 @@ def main() -> None:
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
-    """Whether a person is there; a stream that was closed before the start is None."""
+    """Return whether `stream` is a terminal; a stream closed before the start is None."""
     return stream is not None and stream.isatty()
 
 

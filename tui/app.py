@@ -1,6 +1,6 @@
-"""The app: its places, its palette, what it tells on whatever screen.
+"""The Textual app: features, command palette, theme, keys and notifications.
 
-Owns Textual's App. How it is left is `tui.jobs.quit_flow`'s; it knows nothing of chats.
+Owns Textual's App. Quitting belongs to `tui.jobs.quit_flow`; chats belong to `tui.chat`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from quantizer.errors import UserError
 from tui.chat.answer_stream import Clock
 from tui.chat.repository import ChatRepository, InMemoryChatRepository
 from tui.chat.screen import ChatScreen
-from tui.connection import ServiceConnection
+from tui.connection.connection import ServiceConnection
 from tui.context import AppContext
 from tui.jobs.format import ending, is_long
 from tui.jobs.monitor import JobMonitor
@@ -48,8 +48,8 @@ _LOSS = "Lost the service: connecting again. What was said is kept; F8 lists job
 
 
 class LocalllmApp(App[None]):
-    """localllm in a terminal; fulfils `tui.commands.AppActions`. It paints first and connects then; whoever runs it
-    closes the connection and the keeper. `is_welcoming` shows a newcomer around first."""
+    """localllm in a terminal; implements `tui.commands.AppActions`. It paints first and connects afterwards; the caller
+    closes the connection and the repository. `is_welcoming` shows the welcome screen first."""
 
     TITLE = "localllm"
     DEFAULT_MODE = HOME
@@ -104,49 +104,49 @@ class LocalllmApp(App[None]):
             self.call_after_refresh(self._welcome)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Fill the palette from the tables of commands."""
+        """Fill the palette from the command tables."""
         if isinstance(screen, CommandScreen):
             for command in screen.all_commands():
                 if command.is_listed:
                     yield SystemCommand(command.title, command.tooltip, partial(screen.run_command, command.id))
 
     async def on_event(self, event: Event) -> None:
-        """Take what is pasted without anything that a terminal would obey, whichever field it goes to."""
+        """Remove control sequences from pasted text, whichever field receives it."""
         if isinstance(event, Paste):
             event.text = printable(event.text.replace("\r\n", "\n").replace("\r", "\n"))
         await super().on_event(event)
 
     @property
     def failure(self) -> Exception | None:
-        """The error that ended the app, which nothing has caught. It is told by whoever runs the app."""
+        """The uncaught error that ended the app; the caller reports it."""
         error = self._exception
         return error.error if isinstance(error, WorkerFailed) else error  # type: ignore[return-value]
 
     def fail(self, error: Exception) -> None:
-        """End with an error, as with one of a screen."""
+        """End with an error, like an error of a screen."""
         self._handle_exception(error)
 
     def _fatal_error(self) -> None:
-        """End without Textual's report: it shows what every variable held, chats among them."""
+        """End without Textual's report: it prints local variables, which may contain chats."""
         self._close_messages_no_wait()
 
     def _print_error_renderables(self) -> None:
-        """Print nothing of an error for the same reason."""
+        """Print no errors, for the same reason."""
         if self._exception is None:
             super()._print_error_renderables()
 
     async def go_to(self, place_id: str) -> None:
-        """Show a place as it was left."""
+        """Show a feature in its last state."""
         await self.switch_mode(place_id)
 
     async def open_chat(self, chat_id: int, message_id: int | None = None) -> None:
-        """Go to the chat, and show in it the one with this id, at one of its messages or at its end."""
+        """Show the chat with this id, at one of its messages or at its end."""
         await self.go_to(HOME)
         assert isinstance(self.screen, ChatScreen)
         await self.screen.open_chat(chat_id, message_id)
 
     async def chat_with_newest(self) -> None:
-        """Talk with the model that was fetched last."""
+        """Chat with the latest downloaded model."""
         if self._downloads.newest:
             await self._connection.use_model(self._downloads.newest)
             await self.go_to(HOME)
@@ -154,7 +154,7 @@ class LocalllmApp(App[None]):
             self.notify("No model was fetched since the app began: F6 shows what can be.", markup=False)
 
     def show_help(self) -> None:
-        """Tell what can be done on the screen that is shown."""
+        """Show the keys and commands of the current screen."""
         from tui.widgets.help import HelpScreen
 
         if isinstance(self.screen, CommandScreen):
@@ -162,7 +162,7 @@ class LocalllmApp(App[None]):
 
     @work
     async def change_theme(self) -> None:
-        """Have a theme chosen, and keep it in the settings file."""
+        """Ask for a theme and save it to the settings file."""
         from tui.widgets.dialogs import ChoiceDialog
 
         chosen = await self.push_screen_wait(ChoiceDialog("Theme", _THEME_KEPT, theme_choices(self.available_themes)))
@@ -176,7 +176,7 @@ class LocalllmApp(App[None]):
             self.notify(printable(f"{chosen}: {told}"), markup=False)
 
     def _obey_theme(self) -> None:
-        """Take the colours that the settings name; say where there are none such."""
+        """Apply the theme of the settings; warn if it does not exist."""
         theme = self._book.settings.theme or DEFAULT_THEME
         if theme in self.available_themes:
             self.theme = theme
@@ -184,7 +184,7 @@ class LocalllmApp(App[None]):
             self._warn(f"The settings name a theme that is none: {theme}. F10 lists them.")
 
     def _obey_keys(self) -> None:
-        """Bind a person's keys; where they cannot be, say why and keep our own."""
+        """Bind the keys of the settings; if they are invalid, warn and use the defaults."""
         from tui.settings.keymap import check_keys  # imports every screen: the first frame does not wait for it
 
         try:
@@ -198,19 +198,19 @@ class LocalllmApp(App[None]):
         self.notify(printable(text), severity="warning", timeout=_NEWS_S, markup=False)
 
     async def action_quit(self) -> None:
-        """Leave; Textual binds Ctrl+Q to this before any screen's keys."""
+        """Quit; Textual binds Ctrl+Q to this before any screen's keys."""
         self.leave()
 
     def leave(self) -> None:
-        """End the app; where jobs run, do with them what the settings say, or ask."""
+        """Quit the app; handle running jobs as the settings say, or ask."""
         self._departure.leave()
 
     def quit_without_asking(self) -> None:
-        """End the app when nobody can be asked, for the terminal has closed."""
+        """Quit the app after the terminal closed."""
         self._departure.quit_without_asking()
 
     def _tell_end(self, job: Job) -> None:
-        """Say on whatever screen that a job has ended; ring where nobody may be looking."""
+        """Notify that a job ended; ring if the user may be away."""
         if self._downloads.note_end(job):
             self._tell_of_download(job)
         else:
@@ -219,17 +219,17 @@ class LocalllmApp(App[None]):
             self.bell()
 
     def _tell_loss(self) -> None:
-        """Say on whatever screen that the service is gone, and that nothing need be done."""
+        """Warn that the connection to the service was lost and is being restored."""
         self._warn(_LOSS)
 
     def _welcome(self) -> None:
-        """Show a newcomer what this machine is and which models suit it, once."""
+        """Show the machine and the models that suit it, on the first run."""
         from tui.models.welcome import WelcomeScreen
 
         self.push_screen(WelcomeScreen(self._connection, self._downloads), lambda _: mark_welcome_seen(self._settings))
 
     def _tell_of_download(self, job: Job) -> None:
-        """Say what came of a download."""
+        """Notify that a download ended."""
         name = printable_line(str(job.arguments["reference"]))
         if model_of(job):
             self.notify(f"Ctrl+T talks with the new model: {name}", timeout=_NEWS_S, markup=False)
@@ -238,7 +238,7 @@ class LocalllmApp(App[None]):
             self.notify(text, severity="error", timeout=_NEWS_S, markup=False)
 
     def _import_what_answers_need(self) -> None:
-        """Import in a thread what would otherwise hold up the first answer: half the time of the first frame."""
+        """Import in a thread what would delay the first answer by half the time of the first frame."""
         self.run_worker(partial(import_module, "rich.markdown"), thread=True)
 
 

@@ -1,7 +1,7 @@
-"""What a screen can be told to do: tables of commands that feed keys, slash words, palette, footer and help.
+"""Command tables: one row defines a command's keys, slash word, palette entry, footer and help.
 
-Owns the form of such a table and what is the same on every screen. What a command does is a method of the screen or of
-the app, seen here as a protocol.
+Owns the form of a table and the commands of every screen. The implementations are methods of the screen or the app,
+typed as a protocol.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Actions = TypeVar("Actions")
 
 
 class AppActions(Protocol):
-    """What the commands that every screen has need of the app."""
+    """The methods of the app that its commands call."""
 
     def go_to(self, place_id: str) -> Awaitable[None]: ...
 
@@ -37,11 +37,11 @@ class AppActions(Protocol):
 
 @dataclass(frozen=True, kw_only=True)  # no slots: a generic dataclass that is frozen too cannot be made with them
 class Command(Generic[Actions]):
-    """One thing that can be done. `keys` are Textual's names, comma-separated; `slash` is the word after the slash, and
-    `argument` names what may follow it.
+    """One command. `keys` are Textual's names, comma-separated; `slash` is the word after the slash, and `argument`
+    names its optional argument.
 
-    A key that `has_priority` comes before a text field that would take it; the footer shows one that `is_shown`, the
-    palette every command that `is_listed`.
+    A key that `has_priority` precedes a text field; the footer shows a command that `is_shown`, the palette one that
+    `is_listed`.
     """
 
     id: str
@@ -58,7 +58,7 @@ class Command(Generic[Actions]):
 
 @dataclass(frozen=True)
 class CommandTable(Generic[Actions]):
-    """The commands of one screen, in the order in which help lists them."""
+    """The commands of one screen, in the order of its help."""
 
     commands: tuple[Command[Actions], ...]
     _by_id: dict[str, Command[Actions]] = field(init=False, repr=False, default_factory=dict)
@@ -78,12 +78,12 @@ class CommandTable(Generic[Actions]):
         return next((command for command in self.commands if command.slash and command.slash == word), None)
 
     def bindings(self) -> list[BindingType]:
-        """Return the key bindings of all commands that have keys."""
+        """Return the key bindings of all commands with keys."""
         return [_binding(command, "command", command.has_priority) for command in self.commands if command.keys]
 
     def bindings_at_once(self) -> list[BindingType]:
-        """Return, for a widget, the keys that a text field would take. While the widget has the focus they are obeyed
-        before the next key is given to anyone, which may change who gets that."""
+        """Return bindings for a widget, for the keys that a text field would consume. They run before the next key is
+        dispatched, which may change the focus."""
         return [
             _binding(command, "screen.command", has_priority=True)
             for command in self.commands
@@ -106,8 +106,7 @@ def _binding(command: Command[Any], action: str, has_priority: bool) -> BindingT
 
 
 def slash_line(line: str) -> tuple[str, str] | None:
-    """Return word and argument of a line such as `/system Be brief`; None for one that is no command at all
-    (`/etc/hosts` is not)."""
+    """Return word and argument of a line such as `/system Be brief`; None if it is no command (`/etc/hosts`)."""
     word, _, argument = line.strip().partition(" ")
     if not (word.startswith("/") and word[1:].isalpha() and "\n" not in word):
         return None

@@ -1,6 +1,6 @@
-"""The places that a person can be in: one table of screens to stay in, each imported when it is first visited.
+"""The table of features: screens of their own, each imported on the first visit.
 
-Owns their names, keys and order. What they show is theirs.
+Owns their names, keys and order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ HOME = "chat"
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A screen to stay in: `module:class` of it, made with the app's `AppContext`. `id` is its slash word too."""
+    """A screen to stay in, as `module:class`, constructed with the `AppContext`. `id` is also its slash word."""
 
     id: str
     title: str
@@ -25,7 +25,7 @@ class Feature:
     screen: str
 
     def screen_class(self) -> type[Any]:
-        """Import the screen's module, now and not before: the first frame waits for none but its own."""
+        """Import the screen's module and return its class: the first frame must not wait for the other features."""
         module, _, name = self.screen.partition(":")
         found: type[Any] = getattr(importlib.import_module(module), name)
         return found

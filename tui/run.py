@@ -1,11 +1,7 @@
-"""What is left of a crash: a few lines for the person, and a report in a file.
+"""The app's process: opening and closing its parts, signals, and crash reports.
 
-Owns which part of an error may be told: of what type it is and where in the code it arose, and never what it says or
-what the code held then, for both may be chats, or control sequences that a model wrote. Knows nothing of the app.
-
-Running the app for a person at a terminal: what it is made of, its end when the terminal closes, and a crash.
-
-Owns the order in which its parts open and close, and the signals.
+Owns what a crash reveals: the types of errors and their positions in the code, never their messages or variables, which
+may contain chats or control sequences. Owns no screens.
 """
 
 from __future__ import annotations
@@ -27,9 +23,9 @@ from app.settings.settings import Settings
 from app.terminal import printable
 from quantizer.errors import UserError
 from tui.app import LocalllmApp
-from tui.backend import local_service
 from tui.chat.repository import SqliteChatRepository
-from tui.connection import ServiceConnection
+from tui.connection.backend import local_service
+from tui.connection.connection import ServiceConnection
 from tui.models.first_run import is_first_run
 from tui.settings.controller import SettingsController
 
@@ -41,8 +37,8 @@ _N_KEPT = 10
 
 
 def report_crash(error: BaseException, folder: Path, *, is_kept: bool) -> int:
-    """Say on standard error what ended the app and how to go on; return the exit status. The report goes into `folder`,
-    or to standard error where that takes none. `is_kept`: what was said is on the disk."""
+    """Report on standard error what ended the app and how to restart; return the exit status. Writes the report to
+    `folder`, or to standard error if that fails. `is_kept`: all messages are saved."""
     _say(
         f"localllm has crashed: {_nature(error)}.",
         "Everything that was said is kept." if is_kept else "What was said in the last seconds may not be kept.",
@@ -53,7 +49,7 @@ def report_crash(error: BaseException, folder: Path, *, is_kept: bool) -> int:
 
 
 def report_background_errors(errors: Sequence[BaseException], folder: Path) -> None:
-    """Say that parts have failed without an end of the app, and keep the report."""
+    """Report errors of background tasks on standard error and write a crash report."""
     _say(f"A part of localllm has failed meanwhile: {_nature(errors[0])}.", _whereabouts(errors, folder))
 
 
@@ -70,8 +66,7 @@ def _whereabouts(errors: Sequence[BaseException], folder: Path) -> str:
 
 
 def report_of(errors: Sequence[BaseException]) -> str:
-    """Return the types of the errors and of those that led to them, the first one first, and where each arose: without
-    their messages and without the values of variables."""
+    """Return the types and positions of the errors and their causes, oldest first, without messages and variables."""
     made_with = (
         f"localllm {__version__}, Textual {version('textual')}, Python {platform.python_version()}, "
         f"{platform.platform()}\n"
@@ -80,8 +75,8 @@ def report_of(errors: Sequence[BaseException]) -> str:
 
 
 def write_report(report: str, folder: Path, now: datetime) -> Path:
-    """Write the report into a new file in `folder` that its owner alone may read, and forget the oldest of more than
-    ten; return its path. Raises OSError."""
+    """Write the report to a new file in `folder` readable by its owner only, and delete the oldest beyond ten; return
+    its path. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"crash-{now:%Y-%m-%d-%H%M%S}-{os.getpid()}.txt"
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
@@ -92,7 +87,7 @@ def write_report(report: str, folder: Path, now: datetime) -> Path:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield what led to an error, what a group of errors holds, and then the error."""
+    """Yield an error's causes, the members of an error group, then the error."""
     if error is not None:
         yield from _chain(error.__cause__ or (None if error.__suppress_context__ else error.__context__))
         for part in getattr(error, "exceptions", ()):
@@ -106,7 +101,7 @@ def _told(error: BaseException) -> str:
 
 
 def _nature(error: BaseException) -> str:
-    """Return what kind of error it is and where in our code, or else in another's, it arose."""
+    """Return the error's type and its position in our code, or else in other code."""
     name = type(error).__qualname__
     if isinstance(error, OSError) and error.errno is not None:
         name += f" ({os.strerror(error.errno)})"
@@ -130,8 +125,8 @@ def _is_ours(frame: traceback.FrameSummary) -> bool:
 
 
 def run(settings: Settings, flags: Mapping[str, object]) -> int:
-    """Run the app until the person leaves; return the exit status, that of a crash too, which is told. `flags` are the
-    part of `settings` that the command line gave. Raises the UserError that ended the app."""
+    """Run the app until the user quits; return the exit status, also after a reported crash. `flags` is the part of
+    `settings` from the command line. Raises the UserError that ended the app."""
     sitting = _Sitting(settings, SettingsController(settings, flags))
     try:
         asyncio.run(sitting.hold())
@@ -147,8 +142,8 @@ def run(settings: Settings, flags: Mapping[str, object]) -> int:
 
 
 class _Sitting:
-    """The app from its beginning to its end. `failure` is what ended it, `unseen` are the errors of tasks that nobody
-    waited for; `is_kept` holds once what was said is on the disk."""
+    """The app from start to end. `failure` is the error that ended it, `unseen` holds errors of background tasks;
+    `is_kept` is true once all messages are saved."""
 
     def __init__(self, settings: Settings, book: SettingsController) -> None:
         self._settings = settings
@@ -180,7 +175,7 @@ class _Sitting:
                 self.failure, self.status = app.failure, app.return_code or 0
 
     def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Take the error of a task that nobody waits for: asyncio would print it with its text."""
+        """Store the error of a background task: asyncio would print its message."""
         if isinstance(error := context.get("exception"), Exception):
             self.unseen.append(error)
         else:
@@ -188,7 +183,7 @@ class _Sitting:
 
 
 def _leave_with_the_terminal(app: LocalllmApp) -> None:
-    """Leave in good order when the terminal closes, so that the service that was started here stops."""
+    """Quit cleanly when the terminal closes, so that a service started here stops."""
     if sys.platform == "win32":
         return  # its event loop takes no signal handlers; a closed console ends the child processes too
     from textual.drivers.linux_driver import LinuxDriver

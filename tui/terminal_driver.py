@@ -1,8 +1,7 @@
-"""The terminal that the app draws on, which may vanish at any time: its window is closed, its connection breaks.
+"""A Textual driver for a terminal that may disappear: its window closes or its connection breaks.
 
-Owns what happens then: nothing more is written, and the app leaves. Textual's own driver would read the end of input
-without pause, on a whole core, and the app would stand still for ever once its thread that writes had died; the signal
-that tells of a closed terminal (SIGHUP) reaches only the processes of the terminal's own session.
+Owns the reaction: it stops writing and quits the app. Textual's own driver would read the end of input in a busy loop,
+and the app would hang once its writer thread died; SIGHUP only reaches the processes of the terminal's own session.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _LOOK_EVERY_S = 0.25
 
 
 class DisconnectAwareDriver(LinuxDriver):
-    """Textual's driver for a terminal of Linux or macOS; the end of the terminal is the end of the app."""
+    """Textual's driver for Linux and macOS; the end of the terminal ends the app."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
@@ -45,7 +44,7 @@ class DisconnectAwareDriver(LinuxDriver):
         super().stop_application_mode()
 
     def _run_input_thread(self) -> None:
-        """Read keys; an error ends the app as any other does. Textual's own way would print its text."""
+        """Read keys; an error ends the app like any other. Textual's own method would print its message."""
         try:
             self.run_input_thread()
         except Exception as error:
@@ -59,7 +58,7 @@ class DisconnectAwareDriver(LinuxDriver):
 
 
 class _Output:
-    """A terminal to write on: once it takes nothing more, what is written is dropped, for nobody looks any more."""
+    """The terminal as a file; output after the terminal closed is dropped."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file

@@ -77,9 +77,9 @@ def run_app(url: str, late_file: Path) -> None:
     """Run the app as `localllm --connect` does, with a clock in its event loop."""
     from app.settings.settings import load_settings
     from tui.app import LocalllmApp
-    from tui.backend import local_service
     from tui.chat.repository import SqliteChatRepository
-    from tui.connection import ServiceConnection
+    from tui.connection.backend import local_service
+    from tui.connection.connection import ServiceConnection
 
     class Clocked(LocalllmApp):
         worst_s = 0.0

@@ -33,9 +33,9 @@ from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.bench.make_model import plan_random_model
 from tui.app import LocalllmApp
-from tui.backend import local_service
 from tui.chat.repository import SqliteChatRepository
-from tui.connection import ServiceConnection
+from tui.connection.backend import local_service
+from tui.connection.connection import ServiceConnection
 
 LIMIT_MS = 200.0
 _TICK_S = 0.005

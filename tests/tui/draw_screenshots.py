@@ -18,9 +18,9 @@ from textual.pilot import Pilot
 from app.settings.settings import Settings
 from tests.tui.seen import screen_text
 from tui.app import LocalllmApp
-from tui.backend import local_service
 from tui.chat.repository import SqliteChatRepository
-from tui.connection import ServiceConnection
+from tui.connection.backend import local_service
+from tui.connection.connection import ServiceConnection
 
 PICTURES = Path(__file__).parents[2] / "assets" / "screenshots"
 SIZE = (100, 30)

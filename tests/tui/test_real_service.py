@@ -17,9 +17,9 @@ from app.settings.settings import Settings
 from quantizer.errors import ModelFileError
 from tests.quantizer.gguf_files import tiny_llama
 from tui.app import LocalllmApp
-from tui.backend import local_service
 from tui.chat.repository import SqliteChatRepository
-from tui.connection import ServiceConnection
+from tui.connection.backend import local_service
+from tui.connection.connection import ServiceConnection
 
 pytestmark = pytest.mark.slow
 

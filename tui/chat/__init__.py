@@ -1,1 +1,1 @@
-"""chat."""
+"""The chat: screen, transcript, composer, session and storage."""

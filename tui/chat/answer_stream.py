@@ -28,7 +28,7 @@ from app.chat.conversation import Message, MessageContent, MessageState, Scalar
 from app.terminal import printable
 from tui.chat.conversation import Role
 from tui.chat.repository import AnswerWriter
-from tui.connection import ServiceConnection
+from tui.connection.connection import ServiceConnection
 
 __all__ = [
     "PACE_S",

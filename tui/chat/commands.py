@@ -1,11 +1,6 @@
-"""Everything that can be done with the messages of a chat.
+"""The command tables of the chat screen.
 
-Owns names, keys and words. What a command does is a method of the screen, seen here as `MessageActions`.
-
-Everything that the chat screen can be told to do.
-
-Owns names, keys and words; those about messages are in `tui.chat.commands`. What a command does is a method of the
-screen, seen here as `ChatActions`.
+Owns ids, keys, slash words and texts. The implementations are methods of the screen, typed as `ChatActions`.
 """
 
 from __future__ import annotations
@@ -18,7 +13,7 @@ __all__ = ["CHAT_COMMANDS", "EXAMPLES", "MESSAGE_COMMANDS", "ChatActions", "Mess
 
 
 class MessageActions(Protocol):
-    """What the commands need of the chat screen."""
+    """The methods of the chat screen that commands on messages call."""
 
     async def answer_again(self) -> None: ...
 
@@ -150,7 +145,7 @@ EXAMPLES = ("What can you do?", "How do I quantize a model?", "Which keys does t
 
 
 class ChatActions(MessageActions, Protocol):
-    """What the commands need of the chat screen."""
+    """The methods of the chat screen that its commands call."""
 
     def ask(self, question: str) -> None: ...
 

@@ -1,6 +1,6 @@
-"""The chat on the screen: everything that was said in it, the branch that is shown, and what of it the model is told.
+"""The messages of the open chat, the shown branch, and the turns sent to the model.
 
-Pure: knows nothing of widgets, services or disks.
+Pure: independent of widgets, services and disks.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscriptEntry:
-    """A message as it is shown: which of its versions it is (from 1 on), whether it is still being written, and the
-    error that ended it in this sitting."""
+    """A shown message: its version (from 1 on), whether it is running, and the error that ended it in this session."""
 
     message: Message
     version: int = 1
@@ -54,7 +53,7 @@ class TranscriptEntry:
 
 @dataclass(frozen=True, slots=True)
 class RemovedMessages:
-    """What was removed, parents before children, and the branch that was shown."""
+    """Removed messages, parents before children, and the branch shown before."""
 
     messages: tuple[Message, ...]
     leaf_id: int | None
@@ -62,10 +61,10 @@ class RemovedMessages:
 
 @dataclass(slots=True)
 class Conversation:
-    """All messages of one chat by their ids. Raises KeyError for an id that is none of them.
+    """All messages of one chat by id. Raises KeyError for an unknown id.
 
-    `leaf_id` is the end of the branch that is shown; `running_id` the answer that is being written; `errors` is what
-    ended messages in this sitting.
+    `leaf_id` is the end of the shown branch, `running_id` the running answer; `errors` holds the errors of this session
+    by message.
     """
 
     settings: ChatSettings = field(default_factory=ChatSettings)
@@ -76,43 +75,43 @@ class Conversation:
 
     @classmethod
     def of(cls, settings: ChatSettings, messages: Iterable[Message], leaf_id: int | None) -> Conversation:
-        """Return a conversation as it was kept."""
+        """Return a conversation as stored."""
         return cls(settings, {message.id: message for message in messages}, leaf_id)
 
     @property
     def branch(self) -> tuple[Message, ...]:
-        """The messages that are shown, from the first to the leaf."""
+        """The shown messages, from the first to the leaf."""
         return self._tree.path(self.leaf_id)
 
     @property
     def last_answer(self) -> str:
-        """The latest answer with any text, or an empty text."""
+        """The latest answer with text, or an empty string."""
         answers = (message.content for message in reversed(self.branch) if message.role == "assistant")
         return next((answer for answer in answers if answer), "")
 
     def entries(self) -> tuple[TranscriptEntry, ...]:
-        """Return the branch as it is shown."""
+        """Return the shown branch as entries."""
         tree = self._tree
         return tuple(self._entry(message, tree.siblings(message.id)) for message in tree.path(self.leaf_id))
 
     def add(self, message: Message) -> None:
-        """Take in a new message, or how an old one has changed, and show the branch that ends with it."""
+        """Add or replace a message, and show the branch that ends with it."""
         self.messages[message.id] = message
         self.leaf_id = message.id
 
     def begin(self, answer: Message) -> None:
-        """Take in an answer that is being written from now on."""
+        """Add a running answer."""
         self.add(answer)
         self.running_id = answer.id
         self.errors.pop(answer.id, None)
 
     def end(self, answer: Message) -> None:
-        """Take in an answer as it was left."""
+        """Replace the running answer by its final state."""
         self.running_id = None
         self.messages[answer.id] = answer
 
     def step_to_version(self, message_id: int, n_steps: int) -> int | None:
-        """Show the version `n_steps` to the right of a message, and return its id; None where there is none."""
+        """Show the version `n_steps` to the right of a message, and return its id; None if there is none."""
         tree = self._tree
         leaf_id = tree.beside(message_id, n_steps)
         if leaf_id is None:
@@ -122,13 +121,13 @@ class Conversation:
         return versions[versions.index(message_id) + n_steps]
 
     def show(self, message_id: int) -> None:
-        """Show a branch with this message in it; the one that is shown, if it is."""
+        """Show a branch that contains this message; the current one if it does."""
         tree = self._tree
         if message_id not in {message.id for message in tree.path(self.leaf_id)}:
             self.leaf_id = tree.leaf_below(message_id)
 
     def remove(self, message_id: int) -> RemovedMessages:
-        """Forget a message and all that was said after it, in every branch; another version takes its place."""
+        """Remove a message and its descendants; another version is shown instead."""
         doomed = set(self._tree.below(message_id))
         removed = RemovedMessages(tuple(m for m in self.messages.values() if m.id in doomed), self.leaf_id)
         parent_id = self.messages[message_id].parent_id
@@ -144,13 +143,12 @@ class Conversation:
         self.leaf_id = removed.leaf_id
 
     def question_of(self, message_id: int) -> Message | None:
-        """Return the latest question up to a message; None where none was asked."""
+        """Return the latest question up to a message, or None."""
         said = self._tree.path(message_id)
         return next((message for message in reversed(said) if message.role == "user"), None)
 
     def turns(self, leaf_id: int | None) -> list[tuple[Role, str]]:
-        """Return role and text of every turn up to a message; questions without any answer are left out but for the
-        last one."""
+        """Return role and text of the turns up to a message; of questions without an answer, only the last one."""
         said = [m for m in self._tree.path(leaf_id) if m.role != "system" and (m.content or m.role == "user")]
         turns: list[tuple[Role, str]] = []
         for is_user, group in groupby(said, key=lambda message: message.role == "user"):

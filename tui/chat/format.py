@@ -1,6 +1,4 @@
-"""How a chat is answered, in words. Pure.
-
-What the status line says: one value and its one line of text.
+"""The chat's status line and settings as text.
 
 Pure: state and numbers in, text out.
 """
@@ -16,20 +14,20 @@ from rich.cells import cell_len
 from app.chat.conversation import ChatSettings
 from app.chat.sampling_options import sampler_of
 from tui.chat.answer_stream import AnswerTimer
-from tui.connection import ConnectionState
+from tui.connection.connection import ConnectionState
 
 __all__ = ["Status", "advice", "presets_text", "settings_line", "status_of"]
 
 
 def settings_line(settings: ChatSettings) -> str:
-    """Return one line: the sampler's options that are set, and the system prompt if there is one."""
+    """Return one line: the sampling options that are set, and the system prompt if there is one."""
     set_here = [f"{name} {value}" for name, value in sampler_of(settings.options).items()]
     sampler = ", ".join(set_here) or "the sampler is the model's own"
     return f"{sampler}; system prompt: {settings.system}" if settings.system else sampler
 
 
 def presets_text(presets: Mapping[str, ChatSettings]) -> str:
-    """Return the presets, a line each."""
+    """Return the presets, one per line."""
     if not presets:
         return "There are no presets yet: /options in the full screen saves the first."
     return "\n".join(["/preset NAME, of these:", *(f"{name}: {settings_line(presets[name])}" for name in presets)])
@@ -58,7 +56,8 @@ _MODEL_CELLS = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """What is known. `activity` is a phase of the connection, "reading" or "answering"; None means not known yet."""
+    """The values of the status line. `activity` is a phase of the connection, "reading" or "answering"; None means
+    unknown."""
 
     model: str
     activity: str
@@ -72,7 +71,7 @@ class Status:
     last: Completed | None = None
 
     def text(self, n_cells: int | None = None) -> str:
-        """Return the line: model, activity, and what else there is room for in `n_cells`, in order of importance."""
+        """Return the line: model, activity, then what fits into `n_cells` in order of importance."""
         first, *others = [part for part in self._parts() if part]
         line = first
         for number, part in enumerate(others):
@@ -100,7 +99,7 @@ class Status:
         return self.plan is not None and self.plan.verdict in _UNFIT
 
     def _devices(self) -> str:
-        """Which part of the model is on which kind of device."""
+        """Return which part of the model is on which kind of device."""
         plan = self.plan
         if plan is None or not plan.n_layers:
             return ""
@@ -109,7 +108,7 @@ class Status:
         return "GPU" if plan.n_on_gpus == plan.n_layers else f"GPU {plan.n_on_gpus} of {plan.n_layers}"
 
     def _reused(self) -> str:
-        """How much of the last prompt did not have to be computed."""
+        """Return the share of the last prompt that came from the cache."""
         last = self.last
         return f"reused {last.n_cached_tokens / last.n_prompt_tokens:.0%}" if last and last.n_cached_tokens else ""
 
@@ -124,7 +123,7 @@ class Status:
 
 
 def status_of(connection: ConnectionState, running: AnswerTimer | None, last: Completed | None) -> Status:
-    """Return the status: `running` measures the answer under way, `last` is what the one before cost."""
+    """Return the status; `running` measures the running answer, `last` is the cost of the one before."""
     rate, first_s = (last.decode_tokens_per_s, last.time_to_first_token_s) if last else (None, None)
     activity: str = connection.phase
     if running and connection.phase == "ready":
@@ -145,7 +144,7 @@ def status_of(connection: ConnectionState, running: AnswerTimer | None, last: Co
 
 
 def advice(plan: PlanSummary | None) -> str:
-    """Return what it costs that a model does not lie as it should, and what would help; empty where it does."""
+    """Return the cost of an unfavourable placement and the first remedy; empty if the model fits."""
     if plan is None or plan.verdict not in _UNFIT or not plan.warning:
         return ""
     helps = f" What would help: {plan.first_remedy}." if plan.first_remedy else ""

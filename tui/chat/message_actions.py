@@ -1,11 +1,7 @@
-"""A screen with a conversation on it: the transcript, where a person writes, and the answer that is under way.
+"""Actions on messages: select, edit, regenerate, continue, delete, copy.
 
-Owns what all that is done on such a screen has in common. What is done is in the classes that build on it.
-
-What can be done with the messages of a conversation: gone to, asked otherwise, answered again, written on, deleted,
-copied.
-
-Owns which message a command means. What becomes of it is decided by `tui.chat.session`.
+Owns which message an action applies to, and the worker of the running answer. `tui.chat.session` carries the actions
+out.
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ __all__ = ["ConversationScreen", "MessageMixin"]
 
 
 class ConversationScreen(CommandScreen):
-    """Runs one answer at a time, once the last chat is there again."""
+    """A screen with a transcript and a composer; runs one answer at a time, once the last chat is open."""
 
     def __init__(self, resources: AppContext) -> None:
         super().__init__()
@@ -59,11 +55,11 @@ class ConversationScreen(CommandScreen):
 
     @property
     def is_answering(self) -> bool:
-        """Whether a question waits for its answer or the answer is being written."""
+        """Whether a question is waiting for its answer or the answer is running."""
         return self._answering is not None and not self._answering.is_finished
 
     async def stop_answer(self) -> None:
-        """Hide what is offered for a word; else stop the answer and keep what came of it, or go to the prompt."""
+        """Hide the completions; else stop the answer and keep its text, or focus the prompt."""
         if self.composer.dismiss():
             return
         if self._answering is not None and self.is_answering:
@@ -95,7 +91,7 @@ class ConversationScreen(CommandScreen):
             self.say(str(error))
 
     def _selected_to_change(self) -> TranscriptEntry | None:
-        """The selected message, unless nothing may change now; says why there is none."""
+        """Return the selected message if it may change now; otherwise notify why not."""
         selected = self.transcript.selected
         if self.is_answering:
             self.say("An answer is under way: Esc stops it.")
@@ -120,21 +116,21 @@ _UNDONE_FOR_S = 8.0
 
 
 class MessageMixin(ConversationScreen):
-    """The commands of a chat that are about its messages."""
+    """Commands for messages."""
 
     def __init__(self, resources: AppContext) -> None:
         super().__init__(resources)
         self._removed: RemovedMessages | None = None
 
     async def answer_again(self) -> None:
-        """Answer the selected question, or the last one, again; when there is none, connect again."""
+        """Answer the selected question, or the last one, again; without one, reconnect."""
         await self._is_reopened.wait()
         selected = self.transcript.selected
         await self.stop_answer()
         self._answer(partial(self._answer_again, selected.entry.message.id if selected else None))
 
     async def select_step(self, n_steps: int) -> None:
-        """Select the message `n_steps` below the selected one (above: negative); below the last one is the prompt."""
+        """Select the message `n_steps` below the selected one (above if negative); the prompt is below the last one."""
         if not await self.transcript.select_step(n_steps):
             self.set_focus(self.prompt)  # at once: the next key may be under way
 
@@ -148,7 +144,7 @@ class MessageMixin(ConversationScreen):
                 await self.transcript.show(self._session.conversation.entries(), at=version_id)
 
     def edit(self) -> None:
-        """Take the selected question, or the last one, into the prompt; sent, it stands beside the former."""
+        """Load the selected question, or the last one, into the prompt; sending it adds a version."""
         conversation = self._session.conversation
         selected = self.transcript.selected
         message_id = selected.entry.message.id if selected else conversation.leaf_id
@@ -162,7 +158,7 @@ class MessageMixin(ConversationScreen):
         self.set_focus(self.prompt)  # at once: what is typed next changes the question
 
     async def go_on(self) -> None:
-        """Write the last answer on, where it was stopped or cut."""
+        """Continue the last answer if it was stopped or cut off."""
         await self._is_reopened.wait()
         answer = None if self.is_answering else self._session.continuable()
         if answer is None:
@@ -171,7 +167,7 @@ class MessageMixin(ConversationScreen):
             self._answer(lambda: self._session.go_on(answer, self.transcript))
 
     async def delete(self) -> None:
-        """Delete the selected message and what follows; for a while it can be undone."""
+        """Delete the selected message and its descendants; undo stays possible for a while."""
         if (selected := self._selected_to_change()) is None:
             return
         with self._told_if_not_kept():
@@ -182,7 +178,7 @@ class MessageMixin(ConversationScreen):
         await self._show_all()
 
     async def undo(self) -> None:
-        """Bring back what was deleted."""
+        """Restore the deleted messages."""
         removed, self._removed = self._removed, None
         if removed is not None:
             with self._told_if_not_kept():
@@ -194,25 +190,25 @@ class MessageMixin(ConversationScreen):
         return self._removed is not None if parameters == ("undo",) else super().check_action(action, parameters)
 
     def toggle_thoughts(self) -> None:
-        """Open or fold what was thought before the selected answer, or the last one."""
+        """Expand or collapse the reasoning of the selected answer, or of the last one."""
         if not self.transcript.toggle_thoughts():
             self.say("There are no thoughts to read here.")
 
     def copy_message(self) -> None:
-        """Put the selected message on the clipboard."""
+        """Copy the selected message to the clipboard."""
         if selected := self.transcript.selected:
             self._copy(selected.entry.message.content)
 
     def copy_answer(self) -> None:
-        """Put the last answer on the clipboard."""
+        """Copy the last answer to the clipboard."""
         if text := self._session.conversation.last_answer:
             self._copy(text)
         else:
             self.say("There is no answer to copy yet.")
 
     def copy_code(self, number: str = "") -> None:
-        """Put a code block of the selected message, or of the last answer, on the clipboard: the only one, that with
-        this number, or the one that is chosen of several."""
+        """Copy a code block of the selected message, or of the last answer: the only one, the one with this number, or
+        one chosen from a list."""
         selected = self.transcript.selected
         text = selected.entry.message.content if selected else self._session.conversation.last_answer
         blocks = {str(n): block for n, block in enumerate(code_blocks(text), start=1)}
@@ -236,7 +232,7 @@ class MessageMixin(ConversationScreen):
             self._copy(blocks[chosen].text)
 
     def scroll_pages(self, n_pages: int) -> None:
-        """Scroll the conversation, up when negative."""
+        """Scroll the conversation, up if negative."""
         rows = max(1, self.transcript.size.height - 2)
         self.transcript.scroll_relative(y=n_pages * rows, animate=False)
 
@@ -245,7 +241,7 @@ class MessageMixin(ConversationScreen):
         await self.transcript.go_to_start()
 
     async def go_to_end(self) -> None:
-        """Show the last message and follow what comes."""
+        """Show the last message and follow new text."""
         await self.transcript.go_to_end()
 
     async def _answer_again(self, message_id: int | None) -> None:

@@ -1,18 +1,10 @@
-"""What a model thought before it answered: one line, and all of it below when opened.
-
-What the person asked.
-
-The text of one answer below its thoughts: waits, streams, ends.
-
-The line below a message: which of its versions is shown, and what can be done with it.
-
-One message of the chat: what was said, how it ended, its versions, and the mark of being selected.
-"""
+"""One message of the chat: question or answer, reasoning, versions and available actions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
@@ -35,17 +27,17 @@ _SIGNS = {False: "▸", True: "▾"}  # by whether it is open
 
 
 class ReasoningSummary(Static):
-    """How long and how much was thought."""
+    """Duration and length of the reasoning."""
 
     class Clicked(Message):
-        """Somebody wants to see more, or less."""
+        """The user clicked on the line."""
 
     def on_click(self) -> None:
         self.post_message(self.Clicked())
 
 
 class ReasoningView(Vertical):
-    """Opened and folded by a click on its line, or by `toggle`."""
+    """The reasoning of an answer: one line, expanded by a click on it or by `toggle`."""
 
     def __init__(self, entry: TranscriptEntry) -> None:
         super().__init__()
@@ -59,18 +51,19 @@ class ReasoningView(Vertical):
         yield text
 
     def show(self, entry: TranscriptEntry) -> None:
-        """Show how far the thoughts of `entry` have come."""
+        """Show the current reasoning of `entry`."""
         former, self._entry = self._entry.message.reasoning, entry
         self._show_line()
         if self._is_open and entry.message.reasoning != former:
             self._show_text()
 
     def toggle(self) -> None:
-        """Open what is folded, fold what is open."""
+        """Expand or collapse the text."""
         self._is_open = not self._is_open
         self._show_all()
 
-    def on_thought_line_clicked(self) -> None:
+    @on(ReasoningSummary.Clicked)
+    def _clicked(self) -> None:
         self.toggle()
 
     def _show_all(self) -> None:
@@ -91,7 +84,7 @@ class ReasoningView(Vertical):
 
 
 class QuestionView(Static):
-    """The text of a question, shown as it was typed, and the names of what went with it."""
+    """The text of a question as typed, and the names of its attachments."""
 
     def __init__(self, text: str, attachments: tuple[Attachment, ...] = ()) -> None:
         names = " ".join(f"[{printable_line(attachment.name)}]" for attachment in attachments)
@@ -108,7 +101,7 @@ _MARKS = {
 
 
 class AnswerView(Vertical):
-    """Markdown that grows while its entry is running."""
+    """An answer as Markdown below its reasoning; grows while its entry is running."""
 
     def __init__(self, entry: TranscriptEntry) -> None:
         super().__init__()
@@ -124,7 +117,7 @@ class AnswerView(Vertical):
         yield mark
 
     async def write(self, entry: TranscriptEntry, text: str) -> None:
-        """Append `text`, with which the message is as in `entry`."""
+        """Append `text`; the message is now `entry`."""
         self._entry = entry
         await self._show_thoughts()
         if self.query(MarkdownText):
@@ -134,7 +127,7 @@ class AnswerView(Vertical):
             self._show_mark()
 
     async def show(self, entry: TranscriptEntry) -> None:
-        """Show how the answer stands; its text is what was written."""
+        """Show the state of the answer; its text is complete."""
         self._entry = entry
         await self._show_thoughts()
         self._show_mark()
@@ -174,10 +167,10 @@ _OTHERS = (("delete", "[b]Del[/b]ete"), ("copy-message", "[b]Y[/b] copy"))
 
 
 class MessageBar(Static):
-    """Shown where there is something to say; each part can be clicked."""
+    """The line below a message: its versions, and its actions if it is selected. Each part is clickable."""
 
     def show(self, entry: TranscriptEntry, *, is_selected: bool) -> None:
-        """Say what `entry` is, and if it is selected what its keys do."""
+        """Show the versions of `entry`, and its actions if it is selected."""
         parts = [_versions(entry)] if entry.n_versions > 1 else []
         if is_selected and not entry.is_running:
             actions = _ACTIONS.get(entry.message.role, _OTHERS)
@@ -192,7 +185,7 @@ class MessageBar(Static):
         self.display = bool(parts)
 
     def on_click(self) -> None:
-        """Select the message before what is clicked is done with the selected one."""
+        """Select the message before the clicked action applies to the selection."""
         if isinstance(self.parent, Widget):
             self.screen.set_focus(self.parent, scroll_visible=False)
 
@@ -207,14 +200,14 @@ def _link(command: str, words: str) -> str:
 
 
 class MessageView(Vertical, can_focus=True):
-    """Shows one entry. It is selected when it has the focus; then letters are commands."""
+    """One entry. It is selected while it has the focus; letters are commands then."""
 
     FOCUS_ON_CLICK = False  # at the press already; what is pressed must not move, for a text of it may be selected
     BINDINGS = MESSAGE_COMMANDS.bindings_at_once()
 
     @dataclass
     class KeysShown(Message):
-        """`bar` has come up below a selected message whose end was in view."""
+        """`bar` appeared below a selected message whose end was in view."""
 
         bar: MessageBar
 
@@ -235,29 +228,29 @@ class MessageView(Vertical, can_focus=True):
         self._show_bar()
 
     def watch_has_focus(self, has_focus: bool) -> None:
-        """Tell what can be done with it, or no longer."""
+        """Show or hide the actions."""
         super().watch_has_focus(has_focus)
         self._show_bar()
 
     def on_click(self) -> None:
-        """Select the message, unless a text in it was selected."""
+        """Select the message, unless text in it was selected."""
         if not self.screen.get_selected_text():
             self.screen.set_focus(self, scroll_visible=False)
 
     async def write(self, entry: TranscriptEntry, text: str) -> None:
-        """Append `text` to the answer, with which the message is as in `entry`."""
+        """Append `text` to the answer; the message is now `entry`."""
         self.entry = entry
         await self.query_one(AnswerView).write(entry, text)
 
     def toggle_thoughts(self) -> bool:
-        """Open or fold what was thought; return False where nothing was."""
+        """Expand or collapse the reasoning; return False if there is none."""
         thoughts = self.query(ReasoningView)
         for thought in thoughts:
             thought.toggle()
         return bool(thoughts)
 
     async def show(self, entry: TranscriptEntry) -> None:
-        """Show how the message stands now: its versions and its ending, not another text."""
+        """Show the versions and the ending of the message; its text is unchanged."""
         had_error, self.entry = self.entry.error is not None, entry
         for answer in self.query(AnswerView):
             await answer.show(entry)

@@ -1,11 +1,4 @@
-"""A quiet line between the messages.
-
-An error that a person can act on.
-
-What an empty chat shows.
-
-The line at the bottom: model, state and figures.
-"""
+"""The small widgets of the chat screen: notices, errors, the greeting of an empty chat, the status line."""
 
 from __future__ import annotations
 
@@ -22,13 +15,13 @@ __all__ = ["ErrorPanel", "Greeting", "Notice", "StatusLine"]
 
 
 class Notice(Static):
-    """Something worth a line: what the engine noted, or what a command did."""
+    """A quiet line: a notice of the engine, or the result of a command."""
 
     def __init__(self, text: str, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name
         super().__init__(f"· {printable(text)}", markup=False, id=id)
 
     def say(self, text: str) -> None:
-        """Say something else."""
+        """Replace the text."""
         self.update(f"· {printable(text)}")
 
 
@@ -41,7 +34,7 @@ _OTHER_KEYS = "Ctrl+R tries again."
 
 
 class ErrorPanel(Static):
-    """Cause, remedy and the key that leads on, each on a line of its own."""
+    """Cause, remedy and the key to continue, one per line."""
 
     def __init__(self, error: UserError) -> None:
         lines = (error.cause, error.remedy, _KEYS.get(type(error), _OTHER_KEYS))
@@ -50,7 +43,8 @@ class ErrorPanel(Static):
 
 
 class Greeting(Static):
-    """One line on what this is, questions that one key (or a click) sends, and the other places."""
+    """The content of an empty chat: one line on localllm, example questions sent by one key or click, and the other
+    features."""
 
     def __init__(self) -> None:
         examples = "\n".join(
@@ -72,7 +66,7 @@ class Greeting(Static):
 
 
 class StatusLine(Static):
-    """Shows as much of one Status as there is room for. Its size is fixed, so that a change redraws one row and lays
+    """The line at the bottom: as much of a Status as fits. Its size is fixed, so that a change redraws one row and lays
     out nothing."""
 
     def __init__(self) -> None:
@@ -85,6 +79,6 @@ class StatusLine(Static):
         self.update(printable(status.text(self.content_size.width or None)), layout=False)
 
     def on_resize(self) -> None:
-        """Draw what there is room for now."""
+        """Redraw for the new width."""
         if self._status is not None:
             self.show(self._status)

@@ -1,6 +1,6 @@
-"""How this chat is answered: the sampler's options, each in a field, and a name to keep them under.
+"""The form for sampling options, with a name to save them as a preset.
 
-Owns the asking. What is taken is decided by who asks, with a UserError where it will not do.
+Validation belongs to the caller's `take`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Take = Callable[[dict[str, int | float], str], Awaitable[None]]
 
 
 class OptionsScreen(ModalScreen[None]):
-    """Asks until `take` raises no UserError for the options and the name (may be empty), or the person gives up."""
+    """Asks until `take` accepts the options and the name (may be empty) without a UserError, or the user cancels."""
 
     CSS_PATH = "options.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -147,7 +147,7 @@ _N_RECALLED = 200
 
 
 class SqliteChatRepository:
-    """An async context manager; fulfils `tui.chat.repository.ChatRepository`. Leaving it waits until what was said is on the disk."""
+    """The repository over chats.db. An async context manager; leaving it waits until every message is on the disk."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir

@@ -1,11 +1,7 @@
-"""How a chat is answered, as a person says it: system prompt, the sampler's options, presets of both.
+"""The chat screen: questions in, answers streamed, figures at the bottom.
 
-Owns asking for them. They are kept with the next question.
-
-The chat screen: questions in, answers streamed, figures at the bottom.
-
-Owns the way from what is typed to a question, and which chat is shown. What is said and how an answer runs lives in
-`tui.chat.session`, the service behind `tui.connection`.
+Owns the way from typed text to a question, which chat is open, and the chat's sampling settings. Messages and answers
+belong to `tui.chat.session`.
 """
 
 from __future__ import annotations
@@ -41,7 +37,7 @@ __all__ = ["ChatScreen", "ChatSettingsMixin"]
 
 
 class ChatSettingsMixin(ConversationScreen):
-    """The commands of a chat that are about how it is answered."""
+    """Commands for system prompt, sampling options and presets. The next question stores them."""
 
     def __init__(self, resources: AppContext) -> None:
         super().__init__(resources)
@@ -56,8 +52,7 @@ class ChatSettingsMixin(ConversationScreen):
         await self.transcript.add_notice(f"System prompt: {current}" if current else "No system prompt is set.")
 
     async def edit_options(self, text: str) -> None:
-        """Set the sampler's options of this chat as `text` says, such as temperature=0.2; without a text, ask for
-        them."""
+        """Set sampling options from text such as `temperature=0.2`; without a text, open the form."""
         from tui.chat.options_screen import OptionsScreen
 
         await self._is_reopened.wait()
@@ -71,7 +66,7 @@ class ChatSettingsMixin(ConversationScreen):
             self.warn(str(error))
 
     async def _take_options(self, options: dict[str, int | float], preset: str) -> None:
-        """Answer with `options` from now on, and keep them as a preset where that has a name."""
+        """Apply `options` from now on, and save them as a preset if that has a name."""
         conversation = self._session.conversation
         settings = replace(conversation.settings, options=options)
         if preset:
@@ -80,8 +75,7 @@ class ChatSettingsMixin(ConversationScreen):
         await self.transcript.add_notice(settings_line(settings))
 
     async def use_preset(self, name: str) -> None:
-        """Answer as a preset says from now on, with this chat's system prompt where it has none; without a name, list
-        the presets."""
+        """Apply a preset, with this chat's system prompt if it has none; without a name, list the presets."""
         await self._is_reopened.wait()
         try:
             if not name:
@@ -102,7 +96,7 @@ if TYPE_CHECKING:
 
 
 class ChatScreen(MessageMixin, ChatSettingsMixin):
-    """One conversation with one model; fulfils `tui.chat.commands.ChatActions`."""
+    """A conversation with a model; implements `tui.chat.commands.ChatActions`."""
 
     CSS_PATH = "chat.tcss"
     TABLE = CHAT_COMMANDS
@@ -156,7 +150,7 @@ class ChatScreen(MessageMixin, ChatSettingsMixin):
         _: Worker[None] = self.run_worker(partial(self._measure, event.attachment), group="measure")
 
     async def _measure(self, attachment: Attachment) -> None:
-        """Count the tokens of an attachment; while nobody can, its size stays in characters."""
+        """Count the tokens of an attachment; if the model is not available, its size stays in characters."""
         with suppress(UserError):
             client = await self._connection.client()
             n_tokens = await client.count_tokens(attachment.content, self._connection.state.model)
@@ -172,7 +166,7 @@ class ChatScreen(MessageMixin, ChatSettingsMixin):
     # What the commands do
 
     def ask(self, question: str, attachments: tuple[Attachment, ...] = ()) -> None:
-        """Send `question` with what goes with it; while an answer is under way it goes back to where it was typed."""
+        """Send `question` with its attachments; while an answer is running, put it back into the composer."""
         if self.is_answering:
             self.composer.put(question, attachments)
             self.say("An answer is under way: Esc stops it.")
@@ -186,7 +180,7 @@ class ChatScreen(MessageMixin, ChatSettingsMixin):
             self._answer(lambda: self._session.ask_instead(edited_id, said, self.transcript))
 
     async def new_chat(self) -> None:
-        """Leave this chat and start an empty one."""
+        """Start an empty chat."""
         await self._is_reopened.wait()
         await self.stop_answer()
         await self._leave_draft()
@@ -197,7 +191,7 @@ class ChatScreen(MessageMixin, ChatSettingsMixin):
     # What comes from the store, the service and the model
 
     async def open_chat(self, chat_id: int, message_id: int | None = None) -> None:
-        """Leave this chat and show another one that is kept, at one of its messages or at its end."""
+        """Open a stored chat, at one of its messages or at its end."""
         await self._is_reopened.wait()
         await self.stop_answer()
         await self._leave_draft()
@@ -209,7 +203,7 @@ class ChatScreen(MessageMixin, ChatSettingsMixin):
         await self._open_draft()
 
     async def _open_last(self) -> None:
-        """Show the chat in which something was said last, and let what was asked in any chat be recalled."""
+        """Open the latest chat and load the recent questions."""
         try:
             await self._reopen()
             with self._told_if_not_kept():
@@ -219,7 +213,7 @@ class ChatScreen(MessageMixin, ChatSettingsMixin):
             self._is_reopened.set()
 
     async def _open_draft(self) -> None:
-        """Show what was typed in the chat that was opened; where a person types by now, it can be recalled."""
+        """Restore the unsent text of the open chat; if the user is typing already, make it recallable."""
         with self._told_if_not_kept():
             draft = await self._drafts.open()
             if self.prompt.text:
@@ -234,7 +228,7 @@ class ChatScreen(MessageMixin, ChatSettingsMixin):
         self.composer.put("")
 
     async def _reopen(self, chat_id: int | None = None, message_id: int | None = None) -> None:
-        """Show a chat that is kept, without an id the one in which something was said last."""
+        """Open a stored chat, without an id the latest one."""
         try:
             await self._session.reopen(chat_id, message_id)
             await self._show_all()
@@ -256,6 +250,6 @@ class ChatScreen(MessageMixin, ChatSettingsMixin):
                 await self.transcript.add_notice(notice)
 
     def on_markdown_text_address_clicked(self, event: MarkdownText.AddressClicked) -> None:
-        """Copy where a link leads instead of going there: a model wrote it."""
+        """Copy the address of a link instead of opening it: a model wrote it."""
         self.app.copy_to_clipboard(event.address)
         self.say(f"Copied, not opened: {event.address}")

@@ -1,12 +1,6 @@
-"""A scrolling container whose rows stay where a person looks while others come and go above them.
+"""The conversation on the screen: all messages to scroll through, a window of them mounted as widgets.
 
-Owns that one habit. Textual's own anchor does the same for the end.
-
-Which messages of a long chat are on the screen as widgets.
-
-Pure: a range of positions and how it moves. What a widget is it does not know.
-
-The conversation on the screen: all of it to scroll through, a part of it as widgets.
+Owns scrolling, selection and which messages are mounted. One message is drawn by `tui.chat.message_view`.
 """
 
 from __future__ import annotations
@@ -33,40 +27,40 @@ __all__ = ["STEP", "MessageWindow", "SteadyScroll", "Transcript"]
 
 
 class SteadyScroll(VerticalScroll):
-    """Keeps the child that is topmost in view on its row, through mounting, removing and resizing, unless it follows
-    the end."""
+    """A scrolling container that keeps the topmost visible child on its row while others are mounted, removed or
+    resized, unless it follows the end. Textual's anchor does the same for the end."""
 
     _held: Widget | None = None
     _held_row = 0
 
     @property
     def is_following(self) -> bool:
-        """Whether the end stays in view when text comes."""
+        """Whether the end stays in view when text arrives."""
         return self._anchored and not self._anchor_released
 
     def follow(self) -> None:
-        """Go to the end and stay there until a person scrolls away."""
+        """Scroll to the end and stay there until the user scrolls away."""
         self._held = None
         self.anchor()
 
     def hold(self, child: Widget, row: int) -> None:
-        """Keep `child` on a row of what is in view, from 0 on."""
+        """Keep `child` on a row of the view, counted from 0."""
         self._held, self._held_row = child, row
 
     def reveal(self, widget: Widget) -> None:
-        """Bring `widget`, which is somewhere within, into view."""
+        """Scroll `widget`, a descendant, into view."""
         if self.max_scroll_y:
             widget.scroll_visible(animate=False)
         else:
             self.anchor()  # where all fits, Textual puts it at the bottom, and keeps it there only while it follows
 
     def may_hold(self, child: Widget) -> bool:  # noqa: ARG002
-        """Whether `child` is one that a person looks at; one that others are put behind must not be held."""
+        """Return whether `child` can be held; not if others are mounted above it."""
         return True
 
     def arrange(self, size: Size, optimal: bool = False) -> DockArrangeResult:
-        """Arrange the children, and scroll so that the held one does not move: before anything is drawn, as Textual's
-        compositor does for an anchor."""
+        """Arrange the children and scroll so that the held one does not move: before drawing, like Textual's compositor
+        does for an anchor."""
         arranged = super().arrange(size, optimal)
         if self._held is not None and not self.is_following:
             y = next((placed.region.y for placed in arranged.placements if placed.widget is self._held), None)
@@ -75,7 +69,7 @@ class SteadyScroll(VerticalScroll):
         return arranged
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Hold what is topmost in view now."""
+        """Hold the topmost visible child."""
         super().watch_scroll_y(old_value, new_value)
         shown = (child for child in self.children if child.display and self.may_hold(child))
         top = next((child for child in shown if child.virtual_region.bottom > new_value), None)
@@ -95,19 +89,19 @@ STEP = 4
 
 @dataclass(frozen=True, slots=True)
 class MessageWindow:
-    """The positions from `first` up to `last`, which is not one of them."""
+    """The positions from `first` up to, not including, `last`."""
 
     first: int = 0
     last: int = 0
 
     @classmethod
     def at_end(cls, n_messages: int) -> MessageWindow:
-        """Return the window on the last ones."""
+        """Return the window on the last messages."""
         return cls(max(0, n_messages - STEP), n_messages)
 
     @classmethod
     def at(cls, position: int, n_messages: int) -> MessageWindow:
-        """Return a window that begins with `position`, or shortly before where little follows."""
+        """Return a window that begins with `position`, or shortly before it near the end."""
         first = max(0, min(position, n_messages - STEP))
         return cls(first, min(first + STEP, n_messages))
 
@@ -118,20 +112,20 @@ class MessageWindow:
         return self.first <= position < self.last
 
     def earlier(self) -> MessageWindow:
-        """Return it with some more before."""
+        """Return it extended upwards."""
         return MessageWindow(max(0, self.first - STEP), self.last)
 
     def later(self, n_messages: int) -> MessageWindow:
-        """Return it with some more behind."""
+        """Return it extended downwards."""
         return MessageWindow(self.first, min(n_messages, self.last + STEP))
 
     def cut(self, n_messages: int) -> MessageWindow:
-        """Return what is left of it where only the first `n_messages` stay."""
+        """Return it limited to the first `n_messages`."""
         last = min(self.last, n_messages)
         return MessageWindow(min(self.first, last), last)
 
     def common(self, other: MessageWindow) -> MessageWindow:
-        """Return the positions that are in both; where none is, an empty window at the beginning of `other`."""
+        """Return the intersection; if empty, an empty window at the beginning of `other`."""
         first, last = max(self.first, other.first), min(self.last, other.last)
         return MessageWindow(first, last) if first < last else MessageWindow(other.first, other.first)
 
@@ -142,8 +136,8 @@ _FAR_SCREENS = 4
 
 
 class Transcript(SteadyScroll):
-    """Messages and notices in order; fulfils `tui.chat.session.ChatView`. It stays at the end while text comes, until the
-    person scrolls away."""
+    """Messages and notices in order; implements `tui.chat.session.ChatView`. It follows new text until the user scrolls
+    away."""
 
     can_focus = False
 
@@ -166,7 +160,7 @@ class Transcript(SteadyScroll):
     # What is shown
 
     async def show(self, entries: Sequence[TranscriptEntry], at: int | None = None) -> None:
-        """Show these messages and no others: what is new at the end, or that with the id `at`."""
+        """Show exactly these messages, scrolled to new ones at the end or to the one with the id `at`."""
         async with self._one_at_a_time:
             if not self.is_attached:
                 return
@@ -185,7 +179,7 @@ class Transcript(SteadyScroll):
         self.call_after_refresh(self._top_up)
 
     async def write(self, portion: StreamChunk, stats: Mapping[str, Scalar]) -> None:
-        """Append to the last message, whether it is on the screen or not."""
+        """Append to the last message, whether it is mounted or not."""
         async with self._one_at_a_time:
             if not self._entries or not self.is_attached:
                 return
@@ -198,21 +192,22 @@ class Transcript(SteadyScroll):
                 await self._views[-1].write(entry, portion.text)
 
     def toggle_thoughts(self) -> bool:
-        """Open or fold the thoughts of the selected message, else of the last with any; return False without any."""
+        """Expand or collapse the reasoning of the selected message, else of the last with any; return False if there is
+        none."""
         views = [self.selected] if self.selected else reversed(self._views)
         return any(view.toggle_thoughts() for view in views)
 
     async def add_notice(self, text: str) -> None:
-        """Append a quiet line."""
+        """Append a notice."""
         await self.mount(Notice(text))
 
     async def add_error(self, error: UserError) -> None:
-        """Append an error that belongs to no question, in place of an earlier one of the kind."""
+        """Append an error without a question, replacing an earlier one."""
         await self.query("Transcript > ErrorPanel").remove()
         await self.mount(ErrorPanel(error))
 
     async def clear(self) -> None:
-        """Become an empty chat."""
+        """Remove everything."""
         async with self._one_at_a_time:
             self._entries = ()
             await self._move_to(MessageWindow())
@@ -223,12 +218,12 @@ class Transcript(SteadyScroll):
 
     @property
     def selected(self) -> MessageView | None:
-        """The message that a person has gone to, be it with the last key: that it has the focus it hears later."""
+        """The focused message, also within the handling of the key that focused it."""
         return next((view for view in self._views if view is self.screen.focused), None)
 
     async def select_step(self, n_steps: int) -> bool:
-        """Go `n_steps` down (up: negative) from the selected message, or from below the last one; return False where
-        that is below the last one."""
+        """Move the selection `n_steps` down (up if negative), starting below the last message if none is selected;
+        return False below the last one."""
         selected = self.selected
         here = self._window.first + self._views.index(selected) if selected else len(self._entries)
         position = max(0, here + n_steps)
@@ -240,11 +235,11 @@ class Transcript(SteadyScroll):
         return True
 
     async def select(self, message_id: int) -> None:
-        """Go to a message of those that are shown."""
+        """Select a shown message."""
         await self.show(self._entries, at=message_id)
 
     async def go_to_start(self) -> None:
-        """Go to the first message."""
+        """Scroll to the first message."""
         async with self._one_at_a_time:
             if self._window.first:
                 await self._move_to(MessageWindow.at(0, len(self._entries)))
@@ -252,7 +247,7 @@ class Transcript(SteadyScroll):
         self.call_after_refresh(self._top_up)
 
     async def go_to_end(self) -> None:
-        """Go to the last message and follow what comes."""
+        """Scroll to the last message and follow new text."""
         async with self._one_at_a_time:
             if self._window.last < len(self._entries):
                 await self._move_to(MessageWindow.at_end(len(self._entries)))
@@ -260,11 +255,11 @@ class Transcript(SteadyScroll):
         self.call_after_refresh(self._top_up)
 
     def may_hold(self, child: Widget) -> bool:
-        """Not the line that tells of earlier messages: they come below it, all of them one after the other."""
+        """Return False for the line about earlier messages: they are mounted below it, one after the other."""
         return child.id != "earlier"
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Bring what comes next when a person gets near it."""
+        """Mount more messages when the user scrolls near them."""
         super().watch_scroll_y(old_value, new_value)
         self.call_after_refresh(self._top_up)
 
@@ -276,7 +271,7 @@ class Transcript(SteadyScroll):
     # How
 
     async def _top_up(self) -> None:
-        """Let at least a screen be there above and below what is in view, and not much more than a few."""
+        """Keep at least a screen mounted above and below the view, and at most a few."""
         if self._one_at_a_time.locked() or not self.is_attached:
             return  # who holds it comes here afterwards
         rows, window = self.size.height, self._window
@@ -318,7 +313,7 @@ class Transcript(SteadyScroll):
         self.screen.set_focus(view, scroll_visible=has_place and not ends_here)
 
     async def _move_to(self, window: MessageWindow) -> None:
-        """Mount and remove views, so that those of `window` are there."""
+        """Mount and unmount views to match `window`."""
         kept = self._window.common(window)
         start = kept.first - self._window.first
         stay = self._views[start : start + len(kept)] if len(kept) else []
@@ -354,6 +349,6 @@ class Transcript(SteadyScroll):
 
 
 def _n_same(old: Sequence[TranscriptEntry], new: Sequence[TranscriptEntry]) -> int:
-    """How many messages both begin with."""
+    """Return how many messages both begin with."""
     pairs = enumerate(zip(old, new, strict=False))
     return next((n for n, (one, other) in pairs if one.message.id != other.message.id), min(len(old), len(new)))

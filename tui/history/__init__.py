@@ -1,1 +1,1 @@
-"""history."""
+"""The history: a list of stored chats to search and manage."""

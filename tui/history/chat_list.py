@@ -1,7 +1,4 @@
-"""A row of the list of chats, drawn when it comes into view: how high it is, is known before.
-
-The list of chats: as many rows as a person has come near, and all of them for who goes to the end.
-"""
+"""The list of chats, loaded in pages as the user scrolls."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ _MATCH = "bold underline"
 
 
 class ChatRowVisual(Visual):
-    """One row. Textual asks every row of a list how high it is, and would draw all of them for that."""
+    """One row, drawn only in view: Textual asks every row for its height and would draw all of them for it."""
 
     def __init__(self, widget: Widget, row: HistoryRow) -> None:
         self._widget = widget
@@ -54,7 +51,7 @@ class ChatRowVisual(Visual):
 
 
 def row_text(row: HistoryRow) -> Table:
-    """Return what stands in a row: title, model and time, then the words that were found in a message."""
+    """Return a row: title, model and time, then the match in a message."""
     grid = Table.grid(padding=(0, 1), expand=True)
     grid.add_column(width=1)
     grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
@@ -72,12 +69,12 @@ def row_text(row: HistoryRow) -> Table:
 
 
 def _found_in_message(row: HistoryRow) -> Snippet | None:
-    """What was found, if that was in a message and not in the title."""
+    """Return the match if it is in a message, not in the title."""
     return row.snippet if row.message_id is not None else None
 
 
 def _marked(snippet: Snippet) -> Text:
-    """The snippet as one line, its matches marked."""
+    """Return the snippet as one line with its matches highlighted."""
     text, end = Text(), 0
     for begin, after in snippet.matches:
         text.append(_one_line(snippet.text[end:begin])).append(_one_line(snippet.text[begin:after]), _MATCH)
@@ -98,7 +95,7 @@ _ALL_AT_ONCE = 20_000  # rows on the way to the end: less work than many times s
 
 
 class ChatList(OptionList):
-    """Rows in the order in which they were given. Posts Hungry where more are wanted, once until some came."""
+    """Rows in the given order. Posts Hungry once per page if more rows are needed."""
 
     KEYS: ClassVar[tuple[Binding, ...]] = (
         Binding("enter", "select", "Open", id="chats-open", tooltip="Go on with the chat"),
@@ -107,7 +104,7 @@ class ChatList(OptionList):
 
     @dataclass
     class Hungry(Message):
-        """The person is near the end of what is there, or on the way beyond it."""
+        """The user is near the end of the loaded rows, or scrolls beyond it."""
 
     def __init__(self) -> None:
         super().__init__(markup=False)
@@ -119,19 +116,19 @@ class ChatList(OptionList):
 
     @property
     def row(self) -> HistoryRow | None:
-        """The row that is highlighted."""
+        """The highlighted row."""
         return self.rows[self.highlighted] if self.highlighted is not None else None
 
     @property
     def n_wanted(self) -> int:
-        """How many rows shall come next: as many as are there, so that what is far away is not long away."""
+        """The number of rows to load next: doubles the list, so that a distant row takes few pages."""
         if self._goal == math.inf:
             return _ALL_AT_ONCE
         return min(max(len(self.rows), PAGE_SIZE), _MOST_AT_ONCE)
 
     def show(self, rows: Sequence[HistoryRow], *, is_whole: bool, is_other: bool) -> None:
-        """Show these rows. The highlight stays with its chat or, where that has gone, at its place; of a list that
-        `is_other`, at the first row."""
+        """Replace the rows. The highlight stays on its chat or, if that is missing, on its position; for an `is_other`
+        list, on the first row."""
         chat_id, index = (self.row.chat.id if self.row else None), 0 if is_other else self.highlighted or 0
         self.clear_options()
         self.rows = []
@@ -143,7 +140,7 @@ class ChatList(OptionList):
             self.highlighted = places.get(chat_id or 0, min(index, len(self.rows) - 1))
 
     def add(self, rows: Sequence[HistoryRow], *, is_whole: bool) -> None:
-        """Show more rows after the others, and go on with the way to one that was not there."""
+        """Append rows, and continue towards a row that was not loaded yet."""
         new = [row for row in rows if row.chat.id not in self._known]  # another window may have moved a chat
         self._known.update(row.chat.id for row in new)
         self.rows += new
@@ -155,25 +152,25 @@ class ChatList(OptionList):
         self._ask_if_hungry()
 
     def action_last(self) -> None:
-        """Go to the last row of all, though it is not here yet."""
+        """Go to the last row of all, loaded or not."""
         self._go_towards(math.inf)
 
     def action_page_down(self) -> None:
-        """Go a page down, though it is not here yet."""
+        """Go down a page, loaded or not."""
         before = self._place
         super().action_page_down()  # type: ignore[no-untyped-call]
         if not self.is_whole and self.highlighted == len(self.rows) - 1:
             self._go_towards(max(before + self._n_rows_a_page, self.highlighted))
 
     def action_cursor_down(self) -> None:
-        """Go a row down, and from the last one of all to the first."""
+        """Go down a row, and from the last one of all to the first."""
         if self.is_whole or self._place < len(self.rows) - 1:
             super().action_cursor_down()
         else:
             self._go_towards(self._place + 1)
 
     def action_cursor_up(self) -> None:
-        """Go a row up, and from the first one to the last one of all."""
+        """Go up a row, and from the first one to the last one of all."""
         if self.highlighted == 0:
             self.action_last()
         else:
@@ -192,16 +189,16 @@ class ChatList(OptionList):
 
     @property
     def _place(self) -> float:
-        """Where the highlight is or will be."""
+        """The current or pending position of the highlight."""
         return self._goal if self._goal is not None else self.highlighted or 0
 
     @property
     def _n_rows_a_page(self) -> int:
-        """How many rows fill the height, of which some have two lines."""
+        """The number of rows per screen height; some have two lines."""
         return max(1, self.size.height * len(self.rows) // max(1, self.virtual_size.height))
 
     def _go_towards(self, goal: float) -> None:
-        """Highlight row `goal` or, until it is here, the last one that is."""
+        """Highlight row `goal`, or the last loaded one until it is loaded."""
         is_here = self.is_whole or goal < len(self.rows)
         self.highlighted = int(min(goal, len(self.rows) - 1))
         self._goal = None if is_here else goal

@@ -1,6 +1,6 @@
-"""Everything that the list of chats can be told to do.
+"""The command table of the history screen.
 
-Owns names, keys and words. What a command does is a method of the screen, seen here as `HistoryActions`.
+Owns ids, keys and texts. The implementations are methods of the screen, typed as `HistoryActions`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["HISTORY_COMMANDS", "HistoryActions"]
 
 
 class HistoryActions(Protocol):
-    """What the commands need of the screen."""
+    """The methods of the screen that its commands call."""
 
     def go_to_search(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The row above the list of chats: the search, and what narrows the list."""
+"""The search field and the filters above the list of chats."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["ChatFilters", "SearchInput"]
 
 
 class SearchInput(Input):
-    """What is searched for. Down and Enter go to the list, Escape empties it first."""
+    """The search field. Down and Enter go to the list, Escape clears it first."""
 
     KEYS: ClassVar[tuple[Binding, ...]] = (
         Binding("down", "leave", "To the list", id="search-list", tooltip="In the search: go to what was found"),
@@ -33,7 +33,7 @@ class SearchInput(Input):
 
     @dataclass
     class Left(Message):
-        """The person goes on to the list."""
+        """The user goes to the list."""
 
     def __init__(self) -> None:
         super().__init__(placeholder="Search every chat (/)", compact=True, select_on_focus=False)
@@ -44,17 +44,17 @@ class SearchInput(Input):
         self.post_message(self.Left())
 
     def action_give_up(self) -> None:
-        """Search for nothing, and go to the list."""
+        """Clear the search and go to the list."""
         self.value = ""
         self.post_message(self.Left())
 
 
 class ChatFilters(Container):
-    """Posts Changed with all that is wanted whenever any of it changes."""
+    """Posts Changed with the whole query when any part of it changes."""
 
     @dataclass
     class Changed(Message):
-        """Something else is wanted."""
+        """The query changed."""
 
         wanted: ChatQuery
 
@@ -71,12 +71,12 @@ class ChatFilters(Container):
 
     @property
     def wanted(self) -> ChatQuery:
-        """What the person wants to see."""
+        """The current query."""
         model, age, archived = self._chosen("model"), self._chosen("age"), self._chosen("archived")
         return ChatQuery(typed=self.search.value, model=model, n_days=age or 0, is_archived=bool(archived))
 
     def offer(self, models: Iterable[str]) -> None:
-        """Let the person choose among these models; one that is chosen stays so."""
+        """Set the models to choose from; keep the chosen one."""
         chosen = self._chosen("model")
         names = list(models)
         select = self.query_one("#model", Select)

@@ -1,10 +1,6 @@
-"""Which of the kept chats are on the list: what a person wants to see, and the rows that it makes.
+"""Queries for the list of chats: search text, filters, and the rows they return.
 
-Pure but for the store that is handed in. Knows no widget.
-
-Reading the list of chats behind the event loop: nobody waits for a search that nobody wants any more.
-
-Owns the end of such a search. What is read is decided in `tui.history.query`.
+Owns cancellation of a search that is no longer wanted. Independent of widgets.
 """
 
 from __future__ import annotations
@@ -28,7 +24,7 @@ AGES = {0: "Any time", 1: "Today", 7: "Last 7 days", 30: "Last 30 days", 365: "L
 
 @dataclass(frozen=True, slots=True)
 class HistoryRow:
-    """A chat on the list and, of a search, where its words were found."""
+    """A chat in the list and, in a search, the position of the match."""
 
     chat: Chat
     message_id: int | None = None
@@ -37,7 +33,7 @@ class HistoryRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatQuery:
-    """What is typed into the search, and how the list is narrowed. A search finds archived chats too."""
+    """Search text and filters. A search includes archived chats."""
 
     typed: str = ""
     model: str | None = None
@@ -50,11 +46,11 @@ class ChatQuery:
 
     @property
     def is_narrowed(self) -> bool:
-        """True where chats may be missing on the list that are kept."""
+        """Whether the list may omit stored chats."""
         return self.is_search or self.is_archived or self.model is not None or self.n_days > 0
 
     def filter(self, now: datetime) -> ChatFilter:
-        """Return which chats may be listed; days begin at midnight where `now` is."""
+        """Return the store's filter; days begin at midnight in the time zone of `now`."""
         midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
         since = midnight - timedelta(days=self.n_days - 1)
         return ChatFilter(model=self.model, since_ms=int(since.timestamp() * 1000) if self.n_days else None)
@@ -68,7 +64,7 @@ def query_rows(
     n_rows: int = PAGE_SIZE,
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> list[HistoryRow]:
-    """Return up to `n_rows` rows that follow those that are `shown`; fewer of a search that is no longer wanted."""
+    """Return up to `n_rows` rows after the `shown` ones; fewer if `is_wanted` became false during a search."""
     narrowed = wanted.filter(now)
     if wanted.is_search:
         hits = store.search.find(wanted.typed, narrowed, limit=len(shown) + n_rows, is_wanted=is_wanted)
@@ -79,13 +75,13 @@ def query_rows(
 
 
 class ChatQueryReader:
-    """Reads from the store of `thread`, in which one thing is done at a time. Methods raise StorageError."""
+    """Runs queries on the store's `thread`, which does one thing at a time. Methods raise StorageError."""
 
     def __init__(self, thread: StoreThread) -> None:
         self._thread = thread
 
     async def rows(self, wanted: ChatQuery, n_rows: int, shown: Sequence[HistoryRow] = ()) -> list[HistoryRow]:
-        """Return up to `n_rows` rows that follow those that are `shown`. Cancelled, it lets go of the thread soon."""
+        """Return up to `n_rows` rows after the `shown` ones. If cancelled, releases the thread soon."""
         is_over = threading.Event()
         read = partial(
             query_rows,
@@ -101,5 +97,5 @@ class ChatQueryReader:
             is_over.set()
 
     async def models(self) -> list[str]:
-        """Return the models that answered last in a chat, by name."""
+        """Return the names of the models that answered last in a chat."""
         return await self._thread.do(lambda store: store.chats.models())

@@ -1,6 +1,6 @@
-"""The chats that are kept: found, named, put away, taken in and out.
+"""The history screen: stored chats to find, open, rename, archive, delete, import and export.
 
-Owns what is asked of the store, and what is said of it. Which chats are listed is decided in `tui.history.query`.
+Owns its calls to the store. The list's content is decided in `tui.history.query`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tui.history.commands import HISTORY_COMMANDS
 from tui.history.filters import ChatFilters, SearchInput
 from tui.history.query import ChatQuery, ChatQueryReader
 from tui.widgets.dialogs import InputDialog
-from tui.widgets.feature_screen import FeatureScreen
+from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
 
 if TYPE_CHECKING:
     from tui.app import LocalllmApp
@@ -37,9 +37,9 @@ __all__ = ["HistoryScreen"]
 
 
 class HistoryScreen(FeatureScreen):
-    """Every chat of this person; fulfils `tui.history.commands.HistoryActions`."""
+    """All stored chats; implements `tui.history.commands.HistoryActions`."""
 
-    CSS_PATH: ClassVar[Any] = ["place_screen.tcss", "chats.tcss"]
+    CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "history.tcss"]
     PLACE = "chats"
     TABLE = HISTORY_COMMANDS
     KEYS = (*ChatList.KEYS, *SearchInput.KEYS)
@@ -74,7 +74,7 @@ class HistoryScreen(FeatureScreen):
         return self.query_one(ChatFilters)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """While words are typed, letters are letters."""
+        """Disable letter commands while text is typed."""
         is_typing = isinstance(self.focused, Input)
         return not (is_typing and action == "command" and self.TABLE.find(str(parameters[0])))
 
@@ -86,7 +86,7 @@ class HistoryScreen(FeatureScreen):
 
     @work(group="read", exclusive=True)
     async def _read_anew(self, *, is_other: bool = False) -> None:
-        """Read the list from its beginning; as many rows as are there, unless the list `is_other` than before."""
+        """Read the list from its start: as many rows as shown, or one page if `is_other` list was requested."""
         wanted = self.filters.wanted
         n_there = len(self.chat_list.rows) + self.chat_list.is_whole  # one more tells that it is whole still
         n_rows = PAGE_SIZE if is_other else max(PAGE_SIZE, n_there)
@@ -117,7 +117,7 @@ class HistoryScreen(FeatureScreen):
     # What the commands do
 
     def go_to_search(self) -> None:
-        """Type words to look for. From the very next key on, so not by `focus`: letters are commands of the list."""
+        """Focus the search at once, not by `focus`: the next key is text, not a command of the list."""
         self.set_focus(self.filters.search)
 
     @on(SearchInput.Left)
@@ -132,7 +132,7 @@ class HistoryScreen(FeatureScreen):
         await cast("LocalllmApp", self.app).open_chat(row.chat.id, row.message_id)
 
     def rename_chat(self) -> None:
-        """Ask for another title."""
+        """Ask for a new title."""
         if chat := self._chosen():
             self.app.push_screen(InputDialog("Rename the chat", partial(self._rename, chat.id), value=chat.title))
 
@@ -143,12 +143,12 @@ class HistoryScreen(FeatureScreen):
         self._read_anew()
 
     async def pin_chat(self) -> None:
-        """Pin the chat, or unpin it."""
+        """Pin or unpin the chat."""
         if chat := self._chosen():
             await self._change(lambda store: store.chats.pin(chat.id, not chat.is_pinned))
 
     async def archive_chat(self) -> None:
-        """Archive the chat, or take it back into the list."""
+        """Archive or unarchive the chat."""
         if chat := self._chosen():
             await self._change(lambda store: store.chats.archive(chat.id, not chat.is_archived))
             self.say(f"{_quoted(chat)} is {'back in the list' if chat.is_archived else 'archived'}.")
@@ -159,14 +159,14 @@ class HistoryScreen(FeatureScreen):
             await self._change(lambda store: store.transcripts.duplicate(chat.id))
 
     async def delete_chat(self) -> None:
-        """Delete the chat, and say how to bring it back."""
+        """Delete the chat; U restores it."""
         if chat := self._chosen():
             await self._change(lambda store: store.chats.delete(chat.id))
             self._deleted.append(chat)
             self.say(f"{_quoted(chat)} is deleted. U brings it back.")
 
     async def restore_chat(self) -> None:
-        """Bring back the chat that was deleted last here."""
+        """Restore the chat deleted last on this screen."""
         if not self._deleted:
             self.say("Nothing was deleted here.")
             return
@@ -175,7 +175,7 @@ class HistoryScreen(FeatureScreen):
         self.say(f"{_quoted(chat)} is back.")
 
     def export_chat(self) -> None:
-        """Ask where to write the chat."""
+        """Ask for a file and export the chat to it."""
         if chat := self._chosen():
             path = Path.home() / f"{_file_name(chat)}.md"
             explanation = "The name's ending says how: .md, .json (with every branch) or .html."
@@ -188,7 +188,7 @@ class HistoryScreen(FeatureScreen):
         self.say(f"Written to {path}.")
 
     def import_chats(self) -> None:
-        """Ask which file to take in."""
+        """Ask for a file and import its chats."""
         explanation = "A JSON file of localllm, ChatGPT (conversations.json), Open WebUI or Ollama's messages."
         self.app.push_screen(InputDialog("Import chats", self._import, explanation=explanation))
 
@@ -204,7 +204,7 @@ class HistoryScreen(FeatureScreen):
     # The store
 
     def _chosen(self) -> Chat | None:
-        """The chat that a command is for; says so where there is none."""
+        """Return the selected chat; notify if there is none."""
         row = self.chat_list.row
         if row is None:
             self.say("No chat is chosen.")
@@ -238,6 +238,6 @@ def _quoted(chat: Chat) -> str:
 
 
 def _file_name(chat: Chat) -> str:
-    """A name for a file of this chat that every system takes."""
+    """Return a file name for the chat that is valid on every system."""
     words = "".join(character if character.isalnum() else " " for character in chat.title).split()
     return "-".join(words)[:60] or f"chat-{chat.id}"

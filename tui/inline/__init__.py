@@ -1,1 +1,1 @@
-"""A chat in the scrollback of the terminal: lines are read and printed, nothing is drawn over. No widgets here."""
+"""A chat in the terminal's scrollback: reads and prints lines, draws no screen."""

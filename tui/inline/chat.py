@@ -1,7 +1,6 @@
-"""A chat in the scrollback: what is entered becomes a question or a command, and what comes of it is printed.
+"""The commands of a chat in the scrollback, and the questions asked in it.
 
-Owns what the commands do where there is no screen. What is said and how an answer runs lives in `tui.chat.session`; who
-types is read elsewhere.
+`tui.chat.session` runs the answers; `tui.inline.line_prompt` reads the input.
 """
 
 from __future__ import annotations
@@ -34,11 +33,10 @@ _ENDINGS = {Ending.STOPPED: "stopped", Ending.CUT: "cut at the limit of tokens: 
 
 
 class InlineChat:
-    """Fulfils what `tui.inline.commands.COMMANDS` need of `ChatActions` and `AppActions`. Cancelling what it does stops
-    the answer.
+    """Implements the methods that `tui.inline.commands.COMMANDS` call. Cancelling a method stops the answer.
 
-    `edited` is the question that the next one stands beside; `is_leaving` is set by /quit. Files that a question
-    mentions lie in `folder`, the working folder unless it is given.
+    `edited` is the question that the next one replaces; /quit sets `is_leaving`. Mentioned files are relative to
+    `folder`, by default the working folder.
     """
 
     def __init__(
@@ -63,18 +61,18 @@ class InlineChat:
 
     @property
     def error(self) -> UserError | None:
-        """What ended the last answer where that failed; it is printed."""
+        """The error that ended the last answer; it is printed already."""
         entries = self._session.conversation.entries()
         return entries[-1].error if entries else None
 
     @property
     def branch(self) -> Sequence[Message]:
-        """What was said."""
+        """The shown messages."""
         return self._session.conversation.branch
 
     async def open(self, chat_id: int | None, *, is_new: bool, answered: ChatSettings) -> None:
-        """Go on with a chat, as `ChatSession.reopen`, or begin one that `is_new`; from now on it is answered as
-        `answered` says, where that says anything. Raises StorageError, UnknownChatError."""
+        """Open a stored chat, as `ChatSession.open`, or start one if `is_new`; override its settings by `answered`.
+        Raises StorageError, UnknownChatError."""
         if not is_new:
             await self._session.reopen(chat_id)
         conversation = self._session.conversation
@@ -84,7 +82,7 @@ class InlineChat:
         )
 
     async def submit(self, text: str) -> None:
-        """Do what a command says, or ask a question."""
+        """Run a command, or ask a question."""
         line = parse_command(text)
         if line is None:
             attached = await self._attached(text)
@@ -102,7 +100,7 @@ class InlineChat:
             self._scrollback.say(f"There is no command /{word}: /help lists them.")
 
     async def ask(self, question: str, attachments: tuple[Attachment, ...] = ()) -> None:
-        """Ask, and print the answer as it comes."""
+        """Ask, and print the answer as it streams."""
         said = MessageContent(role="user", content=question, attachments=attachments)
         edited, self.edited = self.edited, None
         if edited is None:
@@ -111,7 +109,7 @@ class InlineChat:
             await self._answer(self._session.ask_instead(edited.id, said, self._scrollback))
 
     async def wait_for(self, work: Coroutine[Any, Any, object]) -> None:
-        """Await `work`, and tell in the last row how far that is while nothing comes of it."""
+        """Await `work`, with its progress in the last row."""
         telling = asyncio.create_task(self._tell_progress())
         try:
             await work
@@ -120,7 +118,7 @@ class InlineChat:
             self._scrollback.busy.clear()
 
     async def close(self) -> None:
-        """Leave off what nobody waits for."""
+        """Stop generating a title."""
         if self._titling is not None:
             self._titling.cancel()
             await asyncio.wait({self._titling})
@@ -135,7 +133,7 @@ class InlineChat:
             await self._answer(self._session.answer_again(self._scrollback))
 
     async def go_on(self) -> None:
-        """Write the last answer on, where it was stopped or cut."""
+        """Continue the last answer if it was stopped or cut off."""
         answer = self._session.continuable()
         if answer is None:
             self._scrollback.say("There is no answer that was stopped or cut.")
@@ -143,7 +141,7 @@ class InlineChat:
             await self._answer(self._session.go_on(answer, self._scrollback))
 
     def edit(self) -> None:
-        """Have the last question put in other words."""
+        """Edit the last question."""
         leaf_id = self._session.conversation.leaf_id
         self.edited = None if leaf_id is None else self._session.conversation.question_of(leaf_id)
         if self.edited is None:
@@ -152,21 +150,21 @@ class InlineChat:
             self._scrollback.say("Other words for this question; Ctrl+C leaves it as it was.")
 
     async def new_chat(self) -> None:
-        """Start an empty chat that is answered as this one."""
+        """Start an empty chat with the settings of this one."""
         settings = self._session.conversation.settings
         self._session.start_over()
         self._session.conversation.settings = settings
         self._scrollback.say("A new chat." if self._is_kept else "Forgotten.")
 
     async def set_system_prompt(self, text: str) -> None:
-        """Set the system prompt of this chat, or show it."""
+        """Set the system prompt of this chat, or print it."""
         conversation = self._session.conversation
         conversation.settings = replace(conversation.settings, system=text or conversation.settings.system)
         system = conversation.settings.system
         self._scrollback.say(f"System prompt: {system}" if system else "No system prompt is set.")
 
     async def edit_options(self, text: str) -> None:
-        """Set the sampler's options as `text` says, or show them."""
+        """Set sampling options from `text`, or print them."""
         conversation = self._session.conversation
         try:
             options = changed(conversation.settings.options, text)
@@ -177,7 +175,7 @@ class InlineChat:
         self._scrollback.say(settings_line(conversation.settings))
 
     async def use_preset(self, name: str) -> None:
-        """Answer as a preset says from now on, or list the presets."""
+        """Apply a preset, or list the presets."""
         conversation = self._session.conversation
         try:
             if not name:
@@ -191,7 +189,7 @@ class InlineChat:
         self._scrollback.say(f"{name}: {settings_line(conversation.settings)}")
 
     def toggle_thoughts(self) -> None:
-        """Fold thoughts from now on, or show them again, those of the last answer too."""
+        """Collapse reasoning from now on, or show it, including that of the last answer."""
         folds = self._scrollback.folds_thoughts = not self._scrollback.folds_thoughts
         self._scrollback.say("Thoughts are one line from now on." if folds else "Thoughts are shown from now on.")
         reasoning = self.branch[-1].reasoning if self.branch else ""
@@ -199,7 +197,7 @@ class InlineChat:
             self._scrollback.unfold(reasoning)
 
     def copy_answer(self) -> None:
-        """Put the last answer on the clipboard."""
+        """Copy the last answer to the clipboard."""
         text = self._session.conversation.last_answer
         if not text:
             self._scrollback.say("There is no answer to copy yet.")
@@ -209,7 +207,7 @@ class InlineChat:
             self._scrollback.say("This terminal has no clipboard to reach.")
 
     def show_help(self) -> None:
-        """Tell what can be said and pressed here."""
+        """Print commands and keys."""
         self._scrollback.say(help_text(is_kept=self._is_kept, breaks_lines=breaks_lines()))
 
     def leave(self) -> None:
@@ -219,10 +217,10 @@ class InlineChat:
     # How
 
     async def _attached(self, question: str) -> tuple[Attachment, ...] | None:
-        """Return what goes with a question: the files that it mentions, and what went with the one that it replaces and
-        was not mentioned there. None, once that is told, where a file cannot be read.
+        """Return the attachments of a question: the files it mentions, and those of the question it replaces that were
+        not mentioned there. Print the error and return None if a file cannot be read.
 
-        Of several lines, which may be pasted from anywhere, no word takes a file from outside the folder.
+        In a text of several lines, possibly pasted, only files below the folder count.
         """
         is_typed = "\n" not in question
         files = mentioned_files(question, self._folder, may_leave=is_typed)
@@ -258,7 +256,7 @@ class InlineChat:
             self._scrollback.say(f"Error: {entry.error}")
 
     def _note_answer(self) -> None:
-        """Tell what the answer cost, and let the model find a title for the chat while a person reads."""
+        """Print the cost of the answer, and generate a title for the chat in the background."""
         cost = self._session.status.last
         if self._shows_stats and cost is not None:
             self._scrollback.say(stats_line(cost))

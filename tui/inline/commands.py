@@ -1,6 +1,6 @@
-"""What can be said to a chat in the scrollback: the commands of the app that need no screen, by their slash words.
+"""The commands of a chat in the scrollback: those of the app without a screen, by their slash words.
 
-Owns which ones these are, and the words that people bring from elsewhere. What they do is `tui.inline.chat`'s.
+Owns their selection and the aliases from other programs. `tui.inline.chat` implements them.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _FORGETTING = {"new": "Start an empty chat; this one is forgotten"}
 
 
 def parse_command(text: str) -> tuple[Command[Any] | None, str, str] | None:
-    """Return command, word and argument of a text such as `/system Be brief`; None where it is a question. The command
-    is None for a word that means nothing here."""
+    """Return command, word and argument of a text such as `/system Be brief`; None for a question. The command is None
+    for an unknown word."""
     word, _, argument = text.strip().partition(" ")
     also = _ALSO.get(word[1:]) if word.startswith("/") else None
     line = (also, argument.strip()) if also else slash_line(text)
@@ -44,12 +44,12 @@ def parse_command(text: str) -> tuple[Command[Any] | None, str, str] | None:
 
 
 def needs_full_screen(word: str) -> bool:
-    """Whether the full screen knows the word."""
+    """Return whether only the full screen has the command."""
     return any(table.of_word(word) for table in _TABLES)
 
 
 def help_text(*, is_kept: bool, breaks_lines: bool) -> str:
-    """Return what can be said and pressed, a line each; `breaks_lines` where Alt+Enter does."""
+    """Return commands and keys, one per line; `breaks_lines` if Alt+Enter is available."""
     rows = [*_rows(is_kept=is_kept), *_KEYS, *([_BREAK] if breaks_lines else [])]
     width = max(len(label) for label, _ in rows)
     return "\n".join(f"{label:<{width}}  {meaning}" for label, meaning in rows)

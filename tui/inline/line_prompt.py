@@ -1,14 +1,6 @@
-"""What is typed while an answer runs is not shown in the middle of it: it waits for the next prompt.
+"""The prompt in the scrollback: line editing, multi-line input, history, completion, and the terminal's echo.
 
-Owns that one switch of the terminal. Takes nothing from its input.
-
-Whether a line came alone or at the head of a pasted text, where the line editor cannot tell.
-
-Owns a look at the terminal's input. Takes nothing from it.
-
-Where a person types in the scrollback: a line that can be edited, several lines, and what was asked before.
-
-Owns what the terminal's line editor is told. Windows has an editor of its own, which needs nothing of it.
+Owns the configuration of readline. Windows has a line editor of its own.
 """
 
 from __future__ import annotations
@@ -31,8 +23,8 @@ __all__ = ["CONTINUATION", "PROMPT", "LinePrompt", "breaks_lines", "has_pending_
 
 @contextmanager
 def without_echo() -> Iterator[None]:
-    """Show nothing of what is typed for as long as this lasts; Ctrl-C does what it does. Nothing where stdin is no
-    terminal, and on Windows, whose editor shows what it reads itself."""
+    """Turn the terminal's echo off for the block: text typed during an answer waits for the next prompt. Ctrl-C still
+    works. Does nothing without a terminal, and on Windows."""
     if sys.platform == "win32" or sys.stdin is None or not sys.stdin.isatty():
         yield
         return
@@ -54,9 +46,9 @@ _GAP_S = 0.02  # a terminal hands over a paste in pieces that come closer than t
 
 
 def has_pending_input() -> bool:
-    """Return whether text follows the line that was read, so soon that it was pasted with it.
+    """Return whether more input follows so soon that it was pasted.
 
-    A terminal in its usual mode tells of whole lines only: for a moment it is asked of every character.
+    A terminal in canonical mode reports whole lines only: it is switched for a moment.
     """
     if sys.platform == "win32":
         return False
@@ -82,13 +74,13 @@ _MARKS_PASTES = "set enable-bracketed-paste on"  # GNU's alone: a paste is one t
 
 
 def breaks_lines() -> bool:
-    """Whether Alt+Enter begins another line in this terminal."""
+    """Return whether Alt+Enter starts a new line in this terminal."""
     editor = _line_editor()
     return editor is not None and _is_gnu(editor) and os.environ.get("TERM") != "dumb"
 
 
 class LinePrompt:
-    """Reads questions; `words` are completed after a slash, files below the working folder after an at sign."""
+    """Reads questions; completes `words` after a slash, files below the working folder after an at sign."""
 
     def __init__(self, words: Iterable[str]) -> None:
         self._offers = tuple(f"/{word} " for word in words)
@@ -100,15 +92,15 @@ class LinePrompt:
             self._set_up(self._editor)
 
     def remember(self, questions: Sequence[str]) -> None:
-        """Let `questions` be recalled, the latest last."""
+        """Add `questions` to the history, newest last."""
         if self._editor is not None:
             for question in questions:
                 self._editor.add_history(printable(question))
 
     def read(self, begun: str = "") -> str:
-        """Return what a person enters, without anything that a terminal would obey; `begun` is there to be edited.
+        """Return the printable text entered; `begun` is its initial text.
 
-        Three quotes begin a text of several lines and end it. Raises EOFError for Ctrl-D, KeyboardInterrupt for Ctrl-C.
+        Three quotes start and end a text of several lines. Raises EOFError for Ctrl-D, KeyboardInterrupt for Ctrl-C.
         """
         first = self._pasted_or_typed(begun)
         text = printable(multiline(first, lambda: input(CONTINUATION)))
@@ -154,7 +146,7 @@ class LinePrompt:
 
 
 def _offered(name: str) -> str:
-    """Return what stands at the prompt for a file, whose word is done, or for a folder, whose is not."""
+    """Return the completion of a file, with a trailing space, or of a folder, without."""
     if any(space in name for space in " \t\n"):
         return f'@"{printable(name)}'
     return f"@{printable(name)}" if name.endswith("/") else f"@{printable(name)} "

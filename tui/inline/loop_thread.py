@@ -1,6 +1,6 @@
-"""An event loop in a thread of its own: what is under way goes on while a person types.
+"""An event loop in a thread: background work continues while the user types.
 
-Owns the thread, and what Ctrl-C does to who waits for the loop. What runs on it, it does not know.
+Owns the thread, and the effect of Ctrl-C on the caller that waits for the loop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HEARING_S = 0.2  # on Windows who waits for a lock hears of Ctrl-C only in betw
 
 
 class LoopThread:
-    """A context manager, for the thread that makes it. Leaving it cancels what still runs, and waits for that."""
+    """A context manager, for the thread that creates it. Leaving it cancels the remaining tasks and waits for them."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -42,8 +42,8 @@ class LoopThread:
         self._loop.close()
 
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """Do `work` on the loop and return its result. What is raised here meanwhile, such as KeyboardInterrupt,
-        cancels it, and is raised again once it has ended: what it cleans up is done by then."""
+        """Run `work` on the loop and return its result. An exception in the caller meanwhile, such as
+        KeyboardInterrupt, cancels it and is raised again after its cleanup."""
         running = _Running(work)
         try:
             self._loop.call_soon_threadsafe(running.begin)
@@ -56,7 +56,7 @@ class LoopThread:
 
     @contextmanager
     def within(self, manager: AbstractAsyncContextManager[_Result]) -> Iterator[_Result]:
-        """Enter `manager` on the loop for as long as this lasts."""
+        """Enter `manager` on the loop for the block."""
         entered = self.run(_entered(manager))
         try:
             yield entered
@@ -65,7 +65,7 @@ class LoopThread:
 
 
 class _Running(Generic[_Result]):
-    """Work from the moment it is handed to the loop; `begin` and `stop` are for the loop's thread."""
+    """Work handed to the loop; `begin` and `stop` run in the loop's thread."""
 
     def __init__(self, work: Coroutine[Any, Any, _Result]) -> None:
         self._work = work

@@ -1,6 +1,6 @@
-"""The terminal that a chat scrolls by on: what is printed of it, each text once.
+"""The output of a chat in the scrollback: each text is printed once.
 
-Owns stdout, which has answers, and stderr, which has the rest. Knows nothing of where answers come from.
+Owns stdout, which receives answers, and stderr, which receives the rest.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = ["Scrollback"]
 
 
 class Scrollback:
-    """Fulfils `tui.chat.session.ChatView`; thoughts are shown paler as they come or, where a person likes it better, as one
-    line. `has_begun` tells whether anything came of the present answer."""
+    """Implements `tui.chat.session.ChatView`; reasoning is dimmed or, if `folds_thoughts`, one line. `has_begun` is
+    true once the present answer has text."""
 
     def __init__(self) -> None:
         self.busy = BusyLine()
@@ -36,15 +36,15 @@ class Scrollback:
         self._has_folded = False  # thoughts, of which nothing was said yet
 
     def begin(self) -> None:
-        """Be ready for an answer."""
+        """Reset for an answer."""
         self._printer = AnswerPrinter()
         self.has_begun = self._must_end_line = self._has_folded = False
 
     async def show(self, entries: Sequence[TranscriptEntry]) -> None:
-        """What was said stands in the scrollback already."""
+        """Do nothing: printed text stays."""
 
     async def write(self, portion: StreamChunk, stats: Mapping[str, Scalar]) -> None:
-        """Print what came."""
+        """Print a chunk."""
         if self.folds_thoughts:
             portion = self._folded(portion, stats)
         shown = portion.text or portion.reasoning
@@ -55,7 +55,7 @@ class Scrollback:
             self._must_end_line = not shown.endswith("\n")
 
     def end(self, told: str = "") -> None:
-        """Print how the answer ended, behind it, and end its line."""
+        """Print how the answer ended, and end its line."""
         self.busy.clear()
         if told:
             click.echo(f"{' ' if self._must_end_line else ''}[{told}]", nl=False, err=True)
@@ -64,12 +64,12 @@ class Scrollback:
         self._must_end_line = False
 
     def say(self, text: str) -> None:
-        """Print what is no part of an answer."""
+        """Print text that is not part of an answer."""
         self.busy.clear()
         click.echo(printable(text), err=True)
 
     def recall(self, branch: Sequence[Message]) -> None:
-        """Print the last question and what was answered."""
+        """Print the last question and its answer."""
         asked = [index for index, message in enumerate(branch) if message.role == "user"]
         for message in branch[asked[-1] :] if asked else ():
             text = printable(message.content)
@@ -79,18 +79,18 @@ class Scrollback:
             )
 
     def unfold(self, reasoning: str) -> None:
-        """Print what was thought before an answer."""
+        """Print the reasoning of an answer."""
         click.echo(dimmed(printable(reasoning)), err=True)
 
     def copy(self, text: str) -> bool:
-        """Ask the terminal to put `text` on the clipboard (OSC 52); return False where nothing here could obey."""
+        """Copy `text` to the clipboard through the terminal (OSC 52); return False without one."""
         if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
             return False
         click.echo(f"\x1b]52;c;{b64encode(text.encode()).decode()}\x07", nl=False)
         return True
 
     def _folded(self, portion: StreamChunk, stats: Mapping[str, Scalar]) -> StreamChunk:
-        """Leave thoughts out, and put a line in their place once more than these comes."""
+        """Replace reasoning by one line when the text begins."""
         self._has_folded = self._has_folded or bool(portion.reasoning)
         if self._has_folded and portion.text:
             self._has_folded = False

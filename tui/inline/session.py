@@ -1,6 +1,6 @@
-"""A chat in the scrollback from its beginning to its end: opened, read line by line, closed in good order.
+"""A chat in the scrollback from start to end.
 
-Owns the turn-taking between the person, who types in this thread, and the loop's thread, which does the rest.
+Owns the turn-taking between the prompt in the main thread and the event loop in another.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from app.cli.confirm import confirm_load
 from app.cli.output.answer import LoadingLine
 from app.cli.user_interface import ChatOptions
 from quantizer.errors import UnfitError
-from tui.backend import local_service
 from tui.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
 from tui.chat.session import ChatSession
-from tui.connection import ServiceConnection
+from tui.connection.backend import local_service
+from tui.connection.connection import ServiceConnection
 from tui.inline.chat import InlineChat
 from tui.inline.commands import SLASH_WORDS
 from tui.inline.line_prompt import LinePrompt, without_echo
@@ -33,8 +33,8 @@ __all__ = ["InlineSession", "hold"]
 
 
 def hold(talk: ChatOptions) -> None:
-    """Hold a conversation at the terminal until the person leaves, or ask its one question. Raises the UserError that
-    stands in the way, and KeyboardInterrupt where nothing was left to stop."""
+    """Run the chat until the user quits, or answer its one question. Raises UserError, and KeyboardInterrupt if nothing
+    is running."""
     settings = talk.settings
     connection = ServiceConnection(local_service(settings), settings.model, settings.when_unfit)
     with LoopThread() as loop, _leaving_when_told_to():
@@ -47,7 +47,7 @@ def hold(talk: ChatOptions) -> None:
 
 
 class InlineSession:
-    """One conversation. `connection` and `keeper` live on `loop`; who made them closes them."""
+    """One chat. `connection` and the repository live on `loop`; the caller closes them."""
 
     def __init__(
         self, talk: ChatOptions, loop: LoopThread, connection: ServiceConnection, keeper: ChatRepository
@@ -81,7 +81,7 @@ class InlineSession:
             self._loop.run(self._chat.close())
 
     def _load(self) -> None:
-        """Have the model ready; one that fits only in part is loaded where the person says yes."""
+        """Load the model; ask before loading one that fits only partly."""
         try:
             self._wait_for_model()
         except UnfitError as error:
@@ -124,14 +124,14 @@ class InlineSession:
         self._notices.tell(self._connection.state.notices)
 
     def _greet(self) -> None:
-        """Show where the chat stands, and what can be done."""
+        """Print the last exchange and a hint."""
         branch = self._chat.branch
         self._scrollback.recall(branch)
         stands = f" {len(branch)} messages so far, /new begins another chat;" if branch else " ask away;"
         self._scrollback.say(f"{self._connection.state.model}:{stands} /help for help, Ctrl-D to leave.")
 
     def _tell_context(self) -> None:
-        """Say where a model that was loaded already has not the context that was asked for."""
+        """Warn if a model that was already loaded has another context size than requested."""
         state, wanted = self._connection.state, self._talk.settings.ctx
         if state.n_ctx and wanted not in (0, state.n_ctx):
             self._scrollback.say(f"Note: {state.model} is loaded with {state.n_ctx} tokens of context, not {wanted}.")
@@ -143,7 +143,7 @@ async def _asked(keeper: ChatRepository) -> Sequence[str]:
 
 @contextmanager
 def _leaving_when_told_to() -> Iterator[None]:
-    """Leave in good order when the terminal closes, so that what was said is kept and the service stops."""
+    """Exit cleanly on SIGTERM and SIGHUP, so that messages are saved and the service stops."""
 
     def leave(number: int, _: FrameType | None) -> None:
         sys.exit(128 + number)

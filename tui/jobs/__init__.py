@@ -1,1 +1,1 @@
-"""jobs."""
+"""Jobs of the service, its log, and quitting while jobs run."""

@@ -1,6 +1,6 @@
-"""Everything that the screen of jobs can be told to do.
+"""The command table of the jobs screen.
 
-Owns names and keys. What a command does is a method of the screen, seen here as `JobsActions`.
+Owns ids, keys and texts. The implementations are methods of the screen, typed as `JobsActions`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["JOBS_COMMANDS", "JobsActions"]
 
 
 class JobsActions(Protocol):
-    """What the commands need of the screen."""
+    """The methods of the screen that its commands call."""
 
     def cancel_job(self) -> Awaitable[None]: ...
 

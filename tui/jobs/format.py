@@ -1,6 +1,6 @@
-"""A job in words: what stands in its row, below it, and in the note when it ends.
+"""A job as text: table cells, details, and the notification of its end.
 
-Pure. Everything here is fit for a terminal: titles and messages may quote a hub or a file.
+Pure. All output is printable: titles and messages may quote a hub or a file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STATES = {"queued": "waiting", "interrupted": "interrupted", "running": "runnin
 
 
 def cells(job: Job) -> tuple[str, str, str, str, str]:
-    """Return title, state, progress, speed and what is left."""
+    """Return title, state, progress, speed and remaining time."""
     is_running = job.state == "running"
     return (
         printable_line(job.title),
@@ -33,8 +33,7 @@ def cells(job: Job) -> tuple[str, str, str, str, str]:
 
 
 def detail(job: Job, n_hidden: int = 0) -> str:
-    """Return the whole title, what the job does now, how far it is in bytes, and why it failed; also its last
-    `n_hidden` cells."""
+    """Return the title, the current step, the bytes, and the error; also the last `n_hidden` cells."""
     title = printable_line(job.title)
     if job.error is not None:
         return printable(f"{title} · {job.error.cause} {job.error.remedy}".strip())
@@ -46,14 +45,14 @@ def detail(job: Job, n_hidden: int = 0) -> str:
 
 
 def ending(job: Job) -> str:
-    """Return the note for a job that has ended."""
+    """Return the notification of an ended job."""
     how = {"done": "is done", "failed": "failed", "cancelled": "is cancelled"}.get(job.state, f"is {job.state}")
     cause = f": {printable_line(job.error.cause)}" if job.error else "."
     return f"{printable_line(job.title)} {how}{cause}"
 
 
 def is_long(job: Job) -> bool:
-    """True for a job that has run so long that nobody waits before the screen any more."""
+    """Return whether the job ran so long that the user turned to something else."""
     return job.started_s is not None and job.ended_s is not None and job.ended_s - job.started_s >= _LONG_S
 
 

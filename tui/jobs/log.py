@@ -1,7 +1,4 @@
-"""A log: plain lines, wrapped, at the end while the person has not scrolled away.
-
-The service's log: its last part, following, and only the lines with what is typed above.
-"""
+"""The service's log: its tail, following, with a filter."""
 
 from __future__ import annotations
 
@@ -19,13 +16,13 @@ from textual.widgets import Input, Log
 
 from app.terminal import printable
 from tui.commands import CommandTable
-from tui.widgets.feature_screen import FeatureScreen
+from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
 
 __all__ = ["LogScreen", "LogView", "read_end"]
 
 
 class LogView(Log):
-    """Shows a text that mostly grows: what is new is appended, any other text replaces what was shown."""
+    """A wrapped log. Appends to a growing text, replaces any other; follows the end until the user scrolls."""
 
     def __init__(self) -> None:
         super().__init__(highlight=False, auto_scroll=False)  # the anchor does it, when all is laid out
@@ -36,7 +33,7 @@ class LogView(Log):
         self.anchor()
 
     def show(self, text: str) -> None:
-        """Show all of `text`; it need not be fit for a terminal."""
+        """Show `text`, which need not be printable."""
         if text.startswith(self._text) and self._text.endswith("\n"):
             added = text[len(self._text) :]
         else:
@@ -47,7 +44,7 @@ class LogView(Log):
         self._append(added)
 
     def on_resize(self, _: Resize) -> None:
-        """Wrap the lines to the width that there is now, and show their end."""
+        """Wrap to the new width and scroll to the end."""
         if self.scrollable_content_region.width != self._wrap_cells:
             self._wrap_cells = self.scrollable_content_region.width
             self.clear()
@@ -72,9 +69,9 @@ _MAX_BYTES = 256 * 1024  # what came before is in the file
 
 
 class LogScreen(FeatureScreen):
-    """Reads the file in a thread, once a second while it is looked at."""
+    """Reads the file in a thread, once a second while visible."""
 
-    CSS_PATH: ClassVar[Any] = ["place_screen.tcss", "log.tcss"]
+    CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "log.tcss"]
     PLACE = "log"
     TABLE: ClassVar[CommandTable[Any]] = CommandTable(())
 
@@ -108,7 +105,7 @@ class LogScreen(FeatureScreen):
 
 
 def read_end(path: Path, max_bytes: int = _MAX_BYTES) -> str:
-    """Return the last lines of a file, at most `max_bytes` of them, each whole; why not, where it cannot be read."""
+    """Return the last whole lines of a file, at most `max_bytes`; the reason if it cannot be read."""
     try:
         with path.open("rb") as file:
             n_bytes = file.seek(0, os.SEEK_END)

@@ -1,6 +1,6 @@
-"""Every job of the service as it stands, wherever the person is in the app.
+"""The jobs of the service, followed for the whole app.
 
-Owns the watching, and who is told what. How a job looks belongs to its screen.
+Owns the subscription and its callbacks.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from quantizer.errors import ServiceError, UserError
-from tui.connection import ServiceConnection
-from tui.own_service import own_service
+from tui.connection.connection import ServiceConnection
+from tui.connection.localllm_service import localllm_service
 
 if TYPE_CHECKING:
     from app.protocol.job import Job
@@ -20,7 +20,7 @@ __all__ = ["JobMonitor"]
 
 
 class JobMonitor:
-    """The jobs by id, oldest first; `trouble` says why they cannot be watched, None while they are."""
+    """The jobs by id, oldest first; `trouble` is the error that prevents following them, or None."""
 
     def __init__(self, connection: ServiceConnection) -> None:
         self.jobs: dict[str, Job] = {}
@@ -33,7 +33,7 @@ class JobMonitor:
 
     @property
     def n_busy(self) -> int:
-        """How many jobs run or wait."""
+        """The number of running and queued jobs."""
         return sum(not job.has_ended for job in self.jobs.values())
 
     def watch(self, changed: Callable[[], None]) -> None:
@@ -41,11 +41,11 @@ class JobMonitor:
         self._changed.append(changed)
 
     def on_end(self, ended: Callable[[Job], None]) -> None:
-        """Call `ended` with every job that ends while it is watched."""
+        """Call `ended` with every job that ends."""
         self._ended.append(ended)
 
     async def hold(self) -> None:
-        """Watch the jobs, until cancelled, whenever there is a service; it is the chat that starts one."""
+        """Follow the jobs whenever there is a service, until cancelled; the chat starts the service."""
         self._connection.watch(self._note_phase)
         self._note_phase()
         while True:
@@ -59,7 +59,7 @@ class JobMonitor:
             await self._has_moved.wait()
 
     async def _follow(self) -> None:
-        client = await own_service(self._connection)
+        client = await localllm_service(self._connection)
         self.jobs = {job.id: job for job in await client.jobs()}
         self.trouble = None
         self._tell()
@@ -71,7 +71,7 @@ class JobMonitor:
             raise
 
     async def _find_loss(self) -> None:
-        """Where the service is gone, let it be known at once: nobody may be asking it anything else."""
+        """Report a lost service at once: no other request may be running."""
         try:
             await (await self._connection.service()).status()
         except ServiceError as gone:
@@ -94,7 +94,7 @@ class JobMonitor:
             await self._has_moved.wait()
 
     def _note_phase(self) -> None:
-        """Take note of another phase, not of each step of loading: what failed is tried again once for each."""
+        """Record another phase, not each step of loading: each phase causes one retry."""
         if self._connection.state.phase != self._phase:
             self._phase = self._connection.state.phase
             self._has_moved.set()

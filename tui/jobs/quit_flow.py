@@ -1,6 +1,6 @@
-"""Leaving the app: what becomes of jobs that run, as the settings or the person say.
+"""Quitting the app: running jobs continue or stop, as the settings or the user choose.
 
-Owns the choices, how each is carried out, and that a person is asked once.
+Owns the choices and asks at most once.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from app.terminal import printable
 from quantizer.errors import UserError
-from tui.connection import ServiceConnection
+from tui.connection.connection import ServiceConnection
+from tui.connection.localllm_service import localllm_service
 from tui.jobs.monitor import JobMonitor
-from tui.own_service import own_service
 from tui.settings.controller import SettingsController
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _FAREWELL_S = 3.0  # for the service, when the terminal has closed
 
 
 class QuitFlow:
-    """Ends `app` in good order."""
+    """Ends `app` cleanly."""
 
     def __init__(
         self, app: App[None], jobs: JobMonitor, connection: ServiceConnection, book: SettingsController
@@ -43,7 +43,7 @@ class QuitFlow:
         self._is_unasked = False  # under way, since the terminal has closed
 
     def leave(self) -> None:
-        """End the app; where jobs run, do with them what the settings say, or ask."""
+        """End the app; handle running jobs as the settings say, or ask."""
         choice = self._book.settings.jobs_at_exit
         if not self._jobs.n_busy:
             self._app.exit()
@@ -54,8 +54,8 @@ class QuitFlow:
             self._app.run_worker(self._ask())
 
     def quit_without_asking(self) -> None:
-        """End the app when nobody can be asked, for the terminal has closed: jobs go on where the settings say nothing.
-        A service that does not answer is not waited for."""
+        """End the app after the terminal closed: jobs continue unless the settings say otherwise. Does not wait for an
+        unresponsive service."""
         choice = self._book.settings.jobs_at_exit
         if not self._jobs.n_busy or not self._app.is_running:
             self._app.exit()
@@ -94,8 +94,8 @@ class QuitFlow:
             self._app.exit()
 
     async def _settle_jobs(self, choice: str) -> None:
-        """Let the service outlive the app until its jobs have ended, or cancel them all."""
-        client = await own_service(self._connection)
+        """Keep the service until its jobs end, or cancel them all."""
+        client = await localllm_service(self._connection)
         if choice == _GO_ON:
             await client.stay_until_jobs_end()
             return

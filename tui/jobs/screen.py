@@ -1,8 +1,6 @@
-"""The table of jobs, newest first.
+"""The jobs screen: progress, log and actions of each job.
 
-The jobs of the service: how far each is, what it said, and what can be done with it.
-
-Owns what is asked of the service here. That the jobs are watched, on whatever screen, belongs to `tui.jobs.monitor`.
+`tui.jobs.monitor` follows the jobs, also while other screens are shown.
 """
 
 from __future__ import annotations
@@ -18,11 +16,11 @@ from textual.widgets import DataTable, Static
 
 from app.terminal import printable
 from quantizer.errors import UserError
+from tui.connection.localllm_service import LocalllmService, localllm_service
 from tui.jobs.commands import JOBS_COMMANDS
 from tui.jobs.format import cells, detail
 from tui.jobs.log import LogView
-from tui.own_service import OwnService, own_service
-from tui.widgets.feature_screen import FeatureScreen
+from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
 
 __all__ = ["JobTable", "JobsScreen"]
 
@@ -37,7 +35,7 @@ _MARGIN = 2
 
 
 class JobTable(DataTable[Text]):
-    """A row each, by the id of its job; only cells that changed are drawn anew."""
+    """The jobs, newest first, keyed by id; redraws only changed cells."""
 
     def __init__(self) -> None:
         super().__init__(cursor_type="row", show_cursor=True)
@@ -46,7 +44,7 @@ class JobTable(DataTable[Text]):
 
     @property
     def n_hidden(self) -> int:
-        """How many of a job's cells, the last ones, have no place here."""
+        """The number of trailing cells that do not fit."""
         return 1 + len(_WIDTHS) - len(self._shown)
 
     @property
@@ -75,7 +73,7 @@ class JobTable(DataTable[Text]):
                 self.update_cell(job.id, name, _cell(now))
 
     def _draw_all(self) -> None:
-        """Draw every row; the cursor stays with its job."""
+        """Redraw every row; keep the cursor on its job."""
         job_id = self.job_id
         self.clear(columns=True)
         widths = _fitting(self.size.width)
@@ -89,7 +87,7 @@ class JobTable(DataTable[Text]):
 
 
 def _fitting(n_cells: int) -> dict[str, int]:
-    """Return the columns that fit and their cells; the title takes what the others leave."""
+    """Return the columns that fit and their widths; the title takes the rest."""
     shown, left = dict(_WIDTHS), n_cells - _MARGIN
     while shown and left - sum(width + _MARGIN for width in shown.values()) < _TITLE_CELLS:
         shown.popitem()
@@ -110,9 +108,9 @@ _NONE = "No job runs, waits or has ended. Downloads, conversions and measurement
 
 
 class JobsScreen(FeatureScreen):
-    """Fulfils `tui.jobs.commands.JobsActions`."""
+    """Implements `tui.jobs.commands.JobsActions`."""
 
-    CSS_PATH: ClassVar[Any] = ["place_screen.tcss", "jobs.tcss"]
+    CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "jobs.tcss"]
     PLACE = "jobs"
     TABLE = JOBS_COMMANDS
     BINDINGS = JOBS_COMMANDS.bindings()
@@ -140,7 +138,7 @@ class JobsScreen(FeatureScreen):
 
     @property
     def job(self) -> Job | None:
-        """The job that is chosen."""
+        """The selected job."""
         return self.resources.jobs.jobs.get(self.table.job_id or "")
 
     # What is shown
@@ -174,7 +172,7 @@ class JobsScreen(FeatureScreen):
         text = ""
         if job is not None:
             try:
-                text = await (await own_service(self.resources.connection)).job_log(job.id)
+                text = await (await localllm_service(self.resources.connection)).job_log(job.id)
             except UserError as error:
                 text = f"{error}\n"
         self.query_one(LogView).show(text)
@@ -182,24 +180,24 @@ class JobsScreen(FeatureScreen):
     # What the commands do
 
     async def cancel_job(self) -> None:
-        """End the job that is chosen, or take it from the queue."""
+        """Cancel the selected job."""
         await self._do(lambda client, job: client.cancel_job(job.id))
 
     async def retry_job(self) -> None:
-        """Put a job that ended into the queue again."""
+        """Queue an ended job again."""
         await self._do(lambda client, job: client.retry_job(job.id))
 
     async def forget_job(self) -> None:
-        """Remove a job that has ended."""
+        """Remove an ended job."""
         await self._do(lambda client, job: client.forget_job(job.id))
 
-    async def _do(self, action: Callable[[OwnService, Job], Awaitable[object]]) -> None:
+    async def _do(self, action: Callable[[LocalllmService, Job], Awaitable[object]]) -> None:
         job = self.job
         if job is None:
             self.say("No job is chosen.")
             return
         try:
-            await action(await own_service(self.resources.connection), job)
+            await action(await localllm_service(self.resources.connection), job)
         except UserError as error:
             self.warn(str(error))
         self._read_log()

@@ -1,1 +1,1 @@
-"""markdown."""
+"""Markdown as terminal lines."""

@@ -1,7 +1,6 @@
-"""A Markdown document that may grow, as lines of a terminal.
+"""A growing Markdown document as terminal lines.
 
-Owns which blocks are final, and that no block is drawn twice that stayed as it was: of a text that is being written
-only the last block is drawn anew. Knows no colours and no widget.
+Owns which blocks are final: of a running answer only the last block is redrawn. Independent of colours and widgets.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ __all__ = ["BlockRenderer", "MarkdownDocument"]
 
 
 class BlockRenderer(Protocol):
-    """Draws blocks for one width and one choice of colours."""
+    """Draws blocks for one width and one set of colours."""
 
     def lines(self, block: Sequence[Token]) -> list[list[Segment]]:
-        """Return the lines of a block, without empty ones around them."""
+        """Return the lines of a block, without empty ones around it."""
         ...
 
 
 class MarkdownDocument:
-    """The lines of `source`. A block is final once another has begun behind it in rows that are whole: a lone `*` is a
-    list, and with more behind it goes on with what was before. Where an address is given further down, as in
-    `[name]: address`, all is drawn anew."""
+    """The lines of `source`. A block is final once another one has begun in complete rows below it: a lone `*` is a
+    list, but more text may make it part of the previous block. A link definition further down, as in `[name]: address`,
+    redraws everything."""
 
     def __init__(self, source: str = "") -> None:
         self._rest = source  # from the beginning of the first block on that is not final
@@ -44,16 +43,16 @@ class MarkdownDocument:
 
     @property
     def source(self) -> str:
-        """All that was written."""
+        """The whole text."""
         return "".join((*self._final, self._rest))
 
     def append(self, text: str) -> None:
-        """Go on with `text`."""
+        """Append `text`."""
         self._rest += text
         self._is_drawn = False
 
     def drawn(self, pen: BlockRenderer) -> Sequence[Sequence[Segment]]:
-        """Return the lines of all that was written, drawn with `pen`: one empty line between blocks."""
+        """Return all lines drawn with `pen`, one empty line between blocks."""
         if pen != self._pen:
             self._pen = pen
             self._begin_again()
@@ -119,7 +118,7 @@ def _addresses(references: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 def _blocks(tokens: Iterable[Token]) -> Iterator[list[Token]]:
-    """Yield the tokens of each outermost block."""
+    """Yield the tokens of each top-level block."""
     block: list[Token] = []
     depth = 0
     for token in tokens:

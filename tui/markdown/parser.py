@@ -1,12 +1,6 @@
-"""How Markdown is read: GitHub's kind, HTML as text, where a link leads told beside it, and nothing in it that a
-terminal would obey.
+"""The Markdown parser: GitHub's dialect, HTML as text, link addresses shown beside their text, all tokens printable.
 
-Owns what the parser itself brings about: character references and percent signs in addresses become characters only
-there, behind every cleaning of the source.
-
-The blocks of code in a message, as whoever wrote it wrote them: what is copied of it.
-
-Pure. Owns where a block begins and ends; that is where the screen shows it, for both are read by one parser.
+Also cleans what only parsing produces: character references and percent escapes in addresses. Extracts code blocks.
 """
 
 from __future__ import annotations
@@ -28,15 +22,13 @@ if TYPE_CHECKING:
 
 @cache
 def markdown_parser() -> MarkdownIt:
-    """Return a parser that shows HTML as text, so that nothing a model writes disappears, and whose tokens are fit for
-    a terminal. An image is a link to it."""
+    """Return a parser that shows HTML as text, so that nothing disappears, and images as links."""
     return _made()
 
 
 @cache
 def block_parser() -> MarkdownIt:
-    """Return the same parser for who wants to know of blocks only: it does not read what is within a line, which takes
-    most of the time."""
+    """Return the same parser without inline content, which takes most of the time."""
     parser = _made()
     parser.core.ruler.enableOnly(["normalize", "block", "printable"])
     return parser
@@ -105,15 +97,15 @@ _KINDS = {"fence", "code_block"}
 
 @dataclass(frozen=True, slots=True)
 class CodeBlock:
-    """Code without its fence, its indentation in a list and the line end before the closing fence. `language` is the
-    word after the opening one, if there is any."""
+    """Code without its fence, its indentation in a list and the last line end. `language` is the word after the opening
+    fence, if any."""
 
     language: str
     text: str
 
     @property
     def title(self) -> str:
-        """One line that tells it from others: its language, its length and how it begins."""
+        """One line: language, length and beginning."""
         n_lines = self.text.count("\n") + 1
         size = f"{n_lines} lines" if n_lines > 1 else "1 line"
         begin = next((line for line in self.text.splitlines() if line.strip()), "")
@@ -121,8 +113,7 @@ class CodeBlock:
 
 
 def code_blocks(text: str) -> tuple[CodeBlock, ...]:
-    """Return the blocks of code of a Markdown text in their order, without those that are empty. What a terminal would
-    obey is not in them, as it is not on the screen."""
+    """Return the non-empty code blocks of a Markdown text in order, as printable text."""
     tokens = (token for token in block_parser().parse(text) if token.type in _KINDS)
     blocks = (CodeBlock(_first_word(token.info), token.content.removesuffix("\n")) for token in tokens)
     return tuple(block for block in blocks if block.text.strip())

@@ -1,7 +1,7 @@
-"""Blocks of Markdown drawn by Rich, in the colours of the app.
+"""Markdown blocks drawn by Rich, in the colours of the app.
 
-Owns what each kind of text looks like. No escape sequence carries an address: where a link leads lies in the segment's
-meta, as `ADDRESS`.
+Owns the style of each element. No escape sequence contains an address: a link's address is in the segment's meta, as
+`ADDRESS`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ADDRESS = "address"
 
 @dataclass(frozen=True, slots=True)
 class MarkdownRenderer:
-    """Draws `width` cells wide; `code_theme` is a style of Pygments."""
+    """Draws `width` cells wide; `code_theme` is a Pygments style."""
 
     width: int
     heading: Style
@@ -36,7 +36,7 @@ class MarkdownRenderer:
     code_theme: str
 
     def lines(self, block: Sequence[Token]) -> list[list[Segment]]:
-        """Return the lines of a block, without empty ones around them."""
+        """Return the lines of a block, without empty ones around it."""
         console, document = _tools(self)
         document.parsed = list(block)
         lines = [[*_without_links(line)] for line in console.render_lines(document, pad=False)]
@@ -47,7 +47,7 @@ class MarkdownRenderer:
 
     @property
     def styles(self) -> Mapping[str, Style]:
-        """Rich's names of what Markdown has, with how they look."""
+        """Rich's style names for Markdown, with our styles."""
         bold, italic, underline = Style(bold=True), Style(italic=True), Style(underline=True)
         styles = {
             "h1": self.heading + bold,

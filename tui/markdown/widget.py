@@ -1,7 +1,7 @@
-"""A Markdown document in one widget, finished or still being written.
+"""A Markdown document in one widget, finished or growing.
 
-Textual's own makes a widget of every block: an answer of a thousand tokens costs a hundred of them, and each new word
-their layout. Here only the lines in view are looked at. Owns what selecting and clicking do.
+Textual's own creates a widget per block: an answer of a thousand tokens has a hundred, and each new word lays them out.
+This one only draws the lines in view.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CODE_THEMES = {True: "monokai", False: "friendly"}  # by whether the app's them
 
 
 class MarkdownText(Widget):
-    """Markdown as lines. Links show their whole address; a click on one tells it."""
+    """Markdown as lines. Links show their whole address; a click on one posts it."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "markdown-text--heading",
@@ -39,7 +39,7 @@ class MarkdownText(Widget):
 
     @dataclass
     class AddressClicked(Message):
-        """Somebody clicked on a link."""
+        """The user clicked on a link."""
 
         address: str
 
@@ -48,7 +48,7 @@ class MarkdownText(Widget):
         self._document = MarkdownDocument(source)
 
     def append(self, text: str) -> None:
-        """Go on with `text`."""
+        """Append `text`."""
         self._document.append(text)
         self.refresh(layout=True)
 
@@ -66,7 +66,7 @@ class MarkdownText(Widget):
         return strip.apply_offsets(0, y)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """Return what is selected, without the spaces that fill lines up."""
+        """Return the selected text without padding."""
         lines = self._lines(self.content_size.width)
         texts = ("".join(segment.text for segment in line).rstrip() for line in lines)
         return selection.extract("\n".join(texts)), "\n"
@@ -75,7 +75,7 @@ class MarkdownText(Widget):
         self.refresh()
 
     def on_click(self, event: Click) -> None:
-        """Tell the address of the link that was clicked."""
+        """Post the address of the clicked link."""
         if address := event.style.meta.get(ADDRESS):
             self.post_message(self.AddressClicked(address))
 

@@ -1,1 +1,1 @@
-"""metrics."""
+"""Metrics of loaded models, and benchmarks."""

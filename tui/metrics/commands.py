@@ -1,6 +1,6 @@
-"""Everything that the metrics screen can be told to do.
+"""The command table of the metrics screen.
 
-Owns names, keys and words. What a command does is a method of the screen, seen here as `MetricsActions`.
+Owns ids, keys and texts. The implementations are methods of the screen, typed as `MetricsActions`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["METRICS_COMMANDS", "MetricsActions"]
 
 
 class MetricsActions(Protocol):
-    """What the commands need of the metrics screen."""
+    """The methods of the metrics screen that its commands call."""
 
     def measure(self, model: str) -> None: ...
 

@@ -1,10 +1,6 @@
-"""A row of figures as a row of blocks. Pure.
+"""Metrics and benchmark runs as lines of text, with sparklines.
 
-Figures of a model as lines of a screen: a name, the newest figure, and a sparkline. Pure.
-
-Runs of `localllm bench` as lines, one alone or two side by side. Pure.
-
-Owns which figures are shown. What they are is `app.bench`'s, and comes as the JSON object that the verb prints.
+Pure. Figures of runs come from the JSON that `localllm bench` prints.
 """
 
 from __future__ import annotations
@@ -22,9 +18,9 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float | None], n_columns: int, most: float | None = None) -> str:
-    """Return the last `n_columns` values, the newest on the right, from 0 to `most` (their own most by default).
+    """Return the last `n_columns` values as blocks, newest on the right, scaled to `most` (default: their maximum).
 
-    None is a gap: nothing was there to be measured.
+    None leaves a gap.
     """
     shown = values[-n_columns:] if n_columns > 0 else ()
     top = most or max((value for value in shown if value is not None), default=0.0)
@@ -47,7 +43,7 @@ _NAME_COLUMNS, _VALUE_COLUMNS = 13, 22
 
 
 def model_lines(model: ModelStatus, samples: Sequence[Sample], n_columns: int) -> list[str]:
-    """Return how a model stands and what it did of late."""
+    """Return the state and recent activity of a model."""
     room = n_columns - _NAME_COLUMNS - _VALUE_COLUMNS
     head = f"{model.id} · {model.state}"
     if model.plan is not None and model.plan.n_on_gpus:
@@ -81,7 +77,7 @@ def model_lines(model: ModelStatus, samples: Sequence[Sample], n_columns: int) -
 
 
 def history_lines(runs: Sequence[MeasuredRun], n_columns: int) -> list[str]:
-    """Return how fast answers of a model were on this machine, in all the days that are kept."""
+    """Return the recorded answer speeds of a model on this machine."""
     rates = [run.tps for run in runs if run.kind == "decode"]
     if not rates:
         return ["No answer of it was measured here yet."]
@@ -106,12 +102,12 @@ _STATES = {
 
 
 def bench_runs(jobs: Sequence[Job]) -> tuple[Job, ...]:
-    """Return the jobs that measure, the newest first."""
+    """Return the benchmark jobs, newest first."""
     return tuple(sorted((job for job in jobs if job.kind == "bench"), key=lambda job: -job.created_s))
 
 
 def run_line(job: Job) -> str:
-    """Say when a run was, of which model, and what came of it."""
+    """Return time, model and result of a run."""
     begun = f"{datetime.fromtimestamp(job.created_s):%Y-%m-%d %H:%M}  {job.arguments.get('model', '')}"
     if job.state == "failed" and job.error is not None:
         return f"{begun}: failed. {job.error.cause}"
@@ -125,7 +121,7 @@ def run_line(job: Job) -> str:
 
 
 def compared_lines(before: Job, after: Job) -> list[str]:
-    """Return the figures that both runs have, and how many times better the later ones are."""
+    """Return the figures that both runs have, and their ratio (above 1 is better)."""
     old, new = _figures(before.result or {}), _figures(after.result or {})
     both = [key for key in old if key in new]
     if not both:
@@ -141,7 +137,7 @@ def _compared(key: tuple[str, str, str], old: float, new: float, width: int) -> 
 
 
 def _figures(result: Mapping[str, Any]) -> _Figures:
-    """Return the medians of the first server that was measured, by work, case and unit."""
+    """Return the medians of the first server, by work, case and unit."""
     for server in result.get("results", ())[:1]:
         return {(item["work"], item["case"], item["unit"]): item["median"] for item in server["measurements"]}
     return {}

@@ -1,6 +1,6 @@
-"""What a model did of late: rates between two looks at its counters. Pure but for what it remembers.
+"""Rates of each model, computed from successive snapshots of its counters.
 
-Owns the last minutes of each model. Knows nothing of who looks, or of a screen.
+Owns the last minutes per model. Independent of the screen.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _N_KEPT = 240  # two minutes at two looks a second
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One model between two looks. None: nothing of the kind happened between them.
+    """The activity of one model between two snapshots; None for figures without events.
 
-    `output_tps` are tokens of all answers together a second of the clock, `first_token_s` the mean wait of those that
-    began, `cached_share` that of their prompts' tokens that were computed before.
+    `output_tps` sums all answers per second of wall time, `first_token_s` is the mean latency of those that began,
+    `cached_share` the cached share of their prompt tokens.
     """
 
     output_tps: float
@@ -40,14 +40,14 @@ class _Look:
 
 
 class MetricsHistory:
-    """Looks and samples by model. A model that is gone is forgotten, and one whose worker is new begins again."""
+    """Snapshots and samples by model. Drops a model that disappeared, and restarts one whose worker restarted."""
 
     def __init__(self) -> None:
         self._looks: dict[str, _Look] = {}
         self._samples: dict[str, deque[Sample]] = {}
 
     def take(self, status: ServiceStatus, at_s: float) -> None:
-        """Take note of how all models stand at `at_s`, in seconds of any clock that goes on."""
+        """Record the state of all models at `at_s`, seconds of a monotonic clock."""
         for gone in self._samples.keys() - {model.id for model in status.models}:
             del self._samples[gone]
             self._looks.pop(gone, None)
@@ -55,7 +55,7 @@ class MetricsHistory:
             self._take(model, at_s)
 
     def samples(self, model_id: str) -> Sequence[Sample]:
-        """Return the samples of a model, the oldest first."""
+        """Return the samples of a model, oldest first."""
         return tuple(self._samples.get(model_id, ()))
 
     def _take(self, model: ModelStatus, at_s: float) -> None:
@@ -71,7 +71,7 @@ class MetricsHistory:
 
 
 def _goes_on(before: EngineCounters, after: EngineCounters) -> bool:
-    """Whether both were counted by the same worker: a new one begins at 0."""
+    """Return whether the same worker counted both: a new one starts at 0."""
     return all(new >= old for old, new in zip(_sums(before), _sums(after), strict=True))
 
 

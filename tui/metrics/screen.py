@@ -1,7 +1,6 @@
-"""The metrics screen: what each model does just now, how fast it was before, and runs of measuring side by side.
+"""The metrics screen: current activity of each model, past speeds, and benchmark comparisons.
 
-Owns when it looks: twice a second, and only while it is shown. What is made of a look is `tui.metrics.samples`'s, the words
-are `tui.metrics.format`' and `tui.metrics.format`'.
+Owns the polling: twice a second, only while visible.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from textual.widgets.option_list import Option
 from app.protocol.plan import PlanRequest
 from app.terminal import printable
 from quantizer.errors import UserError
+from tui.connection.localllm_service import localllm_service
 from tui.context import AppContext
 from tui.metrics.commands import METRICS_COMMANDS
 from tui.metrics.format import bench_runs, compared_lines, history_lines, model_lines, run_line
 from tui.metrics.samples import MetricsHistory
-from tui.own_service import own_service
-from tui.widgets.feature_screen import FeatureScreen
+from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
 
 if TYPE_CHECKING:
     from app.client import Job, ServiceStatus
@@ -38,9 +37,9 @@ _MARGIN_COLUMNS = 3  # padding and scrollbar
 
 
 class MetricsScreen(FeatureScreen):
-    """Fulfils `tui.metrics.commands.MetricsActions`."""
+    """Implements `tui.metrics.commands.MetricsActions`."""
 
-    CSS_PATH: ClassVar[Any] = ["place_screen.tcss", "metrics.tcss"]
+    CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "metrics.tcss"]
     PLACE = "metrics"
     TABLE = METRICS_COMMANDS
     BINDINGS = METRICS_COMMANDS.bindings()
@@ -82,11 +81,11 @@ class MetricsScreen(FeatureScreen):
     # What the commands do
 
     def measure(self, model: str) -> None:
-        """Have a model measured, by default the one that answers."""
+        """Benchmark a model, by default the one of the chat."""
         self._begin_measuring(model or self.resources.connection.state.model)
 
     def clear_comparison(self) -> None:
-        """Forget which run is compared with."""
+        """Clear the run selected for comparison."""
         self._marked = None
         self._text("compared").update("")
 
@@ -111,7 +110,7 @@ class MetricsScreen(FeatureScreen):
             return
         self._is_looking = True
         try:
-            service = await own_service(self.resources.connection)
+            service = await localllm_service(self.resources.connection)
             status = await service.status()
             self._log.take(status, self.resources.clock())
             self._show_models(status)
@@ -126,7 +125,7 @@ class MetricsScreen(FeatureScreen):
     @work(group="measure")
     async def _begin_measuring(self, model: str) -> None:
         try:
-            service = await own_service(self.resources.connection)
+            service = await localllm_service(self.resources.connection)
             await service.start_job("bench", {"model": model, "only": _QUICK_WORK})
             self.say(f"{model} is being measured: leave the machine in peace for a minute. Jobs has its log.")
             self._show_runs(bench_runs(await service.jobs()))
@@ -137,7 +136,7 @@ class MetricsScreen(FeatureScreen):
     async def _show_history(self) -> None:
         history = self._text("history")
         try:
-            planner = (await own_service(self.resources.connection)).planner
+            planner = (await localllm_service(self.resources.connection)).planner
             report = await planner.plan(PlanRequest(model=""))
         except UserError as error:
             history.update(printable(str(error)))

@@ -1,1 +1,1 @@
-"""models."""
+"""Models: local ones, recommendations, downloads, quantization."""

@@ -1,6 +1,6 @@
-"""Everything that the models screen can be told to do.
+"""The command table of the models screen.
 
-Owns names, keys and words. What a command does is a method of the screen, seen here as `ModelActions`.
+Owns ids, keys and texts. The implementations are methods of the screen, typed as `ModelActions`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["MODEL_COMMANDS", "ModelActions"]
 
 
 class ModelActions(Protocol):
-    """What the commands need of the models screen; most are about the row that is chosen."""
+    """The methods of the models screen that its commands call; most act on the selected row."""
 
     def choose(self) -> Awaitable[None]: ...
 
@@ -40,7 +40,7 @@ class ModelActions(Protocol):
 def _of_row(
     command_id: str, title: str, keys: str, tooltip: str, run: Any, *, is_shown: bool = True
 ) -> Command[ModelActions]:
-    """A command with keys that a text field may take: letters do something only while the list is in focus."""
+    """Return a command whose keys are letters: they apply only while the list has the focus."""
     return Command[ModelActions](
         id=command_id, title=title, keys=keys, tooltip=tooltip, run=run, has_priority=False, is_shown=is_shown
     )

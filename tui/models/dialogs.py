@@ -1,9 +1,4 @@
-"""A model's card: what its file says of it and what this machine has learnt.
-
-What a model is to become: a type, or a size, with what each costs said before.
-
-Owns the choice. Who asked has it done: the screen is dismissed with the arguments of a quantize job.
-"""
+"""Dialogs of the models screen: a model's metadata, and the choice of a quantization."""
 
 from __future__ import annotations
 
@@ -28,7 +23,7 @@ __all__ = ["ModelInfoScreen", "QuantizeScreen", "type_line"]
 
 
 class ModelInfoScreen(ModalScreen[None]):
-    """Labels and texts; scrolls where the terminal is small, and goes away with Esc."""
+    """Labelled texts; scrollable, closed with Esc."""
 
     CSS_PATH = "panel.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -61,7 +56,8 @@ _USUAL = "Q4_K_M"
 
 
 class QuantizeScreen(ModalScreen[dict[str, object]]):
-    """A list of types and a field for a size; `n_bytes` is how large the model is now."""
+    """A list of types and a field for a size; `n_bytes` is the model's current size. Returns the arguments of a
+    quantize job."""
 
     CSS_PATH = "panel.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -93,19 +89,19 @@ class QuantizeScreen(ModalScreen[dict[str, object]]):
         types.focus()
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        """Say what the type is."""
+        """Describe the type."""
         choice = self._choices[event.option_id or ""]
         needs = "; an importance matrix is gathered first, which takes a while" if choice.needs_imatrix else ""
         self.query_one("#about", Static).update(printable_line(f"{choice.description}{needs}"), layout=False)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Have it made this type."""
+        """Return the type."""
         choice = self._choices[event.option_id or ""]
         arguments: dict[str, object] = {"file_type": choice.quant.name}
         self.dismiss(arguments | ({"imatrix": "auto"} if choice.needs_imatrix else {}))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Have it made so large."""
+        """Return the size."""
         from app.settings.parsing import parse_byte_size
 
         try:
@@ -117,7 +113,7 @@ class QuantizeScreen(ModalScreen[dict[str, object]]):
 
 
 def type_line(choice: TypeChoice) -> str:
-    """Return a type as one line: name, size, loss, whether it fits, speed."""
+    """Return a type as one line: name, size, loss, fit, speed."""
     loss = "?" if choice.perplexity_loss is None else f"+{choice.perplexity_loss:.4f}"
     quant = choice.quant
     name = printable_line(quant.name)

@@ -1,14 +1,14 @@
-"""The models that this app was told to fetch: begun as jobs of the service.
+"""The downloads started by this app, as jobs of the service.
 
-Owns which of them came last. That one has ended it hears from whoever watches the jobs.
+Owns which model came last. The job monitor reports their ends.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tui.connection import ServiceConnection
-from tui.own_service import own_service
+from tui.connection.connection import ServiceConnection
+from tui.connection.localllm_service import localllm_service
 
 if TYPE_CHECKING:
     from app.client import Job
@@ -17,7 +17,7 @@ __all__ = ["Downloads", "model_of"]
 
 
 class Downloads:
-    """Fetches go on when the app is left if the service stays; then they are jobs like any other."""
+    """Downloads continue after the app quits if the service stays."""
 
     def __init__(self, connection: ServiceConnection) -> None:
         self.newest = ""  # the path of the model that came last
@@ -25,18 +25,18 @@ class Downloads:
         self._started: set[str] = set()  # ids of their jobs
 
     async def start(self, reference: str, quantize: str = "") -> Job:
-        """Fetch what `reference` means, a checkpoint to be made a GGUF of the type `quantize`.
+        """Download `reference`; quantize a checkpoint to the type `quantize`.
 
-        Raises UserError where the service cannot be reached or refuses.
+        Raises UserError if the service is unreachable or refuses.
         """
-        service = await own_service(self._connection)
+        service = await localllm_service(self._connection)
         arguments = {"reference": reference} | ({"quantize": quantize} if quantize else {})
         job = await service.start_job("pull", arguments)
         self._started.add(job.id)
         return job
 
     def note_end(self, job: Job) -> bool:
-        """Take note of a job that has ended; return whether it was begun here."""
+        """Record the end of a job; return whether it was started here."""
         if job.id not in self._started:
             return False
         self.newest = model_of(job) or self.newest
@@ -44,6 +44,6 @@ class Downloads:
 
 
 def model_of(job: Job) -> str:
-    """Return the path of the model that a pull or a quantization has made, "" for one that made none."""
+    """Return the path of the model that a pull or a quantization produced, "" for none."""
     result = job.result or {}
     return str(result.get("output") or result.get("path") or "") if job.state == "done" else ""

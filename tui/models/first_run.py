@@ -1,6 +1,6 @@
-"""Whether a person is new here: nothing but the guide on this machine, and the welcome not seen yet.
+"""Detection of the first run: only the guide is installed, and the welcome was not shown yet.
 
-Owns the file that says that it was seen. Knows nothing of screens.
+Owns the marker file.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _SEEN = "welcome-seen"
 
 
 def is_first_run(settings: Settings) -> bool:
-    """Return whether to welcome: no model was asked for, none was ever placed, and nobody said that it was seen."""
+    """Return whether to show the welcome: no model was requested or installed, and the marker file is missing."""
     is_plain = settings.model == _GUIDE and not settings.connect
     return is_plain and not _mark(settings).exists() and not any(settings.models_dir.glob("*/*/*.gguf"))
 
 
 def mark_welcome_seen(settings: Settings) -> None:
-    """Welcome nobody again. Where that cannot be kept, the welcome comes again: no reason to trouble anyone."""
+    """Create the marker file. If that fails, the welcome appears again, which is harmless."""
     with contextlib.suppress(OSError):
         settings.data_dir.mkdir(parents=True, exist_ok=True)
         _mark(settings).touch()

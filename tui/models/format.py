@@ -1,6 +1,6 @@
-"""Models in the few words that rows have room for. Pure.
+"""Models, sizes, speeds and progress as short text.
 
-Owns how sizes, verdicts, speeds, contexts and progress are worded in the app.
+Pure.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ _MINUTE_S, _HOUR_S = 60, 3600
 
 
 def size(n_bytes: int) -> str:
-    """Bytes as disks are sold: 4.92 GB; nothing where they are not known."""
+    """Return decimal bytes such as 4.92 GB; empty if unknown."""
     return format_bytes(n_bytes) if n_bytes else ""
 
 
 def format_fit(fit: ModelFit | None) -> str:
-    """Whether it fits: fits, tight, partly, won't run."""
+    """Return whether the model fits: fits, tight, partly, won't run."""
     return "" if fit is None else _VERDICTS[fit.verdict]
 
 
 def pace(fit: ModelFit | None) -> str:
-    """What it is expected to answer with: 32 tok/s."""
+    """Return the predicted speed, such as 32 tok/s."""
     return "" if fit is None or fit.decode_tps is None else f"{speed(fit.decode_tps)} tok/s"
 
 
 def context(n_tokens: int) -> str:
-    """A context as people name it: 128k, 40k, 512."""
+    """Return a context size such as 128k, 40k or 512."""
     return "" if not n_tokens else str(n_tokens) if n_tokens < 1024 else f"{round(n_tokens / 1024)}k"
 
 
 def format_progress(job: Job) -> str:
-    """How far a job is, in a few words: 43 %, 12.3 MB/s, 2 min left."""
+    """Return a job's progress, such as 43 %, 12.3 MB/s, 2 min left."""
     if job.state == "queued":
         return "waiting for its turn"
     if job.has_ended:
@@ -55,7 +55,8 @@ def format_progress(job: Job) -> str:
 
 
 def format_removal(going: RemovalResult) -> str:
-    """What goes with a model and what that frees, fit for a terminal; the files last, for they may be many."""
+    """Return which files are deleted with a model and how much space that frees; the files last, since they may be
+    many."""
     frees = (
         f"That frees {size(going.n_bytes_freed)}."
         if going.n_bytes_freed

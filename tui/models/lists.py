@@ -1,6 +1,6 @@
-"""What the models screen shows, fetched and kept up: models here, recommended ones, those found, jobs under way.
+"""The data of the models screen: local, recommended and found models, and running downloads.
 
-Owns these values and when they are fetched. Knows nothing of widgets: `on_change` is called after each change.
+Owns when each is fetched. Independent of widgets: calls `on_change` after each change.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from quantizer.errors import UserError
-from tui.connection import ServiceConnection
+from tui.connection.connection import ServiceConnection
+from tui.connection.localllm_service import localllm_service
 from tui.jobs.monitor import JobMonitor
 from tui.models.rows import ModelRow, Section, downloadable_rows, local_rows, with_jobs
-from tui.own_service import own_service
 
 if TYPE_CHECKING:
     from app.client import HubRepository, LocalModel, Recommended
@@ -28,7 +28,7 @@ _CHANGES_SHOWN_S = 0.2  # jobs tell up to ten times a second each
 
 
 class ModelLists:
-    """The lists behind one screen. `error` is what stands in the way of them all."""
+    """The lists of one screen. `error` replaces them all."""
 
     def __init__(self, connection: ServiceConnection, jobs: JobMonitor, on_change: Callable[[], None]) -> None:
         self.words = ""
@@ -44,7 +44,7 @@ class ModelLists:
         self._notes = {"here": "Looking …", "catalogue": "Choosing for this machine …", "hub": ""}
 
     def sections(self) -> tuple[Section, ...]:
-        """Return what there is to see, in order: nothing but the error where one stands in the way."""
+        """Return the sections in order; only the error if there is one."""
         if self.error is not None:
             return (Section("Models", (), f"{self.error.cause} {self.error.remedy}".strip()),)
         here, elsewhere = local_rows(self._here, self.words)
@@ -65,13 +65,13 @@ class ModelLists:
         )
 
     def row(self, row_id: str) -> ModelRow | None:
-        """Return the row of this id, as it is now."""
+        """Return the current row with this id."""
         return next((row for section in self.sections() for row in section.rows if row.id == row_id), None)
 
     async def refresh(self, *, is_fresh: bool = False) -> None:
-        """Fetch what is here, again until all of it is read; `is_fresh` looks at the machine's memory anew."""
+        """Fetch the local models, repeatedly until all are read; `is_fresh` measures the free memory again."""
         try:
-            library = (await own_service(self._connection)).library
+            library = (await localllm_service(self._connection)).library
             shelf = await library.models(elsewhere=True, fresh=is_fresh)
             self._show_here(shelf.models)
             while not shelf.is_complete:
@@ -84,16 +84,16 @@ class ModelLists:
         self._on_change()
 
     async def recommend(self) -> None:
-        """Fetch what suits this machine."""
+        """Fetch the recommendations for this machine."""
         try:
-            self._recommended = await (await own_service(self._connection)).library.recommend()
+            self._recommended = await (await localllm_service(self._connection)).library.recommend()
             self._notes["catalogue"] = ""
         except UserError as error:
             self._notes["catalogue"] = str(error)
         self._on_change()
 
     def narrow(self, words: str) -> None:
-        """Show only what has all `words` in its name."""
+        """Show only models whose name contains all `words`."""
         self.words = words.strip()
         self._found = ()
         self._notes["hub"] = "Searching …" if self.asks_the_hub else ""
@@ -101,23 +101,23 @@ class ModelLists:
 
     @property
     def asks_the_hub(self) -> bool:
-        """Whether there are words enough to search the hub for."""
+        """Whether the search text is long enough for the hub."""
         return len(self.words) >= _FEWEST_LETTERS
 
     async def search(self) -> None:
-        """Search the hub for the words, once nobody has typed for a moment."""
+        """Search the hub after a pause in typing."""
         if not self.asks_the_hub:
             return
         await asyncio.sleep(DEBOUNCE_S)
         try:
-            self._found = await (await own_service(self._connection)).library.search(self.words, N_REPOSITORIES)
+            self._found = await (await localllm_service(self._connection)).library.search(self.words, N_REPOSITORIES)
             self._notes["hub"] = "" if self._found else "The hub has nothing of that name."
         except UserError as error:
             self._notes["hub"] = str(error)
         self._on_change()
 
     def _show_soon(self) -> None:
-        """Let what comes in the next moment be shown together."""
+        """Batch the changes of the next moment."""
         if self._showing is None:
             self._showing = asyncio.get_running_loop().call_later(_CHANGES_SHOWN_S, self._show_jobs)
 
@@ -132,7 +132,7 @@ class ModelLists:
 
 
 def _unseen(rows: Iterable[ModelRow], seen: set[str]) -> Iterator[ModelRow]:
-    """Yield each row once: hubs and disks may name the same thing twice."""
+    """Yield each row once: hubs and disks may list the same model twice."""
     for row in rows:
         if row.id not in seen:
             seen.add(row.id)

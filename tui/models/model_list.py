@@ -1,9 +1,4 @@
-"""The field for words to search for, above a list.
-
-What the chosen row is, in words: two lines under the list.
-
-The list of models: headings, rows in columns, one of them chosen.
-"""
+"""The widgets of the models screen: search field, list, and details of the selected row."""
 
 from __future__ import annotations
 
@@ -25,7 +20,7 @@ __all__ = ["ModelDetail", "ModelList", "SearchField", "detail_lines"]
 
 
 class SearchField(Input):
-    """Posts what is typed as Input does; Down and Enter lead into the list."""
+    """Posts its text like Input; Down and Enter go to the list."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down,enter", "leave_for_list", "List", show=False, id="to-list", tooltip="Go to the list"),
@@ -33,10 +28,10 @@ class SearchField(Input):
 
     @dataclass
     class Left(Message):
-        """The person goes on to the list."""
+        """The user goes to the list."""
 
     def action_leave_for_list(self) -> None:
-        """Let whoever owns the list have the focus."""
+        """Let the screen focus the list."""
         self.post_message(self.Left())
 
 
@@ -48,18 +43,18 @@ _ACTIONS = {
 
 
 class ModelDetail(Static):
-    """Two lines; empty while no row is chosen."""
+    """Two lines; empty while no row is selected."""
 
     def __init__(self) -> None:
         super().__init__(markup=False)
 
     def show(self, row: ModelRow | None) -> None:
-        """Show what `row` is."""
+        """Show `row`."""
         self.update("\n".join(detail_lines(row)) if row is not None else "", layout=False)
 
 
 def detail_lines(row: ModelRow) -> tuple[str, str]:
-    """Return what is known of a row, and what can be done with it; fit for a terminal."""
+    """Return two printable lines: the facts about a row, and its actions."""
     context = f"context {row.n_ctx:,}" if row.n_ctx else ""
     state = {"ready": "loaded", "loading": "loading", "failed": "could not be loaded"}.get(row.state, "")
     if state == "loaded" and not row.is_staying:
@@ -87,7 +82,7 @@ _MARGIN_CELLS = 3  # the scroll bar, and air
 
 
 class ModelList(OptionList):
-    """Shows sections; the highlighted row keeps its place while they change."""
+    """The sections; the highlight stays on its row while they change."""
 
     KEYS: ClassVar[tuple[Binding, ...]] = (
         Binding("up,down", "", "Rows", id="rows", tooltip="Go from model to model"),
@@ -107,7 +102,7 @@ class ModelList(OptionList):
         return (option.id or "") if option is not None else ""
 
     def show(self, sections: Sequence[Section]) -> None:
-        """Show `sections`: where the rows are the same ones, only what they say is drawn anew."""
+        """Show `sections`; if the rows are the same, redraw only changed text."""
         self._sections = tuple(sections)
         options = list(_options(self._sections, columns(self._row_cells)))
         shape = tuple(option.id for option in options)
@@ -123,7 +118,7 @@ class ModelList(OptionList):
         self.highlighted = shape.index(chosen) if is_kept else self._first
 
     def on_resize(self) -> None:
-        """Give the columns the new width."""
+        """Adapt the columns to the new width."""
         self.show(self._sections)
 
     @property

@@ -1,6 +1,6 @@
-"""The rows of the models screen: what is here, what other programs hold, what could be fetched. Pure.
+"""The rows of the models screen, their order and their columns at a given width.
 
-Owns which rows there are, in which order, and their columns at a width. Knows nothing of widgets or of the service.
+Pure: independent of widgets and the service.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _LOADED_MARKS = {"ready": "●", "loading": "◌", "failed": "!"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRow:
-    """One model, or one quant of it. `model` is its path where it is here; `reference`, with the type `quantize` for
-    a checkpoint, is what a pull takes. `note` is what else is worth knowing; `progress` stands in place of figures."""
+    """One model, or one quant of it. `model` is the path of a local one; `reference`, and the type `quantize` for a
+    checkpoint, are the arguments of a pull. `note` is additional information; `progress` replaces the figures."""
 
     id: str
     kind: RowKind
@@ -74,7 +74,7 @@ class ModelRow:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Rows under a heading, or a note in their place."""
+    """Rows under a heading, or a note instead."""
 
     title: str
     rows: tuple[ModelRow, ...]
@@ -82,7 +82,7 @@ class Section:
 
 
 def local_rows(models: Iterable[LocalModel], words: str = "") -> tuple[tuple[ModelRow, ...], tuple[ModelRow, ...]]:
-    """Return the rows of what is in the library, and of what other programs hold, whose names have all `words`."""
+    """Return the rows of the library, and of other programs' models, whose names contain all `words`."""
     rows = [_here(model) for model in models if _has(model.id, words)]
     return tuple(row for row in rows if row.kind == "here"), tuple(row for row in rows if row.kind == "elsewhere")
 
@@ -90,7 +90,7 @@ def local_rows(models: Iterable[LocalModel], words: str = "") -> tuple[tuple[Mod
 def downloadable_rows(
     recommended: Sequence[Recommended], found: Sequence[HubRepository], words: str = ""
 ) -> tuple[tuple[ModelRow, ...], tuple[Section, ...]]:
-    """Return the rows of the catalogue, and a section for each repository that was found."""
+    """Return the rows of the catalogue, and a section for each found repository."""
     offers = {each.reference: each for each in reversed(recommended)}  # one model may be the best for two roles
     catalogue = tuple(
         _offer(each) for each in reversed(offers.values()) if _has(f"{each.title} {each.reference}", words)
@@ -99,7 +99,7 @@ def downloadable_rows(
 
 
 def with_jobs(rows: Iterable[ModelRow], jobs: Iterable[Job]) -> tuple[ModelRow, ...]:
-    """Return the rows with what is under way for each: the latest pull of the same."""
+    """Return the rows with the latest pull of each."""
     pulls = {}
     for job in jobs:
         if job.kind == "pull":
@@ -110,7 +110,7 @@ def with_jobs(rows: Iterable[ModelRow], jobs: Iterable[Job]) -> tuple[ModelRow, 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """How many cells each column of a row has; 0 for one that there is no room for."""
+    """The cells of each column of a row; 0 hides it."""
 
     name: int
     size: int = 8
@@ -121,7 +121,8 @@ class Columns:
 
 
 def columns(width: int) -> Columns:
-    """Return the columns for rows of `width` cells: the name takes what the others leave, the last ones go first."""
+    """Return the columns for rows of `width` cells: the name takes the remaining cells, the last columns are hidden
+    first."""
     wide = Columns(0)
     for kept in (wide, replace(wide, context=0), replace(wide, context=0, type=0)):
         taken = sum(cells + 1 for cells in (kept.size, kept.type, kept.fit, kept.pace, kept.context) if cells)
@@ -131,7 +132,7 @@ def columns(width: int) -> Columns:
 
 
 def row_line(row: ModelRow, at: Columns) -> str:
-    """Return a row as one line, fit for a terminal: the mark of a loaded model first."""
+    """Return a row as one printable line, with a mark for a loaded model first."""
     mark = _LOADED_MARKS.get(row.state, " ")
     name = f"{mark} {set_cell_size(_cut(row.name, at.name), at.name)}"
     if row.damaged:
@@ -149,7 +150,7 @@ def row_line(row: ModelRow, at: Columns) -> str:
 
 
 def headings(title: str, at: Columns) -> str:
-    """Return a section's title with the names of the columns behind it."""
+    """Return a section's title followed by the column names."""
     named = (("size", at.size), ("type", at.type), ("fit", at.fit), ("speed", at.pace), ("ctx", at.context))
     return " ".join(
         (set_cell_size(_cut(title, at.name + 2), at.name + 2), *(_right(text, width) for text, width in named if width))
@@ -225,7 +226,7 @@ def _has(name: str, words: str) -> bool:
 
 
 def _cut(text: str, n_cells: int) -> str:
-    """One line of at most so many cells, with the blanks it begins with."""
+    """Return one line of at most `n_cells`, with its leading spaces."""
     indent = len(text) - len(text.lstrip(" "))
     line = " " * indent + printable_line(text)
     return line if cell_len(line) <= n_cells else f"{set_cell_size(line, n_cells - 1)}…"

@@ -1,11 +1,6 @@
-"""What can be done with the chosen row of the models screen: talked with, fetched, shown, quantized, removed and so on.
+"""The models screen: local models, models of other programs, and models to download.
 
-Owns the way from a command to the service, and what is said of it. Which row is chosen, the screen knows.
-
-The models screen: what is here, what other programs hold, what could be fetched.
-
-Owns what is listed and which row is chosen. The lists are `tui.models.lists`'; what may be done with a row is in
-`tui.models.screen`.
+Owns the selected row and the actions on it. The lists belong to `tui.models.lists`.
 """
 
 from __future__ import annotations
@@ -22,6 +17,7 @@ from textual.worker import Worker
 
 from app.protocol.job import Job
 from quantizer.errors import UserError
+from tui.connection.localllm_service import ModelLibrary, localllm_service
 from tui.context import AppContext
 from tui.models.commands import MODEL_COMMANDS
 from tui.models.format import format_removal
@@ -29,8 +25,7 @@ from tui.models.lists import ModelLists
 from tui.models.model_list import ModelDetail, ModelList, SearchField
 from tui.models.rows import ModelRow
 from tui.navigation import HOME
-from tui.own_service import ModelLibrary, own_service
-from tui.widgets.feature_screen import FeatureScreen
+from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
 
 __all__ = ["ModelRowCommands", "ModelsScreen"]
 
@@ -44,7 +39,7 @@ Action = Callable[Concatenate["ModelRowCommands", Rest], Coroutine[Any, Any, Non
 
 
 def _telling(action: Action[Rest]) -> Action[Rest]:
-    """Let a refusal of the service be said on the screen."""
+    """Notify the user of a UserError."""
 
     @wraps(action)
     async def told(self: ModelRowCommands, /, *rest: Rest.args, **more: Rest.kwargs) -> None:
@@ -57,7 +52,7 @@ def _telling(action: Action[Rest]) -> Action[Rest]:
 
 
 class ModelRowCommands(FeatureScreen):
-    """The commands of the models screen that are about the row that is chosen."""
+    """Actions on the selected row."""
 
     def __init__(self, resources: AppContext) -> None:
         super().__init__(resources)
@@ -66,16 +61,16 @@ class ModelRowCommands(FeatureScreen):
 
     @property
     def row(self) -> ModelRow | None:
-        """The row that is chosen."""
+        """The selected row."""
         raise NotImplementedError
 
     def rescan(self) -> None:
-        """Bring the lists up to date with what was done."""
+        """Refresh the lists."""
         raise NotImplementedError
 
     @_telling
     async def choose(self) -> None:
-        """Talk with the model of the row, or fetch it."""
+        """Chat with the row's model, or download it."""
         row = self.row
         if row is None:
             return
@@ -89,7 +84,7 @@ class ModelRowCommands(FeatureScreen):
 
     @_telling
     async def show_card(self) -> None:
-        """Show what is known of the row's model."""
+        """Show the metadata of the row's model."""
         from tui.models.dialogs import ModelInfoScreen
 
         if row := self._of_this_disk():
@@ -97,7 +92,7 @@ class ModelRowCommands(FeatureScreen):
 
     @_telling
     async def quantize(self) -> None:
-        """Ask what the row's model is to become, and have it done."""
+        """Ask for a type or a size and start a quantization job."""
         from tui.models.dialogs import QuantizeScreen
 
         if row := self._of_this_disk():
@@ -106,7 +101,7 @@ class ModelRowCommands(FeatureScreen):
 
     @_telling
     async def import_model(self) -> None:
-        """Give another program's model a name in the library."""
+        """Link another program's model into the library."""
         row = self.row
         if row is None or row.kind != "elsewhere":
             self.say("Only what another program holds can be imported.")
@@ -117,7 +112,7 @@ class ModelRowCommands(FeatureScreen):
 
     @_telling
     async def remove_model(self) -> None:
-        """Say what would go, and remove it after a yes."""
+        """Show what would be deleted, and delete it after confirmation."""
         from tui.widgets.dialogs import ChoiceDialog
 
         if row := self._of_this_disk():
@@ -127,7 +122,7 @@ class ModelRowCommands(FeatureScreen):
 
     @_telling
     async def load_or_unload(self) -> None:
-        """Free the memory of a loaded model, or load one without talking with it."""
+        """Unload a loaded model, or load one."""
         row = self._of_this_disk()
         if row is None:
             return
@@ -135,13 +130,13 @@ class ModelRowCommands(FeatureScreen):
             await (await self._library()).unload(row.loaded_as)
             self.say(f"{row.name} is unloaded; talking with it loads it again.")
         else:
-            await (await own_service(self._connection)).load(row.model)
+            await (await localllm_service(self._connection)).load(row.model)
             self.say(f"{row.name} is loading.")
         self.rescan()
 
     @_telling
     async def toggle_keep_alive(self) -> None:
-        """Change whether a loaded model stays when nobody uses it."""
+        """Toggle whether a loaded model stays in memory when idle."""
         row = self.row
         if row is None or not row.is_loaded:
             self.say("Only a loaded model can be kept.")
@@ -157,13 +152,13 @@ class ModelRowCommands(FeatureScreen):
         if row is None or not row.job_id:
             self.say("Nothing is being fetched in this row.")
             return
-        await (await own_service(self._connection)).cancel_job(row.job_id)
+        await (await localllm_service(self._connection)).cancel_job(row.job_id)
         self.say("Stopped. What came is kept: Enter goes on from there.")
 
     # Parts of these
 
     def _of_this_disk(self) -> ModelRow | None:
-        """The row where its model is on this disk; else that is said."""
+        """Return the row if its model is on this disk; otherwise notify."""
         row = self.row
         if row is None or row.kind == "fetch":
             self.say("That model is not here yet: Enter fetches it.")
@@ -178,7 +173,7 @@ class ModelRowCommands(FeatureScreen):
         self.say(f"Fetching {row.name.strip()} in the background: you can go on chatting.")
 
     async def _library(self) -> ModelLibrary:
-        return (await own_service(self._connection)).library
+        return (await localllm_service(self._connection)).library
 
     def _begin_quantizing(self, row: ModelRow) -> Callable[[dict[str, object] | None], Awaitable[None]]:
         async def begin(chosen: dict[str, object] | None) -> None:
@@ -189,7 +184,7 @@ class ModelRowCommands(FeatureScreen):
 
     @_telling
     async def _quantize_to(self, row: ModelRow, chosen: dict[str, object]) -> None:
-        service = await own_service(self._connection)
+        service = await localllm_service(self._connection)
         source = "guide" if row.name == "guide" else row.model
         job = await service.start_job("quantize", {"source": source, **chosen})
         self.say(f"{job.title}: under way. F8 shows the jobs.")
@@ -209,16 +204,16 @@ class ModelRowCommands(FeatureScreen):
 
 
 class ModelsScreen(ModelRowCommands):
-    """Lists, a field to search by, and what the chosen row is; fulfils `tui.models.commands.ModelActions`."""
+    """The lists, a search field, and details of the selected row; implements `tui.models.commands.ModelActions`."""
 
-    CSS_PATH: ClassVar[Any] = ["place_screen.tcss", "models.tcss"]
+    CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "models.tcss"]
     PLACE = "models"
     TABLE = MODEL_COMMANDS
     KEYS = ModelList.KEYS
     BINDINGS = MODEL_COMMANDS.bindings()
 
     class Changed(Message):
-        """The lists have something new to show."""
+        """The lists changed."""
 
     def __init__(self, resources: AppContext) -> None:
         super().__init__(resources)
@@ -236,7 +231,7 @@ class ModelsScreen(ModelRowCommands):
         self.resources.jobs.on_end(self._job_ended)
 
     def on_screen_resume(self) -> None:
-        """What is here may have changed while a person was elsewhere."""
+        """Refresh: files may have changed in the meantime."""
         self._begin(self._lists.refresh, "here")
 
     @property
@@ -276,21 +271,21 @@ class ModelsScreen(ModelRowCommands):
         self.query_one(ModelDetail).show(self.row)
 
     def focus_search(self) -> None:
-        """Go to the field for words."""
+        """Focus the search field."""
         self.set_focus(self.field)  # at once: the next key may be under way
 
     def rescan(self) -> None:
-        """Fetch the lists anew, and look at what memory is free."""
+        """Refresh the lists and measure the free memory."""
         self._begin(partial(self._lists.refresh, is_fresh=True), "here")
 
     # Parts of these
 
     def _begin(self, work: Callable[[], Coroutine[None, None, None]], group: str) -> None:
-        """Run `work` beside what goes on, in place of what its group does."""
+        """Run `work` in the background, replacing the running one of its group."""
         _: Worker[None] = self.run_worker(work, group=group, exclusive=True)
 
     def _job_ended(self, job: Job) -> None:
-        """Bring the lists up to date with what was made."""
+        """Refresh the lists after a finished job."""
         if job.state == "done":
             self._begin(self._lists.refresh, "here")
 

@@ -1,6 +1,6 @@
-"""The welcome: what this machine is, and which models suit it. Enter fetches one while the guide is there to talk to.
+"""The welcome screen: this machine, and models that suit it, to download while chatting with the guide.
 
-Owns the one flow of a newcomer. What it shows comes from the service as it is found out; nothing is waited for.
+Fetches its content in the background.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from textual.worker import Worker
 
 from app.terminal import printable_line
 from quantizer.errors import UserError
-from tui.connection import ServiceConnection
+from tui.connection.connection import ServiceConnection
+from tui.connection.localllm_service import localllm_service
 from tui.models.downloads import Downloads
 from tui.models.format import format_fit, pace, size
-from tui.own_service import own_service
 
 if TYPE_CHECKING:
     from app.client import MachineReport, Recommended
@@ -40,7 +40,7 @@ _HELLO = (
 
 
 class WelcomeScreen(ModalScreen[None]):
-    """Goes away with the first choice."""
+    """Closes with the first choice."""
 
     CSS_PATH = "panel.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -85,13 +85,13 @@ class WelcomeScreen(ModalScreen[None]):
             self.app.notify(printable_line(text), timeout=10.0, markup=False)
 
     async def _find_out(self) -> None:
-        """The offers first: they are what can be chosen."""
+        """Load the recommendations first: they can be chosen."""
         await self._offer()
         await self._look()
 
     async def _offer(self) -> None:
         try:
-            found = await (await own_service(self._connection)).library.recommend()
+            found = await (await localllm_service(self._connection)).library.recommend()
         except UserError as error:
             self._show_offers((), printable_line(str(error)))
         else:
@@ -106,34 +106,34 @@ class WelcomeScreen(ModalScreen[None]):
 
     async def _look(self) -> None:
         try:
-            text = _told(await (await own_service(self._connection)).library.machine())
+            text = _told(await (await localllm_service(self._connection)).library.machine())
         except UserError as error:
             text = printable_line(str(error))
         self.query_one("#machine", Static).update(text)
 
 
 def offered(found: tuple[Recommended, ...]) -> tuple[Recommended, ...]:
-    """Return the two or three to offer a newcomer: one for each role that most people want, none twice."""
+    """Return up to three recommendations, one per popular role, without repetition."""
     by_role = {each.role: each for each in found}
     wanted = [by_role[role] for role in _ROLES if role in by_role]
     return tuple({each.reference: each for each in wanted}.values())[:_N_OFFERS]
 
 
 def first_choice(offers: tuple[Recommended, ...]) -> int:
-    """Return which of the offers Enter takes: the first that is fast enough here, else the fastest."""
+    """Return the index of the default: the first that is fast enough, else the fastest."""
     quick = (index for index, offer in enumerate(offers) if offer.keeps_pace)
     return next(quick, max(range(len(offers)), key=lambda index: offers[index].quant.fit.decode_tps or 0.0))
 
 
 def offer_line(offer: Recommended) -> str:
-    """Return an offer as one line, fit for a terminal: title, size, whether it fits, speed, what it is for."""
+    """Return a recommendation as one printable line: title, size, fit, speed, role."""
     speed = f"about {pace(offer.quant.fit)}" if pace(offer.quant.fit) else ""
     facts = (offer.title, size(offer.quant.n_bytes), format_fit(offer.quant.fit), speed, _ROLES.get(offer.role, ""))
     return printable_line(" · ".join(fact for fact in facts if fact))
 
 
 def _told(checkup: MachineReport) -> str:
-    """What the machine is, a line for each part, and what is wrong with it."""
+    """Return the machine's parts and problems, one per line."""
     rows = [f"  {printable_line(label):<10} {printable_line(text)}" for label, text in checkup.rows]
     problems = [printable_line(f"! {problem.what} {problem.next_step}") for problem in checkup.problems]
     return "\n".join(["", "This machine:", *rows, *problems])

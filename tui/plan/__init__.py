@@ -1,1 +1,1 @@
-"""plan."""
+"""Plans: where a model's layers go and how fast it runs."""

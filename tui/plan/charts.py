@@ -1,11 +1,7 @@
-"""Lines drawn with Braille characters, eight dots a cell, and marks over them. Pure.
+"""Charts of a plan as text: memory bars per device, and speed over layers on GPUs in Braille dots.
 
-Our own and not textual-plot: that fits Textual 8, but brings numpy into an app that has none (190 to 390 ms of import
-on two cores), and its points are told apart by colour alone.
-
-The curve of a plan as text: tok/s against layers on the fastest GPU, with where the plan stands on it. Pure.
-
-The parts of a plan that only show: devices as bars, and the curve of speeds. Each draws itself anew in its size.
+Not textual-plot: it adds numpy to the app (190 to 390 ms of import on two cores), and distinguishes its points only by
+colour.
 """
 
 from __future__ import annotations
@@ -30,7 +26,8 @@ _DOTS_ACROSS, _DOTS_DOWN = 2, 4
 
 
 class BrailleCanvas:
-    """`n_columns` × `n_rows` cells. Places are shares of width and height from 0 to 1, from the lower left corner."""
+    """`n_columns` × `n_rows` cells of eight dots. Positions are fractions of width and height, from the lower left
+    corner."""
 
     def __init__(self, n_columns: int, n_rows: int) -> None:
         self._n_columns = n_columns
@@ -46,19 +43,19 @@ class BrailleCanvas:
             self._set(x0 + round((x1 - x0) * step / n_steps), y0 + round((y1 - y0) * step / n_steps))
 
     def mark(self, x: float, y: float, sign: str) -> None:
-        """Put the character `sign` over what is drawn; a later mark hides an earlier one."""
+        """Draw the character `sign` over the dots and earlier marks."""
         column, row = self._dot(x, y)
         self._marks[row // _DOTS_DOWN, column // _DOTS_ACROSS] = sign
 
     def upright(self, x: float, sign: str) -> None:
-        """Put a column of `sign` at `x` wherever nothing is drawn yet."""
+        """Draw a column of `sign` at `x` in empty cells."""
         column = self._dot(x, 0.0)[0] // _DOTS_ACROSS
         for row in range(self._n_rows):
             if not self._dots[row][column]:
                 self._marks.setdefault((row, column), sign)
 
     def rows(self) -> list[str]:
-        """Return the drawing, the top first."""
+        """Return the drawing, top first."""
         return [
             "".join(self._marks.get((row, column)) or self._cell(row, column) for column in range(self._n_columns))
             for row in range(self._n_rows)
@@ -69,7 +66,7 @@ class BrailleCanvas:
         return chr(_BLANK + bits) if bits else " "
 
     def _dot(self, x: float, y: float) -> tuple[int, int]:
-        """Return the dot of a place, counted from the upper left corner."""
+        """Return the dot of a position, counted from the upper left corner."""
         across, down = self._n_columns * _DOTS_ACROSS - 1, self._n_rows * _DOTS_DOWN - 1
         return round(min(max(x, 0.0), 1.0) * across), down - round(min(max(y, 0.0), 1.0) * down)
 
@@ -89,9 +86,9 @@ _AXIS_COLUMNS = 22
 
 
 def curve_lines(report: PlanReport, n_fitting: int | None, n_columns: int, n_rows: int) -> list[str]:
-    """Return the curve and a line that explains it, in `n_columns` × `n_rows` at most.
+    """Return the curve and its legend in at most `n_columns` × `n_rows`.
 
-    `n_fitting` is how many layers the planner's own plan has on GPUs, None where that is not known.
+    `n_fitting` is the number of GPU layers of the automatic plan, None if unknown.
     """
     if len(report.curve) < 2:
         return _without_curve(report)
@@ -119,7 +116,7 @@ def curve_lines(report: PlanReport, n_fitting: int | None, n_columns: int, n_row
 
 
 def measured_points(report: PlanReport) -> dict[int, float]:
-    """Return the median of what answers really came at, by layers on GPUs."""
+    """Return the median measured speed by layers on GPUs."""
     found: dict[int, list[float]] = {}
     for run in report.measured:
         if run.kind == "decode" and run.gpu_layers is not None:
@@ -128,7 +125,7 @@ def measured_points(report: PlanReport) -> dict[int, float]:
 
 
 def _explained(report: PlanReport, n_fitting: int | None, n_columns: int) -> list[str]:
-    """Say what the marks mean, on as few lines as hold it."""
+    """Return the legend on as few lines as possible."""
     tps = "?" if report.decode_tps is None else speed(report.decode_tps)
     parts = [f"{_HERE} here: {report.n_on_gpus} layers, {tps} tok/s"]
     if n_fitting is not None and n_fitting < report.n_layers:
@@ -145,7 +142,7 @@ def _explained(report: PlanReport, n_fitting: int | None, n_columns: int) -> lis
 
 
 def _without_curve(report: PlanReport) -> list[str]:
-    """Say why there is none, and what was measured all the same."""
+    """Return why there is no curve, and the measured speed."""
     if any(device.is_gpu for device in report.devices):
         why = "No curve: how fast a GPU reads its memory is not known."
     else:
@@ -162,7 +159,7 @@ if TYPE_CHECKING:
 
 
 class DeviceBars(Widget):
-    """Two rows a device, and one of signs."""
+    """Two rows per device, and a legend."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -183,7 +180,7 @@ class DeviceBars(Widget):
 
 
 class SpeedCurve(Widget):
-    """Tok/s against layers on the fastest GPU."""
+    """Tokens per second over layers on the fastest GPU."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -191,7 +188,7 @@ class SpeedCurve(Widget):
         self._n_fitting: int | None = None
 
     def show(self, report: PlanReport, n_fitting: int | None) -> None:
-        """Draw the curve of `report`; `n_fitting` layers are what the planner puts on GPUs by itself."""
+        """Draw the curve of `report`; the automatic plan has `n_fitting` layers on GPUs."""
         self._report, self._n_fitting = report, n_fitting
         self.refresh()
 

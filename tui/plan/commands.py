@@ -1,7 +1,7 @@
-"""Everything that the plan screen can be told to do.
+"""The command table of the plan screen.
 
-Owns names, keys and words. What a command does is a method of the screen, seen here as `PlanActions`. No key comes
-before those of the dials: what was turned before L is to be what L loads.
+Owns ids, keys and texts. The implementations are methods of the screen, typed as `PlanActions`. No key has priority
+over the controls: a change before L must apply to L.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["PLAN_COMMANDS", "PlanActions"]
 
 
 class PlanActions(Protocol):
-    """What the commands need of the plan screen."""
+    """The methods of the plan screen that its commands call."""
 
     def load_plan(self) -> Awaitable[None]: ...
 

@@ -1,8 +1,6 @@
-"""What can be turned in a plan: context, type of the cache, answers at once, layers on each GPU. Pure.
+"""The controls of a plan: context, cache type, parallel requests, layers per GPU.
 
-Owns the values that each dial goes through. A turned dial is another wish.
-
-A value that is turned with the arrow keys, or by a click on its arrows.
+Owns the values of each control and its widget. Changing a control returns another request.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ Value = TypeVar("Value", int, str)
 
 @dataclass(frozen=True, slots=True)
 class StepperState:
-    """One dial: what it is called, and what it stands at. `has_less` and `has_more` say which way it can be turned."""
+    """One control: its label and its value. `has_less` and `has_more` tell in which directions it can change."""
 
     id: str
     label: str
@@ -41,7 +39,7 @@ class StepperState:
 
 
 def plan_controls(wish: PlanRequest, report: PlanReport) -> tuple[StepperState, ...]:
-    """Return the dials as `wish` has them, and as `report` where that leaves them open."""
+    """Return the controls for `wish`, with open values from `report`."""
     n_ctx, kv_type, n_sequences = _context(wish, report), _cache(wish, report), _sequences(wish, report)
     return (
         _dial("context", "Context", _contexts(report, n_ctx), n_ctx, f"{n_ctx:,} tokens"),
@@ -52,7 +50,7 @@ def plan_controls(wish: PlanRequest, report: PlanReport) -> tuple[StepperState, 
 
 
 def turned(wish: PlanRequest, report: PlanReport, dial_id: str, n_steps: int) -> PlanRequest:
-    """Return `wish` with a dial turned by so many steps, as far as it goes. Layers of one GPU go to the processor."""
+    """Return `wish` with a control changed by `n_steps`, within its limits. Removed layers of a GPU go to the CPU."""
     if dial_id == "context":
         n_ctx = _context(wish, report)
         return replace(wish, n_ctx=_stepped(_contexts(report, n_ctx), n_ctx, n_steps))
@@ -80,7 +78,7 @@ def _layer_dial(name: str, wish: PlanRequest, report: PlanReport) -> StepperStat
 
 
 def _contexts(report: PlanReport, n_ctx: int) -> tuple[int, ...]:
-    """Powers of two up to what the model was trained on, that, and what it stands at."""
+    """Return powers of two up to the trained context, the trained and the current one."""
     most = report.n_ctx_train or _MOST_CTX
     sizes = {size for power in range(_LEAST_CTX.bit_length() - 1, 31) if (size := 1 << power) <= most}
     return tuple(sorted(sizes | {most, n_ctx}))
@@ -107,7 +105,7 @@ def _sequences(wish: PlanRequest, report: PlanReport) -> int:
 
 
 def _layers(wish: PlanRequest, report: PlanReport) -> dict[str, int]:
-    """Layers by GPU as they are wished, or as they are planned."""
+    """Return layers per GPU as requested or as planned."""
     planned = {device.name: device.layers for device in report.devices if device.is_gpu}
     wished = wish.gpu_layers
     return planned if wished is None else {name: wished.get(name, 0) for name in planned}
@@ -126,7 +124,7 @@ _FAR = 4
 
 
 class Stepper(Static, can_focus=True):
-    """One row: what it is called, and its value between the arrows that still lead somewhere."""
+    """One row: label, and value between arrows that show the possible directions."""
 
     KEYS: ClassVar[tuple[Binding, ...]] = (
         Binding("left", "turn(-1)", "Less", id="dial-less", tooltip="Turn the dial down"),
@@ -146,17 +144,17 @@ class Stepper(Static, can_focus=True):
         self._on_turn = on_turn
 
     def show(self, state: StepperState) -> None:
-        """Stand at another value."""
+        """Show another value."""
         if state != self.state:
             self.state = state
             self.update(_text(state), layout=False)
 
     def action_turn(self, n_steps: int) -> None:
-        """Turn it."""
+        """Change the value."""
         self._on_turn(self.state.id, n_steps)
 
     def on_click(self, event: Click) -> None:
-        """Less on the left half of the value, more on the right one."""
+        """Decrease on the left half of the value, increase on the right."""
         n_columns = max(self.content_size.width - _LABEL_COLUMNS, 1)
         self.action_turn(1 if event.x - _LABEL_COLUMNS >= n_columns // 2 else -1)
 

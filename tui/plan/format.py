@@ -1,4 +1,7 @@
-"""A plan in the words and bars of a screen. Pure."""
+"""A plan as text and bars.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ _LEAST_BAR_COLUMNS = 8
 
 
 def headline(report: PlanReport) -> str:
-    """Say the verdict and the speeds, the weightiest first."""
+    """Return the verdict and the speeds, the most important first."""
     parts = [_VERDICTS[report.verdict]]
     if report.decode_tps is not None:
         parts.append(f"{speed(report.decode_tps)} tok/s (± {report.uncertainty:.0%})")
@@ -35,25 +38,25 @@ def headline(report: PlanReport) -> str:
 
 
 def machine_text(wish: PlanRequest) -> str:
-    """Name the machine that is planned for."""
+    """Return the name of the planned machine."""
     return "this machine" if wish.is_here else " + ".join(filter(None, (*wish.vram, wish.ram and f"{wish.ram} RAM")))
 
 
 def device_lines(report: PlanReport, n_columns: int) -> list[str]:
-    """Return two lines for each device, a bar and the same in figures, and one that says what the signs mean."""
+    """Return two lines per device, a bar and its figures, and a legend."""
     lines = [line for device in report.devices for line in _device(device, report.n_layers, n_columns)]
     return [*lines, _LEGEND]
 
 
 def remedy_text(report: PlanReport, index: int) -> str:
-    """Say what the way out does, what the answer then comes at, and what it costs."""
+    """Return what a remedy does, its speed and its cost."""
     remedy = report.remedies[index]
     gained = "speed unknown" if remedy.decode_tps is None else f"{speed(remedy.decode_tps)} tok/s"
     return f"{remedy.what}: {gained}; {remedy.cost}"
 
 
 def describe_load(wish: PlanRequest, report: PlanReport) -> str:
-    """Say what loading the model as wished will do, before it is done; `report` may still be of the wish before."""
+    """Return what loading will do; `report` may still belong to the previous request."""
     setting = report.setting
     parts = [
         f"context {wish.n_ctx or setting.ctx:,}",
@@ -90,7 +93,8 @@ def _sections(device: DevicePlan) -> tuple[tuple[str, int], ...]:
 
 
 def _bar(device: DevicePlan, n_columns: int) -> str:
-    """Return a bar as long as what is free, or as what is wanted of it where that is more; every part shows."""
+    """Return a bar as long as the free memory, or as the used memory if that is more; every part gets at least one
+    cell."""
     most = max(device.free_bytes, device.n_bytes, 1)
     bar = "".join(sign * max(1, round(size / most * n_columns)) for sign, size in _sections(device) if size)
     return bar[:n_columns].ljust(n_columns, "·") if device.left_bytes > 0 else bar[:n_columns].ljust(n_columns, "!")

@@ -1,7 +1,6 @@
-"""The plan screen: where a model goes, how fast that is, what each dial changes, and loading it so.
+"""The plan screen: placement and speed of a model, controls to change the plan, and loading with it.
 
-Owns which plan is shown and when the next one is asked for. Arithmetic is the service's (`client.planner`), words and
-bars are `tui.plan.format`, dials `tui.plan.controls`.
+Owns which plan is shown and when to request the next. The service computes plans (`client.planner`).
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from textual.widgets.option_list import Option
 from app.protocol.plan import PlanRequest
 from app.terminal import printable
 from quantizer.errors import UserError
+from tui.connection.localllm_service import localllm_service
 from tui.context import AppContext
-from tui.own_service import own_service
 from tui.plan.charts import DeviceBars, SpeedCurve
 from tui.plan.commands import PLAN_COMMANDS
 from tui.plan.controls import Stepper, plan_controls, turned
 from tui.plan.format import describe_load, headline, machine_text, remedy_text
 from tui.widgets.dialogs import InputDialog
-from tui.widgets.feature_screen import FeatureScreen
+from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
 
 if TYPE_CHECKING:
     from app.client import PlanReport
@@ -43,9 +42,9 @@ _ABOUT_MACHINES = (
 
 
 class PlanScreen(FeatureScreen):
-    """Fulfils `tui.plan.commands.PlanActions`."""
+    """Implements `tui.plan.commands.PlanActions`."""
 
-    CSS_PATH: ClassVar[Any] = ["place_screen.tcss", "plan.tcss"]
+    CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "plan.tcss"]
     PLACE = "plan"
     TABLE = PLAN_COMMANDS
     AUTO_FOCUS = ""  # there is no dial before the first plan
@@ -85,7 +84,7 @@ class PlanScreen(FeatureScreen):
     # What the commands do
 
     async def load_plan(self) -> None:
-        """Say what loading the model so will do; when that was just said, do it."""
+        """Describe what loading will do; the second call does it."""
         report, wish = self._report, self._wish
         if report is None:
             return
@@ -99,22 +98,22 @@ class PlanScreen(FeatureScreen):
             self._reload(wish)
 
     def reset_plan(self) -> None:
-        """Give every dial back to the planner."""
+        """Reset all controls to the planner's choice."""
         self._change(PlanRequest(model=self._wish.model, vram=self._wish.vram, ram=self._wish.ram))
 
     def ask_for_model(self) -> None:
-        """Ask which model is to be planned."""
+        """Ask which model to plan."""
         value = self._wish.model
         self.app.push_screen(InputDialog("Plan which model?", self._use_model, value=value, explanation=_ABOUT_MODELS))
 
     def ask_for_machine(self) -> None:
-        """Ask for which machine is to be planned."""
+        """Ask which machine to plan for."""
         value = ", ".join(filter(None, (*self._wish.vram, self._wish.ram)))
         about = _ABOUT_MACHINES
         self.app.push_screen(InputDialog("Plan for which machine?", self._use_machine, value=value, explanation=about))
 
     def rescan(self) -> None:
-        """Look at this machine's memory again."""
+        """Measure this machine's memory again."""
         self._wish = replace(self._wish, is_fresh=True)
         self._replan()
 
@@ -160,10 +159,10 @@ class PlanScreen(FeatureScreen):
 
     @work(group="plan", exclusive=True)
     async def _replan(self) -> None:
-        """Show what arithmetic says at once, and what llama.cpp says when no key has come for a while."""
+        """Show the arithmetic plan at once, and llama.cpp's after a pause in typing."""
         wish, self._wish = self._wish, replace(self._wish, is_fresh=False)
         try:
-            planner = (await own_service(self.resources.connection)).planner
+            planner = (await localllm_service(self.resources.connection)).planner
             if self._n_fitting is None or wish.gpu_layers is None:
                 self._n_fitting = (await planner.plan(replace(wish, gpu_layers=None))).n_on_gpus
             await self._show(await planner.plan(wish))
@@ -176,7 +175,7 @@ class PlanScreen(FeatureScreen):
     async def _reload(self, wish: PlanRequest) -> None:
         connection = self.resources.connection
         try:
-            planner = (await own_service(connection)).planner
+            planner = (await localllm_service(connection)).planner
             model_id = await planner.reload(wish)
         except UserError as error:
             self._show_warnings(str(error))

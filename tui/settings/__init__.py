@@ -1,1 +1,1 @@
-"""settings."""
+"""Settings, custom keys and themes."""

@@ -1,6 +1,6 @@
-"""Everything that the settings screen can be told to do.
+"""The command table of the settings screen.
 
-Owns names, keys and words. What a command does is a method of the screen, seen here as `SettingsActions`.
+Owns ids, keys and texts. The implementations are methods of the screen, typed as `SettingsActions`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["SETTINGS_COMMANDS", "SettingsActions"]
 
 
 class SettingsActions(Protocol):
-    """What the commands need of the settings screen."""
+    """The methods of the settings screen that its commands call."""
 
     def change_setting(self) -> None: ...
 

@@ -1,6 +1,6 @@
-"""The settings in force in this sitting, and what the settings file will make of them.
+"""The settings in effect, and those of the settings file for the next start.
 
-Owns what the app obeys at once, and when the rest takes effect. Values and sources are `app.settings.settings`' business.
+Owns which changes apply at once. Values and sources belong to `app.settings`.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _LOADED_WITH = {
 
 @dataclass(frozen=True, slots=True)
 class SettingRow:
-    """A setting as a list shows it; `upcoming` is its value from the next start on where that is another, and
-    `is_of_load` says that a model can be loaded with that before."""
+    """A row of the settings list; `upcoming` is a different value for the next start, and `is_of_load` marks one that a
+    model can be loaded with before."""
 
     name: str
     value: str
@@ -56,7 +56,7 @@ class SettingRow:
 
 
 class SettingsController:
-    """`settings` are in force; `flags` and `environment` are what they were made of, besides the file."""
+    """`settings` are in effect; `flags` and `environment` are their sources besides the file."""
 
     def __init__(
         self,
@@ -72,24 +72,24 @@ class SettingsController:
 
     @property
     def settings(self) -> Settings:
-        """What is in force now."""
+        """The settings in effect."""
         return self._in_force
 
     @property
     def keys(self) -> Mapping[str, str]:
-        """Other keys of commands, by the commands' ids."""
+        """Custom keys by command id."""
         return self._in_force.keys
 
     def on_change(self, name: str, callback: Callable[[], None]) -> None:
-        """Call back when this setting, one that is obeyed at once, has another value."""
+        """Call `callback` when this setting changes, one that applies at once."""
         self._on_change[name] = callback
 
     def drop_keys(self) -> None:
-        """Do without a person's keys: they cannot be bound."""
+        """Discard the custom keys: they are invalid."""
         self._in_force = replace(self._in_force, keys={})
 
     def rows(self) -> tuple[SettingRow, ...]:
-        """Return every setting, in the order of its meanings. Raises UsageError for a file that was broken."""
+        """Return every setting in the order of the descriptions. Raises UsageError for an invalid file."""
         upcoming, origins = (
             load_settings(self._flags, self._environment),
             setting_sources(self._flags, self._environment),
@@ -103,9 +103,8 @@ class SettingsController:
         return SettingRow(name, shown(name, now), shown(name, then) if changes else None, origin, is_of_load)
 
     def wish(self, model: str) -> PlanRequest | None:
-        """Return with what `model` is to be loaded for the settings as they are written to hold; None where it is, or
-        where that takes a start: 0 and "", what localllm chooses itself, cannot be wished for. Raises UsageError for a
-        file that was broken."""
+        """Return the request to load `model` with the saved settings; None if it already matches or only a restart can
+        apply them: 0 and "" mean automatic and cannot be requested. Raises UsageError for an invalid file."""
         upcoming = load_settings(self._flags, self._environment)
         wanted: dict[str, Any] = {
             field: getattr(upcoming, name)
@@ -115,15 +114,15 @@ class SettingsController:
         return PlanRequest(model=model, **wanted) if wanted else None
 
     def text(self, name: str) -> str:
-        """Return the value from the next start on, as it can be edited; "" for one that is secret."""
+        """Return the saved value as editable text; "" for a secret."""
         if DESCRIPTIONS[name].is_secret:
             return ""
         return format_setting(getattr(load_settings(self._flags, self._environment), name))
 
     async def change(self, name: str, text: str | None) -> str:
-        """Write `text` to the settings file, or take the setting out of it for None; return when it takes effect.
+        """Write `text` to the settings file, or remove the setting if None; return when it takes effect.
 
-        Raises UserError for a value that will not do, or a file that cannot be written.
+        Raises UserError for an invalid value or an unwritable file.
         """
         from app.settings.toml_file import write_setting
 
@@ -153,7 +152,7 @@ class SettingsController:
         return _TOLD[DESCRIPTIONS[name].effect]
 
     def detail(self, name: str) -> str:
-        """Return what a setting means, what it takes, when it takes effect and who else sets it."""
+        """Return meaning, choices, effect, default and variable of a setting."""
         meaning = DESCRIPTIONS[name]
         default = shown(name, getattr(Settings(), name))
         others = f"Default: {default}. Variable: {environment_variable(name)}."
@@ -161,7 +160,7 @@ class SettingsController:
 
 
 def _can_be_wished(value: object) -> bool:
-    """Whether it is a value, and not that localllm is to choose."""
+    """Return whether it is an explicit value, not automatic."""
     return isinstance(value, bool) or bool(value)
 
 
@@ -170,6 +169,6 @@ def _choices(meaning: SettingDescription) -> str:
 
 
 def shown(name: str, value: object) -> str:
-    """Return a value for a person's eyes: a dash for nothing, no secret."""
+    """Return a value for display: a dash if empty, masked if secret."""
     text = format_setting(value)
     return _HIDDEN if text and DESCRIPTIONS[name].is_secret else text or "–"

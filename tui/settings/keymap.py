@@ -1,6 +1,6 @@
-"""Other keys for commands, as a person's settings have them: `quit = "ctrl+x,f12"`.
+"""Custom keys for commands from the settings, such as `quit = "ctrl+x,f12"`.
 
-Owns which of them can be. What a command is called and does is in the tables of commands; Textual binds the keys.
+Owns their validation. Textual binds the keys.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _MODIFIERS = {"ctrl", "alt", "shift", "super", "hyper", "meta"}
 
 
 def keys_of(command: Command[Any], keys: Mapping[str, str]) -> str:
-    """Return the keys of a command, comma-separated: a person's, else its own."""
+    """Return the keys of a command, comma-separated: the custom ones, else its own."""
     return keys.get(command.id, command.keys) if command.keys else ""
 
 
 def check_keys(keys: Mapping[str, str]) -> None:
-    """Raise UsageError for a command that is none or has no key, for a key that is none or would be taken from what a
-    person types, and for two commands of one screen with the same key. Imports every screen."""
+    """Raise UsageError for an unknown command, an invalid key, a key that would block typing, and two commands of one
+    screen with the same key. Imports every screen."""
     tables = dict(_tables())
     commands = _with_keys(tables)
     for command_id, names in keys.items():
@@ -42,7 +42,7 @@ def check_keys(keys: Mapping[str, str]) -> None:
 
 
 def ids_with_keys() -> list[str]:
-    """Return the ids of the commands that can have other keys, sorted. Imports every screen."""
+    """Return the sorted ids of the commands that can have custom keys. Imports every screen."""
     return sorted(_with_keys(dict(_tables())))
 
 
@@ -66,7 +66,7 @@ def _check_key(name: str, command: Command[Any]) -> None:
 
 
 def _is_character(base: str) -> bool:
-    """Whether a key types something: one character, or the name of one."""
+    """Return whether a key types a character or is the name of one."""
     if len(base) <= 1:
         return bool(base)
     try:

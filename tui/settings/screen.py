@@ -1,9 +1,4 @@
-"""The table of settings: name, value, where it comes from; at its end what is only to be known.
-
-The settings: each with its value, where that comes from and what it means, and how to change it.
-
-Owns the asking for a value. What becomes of it is `tui.settings.controller`'s business.
-"""
+"""The settings screen: value, source and meaning of each setting, and a way to change it."""
 
 from __future__ import annotations
 
@@ -22,13 +17,13 @@ from app.settings.descriptions import DESCRIPTIONS
 from app.settings.settings import Settings
 from app.terminal import printable, printable_line
 from quantizer.errors import UserError
-from tui.own_service import own_service
+from tui.connection.localllm_service import localllm_service
 from tui.settings.commands import SETTINGS_COMMANDS
 from tui.settings.controller import SettingRow, SettingsController
 from tui.settings.keymap import ids_with_keys
 from tui.settings.themes import theme_choices
 from tui.widgets.dialogs import ChoiceDialog, InputDialog
-from tui.widgets.feature_screen import FeatureScreen
+from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
 
 __all__ = ["SettingTable", "SettingsScreen", "describe_reload", "facts"]
 
@@ -38,7 +33,7 @@ _MARGIN = 2
 
 
 class SettingTable(DataTable[Text]):
-    """A row each, by the name of its setting; facts have no name."""
+    """The settings by name; derived facts at the end have no name."""
 
     def __init__(self) -> None:
         super().__init__(cursor_type="row", show_cursor=True)
@@ -57,7 +52,7 @@ class SettingTable(DataTable[Text]):
         self._draw()
 
     def show(self, rows: Sequence[SettingRow], facts: Mapping[str, str]) -> None:
-        """Show these settings, and after them what is only to be known."""
+        """Show these settings, then the derived facts."""
         self._rows, self._facts = tuple(rows), facts
         self._draw()
 
@@ -94,9 +89,9 @@ _LOADING = {_LOAD: "Load it anew now", _LEAVE: "Leave it as it is until the next
 
 
 class SettingsScreen(FeatureScreen):
-    """Fulfils `tui.settings.commands.SettingsActions`."""
+    """Implements `tui.settings.commands.SettingsActions`."""
 
-    CSS_PATH: ClassVar[Any] = ["place_screen.tcss", "settings.tcss"]
+    CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "settings.tcss"]
     PLACE = "settings"
     TABLE = SETTINGS_COMMANDS
     BINDINGS = SETTINGS_COMMANDS.bindings()
@@ -139,7 +134,7 @@ class SettingsScreen(FeatureScreen):
 
     @work(exclusive=True)
     async def change_setting(self) -> None:
-        """Ask for another value of the setting under the cursor."""
+        """Ask for another value of the selected setting."""
         name = self.table.setting_name
         if name is None:
             self.say(_FACT)
@@ -160,7 +155,7 @@ class SettingsScreen(FeatureScreen):
             await self._write_or_warn(name, chosen)
 
     async def reset_setting(self) -> None:
-        """Take the setting under the cursor out of the settings file."""
+        """Remove the selected setting from the settings file."""
         name = self.table.setting_name
         if name is None:
             self.say(_FACT)
@@ -169,14 +164,14 @@ class SettingsScreen(FeatureScreen):
 
     @work(exclusive=True)
     async def load_as_written(self) -> None:
-        """Load the model of the chat anew with what the settings file says, after a yes."""
+        """Reload the chat's model with the saved settings, after confirmation."""
         connection = self.resources.connection
         try:
             wish = self.book.wish(connection.state.model)
             if wish is None:
                 self.say("Nothing is written that the model could be loaded with and is not.")
             elif await self.app.push_screen_wait(ChoiceDialog("Load it so", describe_reload(wish), _LOADING)) == _LOAD:
-                model_id = await (await own_service(connection)).planner.reload(wish)
+                model_id = await (await localllm_service(connection)).planner.reload(wish)
                 await connection.use_model(model_id)
                 self.say("It is being loaded: Esc goes to the chat.")
         except UserError as error:
@@ -207,7 +202,7 @@ def _explanation(name: str) -> str:
 
 
 def describe_reload(wish: PlanRequest) -> str:
-    """Return what loading a model so means: what it is then loaded with, and what that costs."""
+    """Return what a model is reloaded with, and the cost."""
     shift = None if wish.context_shift is None else "on" if wish.context_shift else "off"
     wished = {
         "context": wish.n_ctx,
@@ -221,7 +216,7 @@ def describe_reload(wish: PlanRequest) -> str:
 
 
 def facts(settings: Settings) -> dict[str, str]:
-    """Return what follows from the settings: addresses, files and folders."""
+    """Return addresses, files and folders derived from the settings."""
     return {
         "address": settings.connect or settings.url,
         "models": str(settings.models_dir),

@@ -1,6 +1,6 @@
-"""The colours to choose from: Textual's, and one of high contrast.
+"""The themes to choose from: Textual's, and one with high contrast.
 
-Owns their names and order in a list of choices.
+Owns their labels and order.
 """
 
 from __future__ import annotations
@@ -57,6 +57,6 @@ _FIRST = {
 
 
 def theme_choices(available: Iterable[str]) -> dict[str, str]:
-    """Return what a list of the themes says, by their names: the plain ones first."""
+    """Return theme labels by name, the plain themes first."""
     others = sorted(set(available) - set(_FIRST))
     return {**_FIRST, **{name: name.replace("-", " ").capitalize() for name in others}}

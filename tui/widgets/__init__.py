@@ -1,1 +1,1 @@
-"""One widget a file. They show what they are given and post what was done to them; none talks to the service."""
+"""Screens and dialogs shared by the features. Feature widgets are in their feature's folder."""

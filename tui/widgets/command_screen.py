@@ -1,6 +1,6 @@
-"""A screen whose keys, words and help come from its table of commands, and from the app's.
+"""The base of all screens: keys, slash words and help come from its command table and the app's.
 
-Owns the way from a key to what it does. Knows no command itself.
+Owns the dispatch from a key to a method.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ _WARNED_FOR_S = 10.0
 
 
 class CommandScreen(Screen[None]):
-    """A place to stay in. A class that has a TABLE of its own sets `BINDINGS = TABLE.bindings()` too; KEYS are the
-    keys of its widgets, for help."""
+    """A screen to stay in. A class with a TABLE of its own also sets `BINDINGS = TABLE.bindings()`; KEYS are the keys
+    of its widgets, for help."""
 
     TABLE: ClassVar[CommandTable[Any]]
     KEYS: ClassVar[tuple[Binding, ...]] = ()
     BINDINGS = APP_COMMANDS.bindings()
 
     def all_commands(self) -> Iterator[Command[Any]]:
-        """Yield what can be done here: the screen's own first."""
+        """Yield the screen's commands, then the app's."""
         yield from self.TABLE
         yield from APP_COMMANDS
 
     async def action_command(self, command_id: str) -> None:
-        """Do what a key or a click asks for."""
+        """Run the command of a key or a click."""
         await self.run_command(command_id)
 
     def action_click(self, command_id: str) -> None:
-        """Do what a click asks for, once the click is over: what was clicked may be taken away by it."""
+        """Run the command of a click after the click: it may remove what was clicked."""
         self.call_later(self.run_command, command_id)
 
     async def run_command(self, command_id: str, argument: str = "") -> None:
-        """Do what the command of this id does; KeyError where there is none."""
+        """Run the command with this id; KeyError if there is none."""
         if own := self.TABLE.find(command_id):
             outcome = own.run(self, argument)
         elif everywhere := APP_COMMANDS.find(command_id):
@@ -54,7 +54,7 @@ class CommandScreen(Screen[None]):
             await outcome
 
     def command_of_word(self, word: str) -> Command[Any] | None:
-        """Return what `/word` means here."""
+        """Return the command of `/word`."""
         return self.TABLE.of_word(word) or APP_COMMANDS.of_word(word)
 
     def say(self, text: str, for_s: float = _SAID_FOR_S) -> None:
@@ -62,5 +62,5 @@ class CommandScreen(Screen[None]):
         self.notify(printable(text), markup=False, timeout=for_s)
 
     def warn(self, text: str) -> None:
-        """Show in a corner, for longer, what went wrong and what to do."""
+        """Show an error and its remedy in a corner."""
         self.notify(printable(text), severity="error", markup=False, timeout=_WARNED_FOR_S)

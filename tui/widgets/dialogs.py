@@ -1,9 +1,4 @@
-"""A question that is answered by choosing: what to do before something is done for good.
-
-A question that is answered with one line: a title, a path, a value.
-
-Owns the asking. Whether the answer will do is decided by who asks, with a UserError where not.
-"""
+"""Modal dialogs: a choice from a list, and one line of text."""
 
 from __future__ import annotations
 
@@ -28,10 +23,10 @@ _NUMBERS = frozenset("123456789")
 
 
 class ChoiceDialog(ModalScreen[str | None]):
-    """Ends with the id of what was chosen, or None with Escape. The first is at hand; `title` is words of ours. Where
+    """Returns the id of the choice, or None after Escape. The first choice is highlighted; `title` is trusted text. If
     `is_numbered`, the keys 1 to 9 choose too."""
 
-    CSS_PATH = "ask.tcss"
+    CSS_PATH = "dialogs.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "Cancel", id="choice-cancel", tooltip="Change nothing"),
     ]
@@ -73,10 +68,9 @@ class ChoiceDialog(ModalScreen[str | None]):
 
 
 class InputDialog(ModalScreen[None]):
-    """Asks until `take` raises no UserError, or the person gives up. `take` gets the line as it was typed; `title` is
-    words of ours."""
+    """Asks until `take` accepts the line without a UserError, or the user cancels. `title` is trusted text."""
 
-    CSS_PATH = "ask.tcss"
+    CSS_PATH = "dialogs.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "Cancel", id="ask-cancel", tooltip="Change nothing"),
     ]

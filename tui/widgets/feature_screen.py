@@ -1,11 +1,9 @@
-"""The bar that names all places, the one that a person is in stressed.
-
-A place besides the chat: a bar that names all places on top, its keys at the bottom, Esc back to the chat.
-"""
+"""The base of all features except the chat: a navigation bar at the top, keys at the bottom, Esc back to the chat."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 from textual.app import ComposeResult
@@ -18,11 +16,13 @@ from tui.context import AppContext
 from tui.navigation import FEATURES, HOME
 from tui.widgets.command_screen import CommandScreen
 
-__all__ = ["FeatureScreen", "NavigationBar"]
+__all__ = ["FEATURE_CSS", "FeatureScreen", "NavigationBar"]
+
+FEATURE_CSS = Path(__file__).with_suffix(".tcss")
 
 
 class NavigationBar(Static):
-    """One row; a click on a name goes there, the key beside it too. `keys` are a person's own, by command."""
+    """The features in one row, the current one highlighted; each is clickable. `keys` are custom keys by command."""
 
     def __init__(self, here: str, keys: Mapping[str, str]) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class NavigationBar(Static):
         self.show(keys)
 
     def show(self, keys: Mapping[str, str]) -> None:
-        """Show the keys beside the names as they are now."""
+        """Update the keys."""
         names = (
             _name(place.id, place.title, keys.get(f"go-{place.id}", place.key), is_here=place.id == self._here)
             for place in FEATURES
@@ -46,10 +46,10 @@ def _name(place_id: str, title: str, key: str, *, is_here: bool) -> str:
 
 
 class FeatureScreen(CommandScreen):
-    """A subclass gives PLACE, TABLE with their bindings, `body`, and a CSS_PATH with `place_screen.tcss` in it: Textual
-    does not look for those of the classes above."""
+    """A subclass defines FEATURE, TABLE with its bindings, `body`, and a CSS_PATH that starts with FEATURE_CSS: Textual
+    does not inherit CSS_PATH."""
 
-    CSS_PATH: ClassVar[Any] = ["place_screen.tcss"]
+    CSS_PATH: ClassVar[Any] = [FEATURE_CSS]
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (72, "-wide")]  # noqa: RUF012 - Textual declares no class variable
     PLACE: ClassVar[str]
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -69,5 +69,5 @@ class FeatureScreen(CommandScreen):
         self.query_one(NavigationBar).show(self.resources.book.keys)
 
     def body(self) -> Iterable[Widget]:
-        """Yield what is between the bar and the keys."""
+        """Yield the widgets between the bar and the keys."""
         raise NotImplementedError

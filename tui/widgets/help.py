@@ -1,4 +1,4 @@
-"""The help screen: every key and command of the screen that it was called from, out of their tables."""
+"""The help screen: every key and command of the screen below it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KEY_NAMES = {"escape": "Esc", "pageup": "Page Up", "pagedown": "Page Down", "de
 
 
 class HelpScreen(ModalScreen[None]):
-    """Lists the keys, a person's before a command's own; scrolls where the terminal is small, goes away with Esc."""
+    """Lists the keys, custom ones first; scrollable, closed with Esc."""
 
     CSS_PATH = "help.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -65,7 +65,7 @@ def _label(command: Command[Any], keys: Mapping[str, str]) -> str:
 
 
 def _shown(keys: str) -> str:
-    """Return Textual's key names as people write them: `ctrl+j,shift+enter` is Ctrl+J, Shift+Enter."""
+    """Return Textual's key names in display form: `ctrl+j,shift+enter` is Ctrl+J, Shift+Enter."""
     return ", ".join("+".join(map(_key_name, key.split("+"))) for key in keys.split(",") if key)
 
 

@@ -13,7 +13,7 @@ from app.terminal import printable
 from quantizer.errors import EngineError
 from tui.chat import answer_stream as pacing
 from tui.chat.answer_stream import StreamChunk, reply
-from tui.connection import ServiceConnection
+from tui.connection.connection import ServiceConnection
 
 
 @pytest.fixture(autouse=True)

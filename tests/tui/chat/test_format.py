@@ -14,7 +14,7 @@ from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
 from app.client.fake import READY as READY_MODEL
 from tui.chat.answer_stream import AnswerTimer
 from tui.chat.format import Status, advice, status_of
-from tui.connection import ConnectionState
+from tui.connection.connection import ConnectionState
 
 READY = ConnectionState(phase="ready", model="guide", n_ctx=2048)
 

@@ -18,7 +18,7 @@ from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
 from quantizer.errors import EngineError
 from tui.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
 from tui.chat.session import ChatSession
-from tui.connection import ServiceConnection
+from tui.connection.connection import ServiceConnection
 from tui.inline.chat import InlineChat
 from tui.inline.scrollback import Scrollback
 

@@ -1,1 +1,1 @@
-"""composer."""
+"""The composer: text, attachments and completions of the next question."""

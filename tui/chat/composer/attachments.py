@@ -1,14 +1,6 @@
-"""Texts that go with a question: pasted, or from a file.
+"""Texts attached to a question: pasted, or files found by completion or mentioned as @notes.txt.
 
-Pure. Owns from when on a paste is better attached, and how the model is told of an attachment.
-
-The files below a folder that a person may mean, and what one of them says.
-
-Owns what is passed over and how much is read. Knows nothing of prompts.
-
-Files that a question mentions by words such as @notes.txt, where there is nothing but the text to attach them by.
-
-Owns what such a word means, and what an unfinished one may become. Looks into folders and reads no file.
+Owns which files are offered, how much of one is read, and how the model receives it. Independent of widgets.
 """
 
 from __future__ import annotations
@@ -44,24 +36,24 @@ _FENCE = "```"
 
 
 def is_long(text: str) -> bool:
-    """Whether a pasted text would fill the prompt."""
+    """Return whether a pasted text is long enough to become an attachment."""
     return len(text) > _LONG_CHARACTERS or text.count("\n") >= _LONG_LINES
 
 
 def pasted(text: str, others: Sequence[Attachment]) -> Attachment:
-    """Return a pasted text as an attachment whose name none of the `others` has."""
+    """Return a pasted text as an attachment with a name unique among `others`."""
     names = {attachment.name for attachment in others}
     number = next(number for number in range(1, len(names) + 2) if f"pasted {number}" not in names)
     return Attachment(f"pasted {number}", text)
 
 
 def told(question: str, attachments: Sequence[Attachment]) -> str:
-    """Return a question as the model reads it: behind the texts, each fenced and named. What comes last is heeded."""
+    """Return a question as sent to the model: after its attachments, each named and fenced."""
     return "\n\n".join([*map(_fenced, attachments), question])
 
 
 def _fenced(attachment: Attachment) -> str:
-    """Fence a text with more backticks than it has in a row anywhere, so that it cannot end its own fence."""
+    """Fence a text with more backticks than it contains in a row, so that it cannot close its own fence."""
     fence = _FENCE
     while fence in attachment.content:
         fence += "`"
@@ -74,10 +66,9 @@ _NOISE = frozenset({"node_modules", "__pycache__", "venv", "target", "build", "d
 
 
 def files_below(folder: Path) -> list[str]:
-    """Return the paths of files below `folder`, relative to it with slashes, the nearest first; 20,000 at most.
+    """Return the paths of files below `folder`, relative and with slashes, the nearest first; at most 20,000.
 
-    Hidden ones, and folders that hold what programs made, are passed over; links are not followed. What cannot be read
-    is not there.
+    Skips hidden files, generated folders, links and unreadable entries.
     """
     return list(islice(_walk(folder), MAX_FILES))
 
@@ -102,9 +93,9 @@ def _walk(folder: Path) -> Iterator[str]:
 
 
 def read_text_file(path: Path, name: str) -> Attachment:
-    """Return what the file at `path` says, to go with a question as `name`.
+    """Return the file at `path` as an attachment called `name`.
 
-    Raises StorageError for one that cannot be read, UsageError for one that is too large or no text.
+    Raises StorageError if it cannot be read, UsageError if it is too large or not text.
     """
     try:
         with path.open("rb") as file:
@@ -130,15 +121,15 @@ _LOOKS_LIKE_A_FILE = re.compile(r"[/\\]|\w\.\w{1,8}$")
 
 
 def mentions(question: str, folder: Path) -> dict[str, Path | None]:
-    """Return each name after an at sign as it was written, with its file; None for one that names no file here.
+    """Return each name after an at sign as written, with its file; None if there is no such file.
 
-    A name with spaces stands in double quotes; one that begins with ~ is below the home folder.
+    Names with spaces are in double quotes; ~ is the home folder.
     """
     return dict(_mentions(question, folder))
 
 
 def mentioned_files(question: str, folder: Path, *, may_leave: bool) -> dict[str, Path]:
-    """Return the names of `mentions` that are files; unless it `may_leave`, those below `folder` alone."""
+    """Return the names of `mentions` that are files, only those below `folder` unless `may_leave`."""
     return {
         name: path
         for name, path in _mentions(question, folder)
@@ -147,16 +138,16 @@ def mentioned_files(question: str, folder: Path, *, may_leave: bool) -> dict[str
 
 
 def missing_mentions(question: str, folder: Path) -> list[str]:
-    """Return the names that look like a file's and are none; a word such as @property is just a word."""
+    """Return the names that look like a missing file; a word such as @property is just a word."""
     return [
         name for name, path in mentions(question, folder).items() if path is None and _LOOKS_LIKE_A_FILE.search(name)
     ]
 
 
 def finished(typed: str, folder: Path) -> list[str]:
-    """Return what a name may become of which `typed` was written: files and folders, these with a slash at the end.
+    """Return the files and folders (with a trailing slash) whose name begins with `typed`.
 
-    Hidden ones are among them only where a dot was typed. What cannot be looked into has nothing.
+    Hidden ones only if a dot was typed; nothing from an unreadable folder.
     """
     place, _, begun = typed.rpartition("/")
     above = f"{place}/" if "/" in typed else ""
@@ -173,7 +164,7 @@ def finished(typed: str, folder: Path) -> list[str]:
 
 
 def leads_outside(typed: str) -> bool:
-    """Whether what was typed of a name leads away from the working folder: ~/, ../, / or a drive."""
+    """Return whether a typed name leaves the working folder: ~/, ../, / or a drive."""
     return typed.startswith(("~", "../", "/", "..\\")) or Path(typed).is_absolute()
 
 
@@ -187,7 +178,7 @@ def _mentions(question: str, folder: Path) -> Iterator[tuple[str, Path | None]]:
 
 
 def path_of(name: str, folder: Path) -> Path:
-    """Return where the file is that is called `name`, seen from `folder`; ~ is the home folder."""
+    """Return the path of the file `name`, relative to `folder`; ~ is the home folder."""
     try:
         return folder / Path(name).expanduser()
     except RuntimeError:  # ~somebody who is not here

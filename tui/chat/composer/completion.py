@@ -1,6 +1,6 @@
-"""What the word at the cursor may become: a command after a slash, a file after an at sign.
+"""Completions of the word at the cursor: a command after a slash, a file after an at sign.
 
-Pure: text and candidates in, offers out.
+Pure: text and candidates in, completions out.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ _MOST_SCORED = 400  # scoring one may take a millisecond
 
 @dataclass(frozen=True, slots=True)
 class PartialWord:
-    """An unfinished word of one kind: `typed` is what follows its sign, which stands `start` characters into the text
-    before the cursor."""
+    """An unfinished word: `typed` follows its sign, which is `start` characters into the text before the cursor."""
 
     kind: Literal["command", "file"]
     typed: str
@@ -29,16 +28,16 @@ class PartialWord:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What the word may become (`text`), and what that is."""
+    """A completed word, and a note on it."""
 
     text: str
     note: str = ""
 
 
 def wanted(before: str) -> PartialWord | None:
-    """Return the word that is being typed, `before` being the text up to the cursor; None where nothing is offered.
+    """Return the unfinished word at the end of `before`, the text up to the cursor; None if it has no completions.
 
-    A command is the first word of the text; a file any word that begins with an at sign.
+    A command is the first word of the text; a file is any word that begins with an at sign.
     """
     start = max(before.rfind(space) for space in " \n\t") + 1
     word = before[start:]
@@ -50,12 +49,12 @@ def wanted(before: str) -> PartialWord | None:
 
 
 def command_completions(typed: str, words: Iterable[tuple[str, str]]) -> list[Completion]:
-    """Return the `words` (each with what it does) that begin with what is typed, in their order."""
+    """Return the `words` (each with its description) that begin with `typed`, in their order."""
     return [Completion(f"/{word}", note) for word, note in words if word.startswith(typed.lower())][:MAX_COMPLETIONS]
 
 
 def file_completions(typed: str, files: Sequence[str]) -> list[Completion]:
-    """Return the `files` that fit what is typed best: its letters in this order, together and in the name if can be."""
+    """Return the best matches among `files`: the typed letters in order, preferably contiguous and in the name."""
     if not typed:
         return [Completion(f"@{file}") for file in files[:MAX_COMPLETIONS]]
     letters = typed.lower()
@@ -73,6 +72,6 @@ def _has_in_order(text: str, letters: str) -> bool:
 
 
 def _in_name(file: str, letters: str) -> float:
-    """A bonus for what is found in the name itself, more at its beginning, and less for a long way down."""
+    """Return a bonus for a match in the file's name, higher at its start, less per folder level."""
     name = file.rpartition("/")[2].lower()
     return 10.0 * (letters in name) + 10.0 * name.startswith(letters) - 0.1 * file.count("/")

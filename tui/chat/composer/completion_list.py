@@ -1,4 +1,4 @@
-"""What the word at the cursor may become, above the prompt: shown while one types, never in focus."""
+"""The list of completions above the prompt: shown while typing, never focused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["CompletionList"]
 
 
 class CompletionList(OptionList):
-    """A short list that hides when there is nothing to offer. A click posts OptionList's own OptionSelected."""
+    """A short list, hidden while it is empty. A click posts OptionList's own OptionSelected."""
 
     can_focus = False
 
@@ -25,7 +25,7 @@ class CompletionList(OptionList):
         self._offers: Sequence[Completion] = ()
 
     def show(self, offers: Sequence[Completion]) -> None:
-        """Show `offers`, the first one chosen; hide where there are none."""
+        """Show `offers` with the first one selected; hide if there are none."""
         if offers != self._offers:
             self._offers = offers
             self.clear_options()
@@ -34,13 +34,13 @@ class CompletionList(OptionList):
         self.display = bool(offers)
 
     def move(self, n_rows: int) -> None:
-        """Choose another one, around the ends."""
+        """Move the selection, wrapping around."""
         if self._offers:
             self.highlighted = ((self.highlighted or 0) + n_rows) % len(self._offers)
 
     @property
     def chosen(self) -> Completion | None:
-        """What is chosen; None while nothing is shown."""
+        """The selected completion; None while hidden."""
         return self._offers[self.highlighted] if self.display and self.highlighted is not None else None
 
 

@@ -1,8 +1,6 @@
-"""The texts that go with the next question, as a row of names.
+"""The composer: the prompt, the attachments above it, and the completions of the word at the cursor.
 
-Where a person writes: the prompt, what goes with it above, and what the word at the cursor may become.
-
-Owns which part gets which key. Reads files itself, in a thread; what becomes of a question is told by a message.
+Owns which part handles which key. Reads files itself, in a thread.
 """
 
 from __future__ import annotations
@@ -38,11 +36,11 @@ __all__ = ["AttachmentBar", "Composer"]
 
 
 class _Chip(Static):
-    """One name, with its size; a click takes it away."""
+    """One attachment's name and size; a click removes it."""
 
     @dataclass
     class Removed(Message):
-        """The person wants it no longer."""
+        """The user removed the attachment."""
 
         name: str
 
@@ -53,7 +51,7 @@ class _Chip(Static):
         self.measure(None)
 
     def measure(self, n_tokens: int | None) -> None:
-        """Say how large it is: in tokens once they are counted, in characters till then."""
+        """Show the size: in tokens once counted, until then in characters."""
         size = f"{len(self.attachment.content):,} characters" if n_tokens is None else f"{n_tokens:,} tokens"
         self.update(f"[{printable_line(self.attachment.name)} · {size} ×]")
 
@@ -62,13 +60,13 @@ class _Chip(Static):
 
 
 class AttachmentBar(HorizontalScroll):
-    """Holds them in order, each under a name of its own; hides when there are none."""
+    """The attachments of the next question, by unique name; hidden if there are none."""
 
     can_focus = False
 
     @dataclass
     class Changed(Message):
-        """One has come or gone."""
+        """An attachment was added or removed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,25 +74,25 @@ class AttachmentBar(HorizontalScroll):
         self.attachments: tuple[Attachment, ...] = ()
 
     def add(self, attachment: Attachment) -> None:
-        """Add one, in place of one with the same name."""
+        """Add an attachment, replacing one with the same name."""
         self.take_away(attachment.name)
         self._become((*self.attachments, attachment))
         self.mount(_Chip(attachment))
 
     def take_away(self, name: str) -> None:
-        """Take one away."""
+        """Remove an attachment."""
         self._become(tuple(other for other in self.attachments if other.name != name))
         for chip in self.query(_Chip):
             if chip.attachment.name == name:
                 chip.remove()
 
     def clear(self) -> None:
-        """Take all away."""
+        """Remove all attachments."""
         self._become(())
         self.remove_children(_Chip)
 
     def measure(self, name: str, n_tokens: int) -> None:
-        """Say how many tokens one has."""
+        """Show the token count of an attachment."""
         for chip in self.query(_Chip):
             if chip.attachment.name == name:
                 chip.measure(n_tokens)
@@ -113,18 +111,18 @@ Words = Callable[[], Iterable[tuple[str, str]]]
 
 
 class Composer(Vertical):
-    """`words` gives the slash words there are, each with what it does; files are offered from below `folder`."""
+    """`words` returns the slash words with their descriptions; files are completed below `folder`."""
 
     @dataclass
     class Submitted(Message):
-        """The person sent `text` with `attachments`."""
+        """The user sent `text` with `attachments`."""
 
         text: str
         attachments: tuple[Attachment, ...]
 
     @dataclass
     class Attached(Message):
-        """A text was added whose tokens nobody has counted yet; see `measure`."""
+        """An attachment without a token count was added; see `measure`."""
 
         attachment: Attachment
 
@@ -153,31 +151,31 @@ class Composer(Vertical):
 
     @property
     def attachments(self) -> tuple[Attachment, ...]:
-        """What goes with the next question."""
+        """The attachments of the next question."""
         return self.query_one(AttachmentBar).attachments
 
     @property
     def draft(self) -> Draft:
-        """What would be sent now."""
+        """The unsent text and attachments."""
         return Draft(self.prompt.text, self.attachments)
 
     def put(self, text: str, attachments: Sequence[Attachment] = ()) -> None:
-        """Replace what is typed and what goes with it."""
+        """Replace text and attachments."""
         self.prompt.put(text)
         self.query_one(AttachmentBar).clear()
         self.add(attachments)
 
     def add(self, attachments: Sequence[Attachment]) -> None:
-        """Let these go with the next question too."""
+        """Add attachments."""
         for attachment in attachments:
             self._add_attachment(attachment)
 
     def measure(self, name: str, n_tokens: int) -> None:
-        """Show how many tokens an attachment has."""
+        """Show the token count of an attachment."""
         self.query_one(AttachmentBar).measure(name, n_tokens)
 
     def dismiss(self) -> bool:
-        """Hide what is offered; False where nothing was."""
+        """Hide the completions; return False if there were none."""
         offers = self.query_one(CompletionList)
         was_shown, offers.display = offers.display, False
         return was_shown
@@ -185,7 +183,7 @@ class Composer(Vertical):
     # What the prompt asks before it handles a key itself, see `tui.chat.composer.prompt_input.PromptDelegate`
 
     def accept(self) -> bool:
-        """Let the word become what is chosen; False where nothing is offered, or for what was typed by now."""
+        """Apply the selected completion; return False if there is none or it no longer matches the text."""
         offer, word = self.query_one(CompletionList).chosen, self._wanted()
         if offer is None or word is None or offer not in self._offers(word):
             self.dismiss()
@@ -194,7 +192,7 @@ class Composer(Vertical):
         return True
 
     def move(self, n_rows: int) -> bool:
-        """Choose another offer; False where there is none."""
+        """Select another completion; return False if there is none."""
         offers = self.query_one(CompletionList)
         if offers.chosen is None:
             return False
@@ -202,14 +200,14 @@ class Composer(Vertical):
         return True
 
     def paste(self, text: str) -> bool:
-        """Attach a pasted text that is long; False for one that is to be typed."""
+        """Attach a long pasted text; return False for a short one."""
         if not is_long(text):
             return False
         self._add_attachment(pasted(text, self.attachments))
         return True
 
     def drop_last(self) -> bool:
-        """Take the last attachment away; False where there is none."""
+        """Remove the last attachment; return False if there is none."""
         if not self.attachments:
             return False
         self.query_one(AttachmentBar).take_away(self.attachments[-1].name)
@@ -232,7 +230,7 @@ class Composer(Vertical):
         self.query_one(CompletionList).show(self._offers(word) if word else ())
 
     async def _look_for_files(self, typed: str) -> None:
-        """Find out which files there are, below the folder once for each word: others may come at any time."""
+        """List the files for completion, once per word: files may change at any time."""
         if leads_outside(typed):
             self._elsewhere = (typed, await asyncio.to_thread(finished, typed, self._folder))
         elif not self._is_naming_file:

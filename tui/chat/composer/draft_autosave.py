@@ -1,6 +1,6 @@
-"""What is typed and not yet sent, kept while it is typed: a kill costs at most its last second.
+"""Saving of unsent text while it is typed: a kill loses at most its last second.
 
-Owns the pace of keeping. Where a draft is kept, and of which chat it is, the keeper knows.
+Owns when a draft is saved. The repository stores it with the open chat.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ KEPT_AFTER_S = 0.4  # what is typed waits for this long, and then for the disk: 
 
 
 class DraftAutosave:
-    """The draft of the chat that `keeper` has open. `tell` hears why one cannot be kept, once until it can be again."""
+    """The draft of the open chat. `tell` receives the first error of a series of failed saves."""
 
     def __init__(self, keeper: ChatRepository, tell: Callable[[StorageError], None]) -> None:
         self._keeper = keeper
@@ -29,18 +29,18 @@ class DraftAutosave:
         self._has_failed = False
 
     async def open(self) -> Draft:
-        """Return the draft of the chat that was opened. Raises StorageError."""
+        """Return the stored draft of the chat just opened. Raises StorageError."""
         self._kept = await self._keeper.draft()
         return self._kept
 
     def write(self, draft: Draft) -> None:
-        """Take in what is typed now. Never waits."""
+        """Replace the draft. Never waits."""
         self._draft = draft
         if self._keeping is None or self._keeping.done():
             self._keeping = asyncio.create_task(self._keep_soon())
 
     async def close(self) -> None:
-        """Keep what is typed, before another chat is opened or the app is left."""
+        """Save the draft before another chat is opened or the app quits."""
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Where the person types."""
+"""The prompt: a text field with a history of sent questions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["PromptDelegate", "PromptInput"]
 
 
 class PromptDelegate(Protocol):
-    """What stands around a prompt and may take a key first; each says whether it did."""
+    """The prompt's surroundings, which handle some keys first; each method returns whether it did."""
 
     def accept(self) -> bool: ...
 
@@ -29,7 +29,7 @@ class PromptDelegate(Protocol):
 
 
 class PromptInput(TextArea):
-    """A text field of one to eight rows that remembers what was sent."""
+    """A text field of one to eight rows that recalls sent questions."""
 
     KEYS: ClassVar[tuple[Binding, ...]] = (
         Binding("enter", "submit", "Send", id="prompt-send", tooltip="Send the question"),
@@ -47,7 +47,7 @@ class PromptInput(TextArea):
 
     @dataclass
     class Submitted(Message):
-        """The person sent `text`."""
+        """The user sent `text`."""
 
         text: str
 
@@ -63,8 +63,8 @@ class PromptInput(TextArea):
         self._n_back = 0
 
     async def _on_key(self, event: Key) -> None:
-        """Obey each key before the next one: Textual would let those that move and delete, and Enter, come after
-        letters that already wait."""
+        """Handle each key before the next one: Textual would run cursor keys, deletions and Enter after letters that
+        are already queued."""
         drops = event.key == "backspace" and not self.text and self._neighbours.drop_last()
         bindings = () if drops else self._bindings.key_to_bindings.get(event.key, ())
         if drops or bindings:
@@ -74,43 +74,43 @@ class PromptInput(TextArea):
             await self.run_action(binding.action)
 
     async def _on_paste(self, event: Paste) -> None:
-        """Type a short text; a long one goes beside the prompt."""
+        """Insert a short text; the delegate attaches a long one."""
         if self._neighbours.paste(event.text):
             event.stop()
             event.prevent_default()
 
     @property
     def before_cursor(self) -> str:
-        """What is typed up to the cursor, in its row."""
+        """The text of the row up to the cursor."""
         row, column = self.cursor_location
         before: str = self.document.get_line(row)[:column]
         return before if row == 0 else f"\n{before}"
 
     def put(self, text: str) -> None:
-        """Replace what is typed, with what is fit for a terminal of it, and go to its end."""
+        """Replace the text with its printable characters, and move to its end."""
         self.text = printable(text)
         self.move_cursor(self.document.end)
 
     def replace_before_cursor(self, n_characters: int, text: str) -> None:
-        """Let so many characters before the cursor become `text`."""
+        """Replace `n_characters` before the cursor with `text`."""
         row, column = self.cursor_location
         self.replace(text, (row, column - n_characters), (row, column))
 
     def remember(self, sent: Sequence[str]) -> None:
-        """Let what was sent another time be recalled too, the latest last."""
+        """Prepend questions sent earlier to the history, the newest last."""
         self._sent = [*map(printable, sent), *self._sent]
 
     def push_recall(self, text: str) -> None:
-        """Let a text that had to make way be recalled first."""
+        """Add an unsent text to the history as its newest entry."""
         if text:
             self._sent.append(text)
 
     def action_accept(self) -> None:
-        """Take what is offered for the word at the cursor."""
+        """Apply the selected completion."""
         self._neighbours.accept()
 
     def action_submit(self) -> None:
-        """Take what is offered, else send what is typed unless it is blank."""
+        """Apply the selected completion, else send the text unless it is blank."""
         if self._neighbours.accept():
             return
         if text := self.text.strip():
@@ -124,8 +124,7 @@ class PromptInput(TextArea):
         self.insert("\n")
 
     def action_cursor_up(self, select: bool = False) -> None:
-        """Move up: in what is offered, else on an empty field, or while walking through the past, to an earlier
-        question."""
+        """Move up: in the completions, else on an empty field or during a recall to an earlier question."""
         if self._neighbours.move(-1):
             return
         if self._is_recalling and self._n_back < len(self._sent):
@@ -134,7 +133,7 @@ class PromptInput(TextArea):
             super().action_cursor_up(select)
 
     def action_cursor_down(self, select: bool = False) -> None:
-        """Move down; while walking through the past, go back towards the present."""
+        """Move down: in the completions, else during a recall to a later question."""
         if self._neighbours.move(1):
             return
         if self._is_recalling and self._n_back:

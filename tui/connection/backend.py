@@ -1,6 +1,6 @@
-"""The seam to the service: what the app needs of a client, and how the real one is opened.
+"""The client protocols that the app needs, and how the real client is opened.
 
-Imports nothing heavy: httpx and the launcher are loaded by a thread after the first frame is on the screen.
+Imports nothing heavy: a thread loads httpx and the launcher after the first frame.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["ChatBackend", "Opener", "local_service"]
 
 
 class ChatBackend(Protocol):
-    """The part of `app.client.ServiceClient` that the app uses; see there for what each raises."""
+    """The chat part of `app.client.ServiceClient`, which documents the errors."""
 
     async def status(self) -> ServiceStatus: ...
 
@@ -43,8 +43,8 @@ Opener = Callable[[], AbstractAsyncContextManager[ChatBackend]]
 
 
 def local_service(settings: Settings) -> Opener:
-    """Return an opener of what `settings` name: the engine elsewhere, the service that runs, else one started and
-    stopped with us."""
+    """Return an opener for what `settings` name: a remote engine, the running service, or one started now and stopped
+    with the app."""
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[ChatBackend]:

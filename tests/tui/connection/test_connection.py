@@ -11,7 +11,7 @@ import pytest
 from app.client import PlanSummary
 from app.client.fake import LOADING, READY, ScriptedClient
 from quantizer.errors import EngineError, ModelFileError, RequestError, ServiceError
-from tui.connection import ServiceConnection
+from tui.connection.connection import ServiceConnection
 
 
 async def test_nothing_is_opened_before_it_is_started():

@@ -1,6 +1,6 @@
-"""The app's connection to the service: opened in the background, held open, opened again when it was lost.
+"""The connection to the service: opened in the background, reopened after a loss.
 
-Owns the open client and the state of the model. Knows nothing of screens: whoever wants to know watches.
+Owns the open client and the state of the model. Screens subscribe to changes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, cast
 
 from quantizer.errors import EngineError, ServiceError, UserError
-from tui.backend import ChatBackend, Opener
+from tui.connection.backend import ChatBackend, Opener
 
 if TYPE_CHECKING:
     from app.client import ModelStatus, PlanSummary, ServiceClient
@@ -22,8 +22,8 @@ __all__ = ["ConnectionState", "ServiceConnection"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionState:
-    """How far the connection is. `progress` runs from 0 to 1 while loading; `error` is set when failed. `plan` is what
-    the model was loaded by, None until that is known."""
+    """The phase of the connection. `progress` runs from 0 to 1 while loading; `error` is set in the phase "failed".
+    `plan` is the plan the model was loaded with, None until known."""
 
     phase: Literal["idle", "starting", "loading", "ready", "failed"] = "idle"
     model: str
@@ -35,9 +35,9 @@ class ConnectionState:
 
 
 class ServiceConnection:
-    """One service, one model. Use it as an async context manager around the app, so that quitting closes it.
+    """One service, one model. An async context manager: leaving it closes the client.
 
-    `when_unfit` is what to do with a model that fits only in part; see `ServiceClient.load`.
+    `when_unfit` is the policy for a model that fits only partly; see `ServiceClient.load`.
     """
 
     def __init__(self, opener: Opener, model: str, when_unfit: str = "") -> None:
@@ -66,18 +66,18 @@ class ServiceConnection:
         self._watchers.append(callback)
 
     def on_loss(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when a service that was ready is gone, and looked for or started again."""
+        """Call `callback` when the connection to a ready service is lost; it is being reopened then."""
         self._loss_callbacks.append(callback)
 
     def start(self) -> None:
-        """Connect in the background, or load again what failed to; does nothing while connected or connecting."""
+        """Connect in the background, or retry after a failure; does nothing while connected or connecting."""
         if self._task is None or self._task.done():
             self._begin()
         elif self.state.phase == "failed":
             self._reload()
 
     async def use_model(self, name: str) -> None:
-        """Talk with the model `name` from now on; it begins to load."""
+        """Switch to the model `name`; it begins to load."""
         self._requested_model = name
         self.state = replace(self.state, model=name)
         if self._task is None or self._task.done():
@@ -86,11 +86,11 @@ class ServiceConnection:
             self._reload()
 
     def agree(self) -> None:
-        """Load the model from now on even where it fits only in part, or not at all."""
+        """Load the model even if it fits only partly, or not at all."""
         self._when_unfit = "load"
 
     async def service(self) -> ChatBackend:
-        """Return the client as soon as the service is there, whatever becomes of the model. Raises what prevents it."""
+        """Return the client once the service is reachable, whatever the state of the model. Raises what prevents it."""
         if self._task is None or self._task.done():
             self.start()
         await self._is_reached.wait()
@@ -99,9 +99,9 @@ class ServiceConnection:
         return self._backend
 
     async def client(self) -> ChatBackend:
-        """Return the client as soon as the model is ready, connecting if need be.
+        """Return the client once the model is ready, connecting if needed.
 
-        Raises the UserError that stood in the way.
+        Raises the UserError that prevented it.
         """
         self.start()
         await self._is_settled.wait()
@@ -113,9 +113,8 @@ class ServiceConnection:
         return self._backend
 
     async def lose(self, error: UserError) -> None:
-        """Take note of what made an answer, or the watching of jobs, fail: after EngineError the model is loaded
-        again, after ServiceError the service is looked for again. One that was not even ready is looked for at the next
-        question only. Other errors leave the connection as it is."""
+        """Handle an error of an answer or of a subscription: EngineError reloads the model, ServiceError reconnects. A
+        service that was not ready is looked for at the next question only. Other errors change nothing."""
         if self.state.phase in {"failed", "starting"}:
             return  # connecting itself has failed, and has said so; or the loss is known
         if isinstance(error, EngineError):
@@ -129,7 +128,7 @@ class ServiceConnection:
             self._become(replace(self.state, phase="failed", error=error))
 
     def _begin(self) -> None:
-        """Connect, once the connection before is closed."""
+        """Connect, after the previous connection is closed."""
         before = self._task
         if before is not None:
             before.cancel()  # does nothing to one that has ended
@@ -158,7 +157,7 @@ class ServiceConnection:
             self._backend = None
 
     async def _load_until_told_otherwise(self, backend: ChatBackend) -> None:
-        """Load the model, and return when it, or another one, is to be loaded anew."""
+        """Load the model, and return when it, or another one, must be reloaded."""
         loading = asyncio.create_task(self._load(backend))
         told = asyncio.create_task(self._must_reload.wait())
         try:
@@ -172,7 +171,7 @@ class ServiceConnection:
             await asyncio.gather(loading, told, return_exceptions=True)
 
     async def _note_failure(self, loading: asyncio.Task[None]) -> None:
-        """Say what came of loading; a service that is gone is raised, a model that does not load leaves it open."""
+        """Record a failed load; a lost service is raised, a model that does not load keeps the connection open."""
         try:
             await loading
         except ServiceError:

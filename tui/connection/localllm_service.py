@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from quantizer.errors import RequestError
-from tui.backend import ChatBackend
-from tui.connection import ServiceConnection
+from tui.connection.backend import ChatBackend
+from tui.connection.connection import ServiceConnection
 
 if TYPE_CHECKING:
     from app.client import (
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         TypeChoice,
     )
 
-__all__ = ["ModelLibrary", "OwnService", "own_service"]
+__all__ = ["LocalllmService", "ModelLibrary", "localllm_service"]
 
 
 class ModelLibrary(Protocol):
@@ -64,7 +64,7 @@ class Planner(Protocol):
     async def reload(self, wish: PlanRequest) -> str: ...
 
 
-class OwnService(ChatBackend, Protocol):
+class LocalllmService(ChatBackend, Protocol):
     """The part of `app.client.ServiceClient` that is about models, plans and jobs; see there for what each raises."""
 
     library: ModelLibrary
@@ -87,7 +87,7 @@ class OwnService(ChatBackend, Protocol):
     async def stay_until_jobs_end(self) -> None: ...
 
 
-async def own_service(connection: ServiceConnection) -> OwnService:
+async def localllm_service(connection: ServiceConnection) -> LocalllmService:
     """Return the service as soon as it is there. Raises what prevents it, and RequestError for an engine of another
     kind."""
     service = await connection.service()
@@ -95,4 +95,4 @@ async def own_service(connection: ServiceConnection) -> OwnService:
         raise RequestError(
             "The engine that is connected only chats.", "Start localllm without --connect for models, plans and jobs."
         )
-    return cast("OwnService", service)
+    return cast("LocalllmService", service)

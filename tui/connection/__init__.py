@@ -1,0 +1,1 @@
+"""The connection to the service, and the protocols of its clients."""
