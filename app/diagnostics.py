@@ -40,7 +40,7 @@ def collect_findings(settings: Settings, found: Survey, model: str | None = None
         is_limited=found.memory.is_limited,
         has_avx2=has_avx2(),
         swapped_bytes=psutil.swap_memory().used,
-        repacking_is_safe=run_self_test(settings.cache_dir / "selftest.json").is_safe,
+        repacking_is_safe=run_self_test(settings.cache_dir).is_safe,
         disk_bytes_per_s=_disk_speed(settings, model),
     )
 

@@ -19,8 +19,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from app.cli.confirm import with_unfit_policy
-from app.engine.load.rpc import exposure_warning, parse_rpc_endpoints
-from app.settings.parsing import is_loopback, parse_byte_size
+from app.engine.load.rpc import exposure_warning
+from app.settings.parsing import is_loopback, parse_byte_size, parse_rpc_endpoints
 from app.settings.settings import Settings, load_settings
 from app.terminal import printable_line
 

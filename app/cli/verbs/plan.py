@@ -96,8 +96,8 @@ def _gains(path: Path | None, settings: Settings) -> tuple[dict[str, Any], Itera
     from app.cli.output.plan import gains_json, gains_lines
     from app.engine.speculative.acceptance import draft_gains
     from app.engine.speculative.step_cost import StepCost
-    from app.engine.tuning.measured_cost import measured_cost
+    from app.engine.tuning.tune_results import measured_step_cost
 
-    cost = measured_cost(path, settings.cache_dir) if path else None
+    cost = measured_step_cost(path, settings.cache_dir) if path else None
     gains = draft_gains(cost or StepCost())
     return gains_json(gains, is_measured=cost is not None), gains_lines(gains, is_measured=cost is not None)

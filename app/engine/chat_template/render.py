@@ -1,8 +1,8 @@
 """Messages -> prompt with the model's own Jinja template, which is a stranger's program.
 
 It runs sandboxed, and in a child process of its own (this module as `__main__`), since a sandbox bounds neither time
-nor memory: `app.engine.chat_template.template_process` ends the child when it takes too long. Owns the dialect of chat templates;
-knows nothing of models or tokens.
+nor memory: `app.engine.chat_template.template_process` ends the child when it takes too long. Owns the dialect of chat
+templates; knows nothing of models or tokens.
 """
 
 from __future__ import annotations

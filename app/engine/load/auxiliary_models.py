@@ -1,11 +1,8 @@
-"""What the engine loads beside a model, read from its files for a plan.
+"""What the engine loads beside a model (draft model, adapters, projector, MTP layer), read from its files for a plan.
 
-Owns which files those are and their way through the gate. How many bytes they take is `offload`'s.
-
-Which model files have a layer that predicts further tokens, and which of those layers can draft here. Pure.
-
-Owns what must be in a file before llama.cpp may be asked to run the layer: it ends the process where something lacks.
-Source: graph_mtp in llama.cpp src/models as vendored in llama-cpp-python 0.3.36.
+Owns the validation of those files, and what a file must contain before llama.cpp may run its MTP layer: llama.cpp ends
+the process when something is missing. Their bytes are `offload`'s. Source: graph_mtp in llama.cpp src/models as
+vendored in llama-cpp-python 0.3.36.
 """
 
 from __future__ import annotations
@@ -30,9 +27,9 @@ _PROJECTOR = "mmproj"  # in the names of such files, and their general.type
 def read_auxiliary_models(
     header: Header, *, draft_path: str = "", adapters: Sequence[Path] = (), projector: Path | None = None
 ) -> AuxiliaryModels:
-    """Return what is loaded beside the model of `header`, its own prediction layer too where it has one that can draft.
+    """Return what is loaded beside the model of `header`, including its own MTP layer if that can draft.
 
-    Raises ModelFileError for a file that is not what it is given as, or that does not fit the model.
+    Raises ModelFileError for a file of another kind, and for one that does not match the model.
     """
     has_mtp_layer = mtp_layer(header) is not None and supports_truncation(layer_caches_of(header))
     return AuxiliaryModels(
@@ -44,7 +41,7 @@ def read_auxiliary_models(
 
 
 def find_projectors(model: Path) -> tuple[Path, ...]:
-    """Return the projectors that lie in the folder of a model; the engine loads none of them."""
+    """Return the projectors in the folder of a model; the engine loads none of them."""
     return tuple(sorted(path for path in model.parent.glob("*.gguf") if _PROJECTOR in path.name.lower()))
 
 

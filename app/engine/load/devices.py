@@ -1,7 +1,7 @@
-"""This process's devices and what is kept of earlier loads, for planning where a model's layers go.
+"""The devices of this process and the records of earlier loads, for planning where a model's layers go.
 
-Owns the way from the header and the devices that ggml lists here to a planner. Runs in whatever process loads the
-model; everything native is imported when called.
+Owns the way from a header and the devices that ggml lists to a planner. Runs in the process that loads the model;
+native code is imported when called.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ __all__ = ["LoadDevices"]
 
 
 class LoadDevices:
-    """What this process may load onto. `cache_dir` holds what earlier loads found out."""
+    """The devices that this process may load onto. `cache_dir` contains the records of earlier loads."""
 
     def __init__(self, config: EngineConfig, cache_dir: Path) -> None:
-        """Add the RPC servers of `config`. Raises EngineError where one is not there or has no device."""
+        """Add the RPC servers of `config`. Raises EngineError for one that does not answer or has no device."""
         from app.engine import llama
 
         check_reachable(config.rpc)
@@ -48,44 +48,44 @@ class LoadDevices:
         self._uses_gpu = config.uses_gpu
         self._rates_of = partial(calibrated_rates, cache_dir=cache_dir, n_threads=config.n_threads)
         self._bandwidth = MachineFile(cache_dir / "bandwidth.json", this_build())
-        self._surplus = MachineFile(cache_dir / "loads.json", this_build())
+        self._excess = MachineFile(cache_dir / "loads.json", this_build())
 
     @property
     def has_gpu(self) -> bool:
-        """Whether any layer may go elsewhere than to the processor."""
+        """Whether a layer may go elsewhere than to the processor."""
         return bool(self._gpus())
 
     def planner(
-        self, path: Path, header: Header, key: str, companions: AuxiliaryModels = NO_AUXILIARY_MODELS
+        self, path: Path, header: Header, key: str, auxiliary: AuxiliaryModels = NO_AUXILIARY_MODELS
     ) -> LoadPlanner:
-        """Return what plans loads of the model at `path` with what is free now; `key` is its fingerprint.
+        """Return a planner for the model at `path` in the memory that is free now; `key` is its fingerprint.
 
-        It leaves room for `companions`, which are loaded after it.
+        It reserves memory for the `auxiliary` models, which are loaded later.
         """
         machine = detect_machine([asdict(gpu) for gpu in self._gpus(with_links=True)], self._bandwidth)
-        model = PlannedModel(header, tensors_of(header), companions=companions)
-        kept = self._surplus.entry(key)
-        surplus = ExcessUsage(int(kept.get("gpu_bytes", 0)), int(kept.get("host_bytes", 0)))
-        return LoadPlanner(model, machine, partial(_dry_run, path), surplus, self._rates_of)
+        model = PlannedModel(header, tensors_of(header), companions=auxiliary)
+        entry = self._excess.entry(key)
+        excess = ExcessUsage(int(entry.get("gpu_bytes", 0)), int(entry.get("host_bytes", 0)))
+        return LoadPlanner(model, machine, partial(_dry_run, path), excess, self._rates_of)
 
     def parameters(self, path: Path, config: EngineConfig, setting: RuntimeSettings) -> LoadParameters:
-        """Return where the layers of the model at `path` go, one that is loaded beside another or for itself."""
+        """Return where the layers of the model at `path` go."""
         if not self.has_gpu:
             return ON_HOST
-        return self.planner(path, read_header(path), model_key(path)).case(config, setting).parameters
+        return self.planner(path, read_header(path), model_key(path)).attempt(config, setting).parameters
 
-    def check_load(self, case: LoadAttempt, held: Mapping[str, DeviceUsage], key: str) -> None:
-        """Compare what a load of the model `key` took with its plan, and keep what it took more for the next one.
+    def check_load(self, attempt: LoadAttempt, usage: Mapping[str, DeviceUsage], key: str) -> None:
+        """Compare the `usage` of the model `key` with its plan, and store the excess for the next plan.
 
-        Raises EngineError where a GPU was passed over: nobody asked for an answer by the processor.
+        Raises EngineError when a planned GPU got nothing.
         """
-        if missing := missing_gpus(case.shares, held):
+        if missing := missing_gpus(attempt.shares, usage):
             raise EngineError(
                 f"{', '.join(missing)} should hold layers of this model and holds none.",
                 "See `localllm doctor`; to use the processor alone, set gpu to false.",
             )
-        if case.shares:
-            self._surplus.update(key, asdict(excess_usage(case.shares, held)))
+        if attempt.shares:
+            self._excess.update(key, asdict(excess_usage(attempt.shares, usage)))
 
     def _gpus(self, *, with_links: bool = False) -> list[GgmlDevice]:
         from app.engine import llama

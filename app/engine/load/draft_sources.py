@@ -1,6 +1,6 @@
-"""What computes drafts for a loaded model: its own prediction layer, and a draft model that goes with it.
+"""The draft sources that are loaded with a model: its own MTP layer and a draft model.
 
-Owns the refusals. Runs in the worker; everything native is imported when called.
+Owns why one cannot draft for the other. Runs in the worker; native code is imported when called.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["load_draft_model", "make_draft_head", "mtp_notice"]
 
-_CANNOT_TAKE_BACK = "what it computed cannot be taken back in part, as refused drafts must be"
+_NO_TRUNCATION = "cache cannot drop rejected draft tokens"
 _REMEDY = "Choose a smaller model of the same family for --draft, or leave it out."
 
 
 def make_draft_head(backend: LlamaBackend, layer: MtpLayer | None, step_cost: StepCost) -> DraftHead | None:
-    """Return what drafts from the prediction layer of a loaded model, None where it runs without."""
+    """Return the draft source of the MTP layer of a loaded model, None when that layer does not run."""
     from app.engine import llama
 
     if layer is None or not isinstance(backend, llama.MtpBackend):
@@ -41,10 +41,10 @@ def make_draft_head(backend: LlamaBackend, layer: MtpLayer | None, step_cost: St
 
 
 def mtp_notice(name: str, head: DraftHead | None, facts: ModelFacts) -> str:
-    """Return what a person is told of a model that has prediction layers."""
+    """Return the notice for a model that has MTP layers."""
     if head is not None:
         return f"{name} drafts with its own multi-token-prediction layer."
-    reason = "this engine cannot run them" if facts.supports_truncation else _CANNOT_TAKE_BACK
+    reason = "this engine cannot run them" if facts.supports_truncation else f"its {_NO_TRUNCATION}"
     return f"{name} has multi-token-prediction layers and answers without them: {reason}."
 
 
@@ -57,11 +57,11 @@ def load_draft_model(
     owned: ExitStack,
     place: Callable[[Path, EngineConfig], LoadParameters],
 ) -> DraftModel | None:
-    """Load the draft model that `config` names, None where it names none, for a target with these `facts`.
+    """Load the draft model that `config` names for a target with these `facts`; return None when it names none.
 
-    `place` says where its layers go, `owned` frees it. Its context is as long as the target's.
+    `place` returns where its layers go, `owned` frees it. Its context is as long as the target's.
 
-    Raises ModelFileError where the two do not go together, EngineError when llama.cpp cannot load it.
+    Raises ModelFileError when the two do not match, EngineError when llama.cpp cannot load it.
     """
     if not config.draft_path:
         return None
@@ -69,18 +69,18 @@ def load_draft_model(
 
     path = Path(config.draft_path)
     if not facts.supports_truncation:
-        raise _refusal(path, f"of the model that it drafts for, {_CANNOT_TAKE_BACK}")
+        raise _mismatch(path, f"this model's {_NO_TRUNCATION}")
     config = replace(config, n_ctx=facts.n_ctx)
     model = llama.LlamaModel(path, place(path, config), setting.extra_buffers, lambda _fraction: True)
     owned.callback(model.close)
     if difference := vocabulary_mismatch(target.vocabulary(), model.vocabulary()):
-        raise _refusal(path, difference)
+        raise _mismatch(path, difference)
     backend = model.context(config, setting)
     owned.callback(backend.close)
     if not backend.facts.supports_truncation:
-        raise _refusal(path, _CANNOT_TAKE_BACK)
+        raise _mismatch(path, f"its {_NO_TRUNCATION}")
     return DraftModel(backend, facts, step_cost)
 
 
-def _refusal(path: Path, reason: str) -> ModelFileError:
+def _mismatch(path: Path, reason: str) -> ModelFileError:
     return ModelFileError(f"{path.name} cannot draft for this model: {reason}.", _REMEDY)

@@ -1,29 +1,31 @@
-"""What is asked of the process that makes a dry run, and its answer.
+"""The dry run: a process of its own loads a model without its weights and returns its compute buffers.
 
-llama.cpp may end that process over a strange file: then that is told, and nothing else is lost. Knows nothing of plans.
+llama.cpp may crash on a strange file; then only that process ends. `python -m app.engine.load.dry_run` is the child,
+with a request on stdin. Knows nothing of plans.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from app.engine.model_task import run_child
+from app.engine.model_task import Line, run_child, serve
 from offload.footprint.profile import RunConfig
 from offload.placement.load_parameters import ON_HOST, LoadMode, LoadParameters
 from quantizer.process import python_command
 
-__all__ = ["DryRunRequest", "compute_by_device", "dry_run_request", "request_of"]
+__all__ = ["DryRunRequest", "compute_by_device", "dry_run_request", "request_from_json"]
 
 
 @dataclass(frozen=True, slots=True)
 class DryRunRequest:
-    """A context as the engine would make it of the model at `path`, which the gate has let through, placed somewhere.
+    """A context as the engine would make it of the validated model at `path`, with its layers placed.
 
-    All `n_sequences` that it answers at once, and those kept beside them, share its cells. `rpc` are the servers whose
-    devices may be among those of `parameters`.
+    All `n_sequences` that it answers at once, and the cached ones beside them, share its cells. `rpc` are the servers
+    whose devices may be among those of `parameters`.
     """
 
     path: str
@@ -37,7 +39,7 @@ class DryRunRequest:
 
 
 def dry_run_request(path: Path, setting: RunConfig, parameters: LoadParameters = ON_HOST) -> DryRunRequest:
-    """Return what asks for a dry run of the model at `path` under `setting`."""
+    """Return the request for a dry run of the model at `path` with `setting`."""
     return DryRunRequest(
         str(path),
         setting.n_cells,
@@ -50,15 +52,28 @@ def dry_run_request(path: Path, setting: RunConfig, parameters: LoadParameters =
 
 
 def compute_by_device(request: DryRunRequest) -> dict[str, int]:
-    """Return the bytes that each device computes in, by its name. Raises EngineError, or what the process died of."""
-    (said,) = run_child(python_command("app.engine.load.dry_run_process"), asdict(request))
-    found: dict[str, int] = said["compute_bytes"]
-    return found
+    """Return the bytes of compute buffers by device name. Raises the UserError of the child, or EngineError."""
+    (line,) = run_child(python_command("app.engine.load.dry_run"), asdict(request))
+    compute_bytes: dict[str, int] = line["compute_bytes"]
+    return compute_bytes
 
 
-def request_of(said: Mapping[str, Any]) -> DryRunRequest:
-    """Return the request that `dataclasses.asdict` made `said` of, after it went through JSON."""
-    fields = dict(said["parameters"])
+def request_from_json(line: Mapping[str, Any]) -> DryRunRequest:
+    """Return the request that `dataclasses.asdict` and JSON made `line` of."""
+    fields = dict(line["parameters"])
     lists = {name: tuple(fields[name]) for name in ("devices", "tensor_split")}
     parameters = LoadParameters(**fields | lists | {"load_mode": LoadMode(fields["load_mode"])})
-    return DryRunRequest(**{**said, "parameters": parameters, "rpc": tuple(said["rpc"])})
+    return DryRunRequest(**{**line, "parameters": parameters, "rpc": tuple(line["rpc"])})
+
+
+def _work(line: Line) -> Iterator[Line]:
+    from app.engine.llama.dry_run import dry_compute_bytes
+    from app.engine.llama.rpc import add_rpc_servers
+
+    request = request_from_json(line)
+    add_rpc_servers(request.rpc)
+    yield {"compute_bytes": dry_compute_bytes(request)}
+
+
+if __name__ == "__main__":
+    sys.exit(serve(_work))

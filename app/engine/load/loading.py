@@ -1,6 +1,6 @@
-"""From a path to a running model: which setting it gets, and where its computed sequences are kept.
+"""The way from a path to a running model: its plan, its runtime settings and its state store.
 
-Owns what a worker decides before the first request. Runs in the worker; everything native is imported when called.
+Owns what a worker decides before the first request. Runs in the worker; native code is imported when called.
 """
 
 from __future__ import annotations
@@ -19,20 +19,27 @@ from app.engine.adapters import Adapter
 from app.engine.backend import Backend
 from app.engine.cache.state_store import StateStore, fingerprint, model_key
 from app.engine.embedding.embedder import Embedder, pooling_of
-from app.engine.load import self_test
 from app.engine.load.auxiliary_models import MtpLayer, has_mtp_layers, mtp_layer, read_auxiliary_models
 from app.engine.load.devices import LoadDevices
 from app.engine.load.draft_sources import load_draft_model, make_draft_head, mtp_notice
-from app.engine.load.machine_file import this_build
 from app.engine.load.planner import LoadAttempt, load_within_memory
 from app.engine.load.rpc import exposure_warning
 from app.engine.load.run_history import run_history
+from app.engine.load.self_test import NOTICE, run_self_test
 from app.engine.load.sizing import check_fit, size_context
 from app.engine.load.speed_sampler import RunRecorder, SpeedSample
 from app.engine.protocol.messages import EngineConfig
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.step_cost import StepCost
-from app.engine.tuning.tune_results import RuntimeSettings, TuneFile, Workload, default_setting, fastest, with_kv_type
+from app.engine.tuning.tune_results import (
+    RuntimeSettings,
+    TuneFile,
+    Workload,
+    default_setting,
+    fastest,
+    tune_file,
+    with_kv_type,
+)
 from offload.devices.cpu import default_threads
 from offload.devices.host_memory import host_memory
 from offload.footprint.model import PlannedModel
@@ -46,17 +53,17 @@ from quantizer.gguf.header import Header, read_header
 if TYPE_CHECKING:
     from app.engine.llama import LlamaBackend, LlamaModel
 
-__all__ = ["LoadListener", "LoadedEngine", "load_model", "tune_file"]
+__all__ = ["LoadListener", "LoadedEngine", "load_model"]
 
-MEMORY_SHARE = 8  # an eighth of this machine's memory may hold sequences that left the KV cache
+MEMORY_SHARE = 8  # an eighth of this machine's memory may store sequences that left the KV cache
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedEngine:
-    """A backend, what steps cost on it as far as known, what drafts for it, and where what it did outlives it.
+    """A backend with its step cost, its draft sources and its stores.
 
-    `owned` frees it all, `record_speed` keeps how fast an answer came. An embedder is made when it is needed, and closed
-    by whoever made it.
+    `owned` frees all of it. `record_use` and `record_speed` store what the next load uses. Whoever makes an embedder
+    closes it.
     """
 
     backend: Backend
@@ -66,14 +73,15 @@ class LoadedEngine:
     record_use: Callable[[Workload, Mapping[int, float]], None]
     owned: ExitStack
     draft_sources: tuple[DraftSource, ...] = ()
-    record_speed: Callable[[SpeedSample], None] = lambda _answer: None
+    record_speed: Callable[[SpeedSample], None] = lambda _sample: None
 
 
 @dataclass(frozen=True, slots=True)
 class LoadListener:
-    """Who is told of a load. `on_progress` gets fractions from 0 to 1 and returns False to cancel.
+    """Callbacks of a load. `on_progress` receives fractions from 0 to 1 and returns False to cancel.
 
-    `on_notice` gets sentences for a person, `on_plan` the object of `localllm plan --json` before anything is loaded.
+    `on_notice` receives sentences for the user, `on_plan` the object of `localllm plan --json` before anything is
+    loaded.
     """
 
     on_progress: Callable[[float], bool]
@@ -82,22 +90,22 @@ class LoadListener:
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
-    """Native objects, what each device holds of them, and the owner that frees them."""
+class _NativeModel:
+    """Native objects, their bytes by device, and the owner that frees them."""
 
     model: LlamaModel
     backend: LlamaBackend
-    held: Mapping[str, DeviceUsage]
+    usage: Mapping[str, DeviceUsage]
     owned: ExitStack
 
 
 def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: LoadListener) -> LoadedEngine:
-    """Load the model at `path` as the plan for it says, under the setting that was measured best here.
+    """Load the model at `path` as planned, with the fastest setting measured on this machine.
 
-    Raises UnfitError where somebody is to agree first, EngineError when llama.cpp cannot load it, ModelFileError for a
-    draft model that does not go with it.
+    Raises UnfitError when the user has to agree first, EngineError when llama.cpp cannot load it, ModelFileError for a
+    draft model that does not match it.
     """
-    asked = config  # an embedder is sized for one text
+    requested = config  # an embedder is sized for one text
     devices, header = LoadDevices(config, cache_dir), read_header(path)
     is_safe = _is_safe(cache_dir, listener)
     config, notice = size_context(config, header, is_on_host=not devices.has_gpu)
@@ -107,55 +115,55 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
     tuned = tune_file(cache_dir)
     setting, measured_ratios = _setting(tuned, key, config, has_gpu=devices.has_gpu, is_safe=is_safe)
     adapters = [Path(file) for file, _ in config.lora]
-    companions = read_auxiliary_models(header, draft_path=config.draft_path, adapters=adapters)
-    planner = devices.planner(path, header, key, companions)
-    case = planner.case(config, setting)
-    listener.on_plan(plan_json(case.plan))
-    if warning := check_fit(case.plan, config.when_unfit):
+    auxiliary = read_auxiliary_models(header, draft_path=config.draft_path, adapters=adapters)
+    planner = devices.planner(path, header, key, auxiliary)
+    attempt = planner.attempt(config, setting)
+    listener.on_plan(plan_json(attempt.plan))
+    if warning := check_fit(attempt.plan, config.when_unfit):
         listener.on_notice(warning)
     load = partial(_open, path, mtp_layer(header), listener)
-    opened, case = load_within_memory(planner, case, load, listener.on_notice, may_shorten=not asked.n_ctx)
-    with opened.owned as owned:
-        devices.check_load(case, opened.held, key)
+    native, attempt = load_within_memory(planner, attempt, load, listener.on_notice, may_shorten=not requested.n_ctx)
+    with native.owned as owned:
+        devices.check_load(attempt, native.usage, key)
         step_cost = StepCost.through(tuned.step_ratios(key) or measured_ratios)
-        draft_sources = _draft_sources(opened, case, header, devices, step_cost, listener)
+        draft_sources = _draft_sources(native, attempt, header, devices, step_cost, listener)
         loaded = LoadedEngine(
-            opened.backend,
-            partial(opened.model.embedder, asked, case.setting, pooling_of(header)),
+            native.backend,
+            partial(native.model.embedder, requested, attempt.setting, pooling_of(header)),
             step_cost,
-            _store(opened.backend, _fingerprint_with_vectors(key, config), cache_dir, owned),
+            _store(native.backend, _fingerprint_with_vectors(key, config), cache_dir, owned),
             partial(tuned.record_use, key),
             draft_sources=draft_sources,
             owned=owned.pop_all(),
         )
-        if config.lora or draft_sources:  # which take time of each step
+        if config.lora or draft_sources:  # they take time of each step
             return loaded
-        return replace(loaded, record_speed=_recorder(case, planner.model, key, cache_dir).keep)
+        return replace(loaded, record_speed=_recorder(attempt, planner.model, key, cache_dir).record)
 
 
-def _open(path: Path, layer: MtpLayer | None, listener: LoadListener, case: LoadAttempt) -> _Opened:
-    """Load the weights and make the context of `case`. Raises MemoryShortError where it has too little memory."""
+def _open(path: Path, layer: MtpLayer | None, listener: LoadListener, attempt: LoadAttempt) -> _NativeModel:
+    """Load the weights and make the context of `attempt`. Raises MemoryShortError when memory is too small."""
     from app.engine import llama
 
     log = llama.native_log()
     log.take_buffers()
     with ExitStack() as owned:
         model = llama.LlamaModel(
-            path, case.parameters, case.setting.extra_buffers, listener.on_progress, with_mtp=layer is not None
+            path, attempt.parameters, attempt.setting.extra_buffers, listener.on_progress, with_mtp=layer is not None
         )
         owned.callback(model.close)
-        model.load_adapters(_adapters(case.config), _control_vector(case.config, path))
-        backend = model.context(case.config, case.setting)
+        model.load_adapters(_adapters(attempt.config), _control_vector(attempt.config, path))
+        backend = model.context(attempt.config, attempt.setting)
         owned.callback(backend.close)
-        return _Opened(model, backend, llama.buffer_bytes_by_device(log.take_buffers()), owned.pop_all())
+        return _NativeModel(model, backend, llama.buffer_bytes_by_device(log.take_buffers()), owned.pop_all())
 
 
 def _is_safe(cache_dir: Path, listener: LoadListener) -> bool:
-    """Whether this build may repack weights on this processor; that it may not is said once."""
-    verdict = self_test.run_self_test(cache_dir / "selftest.json")
-    if verdict.is_new and not verdict.is_safe:
-        listener.on_notice(self_test.NOTICE)
-    return verdict.is_safe
+    """Return whether this build may repack weights on this processor, with a notice the first time it may not."""
+    result = run_self_test(cache_dir)
+    if result.is_new and not result.is_safe:
+        listener.on_notice(NOTICE)
+    return result.is_safe
 
 
 def _store(backend: Backend, weights: str, cache_dir: Path, owned: ExitStack) -> StateStore:
@@ -166,48 +174,45 @@ def _store(backend: Backend, weights: str, cache_dir: Path, owned: ExitStack) ->
 
 
 def _draft_sources(
-    opened: _Opened,
-    case: LoadAttempt,
+    native: _NativeModel,
+    attempt: LoadAttempt,
     header: Header,
     devices: LoadDevices,
     step_cost: StepCost,
     listener: LoadListener,
 ) -> tuple[DraftSource, ...]:
-    """Load what drafts for a model, and say what a person should know of that."""
-    facts, config = opened.backend.facts, case.config
+    """Load the draft sources of a model, with a notice of each."""
+    facts, config = native.backend.facts, attempt.config
     if not facts.can_generate:
         listener.on_notice(f"{header.path.name} makes embeddings or ranks documents; it cannot chat.")
-    head = make_draft_head(opened.backend, mtp_layer(header), step_cost)
+    head = make_draft_head(native.backend, mtp_layer(header), step_cost)
     if has_mtp_layers(header):
         listener.on_notice(mtp_notice(header.path.name, head, facts))
-    place = partial(devices.parameters, setting=case.setting)
-    draft_model = load_draft_model(config, case.setting, opened.model, facts, step_cost, opened.owned, place)
+    place = partial(devices.parameters, setting=attempt.setting)
+    draft_model = load_draft_model(config, attempt.setting, native.model, facts, step_cost, native.owned, place)
     return tuple(source for source in (head, draft_model) if source is not None)
 
 
-def _recorder(case: LoadAttempt, model: PlannedModel, key: str, cache_dir: Path) -> RunRecorder:
-    """Return what keeps how fast a model runs that was loaded as `case`."""
-    found = case.plan.found
+def _recorder(attempt: LoadAttempt, model: PlannedModel, key: str, cache_dir: Path) -> RunRecorder:
+    """Return the recorder of the speeds of a model that was loaded as `attempt`."""
+    found, setting = attempt.plan.found, attempt.setting
     return RunRecorder(
         history=run_history(cache_dir),
-        n_threads=case.setting.n_threads,
+        n_threads=setting.n_threads,
         fingerprint=key,
         model=model,
-        setting=replace(case.plan.setting, n_ubatch=case.setting.n_ubatch, is_fused=case.setting.flash_attention),
+        setting=replace(
+            attempt.plan.setting, n_ubatch=attempt.setting.n_ubatch, is_fused=attempt.setting.flash_attention
+        ),
         devices=found.machine,
         placement=found.placement or ALL_ON_HOST,
     )
 
 
-def tune_file(cache_dir: Path) -> TuneFile:
-    """Return what was measured on this machine, with this build of llama.cpp."""
-    return TuneFile(cache_dir / "tune.json", this_build())
-
-
 def _setting(
     tuned: TuneFile, key: str, config: EngineConfig, *, has_gpu: bool, is_safe: bool
 ) -> tuple[RuntimeSettings, dict[int, float]]:
-    """Return the setting to load with and the measured costs of its steps, none where nothing was measured."""
+    """Return the setting to load with and its measured step ratios, empty before the first measurement."""
     n_threads = config.n_threads or default_threads()
     known = [
         item
@@ -217,14 +222,14 @@ def _setting(
     setting = default_setting(n_threads, has_gpu=has_gpu, extra_buffers_are_safe=is_safe)
     setting = with_kv_type(setting, config.kv_type)
     if not any(replace(item.setting, n_threads=n_threads) == setting for item in known):
-        return setting, {}  # nothing was measured, or not yet what others would have to beat
+        return setting, {}  # nothing was measured, or not yet the default that others have to beat
     best = fastest(known, tuned.work(key))
     setting = replace(best.setting, n_threads=n_threads) if config.n_threads else best.setting
     return setting, dict(best.step_ratios)
 
 
 def _adapters(config: EngineConfig) -> dict[Adapter, Path]:
-    """Return the adapters to load. The same file under two names would be one to the cache, so each is there once."""
+    """Return the adapters to load. The cache would take one file under two names for one, so each is loaded once."""
     named = {Adapter(name, fingerprint(Path(path))): Path(path) for path, name in config.lora}
     for what, values in (("name", {item.name for item in named}), ("file", {item.key for item in named})):
         if len(values) != len(config.lora):
@@ -239,6 +244,6 @@ def _control_vector(config: EngineConfig, model: Path) -> NDArray[np.float32] | 
 
 
 def _fingerprint_with_vectors(key: str, config: EngineConfig) -> str:
-    """Return what names states computed with these weights: control vectors count like weights."""
+    """Return the name of states computed with these weights; control vectors count like weights."""
     parts = [fingerprint(Path(path), scale) for path, scale in config.control_vectors]
     return "-".join([key, *parts])

@@ -1,7 +1,7 @@
-"""A JSON file of what was found out on a machine: by machine (build, processor), then by name.
+"""A JSON file of measurements, by machine (build, processor) and then by name.
 
-Owns reading and writing it. A file that cannot be read counts as empty: everything in it can be found out again. Knows
-nothing of what is kept.
+Owns reading and writing it. A file that cannot be read counts as empty: everything in it can be measured again. Knows
+nothing of what the entries mean.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["MachineFile", "this_build"]
 
 
 def this_build() -> str:
-    """Return what names this build of llama.cpp on this processor."""
+    """Return the name of this build of llama.cpp on this processor."""
     return f"llama-cpp-python {metadata.version('llama-cpp-python')} on {cpu_name()}"
 
 
@@ -36,7 +36,7 @@ class MachineFile:
         return entries
 
     def entry(self, name: str) -> dict[str, Any]:
-        """Return the entry called `name`, empty where there is none."""
+        """Return the entry called `name`, empty if there is none."""
         return self.entries().get(name, {})
 
     def update(self, name: str, change: Mapping[str, Any]) -> None:

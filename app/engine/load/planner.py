@@ -1,7 +1,7 @@
-"""What loading asks the planner, and what it does with the answer: sizes, setting and places of one load.
+"""The plan of one load: its sizes, its runtime settings and where its layers go.
 
-Owns going from how a model was asked for to how it is loaded, and to less where that failed. Pure but for the dry run
-that it is given. Knows nothing of native code or of files.
+Owns the way from the requested configuration to the one that is loaded, and to a smaller one after a failure. Pure but
+for the dry run that it receives. Knows nothing of native code or of files.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from quantizer.errors import EngineError
 
 __all__ = ["LoadAttempt", "LoadPlanner", "load_within_memory"]
 
-_STEP_DOWN = 0.85  # of what GPUs have free, after a load that failed
+_STEP_DOWN = 0.85  # of the free memory of GPUs, after a load that failed
 Loaded = TypeVar("Loaded")
 
 
 @dataclass(frozen=True, slots=True)
 class LoadAttempt:
-    """A model about to be loaded: its sizes, what decides its speed, and the plan that it follows."""
+    """A model about to be loaded: its configuration, its runtime settings and its plan."""
 
     config: EngineConfig
     setting: RuntimeSettings
@@ -42,36 +42,33 @@ class LoadAttempt:
 
     @property
     def parameters(self) -> LoadParameters:
-        """Where its layers go."""
+        """Where the layers go."""
         return parameters_of(self.plan.found)
 
     @property
     def shares(self) -> tuple[Share, ...]:
-        """What each device gets; nothing where nobody could say."""
+        """What each device gets; empty when that is unknown."""
         return self.plan.found.shares
 
 
 @dataclass(frozen=True, slots=True)
 class LoadPlanner:
-    """Plans loads of `model` on `machine`; `surplus` is what its last load took beyond the plan.
-
-    `rates_of` tells how fast a machine is.
-    """
+    """A planner for loads of `model` on `machine`; `excess` is what the last load took beyond its plan."""
 
     model: PlannedModel
     machine: Machine
     dry_run: DryRun
-    surplus: ExcessUsage
+    excess: ExcessUsage
     rates_of: Callable[[Machine], Rates] = expected_rates
 
-    def case(self, config: EngineConfig, setting: RuntimeSettings) -> LoadAttempt:
-        """Return how to load under `config`, whose context is chosen, and `setting`.
+    def attempt(self, config: EngineConfig, setting: RuntimeSettings) -> LoadAttempt:
+        """Return how to load with `config`, whose context is chosen, and `setting`.
 
-        With a GPU the plan decides on cells and on how layers are computed; without one all stays as it was measured.
-        Raises UsageError for a cache that the model cannot have.
+        With a GPU the plan decides the cells and how layers are computed; without one everything stays as measured.
+        Raises UsageError for a KV cache that the model cannot have.
         """
-        machine = with_reserved(self.machine, self.surplus)
-        question = PlanConstraints(
+        machine = with_reserved(self.machine, self.excess)
+        constraints = PlanConstraints(
             n_ctx=config.n_ctx,
             n_cells=config.n_cells,
             kv_types=parse_kv_types(config.kv_type),
@@ -81,8 +78,8 @@ class LoadPlanner:
         )
         rates = self.rates_of(machine)
         if not machine.gpus:
-            return LoadAttempt(config, setting, plan(self.model, question, machine, rates))
-        found = dry_plan(self.model, question, machine, rates, self.dry_run)
+            return LoadAttempt(config, setting, plan(self.model, constraints, machine, rates))
+        found = dry_plan(self.model, constraints, machine, rates, self.dry_run)
         parameters = parameters_of(found.found)
         setting = replace(
             setting,
@@ -92,57 +89,57 @@ class LoadPlanner:
         )
         return LoadAttempt(replace(config, n_cells=found.setting.n_cells), setting, found)
 
-    def smaller(self, case: LoadAttempt, *, may_shorten: bool) -> LoadAttempt | None:
-        """Return how to load with less memory after `case` had too little, None where nothing is left to give up.
+    def smaller(self, attempt: LoadAttempt, *, may_shorten: bool) -> LoadAttempt | None:
+        """Return how to load with less memory after `attempt` failed, None when nothing is left to reduce.
 
-        First GPUs get less, whoever chose what they have, and the processor the rest; without any the context is halved
-        where it `may_shorten`.
+        GPUs get less, even of what the user chose, and the processor the rest. Without GPUs the context is halved, if
+        it `may_shorten`.
         """
-        if case.parameters.devices:
+        if attempt.parameters.devices:
             gpus = tuple(replace(gpu, free_bytes=int(_STEP_DOWN * gpu.free_bytes)) for gpu in self.machine.gpus)
             tighter = replace(self, machine=Machine(self.machine.host, gpus))
-            return tighter.case(replace(case.config, gpu_layers=None), case.setting)
-        n_ctx = case.config.n_ctx // 2
+            return tighter.attempt(replace(attempt.config, gpu_layers=None), attempt.setting)
+        n_ctx = attempt.config.n_ctx // 2
         if not may_shorten or n_ctx < MIN_N_CTX:
             return None
-        return self.case(replace(case.config, n_ctx=n_ctx, n_cells=n_ctx), case.setting)
+        return self.attempt(replace(attempt.config, n_ctx=n_ctx, n_cells=n_ctx), attempt.setting)
 
 
 def load_within_memory(
     planner: LoadPlanner,
-    case: LoadAttempt,
+    attempt: LoadAttempt,
     load: Callable[[LoadAttempt], Loaded],
     on_notice: Callable[[str], None],
     *,
     may_shorten: bool,
 ) -> tuple[Loaded, LoadAttempt]:
-    """Load `case`; where memory does not suffice, step down once and say so. Return what was loaded, and as what.
+    """Load `attempt`; when memory is too small, load a smaller one and say so. Return what was loaded, and how.
 
-    Raises EngineError with the numbers where that fails too.
+    Raises EngineError with the numbers when that fails too.
     """
     try:
-        return load(case), case
+        return load(attempt), attempt
     except MemoryShortError as error:
-        smaller = planner.smaller(case, may_shorten=may_shorten)
+        smaller = planner.smaller(attempt, may_shorten=may_shorten)
         if smaller is None:
-            raise _too_large(case, error) from error
-        on_notice(f"Memory did not suffice for what was planned, so it is loaded with less: {_told(smaller)}.")
+            raise _too_large(attempt, error) from error
+        on_notice(f"Memory was too small for the plan, so the model is loaded with less: {_summary(smaller)}.")
     try:
         return load(smaller), smaller
     except MemoryShortError as error:
         raise _too_large(smaller, error) from error
 
 
-def _told(case: LoadAttempt) -> str:
-    """Say what came of giving up some: 30 of 33 layers fit, a context of 8,192 tokens."""
-    context = f"a context of {tokens(case.config.n_ctx)} tokens"
-    return f"{fit_summary(case.plan.found)}, {context}" if case.parameters.devices else context
+def _summary(attempt: LoadAttempt) -> str:
+    """Return the sizes of `attempt` as text: 30 of 33 layers fit, a context of 8,192 tokens."""
+    context = f"a context of {tokens(attempt.config.n_ctx)} tokens"
+    return f"{fit_summary(attempt.plan.found)}, {context}" if attempt.parameters.devices else context
 
 
-def _too_large(case: LoadAttempt, error: MemoryShortError) -> EngineError:
+def _too_large(attempt: LoadAttempt, error: MemoryShortError) -> EngineError:
     planned = ", ".join(
         f"{memory(share.n_bytes)} on {share.device.name} with {memory(share.device.free_bytes)} free"
-        for share in case.shares
+        for share in attempt.shares
         if share.n_bytes
     )
     cause = f"{error.cause.rstrip('.')}. Planned were {planned}." if planned else error.cause

@@ -1,6 +1,6 @@
-"""Whether an RPC server is there at all, and what a person is told of one.
+"""A check that RPC servers can be reached, and the warning about their lack of security.
 
-Knows nothing of what is said to it; how people write where it is belongs to `app.settings.parsing`.
+Knows nothing of the RPC protocol. `app.settings.parsing` owns how servers are written.
 """
 
 from __future__ import annotations
@@ -8,17 +8,16 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 
-from app.settings.parsing import parse_rpc_endpoints
 from quantizer.errors import EngineError
 
-__all__ = ["check_reachable", "exposure_warning", "parse_rpc_endpoints"]
+__all__ = ["check_reachable", "exposure_warning"]
 
 _LOOPBACK = ("localhost:", "127.")
 _CONNECT_TIMEOUT_S = 3.0
 
 
 def check_reachable(endpoints: Sequence[str]) -> None:
-    """Raise EngineError for the first of `endpoints` where nobody listens."""
+    """Raise EngineError for the first of `endpoints` that cannot be reached."""
     for endpoint in endpoints:
         host, _, port = endpoint.rpartition(":")
         try:
@@ -31,11 +30,11 @@ def check_reachable(endpoints: Sequence[str]) -> None:
 
 
 def exposure_warning(endpoints: Sequence[str]) -> str:
-    """Return what a person must know who uses these servers, "" where they are on this machine."""
+    """Return the warning about servers on other machines, "" without any."""
     others = [endpoint for endpoint in endpoints if not endpoint.startswith(_LOOPBACK)]
     if not others:
         return ""
     return (
-        f"RPC has no password and no encryption: whoever is between here and {', '.join(others)} can read and change "
-        "all that is computed there. Use it in networks that you trust only."
+        f"RPC is unauthenticated and unencrypted: anyone on the network path to {', '.join(others)} can read and "
+        "change everything that is computed there. Use it in trusted networks only."
     )

@@ -1,12 +1,7 @@
-"""How fast models really ran here: `<cache>/runs.jsonl`, a line for each answer or prompt that shows it.
+"""The speeds of models on this machine: `<cache>/runs.jsonl`, a line for each sample, and the rates fitted to them.
 
-Owns that file. Lines are added under a lock, by whatever process has something to tell; the oldest go when it has grown
-large. A line that was not written whole counts as none: everything in it can be measured again. Knows nothing of what
-the runs are good for.
-
-The rates of this machine: those to expect of it, refitted to how fast models really ran here.
-
-The one place that everything asks which predicts a speed. Knows nothing of models.
+Owns that file. Every process adds lines under a lock; the oldest are dropped when it is large. An incomplete line is
+ignored: everything in it can be measured again. Every prediction of a speed uses `calibrated_rates`.
 """
 
 from __future__ import annotations
@@ -38,10 +33,10 @@ _DEPTH_STEP = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """One run on `machine` (see `rates.machine_key`) with `n_threads`: an answer behind `depth` tokens, or a prompt.
+    """One run on `machine` (a `machine_key`) with `n_threads`: the decode of an answer at `depth`, or a prefill.
 
-    `model` is its fingerprint. `work` is what a token made the devices do; `n_ubatch` counts for prompts. `at_s` is
-    when it ended, in seconds since 1970, `gpu_layers` how many layers were on GPUs; 0 and None where that was not kept.
+    `model` is its fingerprint, `work` the work of the devices for a token; `n_ubatch` counts for prefill. `at_s` is its
+    end in seconds since 1970, `gpu_layers` the number of layers on GPUs; old records have 0 and None.
     """
 
     machine: str
@@ -57,16 +52,13 @@ class RunRecord:
 
 
 class RunHistory:
-    """The file at `path`, which need not be there."""
+    """The runs in the file at `path`, which may be missing."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def add(self, records: Iterable[RunRecord]) -> bool:
-        """Append `records`; return False where they are not kept: the disk is full, or another process holds the file.
-
-        Nothing is lost by that but knowledge that comes again.
-        """
+        """Append `records`. Return False when the disk is full or another process locks the file; no harm is done."""
         lines = [json.dumps(asdict(record)).encode() + b"\n" for record in records]
         if not lines:
             return True
@@ -78,7 +70,7 @@ class RunHistory:
             return False
 
     def records(self, machine: str = "") -> list[RunRecord]:
-        """Return what is known of `machine` (empty: any), the oldest first; nothing where it cannot be read."""
+        """Return the records of `machine` (empty: any), the oldest first; none when the file cannot be read."""
         try:
             lines = self._path.read_bytes().splitlines()
         except OSError:
@@ -87,9 +79,9 @@ class RunHistory:
 
 
 def measured_runs(records: Sequence[RunRecord], n_threads: int) -> tuple[list[Run], list[PromptRun]]:
-    """Return what the newest runs with `n_threads` say, one run for each model and depth. Pure.
+    """Return one decode run or prompt run for each model and depth with `n_threads`. Pure.
 
-    Medians count: whatever else the machine did meanwhile shows in single runs.
+    Each is the median of the newest: single runs vary with the load of the machine.
     """
     groups: dict[tuple[str, str, int], list[RunRecord]] = {}
     for record in records:
@@ -115,19 +107,19 @@ def _locked(file: BinaryIO) -> bool:
 
 
 def _append(file: BinaryIO, added: bytes) -> bool:
-    """Write whole lines at the end of a locked file, the oldest of which go when it has grown too large."""
+    """Append lines to a locked file; the oldest lines are dropped when it is too large."""
     file.seek(0)
-    known = file.read()
-    if known and not known.endswith(b"\n"):
-        added = b"\n" + added  # after a line that was not written whole
-    if len(known) + len(added) > _MAX_BYTES:
-        added = _newest(known + added)
+    present = file.read()
+    if present and not present.endswith(b"\n"):
+        added = b"\n" + added  # after an incomplete line
+    if len(present) + len(added) > _MAX_BYTES:
+        added = _newest(present + added)
         file.truncate(0)
     return file.write(added) == len(added)
 
 
 def _newest(lines: bytes) -> bytes:
-    """Return the last half of what a file may hold, whole lines only."""
+    """Return the last complete lines, up to half of the size limit."""
     return lines[-_MAX_BYTES // 2 :].partition(b"\n")[2]
 
 
@@ -136,15 +128,15 @@ def _parsed(lines: Iterable[bytes]) -> Iterator[RunRecord]:
         try:
             fields: dict[str, Any] = json.loads(line)
             record = RunRecord(**fields | {"work": Work(**fields["work"])})
-            is_sound = record.tokens_per_s > 0 and record.depth >= 0
+            is_valid = record.tokens_per_s > 0 and record.depth >= 0
         except (ValueError, TypeError, KeyError):
             continue
-        if is_sound:
+        if is_valid:
             yield record
 
 
 def machine_key(machine: Machine) -> str:
-    """Return a name for what decides how fast runs are here: build of llama.cpp, processor, GPUs."""
+    """Return a key of what decides the speed of a machine: build of llama.cpp, processor, GPUs."""
     parts = (
         metadata.version("llama-cpp-python"),
         cpu_name(),
@@ -154,11 +146,11 @@ def machine_key(machine: Machine) -> str:
 
 
 def run_history(cache_dir: Path) -> RunHistory:
-    """Return the runs that were kept on this machine."""
+    """Return the run history of this machine."""
     return RunHistory(cache_dir / HISTORY_NAME)
 
 
 def calibrated_rates(machine: Machine, cache_dir: Path, n_threads: int = 0) -> Rates:
-    """Return the rates of `machine`, which is this one, for `n_threads` (0: the physical cores)."""
+    """Return the rates of `machine`, this one, fitted to its run history for `n_threads` (0: physical cores)."""
     records = run_history(cache_dir).records(machine_key(machine))
     return calibrated(expected_rates(machine), *measured_runs(records, n_threads or default_threads()))

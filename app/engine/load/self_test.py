@@ -1,7 +1,7 @@
-"""Does this build of llama.cpp survive this processor? Asked once of a child process, which may die of it.
+"""A test whether this build of llama.cpp can run repacked weights on this processor, in a child that may crash.
 
-GCC 12 miscompiles AMX, so that the first product with a repacked quantized weight ends the process
-(llama.cpp#20824). No look at the build can tell; running one does. The verdict is kept per build and processor.
+GCC 12 miscompiles AMX, so that the first product with a repacked quantized weight ends the process (llama.cpp#20824).
+Only running one shows that. Owns the test and `<cache>/selftest.json`, the results by build and processor.
 """
 
 from __future__ import annotations
@@ -22,27 +22,28 @@ __all__ = ["NOTICE", "SelfTestResult", "run_self_test"]
 
 NOTICE = (
     "This build of llama.cpp crashes on this processor when it repacks weights, so repacking is off. Everything works, "
-    "prefill and decode may be slower. A build by another compiler (GCC 13 or later, or clang) mends it."
+    "prefill and decode may be slower. A build by another compiler (GCC 13 or later, or clang) fixes it."
 )
 TIMEOUT_S = 120.0
-_CANNOT_RUN = 3  # the child's exit status when the test itself could not be made
+_FILE_NAME = "selftest.json"
+_CANNOT_RUN = 3  # exit status of a child that could not run the test
 _CHILD = tuple(python_command("app.engine.load.self_test"))
 
 
 @dataclass(frozen=True, slots=True)
 class SelfTestResult:
-    """Whether extra buffer types (repacked weights) are safe, and whether that was found out just now."""
+    """Whether extra buffer types (repacked weights) are safe, and whether the test ran just now."""
 
     is_safe: bool
     is_new: bool
 
 
-def run_self_test(cache_file: Path, child: tuple[str, ...] = _CHILD) -> SelfTestResult:
-    """Return the verdict for this build and processor from `cache_file`, or run the test and keep its outcome there.
+def run_self_test(cache_dir: Path, child: tuple[str, ...] = _CHILD) -> SelfTestResult:
+    """Return the stored result for this build and processor, or run the test and store its result.
 
-    Raises EngineError when the test cannot be made at all.
+    Raises EngineError when the test cannot run at all.
     """
-    key = _build_key()
+    key, cache_file = _build_key(), cache_dir / _FILE_NAME
     known = _read(cache_file)
     if key in known:
         return SelfTestResult(known[key], is_new=False)
@@ -58,13 +59,13 @@ def _survives(child: tuple[str, ...]) -> bool:
     except subprocess.TimeoutExpired:
         return False
     if done.returncode == _CANNOT_RUN:
-        words = redact_paths((done.stderr.strip().splitlines() or ["it said nothing"])[-1])
+        words = redact_paths((done.stderr.strip().splitlines() or ["no output"])[-1])
         raise EngineError(f"The self-test of llama.cpp cannot run: {words[:300]}", "Install localllm again.")
     return done.returncode == 0
 
 
 def _build_key() -> str:
-    """Return what the verdict depends on: package version, the library file, the processor."""
+    """Return what the result depends on: package version, library file, processor."""
     spec = util.find_spec("llama_cpp")
     folder = Path(spec.origin).parent / "lib" if spec and spec.origin else Path()
     files = sorted(path for path in folder.glob("*ggml-cpu*") if path.is_file())
@@ -73,7 +74,7 @@ def _build_key() -> str:
 
 
 def _read(cache_file: Path) -> dict[str, bool]:
-    """Return the verdicts that are kept; a broken file, like a missing one, only means that the test runs again."""
+    """Return the stored results; with a damaged or missing file the test just runs again."""
     try:
         known = json.loads(cache_file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -82,7 +83,7 @@ def _read(cache_file: Path) -> dict[str, bool]:
 
 
 def main() -> None:
-    """Be the child: compute a batch and a single token of the guide, its weights repacked."""
+    """Compute a batch and a single token of the guide with repacked weights, as the child."""
     from app.engine.backend import Chunk
     from app.engine.llama import LlamaModel
     from app.engine.protocol.messages import EngineConfig

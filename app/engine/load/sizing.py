@@ -1,12 +1,6 @@
-"""From what was asked and what the header says to the sizes of a context, before anything is loaded.
+"""The sizes of a context before a load, and whether a model that is slow or too large is loaded at all.
 
-Owns where the numbers come from: the file, and this machine's memory. How they decide is `offload`'s.
-
-Whether a model that is slow here, or too large, is loaded all the same. Pure.
-
-Owns what comes of a verdict. Knows nothing of who is asked.
-
-What a plan is asked, as the settings have it and the engine would load.
+Owns where the numbers come from: the settings, the file and this machine's memory. `offload` decides by them.
 """
 
 from __future__ import annotations
@@ -31,11 +25,13 @@ from quantizer.gguf.validation import shard_paths
 
 __all__ = ["check_fit", "plan_constraints", "size_context"]
 
+_MAX_REMEDIES = 3
+
 
 def size_context(config: EngineConfig, header: Header, *, is_on_host: bool) -> tuple[EngineConfig, str]:
-    """Return `config` with context and cells chosen, and a notice for a person or "".
+    """Return `config` with context and cells chosen, and a notice for the user or "".
 
-    Unless the cache `is_on_host` nobody knows here what it may take. Raises UsageError for cache types that this model
+    The memory for the cache is only known when it `is_on_host`. Raises UsageError for cache types that this model
     cannot have, EngineError for a context that does not fit.
     """
     types, shape = parse_kv_types(config.kv_type), kv_shape_of(header)
@@ -53,42 +49,40 @@ def size_context(config: EngineConfig, header: Header, *, is_on_host: bool) -> t
     return replace(config, n_ctx=plan.n_ctx, n_cells=plan.n_cells, kv_type=str(types)), plan.notice
 
 
-_MOST_REMEDIES = 3
-
-
 def check_fit(plan: Plan, when_unfit: UnfitPolicy) -> str:
-    """Return what a person is to be told of `plan` before it is loaded, "" where all fits.
+    """Return the warning to give before `plan` is loaded, "" when the whole model fits.
 
-    Raises UnfitError where a yes is needed first, EngineError where nobody can be asked and it is too large.
+    Raises UnfitError when the user has to agree first, EngineError when nobody can be asked and it is too large.
     """
-    verdict = plan.found.verdict
-    is_hopeless = verdict is FitLevel.WONT_RUN and (bool(plan.found.machine.gpus) or _is_beyond_memory(plan))
-    if verdict is not FitLevel.PARTIAL and not is_hopeless:
+    level = plan.found.verdict
+    is_too_large = level is FitLevel.WONT_RUN and (bool(plan.found.machine.gpus) or _exceeds_memory(plan))
+    if level is not FitLevel.PARTIAL and not is_too_large:
         return ""
-    cause, remedy = plan.warnings[0], _ways_out(plan.remedies)
+    cause, remedy = plan.warnings[0], _remedies_text(plan.remedies)
     if when_unfit is UnfitPolicy.ASK:
         raise UnfitError(cause, remedy)
-    if is_hopeless and when_unfit is not UnfitPolicy.LOAD:
-        raise EngineError(cause, f"{remedy} Or load it all the same with --yes.".lstrip())
+    if is_too_large and when_unfit is not UnfitPolicy.LOAD:
+        raise EngineError(cause, f"{remedy} Or load it anyway with --yes.".lstrip())
     return cause
 
 
-def _is_beyond_memory(plan: Plan) -> bool:
-    """Whether a processor alone has less free than it takes, and reads from disk; without a margin it still runs."""
+def _exceeds_memory(plan: Plan) -> bool:
+    """Return whether the model takes more than all free memory, so that it is read from disk again and again."""
     profile = plan.found.profile
     return profile.weight_bytes + profile.cache_bytes + profile.compute_bytes > plan.found.machine.host.free_bytes
 
 
-def _ways_out(remedies: tuple[Remedy, ...]) -> str:
-    told = [
+def _remedies_text(remedies: tuple[Remedy, ...]) -> str:
+    texts = [
         remedy.what + (f" ({speed(remedy.decode_tps)} tok/s)" if remedy.decode_tps is not None else "")
-        for remedy in remedies[:_MOST_REMEDIES]
+        for remedy in remedies[:_MAX_REMEDIES]
     ]
-    return f"What would help: {'; '.join(told)}." if told else ""
+    return f"What would help: {'; '.join(texts)}." if texts else ""
 
 
 def plan_constraints(settings: Settings, machine: Machine) -> PlanConstraints:
-    """Return the question. Attention is fused on GPUs, where that is the faster way. Raises UsageError."""
+    """Return the constraints that `settings` put on a plan. Raises UsageError. Attention is fused on GPUs: it is
+    faster."""
     return PlanConstraints(
         n_ctx=settings.ctx,
         kv_types=parse_kv_types(settings.kv_type),

@@ -1,10 +1,7 @@
-"""Which answers show how fast a model runs: those that were answered alone, without drafts, and long enough.
+"""Samples of how fast a loaded model runs, and their records in the run history of this machine.
 
-Owns that judgement, over the frames that an engine takes and gives. Knows nothing of what is done with such answers.
-
-Clean answers of one loaded model, kept as runs of this machine: with what each token made the devices do.
-
-Owns the translation. Knows nothing of which answers are clean.
+Owns which answers are samples (alone, without drafts, long enough) and the work of the devices for one token of them.
+Knows nothing of what the records are used for.
 """
 
 from __future__ import annotations
@@ -25,16 +22,16 @@ from offload.placement.search import Placement
 
 __all__ = ["RunRecorder", "SpeedSample", "SpeedSampler"]
 
-_LEAST_OUTPUT = 24  # tokens: the clock of a shorter answer says more of its begin and end
-_LEAST_PREFILL = 128
-_MOST_WAITING = 64
+_MIN_OUTPUT_TOKENS = 24  # the time of a shorter answer depends on its begin and end
+_MIN_PREFILL_TOKENS = 128
+_MAX_PENDING = 64
 
 
 @dataclass(frozen=True, slots=True)
 class SpeedSample:
-    """Speeds of one answer. Halfway it stood behind `depth` tokens of its own, and `n_cells` were in use.
+    """The speeds of one sample. `depth` is its mean number of tokens during decode, `n_cells` the cells then in use.
 
-    `prefill_tps` is None where too little of the prompt was computed; `prefill_depth` is how long the prompt was.
+    `prefill_tps` is None when too little of the prompt was computed; `prefill_depth` is the length of the prompt.
     """
 
     decode_tps: float
@@ -45,63 +42,63 @@ class SpeedSample:
 
 
 class SpeedSampler:
-    """Sees the requests and the ends of one engine; what is clean is given to `keep` when there is time for it."""
+    """A sampler over the requests of one engine; samples wait until `flush` passes them to `record`."""
 
-    def __init__(self, keep: Callable[[SpeedSample], None] = lambda _answer: None) -> None:
-        self._keep = keep
+    def __init__(self, record: Callable[[SpeedSample], None] = lambda _sample: None) -> None:
+        self._record = record
         self._alone: Request | None = None
-        self._waiting: deque[SpeedSample] = deque(maxlen=_MOST_WAITING)
+        self._pending: deque[SpeedSample] = deque(maxlen=_MAX_PENDING)
 
     def begin(self, request: Request, *, is_alone: bool) -> None:
-        """See `request` come, while nothing else is computed or not."""
+        """Note a new `request`; only one that runs alone can become a sample."""
         self._alone = request if is_alone and _is_plain(request) else None
 
     def disturb(self) -> None:
-        """See that something else is computed meanwhile."""
+        """Note that something else is computed too."""
         self._alone = None
 
     def end(self, finished: Finished, n_cells_used: int) -> None:
-        """See how an answer ended, and how many cells of the cache are in use then."""
+        """Note the end of an answer, with the cells of the cache that are in use."""
         request, self._alone = self._alone, None
         if request is None or request.request_id != finished.request_id:
             return
         usage = finished.usage
         is_whole = finished.reason in (FinishReason.STOP, FinishReason.LENGTH) and not usage.n_dropped_tokens
-        if is_whole and usage.n_output_tokens >= _LEAST_OUTPUT and not usage.n_drafted_tokens:
-            self._see(finished, n_cells_used)
+        if is_whole and usage.n_output_tokens >= _MIN_OUTPUT_TOKENS and not usage.n_drafted_tokens:
+            self._add(finished, n_cells_used)
 
     def flush(self) -> None:
-        """Give away what was seen, now that nobody waits."""
-        while self._waiting:
-            self._keep(self._waiting.popleft())
+        """Record the pending samples; called when no request waits."""
+        while self._pending:
+            self._record(self._pending.popleft())
 
-    def _see(self, finished: Finished, n_cells_used: int) -> None:
+    def _add(self, finished: Finished, n_cells_used: int) -> None:
         usage, timings = finished.usage, finished.timings
         n_computed = usage.n_prompt_tokens - usage.n_cached_tokens
-        if timings.decode_s <= 0:  # a clock that is coarser than the answer
+        if timings.decode_s <= 0:  # the clock is too coarse for this answer
             return
-        says_prefill = n_computed >= _LEAST_PREFILL and not usage.n_cached_tokens and timings.prefill_s > 0
+        has_prefill = n_computed >= _MIN_PREFILL_TOKENS and not usage.n_cached_tokens and timings.prefill_s > 0
         half = usage.n_output_tokens // 2
-        answer = SpeedSample(
+        sample = SpeedSample(
             decode_tps=(usage.n_output_tokens - 1) / timings.decode_s,
             depth=usage.n_prompt_tokens + half,
             n_cells=max(usage.n_prompt_tokens + half, n_cells_used - half),
-            prefill_tps=n_computed / timings.prefill_s if says_prefill else None,
+            prefill_tps=n_computed / timings.prefill_s if has_prefill else None,
             prefill_depth=n_computed,
         )
-        self._waiting.append(answer)
+        self._pending.append(sample)
 
 
 def _is_plain(request: Request) -> bool:
-    """Whether the model is all that takes time: no grammar, no probabilities."""
+    """Return whether only the model takes time: no grammar, no probabilities."""
     return not request.sampling.grammar and request.n_logprobs is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecorder:
-    """`fingerprint` names the weights of `model`, which lies on `devices` as `placement` says, under `setting`.
+    """A recorder of the samples of `model`, whose weights have the `fingerprint`.
 
-    `now_s` tells the seconds since 1970.
+    It runs on `devices` with `placement` and `setting`. `now_s` returns the seconds since 1970.
     """
 
     history: RunHistory
@@ -113,13 +110,13 @@ class RunRecorder:
     placement: Placement
     now_s: Callable[[], float] = time.time
 
-    def keep(self, answer: SpeedSample) -> None:
-        """Keep one answer, and its prompt where that shows something."""
-        self.history.add(self._records(answer))
+    def record(self, sample: SpeedSample) -> None:
+        """Store the decode of a sample, and its prefill if it has one."""
+        self.history.add(self._records(sample))
 
-    def _records(self, answer: SpeedSample) -> Iterator[RunRecord]:
-        # attention that is not fused computes what others hold too
-        depth = answer.depth if self.setting.is_fused else answer.n_cells
+    def _records(self, sample: SpeedSample) -> Iterator[RunRecord]:
+        # attention that is not fused computes the cells of other sequences too
+        depth = sample.depth if self.setting.is_fused else sample.n_cells
         profile = self.model.profile(replace(self.setting, depth=depth))
         shares = allocate(profile, self.devices, self.placement)
         record = RunRecord(
@@ -128,18 +125,18 @@ class RunRecorder:
             model=self.fingerprint,
             kind="decode",
             depth=depth,
-            tokens_per_s=answer.decode_tps,
+            tokens_per_s=sample.decode_tps,
             work=decode_work(shares, self.placement),
             at_s=self.now_s(),
             gpu_layers=self.placement.n_on_gpus,
         )
         yield record
-        if answer.prefill_tps is not None:
+        if sample.prefill_tps is not None:
             yield replace(
                 record,
                 kind="prefill",
-                depth=answer.prefill_depth,
-                tokens_per_s=answer.prefill_tps,
+                depth=sample.prefill_depth,
+                tokens_per_s=sample.prefill_tps,
                 work=prefill_work(shares, self.placement),
                 n_ubatch=self.setting.n_ubatch,
             )

@@ -1,4 +1,5 @@
-"""The process that measures how sensitive tensors are: `python -m app.engine.offline.sensitivity_process`, a request on stdin.
+"""The process that measures how sensitive tensors are: `python -m app.engine.offline.sensitivity_process`, a request on
+stdin.
 
 One tensor after the other is written over with what a coarser type makes of it, and the model reads a text: how far it
 strays from itself is what the tensor is worth. Says a line for each window that is read, and one for each tensor.

@@ -74,7 +74,8 @@ _LEVELS_BY_MATCH = tuple(max(n_matched, 1).bit_length() - 1 for n_matched in ran
 class DraftEstimate(NamedTuple):
     """What may be expected of a draft before it is asked for: the chance of each token, and what drafting it costs.
 
-    `first` is the most that the chance of the first token can be; `draft_cost` is per token, in units of a step of one token.
+    `first` is the most that the chance of the first token can be; `draft_cost` is per token, in units of a step of one
+    token.
     """
 
     chances: Iterable[float]
@@ -144,8 +145,8 @@ def best_draft_length(
     """Return the length with the most expected tokens for its cost, 0 where none beats going without.
 
     `chances` are those of at most MAX_DRAFT_TOKENS tokens, of each where the ones before it are taken. The step has
-    `n_step` tokens for `n_answers` answers without this draft. `draft_cost` is what drafting a token costs, in units of a
-    step of one token.
+    `n_step` tokens for `n_answers` answers without this draft. `draft_cost` is what drafting a token costs, in units of
+    a step of one token.
     """
     costs = cost.ratios_from(n_step)
     without = n_answers / next(costs)

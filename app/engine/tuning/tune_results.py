@@ -1,6 +1,6 @@
-"""Which setting of the engine is fastest for a model on this machine, out of what was measured. Pure but for its file.
+"""The speeds that were measured of models on this machine, and the settings that follow from them.
 
-Owns the choice and `<cache>/tune.json`. Knows nothing of how a speed is measured.
+Owns the choice of the fastest setting and `<cache>/tune.json`. Knows nothing of how a speed is measured.
 """
 
 from __future__ import annotations
@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from app.engine.load.machine_file import MachineFile
+from app.engine.load.machine_file import MachineFile, this_build
 from offload.footprint.kv_cache import parse_kv_types
+
+if TYPE_CHECKING:
+    from app.engine.speculative.step_cost import StepCost
 
 __all__ = [
     "DEFAULT_KV_TYPE",
@@ -21,10 +24,13 @@ __all__ = [
     "TuneFile",
     "TuneRequest",
     "Workload",
+    "best_measurement",
     "default_setting",
     "fastest",
+    "measured_step_cost",
     "measurement_from_json",
     "seconds",
+    "tune_file",
     "with_kv_type",
 ]
 
@@ -33,8 +39,8 @@ DEFAULT_KV_TYPE = "f16"
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSettings:
-    """What decides speed: threads, fused (flash) attention, repacked weights (extra buffer types), the tokens that are
-    computed at once, and what the cache stores, which a person chooses and no measurement."""
+    """What decides speed: threads, fused (flash) attention, repacked weights (extra buffer types), tokens a ubatch, and
+    the types of the KV cache, which users choose and no measurement does."""
 
     n_threads: int
     flash_attention: bool
@@ -58,7 +64,7 @@ class SpeedMeasurement:
 
 @dataclass(frozen=True, slots=True)
 class TuneRequest:
-    """`path` is a model that the gate has let through; `n_threads` 0 takes the physical cores."""
+    """A validated model to tune; `n_threads` 0 uses the physical cores."""
 
     path: str
     n_threads: int
@@ -66,7 +72,7 @@ class TuneRequest:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Tokens that were computed as prompts and as answers, and the depth at which answers ran."""
+    """Tokens computed in prefill and in decode, and the mean depth of decode."""
 
     n_prefill: int
     n_decode: int
@@ -77,7 +83,7 @@ DEFAULT_WORKLOAD = Workload(n_prefill=512, n_decode=256, depth=768)
 
 
 def default_setting(n_threads: int, *, has_gpu: bool, extra_buffers_are_safe: bool) -> RuntimeSettings:
-    """Return what is good before anything is measured.
+    """Return the settings to use before anything is measured.
 
     On a CPU fused attention halves decode at depth (14.1 to 6.5 tok/s at 1,800 tokens, 1.24B Q4_K_M, 2 AVX-512 cores);
     on a GPU it is the faster way.
@@ -86,18 +92,18 @@ def default_setting(n_threads: int, *, has_gpu: bool, extra_buffers_are_safe: bo
 
 
 def with_kv_type(setting: RuntimeSettings, kv_type: str) -> RuntimeSettings:
-    """Return `setting` with another cache, and with fused attention where that cache needs it."""
+    """Return `setting` with another KV cache type, and with fused attention where that type needs it."""
     needs_flash = parse_kv_types(kv_type).needs_flash_attention
     return replace(setting, kv_type=kv_type, flash_attention=setting.flash_attention or needs_flash)
 
 
 def seconds(measured: SpeedMeasurement, work: Workload) -> float:
-    """Return how long `work` takes; decode speed is straight between measured depths and flat beyond them."""
+    """Return how long `work` takes; decode speed is linear between measured depths and constant beyond them."""
     return work.n_prefill / measured.prefill + work.n_decode / _at_depth(measured.decode, work.depth)
 
 
 def fastest(measured: Sequence[SpeedMeasurement], work: Workload) -> SpeedMeasurement:
-    """Return the setting that does `work` in the least time. `measured` must not be empty."""
+    """Return the measurement that does `work` in the least time. `measured` must not be empty."""
     return min(measured, key=lambda candidate: seconds(candidate, work))
 
 
@@ -111,47 +117,72 @@ def _at_depth(decode: Sequence[tuple[int, float]], depth: int) -> float:
 
 
 class TuneFile:
-    """What was measured on one machine, by model fingerprint."""
+    """The measurements of one machine, by model fingerprint."""
 
     def __init__(self, path: Path, machine: str) -> None:
         self._file = MachineFile(path, machine)
 
     def measured(self, model: str) -> tuple[SpeedMeasurement, ...]:
-        """Return what is known of `model` on this machine."""
+        """Return all measurements of `model`."""
         return tuple(measurement_from_json(entry) for entry in self._file.entry(model).get("measured", ()))
 
     def work(self, model: str) -> Workload:
-        """Return what `model` was used for here so far, DEFAULT_WORKLOAD before it was used."""
+        """Return the workload that `model` has had so far, DEFAULT_WORKLOAD before its first use."""
         work = self._file.entry(model).get("work")
         return Workload(**work) if work else DEFAULT_WORKLOAD
 
-    def keep(self, model: str, name: str, measured: Sequence[SpeedMeasurement]) -> None:
-        """Replace what is known of `model`, whose file is called `name`."""
+    def store(self, model: str, name: str, measured: Sequence[SpeedMeasurement]) -> None:
+        """Replace the measurements of `model`, whose file is called `name`."""
         self._file.update(model, {"name": name, "measured": [asdict(item) for item in measured]})
 
     def add(self, model: str, name: str, measured: SpeedMeasurement) -> None:
-        """Keep one more setting of `model`, in place of what was known of that one."""
+        """Add a measurement of `model`, in place of an earlier one of the same setting."""
         others = [item for item in self.measured(model) if item.setting != measured.setting]
-        self.keep(model, name, [*others, measured])
+        self.store(model, name, [*others, measured])
 
     def step_ratios(self, model: str) -> dict[int, float]:
-        """Return what steps of `model` cost here when it was last used, empty before that."""
+        """Return the step costs of `model` from its last use, empty before its first."""
         return {int(n_tokens): ratio for n_tokens, ratio in self._file.entry(model).get("step_ratios", {}).items()}
 
     def record_use(self, model: str, work: Workload, step_ratios: Mapping[int, float]) -> None:
-        """Replace what `model` was used for, and what its steps were seen to cost."""
+        """Replace the workload of `model` and the step costs that it showed."""
         self._file.update(model, {"work": asdict(work), "step_ratios": dict(step_ratios)})
 
     def names(self) -> Mapping[str, str]:
-        """Return model fingerprint → file name of all that was measured on this machine."""
+        """Return model fingerprint → file name of every measured model."""
         return {model: str(entry["name"]) for model, entry in self._file.entries().items() if "name" in entry}
 
 
 def measurement_from_json(entry: Mapping[str, Any]) -> SpeedMeasurement:
-    """Return what `dataclasses.asdict` made of a SpeedMeasurement, after it went through JSON."""
+    """Return the measurement that `dataclasses.asdict` and JSON made `entry` of."""
     return SpeedMeasurement(
         RuntimeSettings(**entry["setting"]),
         entry["prefill"],
         tuple((depth, speed) for depth, speed in entry["decode"]),
         tuple((n_tokens, ratio) for n_tokens, ratio in entry["step_ratios"]),
     )
+
+
+def tune_file(cache_dir: Path) -> TuneFile:
+    """Return the measurements of this machine with this build of llama.cpp."""
+    return TuneFile(cache_dir / "tune.json", this_build())
+
+
+def best_measurement(path: Path, cache_dir: Path) -> SpeedMeasurement | None:
+    """Return the measurement of the model at `path` that is fastest for its workload; None before it was tuned."""
+    from app.engine.cache.state_store import model_key
+
+    known, key = tune_file(cache_dir), model_key(path)
+    measured = known.measured(key)
+    return fastest(measured, known.work(key)) if measured else None
+
+
+def measured_step_cost(path: Path, cache_dir: Path) -> StepCost | None:
+    """Return the step cost of the model at `path`, as of its last use since it was tuned; None before it was tuned."""
+    from app.engine.cache.state_store import model_key
+    from app.engine.speculative.step_cost import StepCost
+
+    best = best_measurement(path, cache_dir)
+    if best is None:
+        return None
+    return StepCost.through(tune_file(cache_dir).step_ratios(model_key(path)) or dict(best.step_ratios))

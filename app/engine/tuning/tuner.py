@@ -1,20 +1,11 @@
-"""Which settings are worth measuring, and how thoroughly. Pure.
+"""The process that tunes a model: it loads the model under each candidate setting and measures its speeds.
 
-All combinations would take hours, and most differ in one thing only: attention and repacking are tried together, then
-everything else one at a time around the best of those. Knows nothing of how a speed is measured.
-
-Measures how fast a loaded model is under one setting. Runs on a context of its own, never on one that answers.
-
-Owns what is measured and how depth is had without computing it. Knows nothing of which setting wins.
-
-The process that tunes a model: loads it under each candidate setting, measures, keeps what it found.
-
-    python -m app.engine.tuning.tuner                         a TuneRequest on stdin
+    python -m app.engine.tuning.tuner                             a TuneRequest on stdin
     python -m app.engine.tuning.tuner MODEL.gguf N_THREADS --idle
 
-Asked on stdin it says the speeds of each setting. Each is kept as soon as it is measured, so the process may be ended
-at any time. With --idle it measures quickly and only what is not known yet, at the lowest priority, and ends with its
-stdin. Knows nothing of how this is shown.
+Owns the candidates and how a speed is measured. With a request on stdin it yields the speeds of each setting. Every
+measurement is stored at once, so the process may be ended at any time. With --idle it makes quick measurements of the
+settings that lack one, at the lowest priority, and ends with its stdin. Knows nothing of how results are shown.
 """
 
 from __future__ import annotations
@@ -26,15 +17,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
 from app.engine.backend import Backend, Chunk
 from app.engine.cache.state_store import model_key
-from app.engine.llama import LlamaModel
-from app.engine.load import self_test
 from app.engine.load.devices import LoadDevices
-from app.engine.load.loading import tune_file
+from app.engine.load.self_test import run_self_test
 from app.engine.model_task import Line, TaskProgress, progress, result, serve
 from app.engine.protocol.messages import EngineConfig
 from app.engine.request import SamplingParams
@@ -44,6 +34,7 @@ from app.engine.tuning.tune_results import (
     SpeedMeasurement,
     TuneRequest,
     fastest,
+    tune_file,
     with_kv_type,
 )
 from app.settings.settings import load_settings
@@ -54,10 +45,19 @@ from quantizer.gguf.header import read_header
 from quantizer.gguf.layer_caches import KvShape, kv_shape_of
 from quantizer.process import exit_with_parent
 
+if TYPE_CHECKING:
+    from app.engine.llama import LlamaModel
+
 __all__ = ["QUICK", "THOROUGH", "TuningEffort", "first_settings", "main", "measure", "refinements"]
 
 _UBATCHES = (128, 256)  # beside the default: smaller ones take less memory, and on some machines no more time
-_KV_TYPES = ("q8_0", "q4_0")  # what they cost is shown; a person chooses
+_KV_TYPES = ("q8_0", "q4_0")  # measured to show their cost; users choose them
+_RATIO_DEPTH = 512  # where the costs of steps are compared, if it is one of the depths
+_SEED_TOKENS = 64  # one sequence of these, restored again and again, fills the cache
+_IDLE_NICE = 19
+_SPARE_SHARE = 3  # memory for weights twice, once repacked, and for all else
+
+Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +71,22 @@ class TuningEffort:
 
 
 THOROUGH = TuningEffort(n_repeats=3, n_prefill=512, depths=(0, 512, 1792), step_sizes=(2, 4, 8, 15, 16, 17, 31, 32))
-QUICK = TuningEffort(
-    n_repeats=2, n_prefill=96, depths=(0, 512, 1792), step_sizes=(4, 16)
-)  # 1B on 2 cores: 5 s a setting
+QUICK = TuningEffort(n_repeats=2, n_prefill=96, depths=(0, 512, 1792), step_sizes=(4, 16))  # 5 s a setting: 1B, 2 cores
+_CONFIG = EngineConfig(n_ctx=2 * max(THOROUGH.depths))
 
 
 def first_settings(n_threads: int, *, extra_buffers_are_safe: bool) -> list[RuntimeSettings]:
-    """Return every combination of attention and repacking, those that share loaded weights one after the other."""
+    """Return every combination of attention and repacking, those that share loaded weights one after the other.
+
+    All combinations of everything would take hours, and most differ in one thing only: `refinements` follow from the
+    best of these.
+    """
     repacking = [False, True] if extra_buffers_are_safe else [False]
     return [RuntimeSettings(n_threads, flash, repacked) for repacked in repacking for flash in (False, True)]
 
 
 def refinements(best: RuntimeSettings, n_processors: int) -> list[RuntimeSettings]:
-    """Return the neighbours of `best`, one thing changed in each; how many they are depends on its threads only."""
+    """Return the neighbours of `best`, one thing changed in each; their number depends on its threads only."""
     threads = sorted({max(1, best.n_threads // 2), n_processors} - {best.n_threads})
     return [
         *(replace(best, n_threads=n_threads) for n_threads in threads),
@@ -92,16 +95,10 @@ def refinements(best: RuntimeSettings, n_processors: int) -> list[RuntimeSetting
     ]
 
 
-_RATIO_DEPTH = 512  # where what steps cost is compared, if it is one of the depths
-_SEED_TOKENS = 64  # one sequence of these, restored again and again, fills the cache
-
-Clock = Callable[[], float]
-
-
 def measure(
     backend: Backend, setting: RuntimeSettings, effort: TuningEffort = THOROUGH, clock: Clock = time.perf_counter
 ) -> SpeedMeasurement:
-    """Return the speeds of `backend`, which was made with `setting` and holds nothing. It is left filled."""
+    """Return the speeds of `backend`, which was made with `setting` and is empty. Its cache is filled afterwards."""
     bench = _Bench(backend, effort, clock)
     prefill = bench.prefill()
     decode = []
@@ -117,7 +114,7 @@ def measure(
 
 
 class _Bench:
-    """A backend under test. Sequence 0 is measured, the others only make it deep."""
+    """A backend under test. Sequence 0 is measured, the others only add depth."""
 
     def __init__(self, backend: Backend, effort: TuningEffort, clock: Clock) -> None:
         self._backend = backend
@@ -132,22 +129,22 @@ class _Bench:
         self._next_id = 1
 
     def _first_state(self) -> bytes | bytearray:
-        """Return the state of the first tokens. By this batch weights are read from disk, for all that is measured."""
+        """Return the state of the first tokens. This batch also reads the weights from disk, before any measurement."""
         self._compute(0, self._n_seed)
         state = self._backend.save_state(0)
         self._backend.truncate(0, 0)
         return state
 
     def prefill(self) -> float:
-        """Return tokens a second of whole batches from an empty cache; sequence 0 is empty again then."""
+        """Return tokens a second of whole batches from an empty cache. Sequence 0 is empty again afterwards."""
         n_tokens = min(self._n_most, self._effort.n_prefill)
         return n_tokens / self._median_s(lambda: self._compute(0, n_tokens))
 
     def fill(self, depth: int) -> bool:
-        """Let sequence 0 attend to at least `depth` cells. Return False where there are not so many.
+        """Let sequence 0 attend to at least `depth` cells. Return False when there are not that many.
 
-        Copies of a short state, laid over it, cost the next step what a longer sequence would, and take no computing.
-        That they are in the same stream is not enough: fused attention passes over what others hold.
+        Copies of a short state, overlaid on it, cost the next step as much as a longer sequence, without computing one.
+        That they are in the same stream is not enough: fused attention skips the cells of other sequences.
         """
         facts = self._backend.facts
         if depth + self._n_seed + max(self._effort.step_sizes) > facts.n_cells:
@@ -166,34 +163,29 @@ class _Bench:
         return self._n_filled >= depth
 
     def step_s(self, n_tokens: int) -> float:
-        """Return the seconds of a step of `n_tokens` behind what sequence 0 holds, all with logits."""
+        """Return the seconds of a step of `n_tokens` after the tokens of sequence 0, all with logits."""
         return self._median_s(lambda: self._compute(self._n_seed, n_tokens, n_logits=n_tokens), self._n_seed)
 
     def close(self) -> None:
         self._sampler.close()
 
-    def _median_s(self, run: Callable[[], None], n_kept: int = 0) -> float:
-        """Return the median time of `run`, forgetting what it computed."""
+    def _median_s(self, run: Callable[[], None], n_left: int = 0) -> float:
+        """Return the median time of `run`, whose tokens are removed each time."""
         times = []
         for _ in range(self._effort.n_repeats):
             begun = self._clock()
             run()
             times.append(self._clock() - begun)
-            self._backend.truncate(0, n_kept)
+            self._backend.truncate(0, n_left)
         return statistics.median(times)
 
     def _compute(self, position: int, n_tokens: int, n_logits: int = 1) -> None:
         self._backend.decode([Chunk(0, position, self._tokens[:n_tokens], n_logits)])
-        self._sampler.sample(n_tokens - 1)  # a GPU's work is done when its logits are there
-
-
-_CONFIG = EngineConfig(n_ctx=2 * max(THOROUGH.depths))
-_IDLE_NICE = 19
-_SPARE_SHARE = 3  # memory for weights twice, once repacked, and for all else
+        self._sampler.sample(n_tokens - 1)  # a GPU has finished when its logits can be read
 
 
 class _Loader:
-    """Holds the model loaded under one way of repacking at a time."""
+    """The model, loaded with or without repacking, one of the two at a time."""
 
     def __init__(self, path: Path, effort: TuningEffort) -> None:
         settings = load_settings()
@@ -217,6 +209,8 @@ class _Loader:
         if self._model is None or self._extra_buffers != extra_buffers:
             self.close()
             parameters = self._devices.parameters(self._path, _CONFIG, setting)
+            from app.engine.llama import LlamaModel
+
             self._model = LlamaModel(self._path, parameters, extra_buffers, on_progress=lambda _fraction: True)
             self._owned.callback(self._model.close)
             self._extra_buffers = extra_buffers
@@ -224,7 +218,7 @@ class _Loader:
 
 
 def _thorough(path: Path, n_threads: int, cache_dir: Path) -> Iterator[tuple[int, SpeedMeasurement]]:
-    """Yield (how many there will be, speeds) of each setting worth measuring, keeping each."""
+    """Yield (number of settings, speeds) for each setting worth measuring, and store the speeds."""
     known, key, shape = tune_file(cache_dir), model_key(path), kv_shape_of(read_header(path))
     first = _first(n_threads, cache_dir)
     n_settings = len(first) + len(_possible(refinements(first[0], usable_processors()), shape))
@@ -233,7 +227,7 @@ def _thorough(path: Path, n_threads: int, cache_dir: Path) -> Iterator[tuple[int
         for setting in first:
             found.append(loader.measure(setting))
             yield n_settings, found[-1]
-        known.keep(key, path.name, found)
+        known.store(key, path.name, found)
         best = fastest(found, DEFAULT_WORKLOAD).setting
         for setting in _possible(refinements(best, usable_processors()), shape):
             measured = loader.measure(setting)
@@ -242,7 +236,7 @@ def _thorough(path: Path, n_threads: int, cache_dir: Path) -> Iterator[tuple[int
 
 
 def _idle(path: Path, n_threads: int, cache_dir: Path) -> None:
-    """Measure quickly what nobody has measured yet, where there is memory for a second copy of the model."""
+    """Measure settings without a measurement quickly, if there is memory for a second copy of the model."""
     if psutil.virtual_memory().available < _SPARE_SHARE * path.stat().st_size:
         return
     known, key = tune_file(cache_dir), model_key(path)
@@ -254,18 +248,16 @@ def _idle(path: Path, n_threads: int, cache_dir: Path) -> None:
 
 
 def _first(n_threads: int, cache_dir: Path) -> list[RuntimeSettings]:
-    return first_settings(
-        n_threads, extra_buffers_are_safe=self_test.run_self_test(cache_dir / "selftest.json").is_safe
-    )
+    return first_settings(n_threads, extra_buffers_are_safe=run_self_test(cache_dir).is_safe)
 
 
 def _possible(settings: list[RuntimeSettings], shape: KvShape) -> list[RuntimeSettings]:
-    """Return those of `settings` whose cache this model can have."""
+    """Return the `settings` whose KV cache type this model supports."""
     return [setting for setting in settings if can_have(parse_kv_types(setting.kv_type), shape)]
 
 
-def _give_way() -> None:
-    """Take what processor time nobody wants, and end when whoever started this process is gone."""
+def _lower_priority() -> None:
+    """Run at the lowest priority, and end when the parent process is gone."""
     if sys.platform == "win32":
         psutil.Process().nice(psutil.IDLE_PRIORITY_CLASS)
     else:
@@ -273,8 +265,8 @@ def _give_way() -> None:
     exit_with_parent()
 
 
-def _work(asked: Line) -> Iterator[Line]:
-    request = TuneRequest(**asked)
+def _work(line: Line) -> Iterator[Line]:
+    request = TuneRequest(**line)
     found = _thorough(Path(request.path), request.n_threads or default_threads(), load_settings().cache_dir)
     for index, (n_settings, measured) in enumerate(found):
         yield result(measured)
@@ -282,17 +274,14 @@ def _work(asked: Line) -> Iterator[Line]:
 
 
 def main() -> int:
-    """Tune the model of a request on stdin, or with `--idle` the one that the arguments name.
-
-    The exit status is 1 when it cannot be done.
-    """
+    """Tune the model of a request on stdin, or with `--idle` the one of the arguments. Return 1 when that fails."""
     if "--idle" not in sys.argv:
         return serve(_work)
-    _give_way()
+    _lower_priority()
     try:
         _idle(Path(sys.argv[1]), int(sys.argv[2]) or default_threads(), load_settings().cache_dir)
     except UserError:
-        return 1  # nobody listens: `localllm tune` says why
+        return 1  # nobody reads the cause here: `localllm tune` reports it
     return 0
 
 

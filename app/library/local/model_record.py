@@ -112,7 +112,7 @@ def record_of(header: Header, index: Index, cache_dir: Path) -> ModelRecord:
 def _tuned(path: Path, cache_dir: Path) -> SpeedMeasurement | None:
     if not (cache_dir / "tune.json").is_file():
         return None
-    from app.engine.tuning.measured_cost import best_measurement
+    from app.engine.tuning.tune_results import best_measurement
 
     return best_measurement(path, cache_dir)
 

@@ -60,7 +60,7 @@ class FitCache:
 
     def _looked_at(self) -> Survey:
         from app.engine.load.machine import survey
-        from app.engine.load.rpc import parse_rpc_endpoints
+        from app.settings.parsing import parse_rpc_endpoints
 
         if self._found is None:
             look = self._look or survey

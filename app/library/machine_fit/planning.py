@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 
 from app.engine.load.dry_run import compute_by_device, dry_run_request
 from app.engine.load.machine import survey
-from app.engine.load.rpc import parse_rpc_endpoints
 from app.engine.load.run_history import calibrated_rates
 from app.engine.load.sizing import plan_constraints
+from app.settings.parsing import parse_rpc_endpoints
 from app.settings.settings import Settings
 from offload.devices.machine import Machine
 from offload.footprint.model import PlannedModel

@@ -81,7 +81,7 @@ class PlanService:
     @cached_property
     def _look(self) -> MachineCache:
         from app.engine.load.machine import survey
-        from app.engine.load.rpc import parse_rpc_endpoints
+        from app.settings.parsing import parse_rpc_endpoints
         from offload.devices.host_memory import host_memory
 
         endpoints = parse_rpc_endpoints(self._settings.rpc)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from app.engine.load.rpc import parse_rpc_endpoints
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.service.models.attachments import Attachments
-from app.settings.parsing import parse_duration
+from app.settings.parsing import parse_duration, parse_rpc_endpoints
 from app.settings.settings import Settings
 from quantizer.errors import RequestError, UsageError
 from quantizer.process import python_command

@@ -15,16 +15,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import psutil
 
-from app.engine.load.rpc import parse_rpc_endpoints
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.library.local.model_files import stat_model
 from app.service.pool.eviction import Demand, Resident
-from app.settings.parsing import parse_byte_size
+from app.settings.parsing import parse_byte_size, parse_rpc_endpoints
 from app.settings.settings import Settings
 from offload.devices.machine import HOST_NAME, Machine
 from offload.format import memory
 from quantizer.errors import EngineError
-from quantizer.process import python_command
 
 __all__ = ["Holder", "MachineMemory", "Memory", "private_bytes", "resident_bytes"]
 
@@ -147,13 +145,12 @@ class MachineMemory:
         return calibrated_rates(machine, self._settings.cache_dir, self._settings.threads)
 
     def _gpus(self) -> list[dict[str, Any]]:
-        """Return what a child process says of the GPUs; a machine without any is asked once."""
-        from app.engine.model_task import run_child
+        """Return the GPUs that a child process lists; a machine without any is asked once."""
+        from app.engine.load.machine import list_gpus
 
         if not self._has_gpu:
             return []
-        request = {"rpc": list(parse_rpc_endpoints(self._settings.rpc))}
-        gpus = [dict(line) for line in run_child(python_command("app.engine.load.machine"), request)]
+        gpus = list_gpus(parse_rpc_endpoints(self._settings.rpc))
         self._has_gpu = bool(gpus)
         return gpus
 

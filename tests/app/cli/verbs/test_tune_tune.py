@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from app.cli.verbs.tune import tune
 from app.engine.cache.state_store import model_key
-from app.engine.load.loading import tune_file
+from app.engine.tuning.tune_results import tune_file
 from app.engine.tuning.tune_results import RuntimeSettings, SpeedMeasurement
 
 
@@ -22,7 +22,7 @@ def test_the_fastest_setting_is_marked_where_nothing_is_bold(
     monkeypatch.setenv("LOCALLLM_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("LOCALLLM_CONFIG", str(tmp_path / "config.toml"))
     slow, fast = _measured(1.0, is_fused=False), _measured(2.0, is_fused=True)
-    tune_file(tmp_path).keep(model_key(tiny_model), "tiny", [slow, fast])
+    tune_file(tmp_path).store(model_key(tiny_model), "tiny", [slow, fast])
     shown = CliRunner().invoke(tune, [str(tiny_model), "--show"], catch_exceptions=False, standalone_mode=False).stdout
     (marked,) = (line for line in shown.splitlines() if line.lstrip().startswith("* ") and "tokens" not in line)
     assert marked.split()[1] == "fused"

@@ -68,7 +68,7 @@ def test_a_head_that_lost_the_begin_of_a_text_goes_on_without(told: dict[str, An
         (
             "qwen35",
             "m.gguf has multi-token-prediction layers and answers without them: "
-            "what it computed cannot be taken back in part, as refused drafts must be.",
+            "its cache cannot drop rejected draft tokens.",
             [],
         ),
     ],

@@ -28,12 +28,12 @@ PROMPT = tuple(range(1, 40))
 def main() -> None:
     path, cache_dir = Path(sys.argv[1]), Path(sys.argv[2])
     endpoints = tuple(part for part in sys.argv[3].split(",") if part)
-    said: dict[str, Any] = {"notices": []}
+    report: dict[str, Any] = {"notices": []}
     check_load = devices.LoadDevices.check_load
 
-    def watched(devices: devices.LoadDevices, case: object, held: Mapping[str, DeviceUsage], key: str) -> None:
-        said["held"] = {name: asdict(holding) for name, holding in held.items()}
-        check_load(devices, case, held, key)  # type: ignore[arg-type]
+    def watched(devices: devices.LoadDevices, attempt: object, usage: Mapping[str, DeviceUsage], key: str) -> None:
+        report["held"] = {name: asdict(used) for name, used in usage.items()}
+        check_load(devices, attempt, usage, key)  # type: ignore[arg-type]
 
     devices.LoadDevices.check_load = watched  # type: ignore[method-assign, assignment]
     n_ctx, free_bytes = int(sys.argv[4]), int(sys.argv[5])
@@ -51,16 +51,16 @@ def main() -> None:
 
     devices.detect_machine = fast  # type: ignore[assignment]
     config = EngineConfig(n_ctx=n_ctx, n_cells=n_ctx, n_threads=1, n_sequences=2, rpc=endpoints)
-    listener = LoadListener(lambda _fraction: True, said["notices"].append, lambda plan: said.update(plan=plan))
+    listener = LoadListener(lambda _fraction: True, report["notices"].append, lambda plan: report.update(plan=plan))
     try:
         loaded = load_model(path, config, cache_dir, listener)
     except UserError as error:
-        print(json.dumps(said | {"error": str(error), "kind": type(error).__name__}))
+        print(json.dumps(report | {"error": str(error), "kind": type(error).__name__}))
         return
     with loaded.owned:
         loaded.backend.decode([Chunk(0, 0, PROMPT, 1)])
         logits = loaded.backend.logits(len(PROMPT) - 1)
-        print(json.dumps(said | {"best": int(logits.argmax()), "is_on_host": loaded.backend.facts.is_on_host}))
+        print(json.dumps(report | {"best": int(logits.argmax()), "is_on_host": loaded.backend.facts.is_on_host}))
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def test_a_draft_model_with_another_vocabulary_is_refused_by_name(tmp_path: Path
 
 
 def test_a_model_whose_cache_cannot_be_cut_takes_no_draft_model(tiny_model: Path) -> None:
-    with pytest.raises(ModelFileError, match="cannot be taken back"):
+    with pytest.raises(ModelFileError, match="cannot drop rejected draft tokens"):
         load(tiny_model, tiny_model, supports_truncation=False)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.load.dry_run import compute_by_device, dry_run_request, request_of
+from app.engine.load.dry_run import compute_by_device, dry_run_request, request_from_json
 from app.engine.model_task import run_child
 from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import PlannedModel
@@ -61,4 +61,4 @@ def test_a_device_that_is_not_there_any_more_is_named(tiny_model: Path) -> None:
 def test_a_request_survives_its_way_to_the_process() -> None:
     parameters = replace(ON_HOST, devices=("A", "B"), tensor_split=(1, 2), host_pattern=r"\.ffn_")
     request = replace(dry_run_request(Path("m.gguf"), SETTING, parameters), rpc=("host:1",))
-    assert request_of(json.loads(json.dumps(asdict(request)))) == request
+    assert request_from_json(json.loads(json.dumps(asdict(request)))) == request

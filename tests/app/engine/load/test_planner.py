@@ -29,9 +29,9 @@ def dry_run(_setting: RunConfig, parameters: LoadParameters) -> Mapping[str, int
     return dict.fromkeys((*parameters.devices, "CPU"), 64 << 20)
 
 
-def planner(machine: Machine, surplus: ExcessUsage = ExcessUsage()) -> LoadPlanner:  # noqa: B008
+def planner(machine: Machine, excess: ExcessUsage = ExcessUsage()) -> LoadPlanner:  # noqa: B008
     header = header_of("llama-3.1-8b")
-    return LoadPlanner(PlannedModel(header, header.tensors), machine, dry_run, surplus)
+    return LoadPlanner(PlannedModel(header, header.tensors), machine, dry_run, excess)
 
 
 class Loader:
@@ -39,52 +39,52 @@ class Loader:
 
     def __init__(self, n_failures: int) -> None:
         self.n_failures = n_failures
-        self.cases: list[LoadAttempt] = []
+        self.attempts: list[LoadAttempt] = []
 
-    def __call__(self, case: LoadAttempt) -> str:
-        self.cases.append(case)
-        if len(self.cases) <= self.n_failures:
+    def __call__(self, attempt: LoadAttempt) -> str:
+        self.attempts.append(attempt)
+        if len(self.attempts) <= self.n_failures:
             raise MemoryShortError("llama.cpp cannot load m.gguf: unable to allocate CUDA0 buffer", "See.")
         return "loaded"
 
 
 def test_without_a_gpu_nothing_of_what_was_measured_changes_and_nothing_is_run_dry() -> None:
-    case = planner(WITHOUT_CARD).case(CONFIG, TUNED)
-    assert (case.config, case.setting, case.parameters) == (CONFIG, TUNED, ON_HOST)
-    assert case.plan.setting.n_cells == CONFIG.n_cells
+    attempt = planner(WITHOUT_CARD).attempt(CONFIG, TUNED)
+    assert (attempt.config, attempt.setting, attempt.parameters) == (CONFIG, TUNED, ON_HOST)
+    assert attempt.plan.setting.n_cells == CONFIG.n_cells
 
 
 def test_with_a_gpu_layers_go_there_as_planned() -> None:
-    case = planner(CARD).case(CONFIG, replace(TUNED, flash_attention=True))
-    assert case.parameters.devices == ("CUDA0",)
-    assert case.parameters.n_gpu_layers == 33
-    assert case.setting.flash_attention
-    assert {share.compute_bytes for share in case.shares} == {64 << 20}
+    attempt = planner(CARD).attempt(CONFIG, replace(TUNED, flash_attention=True))
+    assert attempt.parameters.devices == ("CUDA0",)
+    assert attempt.parameters.n_gpu_layers == 33
+    assert attempt.setting.flash_attention
+    assert {share.compute_bytes for share in attempt.shares} == {64 << 20}
 
 
 def test_layers_that_a_person_wants_on_a_gpu_go_there_until_memory_does_not_suffice() -> None:
     wanted = replace(CONFIG, gpu_layers=(("CUDA0", 12),))
-    case = planner(CARD).case(wanted, TUNED)
-    assert case.parameters.n_gpu_layers == 12
-    smaller = planner(CARD).smaller(case, may_shorten=False)
+    attempt = planner(CARD).attempt(wanted, TUNED)
+    assert attempt.parameters.n_gpu_layers == 12
+    smaller = planner(CARD).smaller(attempt, may_shorten=False)
     assert smaller is not None
     assert smaller.config.gpu_layers is None
 
 
-def test_what_the_last_load_took_beyond_its_plan_makes_the_next_one_smaller() -> None:
+def test_the_excess_of_the_last_load_makes_the_next_one_smaller() -> None:
     small = Machine(CARD.host, (replace(CARD.gpus[0], free_bytes=6 * GIB),))
-    before = planner(small).case(CONFIG, TUNED).parameters.n_gpu_layers
-    after = planner(small, ExcessUsage(gpu_bytes=2 * GIB)).case(CONFIG, TUNED).parameters.n_gpu_layers
+    before = planner(small).attempt(CONFIG, TUNED).parameters.n_gpu_layers
+    after = planner(small, ExcessUsage(gpu_bytes=2 * GIB)).attempt(CONFIG, TUNED).parameters.n_gpu_layers
     assert 0 < after < before
 
 
 def test_a_gpu_that_is_fuller_than_it_said_gets_fewer_layers_and_a_person_is_told() -> None:
     small = Machine(CARD.host, (replace(CARD.gpus[0], free_bytes=6 * GIB),))
     plans, load, notices = planner(small), Loader(1), list[str]()
-    case = plans.case(CONFIG, TUNED)
-    loaded, smaller = load_within_memory(plans, case, load, notices.append, may_shorten=False)
+    attempt = plans.attempt(CONFIG, TUNED)
+    loaded, smaller = load_within_memory(plans, attempt, load, notices.append, may_shorten=False)
     assert loaded == "loaded"
-    assert smaller.parameters.n_gpu_layers < case.parameters.n_gpu_layers
+    assert smaller.parameters.n_gpu_layers < attempt.parameters.n_gpu_layers
     assert smaller.config.n_ctx == CONFIG.n_ctx
     assert f"{smaller.parameters.n_gpu_layers} of 33 layers fit" in notices[0]
 
@@ -92,13 +92,13 @@ def test_a_gpu_that_is_fuller_than_it_said_gets_fewer_layers_and_a_person_is_tol
 def test_a_second_failure_is_an_error_with_the_numbers() -> None:
     plans, load = planner(CARD), Loader(2)
     with pytest.raises(EngineError, match=r"unable to allocate.* Planned were .* GiB on CUDA0 with .* free"):
-        load_within_memory(plans, plans.case(CONFIG, TUNED), load, lambda _: None, may_shorten=True)
-    assert len(load.cases) == 2
+        load_within_memory(plans, plans.attempt(CONFIG, TUNED), load, lambda _: None, may_shorten=True)
+    assert len(load.attempts) == 2
 
 
 def test_the_processor_gives_up_context_that_nobody_asked_for() -> None:
     plans, load, notices = planner(WITHOUT_CARD), Loader(1), list[str]()
-    _, smaller = load_within_memory(plans, plans.case(CONFIG, TUNED), load, notices.append, may_shorten=True)
+    _, smaller = load_within_memory(plans, plans.attempt(CONFIG, TUNED), load, notices.append, may_shorten=True)
     assert (smaller.config.n_ctx, smaller.config.n_cells) == (4096, 4096)
     assert "a context of 4,096 tokens" in notices[0]
 
@@ -106,5 +106,5 @@ def test_the_processor_gives_up_context_that_nobody_asked_for() -> None:
 def test_a_context_that_was_asked_for_is_not_shortened() -> None:
     plans, load = planner(WITHOUT_CARD), Loader(1)
     with pytest.raises(EngineError, match="GiB on CPU"):
-        load_within_memory(plans, plans.case(CONFIG, TUNED), load, lambda _: None, may_shorten=False)
-    assert len(load.cases) == 1
+        load_within_memory(plans, plans.attempt(CONFIG, TUNED), load, lambda _: None, may_shorten=False)
+    assert len(load.attempts) == 1

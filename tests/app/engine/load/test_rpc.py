@@ -4,7 +4,8 @@ import socket
 
 import pytest
 
-from app.engine.load.rpc import check_reachable, exposure_warning, parse_rpc_endpoints
+from app.engine.load.rpc import check_reachable, exposure_warning
+from app.settings.parsing import parse_rpc_endpoints
 from quantizer.errors import EngineError, UsageError
 
 

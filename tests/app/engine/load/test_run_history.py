@@ -1,67 +1,112 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from app.engine.load.run_history import calibrated_rates, machine_key, run_history
-from app.engine.load.speed_sampler import RunRecorder, SpeedSample
-from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
-from offload.footprint.kv_cache import KvTypes
-from offload.footprint.model import PlannedModel
-from offload.footprint.profile import RunConfig
-from offload.placement.search import ALL_ON_HOST
-from offload.speed.cost_model import decode_s, expected_rates, prefill_s
-from quantizer.gguf.header import read_header
-from quantizer.gguf.validation import tensors_of
+from app.engine.load.run_history import RunHistory, RunRecord, measured_runs
+from offload.speed.cost_model import Work
+from quantizer.files import try_lock
 
-MACHINE = Machine(Device(name=HOST_NAME, kind=DeviceKind.CPU, total_bytes=0, free_bytes=0, bytes_per_s=1e9))
-ANSWER = SpeedSample(decode_tps=5.0, depth=100, n_cells=600, prefill_tps=50.0, prefill_depth=90)
+WORK = Work(read_bytes={"CPU": 1e9}, operations={"CPU": 2e9}, attention_bytes=1e6, n_layers=16)
+RECORD = RunRecord(
+    machine="here", n_threads=2, model="a", kind="decode", depth=100, tokens_per_s=10.0, work=WORK, n_ubatch=0
+)
 
 
-def recorder(cache_dir: Path, model: Path, *, is_fused: bool = False) -> RunRecorder:
-    header = read_header(model)
-    return RunRecorder(
-        history=run_history(cache_dir),
-        n_threads=2,
-        fingerprint="a",
-        model=PlannedModel(header, tensors_of(header)),
-        setting=RunConfig(n_ctx=128, n_cells=128, kv_types=KvTypes(), is_fused=is_fused),
-        devices=MACHINE,
-        placement=ALL_ON_HOST,
+@pytest.fixture
+def history(tmp_path: Path) -> RunHistory:
+    return RunHistory(tmp_path / "cache" / "runs.jsonl")
+
+
+def test_what_was_added_is_read_again_by_machine(history: RunHistory) -> None:
+    assert history.records("here") == []
+    assert history.add([RECORD, replace(RECORD, machine="elsewhere")])
+    assert history.records("here") == [RECORD]
+    assert len(history.records()) == 2
+
+
+def test_lines_that_make_no_sense_are_passed_over(history: RunHistory, tmp_path: Path) -> None:
+    history.add([RECORD])
+    path = tmp_path / "cache" / "runs.jsonl"
+    whole = path.read_bytes()
+    nonsense = (
+        b'{}\n[]\nnull\n{"work": 3}\n\xff\n' + whole.replace(b"10.0", b"-1.0") + whole.replace(b'"depth"', b'"dep"')
     )
+    path.write_bytes(nonsense + whole)
+    assert history.records("here") == [RECORD]
 
 
-def test_what_ran_here_is_predicted_from_then_on(tmp_path: Path, tiny_model: Path) -> None:
-    recorder(tmp_path / "first", tiny_model).keep(ANSWER)
-    decode, prefill = run_history(tmp_path / "first").records()
-    expected = 1 / decode_s(decode.work, expected_rates(MACHINE))
-    recorder(tmp_path, tiny_model).keep(replace(ANSWER, decode_tps=expected / 2))
-    rates = calibrated_rates(MACHINE, tmp_path, n_threads=2)
-    assert 1 / decode_s(decode.work, rates) == pytest.approx(expected / 2, rel=0.02)
-    assert 1 / prefill_s(prefill.work, rates, "CPU", prefill.n_ubatch) == pytest.approx(50.0, rel=0.02)
+def test_a_line_that_was_cut_off_by_a_kill_costs_only_itself(history: RunHistory, tmp_path: Path) -> None:
+    history.add([RECORD])
+    path = tmp_path / "cache" / "runs.jsonl"
+    path.write_bytes(path.read_bytes() + path.read_bytes()[:40])
+    history.add([replace(RECORD, model="b")])
+    assert [record.model for record in history.records("here")] == ["a", "b"]
 
 
-def test_one_run_that_was_held_up_is_not_believed(tmp_path: Path, tiny_model: Path) -> None:
-    recorder(tmp_path, tiny_model).keep(replace(ANSWER, decode_tps=0.01))
-    rates = calibrated_rates(MACHINE, tmp_path, n_threads=2)
-    (decode, _) = run_history(tmp_path).records()
-    assert 1 / decode_s(decode.work, rates) > 0.1
-    assert rates.uncertainty > 0.9
+def test_the_oldest_go_when_the_file_has_grown_large(history: RunHistory, tmp_path: Path) -> None:
+    for start in range(0, 3000, 500):
+        history.add(replace(RECORD, depth=start + index) for index in range(500))
+    assert (tmp_path / "cache" / "runs.jsonl").stat().st_size <= 1 << 18
+    depths = [record.depth for record in history.records("here")]
+    assert depths == list(range(3000 - len(depths), 3000))
+    assert len(depths) > 100
 
 
-def test_runs_with_other_threads_or_on_another_machine_change_nothing(tmp_path: Path, tiny_model: Path) -> None:
-    recorder(tmp_path, tiny_model).keep(ANSWER)
-    card = Device(name="GPU0", kind=DeviceKind.GPU, total_bytes=1, free_bytes=1, description="another")
-    other = Machine(MACHINE.host, (card,))
-    assert calibrated_rates(MACHINE, tmp_path, n_threads=3) == expected_rates(MACHINE)
-    assert calibrated_rates(other, tmp_path, n_threads=2) == expected_rates(other)
-    assert machine_key(other) != machine_key(MACHINE)
+def test_a_file_that_another_process_holds_is_left_as_it_is(history: RunHistory, tmp_path: Path) -> None:
+    history.add([RECORD])
+    with (tmp_path / "cache" / "runs.jsonl").open("a+b", buffering=0) as held:
+        assert try_lock(held)
+        assert not history.add([RECORD])
+    assert history.records("here") == [RECORD]
 
 
-def test_attention_that_is_not_fused_is_as_deep_as_what_everybody_holds(tmp_path: Path, tiny_model: Path) -> None:
-    recorder(tmp_path, tiny_model).keep(ANSWER)
-    recorder(tmp_path, tiny_model, is_fused=True).keep(ANSWER)
-    plain, fused = (record.depth for record in run_history(tmp_path).records() if record.kind == "decode")
-    assert (plain, fused) == (600, 100)
+def test_a_folder_that_cannot_be_made_loses_only_what_comes_again(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    history = RunHistory(tmp_path / "file" / "runs.jsonl")
+    assert not history.add([RECORD])
+    assert history.records() == []
+
+
+def test_processes_that_add_at_once_lose_nothing(history: RunHistory, tmp_path: Path) -> None:
+    path = tmp_path / "cache" / "runs.jsonl"
+    code = f"""
+from pathlib import Path
+from app.engine.load.run_history import RunHistory, RunRecord
+from offload.speed.cost_model import Work
+for depth in range(40):
+    what = dict(machine="m", n_threads=1, model="x", kind="decode")
+    record = RunRecord(**what, depth=depth, tokens_per_s=1.0, work=Work(read_bytes={{}}))
+    while not RunHistory(Path({str(path)!r})).add([record]):
+        pass
+"""
+    children = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+    assert [child.wait(timeout=60) for child in children] == [0, 0]
+    assert sorted(record.depth for record in history.records("m")) == sorted([*range(40), *range(40)])
+
+
+def test_the_median_of_the_newest_runs_of_a_model_at_a_depth_counts() -> None:
+    speeds = [1.0, 2.0, 10.0, 11.0, 500.0, 12.0, 13.0]
+    runs, prompts = measured_runs([replace(RECORD, tokens_per_s=speed) for speed in speeds], n_threads=2)
+    assert [run.tokens_per_s for run in runs] == [12.0]
+    assert prompts == []
+
+
+def test_runs_at_other_depths_or_of_other_models_stand_for_themselves() -> None:
+    others = [
+        RECORD,
+        replace(RECORD, depth=600),
+        replace(RECORD, model="b"),
+        replace(RECORD, kind="prefill", n_ubatch=512),
+    ]
+    runs, prompts = measured_runs(others, n_threads=2)
+    assert (len(runs), len(prompts)) == (3, 1)
+    assert prompts[0].n_ubatch == 512
+
+
+def test_runs_with_another_number_of_threads_say_nothing() -> None:
+    assert measured_runs([RECORD], n_threads=4) == ([], [])

@@ -1,33 +1,112 @@
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import repeat
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from app.engine.speculative.acceptance import draft_gains
-from app.engine.speculative.step_cost import StepCost
-
-
-def test_where_larger_steps_cost_nothing_more_a_draft_gains_what_is_taken_of_it() -> None:
-    free = StepCost({1: 1.0, 64: 1.0})
-    by_acceptance = {row.acceptance: row for row in draft_gains(free)}
-    assert by_acceptance[0.5].gains[1] == pytest.approx(1.5)
-    assert by_acceptance[0.5].gains[3] == pytest.approx(1 + 0.5 + 0.25 + 0.125)
+from app.engine.speculative.acceptance import Acceptance, best_draft_length
+from app.engine.speculative.step_cost import MAX_DRAFT_TOKENS, StepCost
+from app.engine.speculative.suffix_index import Draft
 
 
-def test_where_each_token_costs_a_step_no_draft_pays() -> None:
-    dear = StepCost({1: 1.0, 64: 64.0})
-    for row in draft_gains(dear):
-        assert (row.best_length, row.best_gain) == (0, 1.0)
-        assert all(gain < 1 for gain in row.gains.values())
+def best_length(draft: Draft, acceptance: Acceptance, cost: StepCost, draft_cost: float = 0.0) -> int:
+    return best_draft_length(acceptance.chances(draft), cost, 1, 1, draft_cost).n_tokens
 
 
-def test_the_best_length_gains_at_least_as_much_as_every_one_in_the_table() -> None:
-    for row in draft_gains(StepCost()):
-        assert row.best_gain >= max(1.0, *row.gains.values()) - 1e-9
+def first_chance(acceptance: Acceptance, n_matched: int) -> float:
+    return next(acceptance.chances(draft(1, n_matched)))
 
 
-def test_more_acceptance_never_gains_less() -> None:
-    rows = draft_gains(StepCost())
-    for worse, better in pairwise(rows):
-        assert all(better.gains[length] >= gain for length, gain in worse.gains.items())
+Ratios = dict[int, float]
+FREE = {1: 1.0, 64: 1.01}
+DEAR = {1: 1.0, 64: 64.0}
+
+
+def draft(n_tokens: int, n_matched: int = 20) -> Draft:
+    return Draft(tuple(range(n_tokens)), (1.0,) * n_tokens, n_matched)
+
+
+def test_when_a_batch_costs_no_more_than_a_token_the_whole_draft_is_tried() -> None:
+    assert best_length(draft(16), Acceptance(), StepCost(dict(FREE))) == 16
+
+
+def test_when_each_token_costs_as_much_as_a_step_nothing_is_drafted() -> None:
+    assert best_length(draft(16), Acceptance(), StepCost(dict(DEAR))) == 0
+
+
+def test_a_draft_that_is_never_taken_is_given_up() -> None:
+    acceptance = Acceptance()
+    for _ in range(20):
+        acceptance.observe(draft(3, n_matched=2), 3, 0)
+    assert best_length(draft(16, n_matched=2), acceptance, StepCost()) == 0
+
+
+def test_a_draft_that_began_well_is_expected_to_go_on_well() -> None:
+    acceptance = Acceptance()
+    for _ in range(10):
+        acceptance.observe(draft(12, n_matched=3), 12, 12)
+    assert first_chance(acceptance, 14) > 0.75
+    assert first_chance(acceptance, 1) == first_chance(Acceptance(), 1)
+
+
+def test_a_copy_on_a_cpu_is_drafted_long() -> None:
+    acceptance = Acceptance()
+    for _ in range(10):
+        acceptance.observe(draft(15, n_matched=30), 15, 15)
+    assert best_length(draft(31, n_matched=30), acceptance, StepCost()) >= 15
+
+
+def test_an_unlikely_way_on_ends_the_draft_before_it() -> None:
+    forked = Draft((1, 2, 3, 4), (1.0, 1.0, 0.05, 1.0), 20)
+    assert best_length(forked, Acceptance(), StepCost({1: 1.0, 8: 2.0})) == 2
+
+
+def test_rather_a_whole_block_is_verified_than_some_of_one() -> None:
+    for n_draft, n_tried in ((14, 11), (15, 15), (30, 15), (31, 31)):
+        assert best_draft_length([0.98] * n_draft, StepCost(), n_step=1, n_answers=1).n_tokens == n_tried
+
+
+def test_a_copy_of_the_acceptance_learns_alone() -> None:
+    shared = Acceptance()
+    own = shared.copy()
+    own.observe(draft(1, 1), 1, 1)
+    assert first_chance(own, 1) > first_chance(shared, 1)
+
+
+@given(st.integers(0, 20), st.integers(1, 40), st.data())
+def test_rates_stay_between_nothing_and_all(n_matched: int, n_drafted: int, data: st.DataObject) -> None:
+    acceptance = Acceptance()
+    for _ in range(5):
+        acceptance.observe(draft(n_drafted, n_matched), n_drafted, data.draw(st.integers(0, n_drafted)))
+    assert all(0 <= chance <= 1 for chance in acceptance.chances(draft(n_drafted, n_matched)))
+
+
+@given(st.integers(1, 40), st.integers(1, 4), st.floats(0, 1), st.dictionaries(st.integers(2, 64), st.floats(0.5, 50)))
+def test_no_draft_pays_whose_first_token_has_the_least_chance_or_less(
+    n_step: int, n_answers: int, share: float, ratios: Ratios
+) -> None:
+    cost = StepCost({1: 1.0, **ratios})
+    least = cost.least_chance(n_step, n_answers)
+    chances = [min(1.0, max(0.0, share * least)), *repeat(1.0, MAX_DRAFT_TOKENS - 1)]
+    assert best_draft_length(chances, cost, n_step, n_answers).gain == pytest.approx(1.0) or least < 0
+
+
+def test_on_a_cpu_a_quarter_is_the_least_chance_that_may_pay() -> None:
+    assert 0.2 < StepCost().least_chance(1, 1) < 0.3
+    assert best_draft_length([0.3, *repeat(1.0, 14)], StepCost(), 1, 1).n_tokens > 0
+    assert StepCost({1: 1.0, 64: 64.0}).least_chance(1, 1) == pytest.approx(1.0)
+
+
+@given(st.integers(0, 80), st.integers(1, MAX_DRAFT_TOKENS), st.lists(st.tuples(st.integers(0, 80), st.booleans())))
+def test_the_first_token_of_the_surest_draft_is_no_likelier_than_it_says(
+    n_matched: int, n_tokens: int, tried: list[tuple[int, bool]]
+) -> None:
+    acceptance = Acceptance()
+    for n_before, is_taken in tried:
+        acceptance.observe(draft(1, n_before), 1, int(is_taken))
+    estimate = acceptance.upper_bound(n_matched, n_tokens)
+    chances = list(estimate.chances)
+    assert len(chances) == n_tokens
+    assert chances[0] <= estimate.first

@@ -54,7 +54,7 @@ def test_a_cache_of_quantized_values_brings_fused_attention_with_it() -> None:
 def test_what_was_measured_is_found_again_by_machine_and_model(tmp_path: Path) -> None:
     path = tmp_path / "cache" / "tune.json"
     here = TuneFile(path, "this machine")
-    here.keep("model", "name.gguf", [FAST_PREFILL, FAST_DECODE])
+    here.store("model", "name.gguf", [FAST_PREFILL, FAST_DECODE])
     here.record_use("model", Workload(1, 2, 3), {1: 1.0, 16: 4.0})
     assert TuneFile(path, "this machine").measured("model") == (FAST_PREFILL, FAST_DECODE)
     assert TuneFile(path, "this machine").work("model") == Workload(1, 2, 3)
@@ -69,7 +69,7 @@ def test_a_broken_file_counts_as_empty_and_is_written_anew(tmp_path: Path) -> No
     path.write_text("{")
     file = TuneFile(path, "machine")
     assert file.measured("model") == ()
-    file.keep("model", "name", [FAST_DECODE])
+    file.store("model", "name", [FAST_DECODE])
     assert file.measured("model") == (FAST_DECODE,)
 
 

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.engine.load.sizing import check_fit
+from app.engine.protocol.messages import UnfitPolicy
+from offload.devices.machine import Machine
+from offload.footprint.kv_cache import KvTypes
+from offload.footprint.model import PlannedModel
+from offload.placement.assessment import FitLevel
+from offload.plan import Plan, PlanConstraints, plan
+from offload.speed.cost_model import expected_rates
+from quantizer.errors import EngineError, UnfitError
+from tests.offload.machines import MACHINES
+from tests.offload.model_outlines import header_of
+
+GIB = 1 << 30
+CARD = MACHINES["RTX 3060 12 GB, 32 GB RAM"]
+
+
+def planned(free_gib: float, on_card_gib: float | None = None) -> Plan:
+    """A plan of an 8B in Q8_0 (8 GiB) on a machine with so much free."""
+    cards = () if on_card_gib is None else (replace(CARD.gpus[0], free_bytes=int(on_card_gib * GIB)),)
+    machine = Machine(replace(CARD.host, free_bytes=int(free_gib * GIB)), cards)
+    header = header_of("llama-3.1-8b")
+    question = PlanConstraints(n_ctx=2048, n_cells=2048, kv_types=KvTypes())
+    return plan(PlannedModel(header, header.tensors), question, machine, expected_rates(machine))
+
+
+@pytest.mark.parametrize("when_unfit", UnfitPolicy)
+def test_a_model_that_fits_is_loaded_without_a_word(when_unfit: UnfitPolicy) -> None:
+    assert check_fit(planned(20, 11.5), when_unfit) == ""
+
+
+@pytest.mark.parametrize("when_unfit", UnfitPolicy)
+def test_a_processor_alone_is_not_called_slow(when_unfit: UnfitPolicy) -> None:
+    assert check_fit(planned(20), when_unfit) == ""
+
+
+@pytest.mark.parametrize("when_unfit", [UnfitPolicy.WARN, UnfitPolicy.LOAD])
+def test_of_a_model_that_fits_in_part_the_cliff_is_said_in_one_sentence(when_unfit: UnfitPolicy) -> None:
+    said = check_fit(planned(20, 5), when_unfit)
+    assert "of 33 layers fit" in said
+    assert "tok/s instead of" in said
+    assert "\n" not in said
+
+
+def test_a_model_that_fits_in_part_waits_for_a_yes_where_somebody_can_be_asked() -> None:
+    with pytest.raises(UnfitError, match=r"tok/s instead of .* What would help: "):
+        check_fit(planned(20, 5), UnfitPolicy.ASK)
+
+
+def test_a_model_beyond_all_memory_is_refused_with_ways_out_unless_somebody_agrees() -> None:
+    hopeless = planned(6)
+    assert hopeless.found.verdict is FitLevel.WONT_RUN
+    with pytest.raises(EngineError, match=r"It needs .* are free.* What would help: .*quantize .* with --yes"):
+        check_fit(hopeless, UnfitPolicy.WARN)
+    with pytest.raises(UnfitError):
+        check_fit(hopeless, UnfitPolicy.ASK)
+    assert "It needs" in check_fit(hopeless, UnfitPolicy.LOAD)
+
+
+def test_no_gpu_is_passed_over_in_silence() -> None:
+    with pytest.raises(EngineError, match="with --yes"):
+        check_fit(planned(7.9, 0.5), UnfitPolicy.WARN)
+
+
+def test_a_model_that_leaves_a_processor_alone_no_margin_is_loaded() -> None:
+    profile = planned(20).found.profile
+    tight = planned((profile.weight_bytes + profile.cache_bytes + profile.compute_bytes) / GIB + 0.1)
+    assert tight.found.verdict is FitLevel.WONT_RUN
+    assert check_fit(tight, UnfitPolicy.WARN) == ""
