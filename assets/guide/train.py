@@ -4,7 +4,8 @@
 
 One process a core, one thread each (OMP_NUM_THREADS=1), is faster on a CPU than one process with many threads.
 Needs the tokenizer that vocabulary.py makes. Every row is drawn from --seed; --tokens fixes the schedule, so such
-a run can be repeated; --minutes fits it into a time instead. --state lets a run that was stopped go on.
+a run can be repeated; --minutes fits it into a time instead. --state lets a run that was stopped go on. --from
+teaches a trained guide a changed corpus: its weights, the end of the curriculum, a tenth of the learning rates.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
-from assets.guide.checkpoint import save_checkpoint
+from assets.guide.checkpoint import load_checkpoint, save_checkpoint
 from assets.guide.circuit import wire_copying
 from assets.guide.model import Llama, Shape
 from assets.guide.muon import Muon
@@ -41,6 +42,7 @@ class Plan:
     minutes: float
     seed: int
     holds_scores: bool = False  # what the first two layers attend to stays as it is; see soften.py
+    is_fine_tuning: bool = False  # from trained weights: the end of the curriculum, a tenth of the rates
     n_batch_tokens: int = 4096
     matrix_rate: float = 0.015
     embedding_rate: float = 0.01
@@ -51,7 +53,8 @@ class Plan:
 
     def rate_share(self, step: int, progress: float) -> float:
         """Return the share of the full learning rate: warm up, hold, then fall to zero."""
-        return min(1.0, (step + 1) / N_WARMUP_STEPS, max(0.0, 1.0 - progress) / 0.5)
+        share = min(1.0, (step + 1) / N_WARMUP_STEPS, max(0.0, 1.0 - progress) / 0.5)
+        return share / 10 if self.is_fine_tuning else share
 
     def length(self, step: int, progress: float) -> int:
         """Return the row length of a step: short at first, long ones mixed in later."""
@@ -98,10 +101,11 @@ class Trainer:
 
     def train_step(self, progress: float) -> float:
         """Learn one batch and return its loss."""
-        length = self.plan.length(self.step, progress)
+        stage = 1.0 if self.plan.is_fine_tuning else progress
+        length = self.plan.length(self.step, stage)
         n_rows = max(1, self.plan.n_batch_tokens // length // self.n_ranks)
         rng = random.Random(f"{self.plan.seed}/{self.step}/{self.rank}")
-        loss = self._loss(self.sampler.batch(n_rows, length, progress, rng))
+        loss = self._loss(self.sampler.batch(n_rows, length, stage, rng))
         loss.backward()
         self._share_gradients()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -121,6 +125,10 @@ class Trainer:
     def save_state(self, path: Path) -> None:
         state = {"model": self.model.state_dict(), "adam": self.adam.state_dict(), "muon": self.muon.state()}
         torch.save(state | {"counts": (self.step, self.n_seen, self.elapsed_s)}, path)
+
+    def load_weights(self, folder: Path) -> None:
+        """Start from the weights of the checkpoint in `folder`."""
+        self.model.load_state_dict(load_checkpoint(folder).state_dict())
 
     def load_state(self, path: Path) -> None:
         """Go on from what save_state wrote."""
@@ -172,6 +180,7 @@ def main() -> None:
     parser.add_argument("--hold-scores", action="store_true", help="keep what the copying heads attend to")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--state", type=Path, help="file to save the state of training in, and to go on from")
+    parser.add_argument("--from", dest="start", type=Path, help="checkpoint to teach a changed corpus")
     parser.add_argument("--out", type=Path, default=FOLDER)
     arguments = parser.parse_args()
     if "WORLD_SIZE" in os.environ:
@@ -181,8 +190,11 @@ def main() -> None:
         minutes=arguments.minutes,
         seed=arguments.seed,
         holds_scores=arguments.hold_scores,
+        is_fine_tuning=arguments.start is not None,
     )
     trainer = Trainer(plan, arguments.device)
+    if arguments.start:
+        trainer.load_weights(arguments.start)
     if arguments.state and arguments.state.exists():
         trainer.load_state(arguments.state)
     trainer.run(arguments.state)
