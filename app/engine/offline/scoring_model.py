@@ -155,7 +155,7 @@ def load_scoring_model(
     settings = load_settings()
     config = EngineConfig(n_ctx=n_ctx, n_cells=_MIN_CELLS, n_sequences=1, n_batch=_n_batch(path), uses_gpu=settings.gpu)
     devices = LoadDevices(config, settings.cache_dir)
-    is_safe = self_test.run_self_test(settings.cache_dir / "selftest.json").is_safe
+    is_safe = self_test.run_self_test(settings.cache_dir).is_safe
     setting = default_setting(n_threads or default_threads(), has_gpu=devices.has_gpu, extra_buffers_are_safe=is_safe)
     has_extra = setting.extra_buffers and not is_writable  # those hold weights in an order of their own
     parameters = devices.parameters(path, config, setting)
