@@ -73,9 +73,9 @@ class ScriptedLibrary:
         self.taken_in: list[str] = []
         self.kept: list[tuple[str, str]] = []
 
-    async def models(self, *, elsewhere: bool = False, fresh: bool = False) -> LocalModels:  # noqa: ARG002 - all is known
-        """Return what is here, and with `elsewhere` the others."""
-        return LocalModels((*self.here, *(self.others if elsewhere else ())), is_complete=True)
+    async def models(self, *, external: bool = False, fresh: bool = False) -> LocalModels:  # noqa: ARG002 - all is known
+        """Return what is here, and with `external` the others."""
+        return LocalModels((*self.here, *(self.others if external else ())), is_complete=True)
 
     async def recommend(self) -> tuple[Recommended, ...]:
         """Return `recommended`."""

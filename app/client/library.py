@@ -34,12 +34,12 @@ class LibraryClient:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    async def models(self, *, elsewhere: bool = False, fresh: bool = False) -> LocalModels:
-        """Return the models of the service's machine, with `elsewhere` those of other programs too.
+    async def models(self, *, external: bool = False, fresh: bool = False) -> LocalModels:
+        """Return the models of the service's machine, with `external` those of other programs too.
 
         `fresh` looks anew at what memory is free.
         """
-        data = await self._get("library", elsewhere=int(elsewhere), fresh=int(fresh))
+        data = await self._get("library", external=int(external), fresh=int(fresh))
         return LocalModels(tuple(_here(item) for item in data["models"]), data["complete"])
 
     async def recommend(self) -> tuple[Recommended, ...]:

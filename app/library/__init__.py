@@ -1,1 +1,1 @@
-"""The models that are here: names, files, and where they lie."""
+"""The model library: models on this machine, models on the hub, and fetching them."""

@@ -72,11 +72,11 @@ class ModelLists:
         """Fetch the local models, repeatedly until all are read; `is_fresh` measures the free memory again."""
         try:
             library = (await localllm_service(self._connection)).library
-            shelf = await library.models(elsewhere=True, fresh=is_fresh)
+            shelf = await library.models(external=True, fresh=is_fresh)
             self._show_here(shelf.models)
             while not shelf.is_complete:
                 await asyncio.sleep(_READ_AGAIN_S)
-                shelf = await library.models(elsewhere=True)
+                shelf = await library.models(external=True)
                 self._show_here(shelf.models)
             self.error = None
         except UserError as error:

@@ -30,7 +30,7 @@ _COPY = "copy"
 def import_model(source: str, name: str, *, is_copy: bool, wants_json: bool) -> None:
     """Take a model into the library without a second copy of its bytes.
 
-    SOURCE is a path to a GGUF, or a model that `localllm ls --elsewhere` shows. It is linked: the program that holds
+    SOURCE is a path to a GGUF, or a model that `localllm ls --external` shows. It is linked: the program that holds
     it and the library share one file. Where the other one lies on another disk, the link refers to it, and works as
     long as it is there.
     """
@@ -74,10 +74,10 @@ def _place(source: ModelRef, name: str, *, is_copy: bool, wants_json: bool) -> N
 
 def _copied(placement: ImportPlan, index: Index) -> str:
     from app.cli.output.progress import Meter
-    from app.library.local.placement import copy
+    from app.library.local.placement import copy_model
 
     with Meter("Copying", placement.n_bytes, is_bytes=True) as meter:
-        copy(placement, index, meter.advance)
+        copy_model(placement, index, meter.advance)
     return _COPY
 
 

@@ -24,16 +24,16 @@ _HEADINGS = ("size", "weights", "type", "context", "architecture", "can", "chang
 _WIDTHS = (8, 7, 9, 9, -12, -14, -10)  # of the columns behind the name; below 0: flush left
 
 
-@click.command(epilog="Example: localllm ls --elsewhere")
-@click.option("--elsewhere", "is_wide", is_flag=True, help="Also what Ollama, LM Studio and Hugging Face hold here.")
+@click.command(epilog="Example: localllm ls --external")
+@click.option("--external", "has_external", is_flag=True, help="Also models of Ollama, LM Studio and Hugging Face.")
 @click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
-def ls(*, is_wide: bool, wants_json: bool) -> None:
+def ls(*, has_external: bool, wants_json: bool) -> None:
     """List the models of this machine, the built-in one first.
 
-    Files that were dropped into the models folder are listed too. What could not run is marked as damaged, with the
-    reason. Models that other programs hold run where they are, by the names shown.
+    Files copied into the models folder are listed too. Damaged models are marked, with the reason. Models of other
+    programs run in place, by the names shown.
     """
-    from app.library.external import elsewhere
+    from app.library.external import external_models
     from app.library.library_json import LIBRARY, entry_json
     from app.library.local.index import forget_missing, list_entries
     from app.library.local.resolve import available
@@ -43,20 +43,20 @@ def ls(*, is_wide: bool, wants_json: bool) -> None:
     here = available(settings)
     with open_index(settings.cache_dir) as index:
         forget_missing(settings.models_dir, index)
-        entries = list_entries((*here, *(elsewhere() if is_wide else ())), index)
+        entries = list_entries((*here, *(external_models() if has_external else ())), index)
         if wants_json:
             click.echo(json.dumps({"models": [entry_json(entry) for entry in _read(entries, index)]}))
             return
         width = max(len(printable_line(entry.ref.id)) for entry in entries) if entries else 0
-        click.echo(_line("name", width, _HEADINGS) + ("where" if is_wide else ""))
+        click.echo(_line("name", width, _HEADINGS) + ("where" if has_external else ""))
         for entry in _read(entries, index):
-            place = (entry.ref.place or LIBRARY) if is_wide else ""
+            place = (entry.ref.place or LIBRARY) if has_external else ""
             click.echo(f"{_row(entry, width)}{place}".rstrip())
 
 
 def _read(entries: Sequence[LibraryEntry], index: Index) -> Iterator[LibraryEntry]:
-    """Yield all entries in order, those that are not yet read after reading them, while a bar keeps up."""
-    from app.library.local.index import read
+    """Yield all entries in order, reading the unread ones while a progress bar advances."""
+    from app.library.local.index import read_entry
 
     n_unread = sum(not entry.is_read for entry in entries)
     with ExitStack() as owned:
@@ -66,7 +66,7 @@ def _read(entries: Sequence[LibraryEntry], index: Index) -> Iterator[LibraryEntr
 
             meter = owned.enter_context(Meter("Reading headers", n_unread))
         for entry in entries:
-            yield entry if entry.is_read else read(entry, index)
+            yield entry if entry.is_read else read_entry(entry, index)
             if meter is not None and not entry.is_read:
                 meter.advance()
 

@@ -20,7 +20,7 @@ __all__ = ["show"]
 )
 @click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
 def show(model: str, *, wants_template: bool, wants_json: bool) -> None:
-    """Tell what MODEL (guide, a path to a GGUF, or a name that `localllm ls --elsewhere` shows) is."""
+    """Tell what MODEL (guide, a path to a GGUF, or a name that `localllm ls --external` shows) is."""
     from app.library.library_json import card_json
     from app.library.local.index import full_model_info
     from app.library.local.model_record import model_info_rows, record_of, template_changes

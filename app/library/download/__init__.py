@@ -1,1 +1,1 @@
-"""Bringing a file from a server to the disk, whatever the link, the server and this machine do meanwhile."""
+"""Downloads of single files that survive faults of the network, the server and this machine."""

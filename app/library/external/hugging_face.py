@@ -1,7 +1,7 @@
 """GGUFs in the cache of huggingface-hub: `models--ORG--NAME/snapshots/<commit>/…`, links to `blobs/<sha256>`.
 
-Where links cannot be made (Windows) the snapshot holds the files themselves. Source: huggingface-hub's documentation of
-its cache.
+Where links are impossible (Windows) the snapshot contains the files. Source: huggingface-hub's documentation of its
+cache.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MAIN_BYTES = 256
 
 
 def models(home: Path, environment: Mapping[str, str]) -> Iterator[ModelRef]:
-    """Yield the GGUFs of every repository; of several commits that have a file, the one that `main` was last."""
+    """Yield the GGUFs of every repository; a file of several commits in the version of the latest `main`."""
     for folder in sorted(cache_folder(home, environment).glob("models--*--*")):
         repo = folder.name.removeprefix("models--").replace("--", "/", 1)
         found: dict[Path, Path] = {}
@@ -30,7 +30,7 @@ def models(home: Path, environment: Mapping[str, str]) -> Iterator[ModelRef]:
 
 
 def cache_folder(home: Path, environment: Mapping[str, str]) -> Path:
-    """Return where the cache is: HF_HUB_CACHE, or `hub` in HF_HOME, or in the user's cache folder."""
+    """Return the cache folder: HF_HUB_CACHE, or `hub` in HF_HOME, or in the user's cache folder."""
     if folder := environment.get("HF_HUB_CACHE"):
         return Path(folder).expanduser()
     if folder := environment.get("HF_HOME"):
@@ -40,7 +40,7 @@ def cache_folder(home: Path, environment: Mapping[str, str]) -> Path:
 
 
 def snapshots_of(folder: Path) -> list[Path]:
-    """Return the commits that are here of the repository cached in `folder`, the one that `main` was last first."""
+    """Return the cached commits of the repository in `folder`, the latest `main` first."""
     try:
         with (folder / "refs" / "main").open(encoding="utf-8", errors="replace") as file:
             main = file.read(_MAIN_BYTES).strip()

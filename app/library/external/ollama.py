@@ -1,6 +1,6 @@
-"""The models of Ollama: `manifests/<host>/<namespace>/<model>/<tag>` name blobs, which lie in `blobs/sha256-<hash>`.
+"""Ollama's models: `manifests/<host>/<namespace>/<model>/<tag>` refer to `blobs/sha256-<hash>`.
 
-Manifests are data: nothing in them becomes a path but a hash.
+Manifests are untrusted: only a hash from them becomes part of a path.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OWN_HOST, _OWN_NAMESPACE = "registry.ollama.ai", "library"
 
 
 def models(home: Path, environment: Mapping[str, str]) -> Iterator[ModelRef]:
-    """Yield the models that are one GGUF each, by the names that `ollama ls` shows."""
+    """Yield the models that consist of one GGUF, by the names that `ollama ls` shows."""
     chosen = environment.get("OLLAMA_MODELS")
     for folder in [Path(chosen)] if chosen else [home / ".ollama" / "models", _SYSTEM_FOLDER]:
         for manifest in sorted((folder / "manifests").glob("*/*/*/*")):
@@ -33,7 +33,7 @@ def models(home: Path, environment: Mapping[str, str]) -> Iterator[ModelRef]:
 
 
 def _digest_of(manifest: Path) -> str:
-    """The hash of the model that a manifest names, empty where it names none, or several, or cannot be read."""
+    """Return the hash of the one model in a manifest; empty for none, several or an unreadable manifest."""
     try:
         with manifest.open("rb") as file:
             layers = json.loads(file.read(_MAX_MANIFEST_BYTES))["layers"]

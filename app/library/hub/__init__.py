@@ -1,1 +1,1 @@
-"""hub."""
+"""The hub and the catalogue: references, repositories, search, recommendations."""

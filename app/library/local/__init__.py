@@ -1,1 +1,1 @@
-"""local."""
+"""The models on this machine's disks: names, files, facts, imports and removals."""

@@ -1,14 +1,8 @@
-"""What a list says of a model: the few facts that are worth keeping, read from its header through the gate.
+"""The index of model files, `<cache>/index.db`: facts, hashes and origins, so that no header is read twice.
 
-What was learnt of model files, kept so that it need not be read again: `<cache>/index.db`, which may go at any time.
-
-Owns the database: facts or faults by path, good as long as the files' stamp is the same; by file its SHA-256, and what
-told it from others where it came from. Several processes may use it. A damaged one is made anew. Knows nothing of
-folders or of what the facts mean.
-
-The models of this machine with what is known of each: from the index where the file is as it was, else read anew.
-
-Owns the agreement between folder and index. Knows nothing of screens.
+Owns the facts of a model, the database, and the library's entries, which join it with the disk. A record is valid while
+the stamp of its files is unchanged. Several processes may use the database; a damaged one is made anew. Does not depend
+on any screen.
 """
 
 from __future__ import annotations
@@ -36,7 +30,7 @@ __all__ = [
     "full_model_info",
     "index_key",
     "list_entries",
-    "read",
+    "read_entry",
     "read_facts",
 ]
 
@@ -44,13 +38,22 @@ if TYPE_CHECKING:
     from quantizer.gguf.header import Header
     from quantizer.gguf.model_info import ModelInfo
 
-
-VERSION = 2  # of what is kept and how it is worked out: facts of another version are read anew
+VERSION = 2  # of the facts and how they are computed: facts of another version are read again
+_BUSY_TIMEOUT_S, _PAUSE_S = 30.0, 0.01
+_SCHEMA = (
+    "DROP TABLE IF EXISTS models",  # facts of another version
+    """CREATE TABLE models (path BLOB PRIMARY KEY, stamp TEXT NOT NULL, facts TEXT NOT NULL, fault TEXT NOT NULL)
+    WITHOUT ROWID""",
+    """CREATE TABLE IF NOT EXISTS hashes (path BLOB PRIMARY KEY, n_bytes INTEGER NOT NULL, inode TEXT NOT NULL,
+    sha256 TEXT NOT NULL) WITHOUT ROWID""",
+    """CREATE TABLE IF NOT EXISTS origins (path BLOB PRIMARY KEY, n_bytes INTEGER NOT NULL, inode TEXT NOT NULL,
+    origin TEXT NOT NULL) WITHOUT ROWID""",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """A selection of the model's card. Texts are data, not yet fit for a terminal."""
+    """The part of a model's info that lists show. Texts are untrusted: escape them before a terminal shows them."""
 
     name: str
     architecture: str
@@ -66,40 +69,28 @@ class Facts:
 
 
 def read_facts(path: Path) -> Facts:
-    """Read the model at `path`, all its files. Raises ModelFileError when the gate does not let it through."""
+    """Read the model at `path`, all its files. Raises ModelFileError when validation rejects it."""
     from quantizer.gguf.validation import validate_gguf
 
-    card = full_model_info(validate_gguf(path))
-    return Facts(**{item.name: getattr(card, item.name) for item in fields(Facts)})
+    info = full_model_info(validate_gguf(path))
+    return Facts(**{item.name: getattr(info, item.name) for item in fields(Facts)})
 
 
 def full_model_info(header: Header) -> ModelInfo:
-    """Return the card of a model with all its files, of which the first or only one has `header`.
+    """Return the info of a model over all its files; `header` is that of the first or only one.
 
-    Raises ModelFileError when another of them is unsound.
+    Raises ModelFileError when another file is invalid.
     """
     from quantizer.gguf.model_info import read_model_info
     from quantizer.gguf.validation import tensors_of
 
-    card = read_model_info(replace(header, tensors=tensors_of(header)))
-    return replace(card, file_bytes=stat_model(header.path).n_bytes)
-
-
-_BUSY_TIMEOUT_S, _PAUSE_S = 30.0, 0.01
-_SCHEMA = (
-    "DROP TABLE IF EXISTS models",  # facts of another version
-    """CREATE TABLE models (path BLOB PRIMARY KEY, stamp TEXT NOT NULL, facts TEXT NOT NULL, fault TEXT NOT NULL)
-    WITHOUT ROWID""",
-    """CREATE TABLE IF NOT EXISTS hashes (path BLOB PRIMARY KEY, n_bytes INTEGER NOT NULL, inode TEXT NOT NULL,
-    sha256 TEXT NOT NULL) WITHOUT ROWID""",
-    """CREATE TABLE IF NOT EXISTS origins (path BLOB PRIMARY KEY, n_bytes INTEGER NOT NULL, inode TEXT NOT NULL,
-    origin TEXT NOT NULL) WITHOUT ROWID""",
-)
+    info = read_model_info(replace(header, tensors=tensors_of(header)))
+    return replace(info, file_bytes=stat_model(header.path).n_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class IndexRecord:
-    """What the gate said of a model whose files had `stamp`: its facts, or the fault for which it was refused."""
+    """The outcome of reading a model whose files had `stamp`: its facts, or the `fault` that validation found."""
 
     stamp: str
     facts: Facts | None
@@ -107,9 +98,9 @@ class IndexRecord:
 
 
 class Index:
-    """The open index of a cache folder, a context manager. `was_damaged` tells that it was made anew.
+    """The open index of a cache folder, a context manager. `was_damaged` is True once it was recreated.
 
-    Every method raises StorageError when the disk refuses.
+    Every method raises StorageError when the disk fails.
     """
 
     def __init__(self, cache_dir: Path) -> None:
@@ -119,7 +110,7 @@ class Index:
             cache_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise _refused(self._path, error) from error
-        self._connection = self._opened()
+        self._connection = self._open()
 
     def __enter__(self) -> Index:
         return self
@@ -129,106 +120,102 @@ class Index:
     ) -> None:
         self._connection.close()
 
-    def known(self) -> dict[bytes, IndexRecord]:
-        """Return key of the path → what is known, of every model that was read and not forgotten."""
+    def records(self) -> dict[bytes, IndexRecord]:
+        """Return the record of every model, by the key of its path."""
         rows = self._run("SELECT path, stamp, facts, fault FROM models")
         return {path: IndexRecord(stamp, _facts(facts), fault) for path, stamp, facts, fault in rows}
 
-    def keep(self, path: Path, known: IndexRecord) -> None:
-        """Keep what the model at `path` was found to be, in place of what was known of it."""
-        facts = json.dumps(asdict(known.facts)) if known.facts else ""
-        row = (index_key(path), known.stamp, facts, known.fault.encode(errors="replace").decode())
+    def store(self, path: Path, record: IndexRecord) -> None:
+        """Store the record of the model at `path`, replacing an earlier one."""
+        facts = json.dumps(asdict(record.facts)) if record.facts else ""
+        row = (index_key(path), record.stamp, facts, record.fault.encode(errors="replace").decode())
         self._run("INSERT OR REPLACE INTO models VALUES (?, ?, ?, ?)", [row])
 
     def forget(self, paths: Iterable[bytes | Path]) -> None:
-        """Drop all that is known of `paths`."""
+        """Delete everything about `paths`."""
         keys = [(index_key(path),) for path in paths]
         for table in ("models", "hashes", "origins") if keys else ():
             self._run(f"DELETE FROM {table} WHERE path = ?", keys)  # noqa: S608  (one of these names)
 
     def sha256(self, path: Path) -> str:
-        """Return the hash recorded of a file, empty where there is none: another file at its place has none."""
-        return self._told("SELECT n_bytes, inode, sha256 FROM hashes WHERE path = ?", path)
+        """Return the recorded SHA-256 of a file; empty without one, or if another file replaced it."""
+        return self._text_of("SELECT n_bytes, inode, sha256 FROM hashes WHERE path = ?", path)
 
-    def record(self, path: Path, sha256: str) -> None:
-        """Record what the bytes of the file at `path` hash to, from now on."""
+    def record_sha256(self, path: Path, sha256: str) -> None:
+        """Record the SHA-256 of the file at `path`."""
         row = (index_key(path), *_identity(path), sha256)
         self._run("INSERT OR REPLACE INTO hashes VALUES (?, ?, ?, ?)", [row])
 
     def origin(self, path: Path) -> str:
-        """Return the fingerprint that the file had where it came from, empty as for `sha256`."""
-        return self._told("SELECT n_bytes, inode, origin FROM origins WHERE path = ?", path)
+        """Return the fingerprint of the file at its source; empty as for `sha256`."""
+        return self._text_of("SELECT n_bytes, inode, origin FROM origins WHERE path = ?", path)
 
     def record_origin(self, path: Path, fingerprint: str) -> None:
-        """Record what told the content of the file at `path` from others where it was fetched."""
+        """Record the fingerprint that the file at `path` had where it was fetched."""
         row = (index_key(path), *_identity(path), fingerprint)
         self._run("INSERT OR REPLACE INTO origins VALUES (?, ?, ?, ?)", [row])
 
     def paths(self) -> set[bytes]:
-        """Return the keys of all paths that anything is known of."""
-        return {
-            path
-            for (path,) in self._run(
-                "SELECT path FROM models UNION SELECT path FROM hashes UNION SELECT path FROM origins"
-            )
-        }
+        """Return the keys of all paths in the index."""
+        rows = self._run("SELECT path FROM models UNION SELECT path FROM hashes UNION SELECT path FROM origins")
+        return {path for (path,) in rows}
 
-    def _told(self, statement: str, path: Path) -> str:
+    def _text_of(self, statement: str, path: Path) -> str:
         rows = self._run(statement, [(index_key(path),)])
         return next((text for *identity, text in rows if identity == _identity(path)), "")
 
     def _run(self, statement: str, rows: Sequence[tuple[object, ...]] = ((),)) -> list[tuple[Any, ...]]:
-        """Run a statement for each of `rows`, in one transaction; once more on a new index if this one is damaged."""
+        """Run a statement for each of `rows` in one transaction; recreate a damaged index and run it again."""
         try:
             return self._run_once(statement, rows)
         except sqlite3.DatabaseError as error:
             self._check_damaged(error)
             self._connection.close()
-            self._connection = self._made_anew()
+            self._connection = self._recreate()
             return self._run_once(statement, rows)
 
     def _run_once(self, statement: str, rows: Sequence[tuple[object, ...]]) -> list[tuple[Any, ...]]:
         with self._connection:
             return [found for row in rows for found in self._connection.execute(statement, row)]
 
-    def _opened(self) -> sqlite3.Connection:
+    def _open(self) -> sqlite3.Connection:
         try:
-            return _connected(self._path)
+            return _connect(self._path)
         except sqlite3.DatabaseError as error:
             self._check_damaged(error)
-            return self._made_anew()
+            return self._recreate()
 
     def _check_damaged(self, error: sqlite3.DatabaseError) -> None:
-        """Raise StorageError for what is no damage: SQLite's module has no class of its own for that."""
+        """Raise StorageError unless the database is damaged: then the error is of no subclass."""
         if type(error) is not sqlite3.DatabaseError:
             raise _refused(self._path, error) from error
 
-    def _made_anew(self) -> sqlite3.Connection:
+    def _recreate(self) -> sqlite3.Connection:
         self.was_damaged = True
         try:
             for suffix in ("", "-wal", "-shm"):
                 self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
-            return _connected(self._path)
+            return _connect(self._path)
         except (OSError, sqlite3.Error) as error:
             raise _refused(self._path, error) from error
 
 
-def _connected(path: Path) -> sqlite3.Connection:
+def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S)
-    connection.text_factory = lambda data: data.decode(errors="replace")  # what is damaged is no fact, and no error
+    connection.text_factory = lambda data: data.decode(errors="replace")  # damaged text must not raise
     try:
         connection.execute("PRAGMA synchronous = NORMAL")
         if not _is_current(connection):
-            _write_ahead(connection)
-            _bring_up_to_date(connection)
+            _enable_wal(connection)
+            _migrate(connection)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Write ahead from now on; SQLite itself does not wait where two processes change that at once."""
+def _enable_wal(connection: sqlite3.Connection) -> None:
+    """Switch to write-ahead logging; SQLite itself does not wait where two processes do that at once."""
     give_up_s = time.monotonic() + _BUSY_TIMEOUT_S
     while True:
         try:
@@ -245,8 +232,8 @@ def _is_current(connection: sqlite3.Connection) -> bool:
     return bool(connection.execute("PRAGMA user_version").fetchone()[0] == VERSION)
 
 
-def _bring_up_to_date(connection: sqlite3.Connection) -> None:
-    """Make the tables, unless another process has done so meanwhile."""
+def _migrate(connection: sqlite3.Connection) -> None:
+    """Create the tables, unless another process has just done so."""
     with connection:
         connection.execute("BEGIN IMMEDIATE")
         if not _is_current(connection):
@@ -256,7 +243,7 @@ def _bring_up_to_date(connection: sqlite3.Connection) -> None:
 
 
 def _facts(text: str) -> Facts | None:
-    """What `keep` wrote, None for what somebody else wrote there."""
+    """Parse what `store` wrote; None for anything else."""
     try:
         return Facts(**json.loads(text)) if text else None
     except (ValueError, TypeError):
@@ -264,12 +251,12 @@ def _facts(text: str) -> Facts | None:
 
 
 def index_key(path: bytes | Path) -> bytes:
-    """Return a path as the index has it: names on disk may be any bytes."""
+    """Return the key of a path: names on disk may be any bytes."""
     return os.fsencode(path)
 
 
 def _identity(path: Path) -> list[object]:
-    """What stays the same while bytes go bad: a file that was put in its place has another one."""
+    """Return size and inode: a replaced file has another identity, one with rotten bytes the same."""
     try:
         status = path.stat()
     except OSError as error:
@@ -283,7 +270,7 @@ def _refused(path: Path, error: OSError | sqlite3.Error) -> StorageError:
 
 @dataclass(frozen=True, slots=True)
 class LibraryEntry:
-    """A model: what the disk says, and its facts or the `fault` for which the gate refused it; neither before it was
+    """A model on this machine: its file status, and its facts or the `fault` of validation; neither before it is
     read."""
 
     ref: ModelRef
@@ -298,35 +285,35 @@ class LibraryEntry:
 
 def list_entries(refs: Iterable[ModelRef], index: Index) -> list[LibraryEntry]:
     """Return an entry for each of `refs` from the disk and `index`, reading no model file. Raises StorageError."""
-    known = index.known()
+    records = index.records()
     entries = []
     for ref in refs:
-        disk, what = stat_model(ref.path), known.get(index_key(ref.path))
-        is_current = what is not None and what.stamp == disk.stamp
+        disk, record = stat_model(ref.path), records.get(index_key(ref.path))
+        is_current = record is not None and record.stamp == disk.stamp
         entries.append(
-            LibraryEntry(ref, disk, what.facts, what.fault) if what and is_current else LibraryEntry(ref, disk)
+            LibraryEntry(ref, disk, record.facts, record.fault) if record and is_current else LibraryEntry(ref, disk)
         )
     return entries
 
 
-def read(entry: LibraryEntry, index: Index) -> LibraryEntry:
-    """Return `entry` as its file is now, and keep what was learnt in `index`. Raises StorageError."""
-    disk = stat_model(entry.ref.path)  # before it is read: a change in between is seen next time
+def read_entry(entry: LibraryEntry, index: Index) -> LibraryEntry:
+    """Read the model of `entry`, store the result in `index`, and return the new entry. Raises StorageError."""
+    disk = stat_model(entry.ref.path)  # before reading: a change in between is detected next time
     try:
         found = replace(entry, disk=disk, facts=read_facts(entry.ref.path), fault="")
     except ModelFileError as error:
         found = replace(entry, disk=disk, facts=None, fault=str(error))
-    index.keep(entry.ref.path, IndexRecord(disk.stamp, found.facts, found.fault))
+    index.store(entry.ref.path, IndexRecord(disk.stamp, found.facts, found.fault))
     return found
 
 
 def forget_missing(models_dir: Path, index: Index) -> int:
-    """Drop from `index` the files that are gone, and return how many those were. Raises StorageError.
+    """Delete missing files from `index` and return how many there were. Raises StorageError.
 
-    While there is no `models_dir`, what lay in it stays known: its disk may be away.
+    While `models_dir` is missing, its files stay in the index: its disk may be unmounted.
     """
     root = index_key(models_dir / "_")[:-1]
-    is_away = not models_dir.is_dir()
-    gone = [path for path in index.paths() if not (os.path.lexists(path) or (is_away and path.startswith(root)))]
+    is_unmounted = not models_dir.is_dir()
+    gone = [path for path in index.paths() if not (os.path.lexists(path) or (is_unmounted and path.startswith(root)))]
     index.forget(gone)
     return len(gone)

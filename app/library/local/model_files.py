@@ -1,9 +1,6 @@
-"""The models folder as it lies on the disk: `<publisher>/<repo>/<file>.gguf`, large models in several files.
+"""Model files on the disk: `<publisher>/<repo>/<file>.gguf`, large models in several files.
 
-Owns which files are models, which belong together, and what shows that one was changed. Knows nothing of what is in
-them.
-
-A model of this machine as people and programs name it.
+Owns which files are models, which belong together, and how a change is detected. Does not read their content.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
 
 @dataclass(frozen=True, slots=True)
 class ModelStat:
-    """All files of a model together: their bytes, when the last one changed, and a text that differs once one did."""
+    """The files of a model together: bytes, time of the last change, and a stamp that differs after any change."""
 
     n_bytes: int
     modified_s: float
@@ -44,18 +41,18 @@ class ModelStat:
 
 
 def model_paths(models_dir: Path) -> list[Path]:
-    """Return the first or only file of every model, in order of name. Hidden files and folders are none."""
+    """Return the first or only file of every model, sorted. Hidden files and folders are skipped."""
     repos = (repo for publisher in _entries(models_dir) for repo in _entries(publisher))
     return sorted(path for repo in repos for path in _entries(repo) if is_model_file(path.name))
 
 
 def is_model_file(name: str) -> bool:
-    """True for the name of a GGUF that is a model, or the first part of one."""
+    """Return whether `name` is that of a GGUF model, or of the first part of one."""
     return name.endswith(".gguf") and not name.startswith(".") and not _LATER_PART.search(name)
 
 
 def parts_of(path: Path) -> tuple[Path, ...]:
-    """Return all files of the model whose first or only file is at `path`, whether they are there or not."""
+    """Return all files of the model whose first or only file is `path`, whether they exist or not."""
     index, count = shard_index(path.name) or (0, 1)
     if index != 0 or count > MAX_SHARDS:
         return (path,)
@@ -63,15 +60,14 @@ def parts_of(path: Path) -> tuple[Path, ...]:
 
 
 def repo_of(path: Path) -> str:
-    """Return the publisher/repo that a file of the models folder lies in."""
+    """Return the publisher/repo of a file in the models folder."""
     return f"{path.parent.parent.name}/{path.parent.name}"
 
 
 def added_at_ns(path: Path) -> int:
-    """Return when the file at `path` came there, in nanoseconds since 1970, as nearly as the disk tells.
+    """Return when the file at `path` was added, in nanoseconds since 1970: its change time.
 
-    A file that is moved or linked to its place keeps the time of its bytes, but not the time of this change. One that
-    is gone meanwhile came last.
+    Moving or linking a file keeps its modification time but not its change time. A missing file sorts last.
     """
     try:
         return path.lstat().st_ctime_ns
@@ -80,25 +76,25 @@ def added_at_ns(path: Path) -> int:
 
 
 def stat_model(path: Path) -> ModelStat:
-    """Return what the disk says of the model at `path`; files that are missing have no bytes."""
+    """Return size, time and stamp of the model at `path`; missing files count no bytes."""
     n_bytes, modified_ns, stamps = 0, 0, []
     for part in parts_of(path):
         try:
             status = part.stat()
-        except OSError:  # a link to nowhere, or it went away: the gate says so when it is read
+        except OSError:  # a broken link, or it was removed: validation reports that when it is read
             stamps.append("missing")
             continue
         n_bytes += status.st_size
         modified_ns = max(modified_ns, status.st_mtime_ns)
-        # the time of change tells files apart whose time of modification was set back, as copying does
+        # the change time also detects a modification time that was set back, as copying does
         stamps.append(f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_ino}")
     return ModelStat(n_bytes, modified_ns / 1e9, " ".join(stamps))
 
 
 def identity_of(path: Path) -> FileIdentity:
-    """Return what the model at `path` is under all its names, and no other model: each file's device and inode.
+    """Return an identity that all names of the model at `path` share: each file's device and inode.
 
-    A file that is missing is its path, and one on a file system without inodes its resolved path.
+    A missing file is identified by its path, one on a file system without inodes by its resolved path.
     """
     return tuple(map(_file_identity, parts_of(path)))
 
@@ -112,7 +108,7 @@ def _file_identity(path: Path) -> tuple[int, int] | str:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """What lies in a folder and is not hidden; nothing where there is no folder that we may read."""
+    """Return the visible entries of a folder; none where it cannot be read."""
     try:
         return [path for path in folder.iterdir() if not path.name.startswith(".")]
     except OSError:

@@ -1,14 +1,7 @@
-"""The chat template of the repository that a model was made from, where that is in the Hugging Face cache.
+"""What this machine has recorded about a model: hashes, tuning, and its base model's chat template.
 
-Owns the way from a model's metadata to that repository, and how two templates differ. Never asks the network.
-
-What this machine has learnt of a model besides what its file says: hashes, how it was tuned, how it differs.
-
-Owns gathering it. Knows nothing of screens.
-
-A model's card as people read it: lines of a label and a text. Pure.
-
-Owns their words and order. Texts come from files and are not yet fit for a terminal.
+Owns gathering them, and the rows of `localllm show`. The base's template comes from the Hugging Face cache, never from
+the network. Texts come from files: escape them before a terminal shows them.
 """
 
 from __future__ import annotations
@@ -22,14 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.engine.tuning.tune_results import SpeedMeasurement
 from app.library.external import home_folder
 from app.library.external.hugging_face import cache_folder, snapshots_of
 from app.library.local.index import Index
 from app.library.local.model_files import parts_of
 from app.library.local.verification import expected_sha256
 from quantizer.errors import CheckpointError
-from quantizer.gguf.header import Header
+
+if TYPE_CHECKING:
+    from app.engine.tuning.tune_results import SpeedMeasurement
+    from quantizer.gguf.header import Header
+    from quantizer.gguf.model_info import ModelInfo
 
 __all__ = [
     "BaseTemplate",
@@ -48,17 +44,34 @@ _MAX_COMPARED_LINES = 5000  # comparing takes up to the square of them
 
 @dataclass(frozen=True, slots=True)
 class BaseTemplate:
-    """A repository as ORG/NAME, and its default chat template: empty where it has none."""
+    """A repository as ORG/NAME, and its default chat template, or empty."""
 
     repo: str
     text: str
 
 
-def base_template(header: Header, environment: Mapping[str, str] = os.environ) -> BaseTemplate | None:
-    """Return the template of the model's base.
+@dataclass(frozen=True, slots=True)
+class ModelRecord:
+    """`hashes` is (file, SHA-256 or empty) in order. `tuned` is the fastest setting measured here.
 
-    None where the file names no base, or that is not on this machine, or its files are unsound.
+    `base` is None where the model's base is not on this machine.
     """
+
+    hashes: tuple[tuple[Path, str], ...]
+    template: str
+    base: BaseTemplate | None
+    tuned: SpeedMeasurement | None
+
+
+def record_of(header: Header, index: Index, cache_dir: Path) -> ModelRecord:
+    """Return the record of the model whose first or only file has `header`. Raises StorageError."""
+    hashes = tuple((part, expected_sha256(part, index)) for part in parts_of(header.path))
+    template = header.text("tokenizer.chat_template")
+    return ModelRecord(hashes, template, base_template(header), _tuned(header.path, cache_dir))
+
+
+def base_template(header: Header, environment: Mapping[str, str] = os.environ) -> BaseTemplate | None:
+    """Return the template of the model's base; None if it has none, it is not on this machine, or it is invalid."""
     for match in (_REPO_URL.fullmatch(header.text(key)) for key in _ORIGINS):
         if match is None:
             continue
@@ -71,11 +84,16 @@ def base_template(header: Header, environment: Mapping[str, str] = os.environ) -
 
 
 def difference(base: str, own: str) -> list[str]:
-    """Return the lines that lead from `base` to `own`, as diff writes them; none where they are too many to compare."""
+    """Return a unified diff from `base` to `own` as lines; none where they are too many to compare."""
     before, after = base.splitlines(), own.splitlines()
     if len(before) + len(after) > _MAX_COMPARED_LINES:
         return []
-    return list(difflib.unified_diff(before, after, lineterm="", n=1))[2:]  # without the names of files
+    return list(difflib.unified_diff(before, after, lineterm="", n=1))[2:]  # without the file names
+
+
+def template_changes(record: ModelRecord) -> list[str]:
+    """Return the diff from the base's chat template to the model's; empty where they are equal or there is no base."""
+    return difference(record.base.text, record.template) if record.base else []
 
 
 def _template_in(folder: Path) -> str:
@@ -89,26 +107,6 @@ def _template_in(folder: Path) -> str:
     return read_chat_templates(TokenizerFolder(folder, {}, settings, Config({}))).get(DEFAULT, "")
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRecord:
-    """`hashes` is (file, SHA-256 or empty) in order. `tuned` is the fastest setting that was measured here.
-
-    `base` is None where the model's base is not on this machine.
-    """
-
-    hashes: tuple[tuple[Path, str], ...]
-    template: str
-    base: BaseTemplate | None
-    tuned: SpeedMeasurement | None
-
-
-def record_of(header: Header, index: Index, cache_dir: Path) -> ModelRecord:
-    """Gather what is known of the model whose first or only file has `header`. Raises StorageError."""
-    hashes = tuple((part, expected_sha256(part, index)) for part in parts_of(header.path))
-    template = header.text("tokenizer.chat_template")
-    return ModelRecord(hashes, template, base_template(header), _tuned(header.path, cache_dir))
-
-
 def _tuned(path: Path, cache_dir: Path) -> SpeedMeasurement | None:
     if not (cache_dir / "tune.json").is_file():
         return None
@@ -117,43 +115,33 @@ def _tuned(path: Path, cache_dir: Path) -> SpeedMeasurement | None:
     return best_measurement(path, cache_dir)
 
 
-if TYPE_CHECKING:
-    from app.engine.tuning.tune_results import SpeedMeasurement
-    from quantizer.gguf.model_info import ModelInfo
+def model_info_rows(info: ModelInfo, record: ModelRecord) -> list[tuple[str, str]]:
+    """Return label and text of every row that is not empty."""
+    return [(label, text) for label, text in (*_info_rows(info), *_record_rows(record)) if text]
 
 
-def model_info_rows(card: ModelInfo, record: ModelRecord) -> list[tuple[str, str]]:
-    """Return label and text of every line that there is something to say in."""
-    return [(label, text) for label, text in (*_of_card(card), *_of_record(record)) if text]
-
-
-def template_changes(record: ModelRecord) -> list[str]:
-    """Return how the chat template differs from that of the model's base, line by line; nothing where it does not."""
-    return difference(record.base.text, record.template) if record.base else []
-
-
-def _of_card(card: ModelInfo) -> list[tuple[str, str]]:
+def _info_rows(info: ModelInfo) -> list[tuple[str, str]]:
     return [
-        ("name", card.name),
-        ("architecture", card.architecture),
-        ("parameters", f"{card.n_parameters:,}"),
-        ("size", f"{card.file_bytes:,} bytes, {card.bits_per_weight:.2f} bits per weight"),
-        ("type", card.file_type),
-        ("tensors", ", ".join(f"{share.n_tensors} × {name}" for name, share in card.types.items())),
-        ("context", f"{card.n_ctx_train:,} tokens" if card.n_ctx_train else ""),
-        ("layers", f"{card.n_layers} of width {card.n_embd:,}" if card.n_layers else ""),
-        ("heads", f"{card.n_heads}, {card.n_kv_heads} for keys and values" if card.n_heads else ""),
-        ("experts", str(card.n_experts) if card.n_experts else ""),
-        ("cache", f"{card.kv_bytes_per_token:,} bytes per token in F16" if card.kv_bytes_per_token else ""),
-        ("vocabulary", f"{card.n_vocab:,} tokens ({card.tokenizer})" if card.n_vocab else ""),
-        ("chat template", "yes" if card.has_chat_template else "no"),
-        ("tools", "yes" if card.has_tools else "no"),
-        ("fill in the middle", "yes" if card.has_fim else "no"),
-        ("licence", card.licence),
+        ("name", info.name),
+        ("architecture", info.architecture),
+        ("parameters", f"{info.n_parameters:,}"),
+        ("size", f"{info.file_bytes:,} bytes, {info.bits_per_weight:.2f} bits per weight"),
+        ("type", info.file_type),
+        ("tensors", ", ".join(f"{share.n_tensors} × {name}" for name, share in info.types.items())),
+        ("context", f"{info.n_ctx_train:,} tokens" if info.n_ctx_train else ""),
+        ("layers", f"{info.n_layers} of width {info.n_embd:,}" if info.n_layers else ""),
+        ("heads", f"{info.n_heads}, {info.n_kv_heads} for keys and values" if info.n_heads else ""),
+        ("experts", str(info.n_experts) if info.n_experts else ""),
+        ("cache", f"{info.kv_bytes_per_token:,} bytes per token in F16" if info.kv_bytes_per_token else ""),
+        ("vocabulary", f"{info.n_vocab:,} tokens ({info.tokenizer})" if info.n_vocab else ""),
+        ("chat template", "yes" if info.has_chat_template else "no"),
+        ("tools", "yes" if info.has_tools else "no"),
+        ("fill in the middle", "yes" if info.has_fim else "no"),
+        ("licence", info.licence),
     ]
 
 
-def _of_record(record: ModelRecord) -> list[tuple[str, str]]:
+def _record_rows(record: ModelRecord) -> list[tuple[str, str]]:
     rows = [("template's base", _comparison(record))]
     if record.tuned:
         rows.append(("tuned", _speeds(record.tuned)))
@@ -163,14 +151,14 @@ def _of_record(record: ModelRecord) -> list[tuple[str, str]]:
 
 
 def _comparison(record: ModelRecord) -> str:
-    """How the template stands to that of the model's base, empty where that is not here."""
+    """Compare the template with its base's in a few words; empty without a base."""
     if record.base is None:
         return ""
     if record.base.text == record.template:
         return f"the same as in {record.base.repo}"
     changes = template_changes(record)
-    n_added, n_gone = (sum(line.startswith(sign) for line in changes) for sign in "+-")
-    counts = f" ({n_added} lines more, {n_gone} fewer; --template shows them)" if changes else ""
+    n_added, n_removed = (sum(line.startswith(sign) for line in changes) for sign in "+-")
+    counts = f" ({n_added} lines added, {n_removed} removed; --template shows them)" if changes else ""
     return f"differs from {record.base.repo}{counts}"
 
 

@@ -1,17 +1,9 @@
-"""Which names from outside may become names of files here. Pure.
+"""Names of models: safe file names, the ids that the service gives, and paths in the library. Pure.
 
-A name from a hub or a URL is data: one that climbs out of its folder, or that some system takes for something else, is
-refused on every system, so that a library can be carried from one to another.
-
-What the service calls models: as Ollama does, qwen2.5-coder:7b-instruct-q4_K_M. Pure.
-
-Owns the way from a file's name to such an id, and that no two models have the same. Editors read from the part before
-the colon how a model is to be asked. Files are called by these parts everywhere; reading headers, which takes up to 0.3
-s for each, would tell hardly more. Knows nothing of folders.
-
-Where a model lies in the library by the name that it is given: publisher/repo/file, or parts of that. Pure.
-
-Owns the way from a name to a path, which never leaves the models folder. Knows nothing of what is there.
+Ids follow Ollama's form, qwen2.5-coder:7b-instruct-q4_K_M: editors derive the prompt format from the part before the
+colon. They come from file names alone, because reading a header takes up to 0.3 s. A name from a hub or a URL is
+untrusted: one that leaves its folder, or that any system treats specially, is rejected on every system, so that a
+library can be moved. Does not access the disk.
 """
 
 from __future__ import annotations
@@ -29,13 +21,24 @@ from quantizer.gguf.shards import unsplit_name
 
 __all__ = ["id_of", "ids_of", "is_safe_name", "model_output_path"]
 
-_MAX_BYTES = 200  # file systems take 255, and what is being written has a longer name
+_MAX_BYTES = 200  # file systems allow 255, and partial files have longer names
 _FORBIDDEN = re.compile(r'[\x00-\x1f\x7f-\x9f<>:"/\\|?*\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]')
 _DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])\s*(\..*)?", re.IGNORECASE | re.DOTALL)
+_QUANT = r"(?:ud-)?(?:i?q\d(?:_[a-z0-9]+)*|tq\d_\d|mxfp4(?:_moe)?|nvfp4|bf16|f16|f32)"
+_ENDS_WITH_QUANT = re.compile(rf"[-._ ]({_QUANT})$", re.IGNORECASE)
+_SIZE = re.compile(r"[-_ ]((?:\d+x)?e?\d+(?:\.\d+)?[bm](?:-a\d+(?:\.\d+)?b)?)(?=[-_. ]|$)", re.IGNORECASE)
+_QUANT_HEAD = re.compile(r"^(?:ud-)?(?:i?q\d|tq\d|mxfp4|nvfp4|bf16|f16|f32)", re.IGNORECASE)
+_GENERIC = re.compile(r"(?:ggml[-_])?(?:model|weights|gguf)", re.IGNORECASE)  # names that do not identify a model
+_FORMAT = re.compile(r"[-_.](?:i1-)?gguf$", re.IGNORECASE)  # the suffix of a repository's name
+_NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._]+")
+_TAG_DIGITS = (6, 16, 64)
+_LOCAL = "local"  # the publisher of models without one
+_MAX_CHARACTERS = 96
+_NOT_IN_A_FILE_NAME = re.compile(r"[^\w.+-]+")
 
 
 def is_safe_name(name: str) -> bool:
-    """True for a name that is one file of one folder, visible and the same on Linux, macOS and Windows."""
+    """Return whether `name` is one visible file of one folder, the same on Linux, macOS and Windows."""
     if not name or name.startswith((".", " ")) or name.endswith((".", " ")):
         return False
     if _FORBIDDEN.search(name) or _DEVICE.fullmatch(name):
@@ -43,24 +46,14 @@ def is_safe_name(name: str) -> bool:
     return len(name.encode()) <= _MAX_BYTES
 
 
-_QUANT = r"(?:ud-)?(?:i?q\d(?:_[a-z0-9]+)*|tq\d_\d|mxfp4(?:_moe)?|nvfp4|bf16|f16|f32)"
-_ENDS_WITH_QUANT = re.compile(rf"[-._ ]({_QUANT})$", re.IGNORECASE)
-_SIZE = re.compile(r"[-_ ]((?:\d+x)?e?\d+(?:\.\d+)?[bm](?:-a\d+(?:\.\d+)?b)?)(?=[-_. ]|$)", re.IGNORECASE)
-_QUANT_HEAD = re.compile(r"^(?:ud-)?(?:i?q\d|tq\d|mxfp4|nvfp4|bf16|f16|f32)", re.IGNORECASE)
-_GENERIC = re.compile(r"(?:ggml[-_])?(?:model|weights|gguf)", re.IGNORECASE)  # what says nothing of a model
-_FORMAT = re.compile(r"[-_.](?:i1-)?gguf$", re.IGNORECASE)  # of a repository, behind the name of what is in it
-_STRANGE = re.compile(r"[^A-Za-z0-9._]+")
-_TAG_DIGITS = (6, 16, 64)
-
-
 def id_of(file_name: str, repo: str = "") -> str:
-    """Return the id of the model in a file, by the name of its `repo` where its own says nothing.
+    """Return the id of the model in a file; a generic file name is replaced by that of its `repo`.
 
-    A name without size and quantization was given by a person, and is the id.
+    A name without size and quantization was chosen by the user, and is the id as it is.
     """
     stem = unsplit_name(file_name.removesuffix(".gguf") + ".gguf").removesuffix(".gguf")
     found = _ENDS_WITH_QUANT.search(stem)
-    name, quant = (stem[: found.start()], _styled(found[1])) if found else (stem, "")
+    name, quant = (stem[: found.start()], _ollama_quant(found[1])) if found else (stem, "")
     if _GENERIC.fullmatch(name) and repo:
         name = _FORMAT.sub("", repo.rpartition("/")[2]) or name
     size = _SIZE.search(name)
@@ -73,52 +66,47 @@ def id_of(file_name: str, repo: str = "") -> str:
 def ids_of(models: Iterable[tuple[Path, str]], since_ns: Callable[[Path], int]) -> dict[Path, str]:
     """Return the id of each model, given its path and its repo, publisher/name.
 
-    Of several that would be called the same, the one that is here longest is; `since_ns` is asked of those only, and
-    later ones have their publisher before the id. So what is added changes the id of nothing that was there.
+    Of several with one id the oldest keeps it, and the others get their publisher in front: adding a model never
+    changes another's id. `since_ns` is called only for those.
     """
-    alike: dict[str, list[tuple[Path, str]]] = defaultdict(list)
+    groups: dict[str, list[tuple[Path, str]]] = defaultdict(list)
     for path, repo in models:
-        alike[id_of(path.name, repo).lower()].append((path, repo))
-    return dict(chain.from_iterable(_told_apart(group, since_ns) for group in alike.values()))
+        groups[id_of(path.name, repo).lower()].append((path, repo))
+    return dict(chain.from_iterable(_unique_ids(group, since_ns) for group in groups.values()))
 
 
-def _told_apart(group: list[tuple[Path, str]], since_ns: Callable[[Path], int]) -> Iterator[tuple[Path, str]]:
+def _unique_ids(group: list[tuple[Path, str]], since_ns: Callable[[Path], int]) -> Iterator[tuple[Path, str]]:
     taken: set[str] = set()
     oldest_first = sorted(group, key=lambda item: (since_ns(item[0]), item[0])) if len(group) > 1 else group
     for path, repo in oldest_first:
-        free = next(name for name in _names(path, repo) if name.lower() not in taken)
+        free = next(name for name in _possible_ids(path, repo) if name.lower() not in taken)
         taken.add(free.lower())
         yield path, free
 
 
-def _names(path: Path, repo: str) -> Iterator[str]:
-    """The id, the same with the publisher, and with a few digits that no name brings along: it has no double dash."""
+def _possible_ids(path: Path, repo: str) -> Iterator[str]:
+    """Yield the id, the id with its publisher, and that with digits of a hash; no plain id has a double dash."""
     plain = id_of(path.name, repo)
     with_publisher = f"{_cleaned(repo.partition('/')[0])}/{plain}"
     digest = hashlib.sha256(f"{repo}/{path.name}".encode(errors="surrogateescape")).hexdigest()
     return chain((plain, with_publisher), (f"{with_publisher}--{digest[:n_digits]}" for n_digits in _TAG_DIGITS))
 
 
-def _styled(quant: str) -> str:
+def _ollama_quant(quant: str) -> str:
     """Return a quantization as Ollama writes it: q4_K_M, iq4_XS, q8_0, f16."""
     head = _QUANT_HEAD.match(quant)
-    assert head is not None, "what ends a name begins with one"
+    assert head is not None, "the pattern that found it begins with this one"
     return head[0].lower() + quant[head.end() :].upper()
 
 
 def _cleaned(text: str, if_empty: str = "model") -> str:
-    return _STRANGE.sub("-", text).strip("-._") or if_empty
-
-
-_LOCAL = "local"  # the publisher of what comes from nobody
-_MAX_CHARACTERS = 96
-_NOT_IN_A_FILE_NAME = re.compile(r"[^\w.+-]+")
+    return _NOT_IN_AN_ID.sub("-", text).strip("-._") or if_empty
 
 
 def model_output_path(source: ModelRef, wanted: str, models_dir: Path) -> Path:
     """Return the path for `source` under the name `wanted`: FILE, PUBLISHER/REPO or PUBLISHER/REPO/FILE.
 
-    Without one, it is called as it is where it comes from. Raises UsageError for a name that is none.
+    An empty name keeps the one it has at its source. Raises UsageError for an invalid name.
     """
     file = _as_file_name(source.id if source.path.suffix != ".gguf" else unsplit_name(source.path.name))
     publisher, _, repo = source.repo.partition("/")
@@ -132,16 +120,13 @@ def model_output_path(source: ModelRef, wanted: str, models_dir: Path) -> Path:
         case names:
             pass
     if len(names) != 3 or not all(map(is_safe_name, names)):
-        cause = f"{wanted!r} is no name for a model."
+        cause = f"{wanted!r} is not a valid name for a model."
         raise UsageError(cause, "Give NAME, PUBLISHER/REPO or PUBLISHER/REPO/NAME.")
     return models_dir / names[0] / names[1] / f"{names[2]}.gguf"
 
 
 def _as_file_name(text: str) -> str:
-    """What somebody else's name becomes: the last of its parts, other characters as dashes."""
-    name = (
-        _NOT_IN_A_FILE_NAME.sub("-", text.rpartition("/")[2].removesuffix(".gguf"))
-        .strip(".-+")[:_MAX_CHARACTERS]
-        .rstrip(".")
-    )
+    """Turn an untrusted name into a file name: its last part, other characters as dashes."""
+    dashed = _NOT_IN_A_FILE_NAME.sub("-", text.rpartition("/")[2].removesuffix(".gguf"))
+    name = dashed.strip(".-+")[:_MAX_CHARACTERS].rstrip(".")
     return name if is_safe_name(name) else "model"

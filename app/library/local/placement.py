@@ -1,12 +1,8 @@
-"""A second name for a file without a second copy of its bytes. The platforms differ here only.
+"""Imports into the library: a model's files linked where possible, or copied.
 
-Owns the ways and their order: a hard link, which outlives the first name; a reflink, where the file system shares
-blocks and another user's file may not be linked; a symbolic link, which is a reference and no more.
-
-Models that get a place in the library: linked where that is possible, or copied.
-
-Owns what a placement takes, and that nothing of it is left when it fails. A copy that was killed goes on where it
-stopped. Knows nothing of who asks.
+Owns the kinds of link and their order: a hard link, which survives the removal of the first name; a reflink, where the
+file system shares blocks and another user's file may not be linked; a symbolic link. A failed import leaves nothing
+behind; a copy that was killed resumes.
 """
 
 from __future__ import annotations
@@ -29,20 +25,70 @@ from quantizer.gguf.shards import shard_path
 from quantizer.write.blocks import OutputFile
 from quantizer.write.partial_output import PartialOutput, partial_path
 
-__all__ = ["REFERENCE", "ImportPlan", "NameTakenError", "copy", "link", "link_model", "plan_import"]
+__all__ = ["REFERENCE", "ImportPlan", "NameTakenError", "copy_model", "link", "link_model", "plan_import"]
 
 REFERENCE = "symbolic link"
 _FICLONE = 0x40049409  # source: linux/fs.h
+_BLOCK_BYTES = 64 << 20
+_PIECE_BYTES = 4 << 20
 
 
 class NameTakenError(StorageError):
-    """Where a model was to lie something lies already."""
+    """The path of a model to import exists already."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportPlan:
+    """The files of a model, each with its target path, first file first; `n_bytes` is the size of a copy."""
+
+    files: tuple[tuple[Path, Path], ...]
+    n_bytes: int
+
+    @property
+    def path(self) -> Path:
+        """The path of the imported model: that of its first file."""
+        return self.files[0][1]
+
+
+def plan_import(source: ModelRef, wanted: str, models_dir: Path) -> ImportPlan:
+    """Return where `source` goes under the name `wanted`; empty keeps its own name.
+
+    Raises UsageError for an invalid name, ModelFileError for an invalid model, NameTakenError for a path that exists.
+    """
+    from quantizer.gguf.validation import validate_gguf
+
+    path = model_output_path(source, wanted, models_dir)
+    validate_gguf(source.path)
+    sources = parts_of(source.path)
+    targets = [shard_path(path, index, len(sources)) for index in range(len(sources))]
+    for target in targets:
+        if target.exists() or target.is_symlink():
+            raise NameTakenError(f"{target} exists already.", "Remove it first, or give another name.")
+    return ImportPlan(tuple(zip(sources, targets, strict=True)), stat_model(source.path).n_bytes)
+
+
+def link_model(plan: ImportPlan, index: Index) -> str:
+    """Link every file, the first one last, and return the kind of link.
+
+    Raises NameTakenError where a path was taken meanwhile, StorageError when no kind works.
+    """
+    hashes = [expected_sha256(source, index) for source, _ in plan.files]
+    way = ""
+    with _new_folder(plan.path.parent), ExitStack() as undo:
+        for source, target in reversed(plan.files):
+            way = link(source, target)
+            undo.callback(target.unlink)
+        undo.pop_all()
+    for (_, target), sha256 in zip(plan.files, hashes, strict=True):
+        if sha256:
+            index.record_sha256(target, sha256)
+    return way
 
 
 def link(source: Path, target: Path) -> str:
-    """Make `target` a name of the file `source` and return which way worked. Nothing that is there is replaced.
+    """Link `target` to the file `source` without replacing anything, and return the kind of link.
 
-    Raises NameTakenError when something is at `target`, StorageError when no way works.
+    Raises NameTakenError if `target` exists, StorageError when no kind of link works.
     """
     real = source.resolve()
     reasons = []
@@ -67,7 +113,7 @@ def _reflink(source: Path, target: Path) -> None:
     try:
         with source.open("rb") as original, partial.open("xb") as clone:
             fcntl.ioctl(clone, _FICLONE, original.fileno())
-        os.link(partial, target)  # where renaming would replace
+        os.link(partial, target)  # renaming would replace a target
     finally:
         partial.unlink(missing_ok=True)
 
@@ -79,89 +125,38 @@ _WAYS: dict[str, Callable[[Path, Path], None]] = {
 }
 
 
-_BLOCK_BYTES = 64 << 20
-_PIECE_BYTES = 4 << 20
+def copy_model(plan: ImportPlan, index: Index, on_bytes: Callable[[int], object]) -> None:
+    """Copy every file and record its hash, calling `on_bytes` with the size of each piece. All appear together.
 
-
-@dataclass(frozen=True, slots=True)
-class ImportPlan:
-    """The files of a model with the path that each gets, the first file first, and what a copy of them takes."""
-
-    files: tuple[tuple[Path, Path], ...]
-    n_bytes: int
-
-    @property
-    def path(self) -> Path:
-        """The path that stands for the placed model."""
-        return self.files[0][1]
-
-
-def plan_import(source: ModelRef, wanted: str, models_dir: Path) -> ImportPlan:
-    """Return where `source` would lie under the name `wanted`, its own when that is empty.
-
-    Raises UsageError for a name that is none, ModelFileError for a model that the gate refuses, NameTakenError
-    when something is there.
+    Raises StorageError, and ModelFileError for a file that does not match its expected hash.
     """
-    from quantizer.gguf.validation import validate_gguf
-
-    place = model_output_path(source, wanted, models_dir)
-    validate_gguf(source.path)
-    sources = parts_of(source.path)
-    targets = [shard_path(place, index, len(sources)) for index in range(len(sources))]
-    for target in targets:
-        if target.exists() or target.is_symlink():
-            raise NameTakenError(f"{target} exists already.", "Remove it first, or give another name.")
-    return ImportPlan(tuple(zip(sources, targets, strict=True)), stat_model(source.path).n_bytes)
-
-
-def link_model(placement: ImportPlan, index: Index) -> str:
-    """Give every file its second name, the first file last, and return which way worked.
-
-    Raises NameTakenError where a name was taken meanwhile, StorageError when no way works.
-    """
-    hashes = [expected_sha256(source, index) for source, _ in placement.files]
-    way = ""
-    with _made_folder(placement.path.parent), ExitStack() as undo:
-        for source, target in reversed(placement.files):
-            way = link(source, target)
-            undo.callback(target.unlink)
-        undo.pop_all()
-    for (_, target), sha256 in zip(placement.files, hashes, strict=True):
-        if sha256:
-            index.record(target, sha256)
-    return way
-
-
-def copy(placement: ImportPlan, index: Index, on_bytes: Callable[[int], object]) -> None:
-    """Copy every file and record its hash; `on_bytes` hears how many more were read. All appear when all are whole.
-
-    Raises StorageError, and ModelFileError for a file whose bytes are not those that its name or record says.
-    """
-    sizes = [source.stat().st_size for source, _ in placement.files]
-    files = [OutputFile(target, _blocks(n)) for (_, target), n in zip(placement.files, sizes, strict=True)]
-    fingerprint = hashlib.sha256(stat_model(placement.files[0][0]).stamp.encode()).hexdigest()
+    sizes = [source.stat().st_size for source, _ in plan.files]
+    files = [OutputFile(target, _blocks(n)) for (_, target), n in zip(plan.files, sizes, strict=True)]
+    fingerprint = hashlib.sha256(stat_model(plan.files[0][0]).stamp.encode()).hexdigest()
     with (
-        _made_folder(placement.path.parent),
-        PartialOutput(placement.path, files, fingerprint, is_overwriting=False) as output,
+        _new_folder(plan.path.parent),
+        PartialOutput(plan.path, files, fingerprint, is_overwriting=False) as output,
     ):
-        standing = iter(range(output.n_done))
+        done_blocks = iter(range(output.n_done))
         hashes = []
-        for source, _ in placement.files:
-            sha256 = _copy_file(source, output, standing, on_bytes)
+        for source, _ in plan.files:
+            sha256 = _copy_file(source, output, done_blocks, on_bytes)
             if expected_sha256(source, index) not in ("", sha256):
-                raise ModelFileError(f"{source} is damaged: its SHA-256 is not what it should be.", "Fetch it again.")
+                raise ModelFileError(f"{source} is damaged: its SHA-256 is wrong.", "Fetch it again.")
             hashes.append(sha256)
-    for (_, target), sha256 in zip(placement.files, hashes, strict=True):
-        index.record(target, sha256)
+    for (_, target), sha256 in zip(plan.files, hashes, strict=True):
+        index.record_sha256(target, sha256)
 
 
-def _copy_file(source: Path, output: PartialOutput, standing: Iterator[int], on_bytes: Callable[[int], object]) -> str:
-    """Append a file to `output`, but for the blocks that are `standing` there already, and return its hash."""
+def _copy_file(
+    source: Path, output: PartialOutput, done_blocks: Iterator[int], on_bytes: Callable[[int], object]
+) -> str:
+    """Append a file to `output`, except for its `done_blocks`, and return its hash."""
     digest = hashlib.sha256()
     try:
         with source.open("rb", buffering=0) as file:
             for n_bytes in _blocks(source.stat().st_size):
-                is_missing = next(standing, None) is None
+                is_missing = next(done_blocks, None) is None
                 for data in _pieces(file.read, n_bytes):
                     digest.update(data)
                     on_bytes(len(data))
@@ -178,24 +173,24 @@ def _pieces(read: Callable[[int], bytes | None], n_bytes: int) -> Iterator[bytes
     while n_bytes:
         data = read(min(n_bytes, _PIECE_BYTES))
         if not data:
-            raise StorageError("The file became shorter while it was copied.", "Try again when nobody writes to it.")
+            raise StorageError("The file became shorter while it was copied.", "Try again when no program writes it.")
         n_bytes -= len(data)
         yield data
 
 
 def _blocks(n_bytes: int) -> tuple[int, ...]:
-    """Sizes of the blocks of a file."""
+    """Return the sizes of the blocks of a file."""
     whole, rest = divmod(n_bytes, _BLOCK_BYTES)
     return (_BLOCK_BYTES,) * whole + ((rest,) if rest else ())
 
 
 @contextmanager
-def _made_folder(folder: Path) -> Iterator[None]:
-    """Make a repo's folder, and take it away again if nothing comes to lie in it. Raises StorageError."""
+def _new_folder(folder: Path) -> Iterator[None]:
+    """Create a repo's folder, and remove it again if it stays empty. Raises StorageError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StorageError(f"{folder} cannot be made: {error.strerror}.", "Check its permissions.") from error
+        raise StorageError(f"{folder} cannot be created: {error.strerror}.", "Check its permissions.") from error
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
-"""What a model says and does that was made of another one's file: system prompt, sampling, template, first messages.
+"""The recipe of a derived model: system prompt, sampling, template and first messages over another model's file.
 
-Owns the file `NAME.recipe.json` beside the model's, which nobody else has to know: the weights stay one file under
-several names. Knows nothing of which parameters there are, nor of how a template is filled.
+Owns the file `NAME.recipe.json` beside the model's; the weights stay one file under several names. Does not interpret
+parameters or templates.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _ROLES = ("system", "user", "assistant")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What was given beside the weights; empty is what the model's file says. `base` is what it was made of.
+    """Settings beside the weights; an empty one means the file's own. `base` names the model it derives from.
 
-    `messages` have a `role` and a `content` each, both text. `parameters` are in Ollama's words.
+    `messages` have a text `role` and a text `content`. `parameters` have Ollama's names.
     """
 
     base: str = ""
@@ -35,12 +35,12 @@ class Recipe:
     messages: tuple[Mapping[str, str], ...] = ()
 
     def over(self, other: Recipe) -> Recipe:
-        """Return this recipe with what it leaves out as `other` has it, parameters one by one."""
+        """Return this recipe with its gaps filled from `other`, parameter by parameter."""
         given = {name: value for name, value in asdict(self).items() if value}
         return replace(other, **given | {"parameters": {**other.parameters, **self.parameters}})
 
     def begin(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return a conversation of this model: its system prompt unless there is one, its messages, then `messages`."""
+        """Return `messages` after the recipe's own: its system prompt (unless they have one) and first messages."""
         n_system = 1 if messages and messages[0]["role"] in ("system", "developer") else 0
         own = [{"role": "system", "content": self.system}] if self.system and not n_system else []
         parts = (messages[:n_system], own, self.messages, messages[n_system:])
@@ -51,7 +51,7 @@ NO_RECIPE = Recipe()
 
 
 def recipe_path(path: Path) -> Path:
-    """Return where the recipe of the model at `path` is, if it has one."""
+    """Return the path of the recipe of the model at `path`, whether it has one or not."""
     return path.with_suffix(".recipe.json")
 
 
@@ -67,18 +67,18 @@ def read_recipe(path: Path) -> Recipe:
     if len(data) > MAX_RECIPE_BYTES:
         raise _damaged(path, "larger than 1 MiB")
     try:
-        return _checked(json.loads(data))
+        return _validated(json.loads(data))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise _damaged(path, str(error)) from error
 
 
 def encoded(recipe: Recipe) -> bytes:
-    """Return `recipe` as its file has it; past MAX_RECIPE_BYTES that is not read again."""
+    """Return `recipe` as bytes of its file; more than MAX_RECIPE_BYTES would not be read again."""
     return json.dumps(asdict(recipe), indent=1).encode()
 
 
 def write_recipe(path: Path, recipe: Recipe) -> None:
-    """Keep `recipe` beside the model at `path`, whole or not at all. Raises StorageError."""
+    """Write `recipe` beside the model at `path`, whole or not at all. Raises StorageError."""
     target = recipe_path(path)
     partial = target.with_name(f".{target.name}.part")
     try:
@@ -90,18 +90,18 @@ def write_recipe(path: Path, recipe: Recipe) -> None:
         raise StorageError(cause, "Check the disk and its permissions.") from error
 
 
-def _checked(told: Any) -> Recipe:
-    recipe = Recipe(**told | {"messages": tuple(told["messages"])})
+def _validated(fields: Any) -> Recipe:
+    recipe = Recipe(**fields | {"messages": tuple(fields["messages"])})
     texts = (recipe.base, recipe.system, recipe.template, recipe.license)
     are_messages = all(
         set(message) == {"role", "content"} and message["role"] in _ROLES and isinstance(message["content"], str)
         for message in recipe.messages
     )
     if not (all(isinstance(text, str) for text in texts) and isinstance(recipe.parameters, dict) and are_messages):
-        raise ValueError("a field is of another kind")
+        raise ValueError("a field has the wrong type")
     return recipe
 
 
 def _damaged(path: Path, why: str) -> ModelFileError:
-    cause = f"What {path.stem} was made with cannot be read: {why[:200]}."
-    return ModelFileError(cause, f"Remove {recipe_path(path).name}, or make it anew.")
+    cause = f"The recipe of {path.stem} cannot be read: {why[:200]}."
+    return ModelFileError(cause, f"Remove {recipe_path(path).name}, or create it again.")

@@ -1,7 +1,7 @@
-"""Models that leave the library, by name and never beyond it.
+"""Removal of models from the library.
 
-Owns what may go: names in the models folder itself. A link goes and what it refers to stays; what lies behind a linked
-folder, in another program's folder or at any other path is not ours to remove.
+Owns what may be removed: files of the models folder itself. A link is removed, its target stays; files behind a linked
+folder, of other programs or at any other path are never touched.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Removal", "plan_removal", "remove", "remove_empty_folders"]
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A model with the names that go, the first file first, and the bytes that the disk gets back."""
+    """A model, the paths to remove (first file first), and the bytes that this frees."""
 
     ref: ModelRef
     paths: tuple[Path, ...]
@@ -29,19 +29,19 @@ class Removal:
 
 
 def plan_removal(ref: ModelRef, models_dir: Path) -> Removal:
-    """Return what removing `ref` takes away. Raises UsageError for a model that is not the library's."""
+    """Return what removing `ref` would remove. Raises UsageError for a model outside the library."""
     repo = ref.path.parent
     if ref.place:
         cause = f"{ref.id} is {ref.place}." if ref.place == BUILT_IN else f"{ref.id} belongs to {ref.place}."
-        raise UsageError(cause, "Only what lies in the library can be removed.")
+        raise UsageError(cause, "Only models in the library can be removed.")
     if repo.parent.parent != models_dir or repo.resolve() != models_dir.resolve() / repo.parent.name / repo.name:
-        raise UsageError(f"{ref.path} does not lie in the library itself.", "Delete the file where it is.")
+        raise UsageError(f"{ref.path} is not in the library itself.", "Delete the file where it is.")
     paths = tuple(path for path in (*parts_of(ref.path), recipe_path(ref.path)) if os.path.lexists(path))
     return Removal(ref, paths, sum(map(_n_bytes_freed, paths)))
 
 
 def remove(removal: Removal) -> None:
-    """Take the names away, and folders that become empty. Raises StorageError."""
+    """Remove the paths, and folders that become empty. Raises StorageError."""
     for path in removal.paths:
         try:
             path.unlink(missing_ok=True)
@@ -52,15 +52,15 @@ def remove(removal: Removal) -> None:
 
 
 def remove_empty_folders(repo: Path) -> None:
-    """Remove the folder of a repo and of its publisher where nothing is in them."""
+    """Remove the folders of a repo and of its publisher if they are empty."""
     for folder in (repo, repo.parent):
         try:
             folder.rmdir()
-        except OSError:  # something is in it, or came to lie in it
+        except OSError:  # not empty
             return
 
 
 def _n_bytes_freed(path: Path) -> int:
-    """The bytes that only this name holds on to: none of a link, or of a file with other names."""
+    """Return the bytes that removing this name frees: none for a link or a file with other names."""
     status = path.lstat()
     return status.st_size if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 else 0

@@ -1,9 +1,6 @@
-"""What a model's name means on this machine.
+"""Resolution of model names on this machine: the guide, the library, other programs' models, and paths.
 
-Owns the guide's place in the package and the layout `<data>/models/<publisher>/<repo>/<file>.gguf`. Knows nothing of
-what is in a file: the header gate reads that.
-
-What may be taken into the library: a file by its path, or a model of another program by its name.
+Owns the list of models, the order in which a name is matched, and the error that lists what exists. Reads no header.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from app.library.external import elsewhere
+from app.library.external import external_models
 from app.library.hub.reference import RepoReference
 from app.library.local.model_files import ModelRef, added_at_ns, model_paths, repo_of
 from app.library.local.naming import id_of, ids_of
@@ -40,7 +37,7 @@ BUILT_IN = "built in"  # the guide's place
 _GUIDE_FILE = "guide-Q8_0.gguf"
 _CONVERTIBLE = "It is a checkpoint: make a GGUF of it with `localllm quantize {name}`, then run that."
 _PICKLES = "It is a pickle, which can run code when read: get the model as .safetensors or .gguf."
-_SUFFIX_REMEDIES = {
+_SUFFIX_REMEDIES = {  # of files that are no GGUF
     ".safetensors": "It is part of a checkpoint: make a GGUF with `localllm quantize FOLDER`, then run that.",
     ".bin": _PICKLES,
     ".pt": _PICKLES,
@@ -52,25 +49,25 @@ _MAX_NAMES_LISTED = 12
 
 
 class UnknownModelError(ModelFileError):
-    """A name that stands for no model here, or for more than one."""
+    """A name that matches no model on this machine, or several."""
 
 
 def available(settings: Settings) -> tuple[ModelRef, ...]:
-    """Return every model of this machine, the guide first when it is installed, then the library in order of name."""
+    """Return every model of localllm: the guide first, if it is installed, then the library sorted by name."""
     return (*_guide(), *_library(settings.models_dir))
 
 
 def resolve(name: str, settings: Settings) -> ModelRef:
-    """Return the model that `name` means: `guide`, a path to a GGUF, a name in the library or one of another program's.
+    """Return the model called `name`: `guide`, a path to a GGUF, a name in the library or in another program.
 
-    Raises UnknownModelError that lists what is here, ModelFileError for a file or folder that is no GGUF.
+    Raises UnknownModelError that lists the models, ModelFileError for a file or folder that is not a GGUF.
     """
     if not _is_path(name):
         here = available(settings)
         if _matching(name, here):
             return find_by_name(name, here)
         if not _exists(Path(name)):
-            others = _of_other_programs()
+            others = tuple({ref.id: ref for ref in reversed(external_models())}.values())  # of one id, the first
             if _matching(name, others):
                 return find_by_name(name, others)
             if Path(name).suffix.lower() not in _FILE_SUFFIXES:
@@ -79,40 +76,39 @@ def resolve(name: str, settings: Settings) -> ModelRef:
 
 
 def find_by_name(name: str, here: Sequence[ModelRef]) -> ModelRef:
-    """Return the model of `here` called `name`: an id, a file stem, a repo or publisher/repo. Paths are no names.
+    """Return the model of `here` called `name`: an id or its part before the colon, a file stem, a repo.
 
-    So is what stands before the colon of an id. Ollama's clients put `:latest` behind a name without a tag; it means
-    nothing. Upper and lower case are the same.
-    Raises UnknownModelError that lists what is here.
+    Case is ignored, and so is the `:latest` that Ollama's clients append. Paths do not match.
+    Raises UnknownModelError that lists the models.
     """
     found = _matching(name, here)
     if len(found) == 1:
         return found[0]
     if found:
-        raise UnknownModelError(f"{name!r} may be any of {len(found)} models.", f"Name one of them: {_listed(found)}.")
-    remedy = f"Here are: {_listed(here)}." if here else "No model is installed: name a path to a GGUF file."
+        raise UnknownModelError(f"{name!r} matches {len(found)} models.", f"Name one of them: {_listed(found)}.")
+    remedy = f"Models: {_listed(here)}." if here else "No model is installed: name a path to a GGUF file."
     raise UnknownModelError(f"There is no model {name!r}.", remedy)
 
 
 def portable(name: str) -> str:
-    """Return `name` so that a process with another working folder understands it: paths become absolute."""
+    """Return `name` for a process with another working folder: paths become absolute."""
     is_file_here = Path(name).suffix.lower() in _FILE_SUFFIXES and _exists(Path(name))
     return str(absolute(name)) if _is_path(name) or is_file_here else name
 
 
 def absolute(path: str) -> Path:
-    """Return `path` from the root of the file system; a `~` of nobody's is a name like any other."""
+    """Return `path` as an absolute path; the `~` of an unknown user is an ordinary name."""
     try:
         return Path(path).expanduser().absolute()
-    except RuntimeError:  # no such user, or one without a home
+    except RuntimeError:  # no such user, or no home
         return Path(path).absolute()
 
 
-# How a name may fit, the most exact way first; the name is in lower case.
+# How a name may match, the most exact way first; the name is in lower case.
 _MATCHERS: tuple[Callable[[ModelRef, str], bool], ...] = (
     lambda ref, name: ref.id.lower() == name,
     lambda ref, name: ref.served_as.lower() == name,
-    lambda ref, name: ref.id.lower() == f"{name}:latest",  # what Ollama means by a name without a tag
+    lambda ref, name: ref.id.lower() == f"{name}:latest",  # Ollama's meaning of a name without a tag
     lambda ref, name: ref.path.stem.lower() == name or ref.path.name.lower() == name,
     lambda ref, name: f"{ref.repo}/{ref.path.stem}".lower() == name,
     lambda ref, name: ref.repo.lower() == name,
@@ -123,14 +119,14 @@ _MATCHERS: tuple[Callable[[ModelRef, str], bool], ...] = (
 
 
 def _matching(name: str, refs: Iterable[ModelRef]) -> list[ModelRef]:
-    """The models that fit `name` in the most exact way that any does."""
+    """Return the models that match `name` in the most exact way that any does."""
     refs, wanted = list(refs), name.lower().removesuffix(":latest")
     found = ([ref for ref in refs if matches(ref, wanted)] for matches in _MATCHERS)
     return next(filter(None, found), []) or _pulled_as(wanted, refs)
 
 
 def _pulled_as(name: str, refs: Iterable[ModelRef]) -> list[ModelRef]:
-    """The models that `localllm pull NAME` fetches, with a quantization too: clients ask for them by the same words."""
+    """Return the models that `localllm pull NAME` has fetched: clients request them by the same name."""
     from app.library.hub.catalogue import resolve_reference
 
     try:
@@ -153,11 +149,6 @@ def _guide() -> tuple[ModelRef, ...]:
     return (ModelRef(GUIDE, path, place=BUILT_IN, served_as=GUIDE),) if path.is_file() else ()
 
 
-def _of_other_programs() -> tuple[ModelRef, ...]:
-    """What other programs hold, once each: of models with the same id, the first."""
-    return tuple({ref.id: ref for ref in reversed(elsewhere())}.values())
-
-
 def _library(models_dir: Path) -> list[ModelRef]:
     paths = model_paths(models_dir)
     n_called = Counter(path.stem.lower() for path in paths)
@@ -178,7 +169,7 @@ def _library_id(path: Path, *, is_unique: bool) -> str:
 
 
 def _is_path(name: str) -> bool:
-    """True for what can only be a path: publisher/repo has a separator too."""
+    """Return whether `name` can only be a path: publisher/repo has a separator too."""
     return name == "~" or name.startswith(("~/", ".", os.sep)) or "\\" in name or Path(name).is_absolute()
 
 
@@ -210,12 +201,12 @@ def _listed(refs: Iterable[ModelRef]) -> str:
 
 
 def find_importable(source: str, settings: Settings) -> ModelRef:
-    """Return the model that `source` means: a path, or a name that `localllm ls --elsewhere` shows.
+    """Return the model `source` to import: a path, or a name that `localllm ls --external` shows.
 
     Raises UnknownModelError, ModelFileError.
     """
     ref = resolve(source, settings)
     if ref.repo:
         return ref
-    # a path may be another program's file, whose name is a better one
-    return next((other for other in elsewhere() if other.path == ref.path), ref)
+    # if the path is another program's file, the name there is better
+    return next((other for other in external_models() if other.path == ref.path), ref)

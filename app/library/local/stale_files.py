@@ -1,6 +1,6 @@
-"""What was left behind: by runs that were killed, and by conversations that were saved long ago.
+"""Stale files: leftovers of killed runs, and the oldest saved KV caches.
 
-Owns which files nobody needs any more; what a process still holds is none. Knows nothing of who asks.
+Owns which files are stale; a file that a running process has locked is not.
 """
 
 from __future__ import annotations
@@ -23,19 +23,18 @@ from quantizer.write.partial_output import journal_path
 
 __all__ = ["StaleFiles", "delete_stale_files", "find_stale_files"]
 
-_FETCHING = ".fetching"  # the folder of a repo in which downloads lie until they are whole
+_FETCHING = ".fetching"  # a repo's folder of incomplete downloads
 _PARTIAL = re.compile(r"\.(?P<output>.+)\.(journal|\d+\.partial)")
 _DAY_S = 24 * 3600.0
 _IDLE_S = _DAY_S
-_CHECKPOINT_IDLE_S = 7 * _DAY_S  # the same command goes on with it: what took a night to come is not given up so soon
+_CHECKPOINT_IDLE_S = 7 * _DAY_S  # the same command resumes it, and fetching may have taken a night
 
 
 @dataclass(frozen=True, slots=True)
 class StaleFiles:
-    """Files or folders that may go together, `what` they are, and the bytes that they take; `detail` tells one from
-    others of its kind.
+    """Files or folders to delete together, `what` they are, and their bytes; `detail` identifies one of its kind.
 
-    While a process holds `lock`, or a lock in it where that is a folder, they are its own.
+    While a process holds `lock`, or a lock inside it if it is a folder, they are in use.
     """
 
     what: str
@@ -48,29 +47,29 @@ class StaleFiles:
 def find_stale_files(
     settings: Settings, max_prefix_bytes: int, is_fetched: Callable[[Path], bool]
 ) -> tuple[StaleFiles, ...]:
-    """Return what may go; of saved conversations, the least recently used beyond `max_prefix_bytes`.
+    """Return everything that is stale; of saved conversations, the least recently used beyond `max_prefix_bytes`.
 
-    `is_fetched` tells of a file whether it is one that was downloaded here.
+    `is_fetched` returns whether a file was downloaded by localllm.
     """
     cache = settings.cache_dir
     return (
         *_interrupted_outputs(settings.models_dir),
         *_interrupted_downloads(settings.models_dir),
         *_interrupted_checkpoints(settings.data_dir / "checkpoints", is_fetched),
-        *_abandoned(cache / "run"),
-        *_unfinished(cache),
+        *_abandoned_models(cache / "run"),
+        *_unfinished_files(cache),
         *_old_prefixes(cache / "prefix", max_prefix_bytes),
     )
 
 
-def delete_stale_files(leftover: StaleFiles) -> bool:
-    """Remove it, and return False where a process took it up again. What is gone already is no fault.
+def delete_stale_files(stale: StaleFiles) -> bool:
+    """Delete the files, and return False if a process has locked them again. Missing files are no error.
 
     Raises StorageError.
     """
-    if leftover.lock is not None and _is_locked(leftover.lock):
+    if stale.lock is not None and _is_locked(stale.lock):
         return False
-    for path in leftover.paths:
+    for path in stale.paths:
         try:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -78,22 +77,22 @@ def delete_stale_files(leftover: StaleFiles) -> bool:
                 path.unlink(missing_ok=True)
         except OSError as error:
             raise StorageError(f"{path} cannot be removed: {error.strerror}.", "Check its permissions.") from error
-    if leftover.lock is not None:
-        _remove_empty(leftover.lock.parent)
+    if stale.lock is not None:
+        _remove_empty(stale.lock.parent)
     return True
 
 
 def _remove_empty(folder: Path) -> None:
-    """Remove a folder in which writing was interrupted, and the folders above that nothing is in."""
+    """Remove a folder of interrupted work and the empty folders above it."""
     if folder.name == _FETCHING:
-        with contextlib.suppress(OSError):  # something else is fetched in it
+        with contextlib.suppress(OSError):  # another download uses it
             folder.rmdir()
         folder = folder.parent
     remove_empty_folders(folder)
 
 
 def _interrupted_outputs(models_dir: Path) -> Iterator[StaleFiles]:
-    """What runs that write models left in the library, but for those that still run."""
+    """Yield partial outputs in the library whose runs have ended."""
     outputs: dict[Path, list[Path]] = {}
     for path in sorted(models_dir.glob("*/*/.*")):
         if match := _PARTIAL.fullmatch(path.name):
@@ -105,7 +104,7 @@ def _interrupted_outputs(models_dir: Path) -> Iterator[StaleFiles]:
 
 
 def _interrupted_downloads(models_dir: Path) -> Iterator[StaleFiles]:
-    """What pulls left that ended before their model was whole, each model with all its files."""
+    """Yield the partial files of each model whose pull ended early."""
     models: dict[Path, list[Path]] = {}
     for path in sorted(models_dir.glob(f"*/*/{_FETCHING}/*")):
         file = path.with_name(path.name.removesuffix(".lock").removesuffix(".journal"))
@@ -118,8 +117,9 @@ def _interrupted_downloads(models_dir: Path) -> Iterator[StaleFiles]:
 
 
 def _interrupted_checkpoints(folder: Path, is_fetched: Callable[[Path], bool]) -> Iterator[StaleFiles]:
-    """What is left of checkpoints whose conversion was interrupted, once nobody went on with one for a week: what was
-    fetched of it. A checkpoint that came whole was kept on purpose, and what a person put beside it is theirs."""
+    """Yield the fetched files of checkpoints whose conversion was interrupted and not resumed for a week.
+
+    A complete checkpoint was kept on purpose, and files that the user put beside it are not ours."""
     for fetching in sorted(folder.glob(f"*/*/{_FETCHING}")):
         repo = fetching.parent
         files = [path for path in sorted(repo.rglob("*")) if not path.is_dir()]
@@ -133,16 +133,16 @@ def _interrupted_checkpoints(folder: Path, is_fetched: Callable[[Path], bool]) -
             yield StaleFiles("interrupted checkpoint", (*shards, fetching), n_bytes, fetching, detail)
 
 
-def _abandoned(folder: Path) -> Iterator[StaleFiles]:
-    """Models that were made to run once; what a killed run left of them nobody has touched for a day."""
+def _abandoned_models(folder: Path) -> Iterator[StaleFiles]:
+    """Yield temporary models of killed runs, unused for a day."""
     for path in sorted(folder.glob("*")):
         files = [path, *path.rglob("*")]
         if max(map(_used, files)) < time.time() - _IDLE_S:
             yield StaleFiles("temporary model", (path,), sum(map(_n_bytes, files)))
 
 
-def _unfinished(cache: Path) -> Iterator[StaleFiles]:
-    """Files of the cache that are called after the process that writes them, which has ended."""
+def _unfinished_files(cache: Path) -> Iterator[StaleFiles]:
+    """Yield files of the cache that are named after a process that has ended."""
     for path in sorted((*cache.glob("*.json.*"), *cache.glob("prefix/*/*.part"))):
         if not is_process_alive(path.name.removesuffix(".part").rpartition(".")[2]):
             yield StaleFiles("unfinished file", (path,), _n_bytes(path))
@@ -164,7 +164,7 @@ def _is_locked(path: Path) -> bool:
             return not try_lock(file)
     except FileNotFoundError:
         return False
-    except OSError:  # we may not even open it: it is somebody's
+    except OSError:  # not ours to open: another user's process may hold it
         return True
 
 

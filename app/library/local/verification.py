@@ -1,8 +1,6 @@
-"""What the bytes of a file should hash to, and what they do.
+"""Checksums of model files: the expected SHA-256, the actual one, and the comparison.
 
-Owns which hash is to be trusted. A file of Ollama's or of the Hugging Face cache is called by its own SHA-256.
-
-Whether the bytes of a model are still those that it came with.
+Owns which hash is trusted. Blobs of Ollama and of the Hugging Face cache are named by their own SHA-256.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ _READ_BYTES = 4 << 20
 
 
 def expected_sha256(path: Path, index: Index) -> str:
-    """Return the hash that was recorded of a file, or that its name is; empty without one. Raises StorageError."""
+    """Return the recorded SHA-256 of a file, or the one in its name; empty without one. Raises StorageError."""
     if known := index.sha256(path):
         return known
     match = _BLOB.fullmatch(path.resolve().name)
@@ -33,7 +31,7 @@ def expected_sha256(path: Path, index: Index) -> str:
 
 
 def sha256_of(path: Path, on_bytes: Callable[[int], object]) -> str:
-    """Read a whole file and return its hash; `on_bytes` hears how many more were read. Raises StorageError."""
+    """Hash a whole file, calling `on_bytes` with the size of each piece read. Raises StorageError."""
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(_READ_BYTES))
     try:
@@ -48,9 +46,9 @@ def sha256_of(path: Path, on_bytes: Callable[[int], object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class VerificationResult:
-    """What came of reading a model: `sound` against what was known, `recorded` where nothing was, or `damaged`.
+    """The outcome for one model: `sound` (hashes match), `recorded` (none was on record before) or `damaged`.
 
-    `sha256` is of each file, empty where none was read. `reason` is empty unless it is damaged.
+    `sha256` has one hash for each file that was read. `reason` is empty unless the model is damaged.
     """
 
     ref: ModelRef
@@ -62,9 +60,9 @@ class VerificationResult:
 def verify(
     ref: ModelRef, index: Index, on_bytes: Callable[[int], object], *, is_recording: bool = False
 ) -> VerificationResult:
-    """Read a model through the gate and then whole, hold it against its recorded hash, and record one where none was.
+    """Validate a model's header, hash its files, compare with the recorded hashes, and record those that are new.
 
-    `is_recording` takes the bytes for right as they are. Raises StorageError when `index` cannot be written.
+    `is_recording` accepts the current bytes as correct. Raises StorageError when `index` cannot be written.
     """
     from quantizer.gguf.validation import validate_gguf
 
@@ -82,5 +80,5 @@ def verify(
     except UserError as error:
         return VerificationResult(ref, "damaged", tuple(found), str(error))
     for part, sha256 in zip(parts_of(ref.path), found, strict=True):
-        index.record(part, sha256)
+        index.record_sha256(part, sha256)
     return VerificationResult(ref, "sound" if is_known else "recorded", tuple(found))

@@ -1,1 +1,1 @@
-"""pulling."""
+"""Pulls: a model or a checkpoint brought from the hub into the library."""

@@ -97,7 +97,7 @@ class Records(Protocol):
 
     def sha256(self, path: Path) -> str: ...
 
-    def record(self, path: Path, sha256: str) -> None: ...
+    def record_sha256(self, path: Path, sha256: str) -> None: ...
 
     def origin(self, path: Path) -> str: ...
 
@@ -147,14 +147,14 @@ class Puller:
                 if is_new:
                     self.keep_record(staging.target(file.name), file, found)
                 elif file.digest.kind == "sha256":
-                    self.records.record(staging.target(file.name), found)
+                    self.records.record_sha256(staging.target(file.name), found)
             self.report(Done(str(staging.target(first)), order.n_bytes, tuple(hashes), is_new))
             return staging.target(first)
 
     def keep_record(self, path: Path, file: RemoteFile, found: str) -> None:
         """Record what a file that was just placed hashes to, and as what it came. Raises StorageError."""
         if file.digest.kind == "sha256":
-            self.records.record(path, found)
+            self.records.record_sha256(path, found)
         if not file.digest.hex:
             self.records.record_origin(path, file.fingerprint)
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from app.library.external import elsewhere
+from app.library.external import external_models
 from app.library.library_json import (
     card_json,
     entry_json,
@@ -26,7 +26,7 @@ from app.library.library_json import (
     recommendation_json,
     removal_json,
 )
-from app.library.local.index import Index, LibraryEntry, forget_missing, list_entries, read
+from app.library.local.index import Index, LibraryEntry, forget_missing, list_entries, read_entry
 from app.library.local.model_files import ModelRef
 from app.library.local.removal import plan_removal, remove
 from app.library.local.resolve import available, find_importable, resolve
@@ -56,14 +56,14 @@ class LibraryService:
         self._reading: asyncio.Task[None] | None = None
         self._is_closing = threading.Event()
 
-    async def listing(self, *, is_wide: bool, is_fresh: bool = False) -> Listing:
+    async def listing(self, *, has_external: bool, is_fresh: bool = False) -> Listing:
         """Return what is known at once; what is not is read in the background, and there at a later call.
 
-        `is_wide` adds what other programs hold, `is_fresh` looks at the machine anew. Raises StorageError.
+        `has_external` adds what other programs hold, `is_fresh` looks at the machine anew. Raises StorageError.
         """
         if is_fresh:
             await asyncio.to_thread(self._fit_cache.forget)
-        entries = await asyncio.to_thread(self._surveyed, is_wide=is_wide)
+        entries = await asyncio.to_thread(self._surveyed, has_external=has_external)
         unknown = [entry for entry in entries if not (entry.is_read and self._fit_cache.is_known(entry))]
         if unknown and (self._reading is None or self._reading.done()):
             self._reading = asyncio.create_task(asyncio.to_thread(self._read, unknown))
@@ -122,15 +122,15 @@ class LibraryService:
 
     # In threads
 
-    def _surveyed(self, *, is_wide: bool) -> list[LibraryEntry]:
+    def _surveyed(self, *, has_external: bool) -> list[LibraryEntry]:
         with Index(self._settings.cache_dir) as index:
             forget_missing(self._settings.models_dir, index)
-            return list_entries((*available(self._settings), *(elsewhere() if is_wide else ())), index)
+            return list_entries((*available(self._settings), *(external_models() if has_external else ())), index)
 
     def _read(self, entries: Sequence[LibraryEntry]) -> None:
         """Learn what is not known of `entries`; a machine that cannot be looked at has no verdicts."""
         with Index(self._settings.cache_dir) as index:
-            found = [entry if entry.is_read else read(entry, index) for entry in self._until_closing(entries)]
+            found = [entry if entry.is_read else read_entry(entry, index) for entry in self._until_closing(entries)]
         with contextlib.suppress(EngineError):
             for entry in self._until_closing(found):
                 if not self._fit_cache.is_known(entry):
@@ -186,12 +186,12 @@ class LibraryService:
         return fitted_type_rows(source, here.machine.host.bytes_per_s or 0.0, here.fit)
 
     def _place(self, source: str, name: str, *, is_copy: bool) -> dict[str, Any]:
-        from app.library.local.placement import copy, link_model, plan_import
+        from app.library.local.placement import copy_model, link_model, plan_import
 
         placement = plan_import(find_importable(source, self._settings), name, self._settings.models_dir)
         with Index(self._settings.cache_dir) as index:
             if is_copy:
-                copy(placement, index, lambda _n_bytes: None)
+                copy_model(placement, index, lambda _n_bytes: None)
             way = _COPY if is_copy else link_model(placement, index)
         return placement_json(resolve(str(placement.path), self._settings), placement, way)
 

@@ -79,5 +79,5 @@ def test_questions_of_all_chats_are_remembered_once_each_and_the_latest_last(sto
         asked = store.messages.add(chat.id, None, MessageContent(role="user", content=question))
         store.messages.add(chat.id, asked.id, MessageContent(role="assistant", content=f"answer {number}"))
     store.chats.delete(chat.id)
-    assert store.messages.asked(10) == ["two", "one", "three"]
-    assert store.messages.asked(2) == ["one", "three"]
+    assert store.messages.recent_prompts(10) == ["two", "one", "three"]
+    assert store.messages.recent_prompts(2) == ["one", "three"]

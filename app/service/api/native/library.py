@@ -63,12 +63,12 @@ class KeepAliveBody(Body):
 
 
 @router.get("/library", openapi_extra=gives(objects.Listing))
-async def listing(request: Request, elsewhere: str = "", fresh: str = "") -> Response:
+async def listing(request: Request, external: str = "", fresh: str = "") -> Response:
     """The models of this machine with what each comes to here and whether it is loaded.
 
     `complete` is false while headers are still being read: then ask again.
     """
-    found = await library_of(request).listing(is_wide=_is_set(elsewhere), is_fresh=_is_set(fresh))
+    found = await library_of(request).listing(has_external=_is_set(external), is_fresh=_is_set(fresh))
     models = models_of(request)
     rows = [told | _loaded(models.serving(ref)) for ref, told in found.models]
     return JsonResponse({"models": rows, "complete": found.is_complete})

@@ -64,7 +64,7 @@ def machine(environment: Mapping[str, str], tiny_model: Path, tmp_path: Path) ->
 
 def test_what_huggingface_hub_placed_runs_here_and_stays_its_own(machine: Machine, tiny_model: Path) -> None:
     theirs = Path(machine.theirs(_FETCH).strip())
-    listed = [row for row in machine.ours("ls", "--elsewhere")["models"] if row["path"] == str(theirs)]
+    listed = [row for row in machine.ours("ls", "--external")["models"] if row["path"] == str(theirs)]
     assert [row["id"] for row in listed] == [_NAME]
     assert machine.ours("run", _NAME, "-p", "hello", "--max-tokens", "4")["text"]
 

@@ -47,19 +47,19 @@ def test_a_damaged_file_is_listed_with_its_reason_and_nothing_else(localllm: Run
     assert entry["architecture"] is entry["n_parameters"] is None
 
 
-def test_elsewhere_are_the_models_of_other_programs(localllm: Run, home: Path) -> None:
+def test_external_are_the_models_of_other_programs(localllm: Run, home: Path) -> None:
     ollama_model(home / "ollama", "registry.ollama.ai/library/llama3.2/3b")
     hugging_face_model(home / ".cache" / "huggingface" / "hub", "org/name", "m.gguf")
     small_model(home / ".lmstudio" / "models" / "org" / "other" / "n.gguf")
     assert [line.split()[0] for line in localllm("ls").out.splitlines()] == ["name", "guide"]
-    told = {entry["id"]: entry["where"] for entry in localllm("ls", "--elsewhere", "--json").json["models"]}
+    told = {entry["id"]: entry["where"] for entry in localllm("ls", "--external", "--json").json["models"]}
     assert told == {
         "guide": "built in",
         "org/other/n": "LM Studio",
         "org/name/m": "Hugging Face",
         "llama3.2:3b": "Ollama",
     }
-    assert localllm("ls", "--elsewhere").out.splitlines()[-1].endswith("Ollama")
+    assert localllm("ls", "--external").out.splitlines()[-1].endswith("Ollama")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such names there")
@@ -76,14 +76,14 @@ def test_a_list_shows_before_all_is_read(
     for number in range(3):
         small_model(models / "me" / "x" / f"{number}.gguf")
     shown_when_read: list[int] = []
-    read = listing.read
+    read = listing.read_entry
 
     def watched(*arguments: Any) -> Any:
         shown_when_read.append(len(printed))
         return read(*arguments)
 
     printed: list[str] = []
-    monkeypatch.setattr(listing, "read", watched)
+    monkeypatch.setattr(listing, "read_entry", watched)
     monkeypatch.setattr(ls.click, "echo", printed.append)
     localllm("ls")
     assert shown_when_read == [1, 2, 3, 4]  # the head of the table, then a line more each time

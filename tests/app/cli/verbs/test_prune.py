@@ -46,7 +46,7 @@ def test_an_interrupted_checkpoint_is_told_with_its_age_and_goes_as_far_as_it_wa
     for path in (*folder.rglob("*"), folder):
         os.utime(path, (then, then))
     with Index(home / "cache") as index:
-        index.record(folder / "fetched.safetensors", "0" * 64)
+        index.record_sha256(folder / "fetched.safetensors", "0" * 64)
     told = localllm("prune", "--dry-run").out
     assert told == "   1 × interrupted checkpoint     2 kB\n       org/check, untouched for 8 days\n"
     assert localllm("prune", "--yes").out.endswith("Freed 2 kB.\n")

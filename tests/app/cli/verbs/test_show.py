@@ -46,7 +46,7 @@ def test_a_template_is_compared_with_that_of_a_base_that_is_here(localllm: Run, 
     small_model(models / "me" / "x" / "same.gguf", tokenizer__chat_template="one\ntwo", **texts)
     small_model(models / "me" / "x" / "other.gguf", tokenizer__chat_template="one\n2\n3", **texts)
     assert "the same as in org/base" in localllm("show", "same").out
-    assert "differs from org/base (2 lines more, 1 fewer" in localllm("show", "other").out
+    assert "differs from org/base (2 lines added, 1 removed" in localllm("show", "other").out
     assert "-two\n+2\n+3" in localllm("show", "other", "--template").out
     base.unlink()
     assert "base" not in localllm("show", "other").out
@@ -64,6 +64,6 @@ def test_tuning_that_was_measured_is_told() -> None:
     tuned = SpeedMeasurement(
         RuntimeSettings(4, flash_attention=True, extra_buffers=False), 120.0, ((0, 30.0), (1024, 20.5)), ()
     )
-    rows = dict(model_record._of_record(ModelRecord((), "", None, tuned)))
+    rows = dict(model_record._record_rows(ModelRecord((), "", None, tuned)))
     expected = "fused attention, 4 threads: 120.0 tok/s of prompt; tok/s of answer by tokens in the cache: "
     assert rows["tuned"] == expected + "30.0 at 0, 20.5 at 1024"

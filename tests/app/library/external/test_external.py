@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.library.external import elsewhere
+from app.library.external import external_models
 from app.library.local.resolve import UnknownModelError, resolve
 from app.settings.settings import Settings
 from tests.app.elsewhere_folders import hugging_face_model, ollama_model
@@ -15,7 +15,7 @@ from tests.app.small_models import small_model
 @pytest.mark.parametrize("folder", [".lmstudio/models", ".cache/lm-studio/models"])
 def test_models_of_lm_studio_are_found(home: Path, folder: str) -> None:
     path = small_model(home / folder / "bartowski" / "Qwen-GGUF" / "qwen-q4.gguf")
-    [ref] = elsewhere()
+    [ref] = external_models()
     assert (ref.id, ref.path, ref.place) == ("bartowski/Qwen-GGUF/qwen-q4", path, "LM Studio")
 
 
@@ -29,7 +29,7 @@ def test_models_of_lm_studio_are_found(home: Path, folder: str) -> None:
 )
 def test_models_of_ollama_have_the_names_that_it_shows(home: Path, manifest: str, name: str) -> None:
     blob = ollama_model(home / "ollama", manifest)
-    [ref] = elsewhere()
+    [ref] = external_models()
     assert (ref.id, ref.path, ref.place) == (name, blob, "Ollama")
 
 
@@ -61,14 +61,14 @@ def test_a_manifest_that_names_no_blob_of_its_own_is_no_model(home: Path, manife
     path = home / "ollama" / "manifests" / "host" / "library" / "m" / "latest"
     path.parent.mkdir(parents=True)
     path.write_bytes(manifest)
-    assert elsewhere() == ()
+    assert external_models() == ()
 
 
 def test_the_hugging_face_cache_is_found_by_links_to_blobs_and_by_copies(home: Path) -> None:
     cache = home / ".cache" / "huggingface" / "hub"
     linked = hugging_face_model(cache, "org/linked", "m-Q4.gguf")
     copied = small_model(cache / "models--org--copied" / "snapshots" / "c1" / "sub" / "m-Q8.gguf")
-    refs = {ref.id: ref.path for ref in elsewhere()}
+    refs = {ref.id: ref.path for ref in external_models()}
     assert refs == {"org/copied/m-Q8": copied, "org/linked/m-Q4": linked}
 
 
@@ -79,7 +79,7 @@ def test_the_cache_of_hugging_face_is_where_the_environment_says(
     below = {"HF_HUB_CACHE": "", "HF_HOME": "hub", "XDG_CACHE_HOME": "huggingface/hub"}[variable]
     monkeypatch.setenv(variable, str(home / "chosen"))
     path = hugging_face_model(home / "chosen" / below, "org/name", "m.gguf")
-    assert [ref.path for ref in elsewhere()] == [path]
+    assert [ref.path for ref in external_models()] == [path]
 
 
 def test_of_several_commits_the_one_that_main_was_counts(home: Path) -> None:
@@ -88,7 +88,7 @@ def test_of_several_commits_the_one_that_main_was_counts(home: Path) -> None:
         hugging_face_model(cache, "org/name", "m.gguf", commit)
     (cache / "models--org--name" / "refs").mkdir()
     (cache / "models--org--name" / "refs" / "main").write_text("b")
-    assert [ref.path.parent.name for ref in elsewhere()] == ["b"]
+    assert [ref.path.parent.name for ref in external_models()] == ["b"]
 
 
 def test_a_model_here_wins_over_one_of_another_program(home: Path) -> None:
@@ -107,5 +107,5 @@ def test_the_same_model_in_two_places_is_one_name(home: Path) -> None:
 
 def test_an_unknown_name_lists_what_is_here_only(home: Path) -> None:
     hugging_face_model(home / ".cache" / "huggingface" / "hub", "org/name", "m.gguf")
-    with pytest.raises(UnknownModelError, match="Here are: guide"):
+    with pytest.raises(UnknownModelError, match="Models: guide"):
         resolve("nope", Settings(data_dir=home / "data"))

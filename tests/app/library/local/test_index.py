@@ -20,7 +20,7 @@ from pathlib import Path
 from app.library.local.index import Index, IndexRecord
 for number in range(40):
     with Index(Path(sys.argv[1])) as index:
-        index.keep(Path(sys.argv[2], f"{number}.gguf"), IndexRecord("1", None, "fault"))
+        index.store(Path(sys.argv[2], f"{number}.gguf"), IndexRecord("1", None, "fault"))
 """
 
 
@@ -32,24 +32,24 @@ def facts(tmp_path: Path) -> Facts:
 def test_what_is_kept_is_known_to_the_next_process(tmp_path: Path, facts: Facts) -> None:
     path = tmp_path / "m.gguf"
     with Index(tmp_path / "cache") as index:
-        index.keep(path, IndexRecord("stamp", facts))
+        index.store(path, IndexRecord("stamp", facts))
     with Index(tmp_path / "cache") as index:
-        assert index.known() == {index_key(path): IndexRecord("stamp", facts)}
+        assert index.records() == {index_key(path): IndexRecord("stamp", facts)}
 
 
 def test_a_forgotten_file_has_neither_facts_nor_a_hash(tmp_path: Path, facts: Facts) -> None:
     path = tmp_path / "m.gguf"
     with Index(tmp_path / "cache") as index:
-        index.keep(path, IndexRecord("stamp", facts))
-        index.record(path, "ab" * 32)
+        index.store(path, IndexRecord("stamp", facts))
+        index.record_sha256(path, "ab" * 32)
         index.forget([path])
-        assert (index.known(), index.paths(), index.sha256(path)) == ({}, set(), "")
+        assert (index.records(), index.paths(), index.sha256(path)) == ({}, set(), "")
 
 
 def test_a_hash_stays_with_its_file_when_bytes_change_in_place(tmp_path: Path) -> None:
     path = small_model(tmp_path / "m.gguf")
     with Index(tmp_path / "cache") as index:
-        index.record(path, "ab" * 32)
+        index.record_sha256(path, "ab" * 32)
         data = bytearray(path.read_bytes())
         data[-1] ^= 1
         with path.open("r+b") as file:
@@ -60,7 +60,7 @@ def test_a_hash_stays_with_its_file_when_bytes_change_in_place(tmp_path: Path) -
 def test_a_hash_does_not_pass_to_a_file_that_takes_the_place_of_another(tmp_path: Path) -> None:
     path = small_model(tmp_path / "m.gguf")
     with Index(tmp_path / "cache") as index:
-        index.record(path, "ab" * 32)
+        index.record_sha256(path, "ab" * 32)
         small_model(tmp_path / "other.gguf").replace(path)
         assert index.sha256(path) == ""
 
@@ -70,53 +70,53 @@ def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: bytes, facts: Fact
     (tmp_path / "index.db").write_bytes(damage)
     with Index(tmp_path) as index:
         assert index.was_damaged == bool(damage)
-        index.keep(tmp_path / "m.gguf", IndexRecord("stamp", facts))
-        assert len(index.known()) == 1
+        index.store(tmp_path / "m.gguf", IndexRecord("stamp", facts))
+        assert len(index.records()) == 1
 
 
 def test_damage_that_shows_late_is_mended_too(tmp_path: Path, facts: Facts) -> None:
     with Index(tmp_path) as index:
         for number in range(200):
-            index.keep(tmp_path / f"{number}.gguf", IndexRecord("stamp", facts))
+            index.store(tmp_path / f"{number}.gguf", IndexRecord("stamp", facts))
     path = tmp_path / "index.db"
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(os.urandom(path.stat().st_size - 4096))
     with Index(tmp_path) as index:
-        index.known()
+        index.records()
         assert index.was_damaged
-        index.keep(tmp_path / "m.gguf", IndexRecord("stamp", facts))
-        assert len(index.known()) == 1
+        index.store(tmp_path / "m.gguf", IndexRecord("stamp", facts))
+        assert len(index.records()) == 1
 
 
 def test_facts_of_another_version_are_forgotten_and_hashes_stay(tmp_path: Path, facts: Facts) -> None:
     path = tmp_path / "m.gguf"
     with Index(tmp_path / "cache") as index:
-        index.keep(path, IndexRecord("stamp", facts))
-        index.record(path, "ab" * 32)
+        index.store(path, IndexRecord("stamp", facts))
+        index.record_sha256(path, "ab" * 32)
     connection = sqlite3.connect(tmp_path / "cache" / "index.db")
     connection.execute("PRAGMA user_version = 999")
     connection.close()
     with Index(tmp_path / "cache") as index:
-        assert (index.known(), index.sha256(path)) == ({}, "ab" * 32)
+        assert (index.records(), index.sha256(path)) == ({}, "ab" * 32)
 
 
 @given(st.text())
 def test_facts_that_are_none_count_as_unknown(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     folder = tmp_path_factory.mktemp("index")
     with Index(folder) as index:
-        index.keep(folder / "m.gguf", IndexRecord("stamp", None))
+        index.store(folder / "m.gguf", IndexRecord("stamp", None))
         index._run("UPDATE models SET facts = ?", [(text.encode(errors="replace").decode(),)])
-        assert index.known() == {index_key(folder / "m.gguf"): IndexRecord("stamp", None)}
+        assert index.records() == {index_key(folder / "m.gguf"): IndexRecord("stamp", None)}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
 def test_a_name_of_any_bytes_is_kept(tmp_path: Path) -> None:
     path = small_model(Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe.gguf")))
     with Index(tmp_path) as index:
-        index.keep(path, IndexRecord("stamp", None, "fault"))
-        index.record(path, "ab" * 32)
-        assert index.known()[index_key(path)].fault == "fault"
+        index.store(path, IndexRecord("stamp", None, "fault"))
+        index.record_sha256(path, "ab" * 32)
+        assert index.records()[index_key(path)].fault == "fault"
         assert index.sha256(path) == "ab" * 32
 
 
@@ -125,7 +125,7 @@ def test_four_processes_write_at_once_and_lose_nothing(tmp_path: Path) -> None:
     writers = [subprocess.Popen([*command, str(tmp_path / str(number))]) for number in range(4)]
     assert [writer.wait(timeout=60) for writer in writers] == [0] * 4
     with Index(tmp_path / "cache") as index:
-        assert len(index.known()) == 160
+        assert len(index.records()) == 160
         assert not index.was_damaged
 
 

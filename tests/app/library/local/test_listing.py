@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from app.library.local.index import Index, LibraryEntry, forget_missing, list_entries, read
+from app.library.local.index import Index, LibraryEntry, forget_missing, list_entries, read_entry
 from app.library.local.model_files import ModelRef
 from app.library.local.resolve import available
 from app.settings.settings import Settings
@@ -19,7 +19,7 @@ def _entries(settings: Settings, index: Index) -> list[LibraryEntry]:
     """All entries of the library, each read if need be."""
     refs = [ref for ref in available(settings) if not ref.place]
     forget_missing(settings.models_dir, index)
-    return [entry if entry.is_read else read(entry, index) for entry in list_entries(refs, index)]
+    return [entry if entry.is_read else read_entry(entry, index) for entry in list_entries(refs, index)]
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_a_split_model_is_one_entry_and_damaged_when_a_part_lacks(library: Setti
 def test_models_outside_the_library_stay_in_the_index(library: Settings, tmp_path: Path) -> None:
     other = ModelRef("other", small_model(tmp_path / "elsewhere.gguf"), place="Ollama")
     with Index(library.cache_dir) as index:
-        read(*list_entries([other], index), index)
+        read_entry(*list_entries([other], index), index)
         _entries(library, index)
         assert list_entries([other], index)[0].is_read
 

@@ -53,7 +53,7 @@ def test_a_model_lies_where_its_name_says(source: ModelRef, wanted: str, place: 
     ],
 )
 def test_what_is_no_safe_name_is_refused(wanted: str) -> None:
-    with pytest.raises(UsageError, match="no name for a model"):
+    with pytest.raises(UsageError, match="not a valid name for a model"):
         model_output_path(LOOSE, wanted, MODELS)
 
 

@@ -16,7 +16,7 @@ import pytest
 from app.library.local import placement
 from app.library.local.index import Index
 from app.library.local.model_files import ModelRef
-from app.library.local.placement import copy, link_model, plan_import
+from app.library.local.placement import copy_model, link_model, plan_import
 from quantizer.errors import ModelFileError, StorageError
 from tests.app.elsewhere_folders import ollama_model
 from tests.app.small_models import small_model, small_shards
@@ -31,7 +31,7 @@ placement._BLOCK_BYTES = placement._PIECE_BYTES = 1 << 16
 source, models, cache = map(Path, sys.argv[1:4])
 planned = placement.plan_import(ModelRef("m", source), "", models)
 with Index(cache) as index:
-    placement.copy(planned, index, lambda n: (print(n, flush=True), time.sleep(0.01)))
+    placement.copy_model(planned, index, lambda n: (print(n, flush=True), time.sleep(0.01)))
 """
 
 
@@ -157,7 +157,7 @@ def test_a_copy_is_whole_has_its_hash_and_counts_its_bytes(tmp_path: Path, model
     paths = small_shards(tmp_path / "big.gguf", 3)
     planned = plan_import(_ref(paths[0]), "", models)
     counted: list[int] = []
-    copy(planned, index, counted.append)
+    copy_model(planned, index, counted.append)
     assert sum(counted) == planned.n_bytes
     for source, (_, target) in zip(paths, planned.files, strict=True):
         assert target.read_bytes() == source.read_bytes()
@@ -170,7 +170,7 @@ def test_a_blob_whose_bytes_went_bad_is_not_copied(tmp_path: Path, models: Path,
     blob.write_bytes(blob.read_bytes().replace(b"small", b"smell"))
     planned = plan_import(ModelRef("m:latest", blob, "ollama/m", "Ollama"), "", models)
     with pytest.raises(ModelFileError, match="damaged"):
-        copy(planned, index, lambda _: None)
+        copy_model(planned, index, lambda _: None)
     assert list(models.rglob("*")) == []
 
 
@@ -180,7 +180,7 @@ def test_a_copy_for_which_there_is_no_room_is_refused_with_the_numbers(
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
     planned = plan_import(_ref(small_model(tmp_path / "m.gguf")), "", models)
     with pytest.raises(StorageError, match=r"0\.000 GB free"):
-        copy(planned, index, lambda _: None)
+        copy_model(planned, index, lambda _: None)
     assert list(models.rglob("*")) == []
 
 

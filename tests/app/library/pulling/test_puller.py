@@ -32,7 +32,7 @@ class Hashes:
     def sha256(self, path: Path) -> str:
         return self.known.get(path, "")
 
-    def record(self, path: Path, sha256: str) -> None:
+    def record_sha256(self, path: Path, sha256: str) -> None:
         self.known[path] = sha256
 
     def origin(self, path: Path) -> str:

@@ -123,7 +123,7 @@ ANSWERED: Answered = {
     "POST /api/localllm/reload": [{"n_ctx": 4096}],
     "POST /api/localllm/jobs": [JOB],
 }
-ASKED = {"GET /api/localllm/search": "?words=tiny", "GET /api/localllm/library": "?elsewhere=1"}
+ASKED = {"GET /api/localllm/search": "?words=tiny", "GET /api/localllm/library": "?external=1"}
 NO_ANSWER = {"POST /api/push", "POST /rerank", "POST /v1/rerank"}  # refused, and what the fake engine cannot
 DOCUMENT = create_document()
 OPERATIONS = [f"{method.upper()} {path}" for path, methods in DOCUMENT["paths"].items() for method in methods]

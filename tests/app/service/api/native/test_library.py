@@ -48,7 +48,7 @@ def placed(folders: Path, tiny_model: Path) -> Iterator[Path]:
 
 async def _whole(client: ServiceClient) -> LocalModels:
     for _ in range(600):
-        if (shelf := await client.library.models(elsewhere=True)).is_complete:
+        if (shelf := await client.library.models(external=True)).is_complete:
             return shelf
         await asyncio.sleep(0.05)
     raise AssertionError("the list never became complete")
