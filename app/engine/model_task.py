@@ -1,6 +1,6 @@
-"""A process that runs a model: it says its steps and its results, through the pipe of all native work.
+"""A task in a process of its own that runs a model: it writes its progress and its results as lines of JSON.
 
-Knows nothing of what the work is.
+Owns the form of those lines. Knows nothing of what the task is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from quantizer.process import Line, child_environment, python_command
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["Line", "TaskProgress", "progress", "result", "run_child", "run_task", "serve"]
+__all__ = ["Line", "TaskProgress", "progress_line", "result_line", "run_child", "run_task", "serve"]
 
 _PROCESS = "process that runs the model"
 _REMEDY = "Try another model."
@@ -25,63 +25,63 @@ _PROGRESS, _RESULT = "progress", "result"
 
 @dataclass(frozen=True, slots=True)
 class TaskProgress:
-    """One of several things that take about the same time is done: the window or the setting at `index`."""
+    """The end of the step at `index` of several that take about the same time: windows or settings."""
 
     index: int
     n_steps: int
 
 
-_Step = TypeVar("_Step", bound=TaskProgress)
+_Progress = TypeVar("_Progress", bound=TaskProgress)
 
 
-def progress(step: TaskProgress) -> Line:
-    """Return the line that says that `step` is done."""
+def progress_line(step: TaskProgress) -> Line:
+    """Return the line of a step."""
     return {"event": _PROGRESS, **asdict(step)}
 
 
-def result(value: DataclassInstance) -> Line:
-    """Return the line that says `value`."""
+def result_line(value: DataclassInstance) -> Line:
+    """Return the line of a result."""
     return {"event": _RESULT, **asdict(value)}
 
 
 def run_task(
     module: str,
     request: DataclassInstance,
-    step_type: type[_Step],
-    watched: Callable[[Iterator[_Step]], Iterator[_Step]],
+    progress_type: type[_Progress],
+    track: Callable[[Iterator[_Progress]], Iterator[_Progress]],
 ) -> list[Line]:
-    """Let a process of `module` do what is asked and return its results, each the fields of one.
+    """Run `module` as a process with `request` and return the fields of each of its results.
 
-    `watched` is given the steps and hands them on. Leaving early ends the process. Raises as `run_child` does.
+    `track` receives the steps and passes them on. Leaving early ends the process. Raises as `run_child` does.
     """
     results: list[Line] = []
 
-    def steps() -> Iterator[_Step]:
+    def steps() -> Iterator[_Progress]:
         with closing(run_child(python_command(module), asdict(request))) as lines:
             for line in lines:
                 if line.pop("event") == _PROGRESS:
-                    yield step_type(**line)
+                    yield progress_type(**line)
                 else:
                     results.append(line)
 
-    for _ in watched(steps()):
+    for _ in track(steps()):
         pass
     return results
 
 
 def run_child(command: Sequence[str], request: Mapping[str, object]) -> Generator[Line, None, None]:
-    """Start `command`, hand it `request` and yield what it says. Leaving early ends it.
+    """Start `command` with `request` and yield the lines that it writes. Leaving early ends it.
 
-    Raises the UserError that the child ended with, EngineError with its last words where it died of something else.
+    Raises the UserError of the child, EngineError with its last lines when it crashed.
     """
     return process.run_child(command, request, _PROCESS, _REMEDY, child_environment())
 
 
 def serve(work: Callable[[Line], Iterator[Line]]) -> int:
-    """Be the child: say what `work` yields for the request on stdin, and return the exit status."""
+    """Write what `work` yields for the request on stdin, as the child, and return the exit status."""
 
-    def say_all(request: Line, say: Callable[[Line], None]) -> None:
+    def write_all(request: Line, write: Callable[[Line], None]) -> None:
         for line in work(request):
-            say(line)
+            write(line)
 
-    return process.serve(say_all)
+    return process.serve(write_all)

@@ -1,6 +1,6 @@
-"""How well a model predicts a text, and how far it strays from a reference: from logits alone. Pure.
+"""The statistics of an evaluation, from logits alone: perplexity, divergence from a reference, their intervals. Pure.
 
-Owns the figures and how sure they are. Knows nothing of models, files or how logits were had.
+Knows nothing of models, files or where logits come from.
 
 Source: perplexity, its standard error and that of a ratio, mean divergence and percentiles as in llama.cpp
 tools/perplexity/perplexity.cpp, as vendored in llama-cpp-python 0.3.36. Intervals are of 95 %: normal around means,
@@ -46,8 +46,8 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceComparison:
-    """A model beside its reference: `ratio` of perplexities, KL divergence in nats per token, and how often both think
-    the same token likeliest."""
+    """A model compared with its reference: `ratio` of perplexities, KL divergence in nats per token, and how often both
+    have the same likeliest token."""
 
     reference_perplexity: Estimate
     ratio: Estimate
@@ -59,7 +59,7 @@ class ReferenceComparison:
 
 @dataclass(frozen=True, slots=True)
 class EvalStatistics:
-    """What `n_tokens` scored tokens say of a model; `comparison` only where there was a reference."""
+    """The statistics of `n_tokens` scored tokens; `comparison` needs a reference."""
 
     n_tokens: int
     perplexity: Estimate
@@ -67,7 +67,7 @@ class EvalStatistics:
 
 
 class EvalAccumulator:
-    """Collects scored tokens, some at a time: a few numbers of each are kept, never its logits."""
+    """A collector of scored tokens. It stores a few numbers for each, never its logits."""
 
     def __init__(self) -> None:
         self._losses: list[Floats] = []
@@ -105,7 +105,7 @@ class EvalAccumulator:
         self._is_same_top.append(log_q.argmax(axis=1) == log_p.argmax(axis=1))
 
     def statistics(self) -> EvalStatistics:
-        """Sum up what was added, which is at least one token."""
+        """Return the statistics of the tokens added so far, at least one."""
         losses = np.concatenate(self._losses)
         return EvalStatistics(len(losses), _exponential(mean_of(losses)), self._comparison(losses))
 
@@ -134,7 +134,7 @@ def log_softmax(logits: Logits) -> Floats:
 
 
 def mean_of(values: Floats) -> Estimate:
-    """Return the mean of `values`; a single one is known without any certainty."""
+    """Return the mean of `values`; a single one has an infinite error."""
     mean = float(values.mean())
     error = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.inf
     return Estimate(mean, error, mean - _Z * error, mean + _Z * error)
@@ -153,7 +153,7 @@ def quantile_of(values: Floats, share: float) -> Estimate:
 
 
 def share_of(hits: NDArray[np.bool_]) -> Estimate:
-    """Return how often `hits` is true, in Wilson's interval, which stays within 0 and 1."""
+    """Return the share of true `hits`, with Wilson's interval, which stays within 0 and 1."""
     n, share = len(hits), float(hits.mean())
     error = math.sqrt(share * (1 - share) / (n - 1)) if n > 1 else math.inf
     centre = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
@@ -162,13 +162,13 @@ def share_of(hits: NDArray[np.bool_]) -> Estimate:
 
 
 def _exponential(mean: Estimate) -> Estimate:
-    """Return e to the power of a mean: of losses that is a perplexity, of their differences a ratio of two."""
+    """Return e to the power of a mean: the perplexity for losses, a ratio of two for their differences."""
     value = _exp(mean.value)
     return Estimate(value, value * mean.error, _exp(mean.low), _exp(mean.high))
 
 
 def _exp(power: float) -> float:
-    """Return e to a power, infinity where floats end: broken models lose that much."""
+    """Return e to a power, infinity on overflow: broken models lose that much."""
     try:
         return math.exp(power)
     except OverflowError:
@@ -181,7 +181,7 @@ def _taken(log_p: Floats, targets: NDArray[np.intp]) -> Floats:
 
 
 def _divergence(log_q: Floats, log_p: Floats) -> Floats:
-    """Return KL(reference || model) of each row: Σ q (log q - log p); tokens that q rules out add nothing."""
+    """Return KL(reference || model) of each row: Σ q (log q - log p); tokens of probability 0 in q add nothing."""
     with np.errstate(invalid="ignore"):
         terms = np.exp(log_q) * (log_q - log_p)
     terms[np.isneginf(log_q)] = 0.0

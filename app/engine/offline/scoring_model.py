@@ -1,11 +1,8 @@
-"""A text in windows, and the logits that models give for the second half of each. Pure but for the models.
+"""A model that scores texts: loaded without drafts, adapters or a store; and a text in windows with their logits.
 
-A token there has at least half a window before it, as llama.cpp's perplexity tool has it. Several models go through a
-window side by side, so that what they predict can be compared without keeping it. Knows nothing of statistics.
-
-A model that only reads: loaded for one text at a time, without drafts, adapters or a store.
-
-Owns what such a model is loaded with. Everything native is imported when called.
+The second half of each window is scored, so that a token has at least half a window before it, as in llama.cpp's
+perplexity tool. Several models read a window side by side, so that their predictions are compared without storing them.
+Native code is imported when called. Knows nothing of statistics.
 """
 
 from __future__ import annotations
@@ -20,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.backend import Backend, Chunk, DecodeStatus
-from app.engine.load import self_test
 from app.engine.load.devices import LoadDevices
+from app.engine.load.self_test import run_self_test
 from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings, default_setting
 from app.settings.settings import load_settings
@@ -29,6 +26,9 @@ from offload.devices.cpu import default_threads
 from quantizer.errors import EngineError, UsageError
 from quantizer.gguf.header import read_header
 from quantizer.gguf.model_info import read_model_info
+
+if TYPE_CHECKING:
+    from app.engine.llama import EvalObserver
 
 __all__ = [
     "MIN_WINDOW",
@@ -41,13 +41,16 @@ __all__ = [
     "windows",
 ]
 
-MIN_WINDOW = 16  # tokens; a second half of fewer says nothing
+MIN_WINDOW = 16  # tokens; a second half of fewer shows nothing
 _MAX_BLOCK_ELEMENTS = 1 << 21  # 8 MiB of logits at a time
+_MAX_BATCH, _MIN_BATCH = 512, 64
+_MIN_CELLS = 128  # speeds are measured with as many
+_MAX_LOGIT_BYTES = 128 << 20  # llama.cpp stores the logits of a whole batch
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Tokens to compute; `targets` are those that are to be predicted, each by the tokens before it."""
+    """Tokens to compute; `targets` are those to predict, each from the tokens before it."""
 
     tokens: tuple[int, ...]
     targets: tuple[int, ...]
@@ -62,7 +65,7 @@ class TargetLogits:
 
 
 def windows(tokens: Sequence[int], n_ctx: int, begin: int | None, n_windows: int = 0) -> list[Window]:
-    """Cut `tokens` into whole windows of `n_ctx`, all or the first `n_windows`; each starts with `begin`, if any.
+    """Split `tokens` into whole windows of `n_ctx`, all or the first `n_windows`; each starts with `begin`, if any.
 
     Raises UsageError for a text that fills no window.
     """
@@ -76,36 +79,36 @@ def windows(tokens: Sequence[int], n_ctx: int, begin: int | None, n_windows: int
 
 
 def predictions(backends: Sequence[Backend], window: Window) -> Iterator[TargetLogits]:
-    """Yield what each of `backends` predicts for the targets of `window`, some rows at a time.
+    """Yield the logits of each of `backends` for the targets of `window`, some rows at a time.
 
-    Their cache holds the window then. Raises EngineError when one cannot compute it.
+    Their caches contain the window afterwards. Raises EngineError when one cannot compute it.
     """
     tokens = window.tokens[:-1]  # the last is predicted and predicts nothing
-    n_silent = len(tokens) - len(window.targets)
+    n_context = len(tokens) - len(window.targets)
     targets = np.array(window.targets, np.intp)
-    for begin, n_tokens in compute(backends, tokens, n_silent):
-        first = max(0, n_silent - begin)
+    for begin, n_tokens in compute(backends, tokens, n_context):
+        first = max(0, n_context - begin)
         n_rows = max(1, _MAX_BLOCK_ELEMENTS // backends[0].facts.n_vocab)
         for row in range(first, n_tokens, n_rows):
             rows = range(row, min(n_tokens, row + n_rows))
-            at = begin + row - n_silent
+            at = begin + row - n_context
             yield TargetLogits(
                 targets[at : at + len(rows)],
                 tuple(np.stack([backend.logits(row) for row in rows]) for backend in backends),
             )
 
 
-def compute(backends: Sequence[Backend], tokens: Sequence[int], n_silent: int) -> Iterator[tuple[int, int]]:
-    """Compute `tokens` from an empty sequence in each of `backends`, those after the first `n_silent` with logits.
+def compute(backends: Sequence[Backend], tokens: Sequence[int], n_context: int) -> Iterator[tuple[int, int]]:
+    """Compute `tokens` from an empty sequence in each of `backends`, those after the first `n_context` with logits.
 
-    Yields (position, number of tokens) of each batch while its logits can be had. Raises EngineError.
+    Yields (position, number of tokens) of each batch while its logits can be read. Raises EngineError.
     """
     n_batch = min(backend.facts.n_batch for backend in backends)
     for backend in backends:
         backend.truncate(0, 0)
     for begin in range(0, len(tokens), n_batch):
         batch = tokens[begin : begin + n_batch]
-        n_logits = min(len(batch), max(0, begin + len(batch) - n_silent))
+        n_logits = min(len(batch), max(0, begin + len(batch) - n_context))
         for backend in backends:
             if backend.decode([Chunk(0, begin, batch, n_logits)]) is not DecodeStatus.DONE:
                 raise EngineError("The model could not compute a batch of the text.", "Give a smaller --ctx.")
@@ -117,18 +120,9 @@ def _window(tokens: Sequence[int], begin: int | None) -> Window:
     return Window((first, *tokens[1:]), tuple(tokens[len(tokens) // 2 + 1 :]))
 
 
-if TYPE_CHECKING:
-    from app.engine.llama import EvalObserver
-
-
-_MAX_BATCH, _MIN_BATCH = 512, 64
-_MIN_CELLS = 128  # speeds are measured on as many
-_MAX_LOGIT_BYTES = 128 << 20  # llama.cpp keeps the logits of a whole batch
-
-
 @dataclass(frozen=True, slots=True)
 class ScoringModel:
-    """A backend, what it runs under, and the token that the vocabulary puts before a text, if it does."""
+    """A backend, its settings, and the token that the vocabulary puts before a text, if any."""
 
     backend: Backend
     setting: RuntimeSettings
@@ -140,28 +134,29 @@ def load_scoring_model(
     n_ctx: int,
     n_threads: int,
     owned: ExitStack,
-    watch: EvalObserver | None = None,
+    observer: EvalObserver | None = None,
     *,
     is_writable: bool = False,
 ) -> ScoringModel:
-    """Load the model at `path`, which the gate has let through; `owned` frees it. `n_threads` 0 takes the
-    default; `watch` sees what it computes, and weights that are `is_writable` may be written over.
+    """Load the validated model at `path`; `owned` frees it. `n_threads` 0 uses the default.
 
-    Raises UsageError for windows longer than the model was trained on and for an embedding model, EngineError when it
-    cannot be loaded.
+    `observer` receives what it computes. Weights that are `is_writable` may be overwritten.
+
+    Raises UsageError for windows longer than the trained context and for an embedding model, EngineError when it cannot
+    be loaded.
     """
     from app.engine import llama
 
     settings = load_settings()
     config = EngineConfig(n_ctx=n_ctx, n_cells=_MIN_CELLS, n_sequences=1, n_batch=_n_batch(path), uses_gpu=settings.gpu)
     devices = LoadDevices(config, settings.cache_dir)
-    is_safe = self_test.run_self_test(settings.cache_dir).is_safe
+    is_safe = run_self_test(settings.cache_dir).is_safe
     setting = default_setting(n_threads or default_threads(), has_gpu=devices.has_gpu, extra_buffers_are_safe=is_safe)
-    has_extra = setting.extra_buffers and not is_writable  # those hold weights in an order of their own
+    has_extra = setting.extra_buffers and not is_writable  # extra buffers store weights in an order of their own
     parameters = devices.parameters(path, config, setting)
     model = llama.LlamaModel(path, parameters, has_extra, on_progress=lambda _fraction: True, is_writable=is_writable)
     owned.callback(model.close)
-    backend = model.context(config, setting, watch)
+    backend = model.context(config, setting, observer)
     owned.callback(backend.close)
     if not backend.facts.can_generate:
         raise UsageError(f"{path.name} makes embeddings; it predicts no text.", "Name a chat or completion model.")
@@ -172,6 +167,6 @@ def load_scoring_model(
 
 
 def _n_batch(path: Path) -> int:
-    """Return how many tokens are computed at once, fewer where the vocabulary is large."""
+    """Return the batch size in tokens, smaller for a large vocabulary."""
     n_vocab = read_model_info(read_header(path)).n_vocab
     return max(_MIN_BATCH, min(_MAX_BATCH, _MAX_LOGIT_BYTES // (4 * max(1, n_vocab))))

@@ -1,25 +1,49 @@
-"""What is asked of the process that measures how sensitive tensors are, and its answer, which is kept.
+"""The sensitivity of tensors: how far a model diverges from itself when one of them has a coarser type.
 
-Owns the file in which answers are kept, one for each model, matrix and text. Knows nothing of what they are good for.
+Owns the request, the cache of results (a file for each model, matrix and text) and the process, which is
+`python -m app.engine.offline.sensitivity` with a SensitivityRequest on stdin. It overwrites one tensor after the other
+with its quantized values and lets the model read a text. Knows nothing of what the results are used for.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from app.engine.model_task import TaskProgress, run_task
-from quantizer.mix.sensitivity import Sensitivity
+from app.engine.backend import Backend
+from app.engine.model_task import Line, TaskProgress, progress_line, result_line, run_task, serve
+from app.engine.offline.eval_statistics import EvalAccumulator
+from app.engine.offline.scoring_model import ScoringModel, Window, load_scoring_model, predictions, windows
+from offload.devices.cpu import default_threads
+from quantizer.convert.gguf_source import open_gguf
+from quantizer.convert.source_model import SourceTensor
+from quantizer.gguf.header_encoder import OutputTensor
+from quantizer.gguf.tensor_types import TensorType, tensor_type_named
+from quantizer.mix.imatrix import ColumnWeights, ImportanceMatrix, read_imatrix
+from quantizer.mix.sensitivity import PROBES, Sensitivity, candidates, distortions
+from quantizer.mix.tensor_categories import allows_quantization
+from quantizer.write.dtype_conversion import encode, to_float32
+from quantizer.write.pipeline import PlannedTensor, converted
 
-__all__ = ["SensitivityRequest", "cached_sensitivities", "measure_sensitivities"]
+if TYPE_CHECKING:
+    from app.engine.llama import WritableWeights
+
+__all__ = ["SensitivityRequest", "cached_sensitivities", "measure", "measure_sensitivities"]
+
+_MAX_REFERENCE_BYTES = 128 << 20  # of logits to compare with; a large vocabulary allows fewer windows
+_LOGIT_BYTES = 4
+_MAX_WINDOWS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class SensitivityRequest:
-    """`model` is a path that the gate has let through; it reads `text` in windows of `n_ctx` tokens.
+    """The path of a validated model, which reads `text` in windows of `n_ctx` tokens.
 
     `imatrix` is the path of the matrix that its tensors are quantized with.
     """
@@ -32,25 +56,131 @@ class SensitivityRequest:
 
 
 def measure_sensitivities(
-    request: SensitivityRequest, watched: Callable[[Iterator[TaskProgress]], Iterator[TaskProgress]]
+    request: SensitivityRequest, track: Callable[[Iterator[TaskProgress]], Iterator[TaskProgress]]
 ) -> dict[str, Sensitivity]:
-    """Let a child measure and return tensor name -> sensitivity; `watched` is given the steps and hands them on.
+    """Return tensor name -> sensitivity, measured in a child process; `track` receives the steps and passes them on.
 
     Leaving early ends the child. Raises the child's UserError.
     """
-    found = run_task("app.engine.offline.sensitivity_process", request, TaskProgress, watched)
-    return {entry["name"]: Sensitivity(**entry) for entry in found}
+    lines = run_task("app.engine.offline.sensitivity", request, TaskProgress, track)
+    return {line["name"]: Sensitivity(**line) for line in lines}
 
 
 def cached_sensitivities(path: Path, measure: Callable[[], dict[str, Sensitivity]]) -> dict[str, Sensitivity]:
-    """Return what the file at `path` holds; where it cannot be read, `measure` and keep it there."""
+    """Return the content of the file at `path`; if it cannot be read, `measure` and write it."""
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
         return {entry["name"]: Sensitivity(**entry) for entry in entries}
     except (OSError, ValueError, TypeError, KeyError):
-        known = measure()
+        measured = measure()
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}")
-    partial.write_text(json.dumps([asdict(item) for item in known.values()]), encoding="utf-8")
+    partial.write_text(json.dumps([asdict(item) for item in measured.values()]), encoding="utf-8")
     partial.replace(path)
-    return known
+    return measured
+
+
+def measure(request: SensitivityRequest) -> Iterator[Line]:
+    """Yield a step for each window that is read and a result for each tensor. Raises UserError. Runs in the child."""
+    from app.engine.llama import WritableWeights
+
+    source, matrix = open_gguf(Path(request.model)), read_imatrix(Path(request.imatrix))
+    tensors = {
+        tensor.name: tensor
+        for tensor in source.tensors
+        if allows_quantization(tensor.name, tensor.shape, source.shape.architecture)
+    }
+    weights = WritableWeights(tensors)
+    n_threads = request.n_threads or default_threads()
+    with ExitStack() as owned:
+        model = load_scoring_model(Path(request.model), request.n_ctx, n_threads, owned, weights, is_writable=True)
+        text = _Text(model.backend, _windows(model, request))
+        found = weights.found()
+        probes = [_Probe(tensor, kind, matrix) for tensor in tensors.values() if (kind := _probe_type(tensor))]
+        yield from _measured([probe for probe in probes if probe.tensor.name in found], text, weights, n_threads)
+
+
+class _Text:
+    """Windows of a text, with the predictions of the unchanged model."""
+
+    def __init__(self, backend: Backend, todo: Sequence[Window]) -> None:
+        self._backend = backend
+        self._windows = todo
+        self._references = [list(predictions([backend], window)) for window in todo]
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def read(self, accumulator: EvalAccumulator) -> Iterator[None]:
+        """Let the model as it is now read window by window, and add its divergence to `accumulator`."""
+        for window, references in zip(self._windows, self._references, strict=True):
+            for scored, reference in zip(predictions([self._backend], window), references, strict=True):
+                accumulator.add(scored.targets, scored.logits[0], reference.logits[0])
+            yield
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """A tensor, and the type that it is quantized to for its measurement."""
+
+    tensor: SourceTensor
+    kind: TensorType
+    matrix: ImportanceMatrix
+
+    @property
+    def column_weights(self) -> ColumnWeights | None:
+        return self.matrix.weights(self.tensor.name, self.tensor.shape)
+
+    def perturb(self, weights: WritableWeights, n_threads: int) -> None:
+        """Overwrite the loaded tensor with its values in type `kind`."""
+        tensor, start = self.tensor, 0
+        output = OutputTensor(tensor.name, tensor.shape, self.kind)
+        for slab in converted([PlannedTensor(tensor, output, self.column_weights)], n_threads):
+            rows = to_float32(slab.data, self.kind, tensor.shape[0])
+            data = encode(rows, tensor.stored, tensor.name)
+            weights.write(tensor.name, start, data)
+            start += len(data)
+
+    def restore(self, weights: WritableWeights) -> None:
+        """Overwrite the loaded tensor with its original values."""
+        start = 0
+        for data in self.tensor.slabs(self.tensor.shape[1]):
+            weights.write(self.tensor.name, start, data)
+            start += len(data)
+
+    def sensitivity(self, kld: float, n_threads: int) -> Sensitivity:
+        """Return the result for a measured `kld`."""
+        tensor, columns = self.tensor, self.column_weights
+        kinds = candidates(tensor.shape[0], tensor.stored, has_weights=columns is not None)
+        errors = distortions(tensor, kinds, columns, n_threads)
+        by_type = {kind.name: distortion for kind, distortion in zip(kinds, errors, strict=True)}
+        return Sensitivity(tensor.name, self.kind.name, kld, by_type)
+
+
+def _measured(probes: Sequence[_Probe], text: _Text, weights: WritableWeights, n_threads: int) -> Iterator[Line]:
+    for index, probe in enumerate(probes):
+        accumulator = EvalAccumulator()
+        probe.perturb(weights, n_threads)
+        for n_read, _ in enumerate(text.read(accumulator)):
+            yield progress_line(TaskProgress(index * len(text) + n_read, len(probes) * len(text)))
+        probe.restore(weights)
+        assert accumulator.mean_kld is not None
+        yield result_line(probe.sensitivity(accumulator.mean_kld, n_threads))
+
+
+def _probe_type(tensor: SourceTensor) -> TensorType | None:
+    """Return the first type that the rows of `tensor` fit, None if none does."""
+    kinds = [tensor_type_named(name) for name in PROBES]
+    return next((kind for kind in kinds if kind.fits(tensor.shape[0])), None)
+
+
+def _windows(model: ScoringModel, request: SensitivityRequest) -> list[Window]:
+    """Return as many windows as there is memory for their predictions."""
+    tokens = model.backend.tokenize(request.text, add_special=True, parse_special=False)
+    n_bytes = model.backend.facts.n_vocab * _LOGIT_BYTES * (request.n_ctx // 2)
+    n_windows = max(1, min(_MAX_WINDOWS, _MAX_REFERENCE_BYTES // n_bytes))
+    return windows(tokens, request.n_ctx, model.begin, n_windows)
+
+
+if __name__ == "__main__":
+    sys.exit(serve(lambda line: measure(SensitivityRequest(**line))))

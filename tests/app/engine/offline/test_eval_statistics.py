@@ -25,27 +25,27 @@ def probabilities(logits: np.ndarray) -> np.ndarray:
     return powers / powers.sum(axis=1, keepdims=True)
 
 
-def tally_in_parts(n_parts: int) -> EvalAccumulator:
-    tally = EvalAccumulator()
+def accumulated(n_parts: int) -> EvalAccumulator:
+    accumulator = EvalAccumulator()
     for part in np.array_split(np.arange(N_TOKENS), n_parts):
-        tally.add(TARGETS[part], LOGITS[part], REFERENCE[part])
-    return tally
+        accumulator.add(TARGETS[part], LOGITS[part], REFERENCE[part])
+    return accumulator
 
 
 def test_perplexity_is_e_to_the_mean_loss() -> None:
     losses = -np.log(probabilities(LOGITS)[np.arange(N_TOKENS), TARGETS])
-    judged = tally_in_parts(1).statistics()
-    assert judged.n_tokens == N_TOKENS
-    assert judged.perplexity.value == pytest.approx(float(np.exp(losses.mean())))
-    assert judged.perplexity.error == pytest.approx(
-        judged.perplexity.value * float(np.sqrt(losses.var() / (N_TOKENS - 1)))
+    statistics = accumulated(1).statistics()
+    assert statistics.n_tokens == N_TOKENS
+    assert statistics.perplexity.value == pytest.approx(float(np.exp(losses.mean())))
+    assert statistics.perplexity.error == pytest.approx(
+        statistics.perplexity.value * float(np.sqrt(losses.var() / (N_TOKENS - 1)))
     )
 
 
 def test_divergence_is_that_of_the_reference_from_the_model() -> None:
     p, q = probabilities(LOGITS), probabilities(REFERENCE)
     divergences = (q * np.log(q / p)).sum(axis=1).astype(np.float64)
-    comparison = tally_in_parts(1).statistics().comparison
+    comparison = accumulated(1).statistics().comparison
     assert comparison is not None
     assert comparison.mean_kld.value == pytest.approx(divergences.mean())
     assert comparison.median_kld.value == pytest.approx(np.median(divergences))
@@ -53,40 +53,40 @@ def test_divergence_is_that_of_the_reference_from_the_model() -> None:
     assert comparison.same_top.value == (p.argmax(axis=1) == q.argmax(axis=1)).mean()
 
 
-def test_the_ratio_is_surer_than_the_perplexities_for_both_read_the_same() -> None:
-    judged = tally_in_parts(1).statistics()
-    assert judged.comparison is not None
-    ratio = judged.perplexity.value / judged.comparison.reference_perplexity.value
-    assert judged.comparison.ratio.value == pytest.approx(ratio)
-    assert judged.comparison.ratio.error < judged.perplexity.error / judged.perplexity.value
+def test_the_ratio_has_a_smaller_error_than_the_perplexities() -> None:
+    statistics = accumulated(1).statistics()
+    assert statistics.comparison is not None
+    ratio = statistics.perplexity.value / statistics.comparison.reference_perplexity.value
+    assert statistics.comparison.ratio.value == pytest.approx(ratio)
+    assert statistics.comparison.ratio.error < statistics.perplexity.error / statistics.perplexity.value
 
 
 @given(st.integers(1, N_TOKENS))
-def test_how_the_text_is_cut_changes_nothing(n_parts: int) -> None:
-    tally = tally_in_parts(n_parts)
-    whole = tally_in_parts(1).statistics()
-    assert tally.statistics() == whole
+def test_how_the_text_is_split_changes_nothing(n_parts: int) -> None:
+    accumulator = accumulated(n_parts)
+    whole = accumulated(1).statistics()
+    assert accumulator.statistics() == whole
     assert whole.comparison is not None
-    assert tally.perplexity == pytest.approx(whole.perplexity.value)
-    assert tally.mean_kld == pytest.approx(whole.comparison.mean_kld.value)
+    assert accumulator.perplexity == pytest.approx(whole.perplexity.value)
+    assert accumulator.mean_kld == pytest.approx(whole.comparison.mean_kld.value)
 
 
 def test_without_a_reference_nothing_is_compared() -> None:
-    tally = EvalAccumulator()
-    tally.add(TARGETS, LOGITS)
-    assert tally.statistics().comparison is None
-    assert tally.mean_kld is None
+    accumulator = EvalAccumulator()
+    accumulator.add(TARGETS, LOGITS)
+    assert accumulator.statistics().comparison is None
+    assert accumulator.mean_kld is None
 
 
 @given(rows)
 def test_a_model_does_not_diverge_from_itself_and_no_two_diverge_by_less(logits: np.ndarray) -> None:
-    tally = EvalAccumulator()
-    tally.add(np.array([0, 1]), logits, logits)
-    assert tally.mean_kld == 0
-    tally = EvalAccumulator()
-    tally.add(np.array([0, 1]), logits, logits[::-1])
-    assert tally.mean_kld is not None
-    assert tally.mean_kld >= -1e-9
+    accumulator = EvalAccumulator()
+    accumulator.add(np.array([0, 1]), logits, logits)
+    assert accumulator.mean_kld == 0
+    accumulator = EvalAccumulator()
+    accumulator.add(np.array([0, 1]), logits, logits[::-1])
+    assert accumulator.mean_kld is not None
+    assert accumulator.mean_kld >= -1e-9
 
 
 @given(rows)
@@ -97,9 +97,9 @@ def test_probabilities_sum_to_one_however_large_the_logits(logits: np.ndarray) -
 def test_tokens_that_both_rule_out_add_nothing() -> None:
     ruled_out = LOGITS.copy()
     ruled_out[:, 0] = -np.inf
-    tally = EvalAccumulator()
-    tally.add(np.ones(N_TOKENS, np.intp), ruled_out, ruled_out)
-    assert tally.mean_kld == 0
+    accumulator = EvalAccumulator()
+    accumulator.add(np.ones(N_TOKENS, np.intp), ruled_out, ruled_out)
+    assert accumulator.mean_kld == 0
 
 
 def test_logits_that_are_no_numbers_are_refused() -> None:

@@ -17,7 +17,7 @@ from quantizer.mix.imatrix import ImportanceMatrix
 from tests.quantizer.gguf_files import N_EMBD, N_FF, N_LAYERS, tiny_llama, tiny_weights
 
 TEXT = "The other hen heard that the weather in the north gathers there. " * 8
-N_CTX, N_EXPERTS, N_ASKED = 48, 4, 2
+N_CTX, N_EXPERTS, N_USED = 48, 4, 2
 FFN = ("ffn_gate", "ffn_up", "ffn_down")
 
 
@@ -29,11 +29,11 @@ def _own_folders(monkeypatch: pytest.MonkeyPatch, environment: Mapping[str, str]
 
 @pytest.fixture(scope="module")
 def expert_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny Llama whose feed-forward part is four experts, of which two are asked."""
+    """A tiny Llama whose feed-forward part is four experts, of which two are used."""
 
     def edit(writer: gguf.GGUFWriter) -> None:
         writer.add_expert_count(N_EXPERTS)
-        writer.add_expert_used_count(N_ASKED)
+        writer.add_expert_used_count(N_USED)
 
     rng = np.random.default_rng(2)
     shapes = {"gate": (N_EXPERTS, N_FF, N_EMBD), "up": (N_EXPERTS, N_FF, N_EMBD), "down": (N_EXPERTS, N_EMBD, N_FF)}
@@ -48,17 +48,17 @@ def expert_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def gather(path: Path, n_ctx: int = N_CTX) -> tuple[ImportanceMatrix, list[TaskProgress]]:
     steps: list[TaskProgress] = []
 
-    def watched(coming: Iterator[TaskProgress]) -> Iterator[TaskProgress]:
-        for step in coming:
+    def track(steps_of_child: Iterator[TaskProgress]) -> Iterator[TaskProgress]:
+        for step in steps_of_child:
             steps.append(step)
             yield step
 
     request = ImatrixRequest(str(path), TEXT, "text", n_ctx, 3, n_threads=1)
-    return run_imatrix(request, watched), steps
+    return run_imatrix(request, track), steps
 
 
 def tokens_of_text() -> list[int]:
-    """TEXT as the tiny vocabulary cuts it: bytes, but for "th" and "he"."""
+    """TEXT as the tiny vocabulary tokenizes it: bytes, but for "th" and "he"."""
     merged = {"th": 256, "he": 257}
     return [merged.get(piece) or ord(piece) for piece in re.findall("th|he|.", TEXT)]
 
@@ -82,17 +82,17 @@ def test_every_weight_of_every_layer_sees_every_token(tiny_model: Path) -> None:
     assert (matrix.n_chunks, matrix.chunk_size, matrix.datasets) == (3, N_CTX, ("text",))
 
 
-def test_each_token_asks_its_experts(expert_model: Path) -> None:
+def test_each_token_uses_its_experts(expert_model: Path) -> None:
     matrix, _ = gather(expert_model)
     for part in FFN:
         entry = matrix.entries[f"blk.1.{part}_exps.weight"]
         assert entry.sums.shape == (N_EXPERTS, N_FF if part == "ffn_down" else N_EMBD)
-        assert entry.counts.sum() == 3 * N_CTX * N_ASKED
+        assert entry.counts.sum() == 3 * N_CTX * N_USED
     gate, up = (matrix.entries[f"blk.0.ffn_{part}_exps.weight"] for part in ("gate", "up"))
     assert np.array_equal(gate.sums, up.sums)
 
 
-def test_what_goes_wrong_while_watching_is_not_lost_in_native_code(tiny_model: Path) -> None:
+def test_an_error_in_the_callback_of_native_code_is_raised(tiny_model: Path) -> None:
     program = """
 import sys
 from app.engine.model_task import serve

@@ -13,7 +13,7 @@ from quantizer.errors import EngineError, UsageError
 TEXT = list(range(2, 102))
 
 
-def test_a_window_scores_its_second_half_and_begins_as_the_vocabulary_wants() -> None:
+def test_a_window_scores_its_second_half_and_begins_with_the_first_token_of_the_vocabulary() -> None:
     first, second = windows(TEXT, 40, begin=1)
     assert first.tokens == (1, *TEXT[1:40])
     assert first.targets == tuple(TEXT[21:40])
@@ -22,7 +22,7 @@ def test_a_window_scores_its_second_half_and_begins_as_the_vocabulary_wants() ->
 
 
 @given(st.integers(16, 100), st.integers(0, 8))
-def test_windows_are_whole_and_as_many_as_asked_for(n_ctx: int, n_windows: int) -> None:
+def test_windows_are_whole_and_as_many_as_requested(n_ctx: int, n_windows: int) -> None:
     cut = windows(TEXT, n_ctx, None, n_windows)
     assert len(cut) == min(100 // n_ctx, n_windows or 100)
     assert all(len(window.tokens) == n_ctx for window in cut)
@@ -51,7 +51,7 @@ def test_batches_and_blocks_change_no_prediction(n_batch: int, other_n_batch: in
         assert np.array_equal(np.concatenate([part.logits[model] for part in scored]), wanted)
 
 
-def test_a_window_knows_nothing_of_the_one_before() -> None:
+def test_a_window_does_not_depend_on_the_one_before() -> None:
     backend = FakeBackend()
     first, second = windows(TEXT, 50, None)
     for window in (first, second):
