@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.engine.protocol.messages import UnfitPolicy
-from app.service.pool.engine_life import EngineLife
+from app.service.pool.engine_client import EngineClient
 from quantizer.errors import UnfitError, UserError
 
 __all__ = ["OperatorPrompt", "report_loading"]
@@ -26,7 +26,7 @@ class OperatorPrompt:
     agrees: Callable[[UnfitError], bool]
 
 
-async def report_loading(engine: EngineLife, person: OperatorPrompt) -> None:
+async def report_loading(engine: EngineClient, person: OperatorPrompt) -> None:
     """Wait for the model and tell what there is to know of it. Raises UnfitError where it is not agreed to."""
     try:
         await engine.ready()

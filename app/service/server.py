@@ -70,7 +70,7 @@ def serve(settings: Settings, announce: Announce, person: OperatorPrompt | None 
             jobs: JobManager = JobManager(settings, models.interrupt_tuning, shutdown_policy.consider)
             shutdown_policy.is_resting = lambda: jobs.are_idle
             model = models.add(ref, file, attached)
-            models.begin(model)
+            model.load()
             # FastAPI takes a second to import; the worker starts and loads meanwhile.
             log = _log if settings.access_log else None
             app = await asyncio.to_thread(_application, models, jobs, shutdown_policy, policy, log)

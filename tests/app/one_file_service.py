@@ -80,7 +80,7 @@ async def serving(
     command = python_command("app.engine.worker", "--fake", "--fake-step-ms", str(step_ms))
     models = ModelManager(settings, command, TemplateProcess(), FakeMemory(total_bytes, SIZES))
     path = settings.models_dir / "me" / BASE / f"{BASE}.gguf"
-    models.begin(models.add(ModelRef(BASE, path), read_model_file(path)))
+    models.add(ModelRef(BASE, path), read_model_file(path)).load()
     app = create_app(models, JobManager(settings), ShutdownPolicy(is_owned=False), GuardPolicy())
     transport = httpx.ASGITransport(app=app)
     try:

@@ -32,7 +32,7 @@ async def model_of(request: Request, name: str, idle_s: float | None = None) -> 
     """
     model = await models_of(request).named(name)
     if idle_s is not None:
-        model.keep_alive.keep(idle_s)
+        model.keep_alive.set_idle_limit(idle_s)
     return model.for_request(record_of(request.scope))
 
 

@@ -1,10 +1,6 @@
-"""One answer as it comes: its thought, text and calls so far, the token probabilities, and how it ended.
+"""One call on a model in any dialect: the engine's requests, and their answers as they stream.
 
-Owns what is told to a client when. Knows nothing of dialects or of HTTP.
-
-One call on a model, whatever the dialect: the requests it makes of the engine, and their answers as they grow.
-
-Owns which event belongs to which answer. Knows nothing of how requests were worded or how answers will be.
+Owns which event belongs to which answer, and what of an answer is sent when. Knows nothing of dialects or of HTTP.
 """
 
 from __future__ import annotations
@@ -16,7 +12,7 @@ from typing import TypeAlias
 
 from app.engine.protocol.messages import Finished, Output
 from app.engine.request import Request, TokenLogprob
-from app.service.generation.reasoning import NO_REASONING, ReasoningParser, ReasoningTags, TextParts
+from app.service.generation.reasoning import NO_REASONING, ReasoningParser, ReasoningTags
 from app.service.models.served_model import ServedModel
 from app.service.tools.parser import ToolCalling
 from app.service.tools.tool import ParsedText, ToolCallDelta, merge_deltas
@@ -29,24 +25,25 @@ class Delta:
     """What is new in answer `index`, which has `n_tokens` by now."""
 
     index: int
-    spoken: TextParts
-    logprobs: tuple[TokenLogprob, ...]
-    n_tokens: int
+    text: str = ""
+    reasoning: str = ""
     calls: tuple[ToolCallDelta, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    n_tokens: int = 0
 
 
 class Answer:
-    """Answer `index` to a request: thoughts are told apart as `thinking` says, then calls of tools by `calling`."""
+    """Answer `index` of a generation: reasoning is separated by `tags`, then tool calls by `tool_calling`."""
 
-    def __init__(self, index: int, thinking: ReasoningTags, calling: ToolCalling | None = None) -> None:
+    def __init__(self, index: int, tags: ReasoningTags, tool_calling: ToolCalling | None = None) -> None:
         self.index = index
-        self.thought = ""
+        self.reasoning = ""
         self.text = ""
         self.calls: tuple[ToolCallDelta, ...] = ()
         self.logprobs: list[TokenLogprob] = []
-        self._thoughts = ReasoningParser(thinking)
-        self._calls = calling.new_splitter() if calling else None
-        self._untold: tuple[TokenLogprob, ...] = ()
+        self._reasoning_parser = ReasoningParser(tags)
+        self._call_parser = tool_calling.new_parser() if tool_calling else None
+        self._held_logprobs: tuple[TokenLogprob, ...] = ()
         self._n_tokens = 0
         self._finished: Finished | None = None
 
@@ -59,57 +56,60 @@ class Answer:
         assert self._finished is not None, "an answer ends with Finished or with an error"
         return self._finished
 
-    def add(self, part: Output | Finished) -> Delta | None:
-        """Take the engine's next event; return what can be told now, None when that is nothing."""
-        if isinstance(part, Finished):
-            self._finished = part
-            return self._tell(self._thoughts.finish())
-        self._n_tokens = part.n_tokens
-        self._untold += part.logprobs
-        return self._tell(self._thoughts.push(part.text))
+    def add(self, event: Output | Finished) -> Delta | None:
+        """Take the engine's next event; return what is new, None if that is nothing."""
+        if isinstance(event, Finished):
+            self._finished = event
+            return self._add(self._reasoning_parser.finish())
+        self._n_tokens = event.n_tokens
+        self._held_logprobs += event.logprobs
+        return self._add(self._reasoning_parser.push(event.text))
 
-    def _tell(self, spoken: TextParts) -> Delta | None:
-        """Probabilities wait while text does: they would give it away."""
-        told = self._calls.push(spoken.answer, is_final=self.is_finished) if self._calls else ParsedText(spoken.answer)
-        spoken = TextParts(spoken.thought, told.text)
+    def _add(self, parsed: ParsedText) -> Delta | None:
+        """Add new text. Probabilities wait while text is held back: they would reveal it."""
+        text, calls = parsed.text, parsed.calls
+        if self._call_parser:
+            separated = self._call_parser.push(text, is_final=self.is_finished)
+            text, calls = separated.text, separated.calls
         logprobs: tuple[TokenLogprob, ...] = ()
-        if not (self._thoughts.is_holding or (self._calls and self._calls.is_holding)):
-            logprobs, self._untold = self._untold, ()
-        self.thought += spoken.thought
-        self.text += spoken.answer
+        if not (self._reasoning_parser.is_holding or (self._call_parser and self._call_parser.is_holding)):
+            logprobs, self._held_logprobs = self._held_logprobs, ()
+        self.reasoning += parsed.reasoning
+        self.text += text
         self.logprobs += logprobs
-        self.calls = merge_deltas((*self.calls, *told.calls))
-        is_news = logprobs or told.calls or spoken != TextParts()
-        return Delta(self.index, spoken, logprobs, self._n_tokens, told.calls) if is_news else None
+        self.calls = merge_deltas((*self.calls, *calls))
+        if not (text or parsed.reasoning or calls or logprobs):
+            return None
+        return Delta(self.index, text, parsed.reasoning, calls, logprobs, self._n_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The engine's requests, one an answer, how the answers are to be read, and what is done with the only one."""
+    """The engine's requests, one an answer, how to parse their text, and what to do when the only answer has ended."""
 
     requests: tuple[Request, ...]
-    thinking: ReasoningTags = NO_REASONING
-    calling: ToolCalling | None = None
+    tags: ReasoningTags = NO_REASONING
+    tool_calling: ToolCalling | None = None
     on_finished: Callable[[Answer], None] | None = None
 
     async def parts(self, model: ServedModel) -> AsyncGenerator[tuple[Answer, Delta | None], None]:
-        """Run it on `model`. Yield an answer whenever it has grown or ended, with what can be told of that.
+        """Run it on `model`. Yield an answer whenever it has grown or ended, with what is new in it.
 
-        Closing this early ends the work. Raises what made one of the answers fail.
+        Closing the generator early aborts the requests. Raises the error of the first answer that fails.
         """
         answers = {
-            request.request_id: Answer(index, self.thinking, self.calling)
+            request.request_id: Answer(index, self.tags, self.tool_calling)
             for index, request in enumerate(self.requests)
         }
         async with model.answer(*self.requests) as events:
-            async for part in events:
-                answer = answers[part.request_id]
-                delta = answer.add(part)
-                if isinstance(part, Finished):
-                    model.record.add(part.usage.n_prompt_tokens, part.usage.n_output_tokens)
+            async for event in events:
+                answer = answers[event.request_id]
+                delta = answer.add(event)
+                if isinstance(event, Finished):
+                    model.record.add(event.usage.n_prompt_tokens, event.usage.n_output_tokens)
                 yield answer, delta
         only, *others = answers.values()
-        if self.on_finished and not others:  # of several it is not known which one the conversation goes on from
+        if self.on_finished and not others:  # of several it is unknown which one the conversation goes on from
             self.on_finished(only)
 
     async def answers(self, model: ServedModel) -> list[Answer]:
@@ -121,5 +121,5 @@ class Generation:
         return [ended[index] for index in sorted(ended)]
 
 
-# Makes one: a template may have to be rendered or a text tokenized, which can fail and takes time.
+# Makes one. Rendering a template or tokenizing a text takes time and may fail.
 Prepare: TypeAlias = Callable[[], Awaitable[Generation]]

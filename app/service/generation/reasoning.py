@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.engine.loop.detokenizer import partial_match_length
+from app.service.tools.tool import ParsedText
 
-__all__ = ["NO_REASONING", "ReasoningParser", "ReasoningTags", "TextParts", "reasoning_tags_of"]
+__all__ = ["NO_REASONING", "ReasoningParser", "ReasoningTags", "reasoning_tags_of"]
 
-# How families begin and end a thought (source: the chat templates of DeepSeek R1, Qwen3 and GLM; of Seed-OSS; of
+# How families begin and end a reasoning (source: the chat templates of DeepSeek R1, Qwen3 and GLM; of Seed-OSS; of
 # Magistral; of Granite 3).
 _FAMILIES = (
     ("<think>", "</think>"),
@@ -24,7 +25,7 @@ _FAMILIES = (
 
 @dataclass(frozen=True, slots=True)
 class ReasoningTags:
-    """The tags around a thought, empty for a model that has none; `is_open` when the prompt ends within one."""
+    """The tags around a reasoning, empty for a model that has none; `is_open` when the prompt ends within one."""
 
     opening: str = ""
     closing: str = ""
@@ -34,16 +35,8 @@ class ReasoningTags:
 NO_REASONING = ReasoningTags()
 
 
-@dataclass(frozen=True, slots=True)
-class TextParts:
-    """New text: of a thought, of the answer, or of both."""
-
-    thought: str = ""
-    answer: str = ""
-
-
 def reasoning_tags_of(chat_template: str, prompt: str) -> ReasoningTags:
-    """Return how a model of `chat_template` marks its thoughts, when it goes on from `prompt`."""
+    """Return how a model of `chat_template` marks its reasonings, when it goes on from `prompt`."""
     for opening, closing in _FAMILIES:
         if opening in chat_template or closing in chat_template:
             return ReasoningTags(opening, closing, is_open=prompt.rstrip().endswith(opening))
@@ -51,67 +44,65 @@ def reasoning_tags_of(chat_template: str, prompt: str) -> ReasoningTags:
 
 
 class ReasoningParser:
-    """Splits one answer as it grows. Only a thought at the begin is one: later tags are what the model writes about.
+    """Splits one answer as it grows. Only a reasoning at the begin is one: later tags are what the model writes about.
 
-    Blanks around a thought are dropped. All that is held back comes with `finish`.
+    Blanks around a reasoning are dropped. All that is held back comes with `finish`.
     """
 
-    def __init__(self, thinking: ReasoningTags) -> None:
-        self._thinking = thinking
+    def __init__(self, tags: ReasoningTags) -> None:
+        self._tags = tags
         self._held = ""
-        self._step = self._think_first if thinking.is_open else self._begin if thinking.opening else self._answer
+        self._step = self._reasoning_first if tags.is_open else self._begin if tags.opening else self._text
 
     @property
     def is_holding(self) -> bool:
         return bool(self._held)
 
-    def push(self, text: str) -> TextParts:
+    def push(self, text: str) -> ParsedText:
         """Return what `text` makes safe to show."""
         self._held += text
         return self._step()
 
-    def finish(self) -> TextParts:
+    def finish(self) -> ParsedText:
         """Return what was held back, at the end."""
         held, self._held = self._held, ""
-        is_thought = self._step in (self._think, self._think_first)
-        return TextParts(thought=held.rstrip()) if is_thought else TextParts(answer=held)
+        is_reasoning = self._step in (self._reasoning, self._reasoning_first)
+        return ParsedText(reasoning=held.rstrip()) if is_reasoning else ParsedText(held)
 
-    def _begin(self) -> TextParts:
+    def _begin(self) -> ParsedText:
         text = self._held.lstrip()
-        if text.startswith(self._thinking.opening):
-            self._held = text.removeprefix(self._thinking.opening)
-            self._step = self._think_first
-            return self._think_first()
-        if self._thinking.opening.startswith(text):
-            return TextParts()
-        self._step = self._answer
-        return self._answer()
+        if text.startswith(self._tags.opening):
+            self._held = text.removeprefix(self._tags.opening)
+            self._step = self._reasoning_first
+            return self._reasoning_first()
+        if self._tags.opening.startswith(text):
+            return ParsedText()
+        self._step = self._text
+        return self._text()
 
-    def _think_first(self) -> TextParts:
+    def _reasoning_first(self) -> ParsedText:
         self._held = self._held.lstrip()
         if not self._held:
-            return TextParts()
-        self._step = self._think
-        return self._think()
+            return ParsedText()
+        self._step = self._reasoning
+        return self._reasoning()
 
-    def _think(self) -> TextParts:
-        thought, tag, rest = self._held.partition(self._thinking.closing)
+    def _reasoning(self) -> ParsedText:
+        reasoning, tag, rest = self._held.partition(self._tags.closing)
         if tag:
-            self._held, self._step = rest, self._answer_first
-            return TextParts(thought.rstrip(), self._answer_first().answer)
-        n_shown = len(
-            self._held[: len(self._held) - partial_match_length(self._held, (self._thinking.closing,))].rstrip()
-        )
-        thought, self._held = self._held[:n_shown], self._held[n_shown:]
-        return TextParts(thought)
+            self._held, self._step = rest, self._text_first
+            return ParsedText(self._text_first().text, reasoning=reasoning.rstrip())
+        n_shown = len(self._held[: len(self._held) - partial_match_length(self._held, (self._tags.closing,))].rstrip())
+        reasoning, self._held = self._held[:n_shown], self._held[n_shown:]
+        return ParsedText(reasoning=reasoning)
 
-    def _answer_first(self) -> TextParts:
+    def _text_first(self) -> ParsedText:
         self._held = self._held.lstrip()
         if not self._held:
-            return TextParts()
-        self._step = self._answer
-        return self._answer()
+            return ParsedText()
+        self._step = self._text
+        return self._text()
 
-    def _answer(self) -> TextParts:
-        answer, self._held = self._held, ""
-        return TextParts(answer=answer)
+    def _text(self) -> ParsedText:
+        text, self._held = self._held, ""
+        return ParsedText(text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from app.service.pool.engine_life import EngineLife
+from app.service.pool.engine_client import EngineClient
 
 __all__ = ["RequestRecord", "record_of"]
 
@@ -21,7 +21,7 @@ class RequestRecord:
     answers count once for each."""
 
     model_id: str = ""
-    engine: EngineLife | None = None
+    engine: EngineClient | None = None
     n_prompt_tokens: int = 0
     n_output_tokens: int = 0
 

@@ -1,7 +1,7 @@
 """How a job goes on: from what its verb says to how the job stands. Pure.
 
-Owns which line changes what: those of `app.cli.output.job_events`, and the public ones of `pull --json`. A line that it does
-not know changes nothing, and one without an event is what the verb had to say in the end.
+Owns which line changes what: those of `app.cli.output.job_events`, and the public ones of `pull --json`. An
+unknown line changes nothing; one without an event is the result of the verb.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class ModelCatalog:
         self._loaded = loaded
         self._facts = FileFactsCache()
 
-    async def here(self) -> tuple[ModelRef, ...]:
+    async def list_models(self) -> tuple[ModelRef, ...]:
         """Return every model that a request may name: the loaded ones first, then the installed ones."""
         loaded = self._loaded()
         paths = {ref.path for ref in loaded}
@@ -111,15 +111,15 @@ class ModelCatalog:
 
     async def find(self, name: str) -> ModelRef:
         """Return the model that a client calls `name`. Raises UnknownModelError that lists what is here."""
-        return find_by_name(name, await self.here())
+        return find_by_name(name, await self.list_models())
 
     async def resolve(self, name: str) -> ModelRef:
         """Return what `name` means to a person at this machine, paths too. Raises ModelFileError as `resolve` does."""
         return with_served_id(await asyncio.to_thread(resolve, name, self._settings))
 
-    async def described(self) -> list[tuple[ModelRef, FileFacts]]:
+    async def list_with_facts(self) -> list[tuple[ModelRef, FileFacts]]:
         """Return every model that a request may name, with its facts; files that the gate refuses are none."""
-        return await self.with_facts(await self.here())
+        return await self.with_facts(await self.list_models())
 
     async def with_facts(self, refs: Sequence[ModelRef]) -> list[tuple[ModelRef, FileFacts]]:
         """Return those of `refs` whose files the gate lets through, with their facts; files may have gone meanwhile."""

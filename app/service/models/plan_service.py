@@ -15,7 +15,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from app.protocol.plan import PlanRequest
-from app.service.models.machine_cache import MachineCache, Occupant, machine_for_reload
+from app.service.models.machine_cache import MachineCache, machine_for_reload
+from app.service.pool.eviction import LoadedModel
 from app.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -55,18 +56,18 @@ class PlanService:
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._lock = threading.Lock()
 
-    def plan(self, request: PlanRequest, occupants: Sequence[Occupant] = ()) -> dict[str, Any]:
+    def plan(self, request: PlanRequest, loaded: Sequence[LoadedModel] = ()) -> dict[str, Any]:
         """Return the object of `localllm plan --json` for `request`, with what was measured of the model here.
 
-        Raises UnknownModelError, HubError or ModelFileError for a model that cannot be had, UsageError for a request that
-        makes no sense, EngineError where the machine or llama.cpp cannot be asked.
+        Raises UnknownModelError, HubError or ModelFileError for an unavailable model, UsageError for an invalid
+        request, EngineError where the machine or llama.cpp cannot be asked.
         """
         from offload.footprint.kv_cache import KV_TYPES, KvTypes, can_have
         from offload.plan import plan_json
 
         settings = _settings_for(request, self._settings)
         known = self._model(request, settings)
-        wanted = self._circumstances(request, settings, known, occupants)
+        wanted = self._circumstances(request, settings, known, loaded)
         found = _planned(request, settings, known, wanted)
         has_records = request.is_here and not known.notice
         return plan_json(found) | {
@@ -108,22 +109,22 @@ class PlanService:
                 self._known.popitem(last=False)
         return known
 
-    def _machine(self, request: PlanRequest, occupants: Sequence[Occupant]) -> Machine:
+    def _machine(self, request: PlanRequest, loaded: Sequence[LoadedModel]) -> Machine:
         from app.library.machine_fit.machine_spec import parse_machine
 
         def here() -> Machine:
-            return self._look.machine(occupants, is_fresh=request.is_fresh)
+            return self._look.machine(loaded, is_fresh=request.is_fresh)
 
         return here() if request.is_here else parse_machine(here, request.vram, request.ram or None)
 
     def _circumstances(
-        self, request: PlanRequest, settings: Settings, known: _Known, occupants: Sequence[Occupant]
+        self, request: PlanRequest, settings: Settings, known: _Known, loaded: Sequence[LoadedModel]
     ) -> PlanningContext:
         from app.library.machine_fit.planning import local_planning_context, planning_context
 
-        machine = self._machine(request, occupants)
+        machine = self._machine(request, loaded)
         if request.is_here:
-            wanted = local_planning_context(settings, machine_for_reload(machine, known.model.header.path, occupants))
+            wanted = local_planning_context(settings, machine_for_reload(machine, known.model.header.path, loaded))
         else:
             wanted = planning_context(settings, machine)
         return replace(wanted, question=replace(wanted.question, gpu_layers=request.gpu_layers))

@@ -1,15 +1,17 @@
-"""One model's engine, as the rest of the service asks it: answers, tokens, vectors, ranks.
+"""The engine of one model, as the service uses it: loaded on first use, restarted when its worker dies, unloaded.
 
-Owns which caller each frame of the worker belongs to. Knows nothing of HTTP, of chat templates or of model names.
+Owns the worker process and the requests that wait for it. Knows nothing of HTTP, of chat templates, of model names or
+of other engines.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 from app.engine.protocol.messages import (
@@ -20,29 +22,51 @@ from app.engine.protocol.messages import (
     Embedded,
     EngineConfig,
     EngineMetrics,
+    Failed,
     Finished,
     GetMetrics,
+    Load,
+    LoadProgress,
+    Notice,
     Output,
+    Planned,
+    Ready,
     Rerank,
     Reranked,
     Submit,
     Tokenize,
     Tokenized,
+    UnfitPolicy,
     WorkerMessage,
 )
 from app.engine.request import FinishReason, Request
-from app.service.pool.crash_limit import CrashLimit
-from app.service.pool.engine_life import Admit, EngineLife, admit_at_once
+from app.service.pool.engine_status import CrashLimit, EngineStatus
 from app.service.pool.pending_requests import AnswerEvent, PendingRequests, until_finished
-from quantizer.errors import EngineError, UserError
+from app.service.pool.usage_gate import UsageGate
+from app.service.pool.worker_process import WorkerProcess
+from quantizer.errors import EngineError, UnfitError, UserError
 
-__all__ = ["EngineClient"]
+__all__ = ["Admit", "EngineClient", "admit_at_once"]
 
-_OBSERVE_TIMEOUT_S = 1.0
+_GRACE_AFTER_DEATH_S = 0.3  # running answers wait for it, and they learn of the death within a second
+_GRACE_AT_STOP_S = 6.0  # a worker saves its state for 3 s at most, and writes it
+_METRICS_TIMEOUT_S = 1.0
+
+# Waits until an engine may load. Raises the reason why it may not.
+Admit: TypeAlias = Callable[["EngineClient"], Awaitable[None]]
 
 
-class EngineClient(EngineLife):
-    """An engine that answers. What was running when its worker died fails with an EngineError."""
+async def admit_at_once(_: EngineClient) -> None:
+    """Admit an engine that has the machine to itself."""
+
+
+class EngineClient:
+    """The engine of the model at `model_path`, run by `command`.
+
+    Each use loads the model, once `admit` allows it. A worker that dies fails what was running; it is restarted at once
+    if it had been ready, with the next use otherwise. After 3 failures within a minute the state stays "failed" until
+    the minute is over.
+    """
 
     def __init__(
         self,
@@ -52,100 +76,307 @@ class EngineClient(EngineLife):
         limit: CrashLimit | None = None,
         admit: Admit = admit_at_once,
     ) -> None:
-        super().__init__(model_path, config, command, limit, admit)
-        self._mail = PendingRequests()
+        self.status = EngineStatus(state="unloaded")
+        self.model_path = model_path
+        self.config = config
+        self.gate = UsageGate()
+        self.settled = asyncio.Event()  # the current loading, or the last one, has succeeded or failed
+        self._command = tuple(command)
+        self._limit = limit or CrashLimit()
+        self._admit = admit
+        self._pending = PendingRequests()
+        self._worker: WorkerProcess | None = None
+        self._task: asyncio.Task[None] | None = None  # keeps a worker alive
+        self._ending: set[asyncio.Task[None]] = set()  # cancelled tasks whose worker may still be saving
+        self._is_wanted = False  # without a use that waits for it
+        self._is_admitted = False
+        self._is_stopped = False
+
+    # State
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the engine loads or is used."""
+        return self.status.state == "loading" or self.gate.n_users > 0
+
+    @property
+    def is_available(self) -> bool:
+        """Whether a request would start at once."""
+        return self.status.state == "ready" and self.gate.is_open
+
+    @property
+    def holds_memory(self) -> bool:
+        """Whether a worker runs, or is about to."""
+        return self._is_admitted
+
+    @property
+    def worker_pid(self) -> int | None:
+        return self._worker.pid if self._worker else None
 
     @property
     def n_running(self) -> int:
-        """Number of answers under way."""
-        return self._mail.n_answers
+        """Number of running answers."""
+        return self._pending.n_answers
+
+    # Loading and unloading
+
+    def start(self, when_unfit: UnfitPolicy | None = None) -> None:
+        """Begin to load, whether or not a use waits for it; `when_unfit` holds from then on.
+
+        Does nothing while a worker runs, or after too many failures.
+        """
+        self._is_wanted = True
+        self._start(when_unfit)
+
+    def reload(self, change: Callable[[EngineConfig], EngineConfig]) -> None:
+        """Load the model again with a changed config, once its worker has ended; running requests fail."""
+        self.config = change(self.config)
+        self._is_wanted = True
+        self._end_task()
+        self._pending.fail_all(EngineError("The model is being loaded again, with new settings.", "Ask again."))
+        self.settled.set()  # uses that wait for the old loading now wait for the new one
+        self._begin_task()
+
+    def unload(self) -> bool:
+        """Begin to unload until the next use; return False, doing nothing, for an engine that is busy or not ready."""
+        if self.status.state != "ready" or self.is_busy:
+            return False
+        self._unload()
+        return True
+
+    async def stop(self) -> None:
+        """End the worker for good; running and later requests fail."""
+        self._is_stopped = True
+        self._end_task()
+        await self.ended()
+        error = EngineError("The model was unloaded.", "Send the request again.")
+        self._pending.fail_all(error)
+        self._fail_loading(error)
+
+    async def ended(self) -> None:
+        """Wait until every worker that was told to end is gone, and its memory free."""
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+    async def ready(self) -> Ready:
+        """Wait for the model, loading it if necessary. Raises the error of loading."""
+        async with self.in_use() as ready:
+            return ready
+
+    @asynccontextmanager
+    async def in_use(self) -> AsyncIterator[Ready]:
+        """Give the loaded model, which stays loaded inside the context. Raises the error of loading."""
+        while True:
+            await self.gate.enter()
+            try:
+                self._start()
+                while self.status.state == "loading":
+                    await self.settled.wait()
+                if self.status.ready is not None:
+                    yield self.status.ready
+                    return
+                if self.status.error is not None:
+                    raise self.status.error.with_traceback(None)
+            finally:
+                self.gate.leave()
+                self._unload_unwanted()
+                self._notify_if_idle()
+
+    # Requests
 
     @asynccontextmanager
     async def answer(self, *requests: Request) -> AsyncIterator[AsyncIterator[AnswerEvent]]:
-        """Run `requests` and give their events as they come, a Finished last of each.
+        """Run `requests` and give their events as they come, each request ending with a Finished.
 
-        Leaving early aborts them. Raises what made one of them fail.
+        Leaving the context early aborts them. Raises the error of the first request that fails.
         """
         async with self.in_use():
-            events = self._mail.expect_answers(requests)
+            events = self._pending.expect_answers(requests)
             for request in requests:
-                self._worker.send(Submit(request))
+                self._send(Submit(request))
             try:
                 yield until_finished(events, len(requests))
             finally:
                 for request in requests:
-                    if self._mail.is_awaited(request.request_id):
-                        self._mail.forget(request.request_id)
-                        self._worker.send(Abort(request.request_id))
+                    if self._pending.is_awaited(request.request_id):
+                        self._pending.forget(request.request_id)
+                        self._send(Abort(request.request_id))
 
     async def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> tuple[int, ...]:
-        """Return the tokens of `text`; special tokens written in it count as such with `parse_special`."""
+        """Return the tokens of `text`; with `parse_special`, special tokens written in it count as such."""
         tokenized: Tokenized = await self._call(Tokenize(uuid4().hex, text, add_special, parse_special))
         return tokenized.tokens
 
     async def pieces(self, text: str, *, add_special: bool, parse_special: bool) -> tuple[tuple[int, bytes], ...]:
-        """Return the tokens of `text` as `tokenize` does, each with its text."""
-        frame = Tokenize(uuid4().hex, text, add_special, parse_special, with_pieces=True)
-        tokenized: Tokenized = await self._call(frame)
+        """Return the tokens of `text` as `tokenize` does, each with its bytes."""
+        message = Tokenize(uuid4().hex, text, add_special, parse_special, with_pieces=True)
+        tokenized: Tokenized = await self._call(message)
         return tuple(zip(tokenized.tokens, tokenized.pieces, strict=True))
 
     async def detokenize(self, tokens: Sequence[int]) -> str:
         """Return the text of `tokens`, which must be ids of the vocabulary."""
-        text: str = await self._call(Detokenize(uuid4().hex, tuple(tokens)))
-        return text
-
-    async def observe(self) -> EngineMetrics | None:
-        """Return what the engine has done and holds; None when there is none just now. That is no use of it."""
-        if self.status.state != "ready":
-            return None
-        try:
-            async with asyncio.timeout(_OBSERVE_TIMEOUT_S):
-                observed: EngineMetrics = await self._result(GetMetrics(uuid4().hex))
-        except (EngineError, TimeoutError):  # it died meanwhile, or the system has stopped it
-            return None
-        return observed
+        detokenized: Detokenized = await self._call(Detokenize(uuid4().hex, tuple(tokens)))
+        return detokenized.text
 
     async def embed(self, inputs: Sequence[str | tuple[int, ...]]) -> Embedded:
-        """Return the vectors of `inputs`, texts or token ids. Raises RequestError for a model that only ranks."""
+        """Return the vectors of `inputs`, texts or token ids. Raises RequestError for a model that only reranks."""
         embedded: Embedded = await self._call(Embed(uuid4().hex, tuple(inputs)))
         return embedded
 
-    async def rank(self, query: str, documents: Sequence[str]) -> Reranked:
-        """Return how well `documents` answer `query`. Raises RequestError for a model that cannot rank."""
-        ranked: Reranked = await self._call(Rerank(uuid4().hex, query, tuple(documents)))
-        return ranked
+    async def rerank(self, query: str, documents: Sequence[str]) -> Reranked:
+        """Return how well `documents` match `query`. Raises RequestError for a model that cannot rerank."""
+        reranked: Reranked = await self._call(Rerank(uuid4().hex, query, tuple(documents)))
+        return reranked
 
-    async def _call(self, frame: Tokenize | Detokenize | Embed | Rerank) -> Any:
+    async def metrics(self) -> EngineMetrics | None:
+        """Return counters and occupancy, None for an engine that is not ready. This does not count as a use."""
+        if self.status.state != "ready":
+            return None
+        try:
+            async with asyncio.timeout(_METRICS_TIMEOUT_S):
+                metrics: EngineMetrics = await self._result(GetMetrics(uuid4().hex))
+        except (EngineError, TimeoutError):  # it has died meanwhile, or the system has stopped it
+            return None
+        return metrics
+
+    async def _call(self, message: Tokenize | Detokenize | Embed | Rerank) -> Any:
         async with self.in_use():
-            return await self._result(frame)
+            return await self._result(message)
 
-    async def _result(self, frame: Tokenize | Detokenize | Embed | Rerank | GetMetrics) -> Any:
-        result = self._mail.expect_result(frame.call_id)
-        self._worker.send(frame)
+    async def _result(self, message: Tokenize | Detokenize | Embed | Rerank | GetMetrics) -> Any:
+        result = self._pending.expect_result(message.call_id)
+        self._send(message)
         try:
             return await result
         finally:
-            self._mail.forget(frame.call_id)
+            self._pending.forget(message.call_id)
             if result.cancelled():
-                self._worker.send(Abort(frame.call_id))
+                self._send(Abort(message.call_id))
 
-    def _take_mail(self, frame: WorkerMessage) -> None:
-        match frame:
+    def _send(self, message: WorkerMessage) -> None:
+        """Send to the worker; without one the message is dropped, as its death has failed the request."""
+        if self._worker is not None:
+            self._worker.send(message)
+
+    # The task that keeps a worker alive
+
+    def _start(self, when_unfit: UnfitPolicy | None = None) -> None:
+        is_alive = self._task is not None and not self._task.done()
+        if not is_alive and not self._limit.is_reached and not self._is_stopped:
+            if when_unfit is not None:
+                self.config = replace(self.config, when_unfit=when_unfit)
+            self._begin_task()
+
+    def _begin_task(self) -> None:
+        self._begin_loading()
+        self._task = asyncio.create_task(self._keep_running(frozenset(self._ending)))
+
+    def _end_task(self) -> None:
+        """Cancel the task; its worker goes on saving for a moment."""
+        if self._task is not None:
+            self._task.cancel()
+            self._ending.add(self._task)
+            self._task.add_done_callback(self._ending.discard)
+            self._task = None
+
+    def _begin_loading(self) -> None:
+        self.settled = asyncio.Event()
+        self.status = EngineStatus()
+        self.gate.notify_work()
+
+    def _unload(self) -> None:
+        self.status = EngineStatus(state="unloaded")
+        self._is_wanted = False
+        self.settled.set()
+        self._end_task()
+        self.gate.notify_unloaded()
+
+    def _unload_unwanted(self) -> None:
+        """Stop waiting for memory once nobody waits for the model."""
+        is_queued = self.status.state == "loading" and not self._is_admitted
+        if is_queued and not self.gate.n_users and not self._is_wanted:
+            self._unload()
+
+    def _fail_loading(self, error: UserError) -> None:
+        self.status = replace(self.status, state="failed", ready=None, error=self._limit.explained(error))
+        self.settled.set()
+        self._notify_if_idle()
+
+    def _notify_if_idle(self) -> None:
+        if not self.is_busy:
+            self.gate.notify_idle()
+
+    async def _keep_running(self, ending: frozenset[asyncio.Task[None]]) -> None:
+        """Run a worker once those that are `ending` are gone: two at once would need the memory of two."""
+        if ending:
+            await asyncio.wait(ending)
+        while await self._run_once():
+            self._begin_loading()
+
+    async def _run_once(self) -> bool:
+        """Run one worker to its end; return whether to start another at once."""
+        try:
+            await self._admit(self)
+        except UserError as refusal:
+            self._fail_loading(refusal)
+            return False
+        self._is_admitted = True
+        try:
+            error = await self._run_worker()
+        except EngineError as failure:
+            error = failure
+        finally:
+            self._is_admitted = False
+        if not isinstance(self.status.error, UnfitError):  # that is a question to the user, not a failure
+            self._limit.record_failure()
+        self._pending.fail_all(error)
+        was_ready = self.status.ready is not None
+        self._fail_loading(self.status.error or error)
+        return was_ready and not self._limit.is_reached
+
+    async def _run_worker(self) -> UserError:
+        """Run one worker and return the error it ended with. Raises EngineError where none can be started.
+
+        Cancelled, it gives the worker time to save its state.
+        """
+        worker = self._worker = await WorkerProcess.start(self._command)
+        grace_s = _GRACE_AFTER_DEATH_S
+        try:
+            worker.send(Load(str(self.model_path), self.config))
+            async with aclosing(worker.messages()) as messages:
+                async for message in messages:
+                    self._handle(message)
+                    if self.status.error is not None:
+                        return self.status.error
+        except asyncio.CancelledError:
+            grace_s = _GRACE_AT_STOP_S
+            raise
+        finally:
+            self._worker = None
+            death = await worker.end(grace_s)
+        return death
+
+    def _handle(self, message: WorkerMessage) -> None:
+        """Route a message of the worker. Raises EngineError for one that no worker sends."""
+        match message:
+            case LoadProgress() | Notice() | Planned() | Ready():
+                self.status = self.status.updated(message)
+                if isinstance(message, Ready):
+                    self.settled.set()
+                    self._notify_if_idle()
+            case Failed():
+                error = message.error.error()
+                if message.request_id:
+                    self._pending.fail(message.request_id, error)
+                else:
+                    self.status = replace(self.status, error=error)
             case Output():
-                self._mail.tell(frame.request_id, frame)
+                self._pending.add_event(message.request_id, message)
             case Finished():
-                if frame.reason in (FinishReason.STOP, FinishReason.LENGTH):
+                if message.reason in (FinishReason.STOP, FinishReason.LENGTH):
                     self._limit.record_success()
-                self._mail.tell(frame.request_id, frame)
-            case Detokenized():
-                self._mail.resolve(frame.call_id, frame.text)
-            case Tokenized() | Embedded() | Reranked() | EngineMetrics():
-                self._mail.resolve(frame.call_id, frame)
+                self._pending.add_event(message.request_id, message)
+            case Tokenized() | Detokenized() | Embedded() | Reranked() | EngineMetrics():
+                self._pending.resolve(message.call_id, message)
             case _:
-                raise EngineError(f"The engine process sent a {type(frame).__name__} frame.", "Report this.")
-
-    def _fail_mail(self, request_id: str, error: UserError) -> None:
-        if request_id:
-            self._mail.fail(request_id, error)
-        else:
-            self._mail.fail_all(error)
+                raise EngineError(f"The engine process sent a {type(message).__name__} message.", "Report this.")

@@ -1,94 +1,166 @@
-"""Which engine a name gets: the one that runs its file already, or a new one.
+"""The engines of the service: one for a file, shared by all names of that file.
 
-Owns the engines of the service, each once, and how they are made. Knows nothing of names but their files.
+Owns which engine a name gets, how it is made, and that it stays loaded while one of its names holds it. Knows nothing
+of recipes or prompts.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.engine.protocol.messages import UnfitPolicy
+from app.library.local.model_files import FileIdentity, identity_of
 from app.service.models.attachments import Attachments
 from app.service.models.model_file import ModelFile
-from app.service.pool.door import Watcher
 from app.service.pool.engine_client import EngineClient
-from app.service.pool.engine_life import EngineLife
 from app.service.pool.engine_settings import engine_config
 from app.service.pool.idle_tuning import IdleTuning
+from app.service.pool.keep_alive import KeepAlive
 from app.service.pool.load_queue import LoadQueue
 from app.service.pool.memory import Memory
-from app.service.pool.runner import EngineKey, Runner
+from app.service.pool.prefill_ahead import PrefillAhead
+from app.service.pool.usage_gate import EngineListener
 from app.settings.settings import Settings
 from offload.footprint.context import DEFAULT_N_CTX
 from quantizer.process import python_command
 
-__all__ = ["EnginePool"]
+__all__ = ["EngineKey", "EnginePool", "SharedEngine"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKey:
+    """What names have in common that share an engine: the file, and what changes its answers when it is loaded.
+
+    `n_ctx` is the context that a recipe asks for beyond the usual one, else 0. A draft model changes no answer.
+    """
+
+    identity: FileIdentity
+    lora: tuple[tuple[str, str], ...] = ()
+    control_vectors: tuple[tuple[str, float], ...] = ()
+    n_ctx: int = 0
+
+
+class SharedEngine:
+    """An `engine` with the names that it answers under; without names at first."""
+
+    def __init__(self, engine: EngineClient, identity: FileIdentity) -> None:
+        self.engine = engine
+        self.identity = identity
+        self.prefill_ahead = PrefillAhead(engine)
+        self._holds: dict[Path, KeepAlive] = {}
+        engine.gate.add_listener(
+            EngineListener(on_idle=self._on_idle, on_unloaded=self._clear_holds, on_eviction=self.cancel_background)
+        )
+
+    @property
+    def has_names(self) -> bool:
+        return bool(self._holds)
+
+    def add_name(self, path: Path, idle_s: float | None) -> KeepAlive:
+        """Answer under the name that the file has at `path`, too, and return its hold."""
+        hold = self._holds[path] = KeepAlive(self.engine, idle_s, self._unload_unheld)
+        return hold
+
+    def remove_name(self, path: Path) -> None:
+        """Stop answering under the name at `path`; the engine stays while another name holds it."""
+        self._holds.pop(path).release()
+
+    def current_path(self) -> Path:
+        """Return a path to load from: one that is still the file's, else the last one. Reads the disk."""
+        here = (path for path in tuple(self._holds) if identity_of(path) == self.identity)
+        return next(here, self.engine.model_path)
+
+    def cancel_background(self) -> None:
+        """Cancel work that no request has asked for."""
+        self.prefill_ahead.cancel()
+
+    async def stop(self) -> None:
+        """End the engine for good."""
+        self.cancel_background()
+        self._clear_holds()
+        await self.engine.stop()
+
+    def _on_idle(self) -> None:
+        for hold in self._holds.values():
+            hold.ensure_timer()
+        self._unload_unheld()
+
+    def _clear_holds(self) -> None:
+        for hold in self._holds.values():
+            hold.clear()
+
+    def _unload_unheld(self) -> None:
+        if not any(hold.is_holding for hold in self._holds.values()):
+            self.cancel_background()
+            self.engine.unload()  # a busy engine is asked again when it is idle
 
 
 class EnginePool:
-    """Engines in `memory`, run by `command`; `tuning` measures each file once, while nothing else goes on."""
+    """Engines in `memory`, run by `command`; `tuning` measures each file once, while the service is idle."""
 
     def __init__(self, settings: Settings, command: Sequence[str], memory: Memory, tuning: IdleTuning) -> None:
         self._settings = settings
         self._command = tuple(command)
         self._tuning = tuning
-        self._runners: dict[EngineKey, Runner] = {}
-        self._admission = LoadQueue(memory, lambda: self._runners.values())
+        self._shared: dict[EngineKey, SharedEngine] = {}
+        self._queue = LoadQueue(memory, lambda: [shared.engine for shared in self._shared.values()])
 
     @property
-    def are_busy(self) -> bool:
-        """Whether any engine loads, answers or is asked something."""
-        return any(runner.engine.is_busy for runner in self._runners.values())
+    def is_busy(self) -> bool:
+        """Whether any engine loads or is used."""
+        return any(shared.engine.is_busy for shared in self._shared.values())
 
-    def of(self, path: Path, file: ModelFile, attached: Attachments, when_unfit: UnfitPolicy | None) -> Runner:
-        """Return the engine for `file`, a new one at `path` where none is there that was made alike.
+    def engine_for(
+        self, path: Path, file: ModelFile, attached: Attachments, when_unfit: UnfitPolicy | None
+    ) -> SharedEngine:
+        """Return the engine of `file`, a new one at `path` if none is loaded alike.
 
-        `when_unfit` None is what the settings say; it is for a new one. Raises UsageError.
+        `when_unfit` is for a new one, None is the policy of the settings. Raises UsageError.
         """
         key = EngineKey(file.identity, attached.lora, attached.control_vectors, self._own_n_ctx(file))
-        if key not in self._runners:
+        if key not in self._shared:
             self._tune(path, file)
-            self._runners[key] = self._made(path, key, attached, when_unfit)
-        return self._runners[key]
+            self._shared[key] = self._make(path, key, attached, when_unfit)
+        return self._shared[key]
 
-    async def leave(self, runner: Runner, path: Path) -> None:
-        """Let `runner` answer under the name at `path` no more; it ends with its last name."""
-        runner.put_out(path)
-        if not runner.has_names:
-            self._runners = {key: other for key, other in self._runners.items() if other is not runner}
-            await runner.end()
+    async def remove_name(self, shared: SharedEngine, path: Path) -> None:
+        """Remove the name at `path` from `shared`, which ends with its last name."""
+        shared.remove_name(path)
+        if not shared.has_names:
+            self._shared = {key: other for key, other in self._shared.items() if other is not shared}
+            await shared.stop()
 
     async def close(self) -> None:
         """End every engine."""
-        await asyncio.gather(*(runner.end() for runner in self._runners.values()))
+        await asyncio.gather(*(shared.stop() for shared in self._shared.values()))
 
     def _own_n_ctx(self, file: ModelFile) -> int:
-        """Return the context that a recipe asks for where the usual one is too short for it, else 0.
+        """Return the context that a recipe asks for if it is longer than the usual one, else 0.
 
-        A longer one than it asks for changes no answer. A shorter one for all of a file's names is never made.
+        A longer one than the recipe asks for changes no answer, and no shorter one is made for all names of a file.
         """
         usual = self._settings.ctx or min(file.n_ctx_train or DEFAULT_N_CTX, DEFAULT_N_CTX)
         return file.recipe_n_ctx if file.recipe_n_ctx > usual else 0
 
-    def _made(self, path: Path, key: EngineKey, attached: Attachments, when_unfit: UnfitPolicy | None) -> Runner:
+    def _make(self, path: Path, key: EngineKey, attached: Attachments, when_unfit: UnfitPolicy | None) -> SharedEngine:
         config = engine_config(self._settings, attached, when_unfit)
         config = replace(config, n_ctx=key.n_ctx or config.n_ctx)
 
-        async def admit(engine: EngineLife) -> None:
-            engine.model_path = await asyncio.to_thread(runner.path)  # one of the file's names may have gone
-            await self._admission.admit(engine)
+        async def admit(engine: EngineClient) -> None:
+            engine.model_path = await asyncio.to_thread(shared.current_path)  # a name of the file may be gone
+            await self._queue.admit(engine)
 
         engine = EngineClient(path, config, self._command, admit=admit)
-        engine.door.watch(self._admission.watcher())
-        engine.door.watch(Watcher(work=self._tuning.interrupt))
-        runner = Runner(engine, key.identity)
-        return runner
+        engine.gate.add_listener(self._queue.listener())
+        engine.gate.add_listener(EngineListener(on_work=self._tuning.interrupt))
+        shared = SharedEngine(engine, key.identity)
+        return shared
 
     def _tune(self, path: Path, file: ModelFile) -> None:
-        is_known = any(runner.identity == file.identity for runner in self._runners.values())
+        is_known = any(shared.identity == file.identity for shared in self._shared.values())
         if self._settings.idle_tune and self._settings.engine == "llama" and not is_known:
             threads = str(self._settings.threads)
             self._tuning.add(python_command("app.engine.tuning.tuner", str(path), threads, "--idle"))

@@ -1,26 +1,28 @@
-"""How far an engine is: what loading follows, what there is to tell of it, and how it ended. Pure."""
+"""The state of one engine, and when restarting it has become pointless. Pure but for the clock of the limit."""
 
 from __future__ import annotations
 
+import time
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from app.engine.protocol.messages import LoadProgress, Notice, Planned, Ready
-from quantizer.errors import UserError
+from quantizer.errors import EngineError, UserError
 
-__all__ = ["EngineStatus", "StatusUpdate", "after"]
+__all__ = ["CrashLimit", "EngineStatus", "StatusUpdate"]
 
-_UNFIT = ("partial", "wont_run")  # verdicts of a plan: some of it is elsewhere than where it is fast, or nowhere
-StatusUpdate = LoadProgress | Notice | Planned | Ready
+_UNFIT = ("partial", "wont_run")  # verdicts of a plan
+StatusUpdate: TypeAlias = LoadProgress | Notice | Planned | Ready
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
-    """What is known of an engine. `plan` is what loading follows, the object of `localllm plan --json`.
+    """The state of an engine. `plan` is what loading follows, the object of `localllm plan --json`.
 
-    `ready` describes the loaded model, `error` is set when `state` is "failed".
-
-    One that is "unloaded" loads its model when somebody asks.
+    `ready` describes the loaded model; `error` is set when `state` is "failed". An "unloaded" engine loads its model
+    with the next use.
     """
 
     state: Literal["loading", "ready", "failed", "unloaded"] = "loading"
@@ -32,21 +34,50 @@ class EngineStatus:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The planner's advice where the model does not lie as it should: what that costs, and what would help most."""
+        """The planner's advice for a model that is partly or wholly misplaced: the cost, and what helps most."""
         if self.plan is None or self.plan["verdict"] not in _UNFIT:
             return ()
         helps = tuple(f"What would help: {remedy['what']}." for remedy in self.plan["remedies"][:1])
         return (*self.plan["warnings"][:1], *helps)
 
+    def updated(self, update: StatusUpdate) -> EngineStatus:
+        """Return the status after a message of the worker."""
+        match update:
+            case LoadProgress():
+                return replace(self, progress=update.fraction)
+            case Notice():
+                return replace(self, notices=(*self.notices, update.text))
+            case Planned():
+                return replace(self, plan=update.plan)
+            case Ready():
+                return replace(self, state="ready", progress=1.0, ready=update)
 
-def after(status: EngineStatus, news: StatusUpdate) -> EngineStatus:
-    """Return what is known once the worker has told `news`."""
-    match news:
-        case LoadProgress():
-            return replace(status, progress=news.fraction)
-        case Notice():
-            return replace(status, notices=(*status.notices, news.text))
-        case Planned():
-            return replace(status, plan=news.plan)
-        case Ready():
-            return replace(status, state="ready", progress=1.0, ready=news)
+
+class CrashLimit:
+    """Counts failures: `max_failures` within `window_s` seconds, with no finished answer between, are too many."""
+
+    def __init__(
+        self, max_failures: int = 3, window_s: float = 60.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.max_failures = max_failures
+        self.window_s = window_s
+        self._clock = clock
+        self._failures_s: deque[float] = deque(maxlen=max_failures)
+
+    def record_failure(self) -> None:
+        self._failures_s.append(self._clock())
+
+    def record_success(self) -> None:
+        self._failures_s.clear()
+
+    @property
+    def is_reached(self) -> bool:
+        """True until the window has moved past the oldest of the counted failures."""
+        return len(self._failures_s) == self.max_failures and self._clock() - self._failures_s[0] < self.window_s
+
+    def explained(self, error: UserError) -> UserError:
+        """Return `error`, the last failure, with the reason why nothing is retried where the limit is reached."""
+        if not self.is_reached:
+            return error
+        cause = f"The engine failed {self.max_failures} times within a minute. {error.cause}"
+        return EngineError(cause, "Try a smaller --ctx or another model; a new attempt is possible in a minute.")

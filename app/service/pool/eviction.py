@@ -1,6 +1,6 @@
-"""Which models go so that another one has room: decided from what each holds. Pure.
+"""Which models are unloaded so that another one fits: decided from what each holds. Pure.
 
-Owns the choice. Those used least go first, none that is at work, and none without need. Knows nothing of headers, of
+Owns the choice: least recently used first, none that is at work, none without need. Knows nothing of headers, of
 processes or of how the bytes were found out.
 """
 
@@ -8,63 +8,69 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TypeAlias
 
 from offload.devices.machine import Device, Machine
 
-__all__ = ["Demand", "EvictionPlan", "Resident", "plan_eviction", "without"]
+__all__ = ["EvictionPlan", "LoadedModel", "ModelDemand", "machine_without", "plan_eviction"]
 
 # How well a model would run on a machine with what is free there: 0 for not at all, never less for more memory.
-Demand: TypeAlias = Callable[[Machine], float]
-_AS_GOOD = 0.97  # of what it would come to alone: the same share below which a plan is called partial
+ModelDemand: TypeAlias = Callable[[Machine], float]
+_AS_GOOD = 0.97  # of the rate when alone: the same share below which a plan is called partial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resident:
-    """A model in memory: bytes by the name of the device that holds them, and when it was last used, in seconds."""
+class LoadedModel:
+    """A model in memory: its file, the process that holds it (None before it starts), its bytes by device name, the
+    time of its last use in seconds, and whether it is at work."""
 
-    name: str
+    path: Path
+    worker_pid: int | None = None
     held_bytes: Mapping[str, int]
-    last_used_s: float
+    last_used_s: float = 0.0
     is_busy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class EvictionPlan:
-    """The models to unload, used least first, and those that are to be waited for before: they are at work.
+    """The models to unload, least recently used first, and those to wait for first because they are at work.
 
-    `is_hopeless` tells that the model would not run if it were alone; then nobody has to go for it.
+    `does_not_fit` says that the model would not run even if it were alone; then nothing is unloaded.
     """
 
-    unload: tuple[str, ...] = ()
-    wait_for: tuple[str, ...] = ()
-    is_hopeless: bool = False
+    unload: tuple[LoadedModel, ...] = ()
+    wait_for: tuple[LoadedModel, ...] = ()
+    does_not_fit: bool = False
+
+    @classmethod
+    def of(cls, leaving: Iterable[LoadedModel]) -> EvictionPlan:
+        leaving = tuple(leaving)
+        idle = tuple(model for model in leaving if not model.is_busy)
+        return cls(idle, tuple(model for model in leaving if model.is_busy))
 
 
-def plan_eviction(wanted: Demand, loaded: Sequence[Resident], machine: Machine) -> EvictionPlan:
-    """Return who of `loaded` goes for what is `wanted`, on a `machine` as free as it is with all of them loaded.
+def plan_eviction(demand: ModelDemand, loaded: Sequence[LoadedModel], machine: Machine) -> EvictionPlan:
+    """Return which of `loaded` make room for `demand`, on a `machine` as free as it is with all of them loaded.
 
-    So many go that it runs as well as it would alone.
+    As many are unloaded as it takes to run as well as alone.
     """
-    alone = wanted(without(machine, loaded))
+    alone = demand(machine_without(machine, loaded))
     if alone <= 0:
-        return EvictionPlan(is_hopeless=True)
-    leaving: list[Resident] = []
-    waiting = sorted(loaded, key=lambda resident: (resident.is_busy, resident.last_used_s))
-    while not _suffices(wanted, leaving, machine, alone) and waiting:
-        leaving.append(waiting.pop(0))
-    for resident in reversed(leaving):  # what was used last is the first to be spared
-        others = [other for other in leaving if other is not resident]
-        if _suffices(wanted, others, machine, alone):
+        return EvictionPlan(does_not_fit=True)
+    leaving: list[LoadedModel] = []
+    candidates = sorted(loaded, key=lambda model: (model.is_busy, model.last_used_s))
+    while not _suffices(demand, leaving, machine, alone) and candidates:
+        leaving.append(candidates.pop(0))
+    for model in reversed(leaving):  # the most recently used is the first to be spared
+        others = [other for other in leaving if other is not model]
+        if _suffices(demand, others, machine, alone):
             leaving = others
-    return EvictionPlan(
-        unload=tuple(resident.name for resident in leaving if not resident.is_busy),
-        wait_for=tuple(resident.name for resident in leaving if resident.is_busy),
-    )
+    return EvictionPlan.of(leaving)
 
 
-def without(machine: Machine, leaving: Iterable[Resident]) -> Machine:
-    """Return `machine` with what `leaving` hold free. Memory that a GPU shares with the processor is free to both."""
+def machine_without(machine: Machine, leaving: Iterable[LoadedModel]) -> Machine:
+    """Return `machine` with the memory of `leaving` free; memory that a GPU shares with the CPU is free to both."""
     leaving = tuple(leaving)
     freed = {device.name: _held(leaving, device) for device in (machine.host, *machine.gpus)}
     shared = freed[machine.host.name] + sum(freed[gpu.name] for gpu in machine.gpus if gpu.shares_host)
@@ -75,9 +81,9 @@ def without(machine: Machine, leaving: Iterable[Resident]) -> Machine:
     return Machine(freer(machine.host), tuple(map(freer, machine.gpus)))
 
 
-def _held(residents: Iterable[Resident], device: Device) -> int:
-    return sum(resident.held_bytes.get(device.name, 0) for resident in residents)
+def _held(models: Iterable[LoadedModel], device: Device) -> int:
+    return sum(model.held_bytes.get(device.name, 0) for model in models)
 
 
-def _suffices(wanted: Demand, leaving: Sequence[Resident], machine: Machine, alone: float) -> bool:
-    return wanted(without(machine, leaving)) >= _AS_GOOD * alone
+def _suffices(demand: ModelDemand, leaving: Sequence[LoadedModel], machine: Machine, alone: float) -> bool:
+    return demand(machine_without(machine, leaving)) >= _AS_GOOD * alone

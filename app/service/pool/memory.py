@@ -8,8 +8,8 @@ What a process holds of the processor's memory. None holds nothing, nor does a p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,14 +17,14 @@ import psutil
 
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.library.local.model_files import stat_model
-from app.service.pool.eviction import Demand, Resident
+from app.service.pool.eviction import LoadedModel, ModelDemand
 from app.settings.parsing import parse_byte_size, parse_rpc_endpoints
 from app.settings.settings import Settings
 from offload.devices.machine import HOST_NAME, Machine
 from offload.format import memory
 from quantizer.errors import EngineError
 
-__all__ = ["Holder", "MachineMemory", "Memory", "private_bytes", "resident_bytes"]
+__all__ = ["MachineMemory", "Memory", "private_bytes", "resident_bytes"]
 
 if TYPE_CHECKING:
     from offload.footprint.model import PlannedModel
@@ -36,14 +36,6 @@ if TYPE_CHECKING:
 _PLENTY_BYTES = 1 << 60
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A model in memory and the process that holds it, None where that is about to start."""
-
-    resident: Resident
-    worker_pid: int | None
-
-
 class Memory(Protocol):
     """What the service asks of this machine's memory. Its methods take their time: they are called in threads."""
 
@@ -51,13 +43,13 @@ class Memory(Protocol):
     def is_limited(self) -> bool:
         """Whether even a model that is alone has to be asked about."""
 
-    def machine(self, holders: tuple[Holder, ...]) -> Machine:
-        """Return this machine as free as it is with `holders` loaded to the full. Raises EngineError."""
+    def machine(self, loaded: Sequence[LoadedModel]) -> Machine:
+        """Return this machine as free as it is with `loaded` loaded to the full. Raises EngineError."""
 
     def held_bytes(self, path: Path, plan: Mapping[str, Any] | None) -> Mapping[str, int]:
         """Return what the model at `path` holds of each device; `plan` is its worker's, as in its status."""
 
-    def demand(self, path: Path, config: EngineConfig) -> Demand:
+    def demand(self, path: Path, config: EngineConfig) -> ModelDemand:
         """Return what the model at `path` comes to. Raises ModelFileError when the gate does not let it through."""
 
     def check(self, path: Path, config: EngineConfig, machine: Machine) -> None:
@@ -78,7 +70,7 @@ class MachineMemory:
         """Whether models may take less than there is."""
         return self._max_bytes is not None
 
-    def machine(self, holders: tuple[Holder, ...]) -> Machine:
+    def machine(self, loaded: Sequence[LoadedModel]) -> Machine:
         """Look at memory, and at GPUs where there are any, which takes a second. Raises EngineError.
 
         Systems count the pages of mapped files as free though a model reads them for every token: of what a worker
@@ -89,11 +81,11 @@ class MachineMemory:
 
         kept = MachineFile(self._settings.cache_dir / "bandwidth.json", this_build())
         machine = detect_machine(self._gpus(), kept)
-        free_bytes = machine.host.free_bytes - sum(map(_unseen_bytes, holders))  # below 0 where too much was promised
+        free_bytes = machine.host.free_bytes - sum(map(_unseen_bytes, loaded))  # below 0 where too much was promised
         if self._max_bytes is not None:
             from offload.placement.search import margin_bytes
 
-            held_bytes = sum(holder.resident.held_bytes.get(HOST_NAME, 0) for holder in holders)
+            held_bytes = sum(model.held_bytes.get(HOST_NAME, 0) for model in loaded)
             # The margin is for other programs, which the limit leaves room for already.
             free_bytes = min(free_bytes, self._max_bytes - held_bytes + margin_bytes(machine.host))
         return replace(machine, host=replace(machine.host, free_bytes=free_bytes))
@@ -105,7 +97,7 @@ class MachineMemory:
         parts = ("weights_bytes", "kv_bytes", "compute_bytes", "extras_bytes")
         return {device["name"]: sum(device.get(part, 0) for part in parts) for device in plan["devices"]}
 
-    def demand(self, path: Path, config: EngineConfig) -> Demand:
+    def demand(self, path: Path, config: EngineConfig) -> ModelDemand:
         """Return how fast the model would answer; where nobody can tell, how many of its layers GPUs would hold."""
         model = _planned(path, config)
         return lambda machine: _worth(self._found(model, config, machine))
@@ -172,10 +164,10 @@ def _worth(found: Assessment) -> float:
     return found.decode_tps if found.decode_tps is not None else 1.0 + found.placement.n_on_gpus
 
 
-def _unseen_bytes(holder: Holder) -> int:
+def _unseen_bytes(model: LoadedModel) -> int:
     """What a model holds of the processor's memory, or is about to, and the system still counts as free."""
-    held_bytes = holder.resident.held_bytes.get(HOST_NAME, 0)
-    return max(0, held_bytes - private_bytes(holder.worker_pid))
+    held_bytes = model.held_bytes.get(HOST_NAME, 0)
+    return max(0, held_bytes - private_bytes(model.worker_pid))
 
 
 def resident_bytes(pid: int | None) -> int:

@@ -5,13 +5,12 @@ Owns what a test says of memory. Knows nothing of this machine, of headers or of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy
-from app.service.pool.eviction import Demand
-from app.service.pool.memory import Holder
+from app.service.pool.eviction import LoadedModel, ModelDemand
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
 from quantizer.errors import EngineError
 
@@ -36,9 +35,9 @@ class FakeMemory:
         self._total_bytes = total_bytes
         self._sizes = sizes
 
-    def machine(self, holders: tuple[Holder, ...]) -> Machine:
-        """Return a machine with what `holders` leave."""
-        held_bytes = sum(holder.resident.held_bytes[HOST_NAME] for holder in holders)
+    def machine(self, loaded: Sequence[LoadedModel]) -> Machine:
+        """Return a machine with what `loaded` leave."""
+        held_bytes = sum(model.held_bytes[HOST_NAME] for model in loaded)
         self.most_bytes = max(self.most_bytes, held_bytes)
         return host_with(self._total_bytes - held_bytes)
 
@@ -46,7 +45,7 @@ class FakeMemory:
         """Return the size of the model at `path`."""
         return {HOST_NAME: self._sizes[path.stem]}
 
-    def demand(self, path: Path, config: EngineConfig) -> Demand:  # noqa: ARG002
+    def demand(self, path: Path, config: EngineConfig) -> ModelDemand:  # noqa: ARG002
         """Return that all of it has to fit."""
         return lambda machine: float(machine.host.free_bytes >= self._sizes[path.stem])
 

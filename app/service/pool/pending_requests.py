@@ -1,6 +1,6 @@
-"""Which waiting caller each frame of an engine is for: answers that grow, and calls with one result.
+"""The requests that wait for messages of an engine: answers that stream, and calls with one result.
 
-Owns who waits. Knows nothing of processes or of loading.
+Owns who waits for which id. Knows nothing of processes or of loading.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Events: TypeAlias = asyncio.Queue[AnswerEvent | UserError]
 
 
 class PendingRequests:
-    """The answers and calls under way on one engine. What nobody waits for any more is dropped."""
+    """The running answers and calls of one engine. Messages for unknown ids are dropped."""
 
     def __init__(self) -> None:
         self._answers: dict[str, Events] = {}
@@ -28,31 +28,31 @@ class PendingRequests:
 
     @property
     def n_answers(self) -> int:
-        """Number of answers under way."""
+        """Number of running answers."""
         return len(self._answers)
 
     def expect_answers(self, requests: Sequence[Request]) -> Events:
-        """Return where the events of `requests` will come."""
+        """Return the queue that gets the events of `requests`."""
         events: Events = asyncio.Queue()
         self._answers.update({request.request_id: events for request in requests})
         return events
 
     def expect_result(self, call_id: str) -> asyncio.Future[Any]:
-        """Return what will have the result of a call."""
+        """Return the future that gets the result of a call."""
         result = self._calls[call_id] = asyncio.get_running_loop().create_future()
         return result
 
     def is_awaited(self, request_id: str) -> bool:
-        """Whether the answer to a request is still to end."""
+        """Whether an answer has not ended yet."""
         return request_id in self._answers
 
     def forget(self, any_id: str) -> None:
-        """Drop what still comes for a request or call."""
+        """Drop what still comes for a request or a call."""
         self._answers.pop(any_id, None)
         self._calls.pop(any_id, None)
 
-    def tell(self, request_id: str, event: AnswerEvent | UserError) -> None:
-        """Hand on an event of an answer; its end, or an error, is the last."""
+    def add_event(self, request_id: str, event: AnswerEvent | UserError) -> None:
+        """Deliver an event of an answer; a Finished or an error is the last."""
         events = self._answers.get(request_id)
         if events is not None:
             events.put_nowait(event)
@@ -60,14 +60,14 @@ class PendingRequests:
             self._answers.pop(request_id, None)
 
     def resolve(self, call_id: str, value: object) -> None:
-        """Hand on the result of a call."""
+        """Deliver the result of a call."""
         result = self._calls.get(call_id)
         if result is not None and not result.done():
             result.set_result(value)
 
     def fail(self, any_id: str, error: UserError) -> None:
         """End the request or call of that id with `error`."""
-        self.tell(any_id, error)
+        self.add_event(any_id, error)
         result = self._calls.get(any_id)
         if result is not None and not result.done():
             result.set_exception(error)
@@ -79,7 +79,7 @@ class PendingRequests:
 
 
 async def until_finished(events: Events, n_answers: int) -> AsyncGenerator[AnswerEvent, None]:
-    """Yield events until `n_answers` have ended. Raises what made one of them fail."""
+    """Yield events until `n_answers` have ended. Raises the error of the first that fails."""
     while n_answers:
         event = await events.get()
         if isinstance(event, UserError):

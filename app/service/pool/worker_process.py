@@ -89,21 +89,22 @@ class WorkerProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def send(self, frame: WorkerMessage) -> None:
-        """Queue `frame` for the worker. One that is sent to a dead worker is lost; its death is told by `frames`."""
+    def send(self, message: WorkerMessage) -> None:
+        """Queue `message` for the worker. A dead worker loses it; `messages` ends then."""
         if not self._stdin.is_closing():
-            self._stdin.write(encode(frame))
+            self._stdin.write(encode(message))
 
-    async def frames(self) -> AsyncGenerator[WorkerMessage, None]:
-        """Yield the worker's frames until its pipe closes. Raises EngineError when it writes something else."""
+    async def messages(self) -> AsyncGenerator[WorkerMessage, None]:
+        """Yield the worker's messages until its pipe closes. Raises EngineError when it writes something else."""
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 prefix = await self._stdout.readexactly(_LENGTH_BYTES)
                 try:
-                    frame = decode(await self._stdout.readexactly(message_length(prefix)))
+                    message = decode(await self._stdout.readexactly(message_length(prefix)))
                 except (ValueError, TypeError, KeyError) as error:
-                    raise EngineError(f"The engine process sent no frame of ours: {error}.", "Report this.") from error
-                yield frame
+                    cause = f"The engine process sent an invalid message: {error}."
+                    raise EngineError(cause, "Report this.") from error
+                yield message
 
     async def end(self, grace_s: float) -> EngineError:
         """Close the worker's input, kill it unless it ends within `grace_s`; return how it ended as an error."""

@@ -25,39 +25,39 @@ _BLANKS = r"[ \t\n]{0,8}"
 _LINE = "\n"
 
 
-def call_grammar(family: ToolFormat, offer: ToolOptions, thinking: ReasoningTags) -> str:
+def call_grammar(tool_format: ToolFormat, options: ToolOptions, tags: ReasoningTags) -> str:
     """Return the grammar whose answers are calls of the tools of `offer`, after a thought where the model has thoughts.
 
     Raises RequestError for a schema that is not served, and where the grammar would be too large.
     """
     rules = GbnfRules()
-    writing = family.writing
-    call = rules.add(" | ".join(_call(family, tool, rules) for tool in offer.callable_tools))
+    syntax = tool_format.syntax
+    call = rules.add(" | ".join(_call(tool_format, tool, rules) for tool in options.callable_tools))
     more = ""
-    if offer.is_parallel and writing.between is not None:
-        more = f"({_quoted(writing.between)}{call}){{0,{MAX_CALLS - 1}}}"
-    calls = f"{_quoted(writing.before_first)}{call} {more}{_quoted(writing.after_last)}"
-    return rules.text(f"{_thought(thinking, rules)}{_BLANKS} {calls}")
+    if options.is_parallel and syntax.between is not None:
+        more = f"({_quoted(syntax.between)}{call}){{0,{MAX_CALLS - 1}}}"
+    calls = f"{_quoted(syntax.before_first)}{call} {more}{_quoted(syntax.after_last)}"
+    return rules.text(f"{_reasoning(tags, rules)}{_BLANKS} {calls}")
 
 
-def _thought(thinking: ReasoningTags, rules: GbnfRules) -> str:
-    if not thinking.closing:
+def _reasoning(tags: ReasoningTags, rules: GbnfRules) -> str:
+    if not tags.closing:
         return ""
-    rest = text_through(thinking.closing, rules)
-    return f"{rest} " if thinking.is_open else f"({_BLANKS} {literal(thinking.opening)} {rest})? "
+    rest = text_through(tags.closing, rules)
+    return f"{rest} " if tags.is_open else f"({_BLANKS} {literal(tags.opening)} {rest})? "
 
 
-def _call(family: ToolFormat, tool: Tool, rules: GbnfRules) -> str:
+def _call(tool_format: ToolFormat, tool: Tool, rules: GbnfRules) -> str:
     schema = dict(tool.parameters)
     if schema.get("type", "object") != "object":
         raise RequestError(f"The parameters of {tool.name} are not described as an object.", "Describe an object.")
-    writing = family.writing
-    if family.parameters:
-        arguments = _tagged(family.parameters, schema, rules)
+    syntax = tool_format.syntax
+    if tool_format.parameters:
+        arguments = _tagged(tool_format.parameters, schema, rules)
     else:
         arguments = schema_rule({"type": "object", **schema}, rules)
-    begin = literal(f"{writing.before_name}{tool.name}{writing.before_arguments}")
-    return rules.add(f"{begin} {arguments} {_quoted(writing.after_arguments)}")
+    begin = literal(f"{syntax.before_name}{tool.name}{syntax.before_arguments}")
+    return rules.add(f"{begin} {arguments} {_quoted(syntax.after_arguments)}")
 
 
 def _tagged(tags: ParameterTags, schema: Mapping[str, Any], rules: GbnfRules) -> str:

@@ -46,7 +46,7 @@ class ToolFormat:
     fillers: tuple[str, ...] = ()
     may_be_bare: bool = False
     parameters: ParameterTags | None = None
-    writing: CallSyntax
+    syntax: CallSyntax
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ def _functions(name: str, opening: str, closing: str, *marks: str) -> ToolFormat
         header=re.compile(rf"\s*(?:<function=)?{_NAME}>"),
         fillers=(closing,),
         parameters=ParameterTags("<parameter=", (">",), "</parameter>", "</function>", has_lines=True),
-        writing=CallSyntax(
+        syntax=CallSyntax(
             before_name=f"{opening}\n<function=",
             before_arguments=">\n",
             after_arguments=f"\n{closing}",
@@ -106,7 +106,7 @@ _HERMES = ToolFormat(
     marks=("<tool_call>", '"arguments'),
     openings=("<tool_call>",),
     fillers=("</tool_call>",),
-    writing=_tagged_object("<tool_call>", "</tool_call>"),
+    syntax=_tagged_object("<tool_call>", "</tool_call>"),
 )
 
 # The first whose marks all stand in the template counts.
@@ -118,7 +118,7 @@ _FAMILIES = (
         header=re.compile(rf"\s*(?:<｜tool▁call▁begin｜>)?(?:function)?<｜tool▁sep｜>{_NAME}\s*(?:```json)?\s*(?=\{{)"),
         separators=("<｜tool▁sep｜>",),
         fillers=("```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
-        writing=CallSyntax(
+        syntax=CallSyntax(
             before_first="<｜tool▁calls▁begin｜>",
             before_name="<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
             before_arguments="\n```json\n",
@@ -134,7 +134,7 @@ _FAMILIES = (
         header=re.compile(rf"\s*(?:<｜tool▁call▁begin｜>)?{_NAME}<｜tool▁sep｜>\s*(?=\{{)"),
         separators=("<｜tool▁sep｜>",),
         fillers=("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
-        writing=CallSyntax(
+        syntax=CallSyntax(
             before_first="<｜tool▁calls▁begin｜>",
             before_name="<｜tool▁call▁begin｜>",
             before_arguments="<｜tool▁sep｜>",
@@ -152,7 +152,7 @@ _FAMILIES = (
         ),
         separators=("<|tool_call_argument_begin|>",),
         fillers=("<|tool_call_end|>", "<|tool_calls_section_end|>"),
-        writing=CallSyntax(
+        syntax=CallSyntax(
             before_first="<|tool_calls_section_begin|>",
             before_name="<|tool_call_begin|>functions.",
             before_arguments=":0<|tool_call_argument_begin|>",
@@ -165,7 +165,7 @@ _FAMILIES = (
         marks=("<|START_ACTION|>",),
         openings=("<|START_ACTION|>",),
         fillers=("<|END_ACTION|>",),
-        writing=_objects("<|START_ACTION|>", "<|END_ACTION|>", name="tool_name", arguments="parameters"),
+        syntax=_objects("<|START_ACTION|>", "<|END_ACTION|>", name="tool_name", arguments="parameters"),
     ),
     ToolFormat(
         name="mistral",
@@ -173,26 +173,26 @@ _FAMILIES = (
         openings=("[TOOL_CALLS]",),
         header=re.compile(rf"{_OBJECT}|\s*{_NAME}(?:\[CALL_ID\](?P<id>[A-Za-z0-9]{{1,64}}))?\[ARGS\]\s*(?=\{{)"),
         separators=("[CALL_ID]", "[ARGS]"),
-        writing=CallSyntax(before_name="[TOOL_CALLS]", before_arguments="[ARGS]", after_arguments="", between=""),
+        syntax=CallSyntax(before_name="[TOOL_CALLS]", before_arguments="[ARGS]", after_arguments="", between=""),
     ),
     ToolFormat(
         name="mistral-list",
         marks=("[TOOL_CALLS]",),
         openings=("[TOOL_CALLS]",),
-        writing=_objects("[TOOL_CALLS]", ""),
+        syntax=_objects("[TOOL_CALLS]", ""),
     ),
     ToolFormat(
         name="granite-3",
         marks=("<|tool_call|>",),
         openings=("<|tool_call|>",),
-        writing=_objects("<|tool_call|>", ""),
+        syntax=_objects("<|tool_call|>", ""),
     ),
     ToolFormat(
         name="nemotron-nano",
         marks=("<TOOLCALL>",),
         openings=("<TOOLCALL>",),
         fillers=("</TOOLCALL>",),
-        writing=_objects("<TOOLCALL>", "</TOOLCALL>"),
+        syntax=_objects("<TOOLCALL>", "</TOOLCALL>"),
     ),
     ToolFormat(
         name="glm",
@@ -204,7 +204,7 @@ _FAMILIES = (
         parameters=ParameterTags(
             "<arg_key>", ("</arg_key>", "<arg_value>"), "</arg_value>", "</tool_call>", has_lines=False
         ),
-        writing=CallSyntax(before_name="<tool_call>", before_arguments="\n", after_arguments="", between="\n"),
+        syntax=CallSyntax(before_name="<tool_call>", before_arguments="\n", after_arguments="", between="\n"),
     ),
     _functions("seed-oss", "<seed:tool_call>", "</seed:tool_call>", "<seed:tool_call>"),
     _functions("qwen3-coder", "<tool_call>", "</tool_call>", "<tool_call>"),
@@ -214,14 +214,14 @@ _FAMILIES = (
         openings=("<function=",),
         header=re.compile(rf"\s*{_NAME}>\s*(?=\{{)"),
         fillers=("</function>",),
-        writing=CallSyntax(before_name="<function=", before_arguments=">", after_arguments="</function>", between=""),
+        syntax=CallSyntax(before_name="<function=", before_arguments=">", after_arguments="</function>", between=""),
     ),
     ToolFormat(
         name="tool-calls-list",
         marks=("<tool_calls>", '"arguments'),
         openings=("<tool_calls>",),
         fillers=("</tool_calls>",),
-        writing=_objects("<tool_calls>", "</tool_calls>"),
+        syntax=_objects("<tool_calls>", "</tool_calls>"),
     ),
     _HERMES,
     ToolFormat(
@@ -229,7 +229,7 @@ _FAMILIES = (
         marks=("<|start_header_id|>", '{"name": ', '"parameters": '),
         openings=("<|python_tag|>",),
         may_be_bare=True,
-        writing=CallSyntax(before_name='{"name": "', before_arguments='", "parameters": ', after_arguments="}"),
+        syntax=CallSyntax(before_name='{"name": "', before_arguments='", "parameters": ', after_arguments="}"),
     ),
 )
 

@@ -22,27 +22,27 @@ _ELSE = "Call a function only where it helps; answer in plain words otherwise. T
 Message = dict[str, Any]
 
 
-def with_instructions(messages: Sequence[Message], family: ToolFormat, offer: ToolOptions) -> list[Message]:
+def with_instructions(messages: Sequence[Message], tool_format: ToolFormat, options: ToolOptions) -> list[Message]:
     """Return `messages` with the tools told in the system message, or before the first message where there is none."""
-    if not offer.tools:
+    if not options.tools:
         return list(messages)
-    functions = [json.dumps(tool.for_template()["function"], ensure_ascii=False) for tool in offer.tools]
-    form = _written([("NAME", "{…}")], family)
+    functions = [json.dumps(tool.for_template()["function"], ensure_ascii=False) for tool in options.tools]
+    form = _written([("NAME", "{…}")], tool_format)
     text = "\n\n".join(["\n".join((_INTRODUCTION, *functions)), f"{_FORM}\n{form}", _ELSE])
     first, *others = messages
     parts = (first["content"] or "", text) if first["role"] == "system" else (text, first["content"] or "")
     return [{**first, "content": "\n\n".join(filter(None, parts))}, *others]
 
 
-def as_plain_messages(messages: Sequence[Message], family: ToolFormat) -> list[Message]:
-    """Return `messages` with calls written as `family` writes them and results told by the user."""
+def as_plain_messages(messages: Sequence[Message], tool_format: ToolFormat) -> list[Message]:
+    """Return `messages` with calls written as the model writes them and results told by the user."""
     plain: list[Message] = []
     for message in messages:
         if message["role"] == "tool":
             _add_result(plain, message["content"] or "")
         elif "tool_calls" in message:
             calls = [_name_and_arguments(call["function"]) for call in message["tool_calls"]]
-            text = "\n".join(filter(None, (message["content"], _written(calls, family))))
+            text = "\n".join(filter(None, (message["content"], _written(calls, tool_format))))
             plain.append({"role": message["role"], "content": text})
         else:
             plain.append(message)
@@ -62,10 +62,10 @@ def _name_and_arguments(function: Mapping[str, Any]) -> tuple[str, str]:
     return function["name"], json.dumps(function["arguments"], ensure_ascii=False)
 
 
-def _written(calls: Sequence[tuple[str, str]], family: ToolFormat) -> str:
-    writing = family.writing
+def _written(calls: Sequence[tuple[str, str]], tool_format: ToolFormat) -> str:
+    syntax = tool_format.syntax
     one_by_one = [
-        f"{writing.before_name}{name}{writing.before_arguments}{arguments}{writing.after_arguments}"
+        f"{syntax.before_name}{name}{syntax.before_arguments}{arguments}{syntax.after_arguments}"
         for name, arguments in calls
     ]
-    return f"{writing.before_first}{(writing.between or '').join(one_by_one)}{writing.after_last}"
+    return f"{syntax.before_first}{(syntax.between or '').join(one_by_one)}{syntax.after_last}"

@@ -39,10 +39,10 @@ class ToolCallParser:
     Each step reads of what is unread and returns whether another can follow before more comes.
     """
 
-    def __init__(self, family: ToolFormat, offer: ToolOptions, new_id: Callable[[], str] = new_call_id) -> None:
-        self._family = family
-        self._tools = {tool.name: tool for tool in offer.callable_tools}
-        self._is_parallel = offer.is_parallel
+    def __init__(self, tool_format: ToolFormat, options: ToolOptions, new_id: Callable[[], str] = new_call_id) -> None:
+        self._format = tool_format
+        self._tools = {tool.name: tool for tool in options.callable_tools}
+        self._is_parallel = options.is_parallel
         self._new_id = new_id
         self._unread = ""
         self._doubtful = ""  # read as the begin of a call, and text again if it is none
@@ -50,7 +50,7 @@ class ToolCallParser:
         self._is_among_calls = False
         self._object = ObjectReader()
         self._arguments: ArgumentsReader = JsonArguments()
-        self._step = self._bare if family.may_be_bare else self._plain
+        self._step = self._bare if tool_format.may_be_bare else self._plain
         self._text: list[str] = []
         self._parts: list[ToolCallDelta] = []
         self.n_calls = 0
@@ -65,9 +65,9 @@ class ToolCallParser:
         self._is_final = is_final
         while self._step():
             pass
-        told = ParsedText("".join(self._text), merge_deltas(self._parts))
+        parsed = ParsedText("".join(self._text), merge_deltas(self._parts))
         self._text, self._parts = [], []
-        return told
+        return parsed
 
     # Text, and where a call may begin
 
@@ -80,7 +80,7 @@ class ToolCallParser:
         return True
 
     def _plain(self) -> bool:
-        found = [(index, tag) for tag in self._family.openings if (index := self._unread.find(tag)) >= 0]
+        found = [(index, tag) for tag in self._format.openings if (index := self._unread.find(tag)) >= 0]
         if found:
             index, tag = min(found)
             self._say(len(self._unread[:index].rstrip()))
@@ -89,13 +89,13 @@ class ToolCallParser:
             return True
         n_shown = len(self._unread)
         if not self._is_final:  # blanks before a call are not told
-            n_shown = len(self._unread[: n_shown - partial_match_length(self._unread, self._family.openings)].rstrip())
+            n_shown = len(self._unread[: n_shown - partial_match_length(self._unread, self._format.openings)].rstrip())
         self._say(n_shown)
         return False
 
     def _header(self) -> bool:
         """Read up to the arguments, or to the object that holds name and arguments."""
-        found = self._family.header.match(self._unread[:MAX_HEADER_CHARACTERS])
+        found = self._format.header.match(self._unread[:MAX_HEADER_CHARACTERS])
         if found is None:
             return (len(self._unread) >= MAX_HEADER_CHARACTERS or self._is_final) and self._give_up(0)
         named = found.groupdict()
@@ -140,7 +140,7 @@ class ToolCallParser:
         self._unread, self._doubtful = self._unread[n_characters:], ""
         self._parts.append(ToolCallDelta(self.n_calls, call_id or self._new_id(), name))
         self.n_calls += 1
-        tags = self._family.parameters
+        tags = self._format.parameters
         self._arguments = TaggedArguments(tags, self._tools[name].parameters) if tags else JsonArguments()
         self._is_among_calls, self._step = True, self._in_arguments
         return True
@@ -170,7 +170,7 @@ class ToolCallParser:
     def _after_call(self) -> bool:
         """Read what may stand between calls and after them."""
         unread = self._unread = self._unread.lstrip(_SEPARATORS if self._is_among_calls else _BLANKS)
-        fillers = self._family.fillers
+        fillers = self._format.fillers
         if tag := next((tag for tag in fillers if unread.startswith(tag)), ""):
             self._unread, self._is_among_calls = unread.removeprefix(tag), False
             return True
@@ -185,16 +185,16 @@ class ToolCallParser:
 class ToolCalling:
     """A model of `family` to which `offer` was made."""
 
-    family: ToolFormat
-    offer: ToolOptions
+    tool_format: ToolFormat
+    options: ToolOptions
 
-    def new_splitter(self) -> ToolCallParser:
+    def new_parser(self) -> ToolCallParser:
         """Return what tells the calls of one answer apart from its text."""
-        return ToolCallParser(self.family, self.offer)
+        return ToolCallParser(self.tool_format, self.options)
 
-    def grammar(self, thinking: ReasoningTags) -> str:
+    def grammar(self, tags: ReasoningTags) -> str:
         """Return the grammar of an answer that is a call, in GBNF; "" where it may be text.
 
         Raises RequestError for a schema that cannot be enforced.
         """
-        return call_grammar(self.family, self.offer, thinking) if self.offer.must_call else ""
+        return call_grammar(self.tool_format, self.options, tags) if self.options.must_call else ""

@@ -104,10 +104,11 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class ParsedText:
-    """New text, and new parts of calls, one for each call at most."""
+    """New text of an answer, new parts of its tool calls, one for each call at most, and new reasoning."""
 
     text: str = ""
     calls: tuple[ToolCallDelta, ...] = ()
+    reasoning: str = ""
 
 
 def merge_deltas(parts: Iterable[ToolCallDelta]) -> tuple[ToolCallDelta, ...]:

@@ -17,7 +17,7 @@ from app.engine.request import Request
 from app.service.api.fields import Body
 from app.service.api.messages import PARAGRAPH_BREAK, alternate_roles
 from app.service.api.sampling import SamplingBody
-from app.service.generation.chat_turn import ChatTurn
+from app.service.generation.chat import ChatTurn
 from app.service.tools.tool import NO_TOOLS, Tool, ToolOptions
 from quantizer.errors import RequestError
 
@@ -143,7 +143,7 @@ class MessagesBody(SamplingBody):
         return ChatTurn(
             messages=alternate_roles([*system, *messages]),
             request=self._request(),
-            offer=self._offer(),
+            tools=self._tool_options(),
             variables={"enable_thinking": self.thinking is not None and self.thinking.type != "disabled"},
             continues=True,
         )
@@ -162,7 +162,7 @@ class MessagesBody(SamplingBody):
             return _words([block for block in self.system if not block.text.startswith(_BILLING)])
         return self.system or ""
 
-    def _offer(self) -> ToolOptions:
+    def _tool_options(self) -> ToolOptions:
         choice = self.tool_choice or AnthropicToolChoiceBody(type="auto")
         if choice.type == "none":
             return NO_TOOLS

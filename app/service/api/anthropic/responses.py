@@ -75,10 +75,10 @@ class MessageStreamEvents:
 
     def news(self, delta: Delta) -> Iterator[Event]:
         """Return the events of what is new."""
-        if delta.spoken.thought:
-            yield from self._say("thinking", delta.spoken.thought)
-        if delta.spoken.answer:
-            yield from self._say("text", delta.spoken.answer)
+        if delta.reasoning:
+            yield from self._say("thinking", delta.reasoning)
+        if delta.text:
+            yield from self._say("text", delta.text)
         for call in delta.calls:
             if call.name:
                 yield from self._begin("tool_use", id=_call_id(call), name=call.name)
@@ -118,7 +118,7 @@ class MessageStreamEvents:
 
 def _blocks(answer: Answer) -> list[Event]:
     """Return thought, text and calls; one that the limit of tokens has cut short is none."""
-    thought = [{**_EMPTY["thinking"], "thinking": answer.thought}] if answer.thought else []
+    thought = [{**_EMPTY["thinking"], "thinking": answer.reasoning}] if answer.reasoning else []
     text = [{**_EMPTY["text"], "text": answer.text}] if answer.text else []
     calls = [(call, call.arguments_object()) for call in answer.calls]
     uses = [

@@ -33,7 +33,7 @@ class LlamaCppFormatter:
         """Return the event of what is new in an answer."""
         return {
             "index": delta.index,
-            "content": delta.spoken.answer,
+            "content": delta.text,
             "tokens": [],
             "stop": False,
             "tokens_predicted": delta.n_tokens,

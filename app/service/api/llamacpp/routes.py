@@ -10,7 +10,7 @@ from contextlib import aclosing
 
 from fastapi import APIRouter, Request, Response
 
-from app.service.api.app_state import model_of, models_of
+from app.service.api.app_state import model_of
 from app.service.api.llamacpp.requests import InfillBody, LlamaCppTextBody, PromptBody
 from app.service.api.llamacpp.responses import LlamaCppFormatter
 from app.service.api.llamacpp.schemas import (
@@ -23,7 +23,7 @@ from app.service.api.llamacpp.schemas import (
 )
 from app.service.api.openai.requests import ChatCompletionBody
 from app.service.api.recipe_defaults import completed
-from app.service.generation.chat_turn import prompt_of
+from app.service.generation.chat import prompt_of
 from app.service.generation.generation import Generation, Prepare
 from app.service.http.body import read_body
 from app.service.http.errors import llamacpp_error
@@ -70,9 +70,8 @@ async def infill(request: Request) -> Response:
 async def apply_template(request: Request) -> Response:
     """Messages as the prompt that a chat would make of them."""
     body = await read_body(request, ChatCompletionBody)
-    models = models_of(request)
     model = await model_of(request, body.model or "")
-    prompt = await prompt_of(models, model, body.turn())
+    prompt = await prompt_of(model, body.turn())
     return JsonResponse({"prompt": prompt.text})
 
 

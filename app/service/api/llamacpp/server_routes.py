@@ -89,7 +89,7 @@ async def props(request: Request, model: str = "") -> Response:
 async def slots(request: Request, model: str = "") -> Response:
     """The places for answers. Which answer has which is not told: they are told apart by nothing else."""
     served = await model_of(request, model)
-    ready, observed = await served.ready(), await served.engine.observe()
+    ready, observed = await served.ready(), await served.engine.metrics()
     n_running = observed.occupancy.n_running if observed else 0
     places = range(ready.n_sequences)
     return JsonResponse([{"id": place, "n_ctx": ready.n_ctx, "is_processing": place < n_running} for place in places])

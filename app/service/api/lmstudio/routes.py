@@ -60,7 +60,7 @@ for path, answer, told in (
 async def list_models(request: Request) -> Response:
     """Every model that a request may name; files that the gate refuses are none."""
     models = models_of(request)
-    data = [_entry(ref, facts, models.serving(ref)) for ref, facts in await models.catalog.described()]
+    data = [_entry(ref, facts, models.serving(ref)) for ref, facts in await models.catalog.list_with_facts()]
     return JsonResponse({"object": "list", "data": data})
 
 

@@ -137,7 +137,7 @@ async def unload(request: Request) -> Response:
     if model is not None:
         if model.is_busy:
             raise RequestError(f"{model.ref.id} is at work.", "Stop its answers, or wait for them.")
-        model.keep_alive.let_go()
+        model.keep_alive.release()
     return JsonResponse(_loaded(model))
 
 
@@ -149,7 +149,7 @@ async def keep_alive(request: Request) -> Response:
     model = await _serving(request, body.model)
     if model is None:
         raise RequestError(f"{body.model} is not loaded.", "Load it first.")
-    model.keep_alive.keep(idle_s)
+    model.keep_alive.set_idle_limit(idle_s)
     model.keep_alive.restart_timer()
     return JsonResponse(_loaded(model))
 

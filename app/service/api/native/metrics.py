@@ -133,7 +133,7 @@ _HISTOGRAMS: tuple[tuple[str, str, Callable[[EngineMetrics], Histogram]], ...] =
 @router.get("/metrics", response_class=PlainTextResponse, openapi_extra=gives(str))
 async def metrics(request: Request) -> Response:
     """Every engine that answers, by the label `model`: of several names of one file, the one that was used first."""
-    seen = {model_id: await engine.observe() for model_id, engine in models_of(request).engines.items()}
+    seen = {model_id: await engine.metrics() for model_id, engine in models_of(request).engines.items()}
     text = prometheus_text({model_id: observed for model_id, observed in seen.items() if observed})
     return Response(text, media_type=_MEDIA_TYPE)
 

@@ -22,8 +22,8 @@ from app.service.api.native.schemas import ModelId, PlanFor
 from app.service.http.body import read_body
 from app.service.http.openapi import gives, refuses, takes
 from app.service.http.streaming import JsonResponse
-from app.service.models.machine_cache import Occupant
 from app.service.models.served_model import ServedModel
+from app.service.pool.eviction import LoadedModel
 from offload.footprint.kv_cache import parse_kv_types
 from quantizer.errors import UsageError
 
@@ -66,8 +66,8 @@ async def plan(request: Request) -> Response:
     wish, models = await _wish(request), models_of(request)
     served = next((model for model in models.loaded if wish.model in ("", model.ref.id)), None)
     meant = wish if served is None else replace(wish, model=str(served.ref.path))
-    occupants = tuple(filter(None, map(_occupant, models.loaded)))
-    found = await asyncio.to_thread(plan_service_of(request).plan, meant, occupants)
+    loaded = tuple(filter(None, map(_loaded, models.loaded)))
+    found = await asyncio.to_thread(plan_service_of(request).plan, meant, loaded)
     return JsonResponse(found | {"model": served.ref.id if served else wish.model})
 
 
@@ -100,7 +100,7 @@ def apply_plan_request(wish: PlanRequest, config: EngineConfig) -> EngineConfig:
     )
 
 
-def _occupant(model: ServedModel) -> Occupant | None:
+def _loaded(model: ServedModel) -> LoadedModel | None:
     pid, status = model.engine.worker_pid, model.engine.status
     if pid is None or status.plan is None:
         return None
@@ -109,4 +109,4 @@ def _occupant(model: ServedModel) -> Occupant | None:
         for device in status.plan["devices"]
         if device["kind"] != "cpu"
     }
-    return Occupant(model.ref.path, pid, held)
+    return LoadedModel(path=model.ref.path, worker_pid=pid, held_bytes=held)

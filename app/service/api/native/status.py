@@ -125,7 +125,7 @@ async def stay(request: Request) -> Response:
 
 async def _entry(models: ModelManager, model: ServedModel) -> dict[str, Any]:
     """What a model is at; the figures of an engine stand under each name that holds it."""
-    observed = await model.engine.observe() if model.is_loaded else None
+    observed = await model.engine.metrics() if model.is_loaded else None
     engine, pid = model.status, model.engine.worker_pid if model.is_loaded else None
     return {
         "id": model.ref.id,

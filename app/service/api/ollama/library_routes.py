@@ -144,7 +144,7 @@ async def push() -> Response:
 async def _check_template(models: ModelManager, template: str) -> None:
     """Raise RequestError for a template that is not Jinja, or says nothing of what it is given."""
     said = "said by nobody else"
-    prompt = await models.fill(template, [{"role": "user", "content": said}])
+    prompt = await models.render_template(template, [{"role": "user", "content": said}])
     if said not in prompt:
         raise RequestError("The template leaves out what the user says.", "Give one that goes over `messages`.")
 

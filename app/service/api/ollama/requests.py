@@ -21,7 +21,7 @@ from app.service.api.fields import Body
 from app.service.api.function_tools import FunctionToolBody, tool_options_of
 from app.service.api.messages import ChatMessage
 from app.service.api.recipe_defaults import NO_LIMITS, OptionsBody, completed, parse_parameters
-from app.service.generation.chat_turn import ChatTurn
+from app.service.generation.chat import ChatTurn
 from app.service.infill.fim_request import FimRequest
 from app.settings.parsing import parse_duration
 from quantizer.errors import RequestError
@@ -205,7 +205,7 @@ class OllamaChatBody(OllamaTextBody):
         return ChatTurn(
             messages=[message.for_template() for message in self.messages or ()],
             request=self.request(),
-            offer=tool_options_of(self.tools or (), None, None),
+            tools=tool_options_of(self.tools or (), None, None),
             variables=self.template_variables(),
             continues=True,
         )

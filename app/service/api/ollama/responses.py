@@ -14,7 +14,6 @@ from app.engine.protocol.messages import Finished
 from app.engine.request import TokenLogprob
 from app.service.api.openai.responses import chat_logprobs
 from app.service.generation.generation import Answer, Delta
-from app.service.generation.reasoning import TextParts
 from app.service.tools.tool import ToolCallDelta
 
 __all__ = ["Kind", "OllamaFormatter", "rfc3339_time"]
@@ -33,34 +32,34 @@ class OllamaFormatter:
 
     def text(self, delta: Delta) -> dict[str, Any] | None:
         """Return the frame of what is new, None where that are parts of calls: those are told whole."""
-        if delta.spoken == TextParts() and not delta.logprobs:
+        if not (delta.text or delta.reasoning or delta.logprobs):
             return None
-        return {**self._frame(delta.spoken), **_probabilities(delta.logprobs)}
+        return {**self._frame(delta.text, delta.reasoning), **_probabilities(delta.logprobs)}
 
     def calls(self, answer: Answer) -> dict[str, Any] | None:
         """Return the frame of the calls of an answer that has ended, None where it has none."""
-        return self._frame(TextParts(), answer.calls) if _told(answer.calls) else None
+        return self._frame(calls=answer.calls) if _told(answer.calls) else None
 
     def ending(self, answer: Answer) -> dict[str, Any]:
         """Return the last frame: why `answer` ended and what it took."""
-        return {**self._frame(TextParts()), **_end(answer.end)}
+        return {**self._frame(), **_end(answer.end)}
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         """Return the answer in one piece."""
-        said = self._frame(TextParts(answer.thought, answer.text), answer.calls)
+        said = self._frame(answer.text, answer.reasoning, answer.calls)
         return {**said, **_end(answer.end), **_probabilities(answer.logprobs)}
 
     def without_words(self, reason: Literal["load", "unload"]) -> dict[str, Any]:
         """Return the answer to a request that only asks for the model to be loaded or let go."""
-        return {**self._frame(TextParts()), "done_reason": reason, "done": True}
+        return {**self._frame(), "done_reason": reason, "done": True}
 
-    def _frame(self, spoken: TextParts, calls: Sequence[ToolCallDelta] = ()) -> dict[str, Any]:
-        thinking = {"thinking": spoken.thought} if spoken.thought else {}
+    def _frame(self, text: str = "", reasoning: str = "", calls: Sequence[ToolCallDelta] = ()) -> dict[str, Any]:
+        thinking = {"thinking": reasoning} if reasoning else {}
         head = {"model": self.model_id, "created_at": rfc3339_time(datetime.now(UTC).timestamp())}
         if self.kind == "generate":
-            return {**head, "response": spoken.answer, **thinking, "done": False}
+            return {**head, "response": text, **thinking, "done": False}
         tools = {"tool_calls": told} if (told := _told(calls)) else {}
-        return {**head, "message": {"role": "assistant", "content": spoken.answer, **thinking, **tools}, "done": False}
+        return {**head, "message": {"role": "assistant", "content": text, **thinking, **tools}, "done": False}
 
 
 def rfc3339_time(seconds: float) -> str:

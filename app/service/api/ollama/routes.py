@@ -29,7 +29,7 @@ from app.service.api.ollama.requests import (
 )
 from app.service.api.ollama.responses import Kind, OllamaFormatter
 from app.service.api.openai.embeddings import as_floats, check_dimensions
-from app.service.generation.chat_turn import chat_generation
+from app.service.generation.chat import chat_generation
 from app.service.generation.generation import Generation, Prepare
 from app.service.generation.reasoning import NO_REASONING, reasoning_tags_of
 from app.service.http.body import read_body
@@ -70,7 +70,7 @@ async def version() -> Response:
 async def tags(request: Request) -> Response:
     """Every model that a request may name; files that the gate refuses are none."""
     return JsonResponse(
-        {"models": [list_entry(ref, facts) for ref, facts in await models_of(request).catalog.described()]}
+        {"models": [list_entry(ref, facts) for ref, facts in await models_of(request).catalog.list_with_facts()]}
     )
 
 
@@ -101,7 +101,7 @@ async def chat(request: Request) -> Response:
     if not body.messages:
         return await _load(request, OllamaFormatter("chat", model.ref.id), body, model)
     turn = body.under(model.file.recipe).turn()
-    return await _respond(request, "chat", body, model, lambda: chat_generation(models_of(request), model, turn))
+    return await _respond(request, "chat", body, model, lambda: chat_generation(model, turn))
 
 
 @router.post("/api/generate", openapi_extra=takes(OllamaGenerateBody) | _GENERATES)
@@ -119,7 +119,7 @@ async def generate(request: Request) -> Response:
             return await fim_generation(model, body.gap, (body.request(),))
         if body.raw:
             return Generation((body.request(body.prompt or ""),))
-        return await chat_generation(models_of(request), model, body.turn())
+        return await chat_generation(model, body.turn())
 
     return await _respond(request, "generate", body, model, prepare)
 
@@ -164,7 +164,7 @@ async def _used(request: Request, body: UseBody) -> ServedModel:
     except UnknownModelError as error:
         raise not_found(body.model_name, error) from error
     if body.keep_alive is not None:
-        model.keep_alive.keep(idle_s)
+        model.keep_alive.set_idle_limit(idle_s)
     return model
 
 

@@ -126,7 +126,7 @@ async def rerank(request: Request) -> Response:
     model = await model_of(request, body.model)
 
     async def answer() -> Response:
-        return JsonResponse(_ranking(await model.rank(body.query, body.documents), body, model.ref.id))
+        return JsonResponse(_ranking(await model.rerank(body.query, body.documents), body, model.ref.id))
 
     return await while_connected(request, answer())
 

@@ -22,7 +22,7 @@ from app.service.api.fields import Body, IdleSeconds
 from app.service.api.function_tools import FunctionToolBody, ToolChoiceBody, tool_options_of
 from app.service.api.messages import ChatMessage
 from app.service.api.text_request import GenerationBody, PromptField
-from app.service.generation.chat_turn import ChatTurn
+from app.service.generation.chat import ChatTurn
 from app.service.infill.fim_request import FimRequest
 from quantizer.errors import RequestError
 
@@ -106,7 +106,7 @@ class ChatCompletionBody(OpenAiBody):
         return ChatTurn(
             messages=[message.for_template() for message in self.messages],
             request=self.request(),
-            offer=tool_options_of(self.tools or (), self.tool_choice, self.parallel_tool_calls),
+            tools=tool_options_of(self.tools or (), self.tool_choice, self.parallel_tool_calls),
             n_answers=self.n_answers(),
             separates_reasoning=self.reasoning_format != "none",
             continues=bool(self.continue_final_message),

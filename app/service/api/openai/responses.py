@@ -123,7 +123,7 @@ class CompletionFormatter:
 
     def text(self, delta: Delta, *, counts_tokens: bool) -> dict[str, Any]:
         """Return the chunk of what is new in an answer; with `counts_tokens` also how many tokens it has by now."""
-        part: dict[str, Any] = {"delta": _delta(delta)} if self.kind == "chat" else {"text": delta.spoken.answer}
+        part: dict[str, Any] = {"delta": _delta(delta)} if self.kind == "chat" else {"text": delta.text}
         if self.has_logprobs:
             part["logprobs"] = LOGPROB_SHAPES[self.kind](delta.logprobs)
         chunk = self._chunk(delta.index, part, None)
@@ -150,7 +150,7 @@ class CompletionFormatter:
         }
 
     def _choice(self, answer: Answer) -> dict[str, Any]:
-        thought = {"reasoning_content": answer.thought} if answer.thought else {}
+        thought = {"reasoning_content": answer.reasoning} if answer.reasoning else {}
         calls = {"tool_calls": [_call(call) for call in answer.calls]} if answer.calls else {}
         content = None if calls and not answer.text else answer.text
         message = {"message": {"role": "assistant", "content": content, **thought, **calls}}
@@ -181,11 +181,10 @@ class CompletionFormatter:
 
 def _delta(delta: Delta) -> dict[str, Any]:
     """Return thought, answer and calls under their names; clients take even an empty thought for one."""
-    spoken = delta.spoken
-    others: dict[str, Any] = {"reasoning_content": spoken.thought} if spoken.thought else {}
+    others: dict[str, Any] = {"reasoning_content": delta.reasoning} if delta.reasoning else {}
     if delta.calls:
         others["tool_calls"] = [{"index": call.index, **_call(call)} for call in delta.calls]
-    return others if others and not spoken.answer else {**others, "content": spoken.answer}
+    return others if others and not delta.text else {**others, "content": delta.text}
 
 
 def _call(call: ToolCallDelta) -> dict[str, Any]:

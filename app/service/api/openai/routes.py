@@ -25,7 +25,7 @@ from app.service.api.openai.schemas import (
     TextCompletion,
 )
 from app.service.api.recipe_defaults import completed
-from app.service.generation.chat_turn import chat_generation
+from app.service.generation.chat import chat_generation
 from app.service.generation.generation import Answer, Generation, Prepare
 from app.service.http.body import read_body
 from app.service.http.errors import openai_error
@@ -48,7 +48,7 @@ _DONE = b"data: [DONE]\n\n"
 async def list_models(request: Request) -> Response:
     """Every model that a request may name."""
     models = models_of(request)
-    refs = await models.catalog.here()
+    refs = await models.catalog.list_models()
     times_s = await asyncio.to_thread(_created_s, refs)
     data = [_model_entry(ref, time_s, models.serving(ref)) for ref, time_s in zip(refs, times_s, strict=True)]
     return JsonResponse({"object": "list", "data": data})
@@ -67,11 +67,10 @@ async def retrieve_model(request: Request, model_id: str) -> Response:
 async def chat_completions(request: Request) -> Response:
     """The next message of a conversation."""
     body = await read_body(request, ChatCompletionBody)
-    models = models_of(request)
     body.turn()  # refuses what would be refused of any model
     model = await model_of(request, body.model or "", body.ttl)
     turn = completed(body, model.file.recipe.parameters).turn()
-    return await _respond(request, "chat", body, model, lambda: chat_generation(models, model, turn))
+    return await _respond(request, "chat", body, model, lambda: chat_generation(model, turn))
 
 
 @router.post("/completions", openapi_extra=takes(CompletionBody) | GIVES_TEXT)

@@ -18,7 +18,7 @@ from app.service.api.function_tools import FunctionToolBody, ToolCallBody, ToolC
 from app.service.api.messages import ChatMessage, ContentPart, alternate_roles
 from app.service.api.openai.requests import ResponseFormat
 from app.service.api.sampling import SamplingBody
-from app.service.generation.chat_turn import ChatTurn
+from app.service.generation.chat import ChatTurn
 from quantizer.errors import RequestError
 
 __all__ = ["ResponsesBody"]
@@ -126,7 +126,7 @@ class ResponsesBody(SamplingBody):
         return ChatTurn(
             messages=alternate_roles(self._messages()),
             request=self._request(),
-            offer=tool_options_of(
+            tools=tool_options_of(
                 [tool.tool() for tool in self.tools or () if tool.type == "function"],
                 self._choice(),
                 self.parallel_tool_calls,

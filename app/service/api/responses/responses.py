@@ -130,10 +130,10 @@ class ResponseStreamEvents:
 
     def news(self, delta: Delta) -> Iterator[Event]:
         """Return the events of what is new."""
-        if delta.spoken.thought:
-            yield from self._say("reasoning", delta.spoken.thought)
-        if delta.spoken.answer:
-            yield from self._say("message", delta.spoken.answer)
+        if delta.reasoning:
+            yield from self._say("reasoning", delta.reasoning)
+        if delta.text:
+            yield from self._say("message", delta.text)
         for call in delta.calls:
             if call.name:
                 yield from self._begin("function_call", call)
@@ -202,8 +202,8 @@ def _whole_name(item: _Item) -> str:
 def _contents(answer: Answer) -> Iterator[tuple[Kind, str, ToolCallDelta]]:
     """Return kind, text and call of the items of a whole answer."""
     none = ToolCallDelta(0)
-    if answer.thought:
-        yield "reasoning", answer.thought, none
+    if answer.reasoning:
+        yield "reasoning", answer.reasoning, none
     if answer.text:
         yield "message", answer.text, none
     for call in answer.calls:

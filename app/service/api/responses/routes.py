@@ -11,18 +11,17 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from app.service.api.app_state import model_of, models_of
+from app.service.api.app_state import model_of
 from app.service.api.recipe_defaults import completed
 from app.service.api.responses.requests import ResponsesBody
 from app.service.api.responses.responses import ResponseFormatter, ResponseStreamEvents
 from app.service.api.responses.schemas import ResponseObject
-from app.service.generation.chat_turn import ChatTurn, chat_generation
+from app.service.generation.chat import ChatTurn, chat_generation
 from app.service.generation.generation import Generation
 from app.service.http.body import read_body
 from app.service.http.errors import openai_error
 from app.service.http.openapi import gives, refuses, takes
 from app.service.http.streaming import NAMED_EVENTS, EventStream, JsonResponse, named_event, while_connected
-from app.service.models.manager import ModelManager
 from app.service.models.served_model import ServedModel
 from quantizer.errors import UserError
 
@@ -37,18 +36,17 @@ _SAYS = takes(ResponsesBody) | gives(ResponseObject, events=dict[str, Any]) | re
 async def responses(request: Request) -> Response:
     """The next items of a conversation."""
     body = await read_body(request, ResponsesBody)
-    models = models_of(request)
     body.turn()  # refuses what would be refused of any model
     model = await model_of(request, body.model or "")
     turn = completed(body, model.file.recipe.parameters).turn()
     if body.stream:
-        return EventStream(_events(models, model, turn), openai_error, NAMED_EVENTS)
-    return await while_connected(request, _whole(models, model, turn))
+        return EventStream(_events(model, turn), openai_error, NAMED_EVENTS)
+    return await while_connected(request, _whole(model, turn))
 
 
-async def _events(models: ModelManager, model: ServedModel, turn: ChatTurn) -> AsyncGenerator[bytes, None]:
+async def _events(model: ServedModel, turn: ChatTurn) -> AsyncGenerator[bytes, None]:
     """Yield events. A client that sees neither completion nor failure asks again, so the latter is told as such."""
-    generation = await chat_generation(models, model, turn)
+    generation = await chat_generation(model, turn)
     events: ResponseStreamEvents | None = None
     try:
         async with aclosing(generation.parts(model)) as parts:
@@ -66,8 +64,8 @@ async def _events(models: ModelManager, model: ServedModel, turn: ChatTurn) -> A
         yield named_event(events.failure(error))
 
 
-async def _whole(models: ModelManager, model: ServedModel, turn: ChatTurn) -> Response:
-    generation = await chat_generation(models, model, turn)
+async def _whole(model: ServedModel, turn: ChatTurn) -> Response:
+    generation = await chat_generation(model, turn)
     (answer,) = await generation.answers(model)
     return JsonResponse(_shape(generation, model).whole(answer))
 

@@ -7,8 +7,7 @@ from click.testing import CliRunner
 
 from app.cli.verbs.tune import tune
 from app.engine.cache.state_store import model_key
-from app.engine.tuning.tune_results import tune_file
-from app.engine.tuning.tune_results import RuntimeSettings, SpeedMeasurement
+from app.engine.tuning.tune_results import RuntimeSettings, SpeedMeasurement, tune_file
 
 
 def _measured(speed: float, *, is_fused: bool) -> SpeedMeasurement:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from app.engine.protocol.messages import Finished, Output
 from app.engine.request import FinishReason, Timings, TokenLogprob, Usage
 from app.service.generation.generation import Answer, Delta
-from app.service.generation.reasoning import NO_REASONING, ReasoningTags, TextParts
+from app.service.generation.reasoning import NO_REASONING, ReasoningTags
 
 END = Finished("a", FinishReason.STOP, Usage(), Timings())
 TAGS = ReasoningTags("<think>", "</think>")
@@ -15,28 +15,28 @@ def _entry(piece: bytes) -> TokenLogprob:
 
 def test_an_answer_without_thoughts_is_told_as_it_comes() -> None:
     answer = Answer(2, NO_REASONING)
-    assert answer.add(Output("a", "Hi", 1)) == Delta(2, TextParts(answer="Hi"), (), 1)
+    assert answer.add(Output("a", "Hi", 1)) == Delta(2, "Hi", n_tokens=1)
     assert answer.add(END) is None
-    assert (answer.text, answer.thought, answer.end) == ("Hi", "", END)
+    assert (answer.text, answer.reasoning, answer.end) == ("Hi", "", END)
 
 
 def test_a_thought_and_its_answer_are_told_apart_and_tags_never() -> None:
     answer = Answer(0, TAGS)
     told = [answer.add(Output("a", text, n)) for n, text in enumerate(("<th", "ink>so", " </thi", "nk>", "\nYes"), 1)]
-    assert [delta.spoken if delta else None for delta in told] == [
+    assert told == [
         None,
-        TextParts(thought="so"),
+        Delta(0, reasoning="so", n_tokens=2),
         None,
         None,
-        TextParts(answer="Yes"),
+        Delta(0, "Yes", n_tokens=5),
     ]
-    assert (answer.thought, answer.text) == ("so", "Yes")
+    assert (answer.reasoning, answer.text) == ("so", "Yes")
 
 
 def test_what_was_held_back_comes_with_the_end() -> None:
     answer = Answer(0, TAGS)
     assert answer.add(Output("a", "<thi", 1)) is None
-    assert answer.add(END) == Delta(0, TextParts(answer="<thi"), (), 1)
+    assert answer.add(END) == Delta(0, "<thi", n_tokens=1)
 
 
 def test_probabilities_wait_for_their_text() -> None:
@@ -44,10 +44,10 @@ def test_probabilities_wait_for_their_text() -> None:
     first, second = _entry(b"<th"), _entry(b"e")
     assert answer.add(Output("a", "<th", 1, (first,))) is None
     delta = answer.add(Output("a", "e", 2, (second,)))
-    assert delta == Delta(0, TextParts(answer="<the"), (first, second), 2)
+    assert delta == Delta(0, "<the", logprobs=(first, second), n_tokens=2)
     assert answer.logprobs == [first, second]
 
 
 def test_a_token_without_text_is_told_for_its_probability() -> None:
     answer = Answer(0, NO_REASONING)
-    assert answer.add(Output("a", "", 1, (_entry(b""),))) == Delta(0, TextParts(), (_entry(b""),), 1)
+    assert answer.add(Output("a", "", 1, (_entry(b""),))) == Delta(0, logprobs=(_entry(b""),), n_tokens=1)

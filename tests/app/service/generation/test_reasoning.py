@@ -4,23 +4,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.service.generation.reasoning import ReasoningParser, ReasoningTags, TextParts, reasoning_tags_of
+from app.service.generation.reasoning import ReasoningParser, ReasoningTags, reasoning_tags_of
+from app.service.tools.tool import ParsedText
 
 TAGS = ReasoningTags("<think>", "</think>")
 OPENED = ReasoningTags("<think>", "</think>", is_open=True)
 
 
-def split(text: str, cuts: list[int], thinking: ReasoningTags = TAGS) -> tuple[list[TextParts], TextParts]:
+def split(text: str, cuts: list[int], tags: ReasoningTags = TAGS) -> tuple[list[ParsedText], ParsedText]:
     """Return what is shown piece by piece, and all of it."""
-    splitter = ReasoningParser(thinking)
+    splitter = ReasoningParser(tags)
     ends = sorted({min(cut, len(text)) for cut in cuts} | {len(text)})
     shown = [splitter.push(text[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
     shown.append(splitter.finish())
-    return shown, TextParts("".join(part.thought for part in shown), "".join(part.answer for part in shown))
+    return shown, ParsedText("".join(part.text for part in shown), (), "".join(part.reasoning for part in shown))
 
 
 @pytest.mark.parametrize(
-    ("text", "thought", "answer"),
+    ("text", "reasoning", "answer"),
     [
         ("<think>\nhm, so\n</think>\n\nYes.", "hm, so", "Yes."),
         ("\n<think>a</think>b", "a", "b"),
@@ -35,33 +36,33 @@ def split(text: str, cuts: list[int], thinking: ReasoningTags = TAGS) -> tuple[l
     ],
 )
 @given(cuts=st.lists(st.integers(0, 50), max_size=6))
-def test_however_it_is_cut_a_thought_and_an_answer_come_out_whole(
-    text: str, thought: str, answer: str, cuts: list[int]
+def test_however_it_is_cut_reasoning_and_answer_come_out_whole(
+    text: str, reasoning: str, answer: str, cuts: list[int]
 ) -> None:
     shown, whole = split(text, cuts)
-    assert whole == TextParts(thought, answer)
+    assert whole == ParsedText(answer, reasoning=reasoning)
     if "</think>" in text:
-        assert not any("</" in part.thought for part in shown), "no part of a tag is shown"
+        assert not any("</" in part.reasoning for part in shown), "no part of a tag is shown"
 
 
 def test_a_thought_that_the_prompt_opened_needs_no_opening_tag() -> None:
-    assert split("\nhm</think>\nYes.", [3, 6], OPENED)[1] == TextParts("hm", "Yes.")
+    assert split("\nhm</think>\nYes.", [3, 6], OPENED)[1] == ParsedText("Yes.", reasoning="hm")
 
 
 @given(st.text("<think>/ab\n", max_size=40), st.lists(st.integers(0, 40), max_size=8), st.sampled_from([TAGS, OPENED]))
-def test_the_pieces_do_not_depend_on_where_the_text_is_cut(text: str, cuts: list[int], thinking: ReasoningTags) -> None:
-    assert split(text, cuts, thinking)[1] == split(text, [], thinking)[1]
+def test_the_pieces_do_not_depend_on_where_the_text_is_cut(text: str, cuts: list[int], tags: ReasoningTags) -> None:
+    assert split(text, cuts, tags)[1] == split(text, [], tags)[1]
 
 
 @given(st.text(max_size=40), st.lists(st.integers(0, 40), max_size=4))
 def test_a_model_that_does_not_think_aloud_is_passed_on_at_once(text: str, cuts: list[int]) -> None:
     shown, whole = split(text, cuts, ReasoningTags())
-    assert whole == TextParts("", text)
-    assert shown[-1] == TextParts()
+    assert whole == ParsedText(text)
+    assert shown[-1] == ParsedText()
 
 
 @pytest.mark.parametrize(
-    ("template", "prompt", "thinking"),
+    ("template", "prompt", "tags"),
     [
         ("{{ messages }}", "x", ReasoningTags()),
         ("… <think></think> …", "<user>hi\n<assistant>", TAGS),
@@ -71,6 +72,6 @@ def test_a_model_that_does_not_think_aloud_is_passed_on_at_once(text: str, cuts:
     ],
 )
 def test_the_chat_template_tells_the_tags_and_the_prompt_whether_one_is_open(
-    template: str, prompt: str, thinking: ReasoningTags
+    template: str, prompt: str, tags: ReasoningTags
 ) -> None:
-    assert reasoning_tags_of(template, prompt) == thinking
+    assert reasoning_tags_of(template, prompt) == tags

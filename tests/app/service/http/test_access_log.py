@@ -57,7 +57,7 @@ async def _service(tmp_path: Path, tiny_model: Path) -> AsyncIterator[Service]:
     settings = Settings(engine="fake", data_dir=tmp_path, cache_dir=tmp_path)
     memory = FakeMemory(10, {"tiny": 1})
     models = ModelManager(settings, python_command("app.engine.worker", "--fake"), TemplateProcess(), memory)
-    models.begin(models.add(ModelRef("tiny", path), read_model_file(path)))
+    models.add(ModelRef("tiny", path), read_model_file(path)).load()
     lines: list[str] = []
     transport = httpx.ASGITransport(
         app=create_app(models, JobManager(models.settings), ShutdownPolicy(is_owned=False), GuardPolicy(), lines.append)

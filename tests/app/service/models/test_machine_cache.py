@@ -4,7 +4,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from app.service.models.machine_cache import MachineCache, Occupant, machine_for_reload
+from app.service.models.machine_cache import MachineCache, machine_for_reload
+from app.service.pool.eviction import LoadedModel
 from offload.devices.machine import Device, DeviceKind, Machine
 
 GIB = 1 << 30
@@ -25,8 +26,8 @@ class Looks:
         return self._machine
 
 
-def occupant(pid: int, path: Path = MODEL) -> Occupant:
-    return Occupant(path, pid, {"CUDA0": 7 * GIB})
+def loaded(pid: int, path: Path = MODEL) -> LoadedModel:
+    return LoadedModel(path=path, worker_pid=pid, held_bytes={"CUDA0": 7 * GIB})
 
 
 def test_a_machine_is_looked_at_once_and_its_free_memory_every_time() -> None:
@@ -39,8 +40,8 @@ def test_a_machine_is_looked_at_once_and_its_free_memory_every_time() -> None:
 def test_gpus_are_looked_at_again_when_other_processes_hold_them() -> None:
     looks = Looks(Machine(HOST, (GPU,)))
     look = MachineCache(looks, lambda: GIB)
-    for occupants in ((), (occupant(1),), (occupant(1),), (occupant(2),)):
-        look.machine(occupants)
+    for models in ((), (loaded(1),), (loaded(1),), (loaded(2),)):
+        look.machine(models)
     assert looks.n_looks == 3
 
 
@@ -48,7 +49,7 @@ def test_without_gpus_a_new_worker_is_no_reason_to_look_again() -> None:
     looks = Looks(Machine(HOST))
     look = MachineCache(looks, lambda: GIB)
     look.machine(())
-    look.machine((occupant(1),))
+    look.machine((loaded(1),))
     assert looks.n_looks == 1
     look.machine((), is_fresh=True)
     assert looks.n_looks == 2
@@ -56,12 +57,12 @@ def test_without_gpus_a_new_worker_is_no_reason_to_look_again() -> None:
 
 def test_what_a_model_holds_is_free_for_loading_it_again_and_for_no_other() -> None:
     machine = Machine(replace(HOST, free_bytes=GIB), (GPU,))
-    with_room = machine_for_reload(machine, MODEL, [occupant(os.getpid())])
+    with_room = machine_for_reload(machine, MODEL, [loaded(os.getpid())])
     assert with_room.gpus[0].free_bytes == 11 * GIB
     assert with_room.host.free_bytes > GIB
-    assert machine_for_reload(machine, Path("/models/b.gguf"), [occupant(os.getpid())]) == machine
+    assert machine_for_reload(machine, Path("/models/b.gguf"), [loaded(os.getpid())]) == machine
 
 
 def test_no_device_becomes_freer_than_it_is_large() -> None:
     machine = Machine(HOST, (replace(GPU, free_bytes=10 * GIB),))
-    assert machine_for_reload(machine, MODEL, [occupant(2**22 + 1)]).gpus[0].free_bytes == 12 * GIB
+    assert machine_for_reload(machine, MODEL, [loaded(2**22 + 1)]).gpus[0].free_bytes == 12 * GIB

@@ -45,7 +45,7 @@ async def _managing(settings: Settings, *options: str, total_bytes: int = 20) ->
     command = python_command("app.engine.worker", "--fake", *options)
     models = ModelManager(settings, command, TemplateProcess(), FakeMemory(total_bytes, {**SIZES, CODER_STEM: 10}))
     path = settings.models_dir / "me" / "first" / "first.gguf"
-    models.begin(models.add(ModelRef("first", path), read_model_file(path)))
+    models.add(ModelRef("first", path), read_model_file(path)).load()
     try:
         async with asyncio.timeout(30):
             yield models
@@ -88,7 +88,7 @@ async def test_a_model_that_was_loaded_for_a_request_goes_when_it_was_idle_for_l
         assert kept.expires_s is not None
         assert not running["expires_at"].startswith("9999")
         assert models.default.keep_alive.expires_s is None, "a person wanted it"
-        kept.keep(0)
+        kept.set_idle_limit(0)
         await http.post("/v1/completions", json={"model": "second", **WORDS})
         while _states(models)["second"] != "unloaded":  # noqa: ASYNC110 - the clock itself is waited for
             await asyncio.sleep(0)

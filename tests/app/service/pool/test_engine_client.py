@@ -13,8 +13,8 @@ import pytest
 
 from app.engine.protocol.messages import EngineConfig, Finished, Output
 from app.engine.request import FinishReason, Request, SamplingParams
-from app.service.pool.crash_limit import CrashLimit
 from app.service.pool.engine_client import EngineClient
+from app.service.pool.engine_status import CrashLimit
 from quantizer.errors import ContextOverflowError, EngineError, RequestError
 from quantizer.process import python_command
 
@@ -25,44 +25,44 @@ SHORT = Request(request_id="short", prompt="hello", max_tokens=4, ignore_eos=Tru
 @asynccontextmanager
 async def _open(*worker_options: str, limit: CrashLimit | None = None) -> AsyncIterator[EngineClient]:
     command = python_command("app.engine.worker", "--fake", *worker_options)
-    supervisor = EngineClient(Path("tiny.gguf"), EngineConfig(n_ctx=256), command, limit)
-    supervisor.start()
+    engine = EngineClient(Path("tiny.gguf"), EngineConfig(n_ctx=256), command, limit)
+    engine.start()
     try:
-        yield supervisor
+        yield engine
     finally:
-        await supervisor.stop()
+        await engine.stop()
 
 
-async def _text(supervisor: EngineClient, request: Request) -> str:
-    async with supervisor.answer(request) as events:
+async def _text(engine: EngineClient, request: Request) -> str:
+    async with engine.answer(request) as events:
         return "".join([event.text async for event in events if isinstance(event, Output)])
 
 
-async def _killed_after_first_output(supervisor: EngineClient, kill: Callable[[EngineClient], Awaitable[None]]) -> None:
-    async with supervisor.answer(ENDLESS) as events:
+async def _killed_after_first_output(engine: EngineClient, kill: Callable[[EngineClient], Awaitable[None]]) -> None:
+    async with engine.answer(ENDLESS) as events:
         await anext(events)
-        await kill(supervisor)
+        await kill(engine)
         async for _ in events:
             pass
 
 
-async def _until_not_ready(supervisor: EngineClient) -> None:
-    while supervisor.status.state == "ready":  # noqa: ASYNC110 - it is the death itself that is waited for
+async def _until_not_ready(engine: EngineClient) -> None:
+    while engine.status.state == "ready":  # noqa: ASYNC110 - it is the death itself that is waited for
         await asyncio.sleep(0.01)
 
 
-async def _kill_and_wait(supervisor: EngineClient) -> None:
-    _kill(supervisor)
-    await _until_not_ready(supervisor)
+async def _kill_and_wait(engine: EngineClient) -> None:
+    _kill(engine)
+    await _until_not_ready(engine)
 
 
-def _kill(supervisor: EngineClient) -> None:
-    assert supervisor.worker_pid is not None
-    os.kill(supervisor.worker_pid, signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL)
+def _kill(engine: EngineClient) -> None:
+    assert engine.worker_pid is not None
+    os.kill(engine.worker_pid, signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL)
 
 
 async def test_an_answer_ends_with_what_it_took() -> None:
-    async with _open() as supervisor, supervisor.answer(SHORT) as events:
+    async with _open() as engine, engine.answer(SHORT) as events:
         *outputs, finished = [event async for event in events]
     assert isinstance(finished, Finished)
     assert (finished.reason, finished.usage.n_output_tokens) == (FinishReason.LENGTH, 4)
@@ -70,18 +70,18 @@ async def test_an_answer_ends_with_what_it_took() -> None:
 
 
 async def test_a_hang_up_frees_the_engine_and_it_can_be_seen_doing_so() -> None:
-    async with _open("--fake-step-ms", "5") as supervisor:
-        assert await supervisor.observe() is None, "it is still loading"
-        async with supervisor.answer(ENDLESS) as events:
+    async with _open("--fake-step-ms", "5") as engine:
+        assert await engine.metrics() is None, "it is still loading"
+        async with engine.answer(ENDLESS) as events:
             await anext(events)
-            observed = await supervisor.observe()
+            observed = await engine.metrics()
             assert observed is not None
             assert observed.occupancy.n_running == 1
             assert observed.occupancy.n_cells_used >= len("on and on")
         async with asyncio.timeout(0.25):
-            while (observed := await supervisor.observe()) and observed.occupancy.n_running:
+            while (observed := await engine.metrics()) and observed.occupancy.n_running:
                 pass
-        assert supervisor.n_running == 0
+        assert engine.n_running == 0
 
 
 async def test_answers_at_once_are_the_answers_one_by_one() -> None:
@@ -89,94 +89,93 @@ async def test_answers_at_once_are_the_answers_one_by_one() -> None:
         Request(request_id=str(seed), prompt=f"question {seed}", max_tokens=30, sampling=SamplingParams(seed=seed))
         for seed in range(6)
     ]
-    async with _open() as supervisor:
-        together = await asyncio.gather(*(_text(supervisor, request) for request in requests))
-        alone = [await _text(supervisor, request) for request in requests]
+    async with _open() as engine:
+        together = await asyncio.gather(*(_text(engine, request) for request in requests))
+        alone = [await _text(engine, request) for request in requests]
     assert together == alone
 
 
 async def test_loading_reports_progress_until_it_is_ready() -> None:
-    async with _open("--fake-load-ms", "500") as supervisor:
+    async with _open("--fake-load-ms", "500") as engine:
         seen = set()
-        while supervisor.status.state == "loading":
-            seen.add(supervisor.status.progress)
+        while engine.status.state == "loading":
+            seen.add(engine.status.progress)
             await asyncio.sleep(0.01)
-        assert supervisor.status.state == "ready"
+        assert engine.status.state == "ready"
         assert len(seen) > 1
-        assert (await supervisor.ready()).n_ctx == 256
+        assert (await engine.ready()).n_ctx == 256
 
 
 async def test_killed_in_mid_answer_it_fails_at_once_and_the_next_request_has_a_new_worker() -> None:
-    async with _open("--fake-step-ms", "5") as supervisor:
-        await supervisor.ready()
-        first_pid = supervisor.worker_pid
+    async with _open("--fake-step-ms", "5") as engine:
+        await engine.ready()
+        first_pid = engine.worker_pid
         started_s = time.monotonic()
         with pytest.raises(EngineError, match="died"):
-            await _killed_after_first_output(supervisor, _kill_and_wait)
+            await _killed_after_first_output(engine, _kill_and_wait)
         assert time.monotonic() - started_s < 1.0
-        assert len(await _text(supervisor, SHORT)) == 4
-        assert supervisor.worker_pid != first_pid
+        assert len(await _text(engine, SHORT)) == 4
+        assert engine.worker_pid != first_pid
 
 
 async def test_a_call_under_way_fails_with_its_worker() -> None:
-    async with _open("--fake-load-ms", "300") as supervisor:
-        counting = asyncio.create_task(supervisor.tokenize("x", add_special=False, parse_special=False))
-        while supervisor.worker_pid is None:  # noqa: ASYNC110 - a process that starts tells nobody
+    async with _open("--fake-load-ms", "300") as engine:
+        counting = asyncio.create_task(engine.tokenize("x", add_special=False, parse_special=False))
+        while engine.worker_pid is None:  # noqa: ASYNC110 - a process that starts tells nobody
             await asyncio.sleep(0.01)
-        _kill(supervisor)
+        _kill(engine)
         with pytest.raises(EngineError, match="died"):
             await counting
 
 
 async def test_after_too_many_deaths_without_an_answer_it_stays_failed_until_the_minute_is_over() -> None:
     now_s = 0.0
-    async with _open(limit=CrashLimit(max_failures=2, clock=lambda: now_s)) as supervisor:
+    async with _open(limit=CrashLimit(max_failures=2, clock=lambda: now_s)) as engine:
         for _ in range(2):
-            await supervisor.ready()
-            await _kill_and_wait(supervisor)
+            await engine.ready()
+            await _kill_and_wait(engine)
         with pytest.raises(EngineError, match="2 times within a minute"):
-            await _text(supervisor, SHORT)
-        assert supervisor.status.state == "failed"
+            await _text(engine, SHORT)
+        assert engine.status.state == "failed"
         now_s = 61.0
-        assert len(await _text(supervisor, SHORT)) == 4
+        assert len(await _text(engine, SHORT)) == 4
 
 
 async def test_a_finished_answer_between_deaths_keeps_it_alive() -> None:
-    async with _open(limit=CrashLimit(max_failures=2)) as supervisor:
+    async with _open(limit=CrashLimit(max_failures=2)) as engine:
         for _ in range(2):
-            assert len(await _text(supervisor, SHORT)) == 4
-            await _kill_and_wait(supervisor)
-        assert len(await _text(supervisor, SHORT)) == 4
+            assert len(await _text(engine, SHORT)) == 4
+            await _kill_and_wait(engine)
+        assert len(await _text(engine, SHORT)) == 4
 
 
 async def test_leaving_an_answer_frees_its_place() -> None:
-    async with _open("--fake-step-ms", "5") as supervisor:
+    async with _open("--fake-step-ms", "5") as engine:
         for number in range(8):  # there are four places
             request = Request(request_id=f"left {number}", prompt="on and on", ignore_eos=True)
-            async with supervisor.answer(request) as events:
+            async with engine.answer(request) as events:
                 await anext(events)
-        assert supervisor.n_running == 0
+        assert engine.n_running == 0
         async with asyncio.timeout(2.0):
-            assert len(await _text(supervisor, SHORT)) == 4
+            assert len(await _text(engine, SHORT)) == 4
 
 
 async def test_what_the_engine_refuses_is_raised_and_the_engine_lives() -> None:
-    async with _open() as supervisor:
+    async with _open() as engine:
         with pytest.raises(ContextOverflowError) as raised:
-            await _text(supervisor, Request(request_id="long", prompt="x" * 300))
+            await _text(engine, Request(request_id="long", prompt="x" * 300))
         assert (raised.value.n_prompt_tokens, raised.value.n_ctx) == (300, 256)
         with pytest.raises(RequestError, match="vocabulary"):
-            await supervisor.detokenize([10**6])
+            await engine.detokenize([10**6])
         assert (
-            await supervisor.detokenize(await supervisor.tokenize("wörld", add_special=False, parse_special=False))
-            == "wörld"
+            await engine.detokenize(await engine.tokenize("wörld", add_special=False, parse_special=False)) == "wörld"
         )
 
 
 async def test_stopping_fails_what_runs() -> None:
-    async with _open("--fake-step-ms", "5") as supervisor:
+    async with _open("--fake-step-ms", "5") as engine:
         with pytest.raises(EngineError, match="unloaded"):
-            await _killed_after_first_output(supervisor, EngineClient.stop)
+            await _killed_after_first_output(engine, EngineClient.stop)
 
 
 async def test_a_load_that_fails_is_raised_and_tried_again_by_the_next_request(tmp_path: Path) -> None:
@@ -196,50 +195,50 @@ else:
     failed = messages.Failed("", ErrorInfo("EngineError", "Not enough memory.", "Close something."))
     sys.stdout.buffer.write(codec.encode(failed))
 """
-    supervisor = EngineClient(Path("tiny.gguf"), EngineConfig(), [sys.executable, "-P", "-c", program])
+    engine = EngineClient(Path("tiny.gguf"), EngineConfig(), [sys.executable, "-P", "-c", program])
     try:
         with pytest.raises(EngineError, match="Not enough memory"):
-            await supervisor.ready()
-        assert supervisor.status.state == "failed"
-        assert len(await _text(supervisor, SHORT)) == 4
+            await engine.ready()
+        assert engine.status.state == "failed"
+        assert len(await _text(engine, SHORT)) == 4
     finally:
-        await supervisor.stop()
+        await engine.stop()
 
 
 async def test_a_worker_that_is_let_go_comes_back_with_the_next_request() -> None:
-    async with _open() as supervisor:
-        before = await _text(supervisor, SHORT)
-        worker_pid = supervisor.worker_pid
-        supervisor.unload()
-        assert supervisor.status.state == "unloaded"
-        assert await supervisor.observe() is None, "looking does not load it"
-        assert await _text(supervisor, SHORT) == before, "asked while the one before it still ends"
-        assert supervisor.worker_pid not in (None, worker_pid)
+    async with _open() as engine:
+        before = await _text(engine, SHORT)
+        worker_pid = engine.worker_pid
+        engine.unload()
+        assert engine.status.state == "unloaded"
+        assert await engine.metrics() is None, "looking does not load it"
+        assert await _text(engine, SHORT) == before, "asked while the one before it still ends"
+        assert engine.worker_pid not in (None, worker_pid)
 
 
 async def test_a_worker_at_work_is_not_let_go() -> None:
-    async with _open("--fake-step-ms", "5") as supervisor, supervisor.answer(ENDLESS) as events:
+    async with _open("--fake-step-ms", "5") as engine, engine.answer(ENDLESS) as events:
         await anext(events)
-        supervisor.unload()
-        assert supervisor.status.state == "ready"
+        engine.unload()
+        assert engine.status.state == "ready"
         await anext(events)
 
 
-async def test_a_supervisor_ends_while_its_worker_is_let_go_or_comes_back() -> None:
-    async with _open() as supervisor:
-        await supervisor.ready()
-        supervisor.unload()
-    async with _open() as supervisor:
-        await supervisor.ready()
-        supervisor.unload()
-        supervisor.start()
-    assert supervisor.worker_pid is None
+async def test_a_engine_ends_while_its_worker_is_let_go_or_comes_back() -> None:
+    async with _open() as engine:
+        await engine.ready()
+        engine.unload()
+    async with _open() as engine:
+        await engine.ready()
+        engine.unload()
+        engine.start()
+    assert engine.worker_pid is None
 
 
 async def test_who_asks_an_engine_that_was_stopped_is_told_instead_of_waiting() -> None:
-    async with _open() as supervisor:
-        await supervisor.ready()
-        await supervisor.stop()
+    async with _open() as engine:
+        await engine.ready()
+        await engine.stop()
         with pytest.raises(EngineError, match="unloaded"):
-            await _text(supervisor, SHORT)
-        assert supervisor.worker_pid is None
+            await _text(engine, SHORT)
+        assert engine.worker_pid is None

@@ -109,10 +109,10 @@ async def test_a_recipe_whose_context_is_none_is_refused(service: Service, n_ctx
 
 async def test_what_is_attached_makes_another_engine_where_it_changes_answers(tmp_path: Path, tiny_model: Path) -> None:
     settings = Settings(engine="fake", data_dir=tmp_path, cache_dir=tmp_path)
-    runners = EnginePool(settings, ["none"], FakeMemory(20, SIZES), IdleTuning(lambda: False))
+    pool = EnginePool(settings, ["none"], FakeMemory(20, SIZES), IdleTuning(lambda: False))
     file = read_model_file(tiny_model)
     plain, drafting, adapted, steered = (
-        runners.of(tiny_model, file, attached, None)
+        pool.engine_for(tiny_model, file, attached, None)
         for attached in (
             NOTHING_ATTACHED,
             Attachments(draft_path="draft.gguf"),

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.library.local.resolve import GUIDE, resolve
-from app.service.pool.eviction import Resident
-from app.service.pool.memory import Holder, MachineMemory
+from app.service.pool.eviction import LoadedModel
+from app.service.pool.memory import MachineMemory, private_bytes, resident_bytes
 from app.service.pool.memory_fake import host_with
 from app.settings.settings import Settings
 from offload.placement.search import margin_bytes
@@ -23,8 +25,8 @@ def _memory(tmp_path: Path, max_memory: str = "") -> MachineMemory:
     return MachineMemory(Settings(cache_dir=tmp_path, gpu=False, max_memory=max_memory))
 
 
-def _holder(n_bytes: int, pid: int | None = None) -> Holder:
-    return Holder(Resident(name="x", held_bytes={"CPU": n_bytes}, last_used_s=0.0), pid)
+def _loaded(n_bytes: int, pid: int | None = None) -> LoadedModel:
+    return LoadedModel(path=Path("x.gguf"), worker_pid=pid, held_bytes={"CPU": n_bytes})
 
 
 @pytest.fixture
@@ -33,18 +35,18 @@ def guide(tmp_path: Path) -> Path:
 
 
 def test_what_a_model_was_planned_to_hold_is_not_free_though_the_system_says_so(tmp_path: Path) -> None:
-    free = _memory(tmp_path).machine((_holder(MORE_THAN_ANY),)).host.free_bytes
+    free = _memory(tmp_path).machine((_loaded(MORE_THAN_ANY),)).host.free_bytes
     assert free == pytest.approx(-MORE_THAN_ANY, rel=0.01)
 
 
 def test_what_its_worker_has_taken_for_itself_is_missing_already_and_not_counted_twice(tmp_path: Path) -> None:
-    free = _memory(tmp_path).machine((_holder(1000, os.getpid()),)).host.free_bytes
+    free = _memory(tmp_path).machine((_loaded(1000, os.getpid()),)).host.free_bytes
     assert free > 0
 
 
 def test_a_limit_is_for_all_models_together(tmp_path: Path) -> None:
     memory = _memory(tmp_path, "64MiB")
-    machine = memory.machine((_holder(1000),))
+    machine = memory.machine((_loaded(1000),))
     assert memory.is_limited
     assert machine.host.free_bytes - margin_bytes(machine.host) == (64 << 20) - 1000
     assert not _memory(tmp_path).is_limited
@@ -96,3 +98,13 @@ def test_a_file_that_is_no_model_is_refused_by_the_gate(tmp_path: Path) -> None:
     (tmp_path / "no.gguf").write_bytes(b"GGUF")
     with pytest.raises(ModelFileError):
         _memory(tmp_path).demand(tmp_path / "no.gguf", CONFIG)
+
+
+def test_a_process_holds_what_the_system_says_and_files_are_not_its_own() -> None:
+    assert 0 < private_bytes(os.getpid()) <= resident_bytes(os.getpid())
+
+
+def test_none_and_a_process_that_has_ended_hold_nothing() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    assert [of(pid) for of in (private_bytes, resident_bytes) for pid in (None, ended.pid)] == [0] * 4

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from app.engine.protocol.messages import EngineConfig, EngineMetrics
 from app.engine.request import Request
-from app.service.generation.prompt import Prompt
 from app.service.pool.engine_client import EngineClient
 from app.service.pool.prefill_ahead import PrefillAhead
 from quantizer.errors import RequestError
@@ -18,74 +17,74 @@ HEAD = "<user>"
 ASKED = Request(request_id="asked", prompt="<user>hello\n<assistant>", max_tokens=2, ignore_eos=True)
 
 
-async def prompt_after(text: str) -> Prompt:
-    return Prompt(f"{SAID}{HEAD}{text}\n<assistant>", add_special=False)
+async def prompt_after(text: str) -> str:
+    return f"{SAID}{HEAD}{text}\n<assistant>"
 
 
 @asynccontextmanager
 async def engine(*options: str) -> AsyncIterator[EngineClient]:
     command = python_command("app.engine.worker", "--fake", *options)
-    supervisor = EngineClient(Path("tiny.gguf"), EngineConfig(n_ctx=256), command)
-    await supervisor.ready()
+    client = EngineClient(Path("tiny.gguf"), EngineConfig(n_ctx=256), command)
+    await client.ready()
     try:
-        yield supervisor
+        yield client
     finally:
-        await supervisor.stop()
+        await client.stop()
 
 
-async def seen(supervisor: EngineClient) -> EngineMetrics:
-    observed = await supervisor.observe()
+async def seen(client: EngineClient) -> EngineMetrics:
+    observed = await client.metrics()
     assert observed is not None
     return observed
 
 
-async def until_prefilled(supervisor: EngineClient, n_tokens: int) -> None:
+async def until_prefilled(client: EngineClient, n_tokens: int) -> None:
     async with asyncio.timeout(10):
-        while (await seen(supervisor)).counters.n_prefill_tokens < n_tokens:  # noqa: ASYNC110 - the worker counts
+        while (await seen(client)).counters.n_prefill_tokens < n_tokens:  # noqa: ASYNC110 - the worker counts
             await asyncio.sleep(0.01)
 
 
-async def n_cached(supervisor: EngineClient, prompt: str) -> int:
+async def n_cached(client: EngineClient, prompt: str) -> int:
     request = Request(request_id="next", prompt=prompt, add_special=False, max_tokens=1)
-    async with supervisor.answer(request) as events:
+    async with client.answer(request) as events:
         *_, finished = [event async for event in events]
     return finished.usage.n_cached_tokens  # type: ignore[union-attr]
 
 
 async def test_the_next_turn_finds_all_but_its_own_words_computed() -> None:
-    async with engine() as supervisor:
-        PrefillAhead(supervisor, quiet_s=0.0).begin(ASKED, prompt_after)
-        await until_prefilled(supervisor, len(SAID + HEAD))
-        observed = await seen(supervisor)
+    async with engine() as client:
+        PrefillAhead(client, quiet_s=0.0).begin(ASKED, prompt_after)
+        await until_prefilled(client, len(SAID + HEAD))
+        observed = await seen(client)
         assert observed.counters.n_decode_tokens == 0
         assert observed.counters.first_token_s.n_samples == 0, "nobody waited for a first token"
-        assert await n_cached(supervisor, (await prompt_after("how are you?")).text) == len(SAID + HEAD)
+        assert await n_cached(client, await prompt_after("how are you?")) == len(SAID + HEAD)
 
 
 async def test_what_gives_way_computes_nothing_more() -> None:
-    async with engine("--fake-step-ms", "5") as supervisor:
-        prefill_ahead = PrefillAhead(supervisor, quiet_s=0.0)
+    async with engine("--fake-step-ms", "5") as client:
+        prefill_ahead = PrefillAhead(client, quiet_s=0.0)
         prefill_ahead.begin(ASKED, prompt_after)
-        prefill_ahead.cancel_background()
+        prefill_ahead.cancel()
         await asyncio.sleep(0.1)
-        assert (await seen(supervisor)).counters.n_prefill_tokens == 0
-        assert not supervisor.is_busy
+        assert (await seen(client)).counters.n_prefill_tokens == 0
+        assert not client.is_busy
 
 
 async def test_nothing_is_computed_ahead_while_another_answer_runs() -> None:
     endless = Request(request_id="endless", prompt="on and on", ignore_eos=True)
-    async with engine("--fake-step-ms", "5") as supervisor, supervisor.answer(endless) as events:
+    async with engine("--fake-step-ms", "5") as client, client.answer(endless) as events:
         await anext(events)
-        PrefillAhead(supervisor, quiet_s=0.0).begin(ASKED, prompt_after)
+        PrefillAhead(client, quiet_s=0.0).begin(ASKED, prompt_after)
         await asyncio.sleep(0.1)
-        assert (await seen(supervisor)).counters.n_prefill_tokens == len("on and on")
+        assert (await seen(client)).counters.n_prefill_tokens == len("on and on")
 
 
 async def test_a_template_that_refuses_a_next_turn_is_left_alone() -> None:
-    async def refuse(_text: str) -> Prompt:
+    async def refuse(_text: str) -> str:
         raise RequestError("Roles must alternate.", "Let them.")
 
-    async with engine() as supervisor:
-        PrefillAhead(supervisor, quiet_s=0.0).begin(ASKED, refuse)
+    async with engine() as client:
+        PrefillAhead(client, quiet_s=0.0).begin(ASKED, refuse)
         await asyncio.sleep(0.05)
-        assert (await seen(supervisor)).counters.n_prefill_tokens == 0
+        assert (await seen(client)).counters.n_prefill_tokens == 0

@@ -46,7 +46,7 @@ def test_a_line_without_end_does_not_grow() -> None:
 async def _death_of(program: str) -> EngineError:
     worker = await WorkerProcess.start([sys.executable, "-c", program])
     try:
-        assert [frame async for frame in worker.frames()] == []
+        assert [message async for message in worker.messages()] == []
     finally:
         death = await worker.end(0.5)
     return death
@@ -68,11 +68,11 @@ async def test_a_worker_that_closes_its_pipe_and_lives_on_is_killed() -> None:
     assert death.cause.startswith("The engine process died")
 
 
-async def test_a_worker_that_writes_no_frames_is_an_engine_error() -> None:
+async def test_a_worker_that_writes_something_else_is_an_engine_error() -> None:
     worker = await WorkerProcess.start([sys.executable, "-c", "print('llama.cpp says hello')"])
     try:
-        with pytest.raises(EngineError, match="no frame"):
-            await anext(worker.frames())
+        with pytest.raises(EngineError, match="invalid message"):
+            await anext(worker.messages())
     finally:
         await worker.end(0.5)
 

@@ -58,7 +58,7 @@ def test_whatever_the_grammar_allows_is_read_as_calls_that_fit_their_schemas(nam
             check_call(call.name, json.loads(call.arguments))
         seen.add(len(told.calls))
     assert 0 not in seen
-    assert max(seen) > 1 or family(name).writing.between is None
+    assert max(seen) > 1 or family(name).syntax.between is None
 
 
 def test_one_call_is_all_where_one_is_wanted_and_of_the_tool_that_is_named() -> None:
@@ -77,7 +77,7 @@ def test_a_model_that_thinks_may_do_so_first(is_open: bool) -> None:
     for _ in range(40):
         text = grammar.sample(chance)
         splitter = ReasoningParser(thinking)
-        said = splitter.push(text).answer + splitter.finish().answer
+        said = splitter.push(text).text + splitter.finish().text
         n_thoughts += "</think>" in text
         assert split(family("hermes"), said, [], OFFER).calls
     assert n_thoughts == 40 if is_open else 0 < n_thoughts < 40

@@ -134,7 +134,7 @@ def test_the_system_may_speak_among_the_messages() -> None:
 
 def test_tools_that_only_anthropics_servers_run_are_left_out() -> None:
     tools = [TOOL, {"type": "web_search_20250305", "name": "web_search"}]
-    offer = MessagesBody.model_validate(ASK | {"tools": tools}).turn().offer
+    offer = MessagesBody.model_validate(ASK | {"tools": tools}).turn().tools
     assert [tool.name for tool in offer.tools] == ["get_weather"]
 
 
@@ -147,7 +147,7 @@ def test_tools_that_only_anthropics_servers_run_are_left_out() -> None:
     ],
 )
 def test_a_choice_of_tools(choice: dict[str, Any], must_call: bool, only: str, is_parallel: bool) -> None:
-    offer = MessagesBody.model_validate(ASK | {"tools": [TOOL], "tool_choice": choice}).turn().offer
+    offer = MessagesBody.model_validate(ASK | {"tools": [TOOL], "tool_choice": choice}).turn().tools
     assert (offer.must_call, offer.only, offer.is_parallel) == (must_call, only, is_parallel)
 
 

@@ -117,13 +117,13 @@ def test_items_become_messages_with_calls_joined_to_what_was_said_before_them() 
 
 def test_tools_that_are_no_functions_are_left_out() -> None:
     tools = [{"type": "web_search"}, {"type": "custom", "name": "apply_patch"}, TOOL]
-    offer = ResponsesBody.model_validate(ASK | {"tools": tools}).turn().offer
+    offer = ResponsesBody.model_validate(ASK | {"tools": tools}).turn().tools
     assert [tool.name for tool in offer.tools] == ["get_weather"]
 
 
 def test_a_function_and_a_form_can_be_required() -> None:
     chosen = {"tools": [TOOL], "tool_choice": {"type": "function", "name": "get_weather"}}
-    assert ResponsesBody.model_validate(ASK | chosen).turn().offer.only == "get_weather"
+    assert ResponsesBody.model_validate(ASK | chosen).turn().tools.only == "get_weather"
     form = {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}}
     assert ResponsesBody.model_validate(ASK | {"text": form}).turn().request.sampling.grammar
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.service.pool.crash_limit import CrashLimit
+from app.service.pool.engine_status import CrashLimit
 from quantizer.errors import EngineError
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.engine.chat_template.render import render
-from app.service.generation.prompt import Prompt, make_prompt
+from app.service.generation.chat import Prompt, make_prompt
 from app.service.models.model_file import ModelFile
 from app.service.tools.tool import NO_TOOLS, Tool, ToolOptions
 
@@ -52,8 +52,8 @@ async def prompt(template: str, messages: list[dict[str, Any]], offer: ToolOptio
 async def test_a_template_that_knows_tools_tells_of_them_itself() -> None:
     made = await prompt(HERMES, HELLO, OFFER)
     assert made.text.startswith('[{"type": "function", "function": {"name": "add", "description": "Adds."')
-    assert made.calling is not None
-    assert made.calling.family.name == "hermes"
+    assert made.tool_calling is not None
+    assert made.tool_calling.tool_format.name == "hermes"
     assert "<tool_call>" in made.visible_tags
 
 
@@ -87,8 +87,8 @@ async def test_calls_and_results_are_plain_messages_to_a_template_that_knows_non
 async def test_a_family_whose_template_tells_of_no_tools_gets_them_in_words_in_its_own_form() -> None:
     made = await prompt(DEEPSEEK, HELLO, OFFER)
     assert "<｜tool▁sep｜>NAME\n```json\n{…}\n```" in made.text
-    assert made.calling is not None
-    assert made.calling.family.name == "deepseek-r1"
+    assert made.tool_calling is not None
+    assert made.tool_calling.tool_format.name == "deepseek-r1"
 
 
 async def test_without_tools_nothing_is_added_and_no_call_is_looked_for() -> None:

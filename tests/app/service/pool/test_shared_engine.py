@@ -11,7 +11,6 @@ import pytest
 
 from app.engine.request import Request
 from app.library.local.resolve import UnknownModelError
-from app.service.generation.prompt import Prompt
 from app.service.pool.prefill_ahead import PrefillAhead
 from quantizer.errors import RequestError
 from tests.app.one_file_service import BASE, HELLO, MADE, OTHER, Service, serving, until
@@ -78,17 +77,17 @@ async def test_unloading_one_name_leaves_the_other_its_answer(service: Service) 
 async def test_what_is_only_computed_ahead_keeps_nobody_loaded(tmp_path: Path, tiny_model: Path) -> None:
     async with serving(tmp_path, tiny_model, step_ms=100) as service:
         await service.ask(BASE)
-        runner = service.models.default.runner
-        runner.prefill_ahead = PrefillAhead(runner.engine, quiet_s=0)
+        shared = service.models.default.shared
+        shared.prefill_ahead = PrefillAhead(shared.engine, quiet_s=0)
 
-        async def prompt_after(text: str) -> Prompt:
-            return Prompt("what is sure to come " * 150 + text, add_special=False)
+        async def prompt_after(text: str) -> str:
+            return "what is sure to come " * 150 + text
 
-        runner.prefill_ahead.begin(ENDLESS, prompt_after)
-        await until(lambda: runner.engine.n_running == 1)
+        shared.prefill_ahead.begin(ENDLESS, prompt_after)
+        await until(lambda: shared.engine.n_running == 1)
         assert (await service.call("unload", model=BASE)).json()["state"] == "unloaded"
-        await until(lambda: runner.engine.worker_pid is None)
-        assert runner.engine.status.state == "unloaded"
+        await until(lambda: shared.engine.worker_pid is None)
+        assert shared.engine.status.state == "unloaded"
 
 
 async def test_for_want_of_room_all_names_of_a_file_go_at_once(tmp_path: Path, tiny_model: Path) -> None:
