@@ -30,7 +30,8 @@ print(json.dumps({"event": "step", "title": word, "unit": "steps", "n_done": 1, 
 match word.partition("-")[0]:
     case "die": print("last words", file=sys.stderr); os._exit(3)
     case "fail":
-        print(json.dumps({"event": "failed", "error": {"kind": "StorageError", "cause": "Full.", "remedy": "Free some."}}))
+        error = {"kind": "StorageError", "cause": "Full.", "remedy": "Free some."}
+        print(json.dumps({"event": "failed", "error": error}))
         sys.exit(1)
     case "wait": sys.exit(130 if sys.stdin.readline() else 1)
     case "chat": print("no JSON \\x1b[31m"); print("x" * 9_000_000); print(json.dumps({"answer": 42}))
