@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import hmac
 import json
-import os
 import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -21,14 +20,14 @@ from typing import Any
 from app.settings.parsing import is_loopback
 from app.settings.settings import Settings
 from quantizer.errors import StorageError, UsageError
-from quantizer.files import open_locked
+from quantizer.files import try_lock, write_atomically
 
 __all__ = ["ALL_SCOPES", "Key", "KeyFile", "KeyScope", "key_file", "own_key"]
 
 _PREFIX = "llm-"  # tells what it is where one turns up
 _N_BYTES = 32
 _OTHERS = 0o077
-_LOCK_TIMEOUT_S, _PAUSE_S = 5.0, 0.01
+_LOCK_TIMEOUT_S = 5.0
 
 
 class KeyScope(StrEnum):
@@ -140,16 +139,9 @@ class KeyFile:
             raise StorageError(f"{self._path} is damaged.", "Remove it and make new keys.") from error
 
     def _write(self, keys: tuple[Key, ...]) -> None:
-        """Put a new file in the place of the old one, readable by nobody else from its first byte on."""
-        partial = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-        with suppress(FileNotFoundError):
-            partial.unlink()
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump({"keys": [_told(key) for key in keys]}, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(self._path)
+        """Replace the file by one that only its owner can read, from its first byte on."""
+        text = json.dumps({"keys": [_told(key) for key in keys]}, indent=1)
+        write_atomically(self._path, text, sync=True, mode=0o600)
 
 
 def key_file(settings: Settings) -> KeyFile:
@@ -179,13 +171,13 @@ def _complete(keys: Iterable[Key]) -> list[Key]:
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
     """Hold the lock at `path`. Raises StorageError where another process keeps it."""
-    give_up_s = time.monotonic() + _LOCK_TIMEOUT_S
-    while (lock := open_locked(path)) is None:
-        if time.monotonic() > give_up_s:
-            raise StorageError("Another process is changing the keys.", "Try again.")
-        time.sleep(_PAUSE_S)
-    with lock:
+    lock = try_lock(path, _LOCK_TIMEOUT_S)
+    if lock is None:
+        raise StorageError("Another process is changing the keys.", "Try again.")
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def _told(key: Key) -> dict[str, Any]:

@@ -1,27 +1,76 @@
-"""Syncing a file while it is still being written, and the names in a folder.
+"""Files that are whole or not there: atomic writes, syncing, and locks between processes.
 
-The disk works meanwhile and the last sync is a short one. Left alone, a system with much memory starts to write when
-gigabytes wait, which is at the end.
-
-A lock that the system lets go of when its process ends, however it ends. The platforms differ here only.
+Knows no format. `filelock` is imported at the first lock only: it takes a tenth of a second.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
-import sys
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-__all__ = ["BackgroundSync", "open_locked", "sync_folder", "try_lock"]
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
-_EVERY_BYTES = 128 << 20
+__all__ = ["BackgroundSync", "remove_lock", "sync_folder", "try_lock", "write_atomically", "writer_of"]
+
+_SYNC_BYTES = 128 << 20
+_SUFFIX = ".tmp"
+_counter = itertools.count()
+
+
+def write_atomically(
+    path: Path, data: bytes | str | Iterable[bytes | bytearray | str], *, sync: bool, mode: int = 0o666
+) -> None:
+    """Replace the file at `path` by one with `data` (text in UTF-8): readers see the old content or the new one.
+
+    With `sync`, the new content survives a power failure once this returns. `mode` are permissions before the umask.
+    Raises OSError, and whatever iterating over `data` raises; `path` is unchanged then.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.{next(_counter)}{_SUFFIX}")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            for piece in (data,) if isinstance(data, bytes | str) else data:
+                file.write(piece.encode() if isinstance(piece, str) else piece)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
+    if sync:
+        sync_folder(path.parent)
+
+
+def writer_of(path: Path) -> str:
+    """Return the number of the process whose `write_atomically` left the partial file `path`, "" for any other file."""
+    parts = path.name.split(".")
+    return parts[-3] if path.suffix == _SUFFIX and path.name.startswith(".") and len(parts) > 4 else ""
+
+
+def sync_folder(folder: Path) -> None:
+    """Write the names in a folder to the disk. Raises OSError."""
+    if os.name == "nt":
+        return  # Windows cannot sync a folder
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class BackgroundSync:
-    """Syncs one file at a time in a thread of its own, each time that much was written."""
+    """Syncs one file at a time in a thread, each time that 128 MiB were written, so that the last sync is short.
+
+    Left alone, a system with much memory starts to write only when gigabytes wait.
+    """
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1)
@@ -31,80 +80,43 @@ class BackgroundSync:
     def wrote(self, file: BinaryIO, n_bytes: int) -> None:
         """Note that `n_bytes` more were written to `file`. Raises OSError when a sync before failed."""
         self._n_waiting += n_bytes
-        if self._n_waiting < _EVERY_BYTES or (self._running is not None and not self._running.done()):
+        if self._n_waiting < _SYNC_BYTES or (self._running is not None and not self._running.done()):
             return
         self.finish()
         self._running = self._pool.submit(os.fsync, file.fileno())
         self._n_waiting = 0
 
     def finish(self) -> None:
-        """Wait for the sync that runs; its file may be closed then. Raises OSError when it failed."""
+        """Wait for the running sync; its file may be closed then. Raises OSError when it failed."""
         running, self._running = self._running, None
         if running is not None:
             running.result()
 
     def close(self) -> None:
-        """Wait for the sync that runs, whatever becomes of it: something else went wrong already."""
+        """Wait for the running sync and ignore its outcome: this follows another error."""
         self._pool.shutdown()
 
 
-def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk. Raises OSError."""
+def try_lock(path: Path, timeout_s: float = 0.0) -> BaseFileLock | None:
+    """Lock the file at `path`, which is created if need be; None where another holder keeps it for `timeout_s`.
+
+    The lock ends with `release` (a `with` block would hold it twice), `remove_lock` or the process. Raises OSError.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path, timeout=timeout_s, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        return None
+    return lock
+
+
+def remove_lock(lock: BaseFileLock) -> None:
+    """Release `lock` and remove its file: before the release, lest another holder loses it, but on Windows, which
+    removes no open file."""
     if os.name == "nt":
-        return  # Windows has no way to sync a folder
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-_N_ATTEMPTS = 10
-_FAR_OFFSET = 1 << 40  # Windows locks bytes, and keeps others from reading them: one that no file has
-
-
-def try_lock(file: BinaryIO) -> bool:
-    """Lock an open file for this process; False when another one holds it. Closing the file unlocks it.
-
-    Raises OSError where the file system has no locks.
-    """
-    if sys.platform == "win32":
-        import msvcrt
-
-        os.lseek(file.fileno(), _FAR_OFFSET, os.SEEK_SET)
-        try:
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        except PermissionError:
-            return False
-        return True
-    import fcntl
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def open_locked(path: Path) -> BinaryIO | None:
-    """Open the file at `path` for appending, made if need be, and lock it; None when another process holds it.
-
-    Whoever removes such a file does so while it holds it. Raises OSError.
-    """
-    for _ in range(_N_ATTEMPTS):
-        with ExitStack() as stack:
-            file: BinaryIO = stack.enter_context(path.open("a+b", buffering=0))
-            if not try_lock(file):
-                return None
-            if _is_at(path, file):
-                stack.pop_all()
-                return file
-    return None
-
-
-def _is_at(path: Path, file: BinaryIO) -> bool:
-    """Whether an open file still lies at `path`; the process that held it may have removed it meanwhile."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    except FileNotFoundError:
-        return False
+        lock.release()
+    with contextlib.suppress(OSError):
+        Path(lock.lock_file).unlink(missing_ok=True)
+    lock.release()

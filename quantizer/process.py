@@ -1,17 +1,15 @@
-"""A piece of native work in a process of its own: one line of JSON goes in, lines of JSON come out, or an error.
+"""Child processes: starting them, exchanging lines with them, ending them, and the error for one that died.
 
-Owns both ends of that pipe: `run_child` is the parent's, `serve` the child's. The child dies with whoever started it.
-Knows nothing of what the lines mean, but for the one that says how it failed. It imports no native code and no numpy,
-so a face may use it.
-
-How localllm starts its own processes, on every platform.
-
-Owns command lines of Python children, their place apart from the terminal, who goes first, and whether one still runs.
-Knows nothing of what they do.
+`ChildProcess` is a child with pipes for asyncio. `run_child` runs one from synchronous code: a JSON object goes in,
+JSON objects come out. `serve_request` is the other end of that pipe; such a child ends with the process that started
+it. Interprets no message but the one by which a child reports its failure. Imports no native code and no numpy, so
+that user interfaces can use it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import codecs
 import contextlib
 import json
 import os
@@ -20,158 +18,30 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import suppress
-from typing import IO, Any, TypeAlias
+from asyncio.subprocess import PIPE, Process
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
 
 from quantizer.errors import EngineError, UserError, redact_paths
 from quantizer.write.events import Failed, decode_event, encode_event
 
 __all__ = [
-    "Line",
-    "checked",
-    "child_environment",
-    "death",
-    "detached_process_options",
-    "exit_with_parent",
-    "is_process_alive",
-    "lower_priority",
-    "python_command",
-    "run_child",
-    "serve",
+    *("ChildProcess", "Message", "StderrTail"),
+    *("child_environment", "decode_message", "detached_process_options", "exit_error", "exit_with_parent"),
+    *("is_process_alive", "lower_priority", "python_command", "run_child", "serve_request"),
 ]
 
-Line: TypeAlias = dict[str, Any]
-
-_GRACE_S = 5.0
-_N_LAST_LINES = 3
-
-
-def run_child(
-    command: Sequence[str],
-    request: Mapping[str, object],
-    process: str,
-    remedy: str,
-    environment: Mapping[str, str] | None = None,
-) -> Generator[Line, None, None]:
-    """Start `command`, hand it `request` and yield what it says. Leaving early ends it.
-
-    Raises the UserError that the child ended with; where it died of something else EngineError, with its last words and
-    the name `process`.
-    """
-    with (
-        tempfile.TemporaryFile() as errors,
-        subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment
-        ) as child,
-    ):
-        assert child.stdout is not None
-        try:
-            _ask(child, request)
-            for line in child.stdout:
-                yield checked(line)
-            if child.wait() != 0:
-                raise death(process, child.returncode, errors, remedy)
-        finally:
-            _end(child)
-
-
-def serve(
-    work: Callable[[Line, Callable[[Line], None]], None], hear: Callable[[Line], object] = lambda _line: None
-) -> int:
-    """Be the child: do `work` of the request on stdin, which is given what says a line, and return the exit status.
-
-    What the parent says after its request `hear` is told, by a thread of its own.
-    """
-    _limit_damage()
-    out = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what native code prints must not get between the lines
-
-    def say(line: Line) -> None:
-        out.write(json.dumps(line).encode() + b"\n")
-
-    lines = _stdin_lines()
-    request = next(lines)
-    exit_with_parent(hear, lines)
-    try:
-        work(request, say)
-    except UserError as error:
-        say(encode_event(Failed.of(error)))
-        return 1
-    return 0
-
-
-def exit_with_parent(hear: Callable[[Line], object] = lambda _line: None, lines: Iterator[Line] | None = None) -> None:
-    """Let `hear` have the lines of stdin, and end this process when whoever holds its other end is gone."""
-
-    def wait() -> None:
-        for line in _stdin_lines() if lines is None else lines:
-            hear(line)
-        os._exit(1)
-
-    threading.Thread(target=wait, name="owner-watch", daemon=True).start()
-
-
-def _stdin_lines() -> Iterator[Line]:
-    """What the parent says, a line each; not by sys.stdin, whose lock would outlive the interpreter."""
-    said = b""
-    while data := os.read(0, 4096):
-        *lines, said = (said + data).split(b"\n")
-        yield from map(json.loads, lines)
-
-
-def _ask(child: subprocess.Popen[bytes], request: Mapping[str, object]) -> None:
-    assert child.stdin is not None
-    with suppress(BrokenPipeError):  # a child that died at once is told of by its exit status
-        child.stdin.write(json.dumps(request).encode() + b"\n")
-        child.stdin.flush()
-
-
-def checked(said: bytes) -> Line:
-    """The line that a child said. Raises the UserError that it is, EngineError for what is no JSON object."""
-    try:
-        line: Line = json.loads(said)
-        is_failure = line.get("event") == Failed.kind
-    except (ValueError, AttributeError) as error:
-        raise EngineError("A job said what is no JSON object.", "Report this with the command used.") from error
-    if is_failure:
-        failed = decode_event(line)
-        assert isinstance(failed, Failed)
-        raise failed.error.error()
-    return line
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Let the child go (the end of its stdin tells it to), then make sure."""
-    assert child.stdin is not None
-    with suppress(BrokenPipeError):  # a dead child that never read its request
-        child.stdin.close()
-    try:
-        child.wait(_GRACE_S)
-    except subprocess.TimeoutExpired:
-        child.kill()
-
-
-def death(process: str, status: int, errors: IO[bytes], remedy: str) -> EngineError:
-    """The error for a child that ended otherwise, with its last words but no folders: native code names its source."""
-    errors.seek(0)
-    lines = [redact_paths(line.strip()) for line in errors.read().decode("utf-8", "replace").splitlines()]
-    words = " / ".join([line for line in lines if line][-_N_LAST_LINES:]) or "it said nothing"
-    how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-    return EngineError(f"The {process} {how}: {words}.", remedy)
-
-
-def _limit_damage() -> None:
-    """No core files, no stack dumps by ggml, and Ctrl-C is the parent's to handle."""
-    os.environ["GGML_NO_BACKTRACE"] = "1"
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform != "win32":
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
+Message: TypeAlias = dict[str, Any]
 
 _LOW_NICE = 10
+_GRACE_S = 5.0
+_STDERR_WAIT_S = 0.5  # grandchildren may hold the pipe open for longer
+_CHUNK_BYTES = 65536
+_MAX_LINE_BYTES = 8 << 20
+_MAX_TAIL_LINES, _MAX_TAIL_CHARACTERS = 50, 500
+_N_REPORTED_LINES = 3
 
 
 def python_command(name: str, *arguments: str) -> list[str]:
@@ -183,19 +53,19 @@ def python_command(name: str, *arguments: str) -> list[str]:
 
 
 def child_environment(**variables: str) -> dict[str, str]:
-    """Return this process's environment with `variables`, and -P for whatever Python the child starts in turn."""
+    """Return this process's environment with `variables`, and -P for each Python that the child starts in turn."""
     return {**os.environ, "PYTHONSAFEPATH": "1", **variables}
 
 
 def detached_process_options() -> dict[str, Any]:
-    """Return arguments for subprocess: the child hears no Ctrl-C of this terminal and opens no window of its own."""
+    """Return subprocess options: the child gets no Ctrl-C of this terminal and opens no window of its own."""
     if sys.platform == "win32":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
     return {"start_new_session": True}
 
 
 def lower_priority(process_id: int) -> None:
-    """Let a process, and what it starts from now on, have processor time after those that a person waits for."""
+    """Give a process and its later children less processor time than the user interface and answers get."""
     import psutil
 
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -206,7 +76,274 @@ def lower_priority(process_id: int) -> None:
 
 
 def is_process_alive(process: str) -> bool:
-    """Return whether the process runs whose number is `process`; False for a text that is no number."""
+    """Return whether the process with the number `process` runs; False for a text that is no number."""
     import psutil
 
     return process.isdecimal() and process.isascii() and psutil.pid_exists(int(process))
+
+
+class StderrTail:
+    """The last lines that a process wrote to its standard error: printable characters only, no folders of this machine
+    (native code names its source files)."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=_MAX_TAIL_LINES)
+        self._unfinished = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, data: bytes) -> str:
+        """Take more bytes and return their text. Lines may be cut anywhere; each keeps 500 characters."""
+        text = self._decoder.decode(data)
+        *whole, rest = (self._unfinished + text).split("\n")
+        self._lines.extend(kept for line in whole if (kept := _clean(line)))
+        self._unfinished = rest[:_MAX_TAIL_CHARACTERS]
+        return text
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        rest = _clean(self._unfinished)
+        return (*self._lines, rest) if rest else tuple(self._lines)
+
+
+def _clean(line: str) -> str:
+    printable = "".join(character for character in line if character.isprintable() or character == "\t")
+    return redact_paths(printable.strip()[:_MAX_TAIL_CHARACTERS])
+
+
+def exit_error(name: str, status: int, stderr: StderrTail, remedy: str) -> EngineError:
+    """Return the error for the process called `name` that ended with `status`, with its last output."""
+    output = " | ".join(stderr.lines[-_N_REPORTED_LINES:])
+    cause = f"The {name} died ({_status_name(status)})" + (f"; its last output: {output}" if output else "")
+    return EngineError(cause.rstrip(".") + ".", remedy)
+
+
+def _status_name(status: int) -> str:
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"
+
+
+class ChildProcess:
+    """A child process with pipes, detached from the terminal. Create it with `start`; always await `end`."""
+
+    def __init__(self, process: Process, on_stderr: Callable[[str], None]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self.stdout = process.stdout
+        self.stderr = StderrTail()
+        self._process = process
+        self._stdin = process.stdin
+        self._on_stderr = on_stderr
+        self._stderr_task = asyncio.create_task(self._read_stderr(process.stderr))
+        self._killer: asyncio.TimerHandle | None = None
+
+    @classmethod
+    async def start(
+        cls,
+        command: Sequence[str],
+        name: str,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        on_stderr: Callable[[str], None] = lambda _text: None,
+        max_line_bytes: int = _MAX_LINE_BYTES,
+    ) -> ChildProcess:
+        """Start `command` in `folder`, with the variables of `environment` added to this process's.
+
+        `name` is used in the EngineError that is raised where the system cannot start it.
+        """
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=PIPE,
+                cwd=folder,
+                env=child_environment(**(environment or {})),
+                limit=max_line_bytes,
+                **detached_process_options(),
+            )
+        except OSError as error:
+            cause = f"The {name} cannot be started: {error.strerror}."
+            raise EngineError(cause, "Free memory or processes.") from error
+        return cls(process, on_stderr)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def write(self, data: bytes) -> None:
+        """Queue `data` for the child's stdin. Data for a dead child is lost."""
+        if not self._stdin.is_closing():
+            self._stdin.write(data)
+
+    async def send(self, message: Mapping[str, object]) -> None:
+        """Write a line of JSON, and wait while the child has not read enough. A message for a dead child is lost."""
+        self.write(json.dumps(message).encode() + b"\n")
+        with contextlib.suppress(ConnectionError):
+            await self._stdin.drain()
+
+    async def lines(self) -> AsyncGenerator[bytes, None]:
+        """Yield the lines of stdout until the child closes it; a note takes the place of a line that is too long."""
+        is_too_long = False
+        while True:
+            try:
+                line = await self.stdout.readline()
+            except ValueError:  # the start of a line beyond the limit; its rest follows
+                is_too_long = True
+                continue
+            if not line:
+                return
+            yield b"[a line that was too long was dropped]\n" if is_too_long else line
+            is_too_long = False
+
+    async def wait(self) -> int:
+        """Wait until the child has ended and return its exit status."""
+        return await self._process.wait()
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
+    def kill_after(self, grace_s: float) -> None:
+        """Kill the child in `grace_s` seconds if it still runs then. The first call counts."""
+        self._killer = self._killer or asyncio.get_running_loop().call_later(grace_s, self.kill)
+
+    async def end(self, grace_s: float = _GRACE_S) -> int:
+        """Close the child's stdin, kill it unless it ends within `grace_s`, and return its exit status."""
+        self._stdin.close()
+        self.kill_after(grace_s)
+        try:
+            return await self._process.wait()
+        finally:
+            self.kill()
+            if self._killer is not None:
+                self._killer.cancel()
+            await asyncio.wait({self._stderr_task}, timeout=_STDERR_WAIT_S)
+            self._stderr_task.cancel()
+
+    def exit_error(self, name: str, status: int, remedy: str) -> EngineError:
+        """Return the error for this child, after `end`."""
+        return exit_error(name, status, self.stderr, remedy)
+
+    async def _read_stderr(self, stderr: asyncio.StreamReader) -> None:
+        while data := await stderr.read(_CHUNK_BYTES):
+            self._on_stderr(self.stderr.feed(data))
+
+
+def run_child(
+    command: Sequence[str],
+    request: Mapping[str, object],
+    name: str,
+    remedy: str,
+    environment: Mapping[str, str] | None = None,
+) -> Generator[Message, None, None]:
+    """Start `command`, send it `request` and yield its messages. Closing the generator early ends the child.
+
+    Raises the UserError that the child reported; EngineError with `name` and its last output where it died otherwise.
+    """
+    with (
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment
+        ) as child,
+    ):
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            with contextlib.suppress(BrokenPipeError):  # the exit status of a child that died at once is reported below
+                child.stdin.write(json.dumps(request).encode() + b"\n")
+                child.stdin.flush()
+            for line in child.stdout:
+                yield decode_message(line)
+            if child.wait() != 0:
+                errors.seek(0)
+                tail = StderrTail()
+                tail.feed(errors.read())
+                raise exit_error(name, child.returncode, tail, remedy)
+        finally:
+            _end(child)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    assert child.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # a dead child that never read its request
+        child.stdin.close()
+    try:
+        child.wait(_GRACE_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+
+
+def decode_message(line: bytes) -> Message:
+    """Return the JSON object in a line. Raises the UserError that it reports, EngineError for anything else."""
+    try:
+        message: Message = json.loads(line)
+        is_failure = message.get("event") == Failed.kind
+    except (ValueError, AttributeError) as error:
+        raise EngineError("The worker sent invalid JSON.", "Report this with the command used.") from error
+    if is_failure:
+        failed = decode_event(message)
+        assert isinstance(failed, Failed)
+        raise failed.error.error()
+    return message
+
+
+def serve_request(
+    work: Callable[[Message, Callable[[Message], None]], None],
+    on_message: Callable[[Message], object] = lambda _message: None,
+) -> int:
+    """Be the child of `run_child`: do `work` with the request on stdin and a function that sends a message.
+
+    Return the exit status. `on_message` gets, in a thread of its own, what the parent sends after its request.
+    """
+    _limit_damage()
+    out = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # output of native code must not come between the lines
+
+    def send(message: Message) -> None:
+        out.write(json.dumps(message).encode() + b"\n")
+
+    messages = _stdin_messages()
+    request = next(messages)
+    exit_with_parent(on_message, messages)
+    try:
+        work(request, send)
+    except UserError as error:
+        send(encode_event(Failed.of(error)))
+        return 1
+    return 0
+
+
+def exit_with_parent(
+    on_message: Callable[[Message], object] = lambda _message: None, messages: Iterator[Message] | None = None
+) -> None:
+    """Pass messages on stdin to `on_message` in a thread, and exit at once when the parent closes stdin or dies."""
+
+    def wait() -> None:
+        for message in _stdin_messages() if messages is None else messages:
+            on_message(message)
+        os._exit(1)
+
+    threading.Thread(target=wait, name="parent-watch", daemon=True).start()
+
+
+def _stdin_messages() -> Iterator[Message]:
+    """Yield the objects on stdin; not by sys.stdin, whose lock would outlive the interpreter."""
+    unfinished = b""
+    while data := os.read(0, 4096):
+        *lines, unfinished = (unfinished + data).split(b"\n")
+        yield from map(json.loads, lines)
+
+
+def _limit_damage() -> None:
+    """Suppress core files and ggml's stack dumps, and leave Ctrl-C to the parent."""
+    os.environ["GGML_NO_BACKTRACE"] = "1"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform != "win32":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from app.chat.conversation import Transcript
@@ -15,6 +14,7 @@ from app.chat.formats.html_page import page
 from app.chat.formats.localllm import localllm_json
 from app.chat.formats.markdown import markdown
 from quantizer.errors import StorageError, UsageError
+from quantizer.files import write_atomically
 
 __all__ = ["EXPORTS", "export_of", "export_to"]
 
@@ -34,15 +34,7 @@ def export_to(path: Path, pieces: Iterable[str]) -> None:
     """Write `pieces` to `path`. Raises StorageError when something is there already, or the disk refuses."""
     if os.path.lexists(path):
         raise StorageError(f"{path} is there already.", "Name another file.")
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with partial.open("x", encoding="utf-8", newline="\n") as file:
-            file.writelines(pieces)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        write_atomically(path, pieces, sync=True)
     except OSError as error:
         raise StorageError(f"{path} could not be written: {error.strerror}.", "Name another file.") from error
-    finally:
-        with suppress(OSError):  # where nothing can be made, nothing can be removed
-            partial.unlink(missing_ok=True)

@@ -6,10 +6,8 @@ Owns the file. What a chat does with a preset is decided by whoever shows the ch
 from __future__ import annotations
 
 import json
-import os
 import tomllib
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from app.chat.conversation import ChatSettings
 from app.chat.sampling_options import SAMPLER_OPTIONS, sampler_of
 from app.chat.text import storable
 from quantizer.errors import StorageError, UsageError
+from quantizer.files import write_atomically
 
 __all__ = ["Presets"]
 
@@ -95,16 +94,8 @@ def _quoted(text: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        write_atomically(path, text, sync=True)
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}.", "Make room, or check the folder.") from error
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)

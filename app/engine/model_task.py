@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from quantizer import process
-from quantizer.process import Line, child_environment, python_command
+from quantizer.process import Message, child_environment, python_command
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["Line", "TaskProgress", "progress_line", "result_line", "run_child", "run_task", "serve"]
+__all__ = ["Message", "TaskProgress", "progress_line", "result_line", "run_child", "run_task", "serve"]
 
 _PROCESS = "process that runs the model"
 _REMEDY = "Try another model."
@@ -34,12 +34,12 @@ class TaskProgress:
 _Progress = TypeVar("_Progress", bound=TaskProgress)
 
 
-def progress_line(step: TaskProgress) -> Line:
+def progress_line(step: TaskProgress) -> Message:
     """Return the line of a step."""
     return {"event": _PROGRESS, **asdict(step)}
 
 
-def result_line(value: DataclassInstance) -> Line:
+def result_line(value: DataclassInstance) -> Message:
     """Return the line of a result."""
     return {"event": _RESULT, **asdict(value)}
 
@@ -49,12 +49,12 @@ def run_task(
     request: DataclassInstance,
     progress_type: type[_Progress],
     track: Callable[[Iterator[_Progress]], Iterator[_Progress]],
-) -> list[Line]:
+) -> list[Message]:
     """Run `module` as a process with `request` and return the fields of each of its results.
 
     `track` receives the steps and passes them on. Leaving early ends the process. Raises as `run_child` does.
     """
-    results: list[Line] = []
+    results: list[Message] = []
 
     def steps() -> Iterator[_Progress]:
         with closing(run_child(python_command(module), asdict(request))) as lines:
@@ -69,7 +69,7 @@ def run_task(
     return results
 
 
-def run_child(command: Sequence[str], request: Mapping[str, object]) -> Generator[Line, None, None]:
+def run_child(command: Sequence[str], request: Mapping[str, object]) -> Generator[Message, None, None]:
     """Start `command` with `request` and yield the lines that it writes. Leaving early ends it.
 
     Raises the UserError of the child, EngineError with its last lines when it crashed.
@@ -77,11 +77,11 @@ def run_child(command: Sequence[str], request: Mapping[str, object]) -> Generato
     return process.run_child(command, request, _PROCESS, _REMEDY, child_environment())
 
 
-def serve(work: Callable[[Line], Iterator[Line]]) -> int:
+def serve(work: Callable[[Message], Iterator[Message]]) -> int:
     """Write what `work` yields for the request on stdin, as the child, and return the exit status."""
 
-    def write_all(request: Line, write: Callable[[Line], None]) -> None:
+    def write_all(request: Message, write: Callable[[Message], None]) -> None:
         for line in work(request):
             write(line)
 
-    return process.serve(write_all)
+    return process.serve_request(write_all)

@@ -5,12 +5,12 @@ Owns how the file is rewritten. What a value may be is decided in `app.settings.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
 from quantizer.errors import StorageError, UsageError
+from quantizer.files import write_atomically
 
 __all__ = ["edit_toml", "write_setting"]
 
@@ -24,26 +24,12 @@ def write_setting(path: Path, name: str, value: object) -> None:
         text = path.read_bytes().decode("utf-8") if path.exists() else ""
         changed = edit_toml(text, name, value)
         path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path.resolve(), changed)  # a link to the file stays one
+        # A link to the file stays one. The file may hold a key, so only its owner can read it.
+        write_atomically(path.resolve(), changed, sync=True, mode=0o600)
     except UnicodeDecodeError as error:
         raise UsageError(f"The settings file {path} cannot be read: {error}.", "Mend or remove it.") from error
     except OSError as error:
         raise StorageError(f"The settings file {path} cannot be written: {error.strerror}.") from error
-
-
-def _replace(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    # For this person alone: the file may hold a key.
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(descriptor)
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 def edit_toml(text: str, name: str, value: object) -> str:

@@ -36,7 +36,7 @@ class PendingShards:
         self._changed = threading.Condition()
         self.ask: Callable[[str], object] = lambda _name: None
 
-    def came(self, name: str) -> None:
+    def mark_arrived(self, name: str) -> None:
         """Say that the file `name` is whole and right."""
         with self._changed:
             self._came.add(name)

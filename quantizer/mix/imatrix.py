@@ -7,9 +7,7 @@ as vendored in llama-cpp-python 0.3.36.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantizer.errors import EngineError, ModelFileError, StorageError, UsageError
+from quantizer.files import write_atomically
 from quantizer.gguf.byte_source import open_local
 from quantizer.gguf.header import Header, TensorInfo, read_header
 from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_entry, encode_header, padding
@@ -168,19 +167,11 @@ def encode(matrix: ImportanceMatrix) -> bytes:
 
 
 def save_imatrix(matrix: ImportanceMatrix, path: Path) -> None:
-    """Write `matrix` to `path`, which it replaces only when it stands whole. Raises StorageError."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    """Write `matrix` to `path`, whole or not at all. Raises StorageError."""
     try:
-        with partial.open("xb") as file:
-            file.write(encode(matrix))
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        write_atomically(path, encode(matrix), sync=True)
     except OSError as error:
         raise StorageError(f"{path} could not be written: {error.strerror}.", "Name another file with -o.") from error
-    finally:
-        with suppress(OSError):  # where nothing can be made, nothing can be removed
-            partial.unlink(missing_ok=True)
 
 
 def read_imatrix(path: Path) -> ImportanceMatrix:

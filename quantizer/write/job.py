@@ -1,42 +1,32 @@
-"""The parent's side of a job: starts the process, hands out its events, and clears up when it is cancelled.
+"""A quantize job: the request, the process that carries it out, and the parent's side of that process.
 
-`run_job` waits for each event; `open_job` is for who has other things to do meanwhile, and tells the job which files
-came. It imports no native code and no numpy, so a face may use it.
-
-The process that converts and quantizes: `python -m quantizer.write.job`, started by `quantizer.write.job`.
-
-It reads one JSON request from stdin, then which files came where some were still on their way, and writes events to
-stdout. The end of stdin means that nobody waits any more:
-then it dies at once, and what it wrote stays for the next run. Native code lives here, where a fault costs one job.
+The process is `python -m quantizer.write.job`: it reads a request from stdin, then which pending files have arrived, and
+writes events to stdout. It exits at once when stdin closes; what it wrote stays for the next run. Native code runs there
+only, where a fault costs one job: for the parent this module imports neither native code nor numpy.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from quantizer.checkpoint.pending_shards import PendingShard, PendingShards
 from quantizer.gguf.file_types import file_type_named
 from quantizer.mix.overrides import Overrides, parse_override, weight_type_named
-from quantizer.process import Line, checked, death, run_child, serve
+from quantizer.process import ChildProcess, Message, decode_message, python_command, run_child, serve_request
 from quantizer.write.events import Done, Event, Planned, WaitingForShard, Warned, decode_event, encode_event
 from quantizer.write.partial_output import discard_partial
 
 __all__ = ["JobRequest", "RunningQuantization", "main", "open_job", "run_job"]
 
 _PROCESS = "quantizing process"
-_MAX_LINE_BYTES = 4 << 20
-_GRACE_S = 5.0
-
+_COMMAND = python_command("quantizer.write.job")
 _REMEDY = "Run it again: it goes on where it stopped."
 
 
@@ -48,7 +38,7 @@ def run_job(request: JobRequest) -> Iterator[Event]:
     wrote under partial names, and the same request goes on from there.
     """
     try:
-        with closing(run_child(_command(), asdict(request), _PROCESS, _REMEDY)) as lines:
+        with closing(run_child(_COMMAND, asdict(request), _PROCESS, _REMEDY)) as lines:
             for line in lines:
                 yield decode_event(line)
     except (GeneratorExit, KeyboardInterrupt):
@@ -56,61 +46,34 @@ def run_job(request: JobRequest) -> Iterator[Event]:
         raise
 
 
-@dataclass(frozen=True, slots=True)
 class RunningQuantization:
-    """A job that runs, while its parent does other things."""
+    """A job in a child process, while its parent does other things."""
 
-    child: asyncio.subprocess.Process
-    errors: IO[bytes]
+    def __init__(self, child: ChildProcess) -> None:
+        self._child = child
 
     async def events(self) -> AsyncIterator[Event]:
-        """Yield what it says as it comes. Raises as `run_job` does."""
-        assert self.child.stdout is not None
-        async for line in self.child.stdout:
-            yield decode_event(checked(line))
-        if (status := await self.child.wait()) != 0:
-            raise death(_PROCESS, status, self.errors, _REMEDY)
+        """Yield the events as they come. Raises as `run_job` does."""
+        async for line in self._child.lines():
+            yield decode_event(decode_message(line))
+        if (status := await self._child.wait()) != 0:
+            await self._child.end()
+            raise self._child.exit_error(_PROCESS, status, _REMEDY)
 
-    async def came(self, name: str) -> None:
-        """Tell it that the file `name` is whole."""
-        await self.say({"came": name})
-
-    async def say(self, line: Mapping[str, object]) -> None:
-        assert self.child.stdin is not None
-        with suppress(ConnectionError):  # a child that ended tells of it by what it said, or by its status
-            self.child.stdin.write(json.dumps(line).encode() + b"\n")
-            await self.child.stdin.drain()
+    async def mark_arrived(self, name: str) -> None:
+        """Tell the job that the file `name` is whole."""
+        await self._child.send({"arrived": name})
 
 
 @asynccontextmanager
 async def open_job(request: JobRequest) -> AsyncIterator[RunningQuantization]:
     """Run a job as long as the block lasts. However that ends, what the job wrote stays for the same request."""
-    with tempfile.TemporaryFile() as errors:
-        pipe = asyncio.subprocess.PIPE
-        child = await asyncio.create_subprocess_exec(
-            *_command(), stdin=pipe, stdout=pipe, stderr=errors, limit=_MAX_LINE_BYTES
-        )
-        job = RunningQuantization(child, errors)
-        try:
-            await job.say(asdict(request))
-            yield job
-        finally:
-            await _end(child)
-
-
-async def _end(child: asyncio.subprocess.Process) -> None:
-    """Let the child go, which it does when its stdin ends, and make sure."""
-    assert child.stdin is not None
-    child.stdin.close()
+    child = await ChildProcess.start(_COMMAND, _PROCESS)
     try:
-        await asyncio.wait_for(child.wait(), _GRACE_S)
-    except TimeoutError:
-        child.kill()
-        await child.wait()
-
-
-def _command() -> list[str]:
-    return [sys.executable, "-P", "-m", "quantizer.write.job"]
+        await child.send(asdict(request))
+        yield RunningQuantization(child)
+    finally:
+        await child.end()
 
 
 if TYPE_CHECKING:
@@ -142,9 +105,9 @@ class JobRequest:
     shards: tuple[PendingShard, ...] = ()
 
     @classmethod
-    def of(cls, asked: Line) -> JobRequest:
+    def of(cls, message: Message) -> JobRequest:
         """The request that came as a line."""
-        return cls(**{**asked, "shards": tuple(PendingShard(**shard) for shard in asked["shards"])})
+        return cls(**{**message, "shards": tuple(PendingShard(**shard) for shard in message["shards"])})
 
     def plan(self, arrivals: PendingShards | None = None) -> QuantizePlan:
         """What will be written. Raises UserError as `quantizer.write.quantize_plan.plan` does, UsageError for wrong options."""
@@ -170,18 +133,18 @@ class JobRequest:
 def main() -> int:
     """Serve one request; the exit status is 0 when the output stands and 1 when not."""
     arrivals = PendingShards()
-    return serve(partial(_work, arrivals), lambda line: arrivals.came(line["came"]))
+    return serve_request(partial(_work, arrivals), lambda message: arrivals.mark_arrived(message["arrived"]))
 
 
-def _work(arrivals: PendingShards, asked: Line, say: Callable[[Line], None]) -> None:
+def _work(arrivals: PendingShards, message: Message, send: Callable[[Message], None]) -> None:
     from quantizer.write.quantize import execute
 
     def report(event: Event) -> None:
-        say(encode_event(event))
+        send(encode_event(event))
 
     started = time.monotonic()
     arrivals.ask = lambda name: report(WaitingForShard(name))
-    request = JobRequest.of(asked)
+    request = JobRequest.of(message)
     plan = request.plan(arrivals)
 
     paths = [str(shard.path) for shard in plan.shards]

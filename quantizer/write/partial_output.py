@@ -23,10 +23,10 @@ from types import TracebackType
 from typing import BinaryIO
 
 from quantizer.errors import StorageError, UsageError
-from quantizer.files import BackgroundSync, open_locked, sync_folder
+from quantizer.files import BackgroundSync, remove_lock, sync_folder, try_lock
 from quantizer.write.blocks import OutputFile, blocks, checksum_of, joined
 
-__all__ = ["Journal", "PartialOutput", "check_output", "discard_partial", "journal_path", "partial_path"]
+__all__ = ["Journal", "PartialOutput", "check_output", "discard_partial", "journal_path", "lock_path", "partial_path"]
 
 _LINE = re.compile(rb"[0-9a-f]{8}")
 
@@ -39,7 +39,15 @@ class Journal:
 
     def __init__(self, output: Path) -> None:
         self.path = journal_path(output)
-        self._file = _opened(self.path, output)
+        lock = try_lock(lock_path(output))
+        if lock is None:
+            raise StorageError(f"Another run is writing {output.name}.", "Wait for it, or name another output with -o.")
+        self._lock = lock
+        try:
+            self._file = self.path.open("a+b", buffering=0)
+        except OSError:
+            remove_lock(lock)
+            raise
 
     def checksums(self, fingerprint: str) -> list[int]:
         """Those of the blocks that a run with this `fingerprint` wrote, none when another one wrote."""
@@ -60,15 +68,17 @@ class Journal:
         self._file.write(f"{checksum:08x}\n".encode())
 
     def close(self) -> None:
-        """Let go of the lock and keep the file."""
+        """Release the lock and keep the file."""
         self._file.close()
+        remove_lock(self._lock)
 
     def remove(self) -> None:
-        """Let go of the lock and remove the file."""
-        if os.name == "nt":
-            self._file.close()  # Windows removes no open file
-        self.path.unlink(missing_ok=True)
+        """Remove the file and release the lock."""
         self._file.close()
+        try:
+            self.path.unlink(missing_ok=True)
+        finally:
+            remove_lock(self._lock)
 
 
 def journal_path(output: Path) -> Path:
@@ -76,11 +86,9 @@ def journal_path(output: Path) -> Path:
     return output.with_name(f".{output.name}.journal")
 
 
-def _opened(path: Path, output: Path) -> BinaryIO:
-    file = open_locked(path)
-    if file is None:
-        raise StorageError(f"Another run is writing {output.name}.", "Wait for it, or name another output with -o.")
-    return file
+def lock_path(output: Path) -> Path:
+    """Return the path of the file that the run that writes `output` locks."""
+    return output.with_name(f".{output.name}.lock")
 
 
 _SPARE_BYTES = 16 << 20

@@ -3,52 +3,85 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import types
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from quantizer.files import open_locked, try_lock
+from quantizer.files import remove_lock, try_lock, write_atomically, writer_of
 
-HOLDS = """
+HOLDER = """
 import sys
 from pathlib import Path
-from quantizer.files import open_locked
-held = open_locked(Path(sys.argv[1]))
-print(held is not None, flush=True)
+from quantizer.files import try_lock
+lock = try_lock(Path(sys.argv[1]))
+print(lock is not None, flush=True)
 sys.stdin.read()
 """
 
 
-def test_a_lock_is_held_by_one_process_and_goes_with_it(tmp_path: Path) -> None:
+def test_a_lock_is_held_by_one_process_and_ends_with_it(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    command = [sys.executable, "-c", HOLDS, str(path)]
+    command = [sys.executable, "-c", HOLDER, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "True\n"
-        assert open_locked(path) is None
+        assert try_lock(path) is None
         holder.kill()
         holder.wait()
-        held = open_locked(path)
-        assert held is not None
-        held.close()
+        lock = try_lock(path)
+        assert lock is not None
+        lock.release()
 
 
-def test_windows_is_asked_for_a_byte_that_no_file_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulated: Windows locks bytes, here by a table of them."""
-    locked: set[int] = set()
+def test_a_removed_lock_leaves_no_file_and_can_be_taken_again(tmp_path: Path) -> None:
+    first = try_lock(tmp_path / "lock")
+    assert first is not None
+    assert try_lock(tmp_path / "lock") is None
+    remove_lock(first)
+    assert not list(tmp_path.iterdir())
+    again = try_lock(tmp_path / "lock")
+    assert again is not None
+    assert try_lock(tmp_path / "lock") is None
+    remove_lock(again)
 
-    def locking(descriptor: int, mode: int, n_bytes: int) -> None:
-        offset = os.lseek(descriptor, 0, os.SEEK_CUR)
-        if mode != 2 or n_bytes != 1 or offset in locked:
-            raise PermissionError
-        locked.add(offset)
 
-    monkeypatch.setitem(sys.modules, "msvcrt", types.SimpleNamespace(locking=locking, LK_NBLCK=2))
-    monkeypatch.setattr(sys, "platform", "win32")
-    with (tmp_path / "lock").open("a+b", buffering=0) as first, (tmp_path / "lock").open("a+b", buffering=0) as second:
-        assert try_lock(first)
-        assert not try_lock(second)
-        first.write(b"read by others")
-        assert (tmp_path / "lock").read_bytes() == b"read by others"
-    assert min(locked) >= 1 << 40
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("data", [b"new", "new", ["n", "ew"], [b"n", bytearray(b"ew")]])
+def test_a_file_is_replaced_whole(tmp_path: Path, data: str, sync: bool) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    write_atomically(path, data, sync=sync)
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_error_keeps_the_old_file_and_leaves_nothing_else(tmp_path: Path) -> None:
+    def pieces() -> Iterator[str]:
+        yield "new"
+        raise RuntimeError
+
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(RuntimeError):
+        write_atomically(path, pieces(), sync=True)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
+def test_permissions_hold_from_the_first_byte_on(tmp_path: Path) -> None:
+    seen = []
+
+    def pieces() -> Iterator[str]:
+        [partial] = tmp_path.iterdir()
+        seen.append((partial.stat().st_mode & 0o777, writer_of(partial)))
+        yield "secret"
+
+    write_atomically(tmp_path / "file", pieces(), sync=False, mode=0o600)
+    assert seen == [(0o600, str(os.getpid()))]
+
+
+@pytest.mark.parametrize("name", ["file", ".file.12.tmp", "file.12.3.tmp", ".file.12.3.partial"])
+def test_other_files_have_no_writer(name: str) -> None:
+    assert writer_of(Path(name)) == ""

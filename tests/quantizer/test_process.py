@@ -9,56 +9,61 @@ import psutil
 import pytest
 
 from quantizer.errors import EngineError, StorageError
-from quantizer.process import Line, run_child
+from quantizer.process import Message, run_child
 
 
 def child(body: str) -> list[str]:
-    """A child whose work is `body`, which may use `request` and `say`."""
+    """A child whose work is `body`, which may use `request` and `send`."""
     lines = "\n".join(f"    {line}" for line in body.splitlines())
     program = (
-        "import os, sys, time\nfrom quantizer.process import serve\nfrom quantizer.errors import StorageError\n"
-        f"def work(request, say):\n{lines}\nsys.exit(serve(work))"
+        "import os, sys, time\nfrom quantizer.process import serve_request\nfrom quantizer.errors import StorageError\n"
+        f"def work(request, send):\n{lines}\nsys.exit(serve_request(work))"
     )
     return [sys.executable, "-c", program]
 
 
-def said(body: str, **request: object) -> Iterator[Line]:
+def said(body: str, **request: object) -> Iterator[Message]:
     return run_child(child(body), request, "process that works", "Try again.")
 
 
 def test_a_request_goes_in_and_lines_come_out() -> None:
-    assert list(said("say({'n': request['n'] + 1})\nsay({'n': 0})", n=4)) == [{"n": 5}, {"n": 0}]
+    assert list(said("send({'n': request['n'] + 1})\nsend({'n': 0})", n=4)) == [{"n": 5}, {"n": 0}]
 
 
 def test_what_native_code_prints_gets_between_no_lines() -> None:
-    assert list(said("os.write(1, b'hello ')\nsay({})\nprint('there')")) == [{}]
+    assert list(said("os.write(1, b'hello ')\nsend({})\nprint('there')")) == [{}]
 
 
 def test_a_childs_error_is_raised_here_as_what_it_was() -> None:
     with pytest.raises(StorageError, match=r"Full\. Make room\."):
-        list(said("say({})\nraise StorageError('Full.', 'Make room.')"))
+        list(said("send({})\nraise StorageError('Full.', 'Make room.')"))
 
 
-def test_a_child_that_dies_is_told_of_with_its_last_words() -> None:
-    with pytest.raises(EngineError, match=r"process that works ended with status 7: farewell / world\. Try again\."):
-        list(said("say({})\nprint('farewell\\n  world', file=sys.stderr, flush=True)\nos._exit(7)"))
+def test_a_child_that_dies_is_reported_with_its_last_output() -> None:
+    with pytest.raises(
+        EngineError,
+        match=r"process that works died \(exit status 7\); its last output: farewell \| world\. Try again\.",
+    ):
+        list(said("send({})\nprint('farewell\\n  world', file=sys.stderr, flush=True)\nos._exit(7)"))
 
 
-def test_its_last_words_tell_of_no_folders() -> None:
+def test_its_last_output_contains_no_folders() -> None:
     native = "/tmp/pip-x/ggml.c:12: GGML_ASSERT(a / b) failed"
-    with pytest.raises(EngineError, match=r"status 7: ggml\.c:12: GGML_ASSERT\(a / b\) failed\. Try again\."):
+    with pytest.raises(
+        EngineError, match=r"status 7\); its last output: ggml\.c:12: GGML_ASSERT\(a / b\) failed\. Try again\."
+    ):
         list(said(f"print({native!r}, file=sys.stderr, flush=True)\nos._exit(7)"))
 
 
 @pytest.mark.parametrize("line", ["ggml: hello", "[1]"])
 def test_what_is_no_json_object_is_an_error(line: str) -> None:
     command = [sys.executable, "-c", f"print('{line}')"]
-    with pytest.raises(EngineError, match="no JSON object"):
+    with pytest.raises(EngineError, match="invalid JSON"):
         list(run_child(command, {}, "process that works", "Try again."))
 
 
 def test_leaving_early_ends_the_child() -> None:
-    lines = said("say({'pid': os.getpid()})\ntime.sleep(60)")
+    lines = said("send({'pid': os.getpid()})\ntime.sleep(60)")
     pid = next(lines)["pid"]
     lines.close()
     assert not psutil.pid_exists(pid)
@@ -66,7 +71,7 @@ def test_leaving_early_ends_the_child() -> None:
 
 def test_a_child_ends_with_whoever_started_it() -> None:
     process = subprocess.Popen(
-        child("say({'pid': os.getpid()})\ntime.sleep(60)"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        child("send({'pid': os.getpid()})\ntime.sleep(60)"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert process.stdin is not None
     assert process.stdout is not None

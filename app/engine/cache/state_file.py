@@ -7,7 +7,6 @@ another removed is only a miss. Knows nothing of what a state holds, or of which
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import struct
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quantizer.files import write_atomically, writer_of
 from quantizer.process import is_process_alive
 
 __all__ = ["StateKey", "Tokens", "read_state", "states_in", "touch", "write_state"]
@@ -48,15 +48,11 @@ def write_state(folder: Path, name: str, label: StateKey, state: bytes | bytearr
     n_bytes = len(_MAGIC) + _LENGTH.size + len(header) + tokens.nbytes + len(state)
     if n_bytes > max_bytes:
         return 0
-    partial = folder / f"{name}.{os.getpid()}.part"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # these are conversations
-        with partial.open("wb") as file:
-            file.writelines((_MAGIC, _LENGTH.pack(len(header)), header, tokens.tobytes(), state))
-        partial.replace(folder / name)
+        pieces = (_MAGIC, _LENGTH.pack(len(header)), header, tokens.tobytes(), state)
+        write_atomically(folder / name, pieces, sync=False)
     except OSError:
-        with contextlib.suppress(OSError):
-            partial.unlink()
         return 0
     return n_bytes
 
@@ -67,7 +63,7 @@ def states_in(folder: Path) -> Iterator[tuple[str, StateKey, int]]:
     What no one will finish or can read is removed.
     """
     for path in sorted(folder.iterdir(), key=_used) if folder.is_dir() else ():
-        found = _read_label(path) if not path.name.endswith(".part") else None
+        found = _read_label(path) if not writer_of(path) else None
         if found is not None:
             yield (path.name, *found)
         elif not _is_being_written(path):
@@ -112,7 +108,7 @@ def _used(path: Path) -> float:
 
 
 def _is_being_written(path: Path) -> bool:
-    return path.name.endswith(".part") and is_process_alive(path.name.removesuffix(".part").rpartition(".")[2])
+    return is_process_alive(writer_of(path))
 
 
 def _read_label(path: Path) -> tuple[StateKey, int] | None:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from app.engine.model_task import Line, run_child, serve
+from app.engine.model_task import Message, run_child, serve
 from offload.footprint.profile import RunConfig
 from offload.placement.load_parameters import ON_HOST, LoadMode, LoadParameters
 from quantizer.process import python_command
@@ -66,7 +66,7 @@ def request_from_json(line: Mapping[str, Any]) -> DryRunRequest:
     return DryRunRequest(**{**line, "parameters": parameters, "rpc": tuple(line["rpc"])})
 
 
-def _work(line: Line) -> Iterator[Line]:
+def _work(line: Message) -> Iterator[Message]:
     from app.engine.llama.dry_run import dry_compute_bytes
     from app.engine.llama.rpc import add_rpc_servers
 

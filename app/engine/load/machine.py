@@ -13,7 +13,7 @@ from typing import Any
 
 from app.engine.load.machine_file import MachineFile
 from app.engine.load.rpc import check_reachable
-from app.engine.model_task import Line, run_child, serve
+from app.engine.model_task import Message, run_child, serve
 from offload.devices.bandwidth import measure_read_bandwidth
 from offload.devices.cpu import default_threads
 from offload.devices.gpu_table import known_bandwidth
@@ -47,7 +47,7 @@ def survey(rpc: Sequence[str] = ()) -> Survey:
     return Survey(machine, memory, unusable_gpus(on_bus, [gpu["address"] for gpu in gpus]))
 
 
-def list_gpus(rpc: Sequence[str]) -> list[Line]:
+def list_gpus(rpc: Sequence[str]) -> list[Message]:
     """Return the GPUs of this machine and of `rpc` servers as the child lists them. Raises EngineError."""
     return list(run_child(python_command("app.engine.load.machine"), {"rpc": list(rpc)}))
 
@@ -115,7 +115,7 @@ def gpu_from_json(
     )
 
 
-def _work(line: Line) -> Iterator[Line]:
+def _work(line: Message) -> Iterator[Message]:
     from app.engine.llama.devices import ggml_gpus
     from app.engine.llama.rpc import add_rpc_servers
 

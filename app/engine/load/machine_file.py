@@ -7,13 +7,13 @@ nothing of what the entries mean.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from offload.devices.cpu import cpu_name
+from quantizer.files import write_atomically
 
 __all__ = ["MachineFile", "this_build"]
 
@@ -44,9 +44,7 @@ class MachineFile:
         data = self._read()
         data.setdefault(self._machine, {}).setdefault(name, {}).update(change)
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-        partial.write_text(json.dumps(data, indent=1), encoding="utf-8")
-        partial.replace(self._path)
+        write_atomically(self._path, json.dumps(data, indent=1), sync=False)
 
     def _read(self) -> dict[str, Any]:
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -26,7 +25,7 @@ __all__ = ["HISTORY_NAME", "RunHistory", "RunRecord", "calibrated_rates", "machi
 
 HISTORY_NAME = "runs.jsonl"
 _MAX_BYTES = 1 << 18  # some 500 runs
-_N_ATTEMPTS, _ATTEMPT_S = 20, 0.01
+_LOCK_TIMEOUT_S = 0.2
 _N_NEWEST = 5  # of a model at a depth, whose median counts
 _DEPTH_STEP = 256
 
@@ -64,8 +63,14 @@ class RunHistory:
             return True
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("a+b", buffering=0) as file:
-                return _locked(file) and _append(file, b"".join(lines))
+            lock = try_lock(self._path.with_suffix(".lock"), _LOCK_TIMEOUT_S)
+            if lock is None:
+                return False
+            try:
+                with self._path.open("a+b", buffering=0) as file:
+                    return _append(file, b"".join(lines))
+            finally:
+                lock.release()
         except OSError:
             return False
 
@@ -96,14 +101,6 @@ def measured_runs(records: Sequence[RunRecord], n_threads: int) -> tuple[list[Ru
         else:
             prompts.append(PromptRun(newest.work, newest.n_ubatch, speed))
     return runs, prompts
-
-
-def _locked(file: BinaryIO) -> bool:
-    for _ in range(_N_ATTEMPTS):
-        if try_lock(file):
-            return True
-        time.sleep(_ATTEMPT_S)
-    return False
 
 
 def _append(file: BinaryIO, added: bytes) -> bool:

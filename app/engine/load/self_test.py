@@ -16,6 +16,7 @@ from pathlib import Path
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.devices.cpu import cpu_name, default_threads
 from quantizer.errors import EngineError, UserError, redact_paths
+from quantizer.files import write_atomically
 from quantizer.process import python_command
 
 __all__ = ["NOTICE", "SelfTestResult", "run_self_test"]
@@ -49,7 +50,7 @@ def run_self_test(cache_dir: Path, child: tuple[str, ...] = _CHILD) -> SelfTestR
         return SelfTestResult(known[key], is_new=False)
     is_safe = _survives(child)
     cache_file.parent.mkdir(parents=True, exist_ok=True)
-    cache_file.write_text(json.dumps(known | {key: is_safe}, indent=1), encoding="utf-8")
+    write_atomically(cache_file, json.dumps(known | {key: is_safe}, indent=1), sync=False)
     return SelfTestResult(is_safe, is_new=True)
 
 

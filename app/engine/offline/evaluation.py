@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.engine.backend import Backend
-from app.engine.model_task import Line, TaskProgress, progress_line, result_line, run_task, serve
+from app.engine.model_task import Message, TaskProgress, progress_line, result_line, run_task, serve
 from app.engine.offline.eval_statistics import Estimate, EvalAccumulator, EvalStatistics, ReferenceComparison
 from app.engine.offline.scoring_model import ScoringModel, load_scoring_model, predictions, windows
 from app.engine.tuning.tuner import TuningEffort, measure
@@ -78,7 +78,7 @@ def run_eval(request: EvalRequest, track: Callable[[Iterator[EvalProgress]], Ite
     return _result_from_json(line)
 
 
-def _result_from_json(line: Line) -> EvalResult:
+def _result_from_json(line: Message) -> EvalResult:
     """Return the result that `dataclasses.asdict` and JSON made `line` of."""
     fields = line["statistics"]
     estimates = {name: Estimate(**value) for name, value in (fields["comparison"] or {}).items()}
@@ -87,7 +87,7 @@ def _result_from_json(line: Line) -> EvalResult:
     return EvalResult(line["n_windows"], statistics, tuple(ModelFigures(**size) for size in line["sizes"]))
 
 
-def evaluate(request: EvalRequest) -> Iterator[Line]:
+def evaluate(request: EvalRequest) -> Iterator[Message]:
     """Yield a step for each window, then the result. Raises UserError. Runs in the child."""
     with ExitStack() as owned:
         models = [load_scoring_model(Path(path), request.n_ctx, request.n_threads, owned) for path in request.models]

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app.engine.model_task import Line, TaskProgress, progress_line, run_task, serve
+from app.engine.model_task import Message, TaskProgress, progress_line, run_task, serve
 from app.engine.offline.scoring_model import compute, load_scoring_model, windows
 from quantizer.mix.imatrix import ImatrixCollector, ImportanceMatrix, read_imatrix, save_imatrix
 
@@ -51,7 +51,7 @@ def run_imatrix(
         return read_imatrix(output)
 
 
-def collect(request: ImatrixRequest) -> Iterator[Line]:
+def collect(request: ImatrixRequest) -> Iterator[Message]:
     """Write the matrix to the output of `request`, and yield a step for each window. Raises UserError. Runs in the
     child."""
     from app.engine.llama import ActivationRecorder
@@ -73,7 +73,7 @@ def collect(request: ImatrixRequest) -> Iterator[Line]:
     save_imatrix(collector.matrix(request.dataset, request.n_ctx), Path(request.output))
 
 
-def _work(line: Line) -> Iterator[Line]:
+def _work(line: Message) -> Iterator[Message]:
     return collect(ImatrixRequest(**line))
 
 

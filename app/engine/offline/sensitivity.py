@@ -8,7 +8,6 @@ with its quantized values and lets the model read a text. Knows nothing of what 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -17,12 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.engine.backend import Backend
-from app.engine.model_task import Line, TaskProgress, progress_line, result_line, run_task, serve
+from app.engine.model_task import Message, TaskProgress, progress_line, result_line, run_task, serve
 from app.engine.offline.eval_statistics import EvalAccumulator
 from app.engine.offline.scoring_model import ScoringModel, Window, load_scoring_model, predictions, windows
 from offload.devices.cpu import default_threads
 from quantizer.convert.gguf_source import open_gguf
 from quantizer.convert.source_model import SourceTensor
+from quantizer.files import write_atomically
 from quantizer.gguf.header_encoder import OutputTensor
 from quantizer.gguf.tensor_types import TensorType, tensor_type_named
 from quantizer.mix.imatrix import ColumnWeights, ImportanceMatrix, read_imatrix
@@ -74,13 +74,11 @@ def cached_sensitivities(path: Path, measure: Callable[[], dict[str, Sensitivity
     except (OSError, ValueError, TypeError, KeyError):
         measured = measure()
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}")
-    partial.write_text(json.dumps([asdict(item) for item in measured.values()]), encoding="utf-8")
-    partial.replace(path)
+    write_atomically(path, json.dumps([asdict(item) for item in measured.values()]), sync=False)
     return measured
 
 
-def measure(request: SensitivityRequest) -> Iterator[Line]:
+def measure(request: SensitivityRequest) -> Iterator[Message]:
     """Yield a step for each window that is read and a result for each tensor. Raises UserError. Runs in the child."""
     from app.engine.llama import WritableWeights
 
@@ -157,7 +155,7 @@ class _Probe:
         return Sensitivity(tensor.name, self.kind.name, kld, by_type)
 
 
-def _measured(probes: Sequence[_Probe], text: _Text, weights: WritableWeights, n_threads: int) -> Iterator[Line]:
+def _measured(probes: Sequence[_Probe], text: _Text, weights: WritableWeights, n_threads: int) -> Iterator[Message]:
     for index, probe in enumerate(probes):
         accumulator = EvalAccumulator()
         probe.perturb(weights, n_threads)

@@ -25,7 +25,7 @@ from app.engine.backend import Backend, Chunk
 from app.engine.cache.state_store import model_key
 from app.engine.load.devices import LoadDevices
 from app.engine.load.self_test import run_self_test
-from app.engine.model_task import Line, TaskProgress, progress_line, result_line, serve
+from app.engine.model_task import Message, TaskProgress, progress_line, result_line, serve
 from app.engine.protocol.messages import EngineConfig
 from app.engine.request import SamplingParams
 from app.engine.tuning.tune_results import (
@@ -265,7 +265,7 @@ def _lower_priority() -> None:
     exit_with_parent()
 
 
-def _work(line: Line) -> Iterator[Line]:
+def _work(line: Message) -> Iterator[Message]:
     request = TuneRequest(**line)
     found = _thorough(Path(request.path), request.n_threads or default_threads(), load_settings().cache_dir)
     for index, (n_settings, measured) in enumerate(found):

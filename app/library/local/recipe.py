@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from quantizer.errors import ModelFileError, StorageError
+from quantizer.files import write_atomically
 
 __all__ = ["MAX_RECIPE_BYTES", "NO_RECIPE", "Recipe", "encoded", "read_recipe", "recipe_path", "write_recipe"]
 
@@ -80,12 +81,9 @@ def encoded(recipe: Recipe) -> bytes:
 def write_recipe(path: Path, recipe: Recipe) -> None:
     """Write `recipe` beside the model at `path`, whole or not at all. Raises StorageError."""
     target = recipe_path(path)
-    partial = target.with_name(f".{target.name}.part")
     try:
-        partial.write_bytes(encoded(recipe))
-        partial.replace(target)
+        write_atomically(target, encoded(recipe), sync=True)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         cause = f"{target} cannot be written: {error.strerror}."
         raise StorageError(cause, "Check the disk and its permissions.") from error
 

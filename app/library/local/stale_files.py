@@ -16,15 +16,15 @@ from pathlib import Path
 from app.library.local.removal import remove_empty_folders
 from app.settings.settings import Settings
 from quantizer.errors import StorageError
-from quantizer.files import try_lock
+from quantizer.files import try_lock, writer_of
 from quantizer.gguf.shards import shard_index, shard_path
 from quantizer.process import is_process_alive
-from quantizer.write.partial_output import journal_path
+from quantizer.write.partial_output import lock_path
 
 __all__ = ["StaleFiles", "delete_stale_files", "find_stale_files"]
 
 _FETCHING = ".fetching"  # a repo's folder of incomplete downloads
-_PARTIAL = re.compile(r"\.(?P<output>.+)\.(journal|\d+\.partial)")
+_PARTIAL = re.compile(r"\.(?P<output>.+)\.(journal|lock|\d+\.partial)")
 _DAY_S = 24 * 3600.0
 _IDLE_S = _DAY_S
 _CHECKPOINT_IDLE_S = 7 * _DAY_S  # the same command resumes it, and fetching may have taken a night
@@ -98,7 +98,7 @@ def _interrupted_outputs(models_dir: Path) -> Iterator[StaleFiles]:
         if match := _PARTIAL.fullmatch(path.name):
             outputs.setdefault(path.with_name(match["output"]), []).append(path)
     for output, paths in outputs.items():
-        lock = journal_path(output)
+        lock = lock_path(output)
         if not _is_locked(lock):
             yield StaleFiles("interrupted writing", tuple(paths), sum(map(_n_bytes, paths)), lock)
 
@@ -143,29 +143,31 @@ def _abandoned_models(folder: Path) -> Iterator[StaleFiles]:
 
 def _unfinished_files(cache: Path) -> Iterator[StaleFiles]:
     """Yield files of the cache that are named after a process that has ended."""
-    for path in sorted((*cache.glob("*.json.*"), *cache.glob("prefix/*/*.part"))):
-        if not is_process_alive(path.name.removesuffix(".part").rpartition(".")[2]):
+    for path in sorted((*cache.glob(".*.tmp"), *cache.glob("prefix/*/.*.tmp"))):
+        if (writer := writer_of(path)) and not is_process_alive(writer):
             yield StaleFiles("unfinished file", (path,), _n_bytes(path))
 
 
 def _old_prefixes(folder: Path, max_bytes: int) -> Iterator[StaleFiles]:
     n_bytes = 0
     for path in sorted(folder.glob("*/*"), key=_used, reverse=True):
-        n_bytes += 0 if path.suffix == ".part" else _n_bytes(path)
-        if n_bytes > max_bytes and path.suffix != ".part":
+        n_bytes += 0 if path.suffix == ".tmp" else _n_bytes(path)
+        if n_bytes > max_bytes and path.suffix != ".tmp":
             yield StaleFiles("saved conversation", (path,), _n_bytes(path))
 
 
 def _is_locked(path: Path) -> bool:
     if path.is_dir():
         return any(map(_is_locked, path.rglob("*.lock")))
-    try:
-        with path.open("r+b") as file:
-            return not try_lock(file)
-    except FileNotFoundError:
+    if not path.exists():
         return False
-    except OSError:  # not ours to open: another user's process may hold it
+    try:
+        lock = try_lock(path)
+    except OSError:  # another user's file
         return True
+    if lock is not None:
+        lock.release()
+    return lock is None
 
 
 def _n_bytes(path: Path) -> int:

@@ -25,6 +25,7 @@ from app.library.pulling.shard_stream import ShardStream
 from app.library.pulling.staging import Staging, staged
 from quantizer.checkpoint.pending_shards import PendingShard
 from quantizer.errors import CheckpointError, StorageError
+from quantizer.files import write_atomically
 from quantizer.gguf.byte_source import open_local
 from quantizer.write.events import Event
 from quantizer.write.job import JobRequest
@@ -77,10 +78,8 @@ def _head_bytes(length: bytes, file_bytes: int, name: str) -> int:
 
 
 def _write(path: Path, head: bytes) -> None:
-    partial = path.with_name(f"{path.name}.partial")
     try:
-        partial.write_bytes(head)
-        partial.replace(path)
+        write_atomically(path, head, sync=False)
     except OSError as error:
         raise StorageError(f"{path.name} could not be written: {error.strerror}.", "Free some space.") from error
 

@@ -99,7 +99,7 @@ class ShardStream:
                 self._here.add(file.name)
         async with open_job(self._request) as job:
             for name in self._here:
-                await job.came(name)
+                await job.mark_arrived(name)
             fetching, listening = (
                 asyncio.create_task(self._fetch(job)),
                 asyncio.create_task(self._listen(job, on_event)),
@@ -149,7 +149,7 @@ class ShardStream:
             await self._store.bring(name)
             self._here.add(name)
             self._urgent = [other for other in self._urgent if other != name]
-            await job.came(name)
+            await job.mark_arrived(name)
 
     def _next(self) -> str:
         """The shard to fetch now, empty where none is due."""

@@ -8,17 +8,19 @@ the caller knows.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING
 
 from app.library.download.events import Report, Waiting
 from app.library.download.partial_file import journal_of
 from quantizer.errors import StorageError, UserError
-from quantizer.files import open_locked, sync_folder
+from quantizer.files import remove_lock, sync_folder, try_lock
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 __all__ = ["FETCHING", "Staging", "staged"]
 
@@ -103,27 +105,19 @@ async def staged(folder: Path, names: Sequence[str], report: Report) -> AsyncIte
     try:
         yield staging
     finally:
-        _unlock(path, lock)
+        remove_lock(lock)
         for empty in (path.parent, folder, folder.parent):  # a pull that came to nothing leaves no folders
             _remove_if_empty(empty)
 
 
-def _locked(path: Path) -> BinaryIO | None:
+def _locked(path: Path) -> BaseFileLock | None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return open_locked(path)
-    except FileNotFoundError:  # whoever was ready just now took the empty folder away
+        return try_lock(path)
+    except FileNotFoundError:  # the process that has just finished removed the empty folder
         return None
     except OSError as error:
         raise _not_placed(path.parent, error) from error
-
-
-def _unlock(path: Path, lock: BinaryIO) -> None:
-    if os.name == "nt":
-        lock.close()  # Windows removes no open file
-    with suppress(OSError):
-        path.unlink(missing_ok=True)
-    lock.close()
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -11,16 +11,17 @@ that two services on one data folder leave each other's alone. Knows nothing of 
 from __future__ import annotations
 
 import json
-import os
 import secrets
-from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING
 
 from app.protocol.job import Job
 from app.terminal import printable
 from quantizer.errors import StorageError
-from quantizer.files import open_locked
+from quantizer.files import remove_lock, try_lock, write_atomically
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 __all__ = ["JobLog", "JobStore"]
 
@@ -45,9 +46,7 @@ class JobLog:
             is_full = file.tell() > MAX_BYTES
         if is_full:
             kept = self._path.read_bytes()[-MAX_BYTES // 2 :].partition(b"\n")[2]
-            partial = self._path.with_name(f"{self._path.name}.part")
-            partial.write_bytes(_DROPPED.encode() + kept)
-            partial.replace(self._path)
+            write_atomically(self._path, (_DROPPED, kept), sync=False)
 
     def read(self) -> str:
         """Return what there is. Raises OSError."""
@@ -66,7 +65,7 @@ class JobStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._owner = secrets.token_hex(8)
-        self._lock: BinaryIO | None = None
+        self._lock: BaseFileLock | None = None
 
     def load(self) -> list[Job]:
         """Return the jobs that ended and those whose service is gone, oldest first; files that are none are left."""
@@ -88,9 +87,8 @@ class JobStore:
         """Keep `job` as it stands. Raises StorageError."""
         try:
             self._hold()
-            partial = self.folder / f"{job.id}.json.part"
-            partial.write_text(json.dumps({**job.as_json(), "owner": self._owner}), encoding="utf-8")
-            partial.replace(self.folder / f"{job.id}.json")
+            data = json.dumps({**job.as_json(), "owner": self._owner})
+            write_atomically(self.folder / f"{job.id}.json", data, sync=False)
         except OSError as error:
             cause = f"The job cannot be kept in {self.folder}: {error.strerror}."
             raise StorageError(cause, "Check its permissions and its disk.") from error
@@ -110,17 +108,13 @@ class JobStore:
     def close(self) -> None:
         """Let go of what is ours."""
         if self._lock is not None:
-            if os.name == "nt":
-                self._lock.close()  # Windows removes no open file
-            with suppress(OSError):
-                self._lock_path(self._owner).unlink(missing_ok=True)
-            self._lock.close()
+            remove_lock(self._lock)
             self._lock = None
 
     def _hold(self) -> None:
         if self._lock is None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = open_locked(self._lock_path(self._owner))
+            self._lock = try_lock(self._lock_path(self._owner))
 
     def _lock_path(self, owner: str) -> Path:
         return self.folder / f"{owner}.lock"
@@ -131,12 +125,10 @@ class JobStore:
         if not owner.isalnum() or not path.exists():
             return False
         try:
-            lock = open_locked(path)
+            lock = try_lock(path)
         except OSError:
             return False
         if lock is None:
             return True
-        with lock:
-            if os.name != "nt":
-                path.unlink(missing_ok=True)
+        remove_lock(lock)
         return False

@@ -59,7 +59,7 @@ async def test_a_job_asks_for_each_shard_when_it_needs_it_and_writes_the_same_by
             said.append(event)
             if isinstance(event, WaitingForShard):
                 coming.put(event.name)
-                await job.came(event.name)
+                await job.mark_arrived(event.name)
     assert (tmp_path / "m.gguf").read_bytes() == expected(tmp_path)
     kinds = [event.kind for event in said if not isinstance(event, Progress)]
     assert kinds == ["planned", "reads", "awaiting", "awaiting", "awaiting", "done"]
@@ -76,13 +76,13 @@ async def test_a_job_that_was_left_goes_on_without_the_shards_that_it_is_through
         async for event in job.events():
             if isinstance(event, WaitingForShard):
                 coming.put(event.name)
-                await job.came(event.name)
+                await job.mark_arrived(event.name)
             if isinstance(event, Progress) and event.index == 3:
                 break
     assert not (tmp_path / "m.gguf").exists()
     said = []
     async with open_job(request) as job:
-        await job.came(coming.shards[0].name)
+        await job.mark_arrived(coming.shards[0].name)
         said = [event async for event in job.events()]
     [resumed] = [event for event in said if isinstance(event, Resumed)]
     assert resumed.n_tensors >= 4
@@ -102,7 +102,7 @@ async def test_a_shard_that_is_not_what_was_announced_is_refused(coming: Coming,
             async for event in job.events():
                 if isinstance(event, WaitingForShard):
                     coming.put(event.name)
-                    await job.came(event.name)
+                    await job.mark_arrived(event.name)
 
     with pytest.raises(CheckpointError, match="not what was announced"):
         await converse()
@@ -116,7 +116,7 @@ def test_what_lies_in_the_head_is_read_before_the_file_is_there(coming: Coming) 
     def ask(name: str) -> None:
         asked.append(name)
         coming.put(name)
-        threading.Thread(target=arrivals.came, args=[name]).start()
+        threading.Thread(target=arrivals.mark_arrived, args=[name]).start()
 
     arrivals.ask = ask
     file = arrivals.files(coming.folder, coming.shards)[shard.name]

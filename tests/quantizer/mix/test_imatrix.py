@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -185,8 +186,7 @@ def test_where_nothing_can_be_made_nothing_is_removed(tmp_path: Path, monkeypatc
     def refuse(*_arguments: object, **_options: object) -> NoReturn:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(Path, "open", refuse)
-    monkeypatch.setattr(Path, "unlink", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(StorageError, match="Read-only file system"):
         save_imatrix(SOUND, tmp_path / "m.gguf")
 

@@ -54,10 +54,10 @@ def test_a_damaged_file_is_a_miss_and_never_a_wrong_state(tmp_path: Path, damage
 def test_a_part_that_a_dead_process_left_is_swept_and_a_live_ones_is_not(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", "pass"])
     dead.wait()
-    (tmp_path / f"aa.{dead.pid}.part").write_bytes(b"half")
-    (tmp_path / f"bb.{os.getpid()}.part").write_bytes(b"half")
+    (tmp_path / f".aa.{dead.pid}.0.tmp").write_bytes(b"half")
+    (tmp_path / f".bb.{os.getpid()}.0.tmp").write_bytes(b"half")
     assert list(states_in(tmp_path)) == []
-    assert [path.name for path in tmp_path.iterdir()] == [f"bb.{os.getpid()}.part"]
+    assert [path.name for path in tmp_path.iterdir()] == [f".bb.{os.getpid()}.0.tmp"]
 
 
 def test_what_the_disk_refuses_or_is_too_large_leaves_no_file(tmp_path: Path) -> None:

@@ -59,9 +59,10 @@ def test_the_oldest_go_when_the_file_has_grown_large(history: RunHistory, tmp_pa
 
 def test_a_file_that_another_process_holds_is_left_as_it_is(history: RunHistory, tmp_path: Path) -> None:
     history.add([RECORD])
-    with (tmp_path / "cache" / "runs.jsonl").open("a+b", buffering=0) as held:
-        assert try_lock(held)
-        assert not history.add([RECORD])
+    lock = try_lock(tmp_path / "cache" / "runs.lock")
+    assert lock is not None
+    assert not history.add([RECORD])
+    lock.release()
     assert history.records("here") == [RECORD]
 
 

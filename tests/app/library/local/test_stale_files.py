@@ -67,12 +67,13 @@ def test_an_interrupted_download_goes_with_all_its_files_and_one_that_runs_stays
     for name in ("big-00001-of-00002.gguf", "big-00002-of-00002.gguf", "big-00002-of-00002.gguf.journal"):
         _file(folder / name, 100)
     other = _file(folder / "other.gguf", 50)
-    with (folder / "other.gguf.lock").open("wb") as lock:
-        assert try_lock(lock)
-        [leftover] = find_stale_files(library, PLENTY, _nothing_came)
-        assert (len(leftover.paths), leftover.n_bytes) == (3, 300)
-        assert delete_stale_files(leftover)
-        assert other.exists()
+    lock = try_lock(folder / "other.gguf.lock")
+    assert lock is not None
+    [leftover] = find_stale_files(library, PLENTY, _nothing_came)
+    assert (len(leftover.paths), leftover.n_bytes) == (3, 300)
+    assert delete_stale_files(leftover)
+    assert other.exists()
+    lock.release()
     [leftover] = find_stale_files(library, PLENTY, _nothing_came)
     assert delete_stale_files(leftover)
     assert [path.name for path in library.models_dir.iterdir()] == ["me"]
@@ -121,12 +122,13 @@ def test_a_checkpoint_that_came_whole_stays_however_old(library: Settings) -> No
 def test_a_checkpoint_that_is_taken_up_again_stays(library: Settings) -> None:
     folder = _checkpoint(library, age_days=9)
     [leftover] = find_stale_files(library, PLENTY, _came)
-    with (folder / ".fetching" / "config.json.lock").open("wb") as lock:
-        assert try_lock(lock)
-        os.utime(folder / ".fetching", (0, 0))
-        os.utime(lock.name, (0, 0))
-        assert find_stale_files(library, PLENTY, _came) == ()
-        assert not delete_stale_files(leftover)
+    lock = try_lock(folder / ".fetching" / "config.json.lock")
+    assert lock is not None
+    os.utime(folder / ".fetching", (0, 0))
+    os.utime(lock.lock_file, (0, 0))
+    assert find_stale_files(library, PLENTY, _came) == ()
+    assert not delete_stale_files(leftover)
+    lock.release()
     assert (folder / ".fetching" / "2.safetensors").exists()
 
 
@@ -146,7 +148,7 @@ def test_temporary_models_go_once_nobody_touched_them_for_a_day(library: Setting
     assert new.exists()
 
 
-@pytest.mark.parametrize("name", ["tune.json.{}", "prefix/abc/def.{}.part"])
+@pytest.mark.parametrize("name", [".tune.json.{}.0.tmp", "prefix/abc/.def.{}.0.tmp"])
 def test_unfinished_files_go_when_their_process_is_gone(library: Settings, name: str) -> None:
     gone = _file(library.cache_dir / name.format(NOBODY))
     _file(library.cache_dir / name.format(os.getpid()))
@@ -162,7 +164,7 @@ def test_saved_conversations_go_beyond_the_limit_the_least_recently_used_first(l
 
 
 def test_what_is_gone_already_is_no_fault(library: Settings) -> None:
-    path = _file(library.cache_dir / f"tune.json.{NOBODY}")
+    path = _file(library.cache_dir / f".tune.json.{NOBODY}.0.tmp")
     [leftover] = find_stale_files(library, PLENTY, _nothing_came)
     path.unlink()
     assert delete_stale_files(leftover)

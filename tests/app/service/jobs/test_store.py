@@ -35,7 +35,7 @@ def test_the_lock_of_a_service_that_was_killed_is_cleared_away(tmp_path: Path) -
     store = JobStore(tmp_path)
     store.save(replace(JOB, state="running"))
     assert store._lock is not None
-    store._lock.close()  # as the system does
+    store._lock.release()  # as the system does
     assert JobStore(tmp_path).load()
     assert not list(tmp_path.glob("*.lock"))
 
