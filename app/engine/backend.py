@@ -159,7 +159,7 @@ class Backend(Protocol):
         ...
 
     def restore_state(self, sequence_id: int, state: bytes | bytearray) -> bool:
-        """Restore a saved state into an empty sequence. Return False, leaving it empty, if state or cells do not fit."""
+        """Restore a state into an empty sequence. Return False, leaving it empty, if state or cells do not fit."""
         ...
 
     def interrupt(self) -> None:

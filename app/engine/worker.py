@@ -1,7 +1,7 @@
-"""The process around one engine: messages in on stdin, messages out on stdout.
+"""The engine's process: messages in on stdin, messages out on stdout.
 
-The main thread reads messages; the engine's thread owns the model and everything native. It runs in a process of its own
-because llama.cpp ends the whole process on many faults. Knows nothing of HTTP or of other workers.
+The main thread reads messages; the engine thread owns the model and everything native. The process isolates llama.cpp,
+which aborts on many faults. Independent of HTTP and of other workers.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from app.engine.embedding.embedding_queue import EmbeddingQueue
 from app.engine.fake.loader import fake_loader
 from app.engine.load.loading import LoadedEngine, LoadListener, load_model
 from app.engine.load.speed_sampler import SpeedSampler
-from app.engine.loop.core import Engine, Event, failure
+from app.engine.loop.core import Engine, Event
 from app.engine.protocol import codec, messages
 from app.engine.protocol.messages import WorkerMessage
 from app.settings.settings import load_settings
-from quantizer.errors import RequestError, UserError
+from quantizer.errors import ErrorInfo, RequestError, UserError
 
 __all__ = ["Worker", "main"]
 
@@ -34,13 +34,13 @@ STACK_BYTES = 256 << 20  # llama.cpp's tokenizers recurse on long runs of one ch
 PROGRESS_INTERVAL_S = 0.1
 STOP_TIMEOUT_S = 8.0
 SAVE_TIMEOUT_S = 3.0
-IDLE_S = 2.0  # how long a worker rests before it uses the time to save
+IDLE_S = 2.0  # without messages before the worker saves sequences
 
 LoadModel = Callable[[messages.Load, LoadListener], LoadedEngine]
 
 
 class Worker:
-    """Loads one model and serves messages until `read` ends. `load_model` makes the backend of the Load message."""
+    """Server of one model's messages until `read` ends. `load_model` loads the model of the Load message."""
 
     def __init__(self, read: Callable[[int], bytes], write: Callable[[bytes], object], load_model: LoadModel) -> None:
         self._read = read
@@ -66,7 +66,7 @@ class Worker:
         )
 
     def _report_progress(self, fraction: float) -> bool:
-        """Tell the service how far loading is, ten times a second at most; False asks the loader to stop."""
+        """Send the progress of loading, ten times a second at most; return False to stop the load."""
         now_s = time.monotonic()
         if now_s >= self._next_progress_s:
             self._next_progress_s = now_s + PROGRESS_INTERVAL_S
@@ -74,15 +74,15 @@ class Worker:
         return not self.is_stopping
 
     def read_messages(self) -> None:
-        """Pass messages to the engine's thread until the service closes the pipe; some act in mid-batch too."""
+        """Pass messages to the engine thread until the service closes the pipe; handle urgent ones at once."""
         while (message := codec.read_message(self._read)) is not None:
-            if self._engine is None or not self._is_done_at_once(message, self._engine):
+            if self._engine is None or not self._handle_at_once(message, self._engine):
                 self._inbox.put(message)
         self.is_stopping = True
         self._inbox.put(None)
 
-    def _is_done_at_once(self, message: WorkerMessage, engine: Engine) -> bool:
-        """Do what cannot wait for the step that runs; return whether nothing is left to the engine's thread."""
+    def _handle_at_once(self, message: WorkerMessage, engine: Engine) -> bool:
+        """Handle what cannot wait for the running step; return whether the engine thread can skip it."""
         match message:
             case messages.Abort(request_id):
                 engine.abort(request_id)
@@ -92,7 +92,7 @@ class Worker:
         return False
 
     def run_engine(self) -> None:
-        """Load the model of the first message and answer until the inbox ends. Runs on the engine's thread."""
+        """Load the model of the first message and answer until the inbox ends. Runs on the engine thread."""
         load = self._inbox.get()
         if not isinstance(load, messages.Load):
             return
@@ -100,7 +100,7 @@ class Worker:
         try:
             loaded = self._load_model(load, self._listener())
         except UserError as error:
-            self.send(failure("", error))
+            self.send(messages.Failed("", ErrorInfo.of(error)))
             return
         with loaded.owned:
             self._speed_sampler = SpeedSampler(loaded.record_speed)
@@ -127,7 +127,7 @@ class Worker:
             self._save_all(self._engine)
 
     def _emit(self, event: Event) -> None:
-        """Keep what the engine says until its step is over: all answers go on at once, so one write does."""
+        """Collect the events of a step; one write sends them all."""
         self._events.append(event)
         if isinstance(event, messages.Finished) and self._engine is not None:
             self._speed_sampler.end(event, self._engine.occupancy.n_cells_used)
@@ -138,24 +138,24 @@ class Worker:
             self.send(*events)
 
     def _save_all(self, engine: Engine) -> None:
-        """Save what was computed for the next start, as far as the time to stop allows."""
+        """Save finished sequences for the next start, as far as time allows."""
         deadline_s = time.monotonic() + SAVE_TIMEOUT_S
         while time.monotonic() < deadline_s and engine.save_idle_sequence():
             pass
 
     def _handle_inbox(self, engine: Engine, embeddings: EmbeddingQueue, backend: Backend) -> bool:
-        """Handle what has come, waiting while there is nothing to compute. Return False at the end."""
-        come = [self._wait_for_message(engine)] if engine.is_idle and embeddings.is_idle else []
+        """Handle the received messages, waiting while there is nothing to compute. Return False at the end."""
+        received = [self._wait_for_message(engine)] if engine.is_idle and embeddings.is_idle else []
         while not self._inbox.empty():
-            come.append(self._inbox.get())
-        for message in come:
+            received.append(self._inbox.get())
+        for message in received:
             if message is None:
                 return False
             self._handle(message, engine, embeddings, backend)
         return True
 
     def _wait_for_message(self, engine: Engine) -> WorkerMessage | None:
-        """Return the next message; in a quiet while before it, keep what was measured and computed."""
+        """Return the next message; while idle, store speed samples and save sequences."""
         while True:
             try:
                 return self._inbox.get(timeout=IDLE_S)
@@ -170,7 +170,7 @@ class Worker:
                 self._speed_sampler.begin(request, is_alone=engine.is_idle and embeddings.is_idle)
                 engine.submit(request)
             case messages.Abort(request_id):
-                engine.abort(request_id)  # again: its request may have come after the first time
+                engine.abort(request_id)  # again: the request may have arrived after the first call
                 embeddings.abort(request_id)
             case messages.Embed() | messages.Rerank():
                 self._speed_sampler.disturb()
@@ -180,13 +180,13 @@ class Worker:
             case messages.Detokenize(call_id, tokens):
                 self._reply(call_id, lambda: messages.Detokenized(call_id, _text(backend, tokens)))
             case _:
-                raise ValueError(f"a worker does not take {type(message).__name__}")
+                raise ValueError(f"unexpected message {type(message).__name__}")
 
     def _reply(self, call_id: str, call: Callable[[], WorkerMessage]) -> None:
         try:
             self.send(call())
         except UserError as error:
-            self.send(failure(call_id, error))
+            self.send(messages.Failed(call_id, ErrorInfo.of(error)))
 
 
 def _ready(facts: ModelFacts, load_s: float) -> messages.Ready:
@@ -215,12 +215,12 @@ def _text(backend: Backend, tokens: Sequence[int]) -> str:
 
 
 def load_llama(load: messages.Load, listener: LoadListener) -> LoadedEngine:
-    """Load a real model."""
+    """Load a model of llama.cpp."""
     return load_model(Path(load.model_path), load.config, load_settings().cache_dir, listener)
 
 
 def _private_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """Return the pipes of this process for messages alone: native code that prints goes to stderr."""
+    """Return this process's pipes for messages only; stdout of native code is redirected to stderr."""
     messages_in = os.fdopen(os.dup(0), "rb")
     messages_out = os.fdopen(os.dup(1), "wb", buffering=0)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -237,7 +237,7 @@ def _write_all(pipe: BinaryIO, data: bytes) -> None:
 
 
 def _prepare_process() -> None:
-    """Crashes leave no core file and no backtrace of minutes; Ctrl-C in a terminal is for the face to handle."""
+    """Disable core files, slow backtraces and Ctrl-C, which the user interface handles."""
     os.environ["GGML_NO_BACKTRACE"] = "1"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform != "win32":
@@ -247,12 +247,12 @@ def _prepare_process() -> None:
 
 
 def main() -> None:
-    """Serve the messages of this process's own pipes; the process ends with its stdin or with its engine."""
+    """Serve messages on stdin and stdout; the process ends with its stdin or its engine."""
     parser = argparse.ArgumentParser(prog="localllm engine worker")
-    parser.add_argument("--fake", action="store_true", help="answer from a deterministic model without native code")
+    parser.add_argument("--fake", action="store_true", help="use a deterministic model without native code")
     parser.add_argument("--fake-step-ms", type=float, default=0.0)
     parser.add_argument("--fake-load-ms", type=float, default=0.0)
-    parser.add_argument("--fake-unfit", action="store_true", help="wait for a yes where one can be asked for")
+    parser.add_argument("--fake-unfit", action="store_true", help="behave like a model that fits only partly")
     options = parser.parse_args()
     _prepare_process()
     messages_in, messages_out = _private_pipes()
@@ -268,13 +268,13 @@ def main() -> None:
 
 
 def _run_to_exit(worker: Worker) -> None:
-    """Run the engine and end the process with it: the main thread may wait for a message that never comes."""
+    """Run the engine and end the process with it, since the main thread may be blocked reading."""
     status = 1
     try:
         worker.run_engine()
         status = 0
     except BrokenPipeError:
-        pass  # the service is gone: there is nobody to tell
+        pass  # the service ended
     except BaseException:
         sys.excepthook(*sys.exc_info())
     sys.stderr.flush()

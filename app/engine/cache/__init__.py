@@ -1,1 +1,1 @@
-"""cache."""
+"""The KV cache: prefix sharing, eviction, and states saved in host memory and on disk."""

@@ -1,7 +1,7 @@
-"""Places in the KV cache: who holds which sequence, what a new prompt can take over, and who must go.
+"""The KV cache manager: slots for sequences, reuse of cached prefixes, and eviction.
 
-Keeps the radix tree and the backend's cache in step: whatever happens to one happens to the other here. Finished
-sequences stay for the prefixes they hold until their cells are needed. Knows nothing of requests.
+Keeps the prefix tree and the backend's cache in step. Finished sequences stay cached for their prefixes until their
+cells are needed. Independent of requests.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from app.engine.loop.context_shift import ContextShift
 __all__ = ["KVCacheManager", "Slot"]
 
 MIN_CHECKPOINT_TOKENS = 32
-MAX_IDLE_CELLS = 128  # that finished sequences may keep beside the one that begins, or MAX_IDLE_SHARE of all
+MAX_IDLE_CELLS = 128  # of finished sequences when a new one begins, or 1 / MAX_IDLE_SHARE of all
 MAX_IDLE_SHARE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A place for a sequence whose first `n_cached` tokens are computed already."""
+    """A place in the cache for a sequence whose first `n_cached` tokens are computed already."""
 
     sequence_id: int
     n_cached: int
 
 
 class KVCacheManager:
-    """The sequences of one backend. A seated sequence is locked; `release` leaves it to be reused or evicted.
+    """Manager of one backend's sequences. An allocated sequence is locked until `release`, then reusable or evictable.
 
-    With a `store`, what is evicted is saved there and comes back when a prompt begins like it. Only sequences of the
-    same adapter set share anything, for what is computed depends on it.
+    With a `store`, evicted sequences are saved there and restored for prompts with the same prefix. Only sequences of
+    the same adapter set share cells, since computed tokens depend on it.
     """
 
     def __init__(self, backend: Backend, store: StateStore | None = None) -> None:
@@ -44,9 +44,9 @@ class KVCacheManager:
         self._tree = PrefixTree()
         self._offloader = None if store is None else StateOffloader(backend, self._tree, store)
         self._free_ids = list(range(self._facts.n_seq_max))
-        self._n_unshifted: dict[int, int] = {}  # of a shifted sequence: tokens that were computed with all before them
+        self._n_unshifted: dict[int, int] = {}  # of a shifted sequence: tokens computed before the shift's gap
         self._n_shifts = 0
-        self._high_water = 0  # cells ever used at once since the cache was last empty
+        self._high_water = 0  # most cells in use at once since the cache was last empty
 
     @property
     def n_cells_used(self) -> int:
@@ -61,7 +61,7 @@ class KVCacheManager:
         return self._facts.n_cells - self._tree.locked_cells()
 
     def n_cached(self, tokens: Sequence[int], adapters: AdapterSet = NO_ADAPTERS) -> int:
-        """Return how many of the first tokens a slot would have computed already."""
+        """Return how many of the first tokens `allocate` would find computed."""
         n_cached = self._match(tokens, adapters).n_tokens
         saved = self._saved_match(tokens, adapters, n_cached)
         return saved.n_tokens if saved else n_cached
@@ -69,10 +69,10 @@ class KVCacheManager:
     def allocate(
         self, tokens: Sequence[int], adapters: AdapterSet = NO_ADAPTERS, *, wants_first_cells: bool = False
     ) -> Slot:
-        """Return a locked place that begins like `tokens`, of which at least the last is left to compute.
+        """Return a locked slot with the longest cached prefix of `tokens`; at least the last token is left to compute.
 
-        A sequence that goes on where a finished one ended takes its place; any other shares the cells it needs. A new
-        one that `wants_first_cells` gets them where nothing runs: what it computes depends on its own cells only then.
+        A sequence that continues a finished one takes its slot; any other shares the cells it needs. A new one that
+        `wants_first_cells` gets them if nothing runs, which makes its results independent of other sequences.
         """
         match = self._match(tokens, adapters)
         if (wants_first_cells and not match.n_tokens and self._offload_all_idle()) or self._offload_idle(match):
@@ -81,7 +81,7 @@ class KVCacheManager:
         if saved is not None:
             if (slot := self._restore(saved, tokens, adapters)) is not None:
                 return slot
-            match = self._match(tokens, adapters)  # making room for it may have evicted what matched
+            match = self._match(tokens, adapters)  # restoring may have evicted the match
         source_id = match.sequence_id
         if source_id is None:
             sequence_id = self._new_id()
@@ -89,7 +89,7 @@ class KVCacheManager:
             self._tree.lock(source_id)
             return Slot(source_id, match.n_tokens)
         else:
-            self._tree.lock(source_id)  # making room must not take away what is about to be shared
+            self._tree.lock(source_id)  # a new id must not evict the source
             sequence_id = self._new_id()
             self._tree.unlock(source_id)
             self._backend.share_cells(source_id, sequence_id, 0, match.n_tokens)
@@ -98,9 +98,9 @@ class KVCacheManager:
         return Slot(sequence_id, match.n_tokens)
 
     def record_computed(self, sequence_id: int, tokens: Sequence[int]) -> None:
-        """Note that the backend has computed `tokens` after what the sequence holds.
+        """Record that the backend has computed `tokens` at the end of the sequence.
 
-        What another sequence computed meanwhile is shared from now on, which frees the cells that were spent twice.
+        Tokens that another sequence has computed too are shared from now on, which frees duplicate cells.
         """
         begin = self._tree.length(sequence_id)
         shared = self._tree.extend(sequence_id, tokens)
@@ -109,16 +109,16 @@ class KVCacheManager:
             self._backend.share_cells(shared.sequence_id, sequence_id, begin, begin + shared.n_tokens)
 
     def truncate(self, sequence_id: int, n_tokens: int) -> int:
-        """Forget the sequence from `n_tokens` on, in the backend even what was never noted; return what is left."""
+        """Remove tokens from position `n_tokens` on, recorded or not; return how many remain."""
         n_left = self._backend.truncate(sequence_id, n_tokens)
         if n_left < self._tree.length(sequence_id):
             self._tree.truncate(sequence_id, n_left)
         return n_left
 
     def shift(self, sequence_id: int, shift: ContextShift) -> int:
-        """Forget the tokens of `shift`, in the backend too, and let the rest move up; return how many are left.
+        """Remove the tokens of `shift` and move the rest up; return how many remain.
 
-        No other prompt may find what was computed with forgotten tokens: behind the head stands a token of no text.
+        Tokens computed with removed ones must not match other prompts: a unique negative token follows the head.
         """
         tokens = self._tree.tokens(sequence_id)
         begin = shift.n_keep + shift.n_discard
@@ -133,7 +133,7 @@ class KVCacheManager:
         return self._tree.length(sequence_id)
 
     def checkpoint(self, sequence_id: int) -> None:
-        """Keep the sequence as it is now beside itself: where it cannot be cut, this is how to come back to here."""
+        """Cache a copy of the sequence as it is now, to return to if it cannot be truncated."""
         n_tokens = self._tree.length(sequence_id)
         if n_tokens < MIN_CHECKPOINT_TOKENS:
             return
@@ -142,7 +142,7 @@ class KVCacheManager:
         self._tree.insert(copy_id, self._tree.tokens(sequence_id), self._tree.namespace(sequence_id))
 
     def release(self, sequence_id: int) -> None:
-        """Leave the sequence to whoever begins like it, or to eviction."""
+        """Unlock the sequence: it may be reused or evicted."""
         if (n_unshifted := self._n_unshifted.pop(sequence_id, None)) is not None:
             self.truncate(sequence_id, min(n_unshifted, self._tree.length(sequence_id)))
         self._tree.unlock(sequence_id)
@@ -150,7 +150,7 @@ class KVCacheManager:
             self._evict(sequence_id)
 
     def evict_until_free(self, n_cells: int) -> bool:
-        """Evict the oldest sequences until `n_cells` are free. Return False when those left are all in use."""
+        """Evict least recently used sequences until `n_cells` are free. Return False if the rest are in use."""
         while self.n_cells_free < n_cells:
             oldest = self._tree.least_recently_used()
             if oldest is None:
@@ -159,26 +159,26 @@ class KVCacheManager:
         return True
 
     def save_idle_sequence(self) -> bool:
-        """Save one finished sequence that is not saved yet. Return False when there is none, or no store."""
-        return any(self._save(sequence_id) for sequence_id in self._tree.unlocked())  # the first that is worth it
+        """Save one finished sequence that is not saved yet. Return False if there is none, or no store."""
+        return any(self._save(sequence_id) for sequence_id in self._tree.unlocked())  # stops at the first saved
 
     def evict_one(self) -> bool:
-        """Evict one sequence, whatever is free. Return False when all are in use."""
+        """Evict one sequence, whatever is free. Return False if all are in use."""
         oldest = self._tree.least_recently_used()
         if oldest is not None:
             self._evict(oldest)
         return oldest is not None
 
     def check_integrity(self) -> None:
-        """Assert that tree and places agree."""
+        """Assert that tree and slots agree."""
         self._tree.check_integrity()
-        held = {sequence_id for sequence_id in range(self._facts.n_seq_max) if sequence_id in self._tree}
-        assert held.isdisjoint(self._free_ids), "a free place holds nothing"
-        assert len(held) + len(self._free_ids) == self._facts.n_seq_max, "every place is free or held"
+        used = {sequence_id for sequence_id in range(self._facts.n_seq_max) if sequence_id in self._tree}
+        assert used.isdisjoint(self._free_ids), "a free slot is empty"
+        assert len(used) + len(self._free_ids) == self._facts.n_seq_max, "every slot is free or used"
         assert self._tree.n_cells <= self._facts.n_cells, "the cells suffice"
 
     def _match(self, tokens: Sequence[int], adapters: AdapterSet) -> Match:
-        begin = tokens[:-1]  # without a token to compute there would be no logits
+        begin = tokens[:-1]  # one token must be computed for its logits
         match = self._tree.match if self._facts.supports_truncation else self._tree.match_whole
         return match(begin, adapters)
 
@@ -186,11 +186,11 @@ class KVCacheManager:
         return None if self._offloader is None else self._offloader.match(tokens[:-1], adapters, n_cached)
 
     def _offload_idle(self, match: Match) -> bool:
-        """Move finished sequences out to the store where they would cost the one that begins too much.
+        """Move finished sequences to the store if they would slow down a new sequence; return whether any was moved.
 
-        Attention reads every cell up to the highest in use, whoever holds it: 11 µs a cell and step on two cores with a
-        1.24B model, against some 20 µs to save a cell and have it back. What matched goes too where nothing runs, and
-        comes back to the lowest cells. Return whether anything was moved.
+        Attention reads every cell up to the highest in use: 11 µs a cell and step on two cores with a 1.24B model,
+        against some 20 µs to save and restore a cell. If nothing runs, the match is moved too and restored to the
+        lowest cells.
         """
         n_locked = self._tree.locked_cells()
         n_read = self._tree.n_cells if n_locked else self._high_water
@@ -209,9 +209,9 @@ class KVCacheManager:
         return True
 
     def _offload_all_idle(self) -> bool:
-        """Move all finished sequences out to the store, if nothing runs and none would be lost; return whether it was.
+        """Move all finished sequences to the store if nothing runs and none is lost; return whether any was moved.
 
-        In other cells attention adds up in another order, which quantized activations magnify to what can be seen.
+        In other cells attention sums in another order, and quantized activations magnify the difference.
         """
         idle = self._tree.unlocked()
         if (
@@ -226,7 +226,7 @@ class KVCacheManager:
         return bool(idle)
 
     def _restore(self, match: SavedMatch, tokens: Sequence[int], adapters: AdapterSet) -> Slot | None:
-        """Return a place with the saved sequence, cut to what `tokens` begin with; None where it cannot come back."""
+        """Return a slot with the saved sequence, truncated to the match; None if it cannot be restored."""
         assert self._offloader is not None
         if match.n_saved > self.n_cells_available():
             return None
@@ -244,9 +244,9 @@ class KVCacheManager:
         return Slot(sequence_id, match.n_tokens)
 
     def _unshare_cells(self, sequence_id: int, begin: int) -> bool:
-        """Give the sequence cells of its own from `begin` on: a cell has one position for all who hold it.
+        """Give the sequence its own cells from `begin` on: a shared cell has one position for all its sequences.
 
-        Return False, the sequence being empty then, where there is no room for a copy.
+        Return False, with the sequence empty, if there are no cells for a copy.
         """
         n_tokens = self._tree.length(sequence_id)
         if n_tokens - self._tree.exclusive_cells(sequence_id) <= begin:
@@ -256,7 +256,7 @@ class KVCacheManager:
         return self.evict_until_free(n_tokens) and self._backend.restore_state(sequence_id, state)
 
     def _save(self, sequence_id: int) -> bool:
-        """Save the sequence if it is worth it; return whether it was."""
+        """Save the sequence if that is worthwhile; return whether it was saved."""
         if self._offloader is None or not self._offloader.is_worth_saving(sequence_id):
             return False
         self._offloader.save(sequence_id)
@@ -265,7 +265,7 @@ class KVCacheManager:
     def _new_id(self) -> int:
         if not self._free_ids:
             evicted = self.evict_one()
-            assert evicted, "there are more places than running answers"
+            assert evicted, "there are more slots than running answers"
         return self._free_ids.pop()
 
     def _evict(self, sequence_id: int) -> None:

@@ -1,9 +1,8 @@
-"""Which cached sequence begins like a prompt: a radix tree over everything in the KV cache. Pure.
+"""The prefix tree: a radix tree over all cached sequences that finds the longest cached prefix of a prompt. Pure.
 
-Each sequence of the unified cache holds one path from the root; a stretch of tokens that several sequences share is
-one node, as it is one run of cells in the cache. So the tree's size in tokens is the cache's in cells. Sequences of
-different realms share nothing, whatever they begin with. Knows nothing of models or of why a sequence is kept; its
-owner copies, cuts and frees in the cache what it says.
+Each sequence is a path from the root; tokens shared by several sequences are one node, as they are one run of cells
+in the cache, so the tree's size in tokens is the cache's in cells. Sequences of different namespaces share nothing.
+Independent of models; its owner applies every change to the backend's cache.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ __all__ = ["Match", "PrefixTree"]
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The longest cached begin of a prompt: `n_tokens` of it are in `sequence_id` (None when nothing matches)."""
+    """The longest cached prefix of a prompt: `n_tokens` of `sequence_id` (None without a match)."""
 
     n_tokens: int
     sequence_id: int | None
@@ -24,7 +23,7 @@ class Match:
 
 @dataclass(slots=True, eq=False)
 class _Node:
-    """A run of tokens after its parent's. `holders` are the sequences whose path goes through it."""
+    """A run of tokens after its parent's. `holders` are the sequences whose path contains it."""
 
     tokens: list[int]
     parent: _Node | None
@@ -34,7 +33,7 @@ class _Node:
 
 @dataclass(slots=True)
 class _SequencePath:
-    """The path of a sequence: its namespace, last node and length in tokens, its last use, and who needs it to stay."""
+    """Path of a sequence: its namespace, last node, length in tokens, last use and locks."""
 
     namespace: Hashable
     end: _Node
@@ -44,9 +43,9 @@ class _SequencePath:
 
 
 class PrefixTree:
-    """The paths of all sequences in the cache.
+    """Radix tree of the cached sequences; each ends where a node ends.
 
-    `match`, `insert` and `extend` take O(tokens), the rest O(nodes on the path). A sequence ends where a node ends.
+    `match`, `insert` and `extend` take O(tokens), the rest O(nodes on the path).
     """
 
     def __init__(self) -> None:
@@ -59,7 +58,7 @@ class PrefixTree:
         return sequence_id in self._paths
 
     def length(self, sequence_id: int) -> int:
-        """Return how many tokens the sequence holds."""
+        """Return the number of the sequence's tokens."""
         return self._paths[sequence_id].n_tokens
 
     def tokens(self, sequence_id: int) -> list[int]:
@@ -67,18 +66,18 @@ class PrefixTree:
         return [token for node in reversed(list(_path(self._paths[sequence_id].end))) for token in node.tokens]
 
     def namespace(self, sequence_id: int) -> Hashable:
-        """Return the namespace that the sequence belongs to."""
+        """Return the namespace of the sequence."""
         return self._paths[sequence_id].namespace
 
     def match(self, tokens: Sequence[int], namespace: Hashable = ()) -> Match:
-        """Return the longest begin of `tokens` that a sequence of `namespace` holds, preferring the one used last."""
+        """Return the longest prefix of `tokens` cached in `namespace`, of the sequence used last."""
         node, n_matched = self._descend(tokens, namespace)
         if node is None or n_matched == 0:
             return Match(0, None)
         return Match(n_matched, max(node.holders, key=lambda sequence_id: self._paths[sequence_id].used))
 
     def match_whole(self, tokens: Sequence[int], namespace: Hashable = ()) -> Match:
-        """Return the longest sequence of `namespace` that as a whole begins `tokens`: for models that cannot be cut."""
+        """Return the longest sequence of `namespace` that is a whole prefix of `tokens`."""
         whole = [
             (path.n_tokens, path.used, sequence_id)
             for sequence_id, path in self._paths.items()
@@ -92,16 +91,16 @@ class PrefixTree:
         return Match(n_tokens, sequence_id)
 
     def insert(self, sequence_id: int, tokens: Sequence[int], namespace: Hashable = ()) -> None:
-        """Let a new sequence of `namespace` hold `tokens`; what others there hold is shared, as after a copy."""
+        """Insert a new sequence of `namespace`; tokens of others there are shared."""
         assert sequence_id not in self._paths, "a sequence is inserted once"
         root = self._roots.setdefault(namespace, _Node([], None))
         self._paths[sequence_id] = _SequencePath(namespace, root, 0, self._tick())
         self.extend(sequence_id, tokens)
 
     def extend(self, sequence_id: int, tokens: Sequence[int]) -> Match:
-        """Append `tokens` to what the sequence holds; return how many of them another one held there before, and which.
+        """Append `tokens` to the sequence; return how many of them another sequence had there already, and which.
 
-        That stretch is one node from now on, so its cells must be shared too.
+        Those are shared nodes from now on, so their cells must be shared too.
         """
         path = self._paths[sequence_id]
         shared = Match(0, None)
@@ -122,7 +121,7 @@ class PrefixTree:
         return shared
 
     def truncate(self, sequence_id: int, n_tokens: int) -> None:
-        """Let the sequence hold only its first `n_tokens`."""
+        """Remove all but the first `n_tokens` of the sequence."""
         path = self._paths[sequence_id]
         while path.n_tokens > n_tokens:
             node = path.end
@@ -135,7 +134,7 @@ class PrefixTree:
             self._leave(node, sequence_id)
 
     def remove(self, sequence_id: int) -> None:
-        """Forget the sequence."""
+        """Remove the sequence."""
         assert not self._paths[sequence_id].n_locks, "a locked sequence stays"
         self.truncate(sequence_id, 0)
         namespace = self._paths.pop(sequence_id).namespace
@@ -143,7 +142,7 @@ class PrefixTree:
             del self._roots[namespace]
 
     def lock(self, sequence_id: int) -> None:
-        """Keep the sequence from being evicted until `unlock`; locks add up."""
+        """Protect the sequence from eviction until `unlock`; locks are counted."""
         self._paths[sequence_id].n_locks += 1
 
     def unlock(self, sequence_id: int) -> None:
@@ -160,26 +159,26 @@ class PrefixTree:
         self._paths[sequence_id].used = self._tick()
 
     def least_recently_used(self) -> int | None:
-        """Return the unlocked sequence that was used longest ago, None when all are locked."""
+        """Return the unlocked sequence that was used longest ago, None if all are locked."""
         return next(iter(self.unlocked()), None)
 
     def unlocked(self) -> list[int]:
-        """Return the sequences that nobody needs now, the coldest first."""
+        """Return the unlocked sequences, the least recently used first."""
         free = [(path.used, sequence_id) for sequence_id, path in self._paths.items() if not path.n_locks]
         return [sequence_id for _, sequence_id in sorted(free)]
 
     def exclusive_cells(self, sequence_id: int) -> int:
-        """Return how many cells the sequence alone holds: what removing it frees."""
+        """Return the number of cells that only this sequence uses: those that its removal frees."""
         return sum(len(node.tokens) for node in _path(self._paths[sequence_id].end) if len(node.holders) == 1)
 
     def locked_cells(self) -> int:
-        """Return how many cells cannot be freed now: those that a locked sequence holds."""
+        """Return the number of cells that locked sequences use."""
         locked = {sequence_id for sequence_id, path in self._paths.items() if path.n_locks}
         nodes = {id(node): node for sequence_id in locked for node in _path(self._paths[sequence_id].end)}
         return sum(len(node.tokens) for node in nodes.values())
 
     def check_integrity(self) -> None:
-        """Assert every invariant of the tree; for tests and idle moments."""
+        """Assert every invariant of the tree; for tests."""
         n_cells = 0
         holders: dict[int, int] = dict.fromkeys(self._paths, 0)
         assert set(self._roots) == {path.namespace for path in self._paths.values()}, "a namespace has a sequence"
@@ -192,21 +191,21 @@ class PrefixTree:
                 assert child.tokens, "a node holds tokens"
                 assert child.tokens[0] == first, "a child is found by its first token"
                 assert child.holders, "a node has a holder"
-                assert node.parent is None or child.holders <= node.holders, "whoever holds a node holds its parent"
+                assert node.parent is None or child.holders <= node.holders, "a holder of a node holds its parent"
                 pending.append(child)
             for sequence_id in node.holders:
                 holders[sequence_id] += len(node.tokens)
         assert n_cells == self.n_cells, "the cells are counted"
         assert holders == {key: path.n_tokens for key, path in self._paths.items()}, "each length is the path's"
         for sequence_id, path in self._paths.items():
-            assert all(sequence_id in node.holders for node in _path(path.end)), "a path is held throughout"
+            assert all(sequence_id in node.holders for node in _path(path.end)), "a sequence holds its whole path"
 
     def _tick(self) -> int:
         self._clock += 1
         return self._clock
 
     def _descend(self, tokens: Sequence[int], namespace: Hashable) -> tuple[_Node | None, int]:
-        """Return the node where the longest match ends and the length of the match, which may end inside the node."""
+        """Return the node of the longest match's end, and the length of the match; it may end inside the node."""
         node, n_matched = self._roots.get(namespace), 0
         while node and n_matched < len(tokens) and (child := node.children.get(tokens[n_matched])) is not None:
             n_common = _common(child.tokens, tokens, n_matched)
@@ -216,7 +215,7 @@ class PrefixTree:
         return node, n_matched
 
     def _grow(self, path: _SequencePath, sequence_id: int, tokens: Sequence[int]) -> None:
-        """Append new tokens at the end of the path, to its last node where no one else would notice."""
+        """Append new tokens to the path, to its last node if no other sequence shares it."""
         end = path.end
         if end.parent is not None and end.holders == {sequence_id} and not end.children:
             end.tokens.extend(tokens)
@@ -225,7 +224,7 @@ class PrefixTree:
         self.n_cells += len(tokens)
 
     def _split(self, node: _Node, n_tokens: int) -> _Node:
-        """Return the node that ends after `n_tokens` of `node`, cutting it in two where it is longer."""
+        """Return the node that ends after `n_tokens` of `node`, splitting a longer one."""
         if n_tokens == len(node.tokens):
             return node
         tail = _Node(node.tokens[n_tokens:], node, node.children, set(node.holders))
@@ -254,7 +253,7 @@ def _path(node: _Node) -> Iterator[_Node]:
 
 
 def _common(stretch: list[int], tokens: Sequence[int], begin: int) -> int:
-    """Return how many of `stretch` equal `tokens` from `begin` on."""
+    """Return how many tokens of `stretch` equal those of `tokens` from `begin` on."""
     n_most = min(len(stretch), len(tokens) - begin)
     if stretch[:n_most] == list(tokens[begin : begin + n_most]):
         return n_most

@@ -1,12 +1,13 @@
-"""A saved sequence as a file: a state and the tokens that it is of.
+"""The file of a saved state: the state and its tokens.
 
-Owns the format and the names of the files of a folder: one sequence a file, written beside and renamed, so that a kill
-leaves none half; checked against the tokens and a checksum when read. Several processes may share a folder: a file that
-another removed is only a miss. Knows nothing of what a state holds, or of which sequences are worth a file.
+Owns the format and the files of a folder: one state a file, written under another name and renamed, so that a kill
+leaves no incomplete file; checked against its tokens and a checksum when read. Several processes may share a folder: a
+file that another removed is a miss. Independent of the states' contents.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import struct
@@ -33,18 +34,18 @@ Tokens = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateKey:
-    """What a state is of: `tokens`, computed in a `namespace`."""
+    """Key of a state: its `tokens`, computed in a `namespace`."""
 
     namespace: str
     tokens: Tokens
 
 
-def write_state(folder: Path, name: str, label: StateKey, state: bytes | bytearray, max_bytes: int) -> int:
-    """Write the file `name` and return its size, 0 when it is larger than `max_bytes` or the disk refuses.
+def write_state(folder: Path, name: str, key: StateKey, state: bytes | bytearray, max_bytes: int) -> int:
+    """Write the file `name` and return its size, 0 if it is larger than `max_bytes` or cannot be written.
 
-    These files only save time: who is refused keeps the state in memory as long as there is room.
+    The files are only a cache, so failures are no errors.
     """
-    header, tokens = _header(label, state), label.tokens
+    header, tokens = _header(key, state), key.tokens
     n_bytes = len(_MAGIC) + _LENGTH.size + len(header) + tokens.nbytes + len(state)
     if n_bytes > max_bytes:
         return 0
@@ -58,20 +59,17 @@ def write_state(folder: Path, name: str, label: StateKey, state: bytes | bytearr
 
 
 def states_in(folder: Path) -> Iterator[tuple[str, StateKey, int]]:
-    """Yield name, label and bytes of each file, the least recently used first.
-
-    What no one will finish or can read is removed.
-    """
+    """Yield name, key and bytes of each file, the least recently used first; remove invalid and abandoned files."""
     for path in sorted(folder.iterdir(), key=_used) if folder.is_dir() else ():
-        found = _read_label(path) if not writer_of(path) else None
+        found = _read_key(path) if not writer_of(path) else None
         if found is not None:
             yield (path.name, *found)
         elif not _is_being_written(path):
             path.unlink(missing_ok=True)
 
 
-def read_state(path: Path, label: StateKey) -> bytes | None:
-    """Return the state in a file, None when it is gone, damaged or another sequence's."""
+def read_state(path: Path, key: StateKey) -> bytes | None:
+    """Return the state in a file, None if it is missing, damaged or another key's."""
     try:
         data = path.read_bytes()
     except OSError:
@@ -82,22 +80,20 @@ def read_state(path: Path, label: StateKey) -> bytes | None:
     header, begin = parts
     middle = begin + 4 * header["n_tokens"]
     state = data[middle:]
-    is_ours = data[begin:middle] == label.tokens.tobytes() and _header(label, state) == json.dumps(header).encode()
+    is_ours = data[begin:middle] == key.tokens.tobytes() and _header(key, state) == json.dumps(header).encode()
     return state if is_ours else None
 
 
 def touch(path: Path) -> None:
     """Count the file as used now."""
-    try:
+    with contextlib.suppress(OSError):  # a missing file is a miss at the next load
         os.utime(path)
-    except OSError:  # gone: the next load is a miss
-        return
 
 
-def _header(label: StateKey, state: bytes | bytearray) -> bytes:
-    checksum = zlib.crc32(state, zlib.crc32(label.tokens.tobytes()))
-    sizes = {"n_tokens": len(label.tokens), "state_bytes": len(state), "crc32": checksum}
-    return json.dumps({"namespace": label.namespace, **sizes}).encode()
+def _header(key: StateKey, state: bytes | bytearray) -> bytes:
+    checksum = zlib.crc32(state, zlib.crc32(key.tokens.tobytes()))
+    sizes = {"n_tokens": len(key.tokens), "state_bytes": len(state), "crc32": checksum}
+    return json.dumps({"namespace": key.namespace, **sizes}).encode()
 
 
 def _used(path: Path) -> float:
@@ -111,8 +107,8 @@ def _is_being_written(path: Path) -> bool:
     return is_process_alive(writer_of(path))
 
 
-def _read_label(path: Path) -> tuple[StateKey, int] | None:
-    """Return the label in a file and the file's size, None when it is not a whole file of ours."""
+def _read_key(path: Path) -> tuple[StateKey, int] | None:
+    """Return the key in a file and the file's size, None for an incomplete or foreign file."""
     try:
         with path.open("rb") as file:
             parts = _read_begin(file.read(len(_MAGIC) + _LENGTH.size + _MAX_HEADER_BYTES))
@@ -123,14 +119,14 @@ def _read_label(path: Path) -> tuple[StateKey, int] | None:
             tokens = np.frombuffer(file.read(4 * header["n_tokens"]), np.int32)
             n_bytes = begin + 4 * header["n_tokens"] + header["state_bytes"]
             is_whole = len(tokens) == header["n_tokens"] and os.fstat(file.fileno()).st_size == n_bytes
-            label = StateKey(str(header["namespace"]), tokens)
+            key = StateKey(str(header["namespace"]), tokens)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return (label, n_bytes) if is_whole else None
+    return (key, n_bytes) if is_whole else None
 
 
 def _read_begin(data: bytes) -> tuple[dict[str, Any], int] | None:
-    """Return the header and where the tokens begin."""
+    """Return the header and the offset of the tokens, None for invalid data."""
     begin = len(_MAGIC) + _LENGTH.size
     if len(data) < begin or not data.startswith(_MAGIC):
         return None

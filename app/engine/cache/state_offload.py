@@ -1,7 +1,6 @@
-"""Sequences outside the KV cache: which are worth saving, and which saved one spares a prompt the most.
+"""The offload of sequences from the KV cache: which to save, and which saved state to restore for a prompt.
 
-Joins the tree, which knows what a sequence holds, with the backend that reads its state and the store that keeps it.
-Knows nothing of places or of when one must go.
+Connects the prefix tree, the backend that reads and writes states, and the store. Independent of slots and eviction.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from app.engine.cache.state_store import SavedMatch, StateStore
 
 __all__ = ["StateOffloader"]
 
-MIN_SAVED_TOKENS = 32  # fewer are computed faster than they are saved and found
-MAX_RESTORED_SHARE = 32  # a saved sequence comes back for a begin that is at least this share of it
+MIN_SAVED_TOKENS = 32  # fewer are computed faster than saved and restored
+MAX_RESTORED_SHARE = 32  # a state is restored for a prefix of at least 1/32 of it
 
 
 class StateOffloader:
-    """What leaves the cache of `backend` for `store`. Sequences of other adapter sets are never found."""
+    """Saving and restoring of `backend`'s sequences in `store`, separately for each adapter set."""
 
     def __init__(self, backend: Backend, tree: PrefixTree, store: StateStore) -> None:
         self._backend = backend
@@ -31,7 +30,7 @@ class StateOffloader:
         self._store = store
 
     def match(self, begin: Sequence[int], adapters: AdapterSet, n_cached: int) -> SavedMatch | None:
-        """Return what is saved of `begin` where that spares more than it costs; `n_cached` tokens of it are here."""
+        """Return the saved state for the prefix `begin` if restoring pays; `n_cached` of its tokens are cached."""
         match = self._store.match(begin, _namespace_of(adapters))
         if match is None or match.n_tokens < n_cached + MIN_SAVED_TOKENS:
             return None
@@ -40,7 +39,7 @@ class StateOffloader:
         return match if self._can_cut or match.n_tokens == match.n_saved else None
 
     def load(self, match: SavedMatch) -> bytes | bytearray | None:
-        """Return the state of a match, None when it is gone."""
+        """Return the state of a match, None if it no longer exists."""
         return self._store.load(match)
 
     def save(self, sequence_id: int) -> None:
@@ -49,11 +48,11 @@ class StateOffloader:
         self._store.save(self._tree.tokens(sequence_id), self._backend.save_state(sequence_id), namespace)
 
     def is_worth_saving(self, sequence_id: int) -> bool:
-        """Return whether a sequence holds enough that is nowhere else: not in another sequence, and not saved."""
+        """Return whether a sequence has enough tokens that are neither shared nor saved."""
         return not self._is_short(sequence_id) and self._fits(sequence_id) and not self._is_saved(sequence_id)
 
     def is_cheap_to_evict(self, sequence_id: int) -> bool:
-        """Return whether a sequence may go at little loss: it is short, saved, or can be saved now."""
+        """Return whether a sequence is short, saved, or can be saved now."""
         return self._is_short(sequence_id) or self._fits(sequence_id) or self._is_saved(sequence_id)
 
     def _fits(self, sequence_id: int) -> bool:
@@ -67,5 +66,5 @@ class StateOffloader:
 
 
 def _namespace_of(adapters: Hashable) -> str:
-    """Return what the store calls an adapter set, the same over restarts; nothing for no adapters."""
+    """Return the store's name of an adapter set, stable across restarts; empty for no adapters."""
     return hashlib.blake2b(json.dumps(adapters).encode(), digest_size=12).hexdigest() if adapters else ""

@@ -1,7 +1,7 @@
-"""Computed sequences outside the KV cache: in host memory, and from there on disk for the next start.
+"""The store of saved sequence states: in host memory, and on disk for the next start.
 
-Owns what is kept of the files under `<cache>/prefix/<model fingerprint>` and of their states in memory: the least
-recently used go first. Knows nothing of what a state holds, or of how a file is written.
+Owns the files under `<cache>/prefix/<model fingerprint>` and the states in memory; the least recently used are dropped
+first. Independent of the states' contents and of the file format.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _N_SAMPLES, _SAMPLE_BYTES = 64, 4096
 
 @dataclass(frozen=True, slots=True)
 class SavedMatch:
-    """The longest saved begin of a prompt: `n_tokens` of the `n_saved` of the sequence called `name`."""
+    """The longest saved prefix of a prompt: `n_tokens` of the `n_saved` of the state called `name`."""
 
     name: str
     n_tokens: int
@@ -36,17 +36,17 @@ class SavedMatch:
 
 @dataclass(slots=True)
 class _Entry:
-    """A saved sequence. `state` is None while on disk only; `file_bytes` is 0 while in memory only."""
+    """A saved state. `state` is None while on disk only; `file_bytes` is 0 while in memory only."""
 
-    label: StateKey
+    key: StateKey
     state: bytes | bytearray | None
     file_bytes: int
 
 
 def fingerprint(path: Path, *parts: object) -> str:
-    """Return a name for the file's weights: its size and 64 samples of 4 KiB spread over it, and `parts`.
+    """Return a hash of the file's weights (its size and 64 samples of 4 KiB) and of `parts`.
 
-    States fit only the very same weights in the very same layout; `parts` name whatever else decides that.
+    States are valid only for the same weights and layout; `parts` are the other values that decide this.
     """
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=12)
     n_bytes = path.stat().st_size
@@ -59,15 +59,14 @@ def fingerprint(path: Path, *parts: object) -> str:
 
 
 def model_key(path: Path) -> str:
-    """Return the name under which what was learnt here of the model at `path` is kept: its weights and the build of
-    llama.cpp that runs them."""
+    """Return the key of measurements of the model at `path`: its weights and the build of llama.cpp."""
     return fingerprint(path, metadata.version("llama-cpp-python"))
 
 
 class StateStore:
-    """Saved sequences of one model. Use it from one thread; a second one of its own writes the files.
+    """Saved states of one model. Use it from one thread; it writes files in a thread of its own.
 
-    A `namespace` names what states depend on besides the tokens: those of one are never matched in another.
+    A `namespace` stands for what states depend on besides tokens; states of one never match in another.
     """
 
     def __init__(
@@ -76,33 +75,33 @@ class StateStore:
         self._folder = folder
         self._max_memory_bytes = max_memory_bytes
         self._max_disk_bytes = max_disk_bytes
-        self._lock = threading.Lock()  # guards _entries, which the writing thread touches too
+        self._lock = threading.Lock()  # guards _entries, which the writing thread changes too
         self._entries = {  # the least recently used first
-            name: _Entry(label, None, n_bytes) for name, label, n_bytes in states_in(folder)
+            name: _Entry(key, None, n_bytes) for name, key, n_bytes in states_in(folder)
         }
         self._to_write: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write_files, name="prefix-writer", daemon=True)
         self._writer.start()
 
     def match(self, tokens: Sequence[int], namespace: str = "") -> SavedMatch | None:
-        """Return the saved sequence of `namespace` that begins like `tokens` for longest, None when none does."""
+        """Return the saved state of `namespace` with the longest common prefix with `tokens`, None without any."""
         wanted = np.asarray(tokens, np.int32)
         with self._lock:
             found = [
-                SavedMatch(name, _n_common(entry.label.tokens, wanted), len(entry.label.tokens))
+                SavedMatch(name, _n_common(entry.key.tokens, wanted), len(entry.key.tokens))
                 for name, entry in self._entries.items()
-                if entry.label.namespace == namespace
+                if entry.key.namespace == namespace
             ]
         best = max(found, key=lambda match: (match.n_tokens, -match.n_saved), default=None)
         return best if best is not None and best.n_tokens else None
 
     def load(self, match: SavedMatch) -> bytes | bytearray | None:
-        """Return the state of a match, None when its file is gone or not what it should be."""
+        """Return the state of a match, None if its file is missing or invalid."""
         with self._lock:
             entry = self._entries.get(match.name)
         if entry is None:
             return None
-        state = entry.state if entry.state is not None else read_state(self._folder / match.name, entry.label)
+        state = entry.state if entry.state is not None else read_state(self._folder / match.name, entry.key)
         with self._lock:
             self._entries.pop(match.name, None)
             if state is not None:
@@ -112,32 +111,32 @@ class StateStore:
         return state
 
     def save(self, tokens: Sequence[int], state: bytes | bytearray, namespace: str = "") -> None:
-        """Keep a sequence. Those of its namespace that it goes on from are contained in it and forgotten."""
+        """Save a state; states of its namespace that are prefixes of it are removed."""
         wanted = np.asarray(tokens, np.int32)
         name = hashlib.blake2b(namespace.encode() + wanted.tobytes(), digest_size=16).hexdigest()
         with self._lock:
-            of_realm = [(key, entry) for key, entry in self._entries.items() if entry.label.namespace == namespace]
-            for key in [key for key, entry in of_realm if _begins(entry.label.tokens, wanted)]:
-                self._forget(key)
+            others = [(name, entry.key) for name, entry in self._entries.items() if entry.key.namespace == namespace]
+            for prefix in [name for name, key in others if _begins(key.tokens, wanted)]:
+                self._remove(prefix)
             self._entries[name] = _Entry(StateKey(namespace, wanted), state, 0)
         self._to_write.put(name)
 
     @property
     def max_state_bytes(self) -> int:
-        """The largest state that is worth keeping: half of the memory that all may take."""
+        """The largest state to save: half of the memory for all."""
         return self._max_memory_bytes // 2
 
     def has(self, tokens: Sequence[int], namespace: str = "") -> bool:
-        """Return whether a saved sequence of `namespace` begins with all of `tokens`."""
+        """Return whether a saved state of `namespace` begins with all of `tokens`."""
         match = self.match(tokens, namespace)
         return match is not None and match.n_tokens == len(tokens)
 
     def close(self) -> None:
-        """Write what is not yet on disk and end the writing thread."""
+        """Write the remaining states to disk and end the writing thread."""
         self._to_write.put(None)
         self._writer.join()
 
-    def _forget(self, name: str) -> None:
+    def _remove(self, name: str) -> None:
         entry = self._entries.pop(name)
         if entry.file_bytes:
             (self._folder / name).unlink(missing_ok=True)
@@ -149,7 +148,7 @@ class StateStore:
             with self._lock:
                 entry = self._entries.get(name)
             if entry is not None and entry.state is not None and not entry.file_bytes:
-                n_bytes = write_state(self._folder, name, entry.label, entry.state, self._max_disk_bytes)
+                n_bytes = write_state(self._folder, name, entry.key, entry.state, self._max_disk_bytes)
                 with self._lock:
                     entry.file_bytes = n_bytes
                     if self._entries.get(name) is not entry:  # replaced while it was being written
@@ -157,7 +156,7 @@ class StateStore:
             self._shrink()
 
     def _shrink(self) -> None:
-        """Drop states from memory, then files from disk, the least recently used first, down to the limits."""
+        """Drop states from memory and files from disk, the least recently used first, down to the limits."""
         with self._lock:
             n_memory = sum(len(entry.state) for entry in self._entries.values() if entry.state is not None)
             n_disk = sum(entry.file_bytes for entry in self._entries.values())

@@ -13,9 +13,8 @@ import numpy as np
 
 from app.engine.backend import Backend, Chunk
 from app.engine.embedding.embedder import Embedder, Pooling, Vector, normalized, pooled
-from app.engine.loop.core import failure
 from app.engine.protocol.messages import Embed, Embedded, Failed, Rerank, Reranked
-from quantizer.errors import ContextOverflowError, EngineError, RequestError, UserError
+from quantizer.errors import ContextOverflowError, EngineError, ErrorInfo, RequestError, UserError
 
 __all__ = ["EmbeddingQueue"]
 
@@ -79,7 +78,7 @@ class EmbeddingQueue:
         try:
             self._check(frame)
         except UserError as error:
-            self._emit(failure(frame.call_id, error))
+            self._emit(Failed(frame.call_id, ErrorInfo.of(error)))
             return
         texts = frame.inputs if isinstance(frame, Embed) else frame.documents
         self._calls.append(_Call(frame, len(texts)))
@@ -211,7 +210,7 @@ class EmbeddingQueue:
     def _fail(self, call: _Call, error: UserError) -> None:
         if call in self._calls:
             self._end(call)
-            self._emit(failure(call.frame.call_id, error))
+            self._emit(Failed(call.frame.call_id, ErrorInfo.of(error)))
 
     def _end(self, call: _Call) -> None:
         self._calls.remove(call)

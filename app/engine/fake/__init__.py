@@ -1,1 +1,1 @@
-"""fake."""
+"""The deterministic model without native code: backend, embedder and loader."""

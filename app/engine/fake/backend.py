@@ -1,11 +1,7 @@
-"""A deterministic model without native code, for tests and for working on everything around the engine.
+"""A deterministic model without native code, for tests and for work on everything around the engine.
 
 Its vocabulary is the 256 bytes and an end token; the next token depends on every token before it, so a wrong cache
-shows at once. It keeps the same rules as llama.cpp's unified cache and breaks loudly where llama.cpp would abort.
-
-A prediction head for the fake backend: it says what the backend would, but for one token in so many.
-
-Owns the same rules as the real one and breaks loudly where a chunk does not stand where its sequence ends.
+shows at once. It follows the rules of llama.cpp's unified cache and asserts where llama.cpp would abort.
 """
 
 from __future__ import annotations
@@ -29,14 +25,14 @@ from app.engine.request import SamplingParams
 __all__ = ["END", "FakeBackend", "FakeMtpHead"]
 
 END = 256
-_STEERED = 1000  # what tells a cell's adapters is a multiple of it
-_WANTED = re.compile(rb"<say>(.+?)</say>", re.DOTALL)
-_NOISE_WANTED = re.compile(rb"<noise>([0-9]{1,6})</noise>")
+_ADAPTER_UNIT = 1000  # a cell's adapters are encoded as a multiple of it
+_SAY_TAG = re.compile(rb"<say>(.+?)</say>", re.DOTALL)
+_NOISE_TAG = re.compile(rb"<noise>([0-9]{1,6})</noise>")
 _LETTERS = b"etaoinshrdlu etaoinshrdlu etaoinshrdlu,.\n"
 
 
 class _Cell:
-    """One token in the cache; sequences that share it hold the same object."""
+    """A token in the cache; sequences that share it reference the same object."""
 
     __slots__ = ("token",)
 
@@ -45,13 +41,13 @@ class _Cell:
 
 
 class FakeBackend:
-    """A `Backend` whose answers are letters chosen by a hash. Each decode takes `step_s` seconds at least.
+    """A `Backend` whose answers are letters chosen by a hash. Each decode takes at least `step_s` seconds.
 
-    A prompt that holds <say>TEXT</say> is answered with the last such TEXT, one that holds <noise>N</noise> with N
-    letters that this very prompt decides and no draft foretells.
+    A prompt with <say>TEXT</say> is answered with the last such TEXT, one with <noise>N</noise> with N letters that
+    depend on the whole prompt and match no draft.
 
-    One token in `end_every` ends the answer; of the others most depend on the last two tokens only, so that text
-    repeats itself and drafts are taken, the rest on every token before.
+    One token in `end_every` ends the answer. Most others depend on the last two tokens only, so that text repeats and
+    drafts are accepted, the rest on all previous tokens.
     """
 
     def __init__(
@@ -81,7 +77,7 @@ class FakeBackend:
             model_bytes=0,
             adapters=tuple(adapters),
         )
-        self._steered = 0
+        self._adapter_code = 0
         self._cells: list[list[_Cell]] = [[] for _ in range(n_seq_max)]
         self._n_overlaid = [0] * n_seq_max
         self._rows: dict[int, list[int]] = {}
@@ -110,8 +106,8 @@ class FakeBackend:
         return FakeSampler(self, params, ignore_eos, history)
 
     def set_adapters(self, adapters: AdapterSet) -> None:
-        """Let cells be different ones under every set, and with them all that follows."""
-        self._steered = _STEERED * zlib.crc32(repr(adapters).encode()) if adapters else 0
+        """Make cells, and what depends on them, different under every adapter set."""
+        self._adapter_code = _ADAPTER_UNIT * zlib.crc32(repr(adapters).encode()) if adapters else 0
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
         n_tokens = sum(len(chunk.tokens) for chunk in chunks)
@@ -126,9 +122,10 @@ class FakeBackend:
         for chunk in chunks:
             cells = self._cells[chunk.sequence_id]
             assert chunk.position == len(cells), "a sequence is computed without gaps"
-            assert all(cell.token // _STEERED == self._steered // _STEERED for cell in cells), "under one adapter set"
+            code = self._adapter_code // _ADAPTER_UNIT
+            assert all(cell.token // _ADAPTER_UNIT == code for cell in cells), "a sequence has one adapter set"
             for index, token in enumerate(chunk.tokens):
-                cells.append(_Cell(token + self._steered))
+                cells.append(_Cell(token + self._adapter_code))
                 if index >= len(chunk.tokens) - chunk.n_logits:
                     self._rows[row] = [cell.token for cell in cells]
                 row += 1
@@ -137,7 +134,7 @@ class FakeBackend:
     def share_cells(self, source_id: int, target_id: int, begin: int, end: int) -> None:
         source, target = self._cells[source_id], self._cells[target_id]
         assert begin <= len(target), "a sequence has no gaps"
-        assert end <= len(source), "what is shared is there"
+        assert end <= len(source), "shared cells exist"
         assert [cell.token for cell in target[begin:end]] in ([], [cell.token for cell in source[begin:end]])
         assert self.facts.supports_truncation or (begin == 0 and end == len(source)), (
             "this model shares only whole sequences"
@@ -174,7 +171,7 @@ class FakeBackend:
         return bytearray(json.dumps([cell.token for cell in self._cells[sequence_id]]).encode())
 
     def restore_state(self, sequence_id: int, state: bytes | bytearray) -> bool:
-        assert not self._cells[sequence_id], "a saved sequence comes back to an empty place"
+        assert not self._cells[sequence_id], "a state is restored into an empty sequence"
         tokens = json.loads(state)
         if self.n_cells_used + len(tokens) > self.facts.n_cells:
             return False
@@ -182,7 +179,7 @@ class FakeBackend:
         return True
 
     def logits(self, row: int) -> NDArray[np.float32]:
-        """Return numbers that the history decides, what greedy would choose above the others."""
+        """Return logits that depend on the history, with the greedy choice above the others."""
         chance = _chance("logits", self._rows[row])
         logits = np.array([chance.uniform(-5.0, 0.0) for _ in range(self.facts.n_vocab)], np.float32)
         for ignore_eos in (False, True):
@@ -196,19 +193,19 @@ class FakeBackend:
         self._cells = []
 
     def n_before(self, row: int) -> int:
-        """Return how many tokens the sequence of `row` has up to there."""
+        """Return the number of tokens of the sequence up to `row`."""
         return len(self._rows[row])
 
     def tokens(self, sequence_id: int) -> list[int]:
-        """Return what the sequence holds."""
+        """Return the tokens of the sequence."""
         return [cell.token for cell in self._cells[sequence_id]]
 
     def likeliest(self, history: list[int], ignore_eos: bool) -> int:
-        """Return what greedy says after `history`."""
+        """Return the greedy choice after `history`."""
         return self._choose(history, "", ignore_eos)
 
     def choose(self, row: int, salt: str, ignore_eos: bool) -> int:
-        """Return the next token after the history of `row`, which must have been asked logits for."""
+        """Return the next token after the history of `row`, which must have logits."""
         return self._choose(self._rows[row], salt, ignore_eos)
 
     def _choose(self, history: list[int], salt: str, ignore_eos: bool) -> int:
@@ -223,39 +220,39 @@ def _chance(salt: str, tokens: list[int]) -> random.Random:
     return random.Random(hashlib.blake2b(repr((salt, tokens)).encode(), digest_size=8).digest())
 
 
-def _wanted(prompt: bytes) -> list[int]:
-    """Return the tokens that `prompt` asks to be said; none where it leaves that to the model."""
-    if texts := _WANTED.findall(prompt):
+def _scripted(prompt: bytes) -> list[int]:
+    """Return the answer that `prompt` prescribes, if any."""
+    if texts := _SAY_TAG.findall(prompt):
         return [*texts[-1], END]
-    if lengths := _NOISE_WANTED.findall(prompt):
+    if lengths := _NOISE_TAG.findall(prompt):
         return [*random.Random(prompt).choices(_LETTERS, k=int(lengths[-1])), END]
     return []
 
 
 class FakeSampler:
-    """Greedy, or salted by the seed: the same history and seed give the same token, but where a text is to be said."""
+    """A sampler that is greedy or salted by its seed, unless the prompt prescribes the answer."""
 
     def __init__(self, backend: FakeBackend, params: SamplingParams, ignore_eos: bool, history: Sequence[int]) -> None:
         self._backend = backend
         self._salt = "" if params.is_greedy else str(params.seed)
         self._ignore_eos = ignore_eos
         self._n_prompt = len(history)
-        self._said = _wanted(bytes(token for token in history if token < END))
+        self._scripted = _scripted(bytes(token for token in history if token < END))
 
     def sample(self, row: int) -> int:
-        if self._said:
-            return self._said[min(self._backend.n_before(row) - self._n_prompt, len(self._said) - 1)]
+        if self._scripted:
+            return self._scripted[min(self._backend.n_before(row) - self._n_prompt, len(self._scripted) - 1)]
         return self._backend.choose(row, self._salt, self._ignore_eos)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 _WRONG = ord("#")  # the fake backend never says it
 
 
 class FakeMtpHead:
-    """A `MtpHead` over `backend`, wrong at one position in `wrong_every`, with room for `n_ahead` tokens."""
+    """A `MtpHead` over `backend`, wrong at one position in `wrong_every`, with cells for `n_ahead` tokens."""
 
     def __init__(
         self, backend: FakeBackend, wrong_every: int = 10**9, n_ahead: int = 100, ignore_eos: bool = True

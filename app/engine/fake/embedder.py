@@ -1,6 +1,6 @@
 """A deterministic embedder without native code: a token's vector is random, drawn from the tokens up to it.
 
-It keeps the rules of the real one and breaks loudly where llama.cpp would abort. Knows nothing of calls.
+It follows the rules of the real one and asserts where llama.cpp would abort. Independent of calls.
 """
 
 from __future__ import annotations

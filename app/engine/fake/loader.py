@@ -1,6 +1,6 @@
-"""Loading the fake model as a real one is: with progress, a stop in mid-way and, where that is asked for, a question.
+"""The loader of the fake model: with progress, cancellation and a refusal if it is to be unfit, as in real loading.
 
-Owns what a load of the fake takes. Knows nothing of the process that it happens in.
+Independent of the process that it runs in.
 """
 
 from __future__ import annotations

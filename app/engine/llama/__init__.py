@@ -1,7 +1,7 @@
-"""llama.cpp as a `Backend`. `native` is the only module of the house that imports llama_cpp.
+"""llama.cpp as a `Backend`. `native` is the only module of the project that imports llama_cpp.
 
-Every pointer has one owner, freed by `close`: LlamaModel, LlamaBackend (a context over it), its head and its samplers.
-One thread makes all calls but `interrupt`. Knows nothing of requests beyond their sampling parameters.
+Every pointer has one owner, freed by `close`: LlamaModel, LlamaBackend (a context over it), MtpContext and samplers.
+One thread makes all calls except `interrupt`. Independent of requests, except for their sampling parameters.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What steers a model besides its weights: LoRA adapters, by the batch, and a control vector, for good.
+"""LoRA adapters, active by the batch, and a control vector, active permanently.
 
-Owns the native adapters, which must be loaded before any context is made. Knows nothing of requests.
+Owns the native adapters, which must be loaded before any context is created. Independent of requests.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ NativeAdapter = Any  # a ctypes pointer to llama_adapter_lora
 
 
 def load_adapters(model: int, paths: Mapping[str, Path]) -> dict[str, NativeAdapter]:
-    """Return the native adapters of files that `quantizer.gguf.adapter` has let through, by the keys of `paths`.
+    """Return the native adapters of validated files, by the keys of `paths`.
 
-    They live as long as the model, which frees them. Raises EngineError with llama.cpp's words.
+    The model owns and frees them. Raises EngineError with llama.cpp's message.
     """
     return {key: _load(model, path) for key, path in paths.items()}
 
@@ -40,15 +40,15 @@ def _load(model: int, path: Path) -> NativeAdapter:
 
 
 class LlamaAdapters:
-    """Steers contexts over one model: `adapters` by key, and the control vector, shape (n_layers - 1, n_embd)."""
+    """Native adapters of one model by key, and its control vector, shape (n_layers - 1, n_embd)."""
 
     def __init__(self, adapters: Mapping[str, NativeAdapter], control_vector: NDArray[np.float32] | None) -> None:
         self._adapters = adapters
         self._control_vector = control_vector
 
-    def open(self, context: int) -> None:
-        """Give a new context the control vector and every adapter. Raises EngineError where the model takes none."""
-        self.use(context, tuple((key, 1.0) for key in sorted(self._adapters)))
+    def attach(self, context: int) -> None:
+        """Apply the control vector and every adapter to a new context. Raises EngineError without support for them."""
+        self.activate(context, tuple((key, 1.0) for key in sorted(self._adapters)))
         if self._control_vector is None:
             return
         directions = np.ascontiguousarray(self._control_vector, np.float32)
@@ -58,8 +58,8 @@ class LlamaAdapters:
             cause = f"llama.cpp cannot apply the control vector: {native_log().last_lines()}"
             raise EngineError(cause, "Load the model without it.")
 
-    def use(self, context: int, adapters: AdapterSet) -> None:
-        """Let the context compute under `adapters` from now on."""
+    def activate(self, context: int, adapters: AdapterSet) -> None:
+        """Use `adapters` in the context from now on."""
         n_adapters = len(adapters)
         pointers = (lib.llama_adapter_lora_p_ctypes * n_adapters)(*(self._adapters[key] for key, _ in adapters))
         scales = (ctypes.c_float * n_adapters)(*(scale for _, scale in adapters))

@@ -1,6 +1,6 @@
-"""What goes into a decode: the arrays of a batch, and the flag that ends it early.
+"""The input of a decode: the arrays of a batch, and the flag that interrupts it.
 
-Owns the memory that native code reads. Knows nothing of what the tokens mean.
+Owns the memory that native code reads.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["Batch", "Interrupt"]
 
 
 class Batch:
-    """The arrays of a llama_batch for up to `n_tokens` tokens of one sequence each.
+    """The arrays of a llama_batch for up to `n_tokens` tokens.
 
-    With `n_embd` each token brings its row of `states` along, shape (n_tokens, n_embd).
+    With `n_embd` each token has a row in `states`, shape (n_tokens, n_embd).
     """
 
     def __init__(self, n_tokens: int, n_embd: int = 0) -> None:
         self.states: NDArray[np.float32] = np.zeros((n_tokens, n_embd), np.float32)
-        integers = ctypes.c_int32 * n_tokens  # a few values are written to these much faster than to arrays of numpy
+        integers = ctypes.c_int32 * n_tokens  # faster to write a few values to than arrays of numpy
         self._token, self._position, self._sequence_id = integers(), integers(), integers()
         self._logits = (ctypes.c_int8 * n_tokens)()
         begin, width = ctypes.addressof(self._sequence_id), ctypes.sizeof(ctypes.c_int32)
@@ -62,7 +62,7 @@ class Batch:
 class Interrupt:
     """A flag that llama.cpp reads between graph nodes without entering Python.
 
-    The abort callback is the C library's strlen over a buffer of ours: 0, hence false, while the buffer is empty.
+    The abort callback is the C library's strlen over our buffer: 0, so false, while the buffer is empty.
     """
 
     def __init__(self) -> None:

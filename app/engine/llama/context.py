@@ -1,6 +1,6 @@
-"""A context over a loaded model: tokens in, logits, samplers and saved states out.
+"""A context over a loaded model: decoding, logits, samplers and saved states.
 
-Owns the native context and its cache. Knows nothing of how a model is loaded.
+Owns the native context and its cache. Independent of how a model is loaded.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LlamaBackend:
     def __init__(self, model: int, context: int, facts: ModelFacts, adapters: LlamaAdapters) -> None:
         self.facts = facts
         self._llama_adapters = adapters
-        self._adapters: AdapterSet | None = None  # what it computes under is not known yet
+        self._adapters: AdapterSet | None = None  # None before the first call of `set_adapters`
         self._owned = ExitStack()
         self._owned.callback(lib.llama_free, context)
         self._context = context
@@ -80,7 +80,7 @@ class LlamaBackend:
     def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> Sampler:
         check_biases(params, self.facts.n_vocab)
         grammar = Grammar(self._vocab, params.grammar, self._first_characters) if params.grammar else None
-        banned = self._ends() if ignore_eos and not grammar else ()  # a grammar itself says when an answer may end
+        banned = self._ends() if ignore_eos and not grammar else ()  # a grammar decides when an answer may end
         chain = self._chains.build(params, banned, history)
         if grammar is None:
             return LlamaSampler(self._context, chain)
@@ -99,7 +99,7 @@ class LlamaBackend:
 
     def set_adapters(self, adapters: AdapterSet) -> None:
         if adapters != self._adapters:
-            self._llama_adapters.use(self._context, adapters)
+            self._llama_adapters.activate(self._context, adapters)
             self._adapters = adapters
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
@@ -132,20 +132,17 @@ class LlamaBackend:
         lib.llama_memory_seq_add(self._memory, sequence_id, n_keep + n_discard, -1, -n_discard)
 
     def state_bytes(self, sequence_id: int) -> int:
-        return self._own_state_bytes(sequence_id)
-
-    def _own_state_bytes(self, sequence_id: int) -> int:
         return int(lib.llama_state_seq_get_size(self._context, sequence_id))
 
     def save_state(self, sequence_id: int) -> bytearray:
-        state = bytearray(self._own_state_bytes(sequence_id))
+        state = bytearray(LlamaBackend.state_bytes(self, sequence_id))  # a subclass has more to save
         buffer = (ctypes.c_uint8 * len(state)).from_buffer(state)
         n_bytes = lib.llama_state_seq_get_data(self._context, buffer, len(state), sequence_id)
-        assert n_bytes == len(state), "a state is as large as it was said to be"
+        assert n_bytes == len(state), "a state has the announced size"
         return state
 
     def restore_state(self, sequence_id: int, state: bytes | bytearray) -> bool:
-        data = bytes(state)  # no copy where it is bytes already
+        data = bytes(state)  # no copy of bytes
         buffer = ctypes.cast(ctypes.c_char_p(data), ctypes.POINTER(ctypes.c_uint8))
         if lib.llama_state_seq_set_data(self._context, buffer, len(data), sequence_id):
             return True

@@ -1,6 +1,6 @@
-"""The GPUs that this build of llama.cpp can use, as ggml lists them.
+"""The GPUs that this build of llama.cpp can use, as ggml lists them, and the buffers on them.
 
-Owns the list. Loading a driver may end the process: ask in one that may die. Knows nothing of what they are used for.
+Loading a driver may crash the process: call this in a child process.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _DISCRETE, _INTEGRATED = _GPU_KINDS = (1, 2)  # of ggml_backend_dev_type@0.3.36
 
 @dataclass(frozen=True, slots=True)
 class GgmlDevice:
-    """What ggml says of a GPU: bytes of memory, 0 where it cannot tell, and its `address` on the PCI bus, if any.
+    """A GPU as ggml describes it: bytes of memory, 0 if unknown, and its `address` on the PCI bus, if any.
 
-    `link` leads to one of another machine, where it was measured.
+    `link` is the measured bandwidth to a GPU of another machine.
     """
 
     name: str
@@ -48,12 +48,12 @@ class _Properties(ctypes.Structure):
         ("memory_total", ctypes.c_size_t),
         ("type", ctypes.c_int),
         ("device_id", ctypes.c_char_p),
-        ("capabilities", ctypes.c_bool * 16),  # more than there are: the call must not write past the end
+        ("capabilities", ctypes.c_bool * 16),  # more than ggml has, so that it cannot write past the end
     ]
 
 
 def ggml_gpus(*, with_links: bool = False) -> Iterator[GgmlDevice]:
-    """Yield every GPU in ggml's order, which is llama.cpp's too; links to other machines are measured `with_links`."""
+    """Yield every GPU in the order of ggml and llama.cpp; measure the bandwidth to other machines `with_links`."""
     read = ggml_function("ggml_backend_dev_get_props")
     read.restype, read.argtypes = None, [ctypes.c_void_p, ctypes.POINTER(_Properties)]
     for address in _gpus():
@@ -65,13 +65,13 @@ def ggml_gpus(*, with_links: bool = False) -> Iterator[GgmlDevice]:
 
 
 def gpu_address(name: str) -> int:
-    """Return the native address of the GPU that ggml calls `name`. Raises EngineError where there is none."""
+    """Return the native address of the GPU that ggml calls `name`. Raises EngineError if there is none."""
     for address in _gpus():
         if _name(address) == name:
             return address
     raise EngineError(
-        f"The device {name}, which was planned with, is not there any more.",
-        "See `localllm doctor` for what is, and load again.",
+        f"The device {name} of the plan no longer exists.",
+        "See `localllm doctor` for the available devices, and load again.",
     )
 
 

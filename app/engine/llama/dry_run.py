@@ -1,6 +1,6 @@
-"""What a context computes in, as llama.cpp itself works it out: a model loaded without its weights.
+"""The dry run: llama.cpp's own sizes of compute buffers, from a model loaded without its weights.
 
-Owns the dry run. Knows nothing of plans.
+Independent of plans.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ __all__ = ["context_params", "dry_compute_bytes"]
 
 
 def dry_compute_bytes(request: DryRunRequest) -> dict[str, int]:
-    """Return the bytes that each device computes in, by its name; the processor's are told too.
+    """Return the bytes of each device's compute buffers by its name, the processor's included.
 
-    Raises EngineError where llama.cpp cannot run such a model, or a device is not there any more.
+    Raises EngineError if llama.cpp cannot run the model, or a device no longer exists.
     """
     path, log = Path(request.path), native_log()
     lib.llama_backend_init()
@@ -46,7 +46,7 @@ def dry_compute_bytes(request: DryRunRequest) -> dict[str, int]:
 
 
 def context_params(model: int, request: DryRunRequest) -> lib.llama_context_params:
-    """Return the context that is asked for over a loaded `model`."""
+    """Return the parameters of the requested context over a loaded `model`."""
     params = lib.llama_context_default_params()
     params.n_ctx = request.n_cells
     params.n_seq_max = n_seq_max(request.n_sequences, supports_truncation=supports_truncation(model))

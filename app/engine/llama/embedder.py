@@ -1,6 +1,6 @@
-"""A context that turns texts into vectors, beside the one that answers and over the same weights.
+"""A context for embeddings, separate from the generating one but over the same weights.
 
-Owns its native context and the size it gets. Knows nothing of calls, or of how long texts are put together.
+Owns its native context and its size. Independent of calls and of how long texts are split.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LlamaEmbedder:
     def __init__(
         self, model: int, config: EngineConfig, setting: RuntimeSettings, pooling: Pooling, adapters: LlamaAdapters
     ) -> None:
-        """Raises EngineError when there is no memory for the context."""
+        """Create the context. Raises EngineError without memory for it."""
         self._owned = ExitStack()
         self._model = model
         self._vocab = lib.llama_model_get_vocab(model)
@@ -58,10 +58,10 @@ class LlamaEmbedder:
             can_split=can_split,
         )
         self._batch = Batch(n_batch)
-        adapters.open(self._context)
+        adapters.attach(self._context)
 
     def pair(self, query: str, document: str) -> list[int]:
-        """Return the tokens of both: in the model's own words, else with its marks between them.
+        """Return the tokens of both: in the model's rerank template, else with its separators.
 
         Source: format_prompt_rerank in llama.cpp tools/server/server-common.cpp as vendored in llama-cpp-python 0.3.36.
         """
@@ -70,7 +70,7 @@ class LlamaEmbedder:
             words = {"{query}": query, "{document}": document}
             text = _PLACE.sub(lambda place: words[place.group()], template.decode("utf-8", "replace"))
             return tokenize(self._vocab, text, add_special=False, parse_special=True)
-        begin, end, between = self._marks()
+        begin, end, between = self._separators()
         texts = (tokenize(self._vocab, text, add_special=False, parse_special=False) for text in (query, document))
         query_tokens, document_tokens = texts
         return [*begin, *query_tokens, *end, *between, *document_tokens, *end]
@@ -97,8 +97,8 @@ class LlamaEmbedder:
         self._owned.callback(lib.llama_free, context)
         return context
 
-    def _marks(self) -> tuple[list[int], list[int], list[int]]:
-        """Return the tokens that this vocabulary puts before a query, after each text, and between both."""
+    def _separators(self) -> tuple[list[int], list[int], list[int]]:
+        """Return this vocabulary's tokens before a query, after each text, and between both."""
         vocab = self._vocab
         bos, eos, sep = lib.llama_vocab_bos(vocab), lib.llama_vocab_eos(vocab), lib.llama_vocab_sep(vocab)
         end = sep if eos < 0 else eos
@@ -116,7 +116,7 @@ class LlamaEmbedder:
 
 
 def _n_ctx(model: int, config: EngineConfig) -> int:
-    """Return the longest text in tokens: never more than the model was trained on, for some end the process there."""
+    """Return the longest text in tokens, at most the trained context, beyond which some models crash the process."""
     n_ctx_train: int = lib.llama_model_n_ctx_train(model)
     return min(config.n_ctx or DEFAULT_N_CTX, n_ctx_train)
 
@@ -127,16 +127,16 @@ def _n_batch(model: int) -> int:
 
 
 def _n_sequences(n_batch: int) -> int:
-    """Return how many texts share a batch; llama.cpp ends the process where places outnumber its outputs."""
+    """Return how many texts share a batch; llama.cpp aborts if sequences outnumber its outputs."""
     return min(N_SEQUENCES, n_batch)
 
 
 def _context_params(
     model: int, config: EngineConfig, setting: RuntimeSettings, pooling: Pooling, *, can_split: bool
 ) -> lib.llama_context_params:
-    """Return the parameters of a context that holds one text of full length besides a batch of others.
+    """Return the parameters of a context for one text of full length and a batch of others.
 
-    A text that cannot be split must fit one micro-batch.
+    A text that cannot be split must fit one ubatch.
     """
     n_ctx = _n_ctx(model, config)
     n_batch = _n_batch(model) if can_split else n_ctx

@@ -1,12 +1,7 @@
-"""ggml's tensor as callbacks meet it: the part of the C structure that they read.
+"""Callbacks for the nodes of llama.cpp's graphs: recording the inputs of weights, and overwriting weights in place.
 
-What goes into the weights of a model while it computes: llama.cpp asks about each node of its graph.
-
-Owns the callback. Knows nothing of what the activations are for.
-
-The weights of a loaded model where they lie, to be written over: what is a tensor worth, if not what its loss costs?
-
-Owns finding them, in the graph that llama.cpp computes, and writing. Knows nothing of what is written.
+Owns the callbacks and the part of ggml's tensor that they read. Independent of what the activations and weights are
+used for.
 """
 
 from __future__ import annotations
@@ -53,9 +48,9 @@ _MAX_OPS = 64  # products come among the first
 
 
 class ActivationRecorder:
-    """Gathers the inputs of every product with a layer's weight in the contexts that it is given to.
+    """Recorder of the inputs of every product with a layer's weight, in the contexts created with it.
 
-    An exception in between ends the computation; `check` raises it. Lives as long as those contexts.
+    An exception in the callback ends the computation; `check` raises it. Must exist as long as those contexts.
     """
 
     def __init__(self, gathering: ImatrixCollector) -> None:
@@ -70,18 +65,18 @@ class ActivationRecorder:
         self._n_bytes.argtypes, self._n_bytes.restype = (ctypes.c_void_p,), ctypes.c_size_t
 
     def check(self) -> None:
-        """Raise what went wrong in the callback."""
+        """Raise an exception of the callback."""
         if self._failure is not None:
             raise self._failure
 
     def _on_node(self, address: int, is_asking: bool, _data: object) -> bool:
-        """Say whether a node matters, or take what went into it; False then ends the computation."""
+        """Return whether a node is wanted, or record its input; returning False then ends the computation."""
         try:
             node = ctypes.cast(address, ctypes.POINTER(Tensor)).contents
             if is_asking:
                 return self._matters(node)
             self._take(node)
-        except Exception as failure:  # it must not cross native code; `check` raises it
+        except Exception as failure:  # must not cross native code
             self._failure = failure
             return False
         return True
@@ -107,7 +102,7 @@ class ActivationRecorder:
         self._gathering.add(name, grouped.reshape(w3 * w2, -1, n_columns))
 
     def _array(self, pointer: Any, kind: np.dtype[Any]) -> NDArray[Any]:
-        """Return a copy of a tensor, of whatever device, with numpy's order of dimensions (slowest first)."""
+        """Return a copy of a tensor of any device, with numpy's order of dimensions (slowest first)."""
         tensor = pointer.contents
         buffer = np.empty(self._n_bytes(pointer), np.uint8)
         self._read(pointer, buffer.ctypes.data, 0, buffer.nbytes)
@@ -115,13 +110,13 @@ class ActivationRecorder:
 
 
 def _weight_name(node: Tensor) -> str:
-    """Return the name of what is multiplied with, without what a copy on another device wears: CUDA0#name#0."""
+    """Return the name of the weight, without the decoration of a copy on another device: CUDA0#name#0."""
     name: str = node.src[0].contents.name.decode("utf-8", "replace")
     return name.split("#")[1] if "#" in name else name
 
 
 def _ops() -> dict[int, str]:
-    """Return number → name of the products among ggml's operations."""
+    """Return number → name of ggml's product operations."""
     name_of = ggml_function("ggml_op_name")
     name_of.argtypes, name_of.restype = (ctypes.c_int,), ctypes.c_char_p
     names = {op: name_of(op).decode() for op in range(_MAX_OPS)}
@@ -129,10 +124,10 @@ def _ops() -> dict[int, str]:
 
 
 class WritableWeights:
-    """Those of the tensors called `names` that a model computes with; it must have been loaded writable.
+    """The tensors called `names` that a model computes with; it must have been loaded writable.
 
-    They are found while it computes its first batch, and stay where they are as long as the model lives. A model may
-    hold a tensor twice, on two devices: both are written.
+    Their addresses are found in the first batch and stay valid as long as the model. A tensor may exist twice, on two
+    devices: both are written.
     """
 
     def __init__(self, names: Collection[str]) -> None:
@@ -145,7 +140,7 @@ class WritableWeights:
         self._write.restype = None
 
     def found(self) -> set[str]:
-        """Return the names that the graph computed so far has, and look no further."""
+        """Return the names found in the graph so far, and stop searching."""
         self._is_complete = True
         return set(self._places)
 
@@ -155,7 +150,7 @@ class WritableWeights:
             self._write(address, data, start, len(data))
 
     def _on_node(self, address: int, is_asking: bool, _data: object) -> bool:
-        """Look at a node's operands; never ask for its result."""
+        """Search a node's operands; never request its result."""
         if is_asking and not self._is_complete:
             for operand in ctypes.cast(address, ctypes.POINTER(Tensor)).contents.src:
                 if not operand:

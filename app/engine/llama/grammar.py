@@ -1,6 +1,6 @@
-"""Sampling under a grammar: which tokens it allows, and the chain's choice among them.
+"""Sampling under a grammar: the tokens it allows, and the chain's choice among them.
 
-Owns native grammars while they live. Knows nothing of how grammars are written.
+Owns native grammars. Independent of how grammars are generated.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _TOKEN_BY_ID, _TOKEN_BY_NAME = re.compile(r"<\[(\d+)\]>"), re.compile(r"(?=(<[^>
 
 
 class Grammar:
-    """A GBNF text over one vocabulary, with what it has seen so far. `characters` groups that vocabulary's tokens.
+    """Parser state of a GBNF text over one vocabulary, whose tokens `characters` groups.
 
-    Raises RequestError for a text that is not valid or would hurt.
+    Raises RequestError for a text that is invalid or too complex.
     """
 
     def __init__(self, vocab: int, text: str, characters: Callable[[], FirstCharacters]) -> None:
@@ -51,7 +51,7 @@ class Grammar:
         return possible[allowed_by(self._native, possible)]
 
     def accept(self, token: int) -> None:
-        """Go on behind `token`; one that is not allowed would abort the process."""
+        """Advance by `token`; one that is not allowed would abort the process."""
         lib.llama_sampler_accept(self._native, token)
         self._last = token
 
@@ -59,7 +59,7 @@ class Grammar:
         lib.llama_sampler_free(self._native)
 
     def _possible(self) -> NDArray[np.int32]:
-        """Return tokens of which those are a part that may come next."""
+        """Return a superset of the tokens that may come next."""
         characters = self._characters()
         is_in_character = self._last is not None and not characters.is_whole(self._last)
         if self._excludes_tokens or is_in_character:
@@ -70,10 +70,10 @@ class Grammar:
 class GrammarSampler:
     """A sampler chain and a grammar, both owned.
 
-    What the chain chooses is taken if the grammar allows it; only else the vocabulary is filtered, and the chain
-    chooses again from what is left (source: common_sampler_sample, common/sampling.cpp@0.3.36). Where no stage cuts
-    candidates off, both draws together are one from the allowed tokens: p + (1 - allowed) * p / allowed = p / allowed.
-    With `is_filtered_first` the first draw is left out: mirostat learns from a draw even when its token is refused.
+    The chain's choice is accepted if the grammar allows it; otherwise the vocabulary is filtered and the chain chooses
+    from the rest (source: common_sampler_sample, common/sampling.cpp@0.3.36). If no stage removes candidates, both
+    draws together equal one from the allowed tokens: p + (1 - allowed) * p / allowed = p / allowed.
+    With `is_filtered_first` the first draw is omitted: mirostat adapts to a draw even if its token is rejected.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class GrammarSampler:
         self._is_filtered_first = is_filtered_first
 
     def sample(self, row: int) -> int:
-        """Return the token for `row`. Raises RequestError when the grammar allows no token of this vocabulary."""
+        """Return the token for `row`. Raises RequestError if the grammar allows no token of this vocabulary."""
         token = None if self._is_filtered_first else self._candidates.choose(self._chain, row)
         if token is None or not self._grammar.allows(token):
             token = self._choose_allowed(row)
@@ -108,7 +108,7 @@ class GrammarSampler:
 
 
 def _named_tokens(vocab: int, text: str) -> NDArray[np.int32]:
-    """Return the tokens that `text` may name, by id or by text; more than it does name do no harm."""
+    """Return a superset of the tokens that `text` names, by id or by text."""
     n_vocab = lib.llama_vocab_n_tokens(vocab)
     named = {int(token) for token in _TOKEN_BY_ID.findall(text) if int(token) < n_vocab}
     for name in set(_TOKEN_BY_NAME.findall(text)):

@@ -1,6 +1,6 @@
-"""Loaded weights, and the contexts made over them.
+"""Loaded weights, and the contexts created over them.
 
-Owns loading, and what a context is made of. Knows nothing of what is computed, or of how sizes are chosen.
+Owns loading and the parameters of contexts. Independent of what is computed and of how sizes are chosen.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class LlamaModel:
         with_mtp: bool = False,
         is_writable: bool = False,
     ) -> None:
-        """Load the model at `path`, which `quantizer` has let through, as `parameters` say where.
+        """Load the validated model at `path`, placed according to `parameters`.
 
-        Its prediction layer is loaded only `with_mtp`. Weights that are `is_writable` lie in memory of this process,
-        not in the file's pages. `on_progress` gets fractions from 0 to 1 and returns False to cancel.
+        Its MTP layer is loaded only `with_mtp`. Weights that are `is_writable` are in this process's memory, not in the
+        file's pages. `on_progress` gets fractions from 0 to 1 and returns False to cancel.
 
-        Raises EngineError with llama.cpp's words, its kind MemoryShortError where a device has too little memory.
+        Raises EngineError with llama.cpp's message, MemoryShortError if a device has too little memory.
         """
         log = native_log()
         lib.llama_backend_init()
@@ -81,9 +81,9 @@ class LlamaModel:
     def context(
         self, config: EngineConfig, setting: RuntimeSettings, observer: EvalObserver | None = None
     ) -> LlamaBackend:
-        """Return a backend over these weights; close it before the model. Raises EngineError without the memory.
+        """Return a backend over these weights; close it before the model. Raises EngineError without memory for it.
 
-        It has a head where one was loaded, and the cache can be cut. `observer` sees all that it computes.
+        It is an MtpBackend if the MTP layer was loaded and the cache can be truncated. `observer` gets all graph nodes.
         """
         is_on_gpu = self._parameters.n_gpu_layers > 0 and self._parameters.offload_kqv
         facts = replace(_facts(self._model, config, setting), is_on_host=not is_on_gpu)
@@ -92,7 +92,7 @@ class LlamaModel:
             if observer is not None:
                 params.cb_eval = observer.callback
             context = self._new_context(params, owned)
-            # What has no cache (an encoder) sees whole texts at once and cannot go on from one.
+            # A model without a cache (an encoder) computes whole texts and cannot continue one.
             can_generate = bool(lib.llama_get_memory(context))
             facts = replace(facts, can_generate=can_generate, adapters=self._adapters)
             mtp = self._new_mtp(facts, setting, owned) if self._has_mtp and facts.supports_truncation else None
@@ -102,20 +102,20 @@ class LlamaModel:
         return MtpBackend(self._model, context, facts, self._llama_adapters, mtp)
 
     def embedder(self, config: EngineConfig, setting: RuntimeSettings, pooling: Pooling) -> LlamaEmbedder:
-        """Return an embedder over these weights; close it before the model. Raises EngineError without the memory."""
+        """Return an embedder over these weights; close it before the model. Raises EngineError without memory."""
         return LlamaEmbedder(self._model, config, setting, pooling, self._llama_adapters)
 
     def load_adapters(self, adapters: Mapping[Adapter, Path], control_vector: NDArray[np.float32] | None) -> None:
-        """Load what steers the contexts that are made from now on; `quantizer` has let it through.
+        """Load validated adapters and a control vector for all contexts created from now on.
 
-        The control vector has shape (n_layers - 1, n_embd). Raises EngineError with llama.cpp's words.
+        The control vector has shape (n_layers - 1, n_embd). Raises EngineError with llama.cpp's message.
         """
         native = load_adapters(self._model, {adapter.key: path for adapter, path in adapters.items()})
         self._adapters = tuple(adapters)
         self._llama_adapters = LlamaAdapters(native, control_vector)
 
     def vocabulary(self) -> Vocabulary:
-        """Return the tokens as the file writes them, and which of them stand around a text."""
+        """Return the tokens' texts, and the tokens that begin and end a text."""
         vocab = lib.llama_model_get_vocab(self._model)
         return Vocabulary(
             kind=lib.llama_vocab_type(vocab),
@@ -133,14 +133,14 @@ class LlamaModel:
             what = f"llama.cpp cannot make a context of {params.n_ctx} tokens"
             raise load_error(what, native_log().last_lines(), "Use a smaller --ctx, or a smaller model.")
         owned.callback(lib.llama_free, context)
-        self._llama_adapters.open(context)
+        self._llama_adapters.attach(context)
         return context
 
     def _new_mtp(self, facts: ModelFacts, setting: RuntimeSettings, owned: ExitStack) -> MtpContext:
         facts = replace(facts, n_cells=facts.n_cells + facts.n_sequences * DRAFT_CELLS)
         params = self._context_params(facts, setting)
         params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP
-        params.n_outputs_max = facts.n_seq_max  # a row of each answer, not of a whole batch; fewer than places abort
+        params.n_outputs_max = facts.n_seq_max  # a row of each answer, not of a whole batch; fewer would abort
         return MtpContext(self._model, self._new_context(params, owned), facts, self._llama_adapters)
 
     def _context_params(self, facts: ModelFacts, setting: RuntimeSettings) -> lib.llama_context_params:
@@ -175,31 +175,31 @@ def _facts(model: int, config: EngineConfig, setting: RuntimeSettings) -> ModelF
 
 
 def flash_attention(*, is_fused: bool, parameters: LoadParameters) -> int:
-    """Return how llama.cpp is to attend. Left to itself it would not fuse where the processor attends for GPUs."""
+    """Return llama.cpp's type of attention. AUTO would not fuse attention of the processor for layers on GPUs."""
     if not is_fused:
         return int(lib.LLAMA_FLASH_ATTN_TYPE_DISABLED)
     return int(lib.LLAMA_FLASH_ATTN_TYPE_AUTO if parameters.offload_kqv else lib.LLAMA_FLASH_ATTN_TYPE_ENABLED)
 
 
 def supports_truncation(model: int) -> bool:
-    """Whether what a loaded model has seen can be taken back in part; `offload.footprint.kv_cache` says it of a header."""
+    """Return whether a loaded model's cache can be truncated; `offload.footprint.kv_cache` decides it from a header."""
     is_stateful = lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)
     return not is_stateful and lib.llama_model_n_swa(model) <= 0
 
 
 def _layout(setting: RuntimeSettings) -> str:
-    """Return what decides whether a saved state fits: values lie transposed without fused attention."""
+    """Return the layout of saved states: values are transposed without fused attention."""
     return f"{'flash' if setting.flash_attention else 'plain'}-{setting.kv_type.replace(',', '-')}"
 
 
 def _context_params(facts: ModelFacts, setting: RuntimeSettings) -> lib.llama_context_params:
     params = lib.llama_context_default_params()
     params.n_ctx = facts.n_cells
-    params.n_batch = max(facts.n_batch, facts.n_seq_max)  # llama.cpp keeps a row of logits for each, or aborts
+    params.n_batch = max(facts.n_batch, facts.n_seq_max)  # llama.cpp needs a row of logits for each, or aborts
     params.n_ubatch = min(facts.n_batch, setting.n_ubatch)
     params.type_k, params.type_v = parse_kv_types(setting.kv_type).ids
     params.n_seq_max = facts.n_seq_max
     params.n_threads = params.n_threads_batch = setting.n_threads
-    params.kv_unified = True  # one stream: any sequence may use any cell, and prefixes can be shared
+    params.kv_unified = True  # any sequence may use any cell, and prefixes can be shared
     params.no_perf = True
     return params

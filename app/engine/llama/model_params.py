@@ -1,6 +1,6 @@
-"""Where a model's layers go, as llama.cpp wants it written: lists that end with NULL, and pointers that must live on.
+"""The native parameters of a model's placement: lists that end with NULL, and pointers that must stay valid.
 
-Owns those arrays. Knows nothing of why layers go there.
+Owns those arrays. Independent of why layers are placed there.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class _Override(ctypes.Structure):
 
 
 class ModelParams:
-    """The arrays behind `parameters`; keep it as long as the model that was loaded with it.
+    """The arrays of `parameters`; must exist as long as the model loaded with them.
 
-    Raises EngineError where a device is not there any more.
+    Raises EngineError if a device no longer exists.
     """
 
     def __init__(self, parameters: LoadParameters) -> None:
@@ -41,7 +41,7 @@ class ModelParams:
         self._overrides = (_Override * 2)(_Override(self._pattern(), _host_buffer_type()), _Override(None, None))
 
     def fill(self, params: lib.llama_model_params) -> None:
-        """Say in `params` where everything goes."""
+        """Set the placement in `params`."""
         params.n_gpu_layers = self._parameters.n_gpu_layers
         params.devices = ctypes.addressof(self._devices)
         params.tensor_split = self._split
@@ -50,10 +50,10 @@ class ModelParams:
             params.tensor_buft_overrides = ctypes.addressof(self._overrides)
 
     def _pattern(self) -> bytes | None:
-        """Return what stays with the processor.
+        """Return the pattern of tensors that stay with the processor.
 
-        With any pattern llama.cpp does not pipeline: that keeps four copies of all that goes from one GPU to the next,
-        for calls of several micro-batches, and the engine makes none.
+        With any pattern llama.cpp does not pipeline: pipelining keeps four copies of all that passes between GPUs, for
+        batches of several ubatches, which the engine never uses.
         """
         pattern = self._parameters.host_pattern.encode()
         return pattern or (_NOTHING if len(self._parameters.devices) > 1 else None)

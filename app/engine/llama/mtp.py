@@ -1,15 +1,8 @@
-"""The last hidden states of each sequence, by position. Pure: no native memory.
+"""A model's multi-token-prediction (MTP) layer: its context over the same weights, and a backend with both contexts.
 
-Owns nothing but the newest rows: one more token may follow any of them, and what was kept before is forgotten.
-
-A model's own multi-token-prediction layer: a context over the same weights that follows the model's.
-
-Owns its context and what it is fed: each token with the hidden state that the model had before it. Source of the
-pairing: common_speculative_impl_draft_mtp in llama.cpp common/speculative.cpp as vendored in llama-cpp-python 0.3.36.
-
-A backend over a model with a prediction head: both caches go the same way.
-
-Owns the head, and what a saved state of both looks like. Knows nothing of what the head computes.
+Owns the MTP context and its input: each token with the model's hidden state before it. Owns the format of a saved state
+of both. Source of the pairing: common_speculative_impl_draft_mtp in llama.cpp common/speculative.cpp as vendored in
+llama-cpp-python 0.3.36.
 """
 
 from __future__ import annotations
@@ -33,28 +26,28 @@ Row = NDArray[np.float32]
 
 
 class HiddenRows:
-    """Rows of float32, one per token, of the last tokens of each sequence."""
+    """The hidden states of the last tokens of each sequence, rows of float32. Pure: no native memory."""
 
     def __init__(self) -> None:
         self._rows: dict[int, tuple[int, Row]] = {}  # position of the first row, and the rows
 
-    def keep(self, sequence_id: int, position: int, rows: Row) -> None:
-        """Keep a copy of `rows`, shape (n, n_embd), of the tokens from `position` on, and nothing else."""
+    def set(self, sequence_id: int, position: int, rows: Row) -> None:
+        """Store a copy of `rows`, shape (n, n_embd), of the tokens from `position` on, instead of earlier ones."""
         self._rows[sequence_id] = position, rows.copy()
 
     def before(self, sequence_id: int, position: int) -> Row | None:
-        """Return the row of the token before `position`, None where it is not known."""
+        """Return the row of the token before `position`, None if it is not stored."""
         begin, rows = self._rows.get(sequence_id, (position, ()))
         index = position - 1 - begin
         return rows[index] if 0 <= index < len(rows) else None
 
     def share(self, source_id: int, target_id: int) -> None:
-        """Let a sequence that begins anew as another begins know what is known of that."""
-        self.forget(target_id)
+        """Give a new copy of a sequence the same rows."""
+        self.remove(target_id)
         if source_id in self._rows:
             self._rows[target_id] = self._rows[source_id]
 
-    def forget(self, sequence_id: int) -> None:
+    def remove(self, sequence_id: int) -> None:
         self._rows.pop(sequence_id, None)
 
     def clear(self) -> None:
@@ -62,10 +55,9 @@ class HiddenRows:
 
 
 class MtpContext(LlamaBackend):
-    """A `MtpHead`. Its sequences are the model's, by the same ids and positions.
+    """A `MtpHead` with the model's sequences, by the same ids and positions.
 
-    Where it did not see a sequence's begin (it was restored without it, or there was no room) it goes on without: what
-    it says is a guess anyhow.
+    If it lacks a sequence's beginning (restored without it, or no free cells) it continues anyway: drafts are verified.
     """
 
     def __init__(self, model: int, context: int, facts: ModelFacts, adapters: LlamaAdapters) -> None:
@@ -73,56 +65,56 @@ class MtpContext(LlamaBackend):
         n_embd = lib.llama_model_n_embd_out(model)
         self._shape = (n_embd,)
         self._batch = Batch(facts.n_batch, n_embd)
-        self._told = HiddenRows()  # by the model
-        self._guessed = HiddenRows()  # by the head itself, behind what the model computed
+        self._computed = HiddenRows()  # by the model
+        self._drafted = HiddenRows()  # by the MTP layer itself, after the model's tokens
         hidden_states().llama_set_embeddings_nextn(context, True, True)
 
     def follow(self, chunks: Sequence[Chunk], hidden: Row) -> None:
-        """Compute what the model has just computed, with its hidden states of all tokens, shape (n_tokens, n_embd)."""
-        self._guessed.clear()
+        """Compute the tokens of the model's last batch, with its hidden states of all, shape (n_tokens, n_embd)."""
+        self._drafted.clear()
         end = 0
         for chunk in chunks:
             begin, end = end, end + len(chunk.tokens)
-            self._place(chunk, begin)
+            self._align(chunk, begin)
             self._batch.states[begin + 1 : end] = hidden[begin : end - 1]
-            n_kept = max(1, chunk.n_logits)  # the next token may follow any that was verified
-            self._told.keep(chunk.sequence_id, chunk.position + end - begin - n_kept, hidden[end - n_kept : end])
+            n_rows = max(1, chunk.n_logits)  # the next token may follow any that was verified
+            self._computed.set(chunk.sequence_id, chunk.position + end - begin - n_rows, hidden[end - n_rows : end])
         if self.decode([replace(chunk, n_logits=0) for chunk in chunks]) is not DecodeStatus.DONE:
             for chunk in chunks:
                 self.truncate(chunk.sequence_id, 0)
 
     def predict(self, chunks: Sequence[Chunk]) -> list[NDArray[np.float32]]:
         for row, chunk in enumerate(chunks):
-            self._place(chunk, row)
+            self._align(chunk, row)
         if self.decode(chunks) is not DecodeStatus.DONE:
             return []
         for row, chunk in enumerate(chunks):
             pointer = hidden_states().llama_get_embeddings_nextn_ith(self._context, row)
-            self._guessed.keep(chunk.sequence_id, chunk.position, np.ctypeslib.as_array(pointer, (1, *self._shape)))
+            self._drafted.set(chunk.sequence_id, chunk.position, np.ctypeslib.as_array(pointer, (1, *self._shape)))
         return [self.logits(row) for row in range(len(chunks))]
 
     def share_cells(self, source_id: int, target_id: int, begin: int, end: int) -> None:
         super().share_cells(source_id, target_id, begin, end)
         if begin == 0:
-            self._told.share(source_id, target_id)
+            self._computed.share(source_id, target_id)
 
     def shift(self, sequence_id: int, n_keep: int, n_discard: int) -> None:
         super().shift(sequence_id, n_keep, n_discard)
-        self._told.forget(sequence_id)
+        self._computed.remove(sequence_id)
 
     def restore_state(self, sequence_id: int, state: bytes | bytearray) -> bool:
-        self._told.forget(sequence_id)
+        self._computed.remove(sequence_id)
         return super().restore_state(sequence_id, state)
 
-    def _place(self, chunk: Chunk, row: int) -> None:
-        """Make the sequence end where `chunk` begins, and put the hidden state before that into `row`.
+    def _align(self, chunk: Chunk, row: int) -> None:
+        """Truncate the sequence to the begin of `chunk`, and put the hidden state before that into `row`.
 
-        What stands behind was drafted. A text's first token has no state before it, nor has one where it is not known.
+        Later tokens were drafts. A first token, or one without a stored state before it, gets zeros.
         """
         end = lib.llama_memory_seq_pos_max(self._memory, chunk.sequence_id) + 1
         if end != chunk.position:
             self.truncate(chunk.sequence_id, chunk.position if end > chunk.position else 0)
-        known = (rows.before(chunk.sequence_id, chunk.position) for rows in (self._guessed, self._told))
+        known = (rows.before(chunk.sequence_id, chunk.position) for rows in (self._drafted, self._computed))
         self._batch.states[row] = next((state for state in known if state is not None), 0.0)
 
 
@@ -130,7 +122,7 @@ _LENGTH_BYTES = 8  # of the model's own part of a state, which comes first
 
 
 class MtpBackend(LlamaBackend):
-    """A backend whose model has a head: what is done to its cache is done to that of `head`, which it owns."""
+    """A backend with an MTP context, which it owns; every change of its cache is applied to both."""
 
     def __init__(self, model: int, context: int, facts: ModelFacts, adapters: LlamaAdapters, mtp: MtpContext) -> None:
         super().__init__(model, context, replace(facts, layout=f"{facts.layout}-mtp"), adapters)

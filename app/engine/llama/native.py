@@ -1,12 +1,8 @@
-"""The native library itself: `lib`, what it logs, and what llama_cpp does not bind.
+"""The native library: `lib`, its log, and functions that llama_cpp does not bind.
 
-The only module that imports llama_cpp. Knows nothing of models.
-
-How large the buffers are that llama.cpp makes, read off its own log; it tells nobody else.
-
-Owns the form of those lines. Knows nothing of what was planned.
-Source: `load_tensors` in src/llama-model.cpp, `sched_reserve` in src/llama-context.cpp and the caches' constructors, as
-vendored in llama-cpp-python 0.3.36.
+The only module that imports llama_cpp. The sizes of llama.cpp's buffers are parsed from its log, since no function
+returns them (source: `load_tensors` in src/llama-model.cpp, `sched_reserve` in src/llama-context.cpp and the caches'
+constructors, as vendored in llama-cpp-python 0.3.36).
 """
 
 from __future__ import annotations
@@ -47,16 +43,13 @@ _WARN, _ERROR, _CONTINUED = 3, 4, 5  # ggml_log_level@0.3.36; llama_cpp._logger 
 
 
 class EvalObserver(Protocol):
-    """Something that llama.cpp asks about the nodes of its graphs; it lives as long as the contexts it is given to."""
+    """A callback for the nodes of llama.cpp's graphs; must exist as long as the contexts created with it."""
 
     callback: EvalCallback
 
 
 class NativeLog:
-    """What llama.cpp says: the last warnings and errors are kept for error messages and passed to stderr.
-
-    So are the sizes of the buffers that it makes.
-    """
+    """Receiver of llama.cpp's log: the last warnings and errors, which also go to stderr, and the sizes of buffers."""
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=_N_KEPT_LOG_LINES)
@@ -66,12 +59,12 @@ class NativeLog:
         lib.llama_log_set(self._callback, ctypes.c_void_p())
 
     def last_lines(self, n_lines: int = 3) -> str:
-        """Return the last lines on one line of text, without control characters and folders."""
+        """Return the last lines joined to one, without control characters and folders."""
         words = " ".join(redact_paths(line) for line in list(self._lines)[-n_lines:])
         return "".join(character for character in words if character.isprintable())
 
     def take_buffers(self) -> tuple[Buffer, ...]:
-        """Return the buffers that were made since the last call."""
+        """Return the buffers allocated since the last call."""
         buffers, self._buffers = tuple(self._buffers), []
         return buffers
 
@@ -88,26 +81,26 @@ class NativeLog:
 
 @cache
 def native_log() -> NativeLog:
-    """Return the process's one log; llama.cpp knows only one receiver."""
+    """Return the process's only log; llama.cpp supports one receiver."""
     return NativeLog()
 
 
 def load_error(what: str, words: str, remedy: str) -> EngineError:
-    """Return the error for `what` failed, with llama.cpp's last `words`; its kind tells whether they are of memory."""
+    """Return the error for `what`, with llama.cpp's last `words`: MemoryShortError if they are about memory."""
     kind = MemoryShortError if _OF_MEMORY.search(words) else EngineError
     return kind(f"{what}: {words}", remedy)
 
 
 @cache
 def hidden_states() -> Any:
-    """Return llama.cpp's functions of hidden states, which it exports without calling them stable."""
+    """Return llama.cpp's functions of hidden states, which are exported but not stable."""
     from llama_cpp import llama_cpp_ext
 
     return llama_cpp_ext
 
 
 def ggml_function(name: str) -> Any:
-    """Return a function of ggml, which llama_cpp does not bind; not every system finds it through libllama."""
+    """Return a function of ggml, which llama_cpp does not bind; not every system resolves it through libllama."""
     folder = Path(lib.__file__).parent / "lib"
     for library in (lib._lib, *(load_shared_library(part, folder) for part in ("ggml", "ggml-base"))):  # noqa: SLF001
         if hasattr(library, name):
@@ -121,7 +114,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """One buffer: the `name` of its memory, what it is for (model, KV, RS or compute), its bytes to 0.01 MiB."""
+    """A buffer: the `name` of its memory, its kind (model, KV, RS or compute), its bytes to 0.01 MiB."""
 
     name: str
     kind: str
@@ -129,6 +122,6 @@ class Buffer:
 
 
 def parse_buffer(line: str) -> Buffer | None:
-    """Return the buffer that a line of llama.cpp's log tells of, None where it tells of something else."""
+    """Return the buffer that a line of llama.cpp's log reports, None for any other line."""
     match = _LINE.search(line)
     return Buffer(match[1], match[2], round(float(match[3]) * _MIB)) if match else None

@@ -1,11 +1,7 @@
-"""Devices of other machines: servers of llama.cpp's RPC backend, whose devices are GPUs like others once added.
+"""Devices of other machines: adding servers of llama.cpp's RPC backend, and measuring their bandwidth.
 
-Owns adding them. A server answers one program at a time: a busy one would be waited for without end, so this process
-ends instead. Knows nothing of what the devices are used for.
-
-How fast a device of another machine is reached: bytes are written there and read back.
-
-Owns the measurement. Knows nothing of networks, or of what is to be sent later.
+Added devices are GPUs like others. A server serves one program at a time and a busy one never answers, so this process
+exits after a timeout. Independent of what the devices are used for.
 """
 
 from __future__ import annotations
@@ -29,9 +25,9 @@ ANSWER_TIMEOUT_S = 10.0
 
 
 def add_rpc_servers(endpoints: Sequence[str], timeout_s: float = ANSWER_TIMEOUT_S) -> None:
-    """Make ggml list the devices of the servers at `endpoints`, each host:port, behind its own, in this order.
+    """Add the devices of the servers at `endpoints`, each host:port, to ggml's list, in this order.
 
-    Raises EngineError for a build without RPC and for a server that has no device.
+    Raises EngineError for a build without RPC and for a server without devices.
     """
     for endpoint in endpoints:
         watchdog = threading.Timer(timeout_s, _give_up, [endpoint])
@@ -42,9 +38,9 @@ def add_rpc_servers(endpoints: Sequence[str], timeout_s: float = ANSWER_TIMEOUT_
 
 
 def rpc_function(name: str) -> Any:
-    """Return a function of the RPC backend, by way of its registry: libraries lie elsewhere on every system.
+    """Return a function of the RPC backend from its registry; the library's path differs by system.
 
-    Raises EngineError where this build has none.
+    Raises EngineError if this build has none.
     """
     by_name, address = ggml_function("ggml_backend_reg_by_name"), ggml_function("ggml_backend_reg_get_proc_address")
     by_name.restype, by_name.argtypes = ctypes.c_void_p, [ctypes.c_char_p]
@@ -77,7 +73,7 @@ _N_REPEATS = 5
 
 @dataclass(frozen=True, slots=True)
 class RpcBandwidth:
-    """Seconds until a few bytes are asked for and there, and bytes a second of many."""
+    """Seconds of a round trip with few bytes, and bytes a second of many."""
 
     latency_s: float
     bytes_per_s: float
@@ -90,7 +86,7 @@ class _InitParams(ctypes.Structure):
 
 
 def measure_rpc_bandwidth(device: int) -> RpcBandwidth:
-    """Measure the link to the native `device`, the best of several tries. Raises EngineError without memory there."""
+    """Measure the connection to the native `device`, best of several tries. Raises EngineError without memory there."""
     with ExitStack() as owned:
         tensor = _tensor_on(device, owned)
         there = ctypes.create_string_buffer(_N_BYTES)
@@ -116,7 +112,7 @@ def _tensor_on(device: int, owned: ExitStack) -> ctypes.c_void_p:
 
 
 def _get_s(tensor: ctypes.c_void_p, into: ctypes.Array[ctypes.c_char], n_bytes: int) -> float:
-    """Return the seconds that reading `n_bytes` takes."""
+    """Return the seconds of reading `n_bytes`."""
     times_s = []
     for _ in range(_N_REPEATS):
         begun_s = time.perf_counter()

@@ -1,10 +1,6 @@
-"""Samplers without a grammar: from a row of logits to a token.
+"""Native sampler chains: built from the stages of `app.engine.loop.sampling`, applied to rows of logits.
 
-Owns native chains while they live, and the candidates that chains choose from. Knows nothing of how chains are built.
-
-Sampler chains: the stages of `app.engine.loop.sampling` as native objects.
-
-Owns how each stage is built. Knows nothing of logits.
+Owns native chains and the candidates that they choose from. Independent of grammars.
 """
 
 from __future__ import annotations
@@ -44,7 +40,7 @@ class LlamaSampler:
 
 
 class Candidates:
-    """One row of logits as chains see it: they sort, cut and mask it in place. Shared, for one samples at a time."""
+    """One row of logits for chains, which sort, truncate and mask it in place. Shared: one sampler runs at a time."""
 
     def __init__(self, context: int, n_vocab: int) -> None:
         self._context = context
@@ -55,14 +51,14 @@ class Candidates:
         self._bytes = self._unsorted.view(np.uint8), self._data.view(np.uint8)  # numpy copies records field by field
 
     def choose(self, chain: NativeSampler, row: int) -> int:
-        """Return what `chain` chooses from all tokens by their logits in `row` of the last batch."""
+        """Return the choice of `chain` from all tokens by their logits in `row` of the last batch."""
         self._unsorted["logit"] = self._logits(row)
         source, target = self._bytes
         np.copyto(target, source)
         return _selected(chain, self._data)[0]
 
     def choose_from(self, chain: NativeSampler, row: int, tokens: NDArray[np.int32]) -> int | None:
-        """Return what `chain` chooses from `tokens`, None where it leaves none of them a chance."""
+        """Return the choice of `chain` from `tokens`, None if none of them has a chance."""
         data = np.zeros(len(tokens), _CANDIDATE)
         data["id"], data["logit"] = tokens, self._logits(row)[tokens]
         token, logit = _selected(chain, data)
@@ -74,7 +70,7 @@ class Candidates:
 
 
 def allowed_by(grammar: NativeSampler, tokens: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Return for each of `tokens` whether `grammar` lets it come next."""
+    """Return for each of `tokens` whether `grammar` allows it next."""
     data = np.zeros(len(tokens), _CANDIDATE)
     data["id"] = tokens
     lib.llama_sampler_apply(grammar, ctypes.byref(_token_array(data)))
@@ -113,7 +109,7 @@ class ChainBuilder:
         }
 
     def build(self, params: SamplingParams, banned: Sequence[int], history: Sequence[int]) -> NativeSampler:
-        """Return a new chain, the caller's to free, that has seen `history`."""
+        """Return a new chain that has accepted `history`; the caller frees it."""
         chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
         for stage in stages(params, banned):
             build = self._builders.get(stage.name)
@@ -155,5 +151,5 @@ class ChainBuilder:
         return lib.llama_sampler_init_mirostat(self._facts.n_vocab, *stage.arguments, MIROSTAT_M)
 
     def _n_back(self, last_n: Any) -> int:
-        """Return a count of tokens to look back; llama.cpp reserves memory for it at once."""
+        """Return a number of tokens to look back, limited since llama.cpp allocates memory for it at once."""
         return self._facts.n_ctx if last_n < 0 else min(last_n, self._facts.n_ctx)

@@ -1,6 +1,6 @@
-"""Text -> tokens of a native vocabulary.
+"""Tokenization with a native vocabulary.
 
-Owns how much text may reach the native tokenizer. Knows nothing of contexts.
+Owns the maximum size of text for the native tokenizer. Independent of contexts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def tokenize(vocab: int, text: str, add_special: bool, parse_special: bool) -> l
         raise RequestError("The text holds half a character (a lone surrogate).", "Send valid Unicode.") from error
     if len(data) > MAX_PROMPT_BYTES:
         raise RequestError(f"The text has {len(data)} bytes.", f"Send at most {MAX_PROMPT_BYTES}.")
-    size = len(data) + 8  # a token has at least a byte, but for the special ones at both ends
+    size = len(data) + 8  # each token has at least a byte, except special ones at both ends
     tokens = (lib.llama_token * size)()
     n_tokens = lib.llama_tokenize(vocab, data, len(data), tokens, size, add_special, parse_special)
     if n_tokens < 0:

@@ -1,1 +1,1 @@
-"""loop."""
+"""The loop that answers requests: scheduling, slots, sampling, verification and output text."""

@@ -1,7 +1,7 @@
-"""Whose turn it is where sequences cannot share a batch: those of one adapter set at a time.
+"""The scheduler of adapter sets: sequences of one set at a time share batches.
 
-A native context has one set of adapters for a whole batch. To change it cost 11 to 15 ms, measured on two cores with
-the guide, whose steps take 0.7 ms; so a turn lasts a while. Knows nothing of seats.
+A native context has one set of adapters for a whole batch. Changing it costs 11 to 15 ms (two cores, the guide, whose
+steps take 0.7 ms), so a turn lasts a while. Independent of slots.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TURN_S = 0.15
 
 
 class AdapterScheduler:
-    """Remembers which adapter sets had their turn when; the one that waited longest is next."""
+    """Round robin over adapter sets: the one that waited longest is next."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -28,7 +28,7 @@ class AdapterScheduler:
         self._began_s = 0.0
 
     def next(self, running: Many[Sequence]) -> list[Sequence]:
-        """Return the sequences of one set, in their order; of sets that never had a turn the best-ranked one's."""
+        """Return the running sequences of one set, in order; of new sets the one with the best-ranked sequence."""
         sets = {sequence.adapters for sequence in running}
         if self._current not in sets or (len(sets) > 1 and self._clock() - self._began_s >= TURN_S):
             self._change([sequence.adapters for sequence in sorted(running, key=lambda sequence: sequence.demand.rank)])

@@ -1,7 +1,6 @@
-"""From a request to a sequence that can be answered, or to the reason why not.
+"""The admission of requests: a request becomes a sequence, or an error with its reason.
 
-Owns what a request is checked for once the model is known: tokens, context, adapters, consent to context shifts.
-Knows nothing of seats or batches.
+Owns the checks that need the model: tokens, context, adapters, context shifts. Independent of slots and batches.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ __all__ = ["Admission"]
 
 
 class Admission:
-    """Makes sequences for one backend, numbered as they arrive."""
+    """Factory of sequences for one backend, numbered as they arrive."""
 
     def __init__(
         self,
@@ -37,9 +36,9 @@ class Admission:
         self._n_arrived = 0
 
     def admit(self, request: Request) -> Sequence:
-        """Return the sequence that answers `request`; whoever ends it closes its sampler.
+        """Return the sequence of `request`; the caller closes its sampler at the end.
 
-        Raises RequestError for what this model cannot do, ContextOverflowError for a prompt that does not fit.
+        Raises RequestError for what this model does not support, ContextOverflowError for a prompt that does not fit.
         """
         request = self._with_shift(request)
         if not self._facts.can_generate:
@@ -64,7 +63,7 @@ class Admission:
         )
 
     def _visible_tags(self, request: Request) -> dict[int, bytes]:
-        """Return the tokens, one each, that are written like the request's visible tags."""
+        """Return the special token of each visible tag that is a single token, with its text."""
         spelled = ((tag, self._backend.tokenize(tag, False, True)) for tag in request.visible_tags)
         return {tokens[0]: tag.encode() for tag, tokens in spelled if len(tokens) == 1}
 
@@ -81,18 +80,18 @@ class Admission:
         return tokens
 
     def _with_shift(self, request: Request) -> Request:
-        """Return `request` with its say on context shifts, the engine's where it has none."""
+        """Return `request` with `context_shift` set, by default to the engine's setting."""
         wants_shift = self._shifts_context if request.context_shift is None else request.context_shift
         if wants_shift and not self._facts.supports_shift:
             raise RequestError("The context of this model cannot be shifted.", "Leave context_shift out.")
         if wants_shift and _never_ends(request):
-            cause = "An answer that may go on past the context, and that the model may not end, would never end."
-            raise RequestError(cause, "Give a limit of tokens or of time, or a stop string.")
+            cause = "context_shift with ignore_eos needs a token limit, a time limit or a stop string."
+            raise RequestError(cause, "Set max_tokens, a time limit or a stop string.")
         return replace(request, context_shift=wants_shift)
 
 
 def _never_ends(request: Request) -> bool:
-    """Whether nothing but the context could end an answer; a grammar ends its own."""
+    """Whether only the context could end an answer; a grammar ends its own."""
     limits = (request.max_tokens, request.max_time_s, request.max_predict_s)
     is_limited = request.stop or any(limit is not None for limit in limits)
     return request.ignore_eos and not is_limited and not request.sampling.grammar

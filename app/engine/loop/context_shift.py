@@ -1,7 +1,6 @@
-"""What goes when an answer fills the context and may go on all the same: the oldest tokens behind a kept head. Pure.
+"""The context shift: an answer that fills the context drops its oldest tokens after a fixed head. Pure.
 
-Only done where a request asks for it, for the model then answers from a text that nobody sees whole. Knows nothing of
-caches.
+Only done on request, since the model then answers from an incomplete text. Independent of caches.
 """
 
 from __future__ import annotations
@@ -10,13 +9,13 @@ from dataclasses import dataclass
 
 __all__ = ["ContextShift", "plan_shift"]
 
-# The first tokens draw attention whatever they say; without them models lose the thread (arXiv 2309.17453).
+# The first tokens are attention sinks; without them output degrades (arXiv 2309.17453).
 MIN_KEPT_TOKENS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ContextShift:
-    """The first `n_keep` tokens stay, the `n_discard` behind them go, all others move up."""
+    """A shift: the first `n_keep` tokens stay, the next `n_discard` are dropped, the others move up."""
 
     n_keep: int
     n_discard: int
@@ -27,9 +26,9 @@ class ContextShift:
 
 
 def plan_shift(n_tokens: int, n_keep: int, n_ctx: int) -> ContextShift:
-    """Return the shift of a sequence that fills its context of `n_ctx` tokens: half of what is not kept goes.
+    """Return the shift of a sequence that fills its context of `n_ctx` tokens: half of the tokens after the head.
 
-    As in llama-server a head that leaves hardly any room is kept up to the last few tokens.
+    As in llama-server, a head that would fill the context is shortened by a few tokens.
     """
     n_kept = max(0, min(max(n_keep, MIN_KEPT_TOKENS), n_ctx - MIN_KEPT_TOKENS))
     return ContextShift(n_kept, max(1, (n_tokens - n_kept) // 2))

@@ -1,7 +1,7 @@
-"""The engine's loop: plan, decode, accept, apply aborts.
+"""The engine's loop: schedule, decode, accept, apply aborts.
 
-Owns the sequences that are being answered or wait for it. One thread calls everything but `abort`. Knows nothing of
-processes, frames on pipes or llama.cpp; it works on any `Backend`.
+Owns all waiting and running sequences. One thread makes all calls except `abort`. Independent of processes, pipes and
+llama.cpp; it works on any `Backend`.
 """
 
 from __future__ import annotations
@@ -28,21 +28,16 @@ from app.engine.speculative.drafter import Drafter
 from app.engine.speculative.step_cost import StepCost
 from quantizer.errors import EngineError, ErrorInfo, UserError
 
-__all__ = ["Engine", "Event", "failure"]
+__all__ = ["Engine", "Event"]
 
-_MAX_SCORED_BYTES = 64 << 20  # of logits of prompts in a step; llama.cpp keeps room for as many as it ever gave
+_MAX_SCORED_BYTES = 64 << 20  # of prompt logits in a step; llama.cpp's buffer never shrinks
 
 Event = Output | Finished | Failed
 Batch = list[tuple[Sequence, int]]
 
 
-def failure(request_id: str, error: UserError) -> Failed:
-    """Return the frame that reports `error`."""
-    return Failed(request_id, ErrorInfo.of(error))
-
-
 class Engine:
-    """Answers requests over one backend. Every event of every request goes to `emit`, in order.
+    """Loop over the requests of one backend. `emit` receives every event of every request, in order.
 
     Each submitted request ends with exactly one Finished or Failed.
     """
@@ -55,7 +50,7 @@ class Engine:
         step_cost: StepCost | None = None,
         draft_sources: Many[DraftSource] = (),
         shifts_context: bool = False,
-        clock: Callable[[], float] = time.perf_counter,  # monotonic counts in 16 ms on Windows
+        clock: Callable[[], float] = time.perf_counter,  # time.monotonic has a resolution of 16 ms on Windows
     ) -> None:
         self._backend = backend
         self._emit = emit
@@ -80,7 +75,7 @@ class Engine:
 
     @property
     def occupancy(self) -> Occupancy:
-        """What is running, waiting and in the cache; any thread may ask."""
+        """Return what is running, waiting and cached; callable from any thread."""
         n_running, n_waiting = len(self._slots.running), self._slots.n_waiting
         return Occupancy(n_running, n_waiting, self._cache.n_cells_used, self._facts.n_cells)
 
@@ -89,49 +84,49 @@ class Engine:
         try:
             self._slots.add(self._admission.admit(request))
         except UserError as error:
-            self._emit(failure(request.request_id, error))
+            self._emit(Failed(request.request_id, ErrorInfo.of(error)))
 
     def abort(self, request_id: str) -> None:
-        """End a request soon, from any thread: at the next step, or in mid-batch when the batch is for nobody else."""
+        """End a request, from any thread: at the next step, or in mid-batch if no other request is in the batch."""
         with self._lock:
             self._aborted.add(request_id)
             if self._in_flight and self._in_flight <= self._aborted:
                 self._backend.interrupt()
 
     def step(self) -> None:
-        """Move every request that can move by one batch."""
+        """Compute one batch and emit its events."""
         self._apply_aborts()
         self._finish_timed_out()
         self._slots.start_waiting()
         self._shift_full()
-        turn = self._adapter_scheduler.next(self._slots.running)
-        if self._facts.supports_truncation:  # a refused draft must be cut off
-            self._drafter.assign(turn, self._budget)
-        shares = schedule([sequence.demand for sequence in turn], self._budget)
+        runnable = self._adapter_scheduler.next(self._slots.running)
+        if self._facts.supports_truncation:  # rejected draft tokens must be removable
+            self._drafter.assign(runnable, self._budget)
+        shares = schedule([sequence.demand for sequence in runnable], self._budget)
         self._defer_last_prompt_tokens(shares)
         self._slots.free_cells_for(shares)
         if shares:
-            self._backend.set_adapters(turn[0].adapters)
-            by_key = {sequence.arrival: sequence for sequence in turn}
+            self._backend.set_adapters(runnable[0].adapters)
+            by_key = {sequence.arrival: sequence for sequence in runnable}
             self._compute([(by_key[key], n_tokens) for key, n_tokens in shares.items()], self._n_more_steps())
 
     def save_idle_sequence(self) -> bool:
-        """Save one finished sequence that is not saved yet, in an idle moment. Return False when there is none."""
+        """Save one finished sequence that is not saved yet. Return False if there is none."""
         return self._cache.save_idle_sequence()
 
     def close(self) -> None:
-        """End every request as aborted and free the samplers. The backend stays with its owner."""
+        """End every request as aborted and free the samplers. The caller closes the backend."""
         for sequence in self._slots:
             self._finish(sequence, FinishReason.ABORTED)
 
     def check_integrity(self) -> None:
-        """Assert that tree, places and sequences agree; for tests and idle moments."""
+        """Assert that prefix tree, slots and sequences agree; for tests."""
         self._cache.check_integrity()
 
     # Requests in and out
 
     def _shift_full(self) -> None:
-        """Make room in the context of each answer that fills it and is to go on."""
+        """Shift the context of each answer that fills it and may continue."""
         for sequence in self._slots.running:
             if sequence.is_full and sequence.may_shift:
                 shift = sequence.plan_shift(self._facts.n_ctx)
@@ -164,7 +159,7 @@ class Engine:
         self.counters.n_finished += 1
         request_id = sequence.request.request_id
         if error is not None:
-            self._emit(failure(request_id, error))
+            self._emit(Failed(request_id, ErrorInfo.of(error)))
         else:
             timings = sequence.timings(self._clock())
             self._emit(Finished(request_id, reason, sequence.usage(), timings, sequence.text.stopped_by))
@@ -172,7 +167,7 @@ class Engine:
     # One batch
 
     def _defer_last_prompt_tokens(self, shares: dict[int, int]) -> None:
-        """Leave the last prompt token to a step of its own where that is the only place for a checkpoint."""
+        """Compute the last prompt token in a step of its own if the cache cannot be truncated, for a checkpoint."""
         if self._facts.supports_truncation:
             return
         for sequence in self._slots.running:
@@ -180,7 +175,7 @@ class Engine:
                 shares[sequence.arrival] -= 1
 
     def _n_more_steps(self) -> int:
-        """Return how many steps may follow this one before anything else is looked at."""
+        """Return how many steps may follow this one without scheduling."""
         if self._drafter.is_draft_worthwhile or self._slots.n_waiting or not self._facts.supports_truncation:
             return 0
         return n_steps_at_once(self._slots.running, self._drafter.step_s) - 1
@@ -188,7 +183,10 @@ class Engine:
     def _compute(self, batch: Batch, n_more_steps: int) -> None:
         begun_s = self._clock()
         with self._lock:
-            self._in_flight = {sequence.request.request_id for sequence, _ in batch}
+            in_flight = {sequence.request.request_id for sequence, _ in batch}
+            if in_flight <= self._aborted:  # since this step began
+                return
+            self._in_flight = in_flight
         try:
             status = self._backend.decode([sequence.chunk(n_tokens) for sequence, n_tokens in batch])
         except EngineError as error:
@@ -217,7 +215,7 @@ class Engine:
             self._finish(sequence, FinishReason.ERROR, error)
 
     def _accept(self, batch: Batch, n_more_steps: int) -> int:
-        """Take what the batch computed; return how many steps were run in all."""
+        """Process the computed batch; return how many steps were run in all."""
         row, n_steps = 0, 1
         for sequence, n_tokens in batch:
             n_known = min(n_tokens, sequence.n_pending)
@@ -239,7 +237,7 @@ class Engine:
         return n_steps
 
     def _emit_prompt(self, sequence: Sequence, row: int, begin: int, n_known: int) -> None:
-        """Tell of a prompt that is to be told what is computed of it, before the first word of the answer."""
+        """Emit the computed part of a prompt that is echoed."""
         if sequence.echo is None:
             return
         text, logprobs = sequence.echo.advance(self._backend, row, begin, n_known)
@@ -249,7 +247,7 @@ class Engine:
             self._emit(Output(sequence.request.request_id, text, sequence.n_output, logprobs))
 
     def _emit_output(self, sequence: Sequence, row: int, n_draft: int, n_more_steps: int) -> int:
-        """Say what the logits of `row` and of the `n_draft` rows after it add to an answer; return the steps run."""
+        """Emit what `row` and the `n_draft` rows after it add to an answer; return the number of steps run."""
         output = self._verifier.verify(sequence, row, n_draft, n_more_steps)
         if n_draft or n_more_steps:
             self._commit(sequence, output.n_accepted)
@@ -264,7 +262,7 @@ class Engine:
         return output.n_steps
 
     def _commit(self, sequence: Sequence, n_accepted: int) -> None:
-        """Keep the tokens that are computed and output in the cache, and cut those behind them."""
+        """Record the accepted tokens as computed and truncate the cache after them."""
         begin = sequence.n_computed
         sequence.n_computed += n_accepted
         self._cache.truncate(sequence.slot_id, sequence.n_computed)

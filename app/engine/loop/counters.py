@@ -1,10 +1,7 @@
-"""How a figure is spread, in memory that does not grow: counts in fixed buckets, each a quarter octave wide.
+"""Counters of an engine, with histograms in fixed buckets; the service computes rates and shares from them.
 
-Owns the bounds, which are the same in every process, so that histograms add up. Knows nothing of what is counted.
-
-What an engine has done so far and what it holds now: the service makes rates and shares of it.
-
-Owns the list of what is counted. Knows nothing of who asks.
+Owns the list of counters, and the histogram's bounds: a quarter octave each, the same in every process, so that
+histograms can be added.
 """
 
 from __future__ import annotations
@@ -19,19 +16,19 @@ from app.engine.tuning.tune_results import Workload
 
 __all__ = ["BOUNDS", "Counters", "DraftCounts", "Histogram", "Occupancy"]
 
-# Upper bounds, inclusive, from 61 µs (or tok/s) to 65,536; what is above the last has a bucket of its own.
+# Upper bounds, inclusive, from 61 µs (or tok/s) to 65,536; larger values have a bucket of their own.
 BOUNDS: tuple[float, ...] = tuple(2.0 ** (quarters / 4) for quarters in range(-14 * 4, 16 * 4 + 1))
 
 
 @dataclass(slots=True)
 class Histogram:
-    """`counts[i]` figures were at most BOUNDS[i] and above the bound before; `total` is the sum of all."""
+    """A distribution: `counts[i]` values were at most BOUNDS[i] and above the previous bound; `total` is their sum."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     total: float = 0.0
 
     def record(self, value: float) -> None:
-        """Count one figure, in less than a microsecond."""
+        """Count one value, in less than a microsecond."""
         self.counts[bisect_left(BOUNDS, value)] += 1
         self.total += value
 
@@ -40,9 +37,9 @@ class Histogram:
         return sum(self.counts)
 
     def quantile(self, share: float) -> float | None:
-        """Return what `share` (0 to 1) of the figures do not exceed, as exact as its bucket; None without figures.
+        """Return the quantile of `share` (0 to 1), as exact as its bucket; None without values.
 
-        Figures count as evenly spread over their bucket; those past the last bound count as that bound.
+        Values count as evenly spread over their bucket; those above the last bound count as that bound.
         """
         rank = share * self.n_samples
         for index, n_so_far in enumerate(accumulate(self.counts)):
@@ -51,7 +48,7 @@ class Histogram:
         return None
 
     def buckets(self) -> Sequence[tuple[float, int]]:
-        """Return (upper bound, count) of the buckets that are not empty, ascending; infinity bounds the last."""
+        """Return (upper bound, count) of the nonempty buckets, ascending; the last bound is infinity."""
         return [(bound, count) for bound, count in zip((*BOUNDS, float("inf")), self.counts, strict=True) if count]
 
     def __add__(self, other: Histogram) -> Histogram:
@@ -67,7 +64,7 @@ def _between(index: int, share: float) -> float:
 
 @dataclass(slots=True)
 class DraftCounts:
-    """Draft tokens of one source that were verified, and those of them that were taken."""
+    """Verified and accepted draft tokens of one source."""
 
     n_drafted: int = 0
     n_accepted: int = 0
@@ -79,12 +76,12 @@ class DraftCounts:
 
 @dataclass(slots=True)
 class Counters:
-    """Sums since the engine began, and how the waits of those who asked were spread.
+    """Sums since the engine's start, and histograms of latencies.
 
-    `depth_sum` adds up how deep each decoded token lay. Prompts count with their first token: `n_prompt_tokens`, of
-    which `n_cached_tokens` were not computed, the others in `prefill_s` seconds. `first_token_s` is the wait for it,
-    queue included, `inter_token_s` that from one output of an answer to the next; a draft that was taken is one output.
-    `drafts` is by source.
+    `depth_sum` is the sum of the positions of decoded tokens. A prompt is counted at its first output token:
+    `n_prompt_tokens`, of which `n_cached_tokens` were cached, the others computed in `prefill_s` seconds.
+    `first_token_s` is the time to first token, queue included; `inter_token_s` that between two outputs of an answer,
+    where an accepted draft is one output. `drafts` is by source.
     """
 
     n_steps: int = 0
@@ -101,13 +98,13 @@ class Counters:
     inter_token_s: Histogram = field(default_factory=Histogram)
 
     def work(self) -> Workload | None:
-        """Return what the engine was used for, None before it has answered anything."""
+        """Return the workload so far, None before the first answer."""
         if not self.n_decode_tokens:
             return None
         return Workload(self.n_prefill_tokens, self.n_decode_tokens, self.depth_sum // self.n_decode_tokens)
 
     def begin(self, usage: Usage, timings: Timings) -> None:
-        """Count an answer that has its first token just now."""
+        """Count an answer at its first token."""
         self.n_prompt_tokens += usage.n_prompt_tokens
         self.n_cached_tokens += usage.n_cached_tokens
         self.prefill_s += timings.prefill_s
@@ -123,24 +120,24 @@ class Counters:
 
     @property
     def cached_share(self) -> float:
-        """The share of prompt tokens that were not computed again."""
+        """The share of prompt tokens that were cached."""
         return self.n_cached_tokens / self.n_prompt_tokens if self.n_prompt_tokens else 0.0
 
     @property
     def prefill_rate(self) -> float:
-        """Tokens a second of the prompts that were computed, each by its own clock: those side by side share it."""
+        """Computed prompt tokens a second, each prompt timed by itself; concurrent prompts share the speed."""
         return (self.n_prompt_tokens - self.n_cached_tokens) / self.prefill_s if self.prefill_s else 0.0
 
     @property
     def decode_rate(self) -> float:
-        """Tokens a second that an answer got after its first."""
+        """Tokens a second of an answer after its first."""
         decode_s = self.inter_token_s.total
         return (self.n_decode_tokens - self.first_token_s.n_samples) / decode_s if decode_s else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """What an engine holds at this moment: answers that run and that wait, and cells of the KV cache in use."""
+    """Running and waiting answers at this moment, and KV cache cells in use."""
 
     n_running: int
     n_waiting: int

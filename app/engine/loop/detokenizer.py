@@ -1,10 +1,7 @@
-"""From the bytes of tokens to text that may be shown: whole characters, and nothing of what ends the answer.
+"""Incremental detokenization: bytes of tokens become text to show, in whole characters, up to the end of the answer.
 
-Owns the hold-backs of a stream. Knows nothing of tokens or models.
-
-Where an answer leaves the block of code that it was to fill: at its first line that is indented less.
-
-Owns what counts as indentation. Knows nothing of tokens.
+Owns what is held back: incomplete characters, possible stop strings, and lines that may leave the indented block of
+code to fill in. Independent of tokens and models.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ __all__ = ["IncrementalDetokenizer", "Indentation", "partial_match_length"]
 
 
 def partial_match_length(text: str, tags: Sequence[str]) -> int:
-    """Return how many of the last characters of `text` may be the begin of one of `tags`."""
+    """Return how many of the last characters of `text` may begin one of `tags`."""
     longest = max((len(tag) for tag in tags), default=1) - 1
     for n_characters in range(min(longest, len(text)), 0, -1):
         if any(tag.startswith(text[-n_characters:]) for tag in tags):
@@ -26,11 +23,11 @@ def partial_match_length(text: str, tags: Sequence[str]) -> int:
 
 
 class IncrementalDetokenizer:
-    """The text of one answer as it grows.
+    """Text of one answer as it grows.
 
-    Bytes that do not yet make a character wait; so does text that may turn out to be the begin of a stop string, or of
-    a line indented by less than `n_indent`. Bytes that can never be UTF-8 become U+FFFD. `n_decoded` characters have
-    come, `n_shown` of them were returned. `stopped_by` is the stop string that ended the text, if one did.
+    Incomplete characters are held back; so is text that may begin a stop string or a line indented by less than
+    `n_indent`. Invalid UTF-8 becomes U+FFFD. Of `n_decoded` characters `n_shown` were returned. `stopped_by` is the
+    stop string that ended the text, if any.
     """
 
     def __init__(self, stop: Sequence[str] = (), n_indent: int = 0) -> None:
@@ -46,16 +43,16 @@ class IncrementalDetokenizer:
 
     @property
     def end(self) -> int:
-        """Where the text of the last piece ends, in characters; a begun one counts."""
+        """The end of the last piece's text, in characters, including an incomplete one."""
         pending, _ = self._decoder.getstate()
         return self.n_decoded + bool(pending)
 
     def begin_at(self, n_characters: int) -> None:
-        """Count characters from `n_characters` on: so many were told before the first piece."""
+        """Count characters from `n_characters` on, the length of an echoed prompt."""
         self.n_decoded = self.n_shown = n_characters
 
     def push(self, piece: bytes) -> str:
-        """Return the text that `piece` makes safe to show. Sets `is_stopped` where the answer ends with it."""
+        """Return the text to show after `piece`. Sets `is_stopped` if the answer ends with it."""
         text = self._decode(piece, is_final=False)
         if self._holds_nothing:
             self.n_shown += len(text)
@@ -64,7 +61,7 @@ class IncrementalDetokenizer:
         return self._release(is_final=False)
 
     def finish(self) -> str:
-        """Return what was held back, at the end of an answer that no stop string ended."""
+        """Return the text held back, at the end of an answer that no stop string ended."""
         self._held += self._decode(b"", is_final=True)
         return self._release(is_final=True)
 
@@ -92,7 +89,7 @@ class IncrementalDetokenizer:
 
 
 class Indentation:
-    """The least indentation, in blanks and tabs, of the lines of a text but for its first; empty lines have none."""
+    """Minimum indentation, in blanks and tabs, of all lines but the first; empty lines are exempt."""
 
     def __init__(self, n_least: int) -> None:
         less = f"\n[ \t]{{0,{n_least - 1}}}"
@@ -100,11 +97,11 @@ class Indentation:
         self._undecided = re.compile(rf"{less}\Z") if n_least else None
 
     def end(self, text: str) -> int | None:
-        """Return where the line before the first that is indented less ends, None where no line is."""
+        """Return the end of the text before the first line that is indented less, None without such a line."""
         found = self._dedent.search(text) if self._dedent else None
         return found.start() if found else None
 
     def n_undecided(self, text: str) -> int:
-        """Return how many of the last characters of `text` may be the begin of a line that is indented less."""
+        """Return how many of the last characters of `text` may begin a line that is indented less."""
         found = self._undecided.search(text) if self._undecided else None
         return len(text) - found.start() if found else 0

@@ -1,6 +1,6 @@
-"""A prompt that is told before its answer: its text, and how likely each of its tokens was after those before it.
+"""The echo of a prompt before its answer: its text, and the log probability of each of its tokens.
 
-Owns how far that has come and where in the text each token begins. Knows nothing of batches or of who is told.
+Owns how much is emitted and where in the text each token begins. Independent of batches.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ __all__ = ["Echo", "EchoedText"]
 
 
 class EchoedText:
-    """The text of a prompt, found again token by token, in characters.
+    """Text of a prompt, token by token, in characters.
 
-    A prompt that came as text is told just as it came, whatever its tokenizer made of it; one of tokens reads as they
-    do.
+    A prompt given as text is reproduced exactly, whatever its tokenizer changed; one given as tokens is detokenized.
     """
 
     def __init__(self, prompt: str | None) -> None:
@@ -29,17 +28,17 @@ class EchoedText:
         self.n_characters = 0
 
     def push(self, piece: bytes, label: bytes) -> str:
-        """Return what the text goes on with for a token that reads `piece`; a special one is written as `label`."""
+        """Return the text of a token with the bytes `piece`; a special token is written as `label`."""
         return self._decode(piece if self._prompt is None else self._next(self._prompt, piece, label))
 
     def finish(self) -> str:
-        """Return what is left of the text."""
+        """Return the rest of the text."""
         return self._decode(b"" if self._prompt is None else self._prompt[self._n_bytes :], is_final=True)
 
     def _next(self, prompt: bytes, piece: bytes, label: bytes) -> bytes:
-        """Return the bytes of `prompt` that a token stands for: none where the tokenizer added it.
+        """Return the bytes of `prompt` for a token, none if the tokenizer added it.
 
-        Tokenizers put a blank before a text; those that change letters are followed by length.
+        Tokenizers may put a blank before a text; bytes that the tokenizer changed are matched by length.
         """
         spellings = (piece, label, piece.removeprefix(b" "))
         found = (spelling for spelling in spellings if spelling and prompt.startswith(spelling, self._n_bytes))
@@ -54,8 +53,9 @@ class EchoedText:
 
 
 class Echo:
-    """What is told of the prompt `tokens`: its text (`prompt`, None where it came as tokens) and, unless `n_top` is
-    None, its probabilities with so many rivals a token. The first token has none: nothing is before it.
+    """Echo of the prompt `tokens`, given as the text `prompt` or None.
+
+    Unless `n_top` is None it includes log probabilities with that many alternatives a token; the first token has none.
     """
 
     def __init__(self, prompt: str | None, tokens: Sequence[int], n_top: int | None) -> None:
@@ -66,23 +66,23 @@ class Echo:
 
     @property
     def is_scoring(self) -> bool:
-        """Whether what is computed next must have logits, all of it."""
+        """Whether all tokens computed next need logits."""
         return self._n_top is not None and self._n_emitted < len(self._tokens)
 
     @property
     def n_reusable(self) -> int:
-        """Number of tokens that need not be computed again: their logits were seen, or are not asked for."""
+        """The number of tokens that may be taken from the cache: their logits are done, or not requested."""
         return max(0, self._n_emitted - 1) if self.is_scoring else len(self._tokens)
 
     @property
     def n_characters(self) -> int:
-        """How long the text told so far is."""
+        """The length of the emitted text."""
         return self._text.n_characters
 
     def advance(self, backend: Backend, row: int, begin: int, n_tokens: int) -> tuple[str, tuple[TokenLogprob, ...]]:
-        """Return what there is to tell of now that `n_tokens` from the position `begin` on are computed.
+        """Return the text and log probabilities to emit after `n_tokens` from position `begin` on were computed.
 
-        Their logits begin at `row` of the batch, if they were asked for. The last token's are those of the answer.
+        Their logits, if requested, begin at `row` of the batch. The last token's logits are the answer's.
         """
         if self._n_emitted == len(self._tokens):
             return "", ()
@@ -94,7 +94,7 @@ class Echo:
         return "".join(text), entries
 
     def _entries(self, backend: Backend, row_of_first: int, end: int, text: list[str]) -> Iterator[TokenLogprob]:
-        """Yield the entries of the tokens up to `end`, adding their text to `text`."""
+        """Yield the entries of the tokens up to `end` and append their text to `text`."""
         while self._n_emitted < end:
             token, offset = self._tokens[self._n_emitted], self._text.n_characters
             piece, label = backend.piece(token), backend.label(token)

@@ -1,7 +1,7 @@
-"""How likely the sampled tokens and their rivals were, kept until their text may be shown.
+"""Log probabilities of sampled tokens and their alternatives, buffered until their text is shown.
 
-Owns the probabilities (those of the model itself, before any sampler) and the order in which they are released. Knows
-nothing of how text is held back or of who asks.
+Owns the probabilities (the model's own, before samplers) and the order in which they are released. Independent of how
+text is held back.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from app.engine.request import TokenLogprob
 
 __all__ = ["LogprobBuffer", "most_likely", "score"]
 
-LOWEST_LOGPROB = -9999.0  # stands for "never", as in OpenAI's answers; JSON has no infinity
+LOWEST_LOGPROB = -9999.0  # instead of -infinity, as in OpenAI's API; JSON has no infinity
 
 
 def score(backend: Backend, row: int, token: int, n_top: int) -> tuple[float, tuple[tuple[bytes, float], ...]]:
-    """Return the natural logarithm of the probability of `token` after `row`, and the labels of the `n_top` likeliest
-    tokens with theirs. None is below -9999.
+    """Return the log probability of `token` in `row`, and those of the `n_top` likeliest tokens with their text.
+
+    None is below -9999.
     """
     logits = backend.logits(row)
-    highest = logits.max()  # what is below it by so much that 32 bits lose it adds nothing
+    highest = logits.max()
     log_sum = float(highest) + float(np.log(np.exp(logits - highest).sum(dtype=np.float64)))
 
     def logprob(other: int) -> float:
@@ -44,17 +45,17 @@ def most_likely(logits: NDArray[np.float32], n_tokens: int) -> list[int]:
 
 
 class LogprobBuffer:
-    """What was sampled and not yet told. Positions are in characters of the answer."""
+    """Log probabilities of tokens whose text is not shown yet. Positions are in characters of the answer."""
 
     def __init__(self) -> None:
         self._entries: deque[tuple[int, TokenLogprob]] = deque()
 
     def add(self, entry: TokenLogprob, end: int) -> None:
-        """Keep `entry` until the answer is shown up to the character `end`, where its token's text ends."""
+        """Add `entry`, to be released when the answer is shown up to the character `end`."""
         self._entries.append((end, entry))
 
     def release(self, n_shown: int) -> tuple[TokenLogprob, ...]:
-        """Return, once, the entries of the first `n_shown` characters. What a stop string swallowed is never told."""
+        """Return and remove the entries of the first `n_shown` characters; those of a stop string never come."""
         released = []
         while self._entries and self._entries[0][0] <= n_shown:
             released.append(self._entries.popleft()[1])

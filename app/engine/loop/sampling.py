@@ -1,8 +1,8 @@
-"""SamplingParams -> the stages of a llama sampler chain, in order. Pure: `app.engine.llama` builds what is listed here.
+"""The stages of a sampler chain for given SamplingParams, in order. Pure: `app.engine.llama` builds them.
 
-Owns the order of the stages and which of them a setting makes needless. The order is llama.cpp's default
+Owns the order of the stages and the omission of those without effect. The order is llama.cpp's default
 (common/common.h and common/sampling.cpp@llama-cpp-python 0.3.36): biases, penalties, DRY, top-n-sigma, top-k, typical,
-top-p, min-p, XTC, temperature; mirostat stands alone.
+top-p, min-p, XTC, temperature; mirostat replaces all but biases and temperature.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Arguments: TypeAlias = tuple[float | int | str | tuple[int, float], ...]
 class Stage:
     """One sampler of the chain: its name in `llama_sampler_init_<name>` and its arguments after any vocabulary.
 
-    Those of "logit_bias" are (token, bias) pairs; those of "dry" end with the texts that break a repetition.
+    The arguments of "logit_bias" are (token, bias) pairs; those of "dry" end with the sequence breakers.
     """
 
     name: str
@@ -39,9 +39,9 @@ class Stage:
 
 
 def stages(params: SamplingParams, banned: Sequence[int] = ()) -> tuple[Stage, ...]:
-    """Return the chain for `params` without the grammar; `banned` tokens are never chosen. A seed may be drawn.
+    """Return the stages for `params` without the grammar; `banned` tokens are never chosen. A missing seed is random.
 
-    Greedy keeps what changes which token is best: biases, penalties and DRY.
+    Greedy chains contain what changes the most likely token: biases, penalties and DRY.
     """
     seed = secrets.randbits(32) if params.seed is None else params.seed % 2**32
     biases = (*params.logit_bias, *((token, -inf) for token in banned))
@@ -55,7 +55,7 @@ def stages(params: SamplingParams, banned: Sequence[int] = ()) -> tuple[Stage, .
 
 
 def n_history_tokens(params: SamplingParams, n_ctx: int) -> int:
-    """Return how many of the last tokens, the prompt's too, the chain for `params` looks back at."""
+    """Return how many of the last tokens, prompt included, the chain for `params` considers."""
     if params.mirostat and not params.is_greedy:
         return 0
     last_n = {"penalties": params.penalty_last_n, "dry": params.dry_penalty_last_n}
@@ -63,7 +63,7 @@ def n_history_tokens(params: SamplingParams, n_ctx: int) -> int:
 
 
 def check_biases(params: SamplingParams, n_vocab: int) -> None:
-    """Raise RequestError for a logit_bias of a token that a vocabulary of `n_vocab` does not have."""
+    """Raise RequestError for a logit_bias of a token outside a vocabulary of `n_vocab`."""
     for token, _ in params.logit_bias:
         if not 0 <= token < n_vocab:
             cause = f"logit_bias names token {token}; the vocabulary has {n_vocab}."
@@ -110,9 +110,9 @@ def _back(last_n: int, n_ctx: int) -> int:
 
 
 def check_grammar(grammar: str) -> None:
-    """Refuse a GBNF text that would overflow llama.cpp's recursive parser.
+    """Raise RequestError for a GBNF text that would overflow llama.cpp's recursive parser.
 
-    Raises RequestError past 100 nested groups or 1,000 rules; its size is bounded by SamplingParams.
+    The limits are 100 nested groups and 1,000 rules; SamplingParams limits its size.
     """
     n_rules = grammar.count("::=")
     if n_rules > MAX_GRAMMAR_RULES:

@@ -1,8 +1,8 @@
-"""Which tokens each step computes. Pure: a function from what is wanted to a step.
+"""The choice of tokens that each step computes. Pure.
 
-There is no prefill phase and no decode phase: each sequence has tokens it wants computed and a count of those that are.
-Sequences with an answer under way go first, so that running answers keep streaming; prompts share what is left of the
-budget. Knows nothing of models, caches or requests beyond these counts.
+There is no prefill phase and no decode phase: each sequence has tokens to compute and a count of those computed.
+Decoding sequences go first, so that running answers keep streaming; prompts share the rest of the budget. Independent
+of models, caches and everything about requests but these counts.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 __all__ = ["StepBudget", "TokenDemand", "schedule"]
 
-BLOCK_TOKENS = 16  # CPU kernels take so many at once; those left over cost up to 1.4 times as much as a block of them
+BLOCK_TOKENS = 16  # computed at once by CPU kernels; a remainder costs up to 1.4 times as much as a block
 
 
 class TokenDemand(NamedTuple):
-    """A sequence that wants tokens computed.
+    """The `n_pending` tokens to compute of a sequence, of which the last `n_draft` are drafts.
 
-    `n_pending` of them, the last `n_draft` being drafts. `is_decoding` says that its answer has begun.
-    `rank` orders sequences: the smallest is served first. Each token of a prompt that `is_scored` gets logits.
+    A sequence `is_decoding` once its answer has begun. The smallest `rank` is served first. Each token of a prompt that
+    `is_scored` gets logits.
     """
 
     key: int
@@ -33,10 +33,9 @@ class TokenDemand(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepBudget:
-    """`n_tokens` a step may compute, and `n_prefill_tokens` of prompts while an answer is under way.
+    """Limits of a step: `n_tokens` in all, `n_prefill_tokens` of prompts while any sequence is decoding.
 
-    Of prompts that are scored it computes `n_scored_tokens`, a quarter while an answer is under way: their logits take
-    memory, and looking at them time.
+    `n_scored_tokens` limits scored prompts, to a quarter while any is decoding: logits take memory and time.
     """
 
     n_tokens: int
@@ -47,8 +46,8 @@ class StepBudget:
 def schedule(demands: Sequence[TokenDemand], budget: StepBudget) -> dict[int, int]:
     """Return key → number of tokens to compute in this step, in batch order; every count is at least 1.
 
-    Each answering sequence gets its next token before any gets its draft, and drafts come before prompts. A prompt that
-    goes on in the next step leaves to it what is over whole blocks.
+    Each decoding sequence gets its next token before any gets its draft, and drafts come before prompts. A prompt that
+    continues in the next step gets whole blocks only.
     """
     ordered = sorted(demands, key=lambda demand: demand.rank)
     answering = [demand for demand in ordered if demand.is_decoding][: budget.n_tokens]

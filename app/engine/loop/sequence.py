@@ -1,6 +1,6 @@
-"""One request while it is being answered: its tokens, how many of them are computed, and what it has said.
+"""A request while it is answered: its tokens, how many of them are computed, its text and its timings.
 
-The mutable state that `app.engine.loop.core` moves forward. Knows nothing of other sequences or of the batch.
+The mutable state that `app.engine.loop.core` advances. Independent of other sequences and of the batch.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = ["Sequence"]
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """`tokens` is prompt and answer; the first `n_computed` are in the cache under `sequence_id` (None: not seated).
+    """State of one request. The first `n_computed` of `tokens` (prompt and answer) are cached under `sequence_id`.
 
-    `draft` is verified in the next step; `probes` are only compared with what comes, so that acceptance is learned
-    for nothing where a draft does not pay; `acceptance` is by source. `limit` is the most tokens that prompt and
-    answer may have together. `visible_tags` are the special tokens that count as text, with that text. Times are in seconds on
-    one monotonic clock.
+    `sequence_id` is None without a slot. `draft` is verified in the next step; `probes` are only compared with the next
+    sample, to estimate acceptance where drafts do not pay. `acceptance` is by draft source. `limit` is the maximum of
+    prompt and answer tokens together. `visible_tags` maps special tokens that count as text to that text. Times are in
+    seconds on one monotonic clock.
     """
 
     request: Request
@@ -70,7 +70,8 @@ class Sequence:
 
     @property
     def slot_id(self) -> int:
-        assert self.sequence_id is not None, "a running sequence has a place"
+        """The id of its cached sequence; only while it is running."""
+        assert self.sequence_id is not None, "a running sequence has a slot"
         return self.sequence_id
 
     @property
@@ -87,17 +88,17 @@ class Sequence:
 
     @property
     def is_decoding(self) -> bool:
-        """Whether only the newest token is left to compute; one that was put back computes its answer like a prompt."""
+        """Whether only the newest token is left to compute; a preempted answer is computed again like a prompt."""
         return self.n_pending == 1 and self.n_output > 0
 
     @property
     def is_scoring(self) -> bool:
-        """Whether the tokens of the prompt are still to be told with their probabilities."""
+        """Whether probabilities of prompt tokens are still to be computed."""
         return self.echo is not None and self.echo.is_scoring
 
     @property
     def reusable(self) -> list[int]:
-        """The tokens that others may have computed, and the one behind them."""
+        """The tokens that may be taken from the cache, and the one after them."""
         return self.tokens[: self.echo.n_reusable + 1] if self.echo is not None else self.tokens
 
     @property
@@ -107,7 +108,7 @@ class Sequence:
         return TokenDemand(self.arrival, self.n_pending + n_draft, n_draft, self.is_decoding, rank, self.is_scoring)
 
     def chunk(self, n_tokens: int) -> Chunk:
-        """Return the next `n_tokens` to compute; drafts, the newest token and a prompt that is scored get logits."""
+        """Return the next `n_tokens` to compute; drafts, the newest token and scored prompts get logits."""
         wanted = self.tokens[self.n_computed : self.n_computed + n_tokens]
         n_draft = n_tokens - len(wanted)
         is_last = self.n_computed + n_tokens >= len(self.tokens)
@@ -115,7 +116,7 @@ class Sequence:
         return Chunk(self.slot_id, self.n_computed, [*wanted, *self.draft.tokens[:n_draft]], n_logits)
 
     def suffixes(self) -> SuffixIndex:
-        """Return the index of this conversation's own text, made when it is first asked for."""
+        """Return the index of this sequence's own tokens, made at the first call."""
         if self.index is None:
             self.index = SuffixIndex(self.tokens)
         return self.index
@@ -131,17 +132,17 @@ class Sequence:
 
     @property
     def may_shift(self) -> bool:
-        """Whether an answer that fills the context is to go on."""
+        """Whether an answer that fills the context may continue."""
         most = self.request.max_tokens
         return bool(self.request.context_shift) and (most is None or self.n_output < most)
 
     def plan_shift(self, n_ctx: int) -> ContextShift:
-        """Return what goes of a sequence that fills the context."""
+        """Return the shift of a sequence that fills the context."""
         n_keep = self.n_prompt if self.request.n_keep == -1 else self.request.n_keep
         return plan_shift(len(self.tokens), n_keep, n_ctx)
 
     def apply_shift(self, shift: ContextShift, n_ctx: int) -> None:
-        """Forget the tokens of `shift`; what drafts were looked up in begins anew."""
+        """Remove the tokens of `shift`; the suffix index begins anew."""
         del self.tokens[shift.n_keep : shift.n_keep + shift.n_discard]
         self.n_dropped += shift.n_discard
         self.index, self.draft = None, NO_DRAFT
@@ -149,12 +150,12 @@ class Sequence:
         self.limit = n_ctx if most is None else min(n_ctx, len(self.tokens) + most - self.n_output)
 
     def is_timed_out(self, now_s: float) -> bool:
-        """Whether the request has had all its time."""
+        """Whether the request exceeds its `max_time_s`."""
         limit_s = self.request.max_time_s
         return limit_s is not None and now_s - self.arrived_s >= limit_s
 
     def is_past_time_limit(self, text: str, now_s: float) -> bool:
-        """Whether `text`, just said, ends a line after the time for the answer is over."""
+        """Whether the new `text` contains a line end later than `max_predict_s` after the first token."""
         limit_s, begun_s = self.request.max_predict_s, self.first_token_s
         return limit_s is not None and begun_s is not None and "\n" in text and now_s - begun_s > limit_s
 
@@ -170,7 +171,7 @@ class Sequence:
         )
 
     def timings(self, now_s: float) -> Timings:
-        """Return where the time went until `now_s`; stages that did not begin took none."""
+        """Return the time of each stage until `now_s`, 0 for stages that have not begun."""
         scheduled_s = now_s if self.scheduled_s is None else self.scheduled_s
         first_token_s = now_s if self.first_token_s is None else self.first_token_s
         return Timings(

@@ -1,7 +1,6 @@
-"""Who is answered now and who waits: seats in the cache, given by rank and taken back when cells run out.
+"""Waiting and running sequences: slots in the cache are assigned by rank and preempted when cells run out.
 
-Owns the list of waiting sequences and that of running ones, each running one with a locked place in the cache. Knows
-nothing of batches or of sampling.
+Owns both lists; each running sequence has a locked slot in the cache. Independent of batches and sampling.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from app.engine.speculative.suffix_index import NO_DRAFT
 
 __all__ = ["SlotManager"]
 
-WORTH_WAITING_TOKENS = 64  # of a shared begin that another request is computing just now
+WORTH_WAITING_TOKENS = 64  # of a shared prefix that another request is computing
 
 
 class SlotManager:
-    """Every sequence from its arrival to its end. At most `facts.n_sequences` run at once."""
+    """All unfinished sequences. At most `facts.n_sequences` run at once."""
 
     def __init__(self, facts: ModelFacts, cache: KVCacheManager, clock: Callable[[], float]) -> None:
         self._facts = facts
@@ -33,22 +32,22 @@ class SlotManager:
         return len(self._waiting)
 
     def __iter__(self) -> Iterator[Sequence]:
-        """Go over a copy of all sequences, running ones first."""
+        """Iterate over a copy of all sequences, running ones first."""
         return iter([*self.running, *self._waiting])
 
     def add(self, sequence: Sequence) -> None:
-        """Let `sequence` wait for a slot."""
+        """Queue `sequence` for a slot."""
         self._waiting.append(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Forget `sequence`; what it computed stays in the cache for others."""
+        """Remove `sequence`; its computed tokens stay cached for others."""
         self._release_slot(sequence)
         (self.running if sequence in self.running else self._waiting).remove(sequence)
 
     def start_waiting(self) -> None:
-        """Seat waiting sequences, best rank first, while there are seats and cells for all their tokens.
+        """Start waiting sequences, best rank first, while there are slots and cells for all their tokens.
 
-        One that begins like a prompt that is just being computed waits for it, and shares it then.
+        A sequence whose prefix is being computed by another waits in order to share it.
         """
         for sequence in sorted(self._waiting, key=lambda waiting: waiting.demand.rank):
             if len(self.running) >= self._facts.n_sequences:
@@ -56,15 +55,15 @@ class SlotManager:
             n_cached = self._cache.n_cached(sequence.reusable, sequence.adapters)
             if not sequence.is_scoring and self._is_being_computed(sequence, n_cached):
                 continue
-            promised = sum(running.n_pending for running in self.running)
-            if promised + len(sequence.tokens) + 1 > self._cache.n_cells_available():
+            n_reserved = sum(running.n_pending for running in self.running)
+            if n_reserved + len(sequence.tokens) + 1 > self._cache.n_cells_available():
                 return
             self._start(sequence)
 
     def free_cells_for(self, shares: dict[int, int]) -> None:
-        """Evict cold sequences, then put back the last-ranked running ones, until this step's cells are free.
+        """Evict idle sequences, then preempt the last-ranked running ones, until this step's cells are free.
 
-        `shares` holds the tokens of the step by arrival; those of who is put back are taken out.
+        `shares` maps arrivals to the step's tokens; preempted sequences are removed from it.
         """
         while not self._cache.evict_until_free(sum(shares.values())):
             last = self.preempt_last()
@@ -73,9 +72,9 @@ class SlotManager:
             shares.pop(last.arrival, None)
 
     def preempt_last(self) -> Sequence | None:
-        """Let the last-ranked running sequence wait again and return it; None where it is the only one.
+        """Return the last-ranked running sequence to the queue; return None if it is the only one.
 
-        What it computed stays for it while no one needs the cells.
+        Its computed tokens stay cached until the cells are needed.
         """
         if len(self.running) < 2:
             return None

@@ -1,13 +1,11 @@
-"""From the logits of a computed step to what an answer says: samples, the part of the draft they confirm, the text.
+"""Sampling and draft verification: a computed step's logits become accepted tokens, text and perhaps an end.
 
-A draft is a point mass wherever it comes from: keeping it just where it equals the sample leaves the distribution of
-the output as it was. Owns where an answer ends. Knows nothing of the cache or of who is told.
+A draft is a point mass whatever its source: accepting it only where it equals the sample leaves the output's
+distribution unchanged. Independent of the cache and of receivers.
 
-Several tokens at a time for an answer that runs alone: each step is computed and sampled, the rest is done once.
-
-What Python does between two steps has to come back into the processor's caches, which the weights have swept: 0.45 ms
-beside a step of 1.3 ms (the guide on two cores), where the same takes 0.14 ms when it is warm. Owns how many steps are
-run at once, and running them. Knows nothing of what is done with the tokens.
+An answer that runs alone on a fast model gets several steps at once, with sampling but no bookkeeping in between:
+Python between two steps costs 0.45 ms with cold processor caches, 0.14 ms with warm ones, beside a step of 1.3 ms (the
+guide on two cores).
 """
 
 from __future__ import annotations
@@ -24,11 +22,14 @@ from app.engine.request import FinishReason, TokenLogprob
 
 __all__ = ["StepOutput", "Verifier", "generate_steps", "n_steps_at_once"]
 
+_MAX_STEPS_S = 0.006  # without output or a turn for others
+_MAX_STEPS = 8
+
 
 class StepOutput(NamedTuple):
-    """What is added to an answer: tokens that are computed too, text that may be shown, why it ends with that, if so.
+    """Output of a step: accepted tokens that are computed too, text to show, and the finish reason, if any.
 
-    `n_steps` were run for it, the one before that gave the first logits included.
+    `n_steps` were run for it, including the one that gave the first logits.
     """
 
     n_accepted: int
@@ -38,7 +39,7 @@ class StepOutput(NamedTuple):
 
 
 class Verifier:
-    """Samples for sequences of one backend. `on_sample` hears of each token before it is known to the sequence."""
+    """Sampling for sequences of one backend. `on_sample` gets each token before it is appended to the sequence."""
 
     def __init__(
         self,
@@ -53,12 +54,12 @@ class Verifier:
         self._clock = clock
 
     def verify(self, sequence: Sequence, row: int, n_draft: int, n_more_steps: int = 0) -> StepOutput:
-        """Sample from `row` and, while the draft is what is sampled, from the `n_draft` rows after it.
+        """Sample from `row` and, while samples equal the draft, from the `n_draft` rows after it.
 
-        Without a draft, `n_more_steps` may be computed and sampled right behind it. Raises EngineError when that fails,
-        RequestError where a grammar allows no token.
+        Without a draft, up to `n_more_steps` are computed and sampled as well. Raises EngineError if that fails,
+        RequestError if a grammar allows no token.
         """
-        if (reason := _limit_reason(sequence)) is not None:  # only its prompt was asked for
+        if (reason := _limit_reason(sequence)) is not None:  # max_tokens is 0
             return StepOutput(0, "", reason)
         token = sequence.sampler.sample(row)
         self._on_sample(sequence, token)
@@ -79,7 +80,7 @@ class Verifier:
         return StepOutput(n_accepted, text, reason, n_steps)
 
     def _confirmed(self, sequence: Sequence, token: int, row: int, n_draft: int) -> Iterator[int]:
-        """Go on sampling behind `token` while the draft is what is sampled."""
+        """Sample on after `token` while samples equal the draft."""
         for index in range(n_draft):
             if token != sequence.draft.tokens[index] or self._backend.is_eog(token):
                 return
@@ -87,7 +88,7 @@ class Verifier:
             yield token
 
     def _take(self, sequence: Sequence, token: int) -> tuple[FinishReason | None, str]:
-        """Append a sampled token; return why the answer ends with it, if so, and the text it makes safe to show."""
+        """Append a sampled token; return the finish reason, if any, and the text to show."""
         if sequence.first_token_s is None:
             sequence.first_token_s = self._clock()
         if self._backend.is_eog(token):
@@ -106,9 +107,9 @@ class Verifier:
         return self._backend.piece(token) or sequence.visible_tags.get(token, b"")
 
     def _note_logprob(self, sequence: Sequence, row: int, token: int, offset: int) -> None:
-        """Keep how likely `token` was where the request asks for it; its text begins at character `offset`.
+        """Record the log probability of `token` if requested; its text begins at character `offset`.
 
-        An end counts where the prompt is told too: who scores a text takes what follows it to be one token.
+        An end token is recorded only with `echo`: clients that score a text expect one token after it.
         """
         is_eog = self._backend.is_eog(token)
         if sequence.logprob_buffer is None or (is_eog and sequence.echo is None):
@@ -132,32 +133,28 @@ def _limit_reason(sequence: Sequence) -> FinishReason | None:
     return FinishReason.LENGTH if sequence.is_full and not sequence.may_shift else None
 
 
-_MOST_S = 0.006  # that nobody sees what was sampled, and that nobody else gets a turn
-_MOST_STEPS = 8
-
-
 def n_steps_at_once(running: Many[Sequence], step_s: float | None) -> int:
-    """Return how many steps of `step_s` seconds to run before anything else is looked at; 1 but for a lone answer.
+    """Return how many steps of `step_s` seconds to run without scheduling: more than 1 only for a lone answer.
 
-    The last token of a context is left to a step of its own.
+    The last token of a context gets a step of its own.
     """
     if len(running) != 1 or not step_s:
         return 1
     (sequence,) = running
     if not sequence.is_decoding or sequence.draft.tokens or sequence.logprob_buffer is not None:
         return 1
-    return max(1, min(_MOST_STEPS, int(_MOST_S / step_s), sequence.limit - len(sequence.tokens) - 1))
+    return max(1, min(_MAX_STEPS, int(_MAX_STEPS_S / step_s), sequence.limit - len(sequence.tokens) - 1))
 
 
 def generate_steps(backend: Backend, sequence: Sequence, token: int, n_steps: int) -> list[int]:
-    """Return `token`, sampled for `sequence`, and at most `n_steps` that follow; all but the last are computed.
+    """Return `token`, sampled for `sequence`, and up to `n_steps` that follow; all but the last are computed.
 
-    Ends with an end token, and where the backend has no room. Raises EngineError, or RequestError of a grammar.
+    Stops at an end token or without free cells. Raises EngineError, and RequestError if a grammar allows no token.
     """
     sampled = [token]
-    place, position = sequence.slot_id, len(sequence.tokens)
+    position = len(sequence.tokens)
     while len(sampled) <= n_steps and not backend.is_eog(token):
-        if backend.decode([Chunk(place, position, [token], 1)]) is not DecodeStatus.DONE:
+        if backend.decode([Chunk(sequence.slot_id, position, [token], 1)]) is not DecodeStatus.DONE:
             break
         token = sequence.sampler.sample(0)
         sampled.append(token)

@@ -1,1 +1,1 @@
-"""protocol."""
+"""The messages between the service and an engine worker, and their encoding."""

@@ -9,7 +9,7 @@ ROWS = np.arange(6, dtype=np.float32).reshape(3, 2)
 
 def kept() -> HiddenRows:
     rows = HiddenRows()
-    rows.keep(1, 10, ROWS)
+    rows.set(1, 10, ROWS)
     return rows
 
 
@@ -20,14 +20,14 @@ def test_the_state_before_a_token_is_that_of_the_token_before_it() -> None:
 
 def test_a_texts_first_token_and_an_unknown_sequence_have_none() -> None:
     rows = HiddenRows()
-    rows.keep(1, 0, ROWS)
+    rows.set(1, 0, ROWS)
     assert rows.before(1, 0) is None
     assert rows.before(2, 1) is None
 
 
 def test_what_is_kept_is_a_copy_and_replaces_what_was_kept_before() -> None:
     rows, native = kept(), ROWS.copy()
-    rows.keep(1, 20, native)
+    rows.set(1, 20, native)
     native[:] = 0
     assert rows.before(1, 13) is None
     row = rows.before(1, 23)
@@ -37,7 +37,7 @@ def test_what_is_kept_is_a_copy_and_replaces_what_was_kept_before() -> None:
 
 def test_a_sequence_that_begins_as_another_knows_what_that_knows_and_nothing_of_its_own_past() -> None:
     rows = kept()
-    rows.keep(2, 10, -ROWS)
+    rows.set(2, 10, -ROWS)
     rows.share(1, 2)
     row = rows.before(2, 11)
     assert row is not None
@@ -48,7 +48,7 @@ def test_a_sequence_that_begins_as_another_knows_what_that_knows_and_nothing_of_
 
 def test_what_is_forgotten_is_not_known() -> None:
     rows = kept()
-    rows.forget(1)
+    rows.remove(1)
     assert rows.before(1, 11) is None
     rows = kept()
     rows.clear()

@@ -152,7 +152,7 @@ def test_an_answer_that_nothing_could_end_is_refused() -> None:
     said, end = answers(FakeBackend(n_sequences=1, n_ctx=N_CTX), request(max_tokens=None))["a"]
     assert isinstance(end, Failed)
     assert (said, end.error.kind) == ("", "RequestError")
-    assert "never end" in end.error.cause
+    assert "token limit" in end.error.cause
 
 
 @pytest.mark.parametrize(

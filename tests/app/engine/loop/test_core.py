@@ -514,7 +514,7 @@ def test_a_draft_model_that_is_always_wrong_is_hardly_asked_again() -> None:
         wrong_every = 1
 
     record, backend = Record(), FakeBackend()
-    engine = Engine(backend, record, draft_sources=[draft_model(Wrong(), backend)])
+    engine = Engine(backend, record, draft_sources=[draft_model(Wrong(), backend)], clock=lambda: 0.0)
     for name in "ab":
         engine.submit(request(name, prompt=name, n_tokens=400, ignore_eos=True))
         run(engine)
@@ -538,7 +538,7 @@ def test_a_head_that_is_right_takes_the_answer_a_draft_at_a_time() -> None:
 
 def test_a_head_that_is_always_wrong_is_hardly_asked_again() -> None:
     record, backend = Record(), FakeBackend()
-    engine = Engine(backend, record, draft_sources=[head_drafts(backend, wrong_every=1)])
+    engine = Engine(backend, record, draft_sources=[head_drafts(backend, wrong_every=1)], clock=lambda: 0.0)
     for name in "ab":
         engine.submit(request(name, prompt=name, n_tokens=400, ignore_eos=True))
         run(engine)
