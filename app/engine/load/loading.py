@@ -125,7 +125,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
     native, attempt = load_within_memory(planner, attempt, load, listener.on_notice, may_shorten=not requested.n_ctx)
     with native.owned as owned:
         devices.check_load(attempt, native.usage, key)
-        step_cost = StepCost.through(tuned.step_ratios(key) or measured_ratios)
+        step_cost = StepCost.from_measured(tuned.step_ratios(key) or measured_ratios)
         draft_sources = _draft_sources(native, attempt, header, devices, step_cost, listener)
         loaded = LoadedEngine(
             native.backend,

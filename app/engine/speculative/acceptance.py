@@ -1,11 +1,7 @@
-"""How many draft tokens to verify: as many as give the most tokens a second, and none when none pays. Pure.
+"""The acceptance rate of drafts, and the draft length that gives the most tokens a second. Pure.
 
-Three estimates decide: what a batch of n tokens costs here compared with one, what drafting itself costs, and how often
-drafts are taken. Knows nothing of where drafts come from.
-
-What drafts gain, by how often their tokens are taken and how long they are, where steps cost what they do. Pure.
-
-Owns the table. Knows nothing of where drafts come from; looking them up takes no time.
+Three estimates decide how many draft tokens to verify: the cost of a step of n tokens compared with one, the cost of
+drafting itself, and how often drafts are accepted. Knows nothing of where drafts come from.
 """
 
 from __future__ import annotations
@@ -34,18 +30,21 @@ __all__ = [
     "draft_gains",
 ]
 
-_NEGLIGIBLE_CHANCE = 0.02  # of all draft tokens so far being taken
-_FORGETTING = 0.97  # of earlier drafts' weight with each new one
+_NEGLIGIBLE_CHANCE = 0.02  # that all draft tokens so far are accepted
+_DECAY = 0.97  # of the weight of earlier drafts with each new one
 _PRIOR_WEIGHT = 4.0
-_INITIAL_RATE = 0.8  # the mean rate before any token was tried: a model that nobody asks is never learned about
+_INITIAL_RATE = 0.8  # mean rate before any token was verified: high, so that every source is tried
+
+ACCEPTANCES = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # of each token if those before it were accepted
+LENGTHS = (1, 2, 3, 4, 7, 11, 15, 31)
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What speaks for a draft's tokens, in levels: `levels(draft)` has one for each of them.
+    """The evidence for the tokens of a draft, in levels: `levels(draft)` has one for each token.
 
-    `prior_rates` are how often tokens of each level are taken before any was tried. With `weighs_chances` a draft's own
-    chances count on top of that.
+    `prior_rates` are the acceptance rates by level before any token was verified. With `weighs_chances` they are
+    multiplied by the draft's own chances.
     """
 
     levels: Callable[[Draft], Iterable[int]]
@@ -54,7 +53,7 @@ class Evidence:
 
 
 def _match_levels(draft: Draft) -> Iterable[int]:
-    """Return 0 for a match of 1 token, 1 for 2–3, 2 for 4–7 …: the i-th token goes on from it and i tokens more."""
+    """Return 0 for a match of 1 token, 1 for 2–3, 2 for 4–7 …: the i-th token continues it and i tokens more."""
     return chain(_LEVELS_BY_MATCH[draft.n_matched :], repeat(_LEVELS_BY_MATCH[-1]))
 
 
@@ -63,8 +62,8 @@ def _confidence_levels(draft: Draft) -> Iterable[int]:
     return (min(int(chance * n_levels), n_levels - 1) for chance in draft.chances)
 
 
-# Of a lookup: how long the text is that occurred before. Of a text that is followed through changes: how much of it
-# came as expected. Of a model: how sure it is itself, from 0–1/6 to 5/6–1.
+# Of a lookup: the length of the text that occurred before. Of an edited text: how much of it came as expected.
+# Of a draft model: its own confidence, from 0–1/6 to 5/6–1.
 MATCH_LENGTH = Evidence(_match_levels, (0.05, 0.3, 0.7, 0.9, 0.95, 0.98), weighs_chances=True)
 AGREEMENT = Evidence(_match_levels, (0.5, 0.7, 0.8, 0.9, 0.95, 0.98), weighs_chances=False)
 CONFIDENCE = Evidence(_confidence_levels, (0.2, 0.3, 0.5, 0.6, 0.75, 0.9), weighs_chances=False)
@@ -72,10 +71,9 @@ _LEVELS_BY_MATCH = tuple(max(n_matched, 1).bit_length() - 1 for n_matched in ran
 
 
 class DraftEstimate(NamedTuple):
-    """What may be expected of a draft before it is asked for: the chance of each token, and what drafting it costs.
+    """The expectation of a draft before it is made: the chance of each token and the cost of drafting one.
 
-    `first` is the most that the chance of the first token can be; `draft_cost` is per token, in units of a step of one
-    token.
+    `first` is an upper bound for the chance of the first token. `draft_cost` is in units of a step of one token.
     """
 
     chances: Iterable[float]
@@ -87,53 +85,55 @@ NO_ESTIMATE = DraftEstimate((), 0.0)
 
 
 class Acceptance:
-    """How often draft tokens were taken, by level of evidence; older ones count less."""
+    """The acceptance rate of draft tokens by level of evidence; older ones count less."""
 
     def __init__(self, evidence: Evidence = MATCH_LENGTH) -> None:
         self._evidence = evidence
-        self._taken = [rate * _PRIOR_WEIGHT for rate in evidence.prior_rates]
-        self._tried = [_PRIOR_WEIGHT] * len(evidence.prior_rates)
-        self._n_taken, self._n_tried = _INITIAL_RATE * _PRIOR_WEIGHT, _PRIOR_WEIGHT
+        self._accepted = [rate * _PRIOR_WEIGHT for rate in evidence.prior_rates]
+        self._verified = [_PRIOR_WEIGHT] * len(evidence.prior_rates)
+        self._n_accepted, self._n_verified = _INITIAL_RATE * _PRIOR_WEIGHT, _PRIOR_WEIGHT
 
     def observe(self, draft: Draft, n_drafted: int, n_accepted: int) -> None:
-        """Learn that `n_accepted` of `n_drafted` tokens were taken; those behind a refused one were not tried."""
-        n_tried = min(n_accepted + 1, n_drafted)
-        for index, level in enumerate(islice(self._evidence.levels(draft), n_tried)):
-            is_taken = index < n_accepted
-            self._taken[level] = self._taken[level] * _FORGETTING + is_taken
-            self._tried[level] = self._tried[level] * _FORGETTING + 1
-            self._n_taken = self._n_taken * _FORGETTING + is_taken
-            self._n_tried = self._n_tried * _FORGETTING + 1
+        """Count `n_accepted` of `n_drafted` tokens as accepted; those after a rejected one were not verified."""
+        n_verified = min(n_accepted + 1, n_drafted)
+        for index, level in enumerate(islice(self._evidence.levels(draft), n_verified)):
+            is_accepted = index < n_accepted
+            self._accepted[level] = self._accepted[level] * _DECAY + is_accepted
+            self._verified[level] = self._verified[level] * _DECAY + 1
+            self._n_accepted = self._n_accepted * _DECAY + is_accepted
+            self._n_verified = self._n_verified * _DECAY + 1
 
     @property
     def mean_rate(self) -> float:
-        """The share of tried tokens that were taken, whatever spoke for them; hopeful before any was tried."""
-        return self._n_taken / self._n_tried
+        """The share of verified tokens that were accepted, at any level; optimistic before any was verified."""
+        return self._n_accepted / self._n_verified
 
     def upper_bound(self, n_matched: int, n_tokens: int) -> DraftEstimate:
-        """Return what `n_tokens` behind a match would be worth that never went on in another way."""
+        """Return the estimate for `n_tokens` after a match that always continued in the same way."""
         level = _LEVELS_BY_MATCH[min(n_matched, len(_LEVELS_BY_MATCH) - 1)]
-        return DraftEstimate(self._surest_chances(n_matched, n_tokens), self._taken[level] / self._tried[level])
+        return DraftEstimate(self._best_chances(n_matched, n_tokens), self._accepted[level] / self._verified[level])
 
-    def _surest_chances(self, n_matched: int, n_tokens: int) -> Iterator[float]:
+    def _best_chances(self, n_matched: int, n_tokens: int) -> Iterator[float]:
         yield from self.chances(Draft((), (1.0,) * n_tokens, n_matched))
 
     def chances(self, draft: Draft) -> Iterator[float]:
-        """Return how likely each token of `draft` is to be taken where those before it were."""
-        rates = list(map(truediv, self._taken, self._tried))
-        likely = map(rates.__getitem__, self._evidence.levels(draft))  # endless for a match
-        return map(mul, likely, draft.chances) if self._evidence.weighs_chances else islice(likely, len(draft.chances))
+        """Return the chance of each token of `draft` to be accepted if those before it were."""
+        rates = list(map(truediv, self._accepted, self._verified))
+        by_level = map(rates.__getitem__, self._evidence.levels(draft))  # endless for a match
+        return (
+            map(mul, by_level, draft.chances) if self._evidence.weighs_chances else islice(by_level, len(draft.chances))
+        )
 
     def copy(self) -> Acceptance:
         twin = Acceptance(self._evidence)
-        twin._taken, twin._tried = list(self._taken), list(self._tried)
-        twin._n_taken, twin._n_tried = self._n_taken, self._n_tried
+        twin._accepted, twin._verified = list(self._accepted), list(self._verified)
+        twin._n_accepted, twin._n_verified = self._n_accepted, self._n_verified
         return twin
 
 
 @dataclass(frozen=True, slots=True)
 class DraftLength:
-    """How many tokens of a draft to verify, and how many times as many tokens a second come of it as without."""
+    """The number of draft tokens to verify, and their gain: how many times as many tokens a second as without."""
 
     n_tokens: int
     gain: float
@@ -142,11 +142,11 @@ class DraftLength:
 def best_draft_length(
     chances: Iterable[float], cost: StepCost, n_step: int, n_answers: int, draft_cost: float = 0.0
 ) -> DraftLength:
-    """Return the length with the most expected tokens for its cost, 0 where none beats going without.
+    """Return the length with the most expected tokens for its cost, 0 if no draft is better.
 
-    `chances` are those of at most MAX_DRAFT_TOKENS tokens, of each where the ones before it are taken. The step has
-    `n_step` tokens for `n_answers` answers without this draft. `draft_cost` is what drafting a token costs, in units of
-    a step of one token.
+    `chances` are those of at most MAX_DRAFT_TOKENS tokens, of each if the ones before it are accepted. The step has
+    `n_step` tokens for `n_answers` answers without this draft. `draft_cost` is the cost of drafting a token, in units
+    of a step of one token.
     """
     costs = cost.ratios_from(n_step)
     without = n_answers / next(costs)
@@ -163,13 +163,9 @@ def best_draft_length(
     return DraftLength(best_length, best_speed / without)
 
 
-ACCEPTANCES = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # of each token where those before it were taken
-LENGTHS = (1, 2, 3, 4, 7, 11, 15, 31)
-
-
 @dataclass(frozen=True, slots=True)
 class DraftGain:
-    """Times as many tokens a second as without drafts, by tokens of a draft. `best_length` 0: none of them pays."""
+    """The gain in tokens a second over no drafts, by length of a draft. `best_length` 0: no draft pays."""
 
     acceptance: float
     gains: Mapping[int, float]
@@ -178,7 +174,10 @@ class DraftGain:
 
 
 def draft_gains(cost: StepCost) -> tuple[DraftGain, ...]:
-    """Return what drafts gain for one answer, by acceptance. A draft of n tokens makes a step of n + 1."""
+    """Return the gains of drafts for one answer, by acceptance rate; finding a draft takes no time.
+
+    A draft of n tokens makes a step of n + 1.
+    """
     return tuple(_gains(acceptance, cost) for acceptance in ACCEPTANCES)
 
 
@@ -189,5 +188,5 @@ def _gains(acceptance: float, cost: StepCost) -> DraftGain:
 
 
 def _gain(acceptance: float, length: int, cost: StepCost) -> float:
-    n_expected = sum(acceptance**n_taken for n_taken in range(length + 1))  # the first is the model's own
+    n_expected = sum(acceptance**n_accepted for n_accepted in range(length + 1))  # the first is the model's own
     return n_expected * cost.ratio(1) / cost.ratio(1 + length)

@@ -1,7 +1,7 @@
-"""Drafts of a model's own multi-token-prediction layer: it goes on from the hidden state that the model computed.
+"""Drafts of a model's own multi-token-prediction (MTP) layer, from the hidden state that the model computed.
 
-Owns how such drafts are asked for and what they cost. How the layer is run, and kept in step with the model's cache, is
-the backend's; knows nothing of how drafts are verified.
+Owns how such drafts are requested and what they cost. The backend runs the layer and keeps it in step with the model's
+cache. Knows nothing of how drafts are verified.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ __all__ = ["DraftHead", "MtpHead"]
 
 
 class MtpHead(Protocol):
-    """A layer behind a backend's own that has followed all its sequences, and can go on from where each ends."""
+    """An MTP layer of a backend that has followed all its sequences, and can predict beyond the end of each."""
 
     def predict(self, chunks: Many[Chunk]) -> list[NDArray[np.float32]]:
-        """Return the logits of what follows each chunk, of one token each; nothing where there is no room.
+        """Return the logits after each chunk, of one token each; an empty list if cells run short.
 
-        A chunk stands where its sequence ends in the backend, or behind one that was predicted from since. All that is
-        forgotten when the backend computes the sequence further.
+        A chunk begins where its sequence ends in the backend, or after an earlier chunk of this method. Everything is
+        dropped when the backend computes the sequence further.
         """
         ...
 
 
 class DraftHead:
-    """Drafts from `head`, which reads `share_of_bytes` of what the model reads, whose steps cost `target_cost`.
+    """Drafts from `head`, which reads `share_of_bytes` of the bytes of the model, whose steps cost `target_cost`.
 
-    All answers that ask at once are drafted for in the same batches.
+    All requests of one call are drafted in the same batches.
     """
 
-    name = "prediction head"
+    name = "mtp head"
     evidence = CONFIDENCE
 
     def __init__(
@@ -56,43 +56,43 @@ class DraftHead:
         self._head = head
         self._cost = DraftCost(share_of_bytes, target_cost)
         self._clock = clock
-        self._asked_at: dict[Sequence, int] = {}  # how many tokens it had
+        self._probed_at: dict[Sequence, int] = {}  # its number of tokens then
 
     def estimate(self, sequence: Sequence, n_most: int, n_answers: int) -> DraftEstimate:
         rate = sequence.acceptance[self.name].mean_rate
-        return DraftEstimate(repeat(rate, n_most), rate, self._cost.draft_cost(n_answers))
+        return DraftEstimate(repeat(rate, n_most), rate, self._cost.per_token(n_answers))
 
     def n_probe_tokens(self, sequence: Sequence) -> int:
-        asked_at = self._asked_at.setdefault(sequence, len(sequence.tokens))
-        return int(len(sequence.tokens) >= asked_at + PROBE_EVERY_TOKENS)
+        probed_at = self._probed_at.setdefault(sequence, len(sequence.tokens))
+        return int(len(sequence.tokens) >= probed_at + PROBE_EVERY_TOKENS)
 
-    def propose(self, questions: Many[DraftRequest]) -> list[Draft]:
-        """Return a draft for each question; it ends where there is no room, or no more of it would pay."""
-        drafts = [GreedyDraft(question, self.name) for question in questions]
-        for question in questions:
-            self._asked_at[question.sequence] = len(question.sequence.tokens)
-        draft_cost = self._cost.draft_cost(len(drafts))
-        going = drafts
-        while going and self._go_on(going):
-            going = [draft for draft in going if draft.is_worth_going_on(draft_cost)]
+    def propose(self, requests: Many[DraftRequest]) -> list[Draft]:
+        """Return a draft for each request; it ends when cells run short, or when more of it would not pay."""
+        drafts = [GreedyDraft(request, self.name) for request in requests]
+        for request in requests:
+            self._probed_at[request.sequence] = len(request.sequence.tokens)
+        draft_cost = self._cost.per_token(len(drafts))
+        growing = drafts
+        while growing and self._extend(growing):
+            growing = [draft for draft in growing if draft.may_continue(draft_cost)]
         return [draft.draft() for draft in drafts]
 
     def release(self, sequence: Sequence) -> None:
-        self._asked_at.pop(sequence, None)
+        self._probed_at.pop(sequence, None)
 
-    def _go_on(self, drafts: Many[GreedyDraft]) -> bool:
-        """Draft one more token for each. Return False when it could not be computed."""
+    def _extend(self, drafts: Many[GreedyDraft]) -> bool:
+        """Draft one more token for each. Return False if it could not be computed."""
         begun_s = self._clock()
         predicted = self._head.predict([_next_chunk(draft) for draft in drafts])
         for draft, logits in zip(drafts, predicted, strict=False):
-            draft.take(logits)
+            draft.append(logits)
         if predicted:
             self._cost.observe(len(drafts), self._clock() - begun_s)
         return bool(predicted)
 
 
 def _next_chunk(draft: GreedyDraft) -> Chunk:
-    """Return the last token so far and where it stands: the answer's newest is not computed yet."""
-    sequence = draft.question.sequence
+    """Return the last token so far as a chunk: the newest token of the answer is not computed yet."""
+    sequence = draft.request.sequence
     token = draft.tokens[-1] if draft.tokens else sequence.tokens[-1]
     return Chunk(sequence.slot_id, sequence.n_computed + len(draft.tokens), [token], 1)

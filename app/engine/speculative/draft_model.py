@@ -1,7 +1,7 @@
-"""A second, smaller model that drafts: how it would go on itself, taking the likeliest token each time.
+"""Drafts of a second, smaller model: its own greedy continuation of each answer.
 
-Owns the small model's cache, kept in step with the answers it drafts for, and what drafting costs. Knows nothing of how
-drafts are verified.
+Owns the cache of the draft model, in step with the answers that it drafts for, and the cost of drafting. Knows nothing
+of how drafts are verified.
 """
 
 from __future__ import annotations
@@ -22,51 +22,51 @@ from app.engine.speculative.suffix_index import Draft
 
 __all__ = ["DraftModel"]
 
-MAX_CATCH_UP_TOKENS = 128  # computed at once of what was said; more waits for the next step, as prompts do elsewhere
-EXPECTED_ANSWER_TOKENS = 128  # over which the cost of catching up with a prompt is spread
-MAX_OBSERVED_TOKENS = 32  # larger steps catch up, and their sizes are too many to learn each
+MAX_CATCH_UP_TOKENS = 128  # of an answer that are computed at once; more waits for the next step
+EXPECTED_ANSWER_TOKENS = 128  # that share the cost of catching up with a prompt
+MAX_OBSERVED_TOKENS = 32  # larger steps only catch up, in too many sizes to measure each
 
 
 @dataclass(slots=True)
-class _Line:
-    """An answer as far as this model has followed it: its first `n_computed` tokens, then `drafted` ones, in doubt.
+class _Answer:
+    """An answer in the cache of the draft model: its first `n_computed` tokens, then `drafted` ones to be verified.
 
-    `tokens` is the answer's own list, which grows. `sequence_id` is its place in the cache, None while it has none.
+    `tokens` is the answer's own list, which grows. `sequence_id` is None while it has no slot in the cache.
     """
 
     tokens: list[int]
     n_computed: int
-    n_asked_at: int
+    probed_at: int
     sequence_id: int | None = None
     drafted: list[int] = field(default_factory=list)
 
     @property
     def slot_id(self) -> int:
-        assert self.sequence_id is not None, "a line that is computed has a place"
+        assert self.sequence_id is not None, "an answer that is computed has a slot"
         return self.sequence_id
 
     @property
     def n_missing(self) -> int:
         return len(self.tokens) - self.n_computed - len(self.drafted)
 
-    def n_right(self) -> int:
-        """Return how many of the drafted tokens were said, not counting the newest token."""
-        said = self.tokens[self.n_computed : -1]
-        n_same = min(len(said), len(self.drafted))
-        return next((i for i in range(n_same) if said[i] != self.drafted[i]), n_same)
+    def n_accepted(self) -> int:
+        """Return how many of the drafted tokens were accepted, not counting the newest token."""
+        sampled = self.tokens[self.n_computed : -1]
+        n_same = min(len(sampled), len(self.drafted))
+        return next((i for i in range(n_same) if sampled[i] != self.drafted[i]), n_same)
 
 
 @dataclass(slots=True)
 class _Job(GreedyDraft):
-    """A draft in the making, and the line that it goes on."""
+    """A draft in the making, and the answer that it continues."""
 
-    line: _Line = field(kw_only=True)
+    answer: _Answer = field(kw_only=True)
 
 
 class DraftModel:
     """Drafts from `backend` for a model with the facts `target`, whose steps cost `target_cost`.
 
-    All answers that ask at once are drafted for in the same batches. Who finds no room in its cache gets no draft.
+    All requests of one call are drafted in the same batches. An answer without room in the cache gets no draft.
     """
 
     name = "draft model"
@@ -85,141 +85,141 @@ class DraftModel:
         self._cost = DraftCost(self._facts.model_bytes / max(1, target.model_bytes), target_cost)
         self._clock = clock
         self._cache = KVCacheManager(backend)
-        self._lines: dict[Sequence, _Line] = {}
+        self._answers: dict[Sequence, _Answer] = {}
 
     def estimate(self, sequence: Sequence, n_most: int, n_answers: int) -> DraftEstimate:
-        line = self._line(sequence)
+        answer = self._answer(sequence)
         n_left = min(sequence.limit - len(sequence.tokens), EXPECTED_ANSWER_TOKENS)
-        catch_up = self._cost.of_step(line.n_missing) / n_left if line.n_missing > 2 else 0.0
+        catch_up = self._cost.of_step(answer.n_missing) / n_left if answer.n_missing > 2 else 0.0
         rate = sequence.acceptance[self.name].mean_rate
-        return DraftEstimate(repeat(rate, n_most), rate, self._cost.draft_cost(n_answers) + catch_up)
+        return DraftEstimate(repeat(rate, n_most), rate, self._cost.per_token(n_answers) + catch_up)
 
     def n_probe_tokens(self, sequence: Sequence) -> int:
-        line = self._line(sequence)
-        is_due = len(line.tokens) >= line.n_asked_at + PROBE_EVERY_TOKENS
-        return 1 if is_due and line.n_missing <= MAX_CATCH_UP_TOKENS else 0
+        answer = self._answer(sequence)
+        is_due = len(answer.tokens) >= answer.probed_at + PROBE_EVERY_TOKENS
+        return 1 if is_due and answer.n_missing <= MAX_CATCH_UP_TOKENS else 0
 
-    def propose(self, questions: Many[DraftRequest]) -> list[Draft]:
-        """Return a draft for each question, empty where this model has not caught up yet or has no room."""
-        self._settle()
-        jobs = [_Job(question, self.name, line=self._line(question.sequence)) for question in questions]
-        draft_cost = self._cost.draft_cost(len(jobs))
-        going = self._catch_up(self._with_room(jobs))
-        while going := [job for job in going if job.is_worth_going_on(draft_cost)]:
-            if not self._go_on(going):
+    def propose(self, requests: Many[DraftRequest]) -> list[Draft]:
+        """Return a draft for each request, empty if this model has not caught up yet or has no room."""
+        self._drop_rejected()
+        jobs = [_Job(request, self.name, answer=self._answer(request.sequence)) for request in requests]
+        draft_cost = self._cost.per_token(len(jobs))
+        growing = self._catch_up(self._with_room(jobs))
+        while growing := [job for job in growing if job.may_continue(draft_cost)]:
+            if not self._extend(growing):
                 break
         return [job.draft() for job in jobs]
 
     def release(self, sequence: Sequence) -> None:
-        """Leave what was computed to whoever begins like it."""
-        line = self._lines.pop(sequence, None)
-        if line is not None and line.sequence_id is not None:
-            self._leave_place(line)
+        """Leave the computed tokens in the cache for answers with the same prefix."""
+        answer = self._answers.pop(sequence, None)
+        if answer is not None and answer.sequence_id is not None:
+            self._release_slot(answer)
 
     def check_integrity(self) -> None:
-        """Assert that cache and lines agree; for tests."""
+        """Assert that the cache and the answers agree; for tests."""
         self._cache.check_integrity()
-        for line in self._lines.values():
-            assert line.n_computed <= len(line.tokens), "only what is in doubt is not the answer's own"
+        for answer in self._answers.values():
+            assert answer.n_computed <= len(answer.tokens), "only drafted tokens are not the answer's own"
 
-    # Who is where
+    # Answers and their slots
 
-    def _line(self, sequence: Sequence) -> _Line:
-        line = self._lines.get(sequence)
-        if line is None:
+    def _answer(self, sequence: Sequence) -> _Answer:
+        answer = self._answers.get(sequence)
+        if answer is None:
             n_cached = self._cache.n_cached(sequence.tokens)
-            line = self._lines[sequence] = _Line(sequence.tokens, n_cached, n_asked_at=sequence.n_prompt)
-        return line
+            answer = self._answers[sequence] = _Answer(sequence.tokens, n_cached, probed_at=sequence.n_prompt)
+        return answer
 
-    def _settle(self) -> None:
-        """Keep the drafted tokens that were said, and cut the others off; the newest token is left to compute."""
-        for line in self._lines.values():
-            n_known = min(line.n_computed, len(line.tokens) - 1)
-            if line.sequence_id is not None and (line.drafted or n_known < line.n_computed):
-                n_right = line.n_right()
-                self._cache.truncate(line.sequence_id, n_known + n_right)
-                self._cache.record_computed(line.sequence_id, line.drafted[:n_right])
-                line.n_computed, line.drafted = n_known + n_right, []
+    def _drop_rejected(self) -> None:
+        """Truncate the drafted tokens that were not accepted; the newest token of each answer is left to compute."""
+        for answer in self._answers.values():
+            n_known = min(answer.n_computed, len(answer.tokens) - 1)
+            if answer.sequence_id is not None and (answer.drafted or n_known < answer.n_computed):
+                n_accepted = answer.n_accepted()
+                self._cache.truncate(answer.sequence_id, n_known + n_accepted)
+                self._cache.record_computed(answer.sequence_id, answer.drafted[:n_accepted])
+                answer.n_computed, answer.drafted = n_known + n_accepted, []
 
     def _with_room(self, jobs: Many[_Job]) -> list[_Job]:
-        """Return the jobs that cells, context and vocabulary suffice for, those with least to catch up first."""
-        seated = [job for job in sorted(jobs, key=lambda job: job.line.n_missing) if self._has_place(job)]
-        while seated and not self._cache.evict_until_free(sum(self._n_cells(job) for job in seated)):
-            self._leave_place(seated.pop().line)
-        return seated
+        """Return the jobs with enough cells, context and vocabulary, those with least to catch up first."""
+        placed = [job for job in sorted(jobs, key=lambda job: job.answer.n_missing) if self._has_slot(job)]
+        while placed and not self._cache.evict_until_free(sum(self._n_cells(job) for job in placed)):
+            self._release_slot(placed.pop().answer)
+        return placed
 
     def _n_cells(self, job: _Job) -> int:
-        return job.line.n_missing + job.question.n_tokens
+        return job.answer.n_missing + job.request.n_tokens
 
-    def _has_place(self, job: _Job) -> bool:
-        line = job.line
-        n_cells = len(line.tokens) + job.question.n_tokens
-        if n_cells > self._facts.n_ctx or max(line.tokens[line.n_computed :]) >= self._facts.n_vocab:
+    def _has_slot(self, job: _Job) -> bool:
+        answer = job.answer
+        n_cells = len(answer.tokens) + job.request.n_tokens
+        if n_cells > self._facts.n_ctx or max(answer.tokens[answer.n_computed :]) >= self._facts.n_vocab:
             return False
-        if line.sequence_id is None and n_cells <= self._cache.n_cells_available() and self._has_free_place():
-            seat = self._cache.allocate(line.tokens)
-            line.sequence_id, line.n_computed = seat.sequence_id, seat.n_cached
-        return line.sequence_id is not None
+        if answer.sequence_id is None and n_cells <= self._cache.n_cells_available() and self._has_free_slot():
+            slot = self._cache.allocate(answer.tokens)
+            answer.sequence_id, answer.n_computed = slot.sequence_id, slot.n_cached
+        return answer.sequence_id is not None
 
-    def _has_free_place(self) -> bool:
-        return sum(line.sequence_id is not None for line in self._lines.values()) < self._facts.n_seq_max
+    def _has_free_slot(self) -> bool:
+        return sum(answer.sequence_id is not None for answer in self._answers.values()) < self._facts.n_seq_max
 
-    def _leave_place(self, line: _Line) -> None:
-        self._cache.truncate(line.slot_id, line.n_computed)
-        self._cache.release(line.slot_id)
-        line.sequence_id, line.drafted = None, []
+    def _release_slot(self, answer: _Answer) -> None:
+        self._cache.truncate(answer.slot_id, answer.n_computed)
+        self._cache.release(answer.slot_id)
+        answer.sequence_id, answer.drafted = None, []
 
     # Batches
 
     def _catch_up(self, jobs: Many[_Job]) -> list[_Job]:
-        """Compute what was said since, as much as a step may; return the jobs that have their first token by that."""
+        """Compute the new tokens, as many as a step may; return the jobs that have their first draft token then."""
         n_left = min(self._facts.n_batch, MAX_CATCH_UP_TOKENS + len(jobs))
         chunks: list[Chunk] = []
         ready: list[_Job] = []
         for job in jobs:
-            line = job.line
-            tokens = line.tokens[line.n_computed : line.n_computed + n_left]
+            answer = job.answer
+            tokens = answer.tokens[answer.n_computed : answer.n_computed + n_left]
             n_left -= len(tokens)
-            is_whole = bool(tokens) and len(tokens) == line.n_missing
+            is_whole = bool(tokens) and len(tokens) == answer.n_missing
             ready += [job] * is_whole
-            chunks += [Chunk(line.slot_id, line.n_computed, tokens, int(is_whole))] if tokens else []
+            chunks += [Chunk(answer.slot_id, answer.n_computed, tokens, int(is_whole))] if tokens else []
         if not self._compute(chunks, ready):
             return []
-        for job, chunk in zip(jobs, chunks, strict=False):  # those that had no share of the step are the last ones
-            job.line.n_computed += len(chunk.tokens)
-            job.line.n_asked_at = len(job.line.tokens)
+        for job, chunk in zip(jobs, chunks, strict=False):  # jobs without a share of the step are the last
+            job.answer.n_computed += len(chunk.tokens)
+            job.answer.probed_at = len(job.answer.tokens)
             self._cache.record_computed(chunk.sequence_id, chunk.tokens)
         return ready
 
-    def _go_on(self, jobs: Many[_Job]) -> bool:
-        """Draft one more token for each job. Return False when it could not be computed."""
-        chunks = [
-            Chunk(job.line.slot_id, job.line.n_computed + len(job.line.drafted), job.tokens[-1:], 1) for job in jobs
-        ]
+    def _extend(self, jobs: Many[_Job]) -> bool:
+        """Draft one more token for each job. Return False if it could not be computed."""
+        chunks = []
         for job in jobs:
-            job.line.drafted.append(job.tokens[-1])
+            answer = job.answer
+            chunks.append(Chunk(answer.slot_id, answer.n_computed + len(answer.drafted), job.tokens[-1:], 1))
+            answer.drafted.append(job.tokens[-1])
         return self._compute(chunks, jobs)
 
     def _compute(self, chunks: Many[Chunk], jobs: Many[_Job]) -> bool:
-        """Compute `chunks`, of which those with logits give `jobs` a token each, and learn what that costs.
+        """Compute `chunks`, of which those with logits give `jobs` a token each, and measure the time.
 
-        Where it cannot be done, everything in doubt is cut off.
+        If that fails, all drafted tokens are dropped.
         """
         begun_s = self._clock()
         if not chunks or self._backend.decode(chunks) is not DecodeStatus.DONE:
-            self._forget_doubtful()
+            self._drop_drafted()
             return False
-        row, answering = 0, iter(jobs)
+        row, waiting = 0, iter(jobs)
         for chunk in chunks:
             row += len(chunk.tokens)
             if chunk.n_logits:
-                next(answering).take(self._backend.logits(row - 1)[: self._n_vocab])
+                next(waiting).append(self._backend.logits(row - 1)[: self._n_vocab])
         if row <= MAX_OBSERVED_TOKENS:
             self._cost.observe(row, self._clock() - begun_s)
         return True
 
-    def _forget_doubtful(self) -> None:
-        for line in self._lines.values():
-            if line.sequence_id is not None:
-                self._cache.truncate(line.slot_id, line.n_computed)
-                line.drafted = []
+    def _drop_drafted(self) -> None:
+        for answer in self._answers.values():
+            if answer.sequence_id is not None:
+                self._cache.truncate(answer.slot_id, answer.n_computed)
+                answer.drafted = []

@@ -1,11 +1,8 @@
-"""Where drafts come from: what the drafter asks of a source.
+"""The interface of draft sources, and the greedy draft of a source that computes.
 
-Every source proposes single tokens, hence point masses: kept just where they equal the sample, they leave the
-distribution of the output as it was, at any temperature. Knows nothing of how drafts are cut and verified.
-
-A draft in the making by something that computes: its likeliest token each time, as long as that may pay.
-
-Owns what such a draft costs and when it ends. Knows nothing of what computes it.
+Every source proposes single tokens, hence point masses: accepted only where they equal the sample, they leave the
+distribution of the output as it was, at any temperature. Owns the cost of a greedy draft and when it ends. Knows
+nothing of how drafts are truncated and verified.
 """
 
 from __future__ import annotations
@@ -24,17 +21,19 @@ from app.engine.speculative.suffix_index import Draft
 
 __all__ = ["PROBE_EVERY_TOKENS", "DraftCost", "DraftRequest", "DraftSource", "GreedyDraft"]
 
+PROBE_EVERY_TOKENS = 64  # how often a source that does not pay drafts one token, to measure its acceptance again
+
 
 @dataclass(frozen=True, slots=True)
 class DraftRequest:
-    """How may this sequence go on, in at most `n_tokens`?"""
+    """A request for at most `n_tokens` that may follow `sequence`."""
 
     sequence: Sequence
     n_tokens: int
 
 
 class DraftSource(Protocol):
-    """Something that proposes how answers may go on."""
+    """Something that proposes drafts."""
 
     @property
     def name(self) -> str: ...
@@ -43,56 +42,53 @@ class DraftSource(Protocol):
     def evidence(self) -> Evidence: ...
 
     def estimate(self, sequence: Sequence, n_most: int, n_answers: int) -> DraftEstimate:
-        """Return what a draft of `n_most` tokens would be worth while `n_answers` answers run."""
+        """Return the estimate for a draft of at most `n_most` tokens while `n_answers` answers run."""
         ...
 
     def n_probe_tokens(self, sequence: Sequence) -> int:
-        """Return how many tokens to ask for where no draft pays, only to learn from them."""
+        """Return how many tokens to request when no draft pays, only to measure their acceptance."""
         ...
 
-    def propose(self, questions: Many[DraftRequest]) -> list[Draft]:
-        """Return a draft for each question, empty where there is none."""
+    def propose(self, requests: Many[DraftRequest]) -> list[Draft]:
+        """Return a draft for each request, empty if there is none."""
         ...
 
     def release(self, sequence: Sequence) -> None:
-        """Let go of a sequence that has ended (it has a finish reason then) or is about to forget some of its text."""
+        """Forget a sequence that has ended (it then has a finish reason) or is about to lose some of its text."""
         ...
-
-
-PROBE_EVERY_TOKENS = 64  # how often a source that does not pay is asked for one token, to learn whether it does by now
 
 
 @dataclass(slots=True)
 class GreedyDraft:
-    """A draft of `source` for a question; `chance` is that of all its tokens being taken."""
+    """A draft of `source` in the making; `chance` is that of all its tokens to be accepted."""
 
-    question: DraftRequest
+    request: DraftRequest
     source: str
     tokens: list[int] = field(default_factory=list)
     chances: list[float] = field(default_factory=list)
     chance: float = 1.0
 
-    def take(self, logits: NDArray[np.float32]) -> None:
-        """Add the likeliest token, with its probability."""
+    def append(self, logits: NDArray[np.float32]) -> None:
+        """Append the likeliest token with its probability."""
         token = int(logits.argmax())
         confidence = float(1.0 / np.exp(logits - logits[token]).sum())
         self.tokens.append(token)
         self.chances.append(confidence)
-        acceptance = self.question.sequence.acceptance[self.source]
+        acceptance = self.request.sequence.acceptance[self.source]
         self.chance *= next(acceptance.chances(Draft((token,), (confidence,), 0)))
 
-    def is_worth_going_on(self, draft_cost: float) -> bool:
-        """Whether one more token may pay where it costs `draft_cost`, in units of a step of one token."""
-        return len(self.tokens) < self.question.n_tokens and self.chance > draft_cost
+    def may_continue(self, draft_cost: float) -> bool:
+        """Return whether one more token may pay that costs `draft_cost`, in units of a step of one token."""
+        return len(self.tokens) < self.request.n_tokens and self.chance > draft_cost
 
     def draft(self) -> Draft:
         return Draft(tuple(self.tokens), tuple(self.chances), 0, self.source)
 
 
 class DraftCost:
-    """What drafting costs in units of the target's step of one token.
+    """The cost of drafting in units of the target's step of one token.
 
-    Until both were measured it is what is read for it: `share_of_bytes` of what the target reads.
+    Until both are measured it is `share_of_bytes`, the bytes read for it over those of the target.
     """
 
     def __init__(self, share_of_bytes: float, target: StepCost) -> None:
@@ -101,7 +97,7 @@ class DraftCost:
         self._own = StepCost()
 
     def observe(self, n_tokens: int, duration_s: float) -> None:
-        """Learn from a drafting step of `n_tokens`."""
+        """Count a drafting step of `n_tokens`."""
         self._own.observe(n_tokens, duration_s)
 
     def of_step(self, n_tokens: int) -> float:
@@ -110,6 +106,6 @@ class DraftCost:
         single = own_s / target_s if own_s and target_s else self._share_of_bytes
         return single * self._own.ratio(n_tokens)
 
-    def draft_cost(self, n_answers: int) -> float:
-        """Return the cost of a token while `n_answers` are drafted for in the same steps."""
+    def per_token(self, n_answers: int) -> float:
+        """Return the cost of a token while drafting for `n_answers` in the same steps."""
         return self.of_step(n_answers) / max(1, n_answers)

@@ -1,8 +1,8 @@
 """Drafts for answers that repeat an earlier part of their text with changes: a name replaced, a line left out.
 
-A suffix match is lost at each change and has to grow anew. Here the place in the earlier text is kept instead: after a
-change the answer is expected to join it again a few tokens on, and a replacement that was seen is expected wherever
-the same words come up. Knows nothing of what pays.
+A suffix match is lost at each change and has to grow again. An edit lookup remembers the place in the earlier text
+instead: after a change it expects the answer to return to that text a few tokens later, and it expects a replacement
+again wherever the same words occur. Knows nothing of which drafts pay.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from app.engine.speculative.suffix_index import NO_DRAFT, Draft
 
 __all__ = ["EditLookup"]
 
-MIN_FOUND_TOKENS = 6  # of a suffix that occurred before, for its place to count as found
-MAX_CHANGE_TOKENS = 12  # on either side of a change; after more of them the place counts as lost
-N_SURE_TOKENS = 2  # that agree behind a change, for it to count as understood
+MIN_FOUND_TOKENS = 6  # of a suffix that occurred before, to count its place as found
+MAX_CHANGE_TOKENS = 12  # on either side of a change; after more the place counts as lost
+N_SURE_TOKENS = 2  # that agree after a change, to count it as understood
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """Tokens of the earlier text, at least one, and what the answer said in their place."""
+    """Tokens of the earlier text, at least one, and the tokens of the answer in their place."""
 
     old: tuple[int, ...]
     new: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Joint:
-    """Where an answer that had left at index `left_at`, when `place` was expected, joined again behind a new change."""
+class _Rejoin:
+    """A new change after which an answer rejoined the earlier text; it had left at index `left_at`, from `place`."""
 
     place: int
     left_at: int
@@ -40,11 +40,11 @@ class _Joint:
 
 
 @dataclass(slots=True)
-class _Trail:
-    """Where an answer is in the earlier text that it follows. `tokens` is the whole text, which grows.
+class _Tracker:
+    """The place of an answer in the earlier text that it repeats. `tokens` is the whole text, which grows.
 
-    While it follows, `tokens[place]` is expected next, and `n_agreed` tokens were as expected since the last new
-    change. Since it left, at index `left_at`, `place` stays what was expected there.
+    While it repeats, `tokens[place]` is expected next, and `n_agreed` tokens were as expected since the last new
+    change. After it left, at index `left_at`, `place` stays the one expected there.
     """
 
     tokens: list[int]
@@ -52,7 +52,7 @@ class _Trail:
     place: int
     n_agreed: int
     left_at: int | None = None
-    doubtful: _Joint | None = None  # the newest one, until enough agrees behind it
+    uncertain: _Rejoin | None = None  # the newest one, until enough tokens agree after it
     changes: dict[int, list[_Change]] = field(default_factory=dict)  # by their first old token, the newest first
 
     @property
@@ -60,7 +60,7 @@ class _Trail:
         return self.left_at is not None and self.n_read - self.left_at > MAX_CHANGE_TOKENS
 
     def read(self) -> None:
-        """Follow the tokens that came since."""
+        """Advance by the tokens added since."""
         for index in range(self.n_read, len(self.tokens)):
             self.n_read = index + 1
             if self.left_at is None and not self._agrees(index):
@@ -69,11 +69,11 @@ class _Trail:
                 self._join(index, self.left_at)
 
     def move(self, place: int, n_agreed: int) -> None:
-        """Go on at `place`, where more of the text agrees."""
-        self.place, self.n_agreed, self.left_at, self.doubtful = place, n_agreed, None, None
+        """Continue at `place`, where more of the text agrees."""
+        self.place, self.n_agreed, self.left_at, self.uncertain = place, n_agreed, None, None
 
     def ahead(self, n_tokens: int) -> list[int]:
-        """Return what is expected next, at most `n_tokens`; nothing while it is not known where the answer is."""
+        """Return at most `n_tokens` that are expected next; none while the place is unknown."""
         expected: list[int] = []
         place = self.place
         if self.left_at is not None:
@@ -93,27 +93,27 @@ class _Trail:
             return False
         self.place += 1
         self.n_agreed += 1
-        if self.doubtful is not None and self.n_agreed >= N_SURE_TOKENS:
-            self._learn(self.doubtful.change)
-            self.doubtful = None
+        if self.uncertain is not None and self.n_agreed >= N_SURE_TOKENS:
+            self._learn(self.uncertain.change)
+            self.uncertain = None
         return True
 
     def _leave(self, index: int) -> None:
-        if self.doubtful is not None:
-            self.place, self.left_at = self.doubtful.place, self.doubtful.left_at
+        if self.uncertain is not None:
+            self.place, self.left_at = self.uncertain.place, self.uncertain.left_at
         else:
             self.left_at = index
-        self.n_agreed, self.doubtful = 0, None
+        self.n_agreed, self.uncertain = 0, None
 
     def _join(self, index: int, left_at: int) -> None:
-        """Go on behind a change that ends before the token at `index`, the one that leaves out least."""
+        """Continue after a change that ends before the token at `index`, the one that skips least."""
         if self._expected_change(index + 1) is not None:
             return
         for place in range(self.place, min(self.place + MAX_CHANGE_TOKENS + 1, left_at)):
             if self.tokens[place] == self.tokens[index]:
                 change = _Change(tuple(self.tokens[self.place : place]), tuple(self.tokens[left_at:index]))
                 is_known = change in self.changes.get(self.tokens[self.place], ())
-                self.doubtful = None if is_known else _Joint(self.place, left_at, change)
+                self.uncertain = None if is_known else _Rejoin(self.place, left_at, change)
                 self.place, self.left_at = place + 1, None
                 self.n_agreed = N_SURE_TOKENS if is_known else 1
                 return
@@ -124,10 +124,10 @@ class _Trail:
             known[:] = [change, *(other for other in known if other.old != change.old)]
 
     def _expected_change(self, n_tokens: int) -> _Change | None:
-        """Return the known change that the first `n_tokens` tokens are in the middle or just at the end of."""
-        said = tuple(self.tokens[self.left_at : n_tokens])
+        """Return the known change that the first `n_tokens` tokens are inside of or at the end of."""
+        replaced = tuple(self.tokens[self.left_at : n_tokens])
         change = self._change_at(self.place)
-        return change if change is not None and change.new[: len(said)] == said else None
+        return change if change is not None and change.new[: len(replaced)] == replaced else None
 
     def _change_at(self, place: int) -> _Change | None:
         known = self.changes.get(self.tokens[place], ())
@@ -135,51 +135,51 @@ class _Trail:
 
 
 class EditLookup:
-    """The earlier part of the conversation that an answer repeats with changes."""
+    """Drafts from the earlier part of the text that an answer repeats with changes."""
 
-    name = "edited text"
+    name = "edit lookup"
     evidence = AGREEMENT
 
     def __init__(self) -> None:
-        self._trails: dict[Sequence, _Trail] = {}
+        self._trackers: dict[Sequence, _Tracker] = {}
 
     def estimate(self, sequence: Sequence, n_most: int, n_answers: int) -> DraftEstimate:  # noqa: ARG002
-        trail = self._trail(sequence)
-        return NO_ESTIMATE if trail is None else sequence.acceptance[self.name].upper_bound(trail.n_agreed, n_most)
+        tracker = self._tracker(sequence)
+        return NO_ESTIMATE if tracker is None else sequence.acceptance[self.name].upper_bound(tracker.n_agreed, n_most)
 
     def n_probe_tokens(self, sequence: Sequence) -> int:
-        return int(sequence in self._trails)
+        return int(sequence in self._trackers)
 
-    def propose(self, questions: Many[DraftRequest]) -> list[Draft]:
-        return [self._draft(question) for question in questions]
+    def propose(self, requests: Many[DraftRequest]) -> list[Draft]:
+        return [self._draft(request) for request in requests]
 
     def release(self, sequence: Sequence) -> None:
-        self._trails.pop(sequence, None)
+        self._trackers.pop(sequence, None)
 
-    def _draft(self, question: DraftRequest) -> Draft:
-        trail = self._trail(question.sequence)
-        if trail is None:
+    def _draft(self, request: DraftRequest) -> Draft:
+        tracker = self._tracker(request.sequence)
+        if tracker is None:
             return NO_DRAFT
-        tokens = trail.ahead(question.n_tokens)
-        return Draft(tuple(tokens), (1.0,) * len(tokens), trail.n_agreed, self.name)
+        tokens = tracker.ahead(request.n_tokens)
+        return Draft(tuple(tokens), (1.0,) * len(tokens), tracker.n_agreed, self.name)
 
-    def _trail(self, sequence: Sequence) -> _Trail | None:
-        """Return the trail of `sequence` up to its newest token, None where it repeats nothing."""
-        trail = self._trails.get(sequence)
-        if trail is not None:
-            trail.read()
-            if trail.is_lost:
-                del self._trails[sequence]
-                trail = None
+    def _tracker(self, sequence: Sequence) -> _Tracker | None:
+        """Return the tracker of `sequence` at its newest token, None if it repeats nothing."""
+        tracker = self._trackers.get(sequence)
+        if tracker is not None:
+            tracker.read()
+            if tracker.is_lost:
+                del self._trackers[sequence]
+                tracker = None
         index = sequence.suffixes()
         if index.n_matched < MIN_FOUND_TOKENS:
-            return trail
-        if trail is None:
+            return tracker
+        if tracker is None:
             n_tokens = len(sequence.tokens)
-            trail = self._trails[sequence] = _Trail(sequence.tokens, n_tokens, index.n_before, index.n_matched)
-        elif index.n_matched > trail.n_agreed + N_SURE_TOKENS:
-            trail.move(index.n_before, index.n_matched)
-        return trail
+            tracker = self._trackers[sequence] = _Tracker(sequence.tokens, n_tokens, index.first_end, index.n_matched)
+        elif index.n_matched > tracker.n_agreed + N_SURE_TOKENS:
+            tracker.move(index.first_end, index.n_matched)
+        return tracker
 
 
 def _begins(tokens: list[int], place: int, part: tuple[int, ...]) -> bool:

@@ -1,6 +1,6 @@
-"""Drafts that are looked up: in what the conversation itself said, and in what others said to this process before.
+"""Drafts that are looked up: in the text of the request itself, and in the texts of earlier requests.
 
-Owns the index of finished texts, which never leaves the process. Knows nothing of what pays.
+Owns the index of finished texts, which never leaves the process. Knows nothing of which drafts pay.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from app.engine.speculative.suffix_index import Draft, SuffixIndex, SuffixReader
 
 __all__ = ["CrossRequestLookup", "PromptLookup"]
 
-N_CONTEXT_TOKENS = 64  # of a text that are read to find its place in another; a longer match counts no more
-MAX_OTHER_TOKENS = 32_768  # of finished texts; each takes about 0.5 kB
+N_CONTEXT_TOKENS = 64  # of a text that are read to find its place in another; longer matches add nothing
+MAX_INDEXED_TOKENS = 32_768  # of finished texts; each takes about 0.5 kB
 
 
 class PromptLookup:
-    """What the conversation itself said before."""
+    """Drafts from the earlier text of the request itself."""
 
-    name = "own text"
+    name = "prompt lookup"
     evidence = MATCH_LENGTH
 
     def estimate(self, sequence: Sequence, n_most: int, n_answers: int) -> DraftEstimate:  # noqa: ARG002
@@ -30,15 +30,15 @@ class PromptLookup:
     def n_probe_tokens(self, sequence: Sequence) -> int:  # noqa: ARG002
         return 1
 
-    def propose(self, questions: Many[DraftRequest]) -> list[Draft]:
-        return [question.sequence.suffixes().propose(question.n_tokens).named(self.name) for question in questions]
+    def propose(self, requests: Many[DraftRequest]) -> list[Draft]:
+        return [request.sequence.suffixes().propose(request.n_tokens).of_source(self.name) for request in requests]
 
     def release(self, sequence: Sequence) -> None:
-        """Nothing is held: the sequence owns its index."""
+        """Do nothing: the sequence owns its index."""
 
 
 class _Reading:
-    """How far a sequence was read, and where it stands in each of the indexes."""
+    """The place of a sequence in each of the indexes, after its first `n_read` tokens."""
 
     def __init__(self, n_read: int, indexes: Many[SuffixIndex]) -> None:
         self.n_read = n_read
@@ -50,15 +50,16 @@ class _Reading:
 
 
 class CrossRequestLookup:
-    """What finished sequences of this process said: at most `max_tokens` of them, the oldest forgotten first.
+    """Drafts from finished sequences of this process: at most `max_tokens` of them, the oldest dropped first.
 
-    Two indexes take turns: when the younger is half of all, the older is dropped. Nothing of it leaves the process.
+    Two indexes take turns: when the younger has half of all tokens, the older is dropped. The texts stay in the
+    process.
     """
 
-    name = "other texts"
+    name = "cross-request lookup"
     evidence = MATCH_LENGTH
 
-    def __init__(self, max_tokens: int = MAX_OTHER_TOKENS) -> None:
+    def __init__(self, max_tokens: int = MAX_INDEXED_TOKENS) -> None:
         self._max_tokens = max_tokens
         self._indexes: tuple[SuffixIndex, ...] = ()
         self._readings: dict[Sequence, _Reading] = {}
@@ -71,20 +72,20 @@ class CrossRequestLookup:
     def n_probe_tokens(self, sequence: Sequence) -> int:  # noqa: ARG002
         return 1 if self._indexes else 0
 
-    def propose(self, questions: Many[DraftRequest]) -> list[Draft]:
+    def propose(self, requests: Many[DraftRequest]) -> list[Draft]:
         return [
-            self._reading(question.sequence).best().propose(question.n_tokens).named(self.name)
-            for question in questions
+            self._reading(request.sequence).best().propose(request.n_tokens).of_source(self.name)
+            for request in requests
         ]
 
     def release(self, sequence: Sequence) -> None:
         self._readings.pop(sequence, None)
         if sequence.finish_reason is not None and sequence.n_output:
-            # What came from the cache was indexed when it was computed; a little of it joins it to what is new.
+            # The cached part was indexed when it was computed; a little of it connects the new part to it.
             self._add(sequence.tokens[max(0, sequence.n_cached - N_CONTEXT_TOKENS) :])
 
     def _reading(self, sequence: Sequence) -> _Reading:
-        """Return where `sequence` stands with its newest token."""
+        """Return the place of `sequence` after its newest token."""
         reading = self._readings.get(sequence)
         if reading is None or reading.indexes != self._indexes:
             n_skipped = max(0, len(sequence.tokens) - N_CONTEXT_TOKENS)

@@ -1,6 +1,6 @@
-"""What a step costs by its number of tokens, compared with one token: measured as steps go by. Pure.
+"""The cost of a step by its number of tokens, compared with a step of one: measured as steps run. Pure.
 
-Knows nothing of drafts but how many tokens they may have.
+Knows nothing of drafts but their largest number of tokens.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ import numpy as np
 
 __all__ = ["CPU_COST_RATIOS", "MAX_DRAFT_TOKENS", "StepCost"]
 
-MAX_DRAFT_TOKENS = 63  # of all answers together: nobody's next token waits for more
+MAX_DRAFT_TOKENS = 63  # of all answers together: no next token waits for more
 
-# Time of a step of n tokens over that of one, all with logits. Measured with a 1.24B Q4_K_M on 2 AVX-512 cores at depth
-# 512, weights repacked, attention not fused. The kernels take 16 rows at once, then 4, and each row that is left over
-# reads all weights again: a step of 16 costs less than one of 11.
+# Measured with a 1.24B Q4_K_M on 2 AVX-512 cores at depth 512, repacked, attention not fused, all tokens with logits.
+# Kernels take 16 rows at once, then 4, and each row left over reads all weights again: 16 tokens cost less than 11.
 # fmt: off
 CPU_COST_RATIOS: dict[int, float] = {
     1: 1.0, 2: 1.6, 3: 2.03, 4: 1.93, 5: 2.5, 8: 4.2, 9: 4.4, 12: 4.9, 15: 6.1, 16: 4.9, 17: 6.0, 24: 7.4, 28: 8.3,
@@ -30,24 +29,25 @@ _OBSERVATION_WEIGHT = 0.2
 
 @dataclass(slots=True)
 class StepCost:
-    """What a step costs by its number of tokens, in units of a step of one token; measured as steps go by."""
+    """The cost of a step by its number of tokens, in units of a step of one token; measured as steps run."""
 
     ratios: dict[int, float] = field(default_factory=lambda: dict(CPU_COST_RATIOS))
     single_s: float | None = None
-    _known: dict[int, list[float]] = field(default_factory=dict)  # `ratios_from` since it last learned
-    _least: dict[tuple[int, int], float] = field(default_factory=dict)  # and `least_chance`
+    _cached_ratios: dict[int, list[float]] = field(default_factory=dict)  # `ratios_from` since the last observation
+    _cached_chances: dict[tuple[int, int], float] = field(default_factory=dict)  # and `min_first_chance`
 
     @classmethod
-    def through(cls, measured: Mapping[int, float]) -> StepCost:
-        """Return costs that are as measured where that was done, and bent from what is usual in between."""
+    def from_measured(cls, measured: Mapping[int, float]) -> StepCost:
+        """Return costs that equal the `measured` ones, and scale the usual ones in between."""
         if not measured:
             return cls()
-        bends = map(truediv, measured.values(), _at(CPU_COST_RATIOS, list(measured)))
-        bent = map(mul, CPU_COST_RATIOS.values(), _at(dict(zip(measured, bends, strict=True)), list(CPU_COST_RATIOS)))
-        return cls({**dict(zip(CPU_COST_RATIOS, bent, strict=True)), **measured})
+        scales = map(truediv, measured.values(), _at(CPU_COST_RATIOS, list(measured)))
+        by_size = dict(zip(measured, scales, strict=True))
+        scaled = map(mul, CPU_COST_RATIOS.values(), _at(by_size, list(CPU_COST_RATIOS)))
+        return cls({**dict(zip(CPU_COST_RATIOS, scaled, strict=True)), **measured})
 
     def observe(self, n_tokens: int, duration_s: float) -> None:
-        """Learn from a step of `n_tokens`. Steps before the first of one token teach nothing, nor do those of 0 s."""
+        """Count a step of `n_tokens`. Steps before the first of one token are ignored, and those of 0 s."""
         if duration_s <= 0.0:  # too short for a coarse clock
             return
         if n_tokens == 1:
@@ -55,41 +55,41 @@ class StepCost:
             self.single_s = known + _OBSERVATION_WEIGHT * (duration_s - known)
         elif self.single_s:  # 0.0 where the clock is coarser than a step
             known = self.ratio(n_tokens)
-            # A step that was held up says little: no observation counts for more than three times what is known.
-            seen = min(duration_s / self.single_s, 3 * known)
-            self.ratios[n_tokens] = known + _OBSERVATION_WEIGHT * (seen - known)
-            self._known, self._least = {}, {}
+            # A step that was held up shows little: no observation counts for more than three times the known ratio.
+            observed = min(duration_s / self.single_s, 3 * known)
+            self.ratios[n_tokens] = known + _OBSERVATION_WEIGHT * (observed - known)
+            self._cached_ratios, self._cached_chances = {}, {}
 
     def ratio(self, n_tokens: int) -> float:
-        """Return the cost of a step of `n_tokens`: straight between known sizes, beyond the largest in proportion."""
+        """Return the cost of a step of `n_tokens`: linear between known sizes, proportional beyond the largest."""
         return next(self.ratios_from(n_tokens))
 
     def ratios_from(self, n_step: int) -> Iterator[float]:
         """Return the costs of a step of `n_step` tokens and of those with 1 … MAX_DRAFT_TOKENS more."""
-        known = self._known.get(n_step)
+        known = self._cached_ratios.get(n_step)
         if known is None:
             sizes, n_largest = range(n_step, n_step + MAX_DRAFT_TOKENS + 1), max(self.ratios)
             beyond = (max(1.0, n_tokens / n_largest) for n_tokens in sizes)
-            known = self._known[n_step] = list(map(mul, _at(self.ratios, sizes), beyond))
+            known = self._cached_ratios[n_step] = list(map(mul, _at(self.ratios, sizes), beyond))
         return iter(known)
 
-    def least_chance(self, n_step: int, n_answers: int) -> float:
+    def min_first_chance(self, n_step: int, n_answers: int) -> float:
         """Return a chance of the first token at or below which no draft pays in a step of `n_step` tokens.
 
-        Even where all tokens behind the first come as surely as can be, a draft of n gives at most n times its chance.
+        Even if all later tokens are certain, a draft of n gives at most n times the chance of its first.
         """
-        least = self._least.get((n_step, n_answers))
-        if least is None:
+        chance = self._cached_chances.get((n_step, n_answers))
+        if chance is None:
             without, *costs = self.ratios_from(n_step)
             added = (n_answers * (cost / without - 1) / n_tokens for n_tokens, cost in enumerate(costs, start=1))
-            least = self._least[n_step, n_answers] = min(added)
-        return least
+            chance = self._cached_chances[n_step, n_answers] = min(added)
+        return chance
 
     def saved_s(self, n_step: int, n_drafted: int, n_accepted: int) -> float:
-        """Return the seconds that a draft saved in a step of `n_step` tokens without it, below 0 where it lost some.
+        """Return the seconds that a draft saved in a step of `n_step` tokens without it, negative if it cost time.
 
-        Each token taken spares a step without drafts; the draft made its own step as much longer as steps of that size
-        were seen to be. 0 while no step of one token was seen.
+        Each accepted token saves a step without drafts; the draft made its own step as long as steps of that size were
+        measured to be. 0 before the first step of one token.
         """
         if self.single_s is None:
             return 0.0
@@ -98,7 +98,7 @@ class StepCost:
 
 
 def _at(points: Mapping[int, float], sizes: Many[int]) -> list[float]:
-    """Return the values at `sizes`, straight between known points and those of the outermost beyond them."""
+    """Return the values at `sizes`, linear between known points and constant beyond them."""
     known = sorted(points)
     values: list[float] = np.interp(sizes, known, [points[n_tokens] for n_tokens in known]).tolist()
     return values

@@ -1,8 +1,8 @@
-"""What probably comes next, looked up in what was already said: prompt-lookup drafts. Pure.
+"""The index of a growing text that finds drafts in it: an online suffix automaton with counts. Pure.
 
-An online suffix automaton (Blumer et al. 1985) over a text finds the longest suffix of the text that
-occurred before, and counts say how it went on, as in SuffixDecoding (arXiv 2411.04975). Knows nothing of what a draft
-costs or of how it is verified.
+The automaton (Blumer et al. 1985) finds the longest suffix of the text that occurred before, and counts tell its most
+frequent continuation, as in SuffixDecoding (arXiv 2411.04975). Knows nothing of what a draft costs or of how it is
+verified.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 __all__ = ["NO_DRAFT", "Draft", "SuffixIndex", "SuffixReader"]
 
-MAX_COUNTED_SUFFIXES = 8  # how many suffixes of the text, longest first, count a new occurrence
+MAX_COUNTED_SUFFIXES = 8  # suffixes of the text, longest first, that count a new occurrence
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Tokens that may follow, and how likely `source` thinks each of them where those before it are right.
+    """Tokens that may follow, and the probability that `source` gives each of them if those before it are right.
 
-    Of a lookup, `chances[i]` is the share of occurrences that went on with `tokens[i]`, and `n_matched` the length in
-    tokens of the suffix that occurred before; a model has no matches.
+    For a lookup, `chances[i]` is the share of occurrences that continue with `tokens[i]`, and `n_matched` the length in
+    tokens of the suffix that occurred before; a draft model has no match.
     """
 
     tokens: tuple[int, ...]
@@ -28,12 +28,12 @@ class Draft:
     n_matched: int
     source: str = ""
 
-    def cut(self, n_tokens: int) -> Draft:
-        """Return the first `n_tokens` of it."""
+    def truncated(self, n_tokens: int) -> Draft:
+        """Return the draft of its first `n_tokens`."""
         return Draft(self.tokens[:n_tokens], self.chances[:n_tokens], self.n_matched, self.source)
 
-    def named(self, source: str) -> Draft:
-        """Return it as one of `source`."""
+    def of_source(self, source: str) -> Draft:
+        """Return the same draft as one of `source`."""
         return Draft(self.tokens, self.chances, self.n_matched, source)
 
 
@@ -42,7 +42,7 @@ NO_DRAFT = Draft((), (), 0)
 
 @dataclass(slots=True)
 class _State:
-    """All suffixes with the same set of end positions, the first of which is `end`; the longest has `length` tokens."""
+    """The suffixes with one set of end positions, the first of which is `end`; the longest has `length` tokens."""
 
     length: int
     link: int
@@ -74,19 +74,19 @@ class SuffixIndex:
         return self._n_tokens
 
     @property
-    def n_before(self) -> int:
-        """How many tokens of the text end with that suffix where it occurred first."""
+    def first_end(self) -> int:
+        """The number of tokens of the text up to the first occurrence of that suffix."""
         return self._states[self._longest_repeated()].end
 
     def propose(self, n_tokens: int) -> Draft:
-        """Return at most `n_tokens` that may follow the text: after the longest repeated suffix, the most frequent way
-        on, and of equally frequent ones the latest."""
-        return self.go_on(self._longest_repeated(), self.n_matched, n_tokens)
+        """Return at most `n_tokens` that may follow the text: the most frequent continuation of the longest repeated
+        suffix, and of equally frequent ones the latest."""
+        return self.continuation(self._longest_repeated(), self.n_matched, n_tokens)
 
-    def follow(self, place: int, n_matched: int, token: int) -> tuple[int, int]:
-        """Return where a text stands that stood at `place` and goes on with `token`, and how much of it matches there.
+    def advance(self, place: int, n_matched: int, token: int) -> tuple[int, int]:
+        """Return the place of a text that was at `place` and continues with `token`, and how many of its tokens match.
 
-        Place 0 is that of a text of which nothing matches.
+        A text without a match is at place 0.
         """
         states = self._states
         while place and token not in states[place].following:
@@ -95,13 +95,13 @@ class SuffixIndex:
         after = states[place].following.get(token)
         return (0, 0) if after is None else (after, n_matched + 1)
 
-    def go_on(self, place: int, n_matched: int, n_tokens: int) -> Draft:
+    def continuation(self, place: int, n_matched: int, n_tokens: int) -> Draft:
         """Return at most `n_tokens` that may follow a text at `place`, of which `n_matched` tokens match."""
         state = self._states[place]
         tokens: list[int] = []
         chances: list[float] = []
-        while len(tokens) < n_tokens and (state := self._that_went_on(state)).length:
-            token, after, chance = self._likeliest(state)
+        while len(tokens) < n_tokens and (state := self._longest_continued(state)).length:
+            token, after, chance = self._most_frequent(state)
             tokens.append(token)
             chances.append(chance)
             state = after
@@ -110,16 +110,16 @@ class SuffixIndex:
     def _longest_repeated(self) -> int:
         return max(0, self._states[self._last].link)
 
-    def _that_went_on(self, state: _State) -> _State:
-        """Return the longest suffix of `state` that something followed; the text's own end has nothing after it."""
+    def _longest_continued(self, state: _State) -> _State:
+        """Return the longest suffix of `state` with a continuation; the end of the text has none."""
         while not state.following and state.length:
             state = self._states[state.link]
         return state
 
-    def _likeliest(self, state: _State) -> tuple[int, _State, float]:
-        ways = [(token, self._states[index]) for token, index in state.following.items()]
-        token, after = max(ways, key=lambda way: (way[1].count, way[1].used))
-        return token, after, after.count / sum(way[1].count for way in ways)
+    def _most_frequent(self, state: _State) -> tuple[int, _State, float]:
+        following = [(token, self._states[index]) for token, index in state.following.items()]
+        token, after = max(following, key=lambda item: (item[1].count, item[1].used))
+        return token, after, after.count / sum(state.count for _, state in following)
 
     def _append(self, token: int) -> None:
         states = self._states
@@ -136,7 +136,7 @@ class SuffixIndex:
         self._last, self.n_matched = new, states[newest.link].length
 
     def _suffix_state(self, state: int, token: int) -> int:
-        """Return the state of the longest repeated suffix, splitting off a clone where none ends just there."""
+        """Return the state of the longest repeated suffix, splitting off a clone if none ends exactly there."""
         states = self._states
         target = states[state].following[token]
         if states[target].length == states[state].length + 1:
@@ -163,9 +163,9 @@ class SuffixIndex:
 
 
 class SuffixReader:
-    """Another text's place in an index: behind the longest of its suffixes that the index has.
+    """The place of another text in an index: after the longest of its suffixes that the index contains.
 
-    The index may grow meanwhile; a longer suffix is then found as the text goes on. O(1) amortised a token.
+    The index may grow meanwhile; a longer suffix is then found as the text continues. O(1) amortised a token.
     """
 
     def __init__(self, index: SuffixIndex) -> None:
@@ -174,10 +174,10 @@ class SuffixReader:
         self.n_matched = 0
 
     def read(self, tokens: Iterable[int]) -> None:
-        """Go on with `tokens` of the text."""
+        """Advance by `tokens` of the text."""
         for token in tokens:
-            self._place, self.n_matched = self._index.follow(self._place, self.n_matched, token)
+            self._place, self.n_matched = self._index.advance(self._place, self.n_matched, token)
 
     def propose(self, n_tokens: int) -> Draft:
-        """Return at most `n_tokens` that followed that suffix, chosen as `SuffixIndex.propose` does."""
-        return self._index.go_on(self._place, self.n_matched, n_tokens)
+        """Return at most `n_tokens` that followed that suffix, chosen as in `SuffixIndex.propose`."""
+        return self._index.continuation(self._place, self.n_matched, n_tokens)

@@ -1,6 +1,6 @@
-"""May one model's tokens stand for another's? What a draft model must share with the model it drafts for. Pure.
+"""The comparison of two vocabularies: what a draft model must share with the model that it drafts for. Pure.
 
-Knows nothing of where a vocabulary was read.
+Knows nothing of where a vocabulary comes from.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 __all__ = ["Vocabulary", "vocabulary_mismatch"]
 
 # Both figures: common/speculative.cpp @ the llama.cpp vendored in llama-cpp-python 0.3.36.
-MAX_SIZE_DIFFERENCE = 128  # padding that models of one family differ by
-N_UNCHECKED = 5  # the first ids are special, and named differently in models that otherwise agree
+MAX_SIZE_DIFFERENCE = 128  # of padding within one family of models
+N_UNCHECKED = 5  # first ids: special tokens, with different names in models that otherwise agree
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The tokens of a model by id. `begin` and `end` are what is put around a text by itself, None where nothing is."""
+    """The tokens of a model by id. `begin` and `end` are added around every text, None if nothing is."""
 
     kind: int
     begin: int | None
@@ -26,7 +26,7 @@ class Vocabulary:
 
 
 def vocabulary_mismatch(target: Vocabulary, draft: Vocabulary) -> str:
-    """Return why tokens of `draft` cannot stand for those of `target`, as half a sentence; empty where they can."""
+    """Return why tokens of `draft` cannot replace those of `target`, as half a sentence; empty if they can."""
     if target.kind != draft.kind:
         return f"its tokenizer is of kind {draft.kind} and not {target.kind}"
     if target.begin != draft.begin:

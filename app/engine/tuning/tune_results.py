@@ -185,4 +185,4 @@ def measured_step_cost(path: Path, cache_dir: Path) -> StepCost | None:
     best = best_measurement(path, cache_dir)
     if best is None:
         return None
-    return StepCost.through(tune_file(cache_dir).step_ratios(model_key(path)) or dict(best.step_ratios))
+    return StepCost.from_measured(tune_file(cache_dir).step_ratios(model_key(path)) or dict(best.step_ratios))

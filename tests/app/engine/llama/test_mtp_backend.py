@@ -43,7 +43,7 @@ def test_answers_are_those_without_the_head(told: dict[str, Any], temperature: f
 
 def test_the_head_drafts_much_is_refused_some_and_spares_most_steps(told: dict[str, Any]) -> None:
     plain, drafted = told["answers"]["plain at 0.0"], told["answers"]["drafted at 0.0"]
-    tally = drafted["drafts"]["prediction head"]
+    tally = drafted["drafts"]["mtp head"]
     assert 0.3 * tally["n_drafted"] < tally["n_accepted"] < tally["n_drafted"]
     assert 2 * drafted["n_steps"] < plain["n_steps"], "which looks up drafts too"
 
@@ -64,7 +64,7 @@ def test_a_head_that_lost_the_begin_of_a_text_goes_on_without(told: dict[str, An
 @pytest.mark.parametrize(
     ("architecture", "notice", "names"),
     [
-        ("glm4moe", "m.gguf drafts with its own multi-token-prediction layer.", ["prediction head"]),
+        ("glm4moe", "m.gguf drafts with its own multi-token-prediction layer.", ["mtp head"]),
         (
             "qwen35",
             "m.gguf has multi-token-prediction layers and answers without them: "

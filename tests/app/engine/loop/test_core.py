@@ -532,7 +532,7 @@ def test_a_head_that_is_right_takes_the_answer_a_draft_at_a_time() -> None:
     run(engine)
     assert record.text["a"] == answer_alone(wanted)[0]
     assert record.finished["a"].usage.n_passes < 60
-    drafted = engine.counters.drafts["prediction head"]
+    drafted = engine.counters.drafts["mtp head"]
     assert 0.9 * drafted.n_drafted < drafted.n_accepted
 
 
@@ -542,7 +542,7 @@ def test_a_head_that_is_always_wrong_is_hardly_asked_again() -> None:
     for name in "ab":
         engine.submit(request(name, prompt=name, n_tokens=400, ignore_eos=True))
         run(engine)
-    assert engine.counters.drafts["prediction head"].n_drafted < 60
+    assert engine.counters.drafts["mtp head"].n_drafted < 60
 
 
 def test_what_one_answer_said_is_drafted_for_the_next_that_begins_to_say_it() -> None:
@@ -552,7 +552,7 @@ def test_what_one_answer_said_is_drafted_for_the_next_that_begins_to_say_it() ->
     run(engine)
     engine.submit(request("b", prompt="two", n_tokens=150, ignore_eos=True))
     run(engine)
-    drafted = engine.counters.drafts["other texts"]
+    drafted = engine.counters.drafts["cross-request lookup"]
     assert 0 < drafted.n_accepted <= drafted.n_drafted
     assert record.text["b"] == answer_alone(request(prompt="two", n_tokens=150, ignore_eos=True))[0]
 
@@ -578,7 +578,7 @@ arrivals = st.lists(
     st.integers(100, 200),
     st.booleans(),
     st.sampled_from([None, 2, 10**9]),  # how often a draft model is wrong
-    st.sampled_from([None, 2, 10**9]),  # and a prediction head
+    st.sampled_from([None, 2, 10**9]),  # and an MTP head
 )
 def test_batched_reused_and_drafted_answers_equal_serial_ones_under_random_arrivals_and_aborts(
     rows: list[tuple[int, str, int, int | None, int, SamplingParams]],

@@ -28,7 +28,7 @@ def draft(n_tokens: int, n_matched: int = 20) -> Draft:
     return Draft(tuple(range(n_tokens)), (1.0,) * n_tokens, n_matched)
 
 
-def test_when_a_batch_costs_no_more_than_a_token_the_whole_draft_is_tried() -> None:
+def test_when_a_batch_costs_no_more_than_a_token_the_whole_draft_is_verified() -> None:
     assert best_length(draft(16), Acceptance(), StepCost(dict(FREE))) == 16
 
 
@@ -36,14 +36,14 @@ def test_when_each_token_costs_as_much_as_a_step_nothing_is_drafted() -> None:
     assert best_length(draft(16), Acceptance(), StepCost(dict(DEAR))) == 0
 
 
-def test_a_draft_that_is_never_taken_is_given_up() -> None:
+def test_drafts_that_are_never_accepted_are_no_longer_verified() -> None:
     acceptance = Acceptance()
     for _ in range(20):
         acceptance.observe(draft(3, n_matched=2), 3, 0)
     assert best_length(draft(16, n_matched=2), acceptance, StepCost()) == 0
 
 
-def test_a_draft_that_began_well_is_expected_to_go_on_well() -> None:
+def test_later_tokens_of_a_draft_have_a_higher_chance() -> None:
     acceptance = Acceptance()
     for _ in range(10):
         acceptance.observe(draft(12, n_matched=3), 12, 12)
@@ -58,17 +58,17 @@ def test_a_copy_on_a_cpu_is_drafted_long() -> None:
     assert best_length(draft(31, n_matched=30), acceptance, StepCost()) >= 15
 
 
-def test_an_unlikely_way_on_ends_the_draft_before_it() -> None:
+def test_a_draft_ends_before_an_unlikely_token() -> None:
     forked = Draft((1, 2, 3, 4), (1.0, 1.0, 0.05, 1.0), 20)
     assert best_length(forked, Acceptance(), StepCost({1: 1.0, 8: 2.0})) == 2
 
 
-def test_rather_a_whole_block_is_verified_than_some_of_one() -> None:
+def test_a_whole_block_is_verified_rather_than_part_of_one() -> None:
     for n_draft, n_tried in ((14, 11), (15, 15), (30, 15), (31, 31)):
         assert best_draft_length([0.98] * n_draft, StepCost(), n_step=1, n_answers=1).n_tokens == n_tried
 
 
-def test_a_copy_of_the_acceptance_learns_alone() -> None:
+def test_a_copy_of_the_acceptance_is_independent() -> None:
     shared = Acceptance()
     own = shared.copy()
     own.observe(draft(1, 1), 1, 1)
@@ -76,7 +76,7 @@ def test_a_copy_of_the_acceptance_learns_alone() -> None:
 
 
 @given(st.integers(0, 20), st.integers(1, 40), st.data())
-def test_rates_stay_between_nothing_and_all(n_matched: int, n_drafted: int, data: st.DataObject) -> None:
+def test_rates_stay_between_0_and_1(n_matched: int, n_drafted: int, data: st.DataObject) -> None:
     acceptance = Acceptance()
     for _ in range(5):
         acceptance.observe(draft(n_drafted, n_matched), n_drafted, data.draw(st.integers(0, n_drafted)))
@@ -84,23 +84,23 @@ def test_rates_stay_between_nothing_and_all(n_matched: int, n_drafted: int, data
 
 
 @given(st.integers(1, 40), st.integers(1, 4), st.floats(0, 1), st.dictionaries(st.integers(2, 64), st.floats(0.5, 50)))
-def test_no_draft_pays_whose_first_token_has_the_least_chance_or_less(
+def test_no_draft_pays_whose_first_token_has_at_most_the_minimum_chance(
     n_step: int, n_answers: int, share: float, ratios: Ratios
 ) -> None:
     cost = StepCost({1: 1.0, **ratios})
-    least = cost.least_chance(n_step, n_answers)
-    chances = [min(1.0, max(0.0, share * least)), *repeat(1.0, MAX_DRAFT_TOKENS - 1)]
-    assert best_draft_length(chances, cost, n_step, n_answers).gain == pytest.approx(1.0) or least < 0
+    minimum = cost.min_first_chance(n_step, n_answers)
+    chances = [min(1.0, max(0.0, share * minimum)), *repeat(1.0, MAX_DRAFT_TOKENS - 1)]
+    assert best_draft_length(chances, cost, n_step, n_answers).gain == pytest.approx(1.0) or minimum < 0
 
 
-def test_on_a_cpu_a_quarter_is_the_least_chance_that_may_pay() -> None:
-    assert 0.2 < StepCost().least_chance(1, 1) < 0.3
+def test_on_a_cpu_a_quarter_is_the_minimum_chance_that_may_pay() -> None:
+    assert 0.2 < StepCost().min_first_chance(1, 1) < 0.3
     assert best_draft_length([0.3, *repeat(1.0, 14)], StepCost(), 1, 1).n_tokens > 0
-    assert StepCost({1: 1.0, 64: 64.0}).least_chance(1, 1) == pytest.approx(1.0)
+    assert StepCost({1: 1.0, 64: 64.0}).min_first_chance(1, 1) == pytest.approx(1.0)
 
 
 @given(st.integers(0, 80), st.integers(1, MAX_DRAFT_TOKENS), st.lists(st.tuples(st.integers(0, 80), st.booleans())))
-def test_the_first_token_of_the_surest_draft_is_no_likelier_than_it_says(
+def test_the_first_chance_of_an_estimate_is_an_upper_bound(
     n_matched: int, n_tokens: int, tried: list[tuple[int, bool]]
 ) -> None:
     acceptance = Acceptance()

@@ -8,14 +8,14 @@ from app.engine.speculative.acceptance import draft_gains
 from app.engine.speculative.step_cost import StepCost
 
 
-def test_where_larger_steps_cost_nothing_more_a_draft_gains_what_is_taken_of_it() -> None:
+def test_when_larger_steps_cost_no_more_a_draft_gains_its_accepted_tokens() -> None:
     free = StepCost({1: 1.0, 64: 1.0})
     by_acceptance = {row.acceptance: row for row in draft_gains(free)}
     assert by_acceptance[0.5].gains[1] == pytest.approx(1.5)
     assert by_acceptance[0.5].gains[3] == pytest.approx(1 + 0.5 + 0.25 + 0.125)
 
 
-def test_where_each_token_costs_a_step_no_draft_pays() -> None:
+def test_when_each_token_costs_a_step_no_draft_pays() -> None:
     dear = StepCost({1: 1.0, 64: 64.0})
     for row in draft_gains(dear):
         assert (row.best_length, row.best_gain) == (0, 1.0)

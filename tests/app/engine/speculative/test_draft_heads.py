@@ -26,7 +26,7 @@ class Counting(FakeMtpHead):
         return super().predict(chunks)
 
 
-def answering(backend: FakeBackend, prompt: str, place: int = 0) -> Sequence:
+def new_sequence(backend: FakeBackend, prompt: str, place: int = 0) -> Sequence:
     """A sequence whose last token is the first of its answer; the backend has computed those before it."""
     tokens = list(prompt.encode())
     backend.decode([Chunk(place, 0, tokens[:-1], 1)])
@@ -38,90 +38,90 @@ def answering(backend: FakeBackend, prompt: str, place: int = 0) -> Sequence:
     return sequence
 
 
-def drafting(head: FakeMtpHead, share_of_bytes: float = 0.01) -> DraftHead:
+def new_source(head: FakeMtpHead, share_of_bytes: float = 0.01) -> DraftHead:
     """Drafts that cost nothing but what is read for them, as far as the clock goes."""
     return DraftHead(head, share_of_bytes, StepCost(), clock=lambda: 0.0)
 
 
-def ask(drafts: DraftHead, *sequences: Sequence, n_tokens: int = 4) -> list[list[int]]:
+def propose(drafts: DraftHead, *sequences: Sequence, n_tokens: int = 4) -> list[list[int]]:
     return [
         list(draft.tokens) for draft in drafts.propose([DraftRequest(sequence, n_tokens) for sequence in sequences])
     ]
 
 
-def said_next(backend: FakeBackend, sequence: Sequence, n_tokens: int) -> list[int]:
+def next_tokens(backend: FakeBackend, sequence: Sequence, n_tokens: int) -> list[int]:
     said: list[int] = []
     for _ in range(n_tokens):
         said.append(backend.likeliest([*sequence.tokens, *said], ignore_eos=True))
     return said
 
 
-def test_a_draft_is_what_the_head_says_token_by_token() -> None:
+def test_a_draft_is_the_greedy_output_of_the_head() -> None:
     backend = FakeBackend()
-    sequence = answering(backend, "a prompt")
-    assert ask(drafting(FakeMtpHead(backend)), sequence) == [said_next(backend, sequence, 4)]
+    sequence = new_sequence(backend, "a prompt")
+    assert propose(new_source(FakeMtpHead(backend)), sequence) == [next_tokens(backend, sequence, 4)]
 
 
-def test_answers_that_ask_at_once_are_drafted_for_in_the_same_batches() -> None:
+def test_requests_of_one_call_are_drafted_in_the_same_batches() -> None:
     backend = FakeBackend()
     head = Counting(backend)
-    sequences = [answering(backend, prompt, place) for place, prompt in enumerate(("one prompt", "another"))]
-    assert ask(drafting(head), *sequences) == [said_next(backend, sequence, 4) for sequence in sequences]
+    sequences = [new_sequence(backend, prompt, place) for place, prompt in enumerate(("one prompt", "another"))]
+    assert propose(new_source(head), *sequences) == [next_tokens(backend, sequence, 4) for sequence in sequences]
     assert head.n_steps == 4
 
 
-def test_after_a_refused_draft_the_next_goes_on_from_what_was_said() -> None:
+def test_after_a_rejected_draft_the_next_continues_the_sampled_tokens() -> None:
     backend = FakeBackend()
-    drafts = drafting(FakeMtpHead(backend))
-    sequence = answering(backend, "a prompt")
-    ask(drafts, sequence)
+    drafts = new_source(FakeMtpHead(backend))
+    sequence = new_sequence(backend, "a prompt")
+    propose(drafts, sequence)
     backend.decode([Chunk(0, sequence.n_computed, sequence.tokens[-1:], 1)])
     sequence.n_computed += 1
     sequence.tokens.append(ord("!"))
-    assert ask(drafts, sequence) == [said_next(backend, sequence, 4)]
+    assert propose(drafts, sequence) == [next_tokens(backend, sequence, 4)]
 
 
 def test_without_room_a_draft_ends() -> None:
     backend = FakeBackend()
-    sequence = answering(backend, "a prompt")
-    assert ask(drafting(FakeMtpHead(backend, n_ahead=2)), sequence) == [said_next(backend, sequence, 2)]
-    assert ask(drafting(FakeMtpHead(backend, n_ahead=0)), sequence) == [[]]
+    sequence = new_sequence(backend, "a prompt")
+    assert propose(new_source(FakeMtpHead(backend, n_ahead=2)), sequence) == [next_tokens(backend, sequence, 2)]
+    assert propose(new_source(FakeMtpHead(backend, n_ahead=0)), sequence) == [[]]
 
 
-def test_a_draft_ends_where_one_more_token_would_cost_more_than_it_may_bring() -> None:
+def test_a_draft_ends_when_one_more_token_would_not_pay() -> None:
     backend = FakeBackend()
-    sequence = answering(backend, "a prompt")
+    sequence = new_sequence(backend, "a prompt")
     sure = CONFIDENCE.prior_rates[-1]
-    assert [len(draft) for draft in ask(drafting(FakeMtpHead(backend), sure**2), sequence, n_tokens=9)] == [2]
+    assert [len(draft) for draft in propose(new_source(FakeMtpHead(backend), sure**2), sequence, n_tokens=9)] == [2]
 
 
-def test_the_cost_of_a_step_is_measured_and_enters_what_is_hoped() -> None:
+def test_the_measured_cost_of_a_step_is_in_the_estimate() -> None:
     backend = FakeBackend()
     ticks = iter(range(1000))
     drafts = DraftHead(FakeMtpHead(backend), 0.5, StepCost(single_s=10.0), clock=lambda: float(next(ticks)))
-    sequence = answering(backend, "a prompt")
+    sequence = new_sequence(backend, "a prompt")
     assert drafts.estimate(sequence, 4, 1).draft_cost == 0.5
-    ask(drafts, sequence)
+    propose(drafts, sequence)
     assert drafts.estimate(sequence, 4, 1).draft_cost == pytest.approx(0.1)
 
 
-def test_a_head_that_does_not_pay_is_asked_for_a_guess_now_and_then() -> None:
+def test_a_head_that_does_not_pay_drafts_a_probe_now_and_then() -> None:
     backend = FakeBackend()
-    drafts = drafting(FakeMtpHead(backend))
-    sequence = answering(backend, "a prompt")
+    drafts = new_source(FakeMtpHead(backend))
+    sequence = new_sequence(backend, "a prompt")
     asked = 0
     for _ in range(200):
         if drafts.n_probe_tokens(sequence):
             asked += 1
-            ask(drafts, sequence, n_tokens=1)
+            propose(drafts, sequence, n_tokens=1)
         sequence.tokens.append(ord("!"))
     assert 2 <= asked <= 4
 
 
-def test_nothing_is_kept_of_a_sequence_that_ended() -> None:
+def test_a_sequence_that_ended_is_forgotten() -> None:
     backend = FakeBackend()
-    drafts = drafting(FakeMtpHead(backend))
-    sequence = answering(backend, "a prompt")
-    ask(drafts, sequence)
+    drafts = new_source(FakeMtpHead(backend))
+    sequence = new_sequence(backend, "a prompt")
+    propose(drafts, sequence)
     drafts.release(sequence)
-    assert not drafts._asked_at
+    assert not drafts._probed_at

@@ -34,12 +34,12 @@ class Drafting(FakeBackend):
         return logits
 
 
-def drafting(backend: FakeBackend, target: FakeBackend | None = None) -> DraftModel:
+def new_source(backend: FakeBackend, target: FakeBackend | None = None) -> DraftModel:
     """A draft model that costs nothing, as far as its clock goes."""
     return DraftModel(backend, (target or FakeBackend()).facts, StepCost(), clock=lambda: 0.0)
 
 
-def answering(prompt: str, n_limit: int = 4096) -> Sequence:
+def new_sequence(prompt: str, n_limit: int = 4096) -> Sequence:
     """A sequence whose last token is the first of its answer."""
     tokens = list(prompt.encode())
     acceptance = {DraftModel.name: Acceptance(CONFIDENCE)}
@@ -48,7 +48,7 @@ def answering(prompt: str, n_limit: int = 4096) -> Sequence:
     return Sequence(request, 1, tokens, len(tokens) - 1, n_limit, sampler, acceptance, 0.0)
 
 
-def said_next(tokens: Many[int], n_tokens: int) -> list[int]:
+def next_tokens(tokens: Many[int], n_tokens: int) -> list[int]:
     """Return how the fake goes on, token by token."""
     backend = FakeBackend(n_sequences=1, n_batch=4096)
     sampler = backend.new_sampler(GREEDY, ignore_eos=True)
@@ -60,74 +60,74 @@ def said_next(tokens: Many[int], n_tokens: int) -> list[int]:
     return said
 
 
-def ask(model: DraftModel, *sequences: Sequence, n_tokens: int = 4) -> list[list[int]]:
+def propose(model: DraftModel, *sequences: Sequence, n_tokens: int = 4) -> list[list[int]]:
     drafts = model.propose([DraftRequest(sequence, n_tokens) for sequence in sequences])
     model.check_integrity()
     return [list(draft.tokens) for draft in drafts]
 
 
-def test_a_draft_is_what_the_draft_model_would_say() -> None:
-    sequence = answering("a prompt")
-    assert ask(drafting(Drafting()), sequence) == [said_next(sequence.tokens, 4)]
+def test_a_draft_is_the_greedy_output_of_the_draft_model() -> None:
+    sequence = new_sequence("a prompt")
+    assert propose(new_source(Drafting()), sequence) == [next_tokens(sequence.tokens, 4)]
 
 
-def test_answers_that_ask_at_once_are_drafted_for_in_the_same_batches() -> None:
+def test_requests_of_one_call_are_drafted_in_the_same_batches() -> None:
     backend = Drafting()
-    model = drafting(backend)
-    sequences = [answering(prompt) for prompt in ("one prompt", "another", "a third one")]
-    assert ask(model, *sequences) == [said_next(sequence.tokens, 4) for sequence in sequences]
+    model = new_source(backend)
+    sequences = [new_sequence(prompt) for prompt in ("one prompt", "another", "a third one")]
+    assert propose(model, *sequences) == [next_tokens(sequence.tokens, 4) for sequence in sequences]
     n_decoded = backend.n_decoded
     for sequence in sequences:
-        sequence.tokens += said_next(sequence.tokens, 5)
-    assert ask(model, *sequences) == [said_next(sequence.tokens, 4) for sequence in sequences]
+        sequence.tokens += next_tokens(sequence.tokens, 5)
+    assert propose(model, *sequences) == [next_tokens(sequence.tokens, 4) for sequence in sequences]
     assert backend.n_decoded - n_decoded == 3 * (2 + 3), "what was drafted and said is not computed again"
 
 
-@pytest.mark.parametrize("n_taken", range(5))
-def test_what_was_not_said_is_cut_off_and_the_next_draft_goes_on_from_what_was(n_taken: int) -> None:
+@pytest.mark.parametrize("n_accepted", range(5))
+def test_rejected_tokens_are_truncated_and_the_next_draft_continues_the_accepted_ones(n_accepted: int) -> None:
     backend = Drafting()
-    model = drafting(backend)
-    sequence = answering("a prompt")
-    ask(model, sequence)
-    sequence.tokens += [*said_next(sequence.tokens, n_taken), ord("#")]
-    assert ask(model, sequence) == [said_next(sequence.tokens, 4)]
-    held = backend.tokens(model._lines[sequence].slot_id)
+    model = new_source(backend)
+    sequence = new_sequence("a prompt")
+    propose(model, sequence)
+    sequence.tokens += [*next_tokens(sequence.tokens, n_accepted), ord("#")]
+    assert propose(model, sequence) == [next_tokens(sequence.tokens, 4)]
+    held = backend.tokens(model._answers[sequence].slot_id)
     assert held[: len(sequence.tokens)] == sequence.tokens
 
 
 def test_a_long_prompt_is_caught_up_with_over_several_steps() -> None:
-    model = drafting(Drafting())
-    sequence = answering("x" * 300)
-    assert [len(ask(model, sequence)[0]) for _ in range(3)] == [0, 0, 4]
+    model = new_source(Drafting())
+    sequence = new_sequence("x" * 300)
+    assert [len(propose(model, sequence)[0]) for _ in range(3)] == [0, 0, 4]
 
 
 def test_the_next_turn_computes_only_what_is_new() -> None:
     backend = Drafting()
-    model = drafting(backend)
-    first = answering("a long prompt of the first turn")
-    ask(model, first)
+    model = new_source(backend)
+    first = new_sequence("a long prompt of the first turn")
+    propose(model, first)
     model.release(first)
     n_decoded = backend.n_decoded
-    ask(model, answering("a long prompt of the first turn, and more"), n_tokens=1)
+    propose(model, new_sequence("a long prompt of the first turn, and more"), n_tokens=1)
     assert backend.n_decoded - n_decoded == len(", and more")
 
 
 def test_without_room_for_all_some_get_no_draft_and_nothing_breaks() -> None:
-    model = drafting(Drafting(n_ctx=64, n_cells=64))
-    sequences = [answering(letter * 40) for letter in "ab"]
-    drafts = ask(model, *sequences)
+    model = new_source(Drafting(n_ctx=64, n_cells=64))
+    sequences = [new_sequence(letter * 40) for letter in "ab"]
+    drafts = propose(model, *sequences)
     assert sorted(map(len, drafts)) == [0, 4]
 
 
 def test_a_text_longer_than_the_draft_models_context_gets_no_draft() -> None:
-    assert ask(drafting(Drafting(n_ctx=32, n_cells=64)), answering("x" * 40)) == [[]]
+    assert propose(new_source(Drafting(n_ctx=32, n_cells=64)), new_sequence("x" * 40)) == [[]]
 
 
-def test_tokens_that_the_draft_model_does_not_know_are_not_shown_to_it() -> None:
-    model = drafting(Drafting())
-    sequence = answering("a prompt")
+def test_tokens_outside_the_vocabulary_of_the_draft_model_are_not_computed_by_it() -> None:
+    model = new_source(Drafting())
+    sequence = new_sequence("a prompt")
     sequence.tokens[3] = 300
-    assert ask(model, sequence) == [[]]
+    assert propose(model, sequence) == [[]]
 
 
 class BrokenOnce(Drafting):
@@ -141,20 +141,20 @@ class BrokenOnce(Drafting):
 
 
 def test_a_batch_that_fails_ends_the_draft_and_the_next_is_whole_again() -> None:
-    model = drafting(BrokenOnce())
-    sequence = answering("a prompt")
-    said = said_next(sequence.tokens, 4)
-    assert ask(model, sequence) == [said[:1]]
-    assert ask(model, sequence) == [said]
+    model = new_source(BrokenOnce())
+    sequence = new_sequence("a prompt")
+    said = next_tokens(sequence.tokens, 4)
+    assert propose(model, sequence) == [said[:1]]
+    assert propose(model, sequence) == [said]
 
 
-def test_the_cost_of_drafting_is_measured_and_enters_what_is_hoped() -> None:
+def test_the_measured_cost_of_drafting_is_in_the_estimate() -> None:
     ticks = iter(range(1000))
     target_cost = StepCost(single_s=10.0)
     model = DraftModel(Drafting(), FakeBackend().facts, target_cost, clock=lambda: float(next(ticks)))
-    sequence = answering("ab")
+    sequence = new_sequence("ab")
     for _ in range(40):
-        ask(model, sequence)
+        propose(model, sequence)
         sequence.tokens.append(ord("#"))
     assert model.estimate(sequence, 4, 1).draft_cost == pytest.approx(0.1, rel=0.01)
 
@@ -162,16 +162,16 @@ def test_the_cost_of_drafting_is_measured_and_enters_what_is_hoped() -> None:
 def test_before_anything_is_measured_a_draft_costs_its_share_of_bytes() -> None:
     target, draft = FakeBackend(), Drafting()
     target.facts, draft.facts = replace(target.facts, model_bytes=1000), replace(draft.facts, model_bytes=50)
-    assert drafting(draft, target).estimate(answering("ab"), 4, 1).draft_cost == pytest.approx(0.05)
+    assert new_source(draft, target).estimate(new_sequence("ab"), 4, 1).draft_cost == pytest.approx(0.05)
 
 
-def test_a_model_that_does_not_pay_is_asked_for_a_guess_now_and_then() -> None:
-    model = drafting(Drafting())
-    sequence = answering("a prompt")
+def test_a_model_that_does_not_pay_drafts_a_probe_now_and_then() -> None:
+    model = new_source(Drafting())
+    sequence = new_sequence("a prompt")
     asked = []
     for n_said in range(200):
         if model.n_probe_tokens(sequence):
             asked.append(n_said)
-            ask(model, sequence, n_tokens=1)
+            propose(model, sequence, n_tokens=1)
         sequence.tokens.append(ord("#"))
     assert 2 <= len(asked) <= 4

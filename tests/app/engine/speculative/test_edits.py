@@ -14,14 +14,14 @@ GREEDY = SamplingParams(temperature=0.0)
 TEXT = "Anna went to town. There Anna met Bob, and Bob liked what Anna wore. "
 
 
-def answering(prompt: str) -> Sequence:
+def new_sequence(prompt: str) -> Sequence:
     sampler = FakeBackend().new_sampler(GREEDY, ignore_eos=True)
     acceptance = {EditLookup.name: Acceptance(AGREEMENT)}
     request = Request(request_id="a", prompt=prompt, sampling=GREEDY)
     return Sequence(request, 1, list(prompt.encode()), len(prompt), 65536, sampler, acceptance, 0.0)
 
 
-def say(sequence: Sequence, text: str) -> None:
+def extend(sequence: Sequence, text: str) -> None:
     for token in text.encode():
         sequence.append(token)
 
@@ -36,57 +36,57 @@ def followed(source: EditLookup, sequence: Sequence, answer: str) -> list[str]:
     seen = []
     for letter in answer:
         seen.append(expected(source, sequence, 1))
-        say(sequence, letter)
+        extend(sequence, letter)
     return seen
 
 
-def test_a_text_that_is_repeated_is_expected_to_go_on() -> None:
-    source, sequence = EditLookup(), answering(TEXT)
+def test_a_repeated_text_is_expected_to_continue() -> None:
+    source, sequence = EditLookup(), new_sequence(TEXT)
     followed(source, sequence, "Anna went")
     assert expected(source, sequence) == " to town. Th"
 
 
 def test_nothing_is_expected_before_the_place_is_found() -> None:
-    source, sequence = EditLookup(), answering(TEXT)
+    source, sequence = EditLookup(), new_sequence(TEXT)
     assert followed(source, sequence, "Anna ") == [""] * 5
 
 
-def test_behind_a_change_the_text_goes_on_at_once() -> None:
-    source, sequence = EditLookup(), answering(TEXT)
+def test_after_a_change_the_text_continues_at_once() -> None:
+    source, sequence = EditLookup(), new_sequence(TEXT)
     followed(source, sequence, "Anna went by ")
     assert expected(source, sequence, 8) == "town. Th"
 
 
-def test_a_replacement_seen_once_is_expected_wherever_the_same_words_come_up() -> None:
-    source, sequence = EditLookup(), answering(TEXT)
+def test_a_replacement_is_expected_again_wherever_the_same_words_occur() -> None:
+    source, sequence = EditLookup(), new_sequence(TEXT)
     followed(source, sequence, "Anna went to town. There Zoe met Bob, and")
     assert expected(source, sequence, 25) == " Bob liked what Zoe wore."
 
 
-def test_a_replacement_that_has_begun_is_expected_to_be_finished() -> None:
-    source, sequence = EditLookup(), answering(TEXT)
+def test_a_replacement_that_has_begun_is_expected_to_the_end() -> None:
+    source, sequence = EditLookup(), new_sequence(TEXT)
     followed(source, sequence, "Anna went to town. There Eve-Marie met Bob, and Bob liked what Eve")
     assert expected(source, sequence, 12) == "-Marie wore."
 
 
-def test_after_a_change_too_large_the_place_is_lost_and_found_again_by_what_repeats() -> None:
-    source, sequence = EditLookup(), answering(TEXT)
+def test_after_a_large_change_the_place_is_lost_until_the_text_repeats() -> None:
+    source, sequence = EditLookup(), new_sequence(TEXT)
     followed(source, sequence, "Anna went" + "0123456789-xyz"[: MAX_CHANGE_TOKENS + 1])
     assert expected(source, sequence) == ""
     followed(source, sequence, "and Bob liked")
     assert expected(source, sequence, 5) == " what"
 
 
-def test_a_text_that_is_let_go_is_found_anew() -> None:
-    source, sequence = EditLookup(), answering(TEXT)
+def test_a_released_sequence_is_found_again() -> None:
+    source, sequence = EditLookup(), new_sequence(TEXT)
     followed(source, sequence, "Anna went")
     source.release(sequence)
     assert expected(source, sequence, 8) == " to town"
 
 
 @given(st.lists(st.text("ab,", max_size=12), max_size=12), st.integers(1, 9))
-def test_whatever_is_said_no_more_is_expected_than_was_asked_for(parts: list[str], n_tokens: int) -> None:
-    source, sequence = EditLookup(), answering("abba,abab,baba,aabb;")
+def test_never_more_tokens_are_proposed_than_requested(parts: list[str], n_tokens: int) -> None:
+    source, sequence = EditLookup(), new_sequence("abba,abab,baba,aabb;")
     for part in parts:
-        say(sequence, part)
+        extend(sequence, part)
         assert len(expected(source, sequence, n_tokens)) <= n_tokens

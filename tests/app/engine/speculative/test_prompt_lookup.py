@@ -26,51 +26,51 @@ def finish(texts: CrossRequestLookup, *finished: Sequence) -> None:
         texts.release(item)
 
 
-def proposed(texts: CrossRequestLookup, asking: Sequence, n_tokens: int = 5) -> str:
-    (draft,) = texts.propose([DraftRequest(asking, n_tokens)])
+def proposed(texts: CrossRequestLookup, running: Sequence, n_tokens: int = 5) -> str:
+    (draft,) = texts.propose([DraftRequest(running, n_tokens)])
     return bytes(draft.tokens).decode()
 
 
-def test_what_another_conversation_said_is_proposed() -> None:
+def test_the_text_of_another_request_is_proposed() -> None:
     texts = CrossRequestLookup()
     finish(texts, sequence("Spell it. ", "supercalifragilistic"))
     assert proposed(texts, sequence("Once more. ", "It is superca")) == "lifra"
 
 
-def test_a_text_that_goes_on_keeps_its_place_and_finds_what_was_added_meanwhile() -> None:
+def test_a_growing_text_keeps_its_place_and_finds_texts_that_were_added_meanwhile() -> None:
     texts = CrossRequestLookup()
     finish(texts, sequence("p", "abcdefgh"))
-    asking = sequence("q", "abc")
-    assert proposed(texts, asking) == "defgh"
-    asking.tokens += b"d"
+    running = sequence("q", "abc")
+    assert proposed(texts, running) == "defgh"
+    running.tokens += b"d"
     finish(texts, sequence("r", "uvwxyz"))
-    assert proposed(texts, asking, 2) == "ef"
-    asking.tokens += b"uvw"
-    assert proposed(texts, asking) == "xyz"
+    assert proposed(texts, running, 2) == "ef"
+    running.tokens += b"uvw"
+    assert proposed(texts, running) == "xyz"
 
 
-def test_nothing_is_hoped_for_while_nobody_has_finished() -> None:
+def test_the_estimate_is_empty_before_any_request_has_finished() -> None:
     texts = CrossRequestLookup()
-    asking = sequence("p", "abc")
-    assert list(texts.estimate(asking, 5, 1).chances) == []
-    assert texts.n_probe_tokens(asking) == 0
+    running = sequence("p", "abc")
+    assert list(texts.estimate(running, 5, 1).chances) == []
+    assert texts.n_probe_tokens(running) == 0
 
 
-def test_a_request_that_was_put_back_or_never_answered_adds_nothing() -> None:
+def test_a_preempted_or_empty_answer_adds_nothing() -> None:
     texts = CrossRequestLookup()
     texts.release(sequence("p", "put back"))
     finish(texts, sequence("never answered", ""))
     assert texts.n_probe_tokens(sequence("p", "a")) == 0
 
 
-def test_what_came_from_the_cache_is_not_indexed_twice() -> None:
+def test_cached_tokens_are_not_indexed_twice() -> None:
     texts = CrossRequestLookup()
     finish(texts, sequence("#" + "x" * 100, "abc", n_cached=100))
     assert proposed(texts, sequence("q", "#")) == ""
     assert proposed(texts, sequence("q", "xxa"), 2) == "bc"
 
 
-def test_the_oldest_texts_are_forgotten_and_the_newer_half_is_kept() -> None:
+def test_the_oldest_texts_are_dropped_and_the_newer_half_stays() -> None:
     texts = CrossRequestLookup(max_tokens=40)
     for letter in "abc":
         finish(texts, sequence(letter, f"{letter}123456789012345"))
@@ -78,7 +78,7 @@ def test_the_oldest_texts_are_forgotten_and_the_newer_half_is_kept() -> None:
     assert sum(len(index) for index in texts._indexes) <= 40
 
 
-def test_one_text_longer_than_all_that_is_kept_is_kept_in_part() -> None:
+def test_a_text_beyond_the_limit_is_indexed_in_part() -> None:
     texts = CrossRequestLookup(max_tokens=40)
     finish(texts, sequence("p", "a" * 500 + "bcd"))
     assert proposed(texts, sequence("q", "aab"), 2) == "cd"

@@ -9,7 +9,7 @@ from app.engine.speculative.step_cost import StepCost
 FREE = {1: 1.0, 64: 1.01}
 
 
-def test_a_step_too_short_for_the_clock_teaches_nothing() -> None:
+def test_a_step_too_short_for_the_clock_is_ignored() -> None:
     cost = StepCost(dict(FREE))
     cost.observe(1, 0.0)
     cost.observe(64, 0.0)
@@ -17,7 +17,7 @@ def test_a_step_too_short_for_the_clock_teaches_nothing() -> None:
     assert cost.ratios == FREE
 
 
-def test_costs_are_learned_from_steps() -> None:
+def test_costs_are_measured_from_steps() -> None:
     cost = StepCost()
     for _ in range(60):
         cost.observe(1, 0.010)
@@ -34,13 +34,13 @@ def test_one_step_that_was_held_up_does_not_end_drafting() -> None:
     assert cost.ratio(8) <= before * 1.41
 
 
-def test_what_was_measured_bends_what_is_usual_between_and_beyond() -> None:
-    usual, found = StepCost(), StepCost.through({4: 2 * StepCost().ratio(4), 16: 3 * StepCost().ratio(16)})
+def test_measured_ratios_scale_the_usual_ones_between_and_beyond() -> None:
+    usual, found = StepCost(), StepCost.from_measured({4: 2 * StepCost().ratio(4), 16: 3 * StepCost().ratio(16)})
     assert found.ratio(4) == 2 * usual.ratio(4)
     assert found.ratio(16) == 3 * usual.ratio(16)
     assert 2 * usual.ratio(9) < found.ratio(9) < 3 * usual.ratio(9)
     assert found.ratio(48) == pytest.approx(3 * usual.ratio(48))
-    assert StepCost.through({}).ratios == usual.ratios
+    assert StepCost.from_measured({}).ratios == usual.ratios
 
 
 @given(st.integers(1, 200), st.dictionaries(st.integers(1, 64), st.floats(0.5, 50), min_size=2))
@@ -48,7 +48,7 @@ def test_a_cost_is_always_positive(n_tokens: int, ratios: dict[int, float]) -> N
     assert StepCost(ratios).ratio(n_tokens) > 0
 
 
-def test_a_draft_saves_a_step_for_each_token_taken_less_what_verifying_it_added() -> None:
+def test_a_draft_saves_a_step_for_each_accepted_token_less_the_cost_of_its_verification() -> None:
     cost = StepCost({1: 1.0, 5: 2.0}, single_s=0.1)
     assert cost.saved_s(1, 4, 4) == pytest.approx(0.1 * (4 - 1))
     assert cost.saved_s(1, 4, 0) == pytest.approx(-0.1)

@@ -32,17 +32,17 @@ def test_the_longest_context_decides_and_not_the_most_frequent() -> None:
     assert draft.tokens == (3,)
 
 
-def test_of_two_ways_on_the_frequent_one_is_proposed_with_its_share() -> None:
+def test_of_two_continuations_the_frequent_one_is_proposed_with_its_share() -> None:
     draft = SuffixIndex([7, 1, 0, 7, 2, 5, 7, 2, 6, 7]).propose(1)
     assert draft.tokens == (2,)
     assert draft.chances == (2 / 3,)
 
 
-def test_of_equally_frequent_ways_the_latest_is_proposed() -> None:
+def test_of_equally_frequent_continuations_the_latest_is_proposed() -> None:
     assert SuffixIndex([7, 1, 0, 7, 2, 5, 7]).propose(1).tokens == (2,)
 
 
-def test_a_draft_goes_on_past_the_end_of_what_was_said() -> None:
+def test_a_draft_continues_past_the_end_of_the_text() -> None:
     assert SuffixIndex([1, 2, 1, 2]).propose(5).tokens == (1, 2, 1, 2, 1)
 
 
@@ -79,7 +79,7 @@ def test_an_index_grown_token_by_token_equals_one_made_at_once(tokens: list[int]
 
 
 @given(st.lists(st.integers(0, 3), max_size=40), st.lists(st.integers(0, 3), max_size=30))
-def test_a_reader_stands_behind_the_longest_suffix_that_the_index_has(text: list[int], other: list[int]) -> None:
+def test_a_reader_is_after_the_longest_suffix_that_the_index_contains(text: list[int], other: list[int]) -> None:
     reader = SuffixReader(SuffixIndex(text))
     reader.read(other)
     ends = [other[len(other) - n :] for n in range(len(other), 0, -1)]
@@ -90,7 +90,7 @@ def test_a_reader_stands_behind_the_longest_suffix_that_the_index_has(text: list
 
 
 @given(st.lists(st.lists(st.integers(0, 2), max_size=8), max_size=8), st.lists(st.integers(0, 2), max_size=8))
-def test_a_reader_of_an_index_that_grows_never_claims_more_than_is_there(
+def test_a_reader_of_a_growing_index_never_matches_more_than_it_contains(
     parts: list[list[int]], other: list[int]
 ) -> None:
     index, text, said = SuffixIndex(), [], []

@@ -28,5 +28,5 @@ def test_a_vocabulary_that_differs_is_refused_with_the_difference(draft: Vocabul
     [TARGET, replace(TARGET, texts=TARGET.texts[:172]), replace(TARGET, texts=[b"<s>", *TARGET.texts[1:]])],
     ids=["the same", "padded less", "another name for a special one"],
 )
-def test_a_vocabulary_that_differs_only_in_padding_and_special_names_will_do(draft: Vocabulary) -> None:
+def test_a_vocabulary_that_differs_only_in_padding_and_special_names_matches(draft: Vocabulary) -> None:
     assert vocabulary_mismatch(TARGET, draft) == ""
