@@ -44,7 +44,7 @@ _VERBS = {
     "serve": _Verb("app.cli.verbs.serve:serve", "Answer editors and programs on this machine."),
     "jobs": _Verb("app.cli.verbs.jobs:jobs", "List, watch and cancel what a running service does for others."),
     "key": _Verb("app.cli.verbs.key:key", "Show, make and remove the keys that other machines need."),
-    "pull": _Verb("app.cli.verbs.pull:pull", "Fetch a model from the Hugging UserInterface hub, or from any URL."),
+    "pull": _Verb("app.cli.verbs.pull:pull", "Fetch a model from the Hugging Face hub, or from any URL."),
     "quantize": _Verb("app.cli.verbs.quantize:quantize", "Make a smaller GGUF of a checkpoint or a GGUF."),
     "imatrix": _Verb("app.cli.verbs.imatrix:imatrix", "Gather what quantization should be careful with."),
     "judge": _Verb("app.cli.verbs.eval:judge", "Measure what a quantized model lost."),
