@@ -68,7 +68,7 @@ def serve(settings: Settings, announce: Announce, person: OperatorPrompt | None 
             shutdown_policy = ShutdownPolicy(is_owned=person is None)
             models = ModelManager(settings, command, TemplateProcess(), is_occupied=lambda: jobs.is_computing)
             jobs: JobManager = JobManager(settings, models.interrupt_tuning, shutdown_policy.consider)
-            shutdown_policy.is_resting = lambda: jobs.are_idle
+            shutdown_policy.is_idle = lambda: jobs.is_idle
             model = models.add(ref, file, attached)
             model.load()
             # FastAPI takes a second to import; the worker starts and loads meanwhile.

@@ -14,11 +14,11 @@ UNTIL_JOBS_END = "jobs-end"
 
 class ShutdownPolicy:
     """`is_owned` is False for a service in the foreground, which ends when a person ends it. `end` is set by whoever
-    can end the service; `is_resting` says whether its jobs have ended and nobody watches."""
+    can end the service; `is_idle` says whether its jobs have ended and nobody watches."""
 
     def __init__(self, *, is_owned: bool) -> None:
         self.end: Callable[[], None] = lambda: None
-        self.is_resting: Callable[[], bool] = lambda: True
+        self.is_idle: Callable[[], bool] = lambda: True
         self._is_owned = is_owned
         self._stays = False
         self._has_owner = True
@@ -39,5 +39,5 @@ class ShutdownPolicy:
 
     def consider(self) -> None:
         """End where nothing is left to stay for."""
-        if self._is_owned and not self._has_owner and (not self._stays or self.is_resting()):
+        if self._is_owned and not self._has_owner and (not self._stays or self.is_idle()):
             self.end()

@@ -4,12 +4,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from quantizer.errors import EngineError, StorageError
-from quantizer.process import Message, run_child
+from quantizer.process import Message, StderrTail, run_child
 
 
 def child(body: str) -> list[str]:
@@ -83,3 +86,35 @@ def test_a_child_ends_with_whoever_started_it() -> None:
     assert process.wait(timeout=20) == 1
     assert time.monotonic() - begun < 10
     process.stdout.close()
+
+
+@given(st.text(max_size=300), st.lists(st.integers(0, 300), max_size=5))
+def test_the_stderr_tail_does_not_depend_on_where_the_stream_is_cut(text: str, cuts: list[int]) -> None:
+    data = text.encode("utf-8", "replace")
+    whole, pieces = StderrTail(), StderrTail()
+    whole.feed(data)
+    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    for start, stop in pairwise(edges):
+        pieces.feed(data[start:stop])
+    assert pieces.lines == whole.lines
+
+
+def test_the_stderr_tail_keeps_fifty_lines_without_control_characters() -> None:
+    tail = StderrTail()
+    tail.feed(b"".join(b"\x1b[31mline %d\x07\n" % number for number in range(80)) + b"open \xff")
+    assert tail.lines[0] == "[31mline 30"
+    assert len(tail.lines) == 51
+    assert tail.lines[-1].startswith("open")
+
+
+def test_the_stderr_tail_contains_no_folders() -> None:
+    tail = StderrTail()
+    tail.feed(b"/tmp/pip-x/ggml.c:12: fatal error\nfailed to open '/home/me/my models/a.gguf'")
+    assert tail.lines == ("ggml.c:12: fatal error", "failed to open 'a.gguf'")
+
+
+def test_a_line_without_end_does_not_grow() -> None:
+    tail = StderrTail()
+    for _ in range(100):
+        tail.feed(b"x" * 65536)
+    assert tail.lines == ("x" * 500,)

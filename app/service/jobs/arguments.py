@@ -26,7 +26,7 @@ Word: TypeAlias = Annotated[str, Field(strict=True, max_length=4096, pattern=r"^
 Name: TypeAlias = Annotated[str, Field(strict=True, min_length=1, max_length=4096, pattern=r"^[^\x00]+$")]
 Threads: TypeAlias = Annotated[int, Field(ge=0, le=4096)]
 
-_Words: TypeAlias = list[str]
+_Argv: TypeAlias = list[str]
 
 
 class Arguments(BaseModel):
@@ -41,7 +41,7 @@ class Arguments(BaseModel):
         raise NotImplementedError
 
     @property
-    def slots(self) -> frozenset[Resource]:
+    def resources(self) -> frozenset[Resource]:
         """What of the machine it takes to itself."""
         return frozenset({"machine"})
 
@@ -63,10 +63,10 @@ class PullArguments(Arguments):
         return f"Fetch {self.reference}" + (f" and make it {self.quantize}" if self.quantize else "")
 
     @property
-    def slots(self) -> frozenset[Resource]:
+    def resources(self) -> frozenset[Resource]:
         return frozenset({"network", "machine"} if self.quantize else {"network"})
 
-    def words(self) -> _Words:
+    def argv(self) -> _Argv:
         """Return the command line."""
         return [
             "pull",
@@ -115,7 +115,7 @@ class QuantizeArguments(Arguments):
             return f"kld{self.kld:g}"
         return f"{self.n_bytes / 1e9:.4g}GB" if self.n_bytes else self.file_type.upper()
 
-    def words(self, source: str, output: str) -> _Words:
+    def argv(self, source: str, output: str) -> _Argv:
         """Return the command line that makes the file `output` of the file or folder `source`."""
         return [
             "quantize",
@@ -147,7 +147,7 @@ class TuneArguments(Arguments):
     def title(self) -> str:
         return f"Tune {self.model}"
 
-    def words(self) -> _Words:
+    def argv(self) -> _Argv:
         """Return the command line."""
         return ["tune", "--json", *_option("--threads", self.threads), *("--", self.model)]
 
@@ -167,7 +167,7 @@ class EvalArguments(Arguments):
     def title(self) -> str:
         return f"Judge {self.model}" + (f" against {self.against}" if self.against else "")
 
-    def words(self) -> _Words:
+    def argv(self) -> _Argv:
         """Return the command line."""
         return [
             "judge",
@@ -195,7 +195,7 @@ class BenchArguments(Arguments):
     def title(self) -> str:
         return f"Measure how fast {self.model} answers"
 
-    def words(self) -> _Words:
+    def argv(self) -> _Argv:
         """Return the command line."""
         return [
             "bench",
@@ -208,10 +208,10 @@ class BenchArguments(Arguments):
         ]
 
 
-def _option(name: str, value: str | float) -> _Words:
+def _option(name: str, value: str | float) -> _Argv:
     """An option in one word: a value that begins with a dash stays a value."""
     return [f"{name}={value}"] if value else []
 
 
-def _flag(name: str, is_set: bool) -> _Words:
+def _flag(name: str, is_set: bool) -> _Argv:
     return [name] if is_set else []

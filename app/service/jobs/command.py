@@ -40,7 +40,7 @@ _NEEDS_ROOT = "A service has no current folder."
 class JobCommand:
     """The words behind `localllm`. `folder` is where the verb writes a new file and must be made before, if any."""
 
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
     folder: Path | None = None
 
 
@@ -57,15 +57,15 @@ def command_of(arguments: Arguments, settings: Settings) -> JobCommand:
                 return _quantizing(arguments, settings)
             case TuneArguments() | BenchArguments():
                 _check_path(arguments.model)
-                return JobCommand(tuple(arguments.words()))
+                return JobCommand(tuple(arguments.argv()))
             case EvalArguments():
                 for path in (arguments.model, arguments.against):
                     _check_path(path)
                 if arguments.text and not Path(arguments.text).is_absolute():
                     raise RequestError(f"{arguments.text} is no absolute path.", _NEEDS_ROOT)
-                return JobCommand(tuple(arguments.words()))
+                return JobCommand(tuple(arguments.argv()))
             case PullArguments():
-                return JobCommand(tuple(arguments.words()))
+                return JobCommand(tuple(arguments.argv()))
     except UsageError as error:
         raise RequestError(error.cause, error.remedy) from error
     raise AssertionError(f"{type(arguments).__name__} has no command")
@@ -85,7 +85,7 @@ def _quantizing(arguments: QuantizeArguments, settings: Settings) -> JobCommand:
     elif not wanted.endswith(".gguf"):  # whoever may start jobs shall not replace files of any kind
         raise RequestError(f"{wanted} is no name for a model.", "Give a path that ends in .gguf.")
     path = GUIDE if source.id == GUIDE else str(source.path)
-    return JobCommand(tuple(arguments.words(path, wanted)), Path(wanted).parent)
+    return JobCommand(tuple(arguments.argv(path, wanted)), Path(wanted).parent)
 
 
 def _source(name: str, settings: Settings) -> ModelRef:

@@ -1,7 +1,7 @@
-"""How a job goes on: from what its verb says to how the job stands. Pure.
+"""The state of a running job, changed by each line of its verb. Pure.
 
-Owns which line changes what: those of `app.cli.output.job_events`, and the public ones of `pull --json`. An
-unknown line changes nothing; one without an event is the result of the verb.
+Owns which line changes what: the lines of `app.cli.output.job_events` and those of `pull --json`. Unknown events change
+nothing; a line without an event is the result of the verb.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Line", "RunningJob"]
 
 Line: TypeAlias = Mapping[str, Any]
 
-_NOTHING_MOVES: dict[str, Any] = {
+_NO_PROGRESS: dict[str, Any] = {
     "fraction": None,
     "n_done_bytes": None,
     "n_bytes": None,
@@ -30,7 +30,7 @@ _NOTHING_MOVES: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """A job while it runs. Of a download of several files `n_bytes` are all, `n_bytes_before` those of whole files."""
+    """A job while it runs. For a download of several files, `n_bytes` counts all, `n_bytes_before` finished files."""
 
     job: Job
     n_bytes: int = 0
@@ -39,18 +39,18 @@ class RunningJob:
 
     @classmethod
     def begun(cls, job: Job, now_s: float) -> RunningJob:
-        """Start `job`, for the first time or again."""
+        """Return `job` started, for the first time or again."""
         fresh: dict[str, Any] = {"message": "", "digest": "", "error": None, "result": None, "ended_s": None}
-        return cls(replace(job, state="running", started_s=now_s, **fresh, **_NOTHING_MOVES))
+        return cls(replace(job, state="running", started_s=now_s, **fresh, **_NO_PROGRESS))
 
     def after(self, line: Line) -> RunningJob:
-        """Return what `line` makes of it. Raises KeyError or TypeError for a line that lacks what its event has."""
+        """Return the job after `line`. Raises KeyError or TypeError for a line that lacks fields of its event."""
         if "event" not in line:
             return self.changed(result=dict(line))
-        return _HANDLERS.get(line["event"], _downloaded)(self, line)
+        return _HANDLERS.get(line["event"], _download)(self, line)
 
     def ended(self, state: JobState, now_s: float) -> Job:
-        """Return the job in its end."""
+        """Return the ended job."""
         rates: dict[str, Any] = {"bytes_per_s": None, "remaining_s": None}
         fraction = 1.0 if state == "done" else self.job.fraction
         error = self.job.error if state == "failed" else None
@@ -59,20 +59,18 @@ class RunningJob:
     def failed(self, error: ErrorInfo) -> RunningJob:
         return self.changed(error=error)
 
-    def died(self, status: int, last_words: str) -> RunningJob:
-        """Note that the verb ended with `status` and, unless it has said it itself, why."""
+    def died(self, status: int, last_line: str) -> RunningJob:
+        """Return the job failed because its process ended with `status`, unless the verb reported an error itself."""
         if self.job.error:
             return self
-        words = f": {last_words}" if last_words else ""
-        cause = f"The job's process ended with status {status}{words}"
+        cause = f"The job's process ended with status {status}" + (f": {last_line}" if last_line else "")
         return self.failed(ErrorInfo.of(EngineError(f"{cause.rstrip('.')}.", "See its log, and try it again.")))
 
     def changed(self, **changes: Any) -> RunningJob:
-        """Return the running of the job with `changes`."""
         return replace(self, job=replace(self.job, **changes))
 
     def fetched(self, n_done: int, bytes_per_s: float) -> RunningJob:
-        """Note that `n_done` bytes of the file stand that is fetched now."""
+        """Return the job with `n_done` bytes of the current file downloaded."""
         done = self.n_bytes_before + n_done
         total = max(self.n_bytes, self.n_bytes_before + self.n_file_bytes)
         return self.changed(
@@ -84,15 +82,15 @@ class RunningJob:
         )
 
 
-def _stepped(running: RunningJob, line: Line) -> RunningJob:
+def _step(running: RunningJob, line: Line) -> RunningJob:
     n_done, n_total = line["n_done"], line["n_total"]
     moved = {"message": line["title"], "fraction": _fraction(n_done, n_total), "remaining_s": line["remaining_s"]}
     if line["unit"] != "bytes":
-        return running.changed(**_NOTHING_MOVES | moved)
+        return running.changed(**_NO_PROGRESS | moved)
     return running.changed(n_done_bytes=n_done, n_bytes=n_total, bytes_per_s=line["per_s"] or None, **moved)
 
 
-def _noted(running: RunningJob, line: Line) -> RunningJob:
+def _note(running: RunningJob, line: Line) -> RunningJob:
     return running.changed(message=line["text"])
 
 
@@ -100,11 +98,11 @@ def _failed(running: RunningJob, line: Line) -> RunningJob:
     return running.failed(ErrorInfo(**line["error"]))
 
 
-def _quantized(running: RunningJob, line: Line) -> RunningJob:
+def _result(running: RunningJob, line: Line) -> RunningJob:
     return running.changed(result={name: value for name, value in line.items() if name != "event"})
 
 
-def _downloaded(running: RunningJob, line: Line) -> RunningJob:
+def _download(running: RunningJob, line: Line) -> RunningJob:
     event = download.decode_event(line)
     sentence = download.event_text(event) if event else ""
     match event:
@@ -117,7 +115,7 @@ def _downloaded(running: RunningJob, line: Line) -> RunningJob:
             return running.changed(message=event.name, digest=event.digest).fetched(event.n_done, 0.0)
         case download.Progress():
             return running.changed(message=event.name).fetched(event.n_done, event.bytes_per_s)
-        case download.Discarded():  # the same file is begun again
+        case download.Discarded():  # the same file starts anew
             return replace(running, n_file_bytes=0).changed(message=sentence)
         case download.Done():
             result = {"path": event.path, "bytes": event.n_bytes, "is_new": event.is_new}
@@ -126,10 +124,10 @@ def _downloaded(running: RunningJob, line: Line) -> RunningJob:
 
 
 _HANDLERS: dict[str, Callable[[RunningJob, Line], RunningJob]] = {
-    "step": _stepped,
-    "note": _noted,
+    "step": _step,
+    "note": _note,
     Failed.kind: _failed,
-    "quantized": _quantized,
+    "quantized": _result,
 }
 
 

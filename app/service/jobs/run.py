@@ -8,25 +8,21 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
 from app.library.local.removal import remove_empty_folders
 from app.protocol.job import Job, JobState
-from app.service.child_process import ChildProcess
 from app.service.jobs.arguments import Arguments
 from app.service.jobs.command import JobCommand, command_of
-from app.service.jobs.job_state import Line, RunningJob
+from app.service.jobs.job_state import RunningJob
 from app.service.jobs.store import JobLog
 from app.settings.settings import ENVIRONMENT_PREFIX, Settings
 from quantizer.errors import ErrorInfo, StorageError, UserError
-from quantizer.process import lower_priority
+from quantizer.process import ChildProcess, lower_priority
 
 __all__ = ["JobRun"]
 
-_MAX_LINE_BYTES = 8 << 20
-_TOO_LONG = b"[a line of more than 8 MiB was dropped]\n"
 _GRACE_S = 15.0  # from Ctrl-C on: a download saves its progress
 _FULL_PRIORITY = {"tune", "bench"}  # at low priority these would measure other programs
 _FREQUENT_EVENTS = ("step", "fetching", "progress")
@@ -53,7 +49,7 @@ class JobRun:
         self._log = log
         self._on_change = on_change
         self._running = RunningJob.begun(job, time.time())
-        self._process: _JobProcess | None = None
+        self._process: ChildProcess | None = None
         self._is_cancelled = False
 
     async def to_end(self) -> Job:
@@ -73,7 +69,8 @@ class JobRun:
         """Interrupt the verb as Ctrl-C does, without waiting for its end."""
         self._is_cancelled = True
         if self._process is not None:
-            self._process.cancel()
+            self._process.write(b"\n")
+            self._process.kill_after(_GRACE_S)
 
     async def _run(self) -> JobState:
         command = await asyncio.to_thread(command_of, self.arguments, self._settings)
@@ -86,20 +83,19 @@ class JobRun:
 
     async def _run_command(self, command: JobCommand) -> JobState:
         self._write_log(f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] localllm {' '.join(command.argv)}\n")
-        process = self._process = await _JobProcess.start(
+        process = self._process = await ChildProcess.start(
             [*self._command, *command.argv],
-            name="job's",
-            environment=self._environment(),
-            folder=self._log.folder,
-            max_line_bytes=_MAX_LINE_BYTES,
-            on_stderr=self._write_log,
+            "job's process",
+            self._environment(),
+            self._log.folder,
+            self._write_log,
         )
         if self.arguments.kind not in _FULL_PRIORITY:
             lower_priority(process.pid)
         try:
             if self._is_cancelled:  # during the start
-                process.cancel()
-            async for line in process.lines(self._write_log):
+                self.cancel()
+            async for line in process.lines():
                 self._handle(line)
         finally:
             status = await process.end(_GRACE_S)
@@ -107,10 +103,18 @@ class JobRun:
             return "done"
         if self._is_cancelled:
             return "cancelled"
-        self._running = self._running.died(status, next(reversed(process.stderr_tail.lines), ""))
+        self._running = self._running.died(status, next(reversed(process.stderr.lines), ""))
         return "failed"
 
-    def _handle(self, line: Line) -> None:
+    def _handle(self, data: bytes) -> None:
+        """Apply a line of the verb's stdout: a JSON object changes the job, other text goes to the log."""
+        try:
+            line = json.loads(data)
+        except ValueError:
+            line = None
+        if not isinstance(line, dict):
+            self._write_log(data.decode("utf-8", "replace"))
+            return
         before = self._running.job
         try:
             self._running = self._running.after(line)
@@ -130,47 +134,6 @@ class JobRun:
         """Return the variables by which the verb uses the service's folders."""
         folders = {"DATA_DIR": self._settings.data_dir, "CACHE_DIR": self._settings.cache_dir}
         return {f"{ENVIRONMENT_PREFIX}{name}": str(folder) for name, folder in folders.items()}
-
-
-class _JobProcess(ChildProcess):
-    """A running verb, which prints JSON objects and text."""
-
-    _killer: asyncio.TimerHandle | None = None
-
-    async def lines(self, on_text: Callable[[str], object]) -> AsyncGenerator[dict[str, Any], None]:
-        """Yield the JSON objects of its stdout until that closes; `on_text` receives other lines."""
-        is_too_long = False  # the line comes in several parts
-        while True:
-            try:
-                data = await self._stdout.readline()
-            except ValueError:
-                is_too_long = True
-                continue
-            if is_too_long:
-                is_too_long, data = False, data and _TOO_LONG
-            if not data:
-                return
-            try:
-                line = json.loads(data)
-            except ValueError:
-                line = None
-            if isinstance(line, dict):
-                yield line
-            else:
-                on_text(data.decode("utf-8", "replace"))
-
-    def cancel(self) -> None:
-        """Interrupt it as Ctrl-C does, and kill it after 15 s."""
-        if not self._stdin.is_closing():
-            self._stdin.write(b"\n")
-        self._killer = self._killer or asyncio.get_running_loop().call_later(_GRACE_S, self.kill)
-
-    async def end(self, grace_s: float) -> int:
-        try:
-            return await super().end(grace_s)
-        finally:
-            if self._killer is not None:
-                self._killer.cancel()
 
 
 def _make_folder(command: JobCommand) -> None:

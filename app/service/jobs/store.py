@@ -1,11 +1,7 @@
-"""What a job has said, in a file of bounded size: the last of it stays.
+"""Jobs and their logs on disk, in `<data>/jobs/<id>.json` and `<id>.log`.
 
-Owns that file. Knows nothing of jobs.
-
-Jobs on the disk: `<data>/jobs/<id>.json` and `<id>.log`, there again when the service is.
-
-Owns these files, and whose a job is: each unfinished one names a lock that its service holds as long as it lives, so
-that two services on one data folder leave each other's alone. Knows nothing of running.
+Owns these files and the ownership of jobs: each unfinished job names a lock that its service holds as long as it runs,
+so that two services on one data folder leave each other's jobs alone. Knows nothing of running them.
 """
 
 from __future__ import annotations
@@ -25,12 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["JobLog", "JobStore"]
 
-MAX_BYTES = 256 << 10
-_DROPPED = "[what came before was dropped]\n"
+MAX_LOG_BYTES = 256 << 10
+_DROPPED = "[the older part was dropped]\n"
 
 
 class JobLog:
-    """The log at `path`, which need not be there."""
+    """The log at `path`, which may be missing. Its size is limited: the newest part stays."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -40,16 +36,16 @@ class JobLog:
         return self._path.parent
 
     def append(self, text: str) -> None:
-        """Add `text`, without what a terminal would obey; where it is too much the older half goes. Raises OSError."""
+        """Add `text` without terminal control sequences; drop the older half of a full log. Raises OSError."""
         with self._path.open("ab") as file:
             file.write(printable(text).encode("utf-8", "replace"))
-            is_full = file.tell() > MAX_BYTES
+            is_full = file.tell() > MAX_LOG_BYTES
         if is_full:
-            kept = self._path.read_bytes()[-MAX_BYTES // 2 :].partition(b"\n")[2]
+            kept = self._path.read_bytes()[-MAX_LOG_BYTES // 2 :].partition(b"\n")[2]
             write_atomically(self._path, (_DROPPED, kept), sync=False)
 
     def read(self) -> str:
-        """Return what there is. Raises OSError."""
+        """Return the text, empty for a missing log. Raises OSError."""
         try:
             return self._path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
@@ -60,7 +56,7 @@ class JobLog:
 
 
 class JobStore:
-    """The jobs in `folder`, which is made when the first one is kept."""
+    """The jobs in `folder`, which is created with the first one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -68,7 +64,7 @@ class JobStore:
         self._lock: BaseFileLock | None = None
 
     def load(self) -> list[Job]:
-        """Return the jobs that ended and those whose service is gone, oldest first; files that are none are left."""
+        """Return the jobs that ended and those whose service is gone, oldest first; skip invalid files."""
         owners: dict[str, bool] = {}
         jobs = []
         for path in self.folder.glob("*.json"):
@@ -84,13 +80,13 @@ class JobStore:
         return sorted(jobs, key=lambda job: (job.created_s, job.id))
 
     def save(self, job: Job) -> None:
-        """Keep `job` as it stands. Raises StorageError."""
+        """Save `job`. Raises StorageError."""
         try:
-            self._hold()
+            self._lock_owner()
             data = json.dumps({**job.as_json(), "owner": self._owner})
             write_atomically(self.folder / f"{job.id}.json", data, sync=False)
         except OSError as error:
-            cause = f"The job cannot be kept in {self.folder}: {error.strerror}."
+            cause = f"The job cannot be saved in {self.folder}: {error.strerror}."
             raise StorageError(cause, "Check its permissions and its disk.") from error
 
     def log(self, job_id: str) -> JobLog:
@@ -98,7 +94,7 @@ class JobStore:
         return JobLog(self.folder / f"{job_id}.log")
 
     def remove(self, job_id: str) -> None:
-        """Forget a job and its log. Raises StorageError."""
+        """Remove a job and its log. Raises StorageError."""
         try:
             (self.folder / f"{job_id}.json").unlink(missing_ok=True)
             self.log(job_id).remove()
@@ -106,12 +102,12 @@ class JobStore:
             raise StorageError(f"The job {job_id} cannot be removed: {error.strerror}.", "Check its folder.") from error
 
     def close(self) -> None:
-        """Let go of what is ours."""
+        """Release the lock of this service."""
         if self._lock is not None:
             remove_lock(self._lock)
             self._lock = None
 
-    def _hold(self) -> None:
+    def _lock_owner(self) -> None:
         if self._lock is None:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = try_lock(self._lock_path(self._owner))
@@ -120,7 +116,7 @@ class JobStore:
         return self.folder / f"{owner}.lock"
 
     def _is_alive(self, owner: str) -> bool:
-        """Whether the service that calls itself `owner` runs; what a dead one left of its lock is removed."""
+        """Whether the service with the id `owner` runs; remove the lock file of one that does not."""
         path = self._lock_path(owner)
         if not owner.isalnum() or not path.exists():
             return False

@@ -1,6 +1,6 @@
-"""Those who watch jobs: each is told how they stand, then what changes, no more often than it can take in.
+"""The subscribers of the job list: each receives every job, then changes, no faster than it can take them.
 
-Owns who watches. A watcher that is slow, or leaves, holds nobody up. Knows nothing of HTTP.
+Owns who is subscribed. A slow subscriber, or one that leaves, delays nobody. Knows nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -12,63 +12,63 @@ from app.protocol.job import Job
 
 __all__ = ["Subscriptions"]
 
-EVERY_S = 0.1  # between two looks at the same job
+INTERVAL_S = 0.1  # between two updates
 
 
 class _Subscriber:
-    """What one watcher has not seen yet: the newest of each job."""
+    """The newest version of each job that one subscriber has not received yet."""
 
     def __init__(self, jobs: Iterable[Job], is_wanted: Callable[[Job], bool]) -> None:
         self.is_wanted = is_wanted
-        self.unseen = {job.id: job for job in jobs if is_wanted(job)}
-        self.is_woken = asyncio.Event()
-        self.is_woken.set()
+        self.unsent = {job.id: job for job in jobs if is_wanted(job)}
+        self.has_news = asyncio.Event()
+        self.has_news.set()
 
     def take(self) -> list[Job]:
-        self.is_woken.clear()
-        unseen, self.unseen = list(self.unseen.values()), {}
-        return unseen
+        self.has_news.clear()
+        jobs, self.unsent = list(self.unsent.values()), {}
+        return jobs
 
 
 class Subscriptions:
-    """All who watch. `on_empty` is called when the last one has left."""
+    """All subscribers. `on_empty` is called when the last one has left."""
 
     def __init__(self, on_empty: Callable[[], None]) -> None:
-        self._watchers: set[_Subscriber] = set()
+        self._subscribers: set[_Subscriber] = set()
         self._on_empty = on_empty
-        self._is_over = False
+        self._is_closed = False
 
     def __len__(self) -> int:
-        return len(self._watchers)
+        return len(self._subscribers)
 
-    def tell(self, job: Job) -> None:
-        """Let all who watch `job` know how it stands now."""
-        for watcher in self._watchers:
-            if watcher.is_wanted(job):
-                watcher.unseen[job.id] = job
-                watcher.is_woken.set()
+    def publish(self, job: Job) -> None:
+        """Send `job` to all who want it."""
+        for subscriber in self._subscribers:
+            if subscriber.is_wanted(job):
+                subscriber.unsent[job.id] = job
+                subscriber.has_news.set()
 
-    async def watch(
+    async def subscribe(
         self, jobs: Iterable[Job], is_wanted: Callable[[Job], bool] = lambda _: True
     ) -> AsyncGenerator[Job, None]:
-        """Yield those of `jobs` that are wanted and then each as it changes, until there is nothing more to come."""
-        watcher = _Subscriber(jobs, is_wanted)
-        self._watchers.add(watcher)
+        """Yield the wanted ones of `jobs`, then each as it changes, until the subscriptions are closed."""
+        subscriber = _Subscriber(jobs, is_wanted)
+        self._subscribers.add(subscriber)
         try:
             while True:
-                await watcher.is_woken.wait()
-                for job in watcher.take():
+                await subscriber.has_news.wait()
+                for job in subscriber.take():
                     yield job
-                if self._is_over and not watcher.unseen:
+                if self._is_closed and not subscriber.unsent:
                     return
-                await asyncio.sleep(EVERY_S)
+                await asyncio.sleep(INTERVAL_S)
         finally:
-            self._watchers.remove(watcher)
-            if not self._watchers:
+            self._subscribers.remove(subscriber)
+            if not self._subscribers:
                 self._on_empty()
 
-    def end(self) -> None:
-        """Let all watchers go: the service ends."""
-        self._is_over = True
-        for watcher in self._watchers:
-            watcher.is_woken.set()
+    def close(self) -> None:
+        """End all subscriptions: the service ends."""
+        self._is_closed = True
+        for subscriber in self._subscribers:
+            subscriber.has_news.set()

@@ -339,7 +339,7 @@ class EngineClient:
 
         Cancelled, it gives the worker time to save its state.
         """
-        worker = self._worker = await WorkerProcess.run(self._command)
+        worker = self._worker = await WorkerProcess.start(self._command)
         grace_s = _GRACE_AFTER_DEATH_S
         try:
             worker.send(Load(str(self.model_path), self.config))
@@ -353,7 +353,7 @@ class EngineClient:
             raise
         finally:
             self._worker = None
-            death = await worker.death(grace_s)
+            death = await worker.end(grace_s)
         return death
 
     def _handle(self, message: WorkerMessage) -> None:

@@ -41,7 +41,7 @@ def command(tmp_path: Path, tiny_model: Path) -> Callable[..., JobCommand]:
 def test_every_command_is_one_that_the_command_line_takes_and_no_value_is_an_option(
     command: Callable[..., JobCommand], kind: JobKind, arguments: dict[str, Any]
 ) -> None:
-    verb, *words = command(kind, **arguments).words
+    verb, *words = command(kind, **arguments).argv
     known = _cli.get_command(click.Context(_cli), verb)
     assert known is not None
     with known.make_context(verb, words) as context:
@@ -65,9 +65,9 @@ def test_what_is_made_lies_in_the_library_unless_a_path_says_otherwise(
     command: Callable[..., JobCommand], tmp_path: Path, arguments: dict[str, Any], place: str
 ) -> None:
     made = command("quantize", source="m-F16", **arguments)
-    assert f"--output={tmp_path / 'models' / place}" in made.words
+    assert f"--output={tmp_path / 'models' / place}" in made.argv
     assert made.folder == (tmp_path / "models" / place).parent
-    assert str(tmp_path / "models" / "org" / "repo" / "m-F16.gguf") in made.words
+    assert str(tmp_path / "models" / "org" / "repo" / "m-F16.gguf") in made.argv
     elsewhere = command("quantize", source="m-F16", output=str(tmp_path / "x.gguf"))
     assert elsewhere.folder == tmp_path
 
@@ -108,7 +108,7 @@ def test_a_source_that_is_not_here_is_named_with_what_is(command: Callable[..., 
 
 def test_a_path_too_long_to_be_a_file_is_left_for_the_verb_to_refuse(command: Callable[..., JobCommand]) -> None:
     source = "/" + "a" * 300
-    assert command("quantize", source=source, output="new").words[-1] == source
+    assert command("quantize", source=source, output="new").argv[-1] == source
 
 
 @pytest.mark.parametrize(

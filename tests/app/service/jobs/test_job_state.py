@@ -15,18 +15,18 @@ JOB = Job(id="1", kind="pull", title="Fetch org/repo", arguments={}, created_s=1
 STEP = {"event": "step", "title": "Judging", "unit": "steps", "n_done": 3, "n_total": 4, "per_s": 0.5}
 
 
-def course_of(*lines: dict[str, Any]) -> RunningJob:
-    course = RunningJob.begun(JOB, 2.0)
+def job_after(*lines: dict[str, Any]) -> RunningJob:
+    running = RunningJob.begun(JOB, 2.0)
     for line in lines:
-        course = course.after(line)
-    return course
+        running = running.after(line)
+    return running
 
 
 def test_two_files_of_a_download_are_one_progress() -> None:
     first = Fetching("a.gguf", 600, 0, "sha256:aa"), Progress("a.gguf", 600, 600, 100.0, 0.0)
     second = Fetching("b.gguf", 400, 100, "sha256:bb"), Progress("b.gguf", 400, 200, 50.0, 4.0)
     chosen = Chosen("hub", "a.gguf", 2, 1000, "It is small.")
-    job = course_of(*map(encode_event, (chosen, *first, *second))).job
+    job = job_after(*map(encode_event, (chosen, *first, *second))).job
     assert (job.n_done_bytes, job.n_bytes, job.fraction, job.bytes_per_s, job.remaining_s) == (
         800,
         1000,
@@ -39,62 +39,62 @@ def test_two_files_of_a_download_are_one_progress() -> None:
 
 def test_a_file_that_begins_anew_is_not_counted_twice() -> None:
     begun = Fetching("a.gguf", 600, 0), Progress("a.gguf", 600, 600, 100.0, 0.0), Discarded("a.gguf", "it was wrong")
-    job = course_of(*map(encode_event, (*begun, Fetching("a.gguf", 600, 0)))).job
+    job = job_after(*map(encode_event, (*begun, Fetching("a.gguf", 600, 0)))).job
     assert (job.n_done_bytes, job.n_bytes) == (0, 600)
 
 
 def test_a_retry_is_a_message() -> None:
-    assert course_of(encode_event(Retrying("a.gguf", "reset", 1.5))).job.message == "a.gguf: reset; again in 1.5 s."
+    assert job_after(encode_event(Retrying("a.gguf", "reset", 1.5))).job.message == "a.gguf: reset; again in 1.5 s."
 
 
 def test_what_was_fetched_is_the_result_until_something_is_made_of_it() -> None:
     fetched = encode_event(Done("/models/a.gguf", 1000, ("aa",), is_new=True))
-    assert course_of(fetched).job.result == {"path": "/models/a.gguf", "bytes": 1000, "is_new": True}
+    assert job_after(fetched).job.result == {"path": "/models/a.gguf", "bytes": 1000, "is_new": True}
     made = {"event": "quantized", "output": "/models/a-Q8_0.gguf"}
-    assert course_of(fetched, made).job.result == {"output": "/models/a-Q8_0.gguf"}
+    assert job_after(fetched, made).job.result == {"output": "/models/a-Q8_0.gguf"}
 
 
 def test_steps_have_no_bytes_and_bytes_have_a_rate() -> None:
-    job = course_of(encode_event(Fetching("a.gguf", 600, 300)), STEP | {"remaining_s": 2.0}).job
+    job = job_after(encode_event(Fetching("a.gguf", 600, 300)), STEP | {"remaining_s": 2.0}).job
     assert (job.message, job.fraction, job.n_bytes, job.remaining_s) == ("Judging", 0.75, None, 2.0)
-    job = course_of(STEP | {"unit": "bytes", "per_s": 9.0, "remaining_s": None}).job
+    job = job_after(STEP | {"unit": "bytes", "per_s": 9.0, "remaining_s": None}).job
     assert (job.n_done_bytes, job.n_bytes, job.bytes_per_s) == (3, 4, 9.0)
 
 
 def test_an_object_without_an_event_is_the_result() -> None:
-    assert course_of({"models": ["a"], "n_windows": 2}).job.result == {"models": ["a"], "n_windows": 2}
+    assert job_after({"models": ["a"], "n_windows": 2}).job.result == {"models": ["a"], "n_windows": 2}
 
 
 @pytest.mark.parametrize("line", [{"event": "sung"}, {"event": "sung", "n_done": None}])
 def test_an_event_of_a_later_version_changes_nothing(line: dict[str, Any]) -> None:
-    assert course_of(line) == course_of()
+    assert job_after(line) == job_after()
 
 
 def test_an_event_without_its_fields_is_our_fault_and_not_taken() -> None:
     with pytest.raises((KeyError, TypeError)):
-        course_of({"event": "step"})
+        job_after({"event": "step"})
     with pytest.raises((KeyError, TypeError)):
-        course_of({"event": "fetching", "colour": "red"})
+        job_after({"event": "fetching", "colour": "red"})
 
 
 def test_the_verb_says_why_it_failed_and_a_dead_one_is_spoken_for() -> None:
-    said = course_of(encode_job_event(Failed.of(StorageError("The disk is full.", "Free 2 GB."))))
+    said = job_after(encode_job_event(Failed.of(StorageError("The disk is full.", "Free 2 GB."))))
     assert said.died(1, "whatever").ended("failed", 3.0).error == ErrorInfo(
         "StorageError", "The disk is full.", "Free 2 GB."
     )
-    died = course_of().died(-9, "out of memory").ended("failed", 3.0).error
+    died = job_after().died(-9, "out of memory").ended("failed", 3.0).error
     assert died is not None
     assert isinstance(died.error(), EngineError)
     assert died.cause == "The job's process ended with status -9: out of memory."
 
 
 def test_a_new_try_begins_without_what_the_last_one_left() -> None:
-    failed = course_of(STEP | {"remaining_s": 2.0}).died(1, "").ended("failed", 3.0)
+    failed = job_after(STEP | {"remaining_s": 2.0}).died(1, "").ended("failed", 3.0)
     again = RunningJob.begun(failed, 4.0).job
     assert (again.state, again.fraction, again.error, again.ended_s, again.message) == ("running", None, None, None, "")
     assert again.created_s == JOB.created_s
 
 
 def test_a_job_that_is_done_is_done_wholly() -> None:
-    done = course_of(STEP | {"remaining_s": 2.0}).ended("done", 3.0)
+    done = job_after(STEP | {"remaining_s": 2.0}).ended("done", 3.0)
     assert (done.fraction, done.remaining_s, done.ended_s) == (1.0, None, 3.0)

@@ -2,18 +2,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.service.jobs.store import MAX_BYTES, JobLog
+from app.service.jobs.store import MAX_LOG_BYTES, JobLog
 
 
-def test_a_log_keeps_its_last_lines_whole_and_says_that_others_went(tmp_path: Path) -> None:
+def test_a_log_keeps_its_last_lines_whole_and_says_that_others_were_dropped(tmp_path: Path) -> None:
     log = JobLog(tmp_path / "a.log")
     for number in range(5000):
         log.append(f"{number:08} {'x' * 120}\n")
     first, *lines = log.read().splitlines()
-    assert first == "[what came before was dropped]"
+    assert first == "[the older part was dropped]"
     assert lines[-1].startswith("00004999 ")
     assert all(len(line) == 129 for line in lines)
-    assert (tmp_path / "a.log").stat().st_size <= MAX_BYTES + 200
+    assert (tmp_path / "a.log").stat().st_size <= MAX_LOG_BYTES + 200
     assert len(lines) > 900
 
 

@@ -67,7 +67,7 @@ def test_forgetting_takes_the_log_too(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "jobs").write_text("a file")
-    with pytest.raises(StorageError, match="cannot be kept"):
+    with pytest.raises(StorageError, match="cannot be saved"):
         JobStore(tmp_path / "jobs").save(JOB)
