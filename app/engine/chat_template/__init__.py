@@ -1,1 +1,1 @@
-"""chat_template."""
+"""Chat templates: messages → prompt, rendered in a sandbox in a child process."""

@@ -1,7 +1,7 @@
-"""Messages -> prompt with the model's own Jinja template, which is a stranger's program.
+"""Messages → prompt with the model's own Jinja template, which is untrusted code.
 
-It runs sandboxed, and in a child process of its own (this module as `__main__`), since a sandbox bounds neither time
-nor memory: `app.engine.chat_template.template_process` ends the child when it takes too long. Owns the dialect of chat
+It runs in a sandbox, in a child process of its own (this module as `__main__`), since a sandbox limits neither time nor
+memory: `app.engine.chat_template.template_process` kills a child that takes too long. Owns the dialect of chat
 templates; knows nothing of models or tokens.
 """
 
@@ -26,7 +26,7 @@ MAX_MEMORY_BYTES = 256 << 20
 
 
 class _Arguments(dict[str, Any]):
-    """The arguments of a call: an object for templates that look into it, JSON for those that print it as text."""
+    """The arguments of a call: an object for templates that index it, JSON for those that print it."""
 
     def __str__(self) -> str:
         return _to_json(self)
@@ -39,13 +39,13 @@ class _Arguments(dict[str, Any]):
 
 
 class _NoContent(str):
-    """The content of a message that has none: no text where templates print it, `none` where they ask."""
+    """The content of a message that has none: empty where templates print it, `none` where they test it."""
 
     __slots__ = ()
 
 
 class _Generation(Extension):
-    """{% generation %} marks what a model said, for training; its body is what counts here."""
+    """{% generation %} marks the output of the model for training; here only its body matters."""
 
     tags = {"generation"}  # noqa: RUF012 (jinja2 declares it so)
 
@@ -55,17 +55,17 @@ class _Generation(Extension):
 
 
 class TemplateFailure(jinja2.TemplateError):
-    """The template itself refused the messages, by `raise_exception`."""
+    """The template itself rejected the messages, by `raise_exception`."""
 
 
 def render(template: str, variables: Mapping[str, Any]) -> str:
     """Return `template` filled with `variables`: messages, add_generation_prompt, bos_token, eos_token, tools ...
 
-    Raises jinja2.TemplateError, or whatever the stranger's expressions raise, and OverflowError past 4 Mi characters.
+    Raises jinja2.TemplateError, whatever the expressions of the template raise, and OverflowError past 4 Mi characters.
     """
     parts: list[str] = []
     n_characters = 0
-    variables = {**variables, "messages": [_message(message) for message in variables.get("messages", ())]}
+    variables = {**variables, "messages": [_prepared(message) for message in variables.get("messages", ())]}
     for part in _environment().from_string(template).generate(**variables):
         n_characters += len(part)
         if n_characters > MAX_OUTPUT_CHARACTERS:
@@ -74,23 +74,23 @@ def render(template: str, variables: Mapping[str, Any]) -> str:
     return "".join(parts)
 
 
-def _message(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a message with what templates take in more than one form."""
-    message = dict(given)
+def _prepared(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message whose content and calls templates may use in more than one form."""
+    message = dict(message)
     if message.get("content", "") is None:
         message["content"] = _NoContent()
     if "tool_calls" in message:
-        message["tool_calls"] = [_call(call) for call in message["tool_calls"]]
+        message["tool_calls"] = [_prepared_call(call) for call in message["tool_calls"]]
     return message
 
 
-def _call(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    function = given["function"]
-    return {**given, "function": {**function, "arguments": _Arguments(function["arguments"])}}
+def _prepared_call(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = call["function"]
+    return {**call, "function": {**function, "arguments": _Arguments(function["arguments"])}}
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    """Return the dialect in which chat templates are written (source: transformers, utils/chat_template_utils.py)."""
+    """Return the environment of chat templates (source: transformers, utils/chat_template_utils.py)."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
     )
@@ -110,7 +110,7 @@ def _raise_exception(message: object) -> NoReturn:
 
 
 def _limit_memory() -> None:
-    """Let this process grow by at most 256 MiB, where the system can say so (not on Windows)."""
+    """Let this process grow by at most 256 MiB. Windows has no such limit."""
     if sys.platform == "win32":
         return
     import resource
@@ -122,7 +122,7 @@ def _limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _answer(line: str) -> dict[str, str]:
+def _reply(line: str) -> dict[str, str]:
     job = json.loads(line)
     try:
         return {"text": render(job["template"], job["variables"])}
@@ -131,10 +131,10 @@ def _answer(line: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """Answer one JSON line on stdin with one on stdout, until stdin ends."""
+    """Reply to each JSON line on stdin with one on stdout, until stdin ends."""
     _limit_memory()
     for line in sys.stdin:
-        print(json.dumps(_answer(line)), flush=True)
+        print(json.dumps(_reply(line)), flush=True)
 
 
 if __name__ == "__main__":

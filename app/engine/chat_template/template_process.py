@@ -1,6 +1,6 @@
-"""The child process in which templates run, ended when one takes too long.
+"""The child process that renders chat templates; it is killed when one takes too long.
 
-Owns the process and the time limit; what a template may do is `app.engine.chat_template.render`'s business.
+Owns the process and the time limit. `app.engine.chat_template.render` owns what a template may do.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from quantizer.errors import RequestError
-from quantizer.process import detached_process_options, python_command
+from quantizer.process import ChildProcess, python_command
 
 __all__ = ["TemplateProcess"]
 
 TIMEOUT_S = 1.0
-START_TIMEOUT_S = 30.0  # a cold disk may need this long to start Python; it is not the template's time
-_LINE_LIMIT_BYTES = 64 << 20
+START_TIMEOUT_S = 30.0  # Python may start this slowly from a cold disk; the template gets its own time
+_MAX_LINE_BYTES = 64 << 20
 _WARM_UP = {"template": "{{ 1 }}", "variables": {}}
 
 
 class TemplateProcess:
-    """Renders templates one at a time in a child that starts at first use and again after it had to be ended."""
+    """A renderer of templates, one at a time, in a child that starts at its first use and again after it was killed."""
 
     def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
         self._lock = asyncio.Lock()
-        self._process: asyncio.subprocess.Process | None = None
+        self._child: ChildProcess | None = None
 
     async def render(
         self,
@@ -39,65 +39,54 @@ class TemplateProcess:
     ) -> str:
         """Return the prompt of `messages`. `variables` are bos_token, eos_token, tools and the like.
 
-        Raises RequestError when the template refuses, fails, takes more than a second or 256 MiB.
+        Raises RequestError when the template rejects the messages, fails, or takes more than a second or 256 MiB.
         """
         variables |= {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
         async with self._lock:
-            answer = await self._ask({"template": template, "variables": variables})
-        if "error" in answer:
+            reply = await self._request({"template": template, "variables": variables})
+        if "error" in reply:
             raise RequestError(
-                f"The model's chat template refuses these messages: {answer['error']}",
+                f"The model's chat template rejects these messages: {reply['error']}",
                 "Change the order or roles of the messages, or use /v1/completions.",
             )
-        return str(answer["text"])
+        return str(reply["text"])
 
     async def close(self) -> None:
-        """End the child, if there is one."""
-        if self._process is not None:
-            process, self._process = self._process, None
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+        """Kill the child, if there is one."""
+        if self._child is not None:
+            child, self._child = self._child, None
+            child.kill()
+            await child.end()
 
-    async def _ask(self, job: dict[str, Any]) -> dict[str, str]:
+    async def _request(self, job: dict[str, Any]) -> dict[str, str]:
         try:
-            process = self._process or await self._start()
-            return await self._exchange(process, job, self._timeout_s)
+            child = self._child or await self._start()
+            return await _exchange(child, job, self._timeout_s)
         except TimeoutError:
             await self.close()
             raise RequestError(
-                f"The model's chat template took more than {self._timeout_s:g} s and was ended.",
+                f"The model's chat template took more than {self._timeout_s:g} s and was stopped.",
                 "Use /v1/completions with this model, or another model.",
             ) from None
-        except (BrokenPipeError, ConnectionResetError, ValueError):
+        except ValueError:  # the child died, or its line is too long
             await self.close()
             raise RequestError(
-                "The model's chat template ended its process: it asked for too much memory or nested too deep.",
+                "The model's chat template ended its process: it used too much memory or nested too deep.",
                 "Use /v1/completions with this model, or another model.",
             ) from None
         except asyncio.CancelledError:
-            await self.close()  # its answer would be taken for the next one's
+            await self.close()  # its reply would be taken for the next one's
             raise
 
-    async def _start(self) -> asyncio.subprocess.Process:
-        self._process = await asyncio.create_subprocess_exec(
-            *python_command("app.engine.chat_template.render"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            limit=_LINE_LIMIT_BYTES,
-            **detached_process_options(),
-        )
-        await self._exchange(self._process, _WARM_UP, START_TIMEOUT_S)
-        return self._process
+    async def _start(self) -> ChildProcess:
+        command = python_command("app.engine.chat_template.render")
+        self._child = await ChildProcess.start(command, "chat template process", max_line_bytes=_MAX_LINE_BYTES)
+        await _exchange(self._child, _WARM_UP, START_TIMEOUT_S)
+        return self._child
 
-    async def _exchange(
-        self, process: asyncio.subprocess.Process, job: dict[str, Any], timeout_s: float
-    ) -> dict[str, str]:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        async with asyncio.timeout(timeout_s):
-            process.stdin.write(json.dumps(job).encode() + b"\n")
-            await process.stdin.drain()
-            answer: dict[str, str] = json.loads(await process.stdout.readline())
-        return answer
+
+async def _exchange(child: ChildProcess, job: dict[str, Any], timeout_s: float) -> dict[str, str]:
+    async with asyncio.timeout(timeout_s):
+        await child.send(job)
+        reply: dict[str, str] = json.loads(await child.stdout.readline())
+    return reply

@@ -1,7 +1,7 @@
-"""What the engine needs of something that turns texts into vectors, and how a model pools those of its tokens.
+"""The interface of a model that turns texts into vectors, and the pooling of the vectors of tokens.
 
-Two implementations ship: `app.engine.llama` over a context of its own beside the one that answers, and
-`app.engine.fake.embedder`. This module knows nothing of either, nor of who asks.
+Two implementations ship: `app.engine.llama`, with a context of its own beside that of the answers, and
+`app.engine.fake.embedder`. Knows nothing of either.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ Vector = NDArray[np.float32]
 
 
 class Pooling(IntEnum):
-    """How the vectors of tokens become one; the numbers are llama.cpp's `llama_pooling_type`."""
+    """How the vectors of tokens become one; the values are llama.cpp's `llama_pooling_type`."""
 
     MEAN = 1
     CLS = 2  # the first token's
     LAST = 3
-    RANK = 4  # a head that says how well a document answers a query
+    RANK = 4  # a head that scores how well a document answers a query
 
 
 @dataclass(frozen=True, slots=True)
 class EmbedderFacts:
-    """What an embedder computes: texts of at most `n_ctx` tokens, `n_batch` tokens of `n_sequences` texts at once.
+    """The sizes of an embedder: texts of at most `n_ctx` tokens, `n_batch` tokens of `n_sequences` texts at once.
 
-    `n_dimensions` is the length of a vector; one that ranks gives a score first. Without `can_split` a text must be
-    computed as a whole, for its tokens see the ones after them.
+    `n_dimensions` is the length of a vector; a ranker puts its score first. Without `can_split` a text must be computed
+    as a whole, since its tokens attend to later ones.
     """
 
     n_ctx: int
@@ -48,7 +48,7 @@ class EmbedderFacts:
 
 
 class Embedder(Protocol):
-    """A model with a cache for texts under way. All calls come from one thread."""
+    """A model with a cache for unfinished texts. All calls come from one thread."""
 
     @property
     def facts(self) -> EmbedderFacts: ...
@@ -60,7 +60,7 @@ class Embedder(Protocol):
     def compute(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
         """Compute `chunks` as one batch; return the pooled vector of each, shape (n_chunks, n_dimensions).
 
-        Raises EngineError when the batch cannot be computed; then nothing of any text is left.
+        Raises EngineError when the batch cannot be computed; then all unfinished texts are lost.
         """
         ...
 
@@ -72,18 +72,18 @@ class Embedder(Protocol):
 
 
 def pooling_of(header: Header) -> Pooling:
-    """Return how the model in this file pools: as its metadata says, by the mean where they name no way."""
-    stated = header.integer(f"{header.architecture}.pooling_type") or 0
-    return Pooling(stated) if stated in set(Pooling) else Pooling.MEAN
+    """Return the pooling of the model in this file by its metadata, the mean by default."""
+    declared = header.integer(f"{header.architecture}.pooling_type") or 0
+    return Pooling(declared) if declared in set(Pooling) else Pooling.MEAN
 
 
 def pooled(pooling: Pooling, before: Vector, n_before: int, new: Vector, n_new: int) -> Vector:
-    """Return the vector of `n_before` + `n_new` tokens of which both parts were pooled by themselves."""
+    """Return the vector of `n_before` + `n_new` tokens from the pooled vectors of both parts."""
     return _JOIN[pooling](before, n_before, new, n_new) if n_before else new
 
 
 def normalized(vector: Vector) -> Vector:
-    """Return `vector` with length 1 (L2); one of zeros stays."""
+    """Return `vector` with L2 norm 1; a zero vector is unchanged."""
     length = float(np.linalg.norm(vector))
     return vector if length == 0.0 else (vector / np.float32(length)).astype(np.float32)
 

@@ -1,4 +1,4 @@
-"""Texts that wait for their vectors: one batch of them at a time, between the steps of running answers.
+"""The queue of texts to embed or rank: one batch of them at a time, between the steps of running answers.
 
 Owns the calls under way and their order: calls take turns by the text, and a long text is computed in chunks where the
 model allows that. Knows nothing of native code or of answers.
@@ -25,9 +25,9 @@ Event = Embedded | Reranked | Failed
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A request and the vectors it has so far, by the place of their text; the first `n_begun` texts had their turn."""
+    """A request and its vectors so far, by the index of their text; the first `n_begun` texts were started."""
 
-    frame: Embed | Rerank
+    message: Embed | Rerank
     n_texts: int
     n_begun: int = 0
     n_tokens: int = 0
@@ -55,9 +55,9 @@ class _Text:
 
 
 class EmbeddingQueue:
-    """Serves Embed and Rerank frames over an embedder that is made when it is first needed.
+    """A queue of Embed and Rerank messages for an embedder that is made when it is first needed.
 
-    Each submitted frame ends with exactly one Embedded, Reranked or Failed, unless it is aborted.
+    Each submitted message ends with exactly one Embedded, Reranked or Failed, unless it is aborted.
     """
 
     def __init__(self, backend: Backend, new_embedder: Callable[[], Embedder], emit: Callable[[Event], None]) -> None:
@@ -65,31 +65,31 @@ class EmbeddingQueue:
         self._new_embedder = new_embedder
         self._emit = emit
         self._made: Embedder | None = None
-        self._calls: list[_Call] = []  # whose turn is next comes first
-        self._carried: _Text | None = None  # begun, or too long for what was left of the last batch
+        self._calls: list[_Call] = []  # the next one first
+        self._carried: _Text | None = None  # unfinished, or too long for the rest of the last batch
         self._free_ids: list[int] = []
 
     @property
     def is_idle(self) -> bool:
         return not self._calls
 
-    def submit(self, frame: Embed | Rerank) -> None:
-        """Queue `frame`, or emit Failed when it cannot be served."""
+    def submit(self, message: Embed | Rerank) -> None:
+        """Queue `message`, or emit Failed when it is invalid."""
         try:
-            self._check(frame)
+            self._check(message)
         except UserError as error:
-            self._emit(Failed(frame.call_id, ErrorInfo.of(error)))
+            self._emit(Failed(message.call_id, ErrorInfo.of(error)))
             return
-        texts = frame.inputs if isinstance(frame, Embed) else frame.documents
-        self._calls.append(_Call(frame, len(texts)))
+        texts = message.inputs if isinstance(message, Embed) else message.documents
+        self._calls.append(_Call(message, len(texts)))
 
     def abort(self, call_id: str) -> None:
-        """Forget a call; nobody waits for it."""
-        for call in [call for call in self._calls if call.frame.call_id == call_id]:
+        """Drop a call; nothing is emitted for it."""
+        for call in [call for call in self._calls if call.message.call_id == call_id]:
             self._end(call)
 
     def step(self) -> None:
-        """Compute one batch of the texts that wait."""
+        """Compute one batch of the waiting texts."""
         batch = self._fill_batch()
         if not batch:
             return
@@ -102,7 +102,7 @@ class EmbeddingQueue:
             self._take(text, n_tokens, vector)
 
     def close(self) -> None:
-        """Free the embedder; what waits is not answered."""
+        """Free the embedder; waiting calls get no result."""
         if self._made is not None:
             self._made.close()
 
@@ -113,22 +113,22 @@ class EmbeddingQueue:
             self._free_ids = list(range(self._made.facts.n_sequences))
         return self._made
 
-    def _check(self, frame: Embed | Rerank) -> None:
+    def _check(self, message: Embed | Rerank) -> None:
         facts = self._embedder.facts
         is_ranker = facts.pooling is Pooling.RANK
-        if isinstance(frame, Rerank) and not is_ranker:
-            raise RequestError("This model cannot rank: it has no head for that.", "Load a reranker model.")
-        if isinstance(frame, Embed) and is_ranker:
+        if isinstance(message, Rerank) and not is_ranker:
+            raise RequestError("This model cannot rank: it has no ranking head.", "Load a reranker model.")
+        if isinstance(message, Embed) and is_ranker:
             raise RequestError("This model ranks documents and makes no embeddings.", "Use /v1/rerank with it.")
         n_most = MAX_VECTOR_BYTES // (4 * facts.n_dimensions)
-        if isinstance(frame, Embed) and len(frame.inputs) > n_most:
-            cause = f"{len(frame.inputs)} inputs were given; a vector has {facts.n_dimensions} numbers."
+        if isinstance(message, Embed) and len(message.inputs) > n_most:
+            cause = f"{len(message.inputs)} inputs were given; a vector has {facts.n_dimensions} numbers."
             raise RequestError(cause, f"Send at most {n_most} at once.")
 
     # Filling a batch
 
     def _fill_batch(self) -> list[tuple[_Text, int]]:
-        """Return texts and how many tokens of each to compute; one that does not fit is carried over."""
+        """Return texts and how many tokens of each to compute; one that does not fit is carried to the next batch."""
         batch: list[tuple[_Text, int]] = []
         n_left = self._embedder.facts.n_batch if self._calls else 0
         while n_left and (self._carried or self._free_ids) and (text := self._next_text()) is not None:
@@ -148,7 +148,7 @@ class EmbeddingQueue:
             return text
         while (call := next((call for call in self._calls if call.n_begun < call.n_texts), None)) is not None:
             self._calls.remove(call)
-            self._calls.append(call)  # the others first, the next time
+            self._calls.append(call)  # the others come first next time
             try:
                 return self._begin_text(call)
             except UserError as error:
@@ -156,7 +156,7 @@ class EmbeddingQueue:
         return None
 
     def _begin_text(self, call: _Call) -> _Text:
-        tokens = self._tokens(call.frame, call.n_begun)
+        tokens = self._tokens(call.message, call.n_begun)
         if not tokens:
             raise RequestError("An input is empty.", "Give at least one token of text.")
         if any(not 0 <= token < self._backend.facts.n_vocab for token in tokens):
@@ -167,13 +167,13 @@ class EmbeddingQueue:
         call.n_tokens += len(tokens)
         return _Text(call, call.n_begun - 1, tokens, self._free_ids.pop())
 
-    def _tokens(self, frame: Embed | Rerank, index: int) -> list[int]:
-        if isinstance(frame, Rerank):
-            return self._embedder.pair(frame.query, frame.documents[index])
-        text = frame.inputs[index]
+    def _tokens(self, message: Embed | Rerank, index: int) -> list[int]:
+        if isinstance(message, Rerank):
+            return self._embedder.pair(message.query, message.documents[index])
+        text = message.inputs[index]
         return self._backend.tokenize(text, True, True) if isinstance(text, str) else list(text)
 
-    # What a batch gave
+    # Results of a batch
 
     def _take(self, text: _Text, n_tokens: int, vector: Vector) -> None:
         pooling = self._embedder.facts.pooling
@@ -189,18 +189,18 @@ class EmbeddingQueue:
     def _finish(self, call: _Call) -> None:
         vectors = [call.vectors[index] for index in range(call.n_texts)]
         if not all(np.isfinite(vector).all() for vector in vectors):
-            self._fail(call, EngineError("The model's result is not a number.", "Get the model file anew."))
+            self._fail(call, EngineError("The model's result is not a number.", "Download the model file again."))
             return
         self._end(call)
-        if isinstance(call.frame, Rerank):
+        if isinstance(call.message, Rerank):
             scores = tuple(float(vector[0]) for vector in vectors)
-            self._emit(Reranked(call.frame.call_id, scores, call.n_tokens))
+            self._emit(Reranked(call.message.call_id, scores, call.n_tokens))
         else:
             data = tuple(normalized(vector).astype("<f4").tobytes() for vector in vectors)
-            self._emit(Embedded(call.frame.call_id, data, call.n_tokens))
+            self._emit(Embedded(call.message.call_id, data, call.n_tokens))
 
     def _fail_batch(self, texts: list[_Text], error: EngineError) -> None:
-        carried = self._carried  # ends with its call
+        carried = self._carried  # released with its call
         for text in texts:
             if text is not carried:
                 self._release(text)
@@ -210,7 +210,7 @@ class EmbeddingQueue:
     def _fail(self, call: _Call, error: UserError) -> None:
         if call in self._calls:
             self._end(call)
-            self._emit(Failed(call.frame.call_id, ErrorInfo.of(error)))
+            self._emit(Failed(call.message.call_id, ErrorInfo.of(error)))
 
     def _end(self, call: _Call) -> None:
         self._calls.remove(call)

@@ -1,1 +1,1 @@
-"""grammar."""
+"""JSON schema → GBNF grammar, and the tokens that a grammar can allow."""

@@ -1,7 +1,7 @@
-"""Tokens by the character that they begin with, so that a grammar need not be asked about each of them. Pure.
+"""The tokens of a vocabulary by first character, so that a grammar need not check each of them. Pure.
 
-A grammar that refuses a character refuses every token that begins with it. One token of that single character speaks
-for all of them, so some thousands of questions take the place of one per token. Knows nothing of grammars.
+A grammar that rejects a character rejects every token that begins with it. One token of that single character stands
+for all of them, so some thousands of checks replace one per token. Knows nothing of grammars.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Tokens = NDArray[np.int32]
 class FirstCharacters:
     """The tokens of a vocabulary, grouped by first character. `pieces` are their bytes, in the order of their ids.
 
-    `all` are the ids. `probes` are the tokens to ask about: one of a single character for each group, then `alone`,
-    those that no other token can speak for: parts of characters, characters without a token of their own, and `ends`.
+    `all` are the ids. `probes` are the tokens to check: one of a single character for each group, then `alone`, those
+    without such a token: parts of characters, characters that are no token themselves, and `ends`.
     """
 
     def __init__(self, pieces: Iterable[bytes], ends: Iterable[int]) -> None:
         alone = set(ends)
         members: dict[bytes, list[int]] = {}
-        speakers: dict[bytes, int] = {}
+        probe_of: dict[bytes, int] = {}
         whole: list[bool] = []
         for token, piece in enumerate(pieces):
             whole.append(_is_whole(piece))
@@ -39,32 +39,33 @@ class FirstCharacters:
                 continue
             members.setdefault(character, []).append(token)
             if piece == character:
-                speakers[character] = token
-        for character in members.keys() - speakers.keys():
+                probe_of[character] = token
+        for character in members.keys() - probe_of.keys():
             alone.update(members.pop(character))
         self._is_whole = np.array(whole, bool)
-        self._group = np.full(len(whole), len(members), np.int32)  # the last group is of those alone
+        self._group = np.full(len(whole), len(members), np.int32)  # the last group has the tokens alone
         for index, character in enumerate(members):
             self._group[members[character]] = index
         self._n_groups = len(members)
         self.all: Tokens = np.arange(len(whole), dtype=np.int32)
         self.alone: Tokens = np.array(sorted(alone), np.int32)
-        self.probes: Tokens = np.concatenate([np.array([speakers[key] for key in members], np.int32), self.alone])
+        probes = np.array([probe_of[character] for character in members], np.int32)
+        self.probes: Tokens = np.concatenate([probes, self.alone])
 
     def is_whole(self, token: int) -> bool:
         """Return whether the bytes of `token` are whole characters."""
         return bool(self._is_whole[token])
 
-    def possible(self, is_allowed: NDArray[np.bool_], named: Tokens) -> Tokens:
-        """Return `named` and the tokens whose probe is allowed, ascending; `is_allowed` has an entry for each probe."""
+    def possible(self, is_allowed: NDArray[np.bool_], always: Tokens) -> Tokens:
+        """Return `always` and the tokens whose probe is allowed, ascending; `is_allowed` has an entry a probe."""
         is_possible = np.append(is_allowed[: self._n_groups], False)[self._group]
         is_possible[self.alone] = is_allowed[self._n_groups :]
-        is_possible[named] = True
+        is_possible[always] = True
         return np.flatnonzero(is_possible).astype(np.int32)
 
 
 def _first_character(piece: bytes) -> bytes:
-    """Return the bytes of the first character, none where the piece begins with less than a character."""
+    """Return the bytes of the first character, none if the piece begins with an incomplete one."""
     n_bytes = _CHARACTER_BYTES[piece[0] >> 4] if piece else 0
     return piece[:n_bytes] if len(piece) >= n_bytes else b""
 

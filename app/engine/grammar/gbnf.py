@@ -1,6 +1,6 @@
-"""The pieces that GBNF grammars of JSON are made of, and a book of rules that cannot grow too large. Pure.
+"""The parts of GBNF grammars for JSON, and a collection of rules with a limited size. Pure.
 
-Owns how text is written in GBNF and the rules of JSON's plain values. Knows nothing of schemas.
+Owns the syntax of GBNF and the rules of plain JSON values. Knows nothing of schemas.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PLAIN_VALUES = frozenset({"string", "integer", "number", "boolean", "null", "val
 
 
 class GbnfRules:
-    """Rules by name; equal ones are kept once. Raises RequestError when they outgrow what llama.cpp takes."""
+    """Rules by name; equal ones are stored once. Raises RequestError when they exceed the limits of llama.cpp."""
 
     def __init__(self) -> None:
         self._rules: dict[str, str] = {}
@@ -48,20 +48,20 @@ class GbnfRules:
         self._n_bytes = sum(len(name) + len(body) + 6 for name, body in _COMMON.items())
 
     def reserve(self) -> str:
-        """Return the name of a rule that is still to be written, so that it can refer to itself."""
+        """Return the name of a rule that is written later, so that it can refer to itself."""
         name = f"r{len(self._rules)}"
         self._rules[name] = ""
         return name
 
     def write(self, name: str, body: str) -> None:
-        """Let the rule `name` be `body`."""
+        """Set the rule `name` to `body`."""
         self._rules[name] = body
         self._n_bytes += len(name) + len(body.encode()) + 6
         if self._n_bytes > MAX_GRAMMAR_BYTES or len(self._rules) + len(_COMMON) > MAX_GRAMMAR_RULES:
             raise RequestError("The schema makes a grammar that is too large.", "Use a smaller schema.")
 
     def add(self, body: str) -> str:
-        """Return the name of a rule that is `body`."""
+        """Return the name of a rule with this `body`."""
         if body not in self._names:
             name = self.reserve()
             self.write(name, body)
@@ -69,7 +69,7 @@ class GbnfRules:
         return self._names[body]
 
     def text(self, root: str) -> str:
-        """Return the grammar whose answers are those of the rule `root`."""
+        """Return the grammar that allows the texts of the rule `root`."""
         self.write("root", root)
         rules = {**self._rules, **_COMMON}
         return "".join(f"{name} ::= {body}\n" for name, body in rules.items())
@@ -86,9 +86,9 @@ def json_literal(value: object) -> str:
 
 
 def keys_other_than(names: Iterable[str], rules: GbnfRules) -> str:
-    """Return a rule for keys in quotes, without escapes, that are none of `names`.
+    """Return a rule for quoted keys without escapes that are not in `names`.
 
-    Such a key leaves the tree of names somewhere: at a character that none has there, or by ending where none ends.
+    Such a key leaves the tree of names somewhere: at a character that no name has there, or by ending where none ends.
     """
     root = rules.reserve()
     nodes = [(root, sorted({name for name in names if not _NEEDS_ESCAPE.search(name)}))]
@@ -107,22 +107,22 @@ def keys_other_than(names: Iterable[str], rules: GbnfRules) -> str:
 
 
 def text_through(tag: str, rules: GbnfRules) -> str:
-    """Return a rule for any text up to the first `tag`, which is its end.
+    """Return a rule for any text up to and including the first `tag`.
 
-    One rule for each count of characters of `tag` that the text ends with (source: Knuth, Morris and Pratt, 1977).
+    It has a rule for each number of characters of `tag` that the text so far ends with (Knuth, Morris and Pratt, 1977).
     """
     names = [rules.reserve() for _ in tag]
-    for n_seen, name in enumerate(names):
-        reached = {character: _n_overlap(tag, tag[:n_seen] + character) for character in tag}
-        onward = {character: n_now for character, n_now in reached.items() if n_now}
-        ways = [f"{literal(character)} {names[n_now]}" for character, n_now in onward.items() if n_now < len(tag)]
-        ways += [literal(character) for character, n_now in onward.items() if n_now == len(tag)]
-        rules.write(name, " | ".join((*ways, f"[^{''.join(map(_code, onward))}] {names[0]}")))
+    for n_matched, name in enumerate(names):
+        reached = {character: _n_overlap(tag, tag[:n_matched] + character) for character in tag}
+        advancing = {character: n_next for character, n_next in reached.items() if n_next}
+        ways = [f"{literal(character)} {names[n_next]}" for character, n_next in advancing.items() if n_next < len(tag)]
+        ways += [literal(character) for character, n_next in advancing.items() if n_next == len(tag)]
+        rules.write(name, " | ".join((*ways, f"[^{''.join(map(_code, advancing))}] {names[0]}")))
     return names[0]
 
 
 def _n_overlap(tag: str, text: str) -> int:
-    """Return how many characters of `tag` the end of `text` is."""
+    """Return how many first characters of `tag` the text ends with."""
     return next(n for n in range(len(text), -1, -1) if text.endswith(tag[:n]))
 
 

@@ -1,8 +1,8 @@
-"""JSON schema -> a GBNF grammar all of whose answers satisfy the schema. Pure.
+"""JSON schema → GBNF grammar, all of whose texts satisfy the schema. Pure.
 
-Owns which keywords are served: what is not is refused by name, for an answer that only seems to fit would be worse.
-Three readings are narrower than the standard: properties come in the order of the schema; an object with `properties`
-has no others unless `additionalProperties` says so; `oneOf` is read as `anyOf`. `format` is an annotation, as there.
+Owns the conversion of supported keywords; any other is an error, since an answer that only seems to fit would be worse.
+Three rules are narrower than the standard: properties come in the order of the schema; an object with `properties` has
+no others unless `additionalProperties` allows them; `oneOf` equals `anyOf`. `format` is an annotation, as there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from app.engine.grammar.gbnf import PLAIN_VALUES, GbnfRules, json_literal, keys_
 from app.engine.grammar.json_schema import (
     ANY_OF,
     KEYWORDS_OF,
-    SERVED,
+    SUPPORTED,
     TYPES,
     Schema,
     bounds,
@@ -44,8 +44,8 @@ def any_object_grammar() -> str:
 def schema_grammar(schema: object) -> str:
     """Return the grammar of `schema`, as parsed from JSON.
 
-    Raises RequestError for a keyword that is not served, for a schema that allows nothing, past 32 levels of nesting
-    and where the grammar would be too large.
+    Raises RequestError for an unsupported keyword, for a schema that allows nothing, past 32 levels of nesting and when
+    the grammar would be too large.
     """
     rules = GbnfRules()
     return rules.text(schema_rule(schema, rules))
@@ -61,18 +61,18 @@ def schema_rule(schema: object, rules: GbnfRules, document: object = None) -> st
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where in the schema a visit is: how deep, and which references were opened since the last character."""
+    """The place of a visit in the schema: its depth, and the references followed since the last character."""
 
     depth: int = 0
     references: frozenset[str] = frozenset()
 
     def inside(self) -> _Place:
-        """Return the place of a value inside this one: a character lies between them."""
+        """Return the place of a value inside this one, with a character in between."""
         return _Place(self.depth + 1)
 
     def through(self, reference: str) -> _Place:
         if reference in self.references:
-            raise RequestError(f"$ref {reference[:80]!r} leads to itself.", "Let it describe a value.")
+            raise RequestError(f"$ref {reference[:80]!r} refers to itself.", "Let it describe a value.")
         return _Place(self.depth + 1, self.references | {reference})
 
 
@@ -108,8 +108,8 @@ class _Converter:
             shown = "false, which allows nothing" if schema is False else f"a {type(schema).__name__}"
             raise RequestError(f"A schema is {shown}.", "Give an object.")
         for keyword in schema:
-            if keyword not in SERVED and not keyword.startswith("x-"):
-                raise RequestError(f"The schema's keyword {keyword[:40]!r} is not served.", "Leave it out.")
+            if keyword not in SUPPORTED and not keyword.startswith("x-"):
+                raise RequestError(f"The schema's keyword {keyword[:40]!r} is not supported.", "Leave it out.")
         return schema
 
     # References and combinations
@@ -123,9 +123,9 @@ class _Converter:
         return self._of_reference[str(reference)]
 
     def _target(self, reference: object) -> object:
-        """Return what a `$ref` points to: "#" and the steps from there (source: RFC 6901)."""
+        """Return the target of a `$ref`: "#" and the steps from there (source: RFC 6901)."""
         if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
-            raise RequestError(f"$ref {str(reference)[:80]!r} is not served.", "Refer to a part of this schema: #/…")
+            raise RequestError(f"$ref {str(reference)[:80]!r} is not supported.", "Refer to a part of this schema: #/…")
         target = self._document
         for step in reference.split("/")[1:]:
             key = unquote(step).replace("~1", "/").replace("~0", "~")
@@ -134,11 +134,11 @@ class _Converter:
             elif isinstance(target, list) and key.isascii() and key.isdigit() and int(key[:9]) < len(target):
                 target = target[int(key[:9])]
             else:
-                raise RequestError(f"$ref {reference[:80]!r} points to nothing.", "Define it in this schema.")
+                raise RequestError(f"$ref {reference[:80]!r} does not exist.", "Define it in this schema.")
         return target
 
     def _merged(self, schema: Schema, place: _Place) -> Schema:
-        """Return the one schema that `allOf` and a `$ref` with others beside it mean together."""
+        """Return one schema for `allOf`, or for a `$ref` with other keywords beside it."""
         own = {keyword: value for keyword, value in schema.items() if keyword not in ("allOf", "$ref")}
         parts = [self._checked(part, place) for part in listed(schema, "allOf")] if "allOf" in schema else []
         if "$ref" in schema:
@@ -166,7 +166,9 @@ class _Converter:
     def _enum(self, schema: Schema) -> str:
         beside = constraints(schema) - {"enum", "const", "type"}
         if beside:
-            raise RequestError(f"The schema's keyword {min(beside)!r} beside an enum is not served.", "Leave it out.")
+            raise RequestError(
+                f"The schema's keyword {min(beside)!r} beside an enum is not supported.", "Leave it out."
+            )
         values = listed(schema, "enum") if "enum" in schema else [schema["const"]]
         if "const" in schema:
             values = [value for value in values if is_same(value, schema["const"])]
@@ -217,9 +219,9 @@ class _Converter:
         return self.rules.add(f'{key} ":" ws {self.visit(value, place.inside())}')
 
     def _braced(self, pairs: Sequence[tuple[str, bool]], extra: str | None) -> str:
-        """Return an object of `pairs` in order, those that are not required left out or not, then any `extra`.
+        """Return an object of `pairs` in order, the optional ones present or not, then any number of `extra`.
 
-        From the last pair to the first: what may follow it, and the ways to begin with it or with a later one.
+        Built from the last pair to the first: what may follow it, and the ways to begin with it or with a later one.
         """
         more = None if extra is None else self.rules.add(f'"," ws {extra}')
         tail = "" if more is None else f" {more}*"

@@ -1,7 +1,7 @@
-"""What the keywords of a JSON schema say, taken by themselves. Pure.
+"""The supported keywords of JSON schemas, each by itself. Pure.
 
-Owns the keywords that are served, the checks of their values, and what several object schemas mean together. Knows
-nothing of references or grammars.
+Owns the list of keywords, the checks of their values, and the union of several object schemas. Knows nothing of
+references or grammars.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from quantizer.errors import RequestError
 __all__ = [
     "ANY_OF",
     "KEYWORDS_OF",
-    "SERVED",
+    "SUPPORTED",
     "TYPES",
     "Schema",
     "bounds",
@@ -43,19 +43,19 @@ KEYWORDS_OF = {
 }
 ANY_OF = ("anyOf", "oneOf")
 _APPLICATORS = frozenset((*ANY_OF, "allOf", "$ref", "enum", "const", "type"))
-SERVED = _ANNOTATIONS | _APPLICATORS | frozenset().union(*KEYWORDS_OF.values())
+SUPPORTED = _ANNOTATIONS | _APPLICATORS | frozenset().union(*KEYWORDS_OF.values())
 TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
 
 
 def types(schema: Schema) -> Sequence[str]:
-    """Return the types that `schema` allows; its keywords tell where it does not say."""
-    given = schema.get("type")
-    if given is None:
-        told = [kind for kind, keywords in KEYWORDS_OF.items() if keywords & schema.keys()]
-        return told or ("value",)
-    kinds = [given] if isinstance(given, str) else given
+    """Return the types that `schema` allows, by its `type` or else by its keywords."""
+    declared = schema.get("type")
+    if declared is None:
+        implied = [kind for kind, keywords in KEYWORDS_OF.items() if keywords & schema.keys()]
+        return implied or ("value",)
+    kinds = [declared] if isinstance(declared, str) else declared
     if not isinstance(kinds, list) or not kinds or any(kind not in TYPES for kind in kinds):
-        raise RequestError(f"The schema's type is {str(given)[:40]!r}.", f"Known: {', '.join(TYPES)}.")
+        raise RequestError(f"The schema's type is {str(declared)[:40]!r}.", f"Known: {', '.join(TYPES)}.")
     return kinds
 
 
@@ -94,7 +94,7 @@ def is_same(value: object, other: object) -> bool:
 
 
 def names_in(schema: Schema, keyword: str) -> dict[str, None]:
-    """Return the property names that `keyword` lists, in order."""
+    """Return the property names in the list `keyword`, in order."""
     names = listed(schema, keyword, may_be_empty=True)
     if not all(isinstance(name, str) for name in names):
         raise RequestError(f"The schema's {keyword} lists more than names.", "Give a list of texts.")
@@ -102,9 +102,9 @@ def names_in(schema: Schema, keyword: str) -> dict[str, None]:
 
 
 def merge_objects(parts: Sequence[Schema]) -> Schema:
-    """Return the schema of the objects that fit all `parts`. One part alone, or equal ones, may be of any kind.
+    """Return the schema of the objects that satisfy all `parts`. One part alone, or equal ones, may be of any type.
 
-    Raises RequestError for several where one is not of objects, or forbids what another describes.
+    Raises RequestError for several if one is not of objects, or forbids properties of another.
     """
     parts = [part for index, part in enumerate(parts) if part not in parts[:index]]
     if len(parts) < 2:
@@ -113,7 +113,7 @@ def merge_objects(parts: Sequence[Schema]) -> Schema:
         foreign = constraints(part) - KEYWORDS_OF["object"] - {"type"}
         if foreign or "object" not in (types(part) if "type" in part else ["object"]):
             keyword = min(foreign, default="type")
-            cause = f"The schema's keyword {keyword!r} beside allOf, anyOf or $ref is not served."
+            cause = f"The schema's keyword {keyword!r} beside allOf, anyOf or $ref is not supported."
             raise RequestError(cause, "Combine objects only.")
     described: dict[str, list[Any]] = {}
     for part in parts:
@@ -133,11 +133,11 @@ def merge_objects(parts: Sequence[Schema]) -> Schema:
 
 
 def _is_closed(part: Schema, described: Mapping[str, object]) -> bool:
-    """Return whether `part` forbids further properties. Raises RequestError where that hits one of `described`."""
+    """Return whether `part` forbids further properties. Raises RequestError if that affects one of `described`."""
     others = part.get("additionalProperties", True)
     if others is True:
         return False
     if others is not False or described.keys() - part.get("properties", {}).keys():
-        cause = "The schema's additionalProperties speaks of what another part of allOf, anyOf or $ref describes."
+        cause = "The schema's additionalProperties affects properties of another part of allOf, anyOf or $ref."
         raise RequestError(cause, "Leave it out there.")
     return True

@@ -1,1 +1,1 @@
-"""tuning."""
+"""Tuning: which runtime settings are fastest for a model on this machine."""

@@ -25,7 +25,7 @@ async def renderer() -> AsyncIterator[TemplateProcess]:
     await process.close()
 
 
-async def test_a_template_makes_a_prompt_in_its_own_process(renderer: TemplateProcess) -> None:
+async def test_a_template_renders_a_prompt_in_its_own_process(renderer: TemplateProcess) -> None:
     prompt = await renderer.render(CHATML, HELLO)
     assert prompt == "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
 
@@ -36,12 +36,12 @@ async def test_variables_reach_the_template(renderer: TemplateProcess) -> None:
     )
 
 
-async def test_a_template_that_refuses_says_why(renderer: TemplateProcess) -> None:
+async def test_the_exception_of_a_template_is_in_the_error(renderer: TemplateProcess) -> None:
     with pytest.raises(RequestError, match="roles must alternate"):
         await renderer.render("{{ raise_exception('roles must alternate') }}", HELLO)
 
 
-async def test_a_template_that_never_ends_is_ended_and_the_next_one_works(renderer: TemplateProcess) -> None:
+async def test_an_endless_template_is_stopped_and_the_next_one_works(renderer: TemplateProcess) -> None:
     endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     with pytest.raises(RequestError, match="took more than 1 s"):
         await renderer.render(endless, HELLO)
@@ -49,18 +49,18 @@ async def test_a_template_that_never_ends_is_ended_and_the_next_one_works(render
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no address space limit for a process of ours")
-async def test_a_template_that_fills_memory_is_refused_and_the_next_one_works(renderer: TemplateProcess) -> None:
+async def test_a_template_that_fills_memory_is_an_error_and_the_next_one_works(renderer: TemplateProcess) -> None:
     with pytest.raises(RequestError):
         await renderer.render("{{ 'a' * 2000000000 }}", HELLO)
     assert await renderer.render("{{ messages[0].content }}", HELLO) == "Hello"
 
 
-async def test_an_endless_output_is_cut_off_with_an_error(renderer: TemplateProcess) -> None:
+async def test_an_endless_output_is_an_error(renderer: TemplateProcess) -> None:
     with pytest.raises(RequestError, match="longer than"):
         await renderer.render("{% for i in range(90000) %}{{ 'x' * 1000 }}{% endfor %}", HELLO)
 
 
-async def test_a_cancelled_render_does_not_answer_the_next_one(renderer: TemplateProcess) -> None:
+async def test_the_reply_of_a_cancelled_render_is_not_taken_for_the_next_one(renderer: TemplateProcess) -> None:
     await renderer.render("warm", HELLO)
     slow = asyncio.create_task(renderer.render("{% for i in range(99999) %}{{ i }}{% endfor %}", HELLO))
     await asyncio.sleep(0.005)
@@ -79,7 +79,7 @@ async def test_a_cancelled_render_does_not_answer_the_next_one(renderer: Templat
         "{% include '/etc/passwd' %}",
     ],
 )
-def test_the_sandbox_refuses_what_is_not_a_template(attack: str) -> None:
+def test_the_sandbox_rejects_attacks(attack: str) -> None:
     with pytest.raises((jinja2.TemplateError, TypeError)):
         render(attack, {"messages": []})
 
@@ -100,7 +100,7 @@ def test_arguments_of_a_call_are_json_wherever_a_template_prints_them(expression
     assert render(template, {"messages": [{"role": "assistant", "tool_calls": [CALL]}]}) == '{"a": 1, "b": "é"}'
 
 
-def test_arguments_of_a_call_are_an_object_where_a_template_looks_into_them() -> None:
+def test_arguments_of_a_call_are_an_object_where_a_template_indexes_them() -> None:
     template = "{% for k, v in messages[0].tool_calls[0].function.arguments | items %}{{ k }}={{ v }};{% endfor %}"
     assert render(template, {"messages": [{"role": "assistant", "tool_calls": [CALL]}]}) == "a=1;b=é;"
 
@@ -114,10 +114,10 @@ def test_arguments_of_a_call_are_an_object_where_a_template_looks_into_them() ->
         ("{{ 'a' + content }}", "a"),
     ],
 )
-def test_absent_content_is_none_to_a_template_that_asks_and_no_text_to_others(expression: str, text: str) -> None:
+def test_absent_content_is_none_in_a_test_and_empty_in_text(expression: str, text: str) -> None:
     template = f"{{% set content = messages[0].content %}}{expression}"
     assert render(template, {"messages": [{"role": "assistant", "content": None}]}) == text
 
 
-def test_what_is_marked_for_training_is_part_of_the_prompt() -> None:
+def test_text_marked_for_training_is_part_of_the_prompt() -> None:
     assert render("a{% generation %}{{ 'b' }}{% endgeneration %}c", {}) == "abc"

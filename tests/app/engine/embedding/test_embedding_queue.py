@@ -82,7 +82,7 @@ def test_a_small_call_overtakes_the_rest_of_a_large_one() -> None:
     assert set(desk.said) == {"small"}
 
 
-def test_an_aborted_call_frees_its_cells_and_says_nothing() -> None:
+def test_an_aborted_call_frees_its_cells_and_emits_nothing() -> None:
     desk = Desk(FakeEmbedder(n_batch=10))
     desk.queue.submit(Embed("a", ("x" * 25,)))
     desk.queue.step()
@@ -113,7 +113,7 @@ def test_one_bad_input_fails_its_call_with_the_numbers_and_no_other(
     assert len(desk.vectors("good")) == 1
 
 
-def test_more_vectors_than_one_call_may_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_vectors_than_the_limit_of_a_call_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedding_queue, "MAX_VECTOR_BYTES", 3 * 8 * 4)
     desk = Desk(FakeEmbedder())
     desk.queue.submit(Embed("fits", ("x",) * 3))
@@ -136,7 +136,7 @@ class Broken(FakeEmbedder):
         return super().compute(chunks)
 
 
-def test_a_batch_that_fails_ends_its_calls_and_the_next_one_is_served() -> None:
+def test_a_failed_batch_ends_its_calls_and_the_next_one_succeeds() -> None:
     desk = Desk(Broken(n_batch=10, n_sequences=2))
     desk.queue.submit(Embed("a", ("x" * 25, "y")))
     desk.run()
@@ -151,14 +151,14 @@ class NotANumber(FakeEmbedder):
         return super().compute(chunks) * np.float32("nan")
 
 
-def test_a_result_that_is_no_number_is_an_error() -> None:
+def test_a_result_that_is_not_a_number_is_an_error() -> None:
     desk = Desk(NotANumber())
     desk.queue.submit(Embed("a", ("x",)))
     desk.run()
     assert isinstance(desk.said["a"], Failed)
 
 
-def test_a_model_without_a_rank_head_refuses_to_rank_and_a_ranker_to_embed() -> None:
+def test_a_model_without_a_ranking_head_cannot_rank_and_a_ranker_cannot_embed() -> None:
     plain, ranker = Desk(FakeEmbedder()), Desk(FakeEmbedder(pooling=Pooling.RANK))
     plain.queue.submit(Rerank("a", "query", ("document",)))
     ranker.queue.submit(Embed("a", ("text",)))

@@ -21,13 +21,13 @@ def test_every_allowed_token_is_possible(pieces: list[bytes], texts: set[str], e
 
     ends = {token for token in ends if token < len(pieces)}
     characters = FirstCharacters(pieces, ends)
-    named = np.array(sorted(ends), np.int32)
-    possible = characters.possible(np.array([allows(token) for token in characters.probes], bool), named)
+    always = np.array(sorted(ends), np.int32)
+    possible = characters.possible(np.array([allows(token) for token in characters.probes], bool), always)
     assert {token for token in range(len(pieces)) if allows(token)} | ends <= set(possible.tolist())
     assert sorted(set(possible.tolist())) == possible.tolist()
 
 
-def test_one_token_speaks_for_all_that_begin_like_it() -> None:
+def test_one_token_stands_for_all_that_begin_like_it() -> None:
     characters = FirstCharacters([b"a", b"ab", b"abc", b"b", b"ba", b"\xc3", b"<end>"], ends=[6])
     assert characters.probes.tolist() == [0, 3, 5, 6]
     allowed = np.array([True, False, False, True])

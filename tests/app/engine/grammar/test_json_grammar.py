@@ -160,7 +160,7 @@ def test_any_object_is_an_object() -> None:
         assert isinstance(json.loads(grammar.sample(chance)), dict)
 
 
-def test_optional_properties_come_and_stay_away() -> None:
+def test_optional_properties_may_be_absent() -> None:
     grammar, chance = Grammar(schema_grammar(PERSON)), random.Random(5)
     seen = {tuple(json.loads(grammar.sample(chance))) for _ in range(300)}
     assert seen == {("age",), ("name", "age"), ("age", "tags"), ("name", "age", "tags")}
@@ -191,7 +191,7 @@ def test_a_reference_beside_properties_adds_to_them() -> None:
     assert {tuple(sorted(json.loads(grammar.sample(chance)))) for _ in range(50)} == {("a", "b")}
 
 
-def test_branches_share_what_stands_beside_them() -> None:
+def test_branches_share_the_keywords_beside_them() -> None:
     schema = {
         "type": "object",
         "properties": {"a": {"type": "null"}, "b": {"type": "null"}},
@@ -221,13 +221,13 @@ def test_branches_share_what_stands_beside_them() -> None:
         ({"type": "array", "minItems": 2, "maxItems": 1}, "maxItems"),
         ({"type": "array", "maxItems": True}, "maxItems"),
         ({"type": "array", "items": [{}]}, "list"),
-        ({"$ref": "https://example.org/schema"}, "not served"),
-        ({"$ref": "#/$defs/none"}, "points to nothing"),
-        ({"$ref": "#"}, "leads to itself"),
-        ({"anyOf": [{"type": "null"}, {"$ref": "#"}]}, "leads to itself"),
-        ({"allOf": [{"$ref": "#"}]}, "leads to itself"),
+        ({"$ref": "https://example.org/schema"}, "not supported"),
+        ({"$ref": "#/$defs/none"}, "does not exist"),
+        ({"$ref": "#"}, "refers to itself"),
+        ({"anyOf": [{"type": "null"}, {"$ref": "#"}]}, "refers to itself"),
+        ({"allOf": [{"$ref": "#"}]}, "refers to itself"),
         ({"allOf": [{"type": "string"}, {"maxLength": 3}]}, "beside allOf"),
-        ({"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}, "additionalProperties": False}]}, "speaks"),
+        ({"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}, "additionalProperties": False}]}, "affects"),
         (False, "allows nothing"),
         ([], "list"),
         ({"properties": []}, "properties"),
@@ -236,13 +236,13 @@ def test_branches_share_what_stands_beside_them() -> None:
         ({"properties": {"k" * 3000: {}}, "additionalProperties": True}, "too large"),
     ],
 )  # fmt: skip
-def test_what_is_not_served_is_refused_by_name(schema: Any, word: str) -> None:
-    with pytest.raises(RequestError) as refusal:
+def test_an_unsupported_keyword_is_named_in_the_error(schema: Any, word: str) -> None:
+    with pytest.raises(RequestError) as raised:
         schema_grammar(schema)
-    assert word in str(refusal.value)
+    assert word in str(raised.value)
 
 
-def test_a_schema_too_deep_is_refused() -> None:
+def test_a_schema_that_nests_too_deep_is_an_error() -> None:
     schema: dict[str, Any] = {"type": "null"}
     for _ in range(33):
         schema = {"type": "array", "items": schema}
@@ -250,7 +250,7 @@ def test_a_schema_too_deep_is_refused() -> None:
         schema_grammar(schema)
 
 
-def test_references_that_double_the_work_are_cut_off() -> None:
+def test_references_that_double_the_work_are_limited() -> None:
     level = {f"l{depth}": {"allOf": [{"$ref": f"#/$defs/l{depth + 1}"}] * 2} for depth in range(30)}
     with pytest.raises(RequestError, match="too"):
         schema_grammar({"$ref": "#/$defs/l0", "$defs": {**level, "l30": {"properties": {"a": {}}}}})
@@ -261,7 +261,7 @@ def test_annotations_and_formats_change_nothing() -> None:
     assert schema_grammar(plain) == schema_grammar(told)
 
 
-def test_the_deepest_schema_still_makes_a_grammar_that_is_taken() -> None:
+def test_llama_cpp_accepts_the_grammar_of_the_deepest_schema() -> None:
     schema: dict[str, Any] = {"type": "null"}
     for _ in range(32):
         schema = {"type": "object", "properties": {"a": schema}}
