@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,11 @@ from app.engine.llama import LlamaBackend, LlamaModel, grammar, model
 from app.engine.loop.core import Engine
 from app.engine.offline import scoring_model
 from app.engine.offline.eval_statistics import log_softmax
-from app.engine.protocol import codec
 from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output
 from app.engine.request import Request, SamplingParams
 from app.engine.speculative.step_cost import StepCost
 from app.engine.tuning.tune_results import RuntimeSettings
+from app.protocol.codec import decode
 from offload.placement.load_parameters import ON_HOST
 
 
@@ -68,7 +68,7 @@ def answer(backend: Recording, case: dict[str, Any]) -> dict[str, Any]:
     backend.chosen, backend.is_filtered_first = [], case.get("is_filtered_first", False)
     engine = Engine(backend, events.append, step_cost=FreeDrafts())
     try:
-        sampling = codec._sampling(asdict(SamplingParams()) | case["sampling"])
+        sampling = decode(SamplingParams, case["sampling"])
         request = Request(
             request_id="a",
             prompt=case.get("prompt", "The cat sat on the mat."),
