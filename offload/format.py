@@ -8,21 +8,21 @@ _MIB, _GIB = 1 << 20, 1 << 30
 
 
 def memory(n_bytes: float) -> str:
-    """Memory: 7.9 GiB, below one 512 MiB."""
+    """Return memory: 7.9 GiB, below one 512 MiB."""
     return f"{n_bytes / _GIB:.1f} GiB" if n_bytes >= _GIB else f"{n_bytes / _MIB:,.0f} MiB"
 
 
 def gigabytes_per_s(bytes_per_s: float) -> str:
-    """Bandwidth in decimal gigabytes, as makers count: 936."""
+    """Return bandwidth in decimal gigabytes, as makers count: 936."""
     return f"{bytes_per_s / 1e9:,.0f}"
 
 
 def speed(tps: float) -> str:
-    """Tokens a second with two digits that matter: 106, 32, 8.4, 0.52."""
+    """Return tokens a second with two digits that matter: 106, 32, 8.4, 0.52."""
     digits = 0 if tps >= 10 else 1 if tps >= 1 else 2
     return f"{tps:,.{digits}f}"
 
 
 def tokens(count: int) -> str:
-    """A count of tokens: 32,768."""
+    """Return a count of tokens: 32,768."""
     return f"{count:,}"

@@ -1,14 +1,14 @@
 """A plan: what a model comes to on a machine, what to tell a person, and the ways out. Pure.
 
-Owns what is asked and what is answered. Knows nothing of where a header or a machine's description comes from.
+Owns what is asked and what is answered. Independent of where a header or a machine's description comes from.
 
 A plan whose compute buffers the engine itself has worked out, in a dry run of the placement. Pure but for that.
 
-Owns going back and forth between both until they agree. Knows nothing of how a dry run is made.
+Owns going back and forth between both until they agree. Independent of how a dry run is made.
 
 A plan as one JSON object, for `localllm plan --json` and the service's API. Pure.
 
-Owns the names of its fields. Knows nothing of who reads them.
+Owns the names of its fields. Independent of who reads them.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The one error tree of localllm. It lives in the lowest room so that every room can raise from it.
+"""The one error tree of localllm, in the lowest room so that every room can raise from it.
 
     LocalllmError
-    └── UserError(cause, remedy)      something a person can act on; exit status 1
+    └── UserError(cause, remedy)      something that the user can act on; exit status 1
         ├── UsageError                the command was called wrongly; exit status 2
         ├── ModelFileError            a GGUF that is missing, broken, hostile or not supported
         ├── CheckpointError           a checkpoint folder that cannot be converted
         ├── StorageError              disk full, no permission, output in the way
         ├── EngineError               the native engine refused, or its process died
-        │   └── UnfitError            a model that runs slowly or not at all here waits for a yes
+        │   └── UnfitError            a model that runs slowly or not at all needs the user's consent
         ├── RequestError              a request that cannot be served as asked
         │   └── ContextOverflowError  more tokens than the context holds
         └── ServiceError              the local service cannot be reached or started
@@ -44,7 +44,7 @@ class LocalllmError(Exception):
 
 
 class UserError(LocalllmError):
-    """An error with a cause and a way out, both plain sentences without a final newline."""
+    """An error with a cause and a remedy, both plain sentences without a final newline."""
 
     exit_status = 1
 
@@ -72,15 +72,15 @@ class CheckpointError(UserError):
 
 
 class StorageError(UserError):
-    """The disk or its permissions stand in the way."""
+    """The disk or its permissions prevent reading or writing."""
 
 
 class EngineError(UserError):
-    """The native engine refused or died; the cause carries its last words."""
+    """The native engine refused or died; the cause has its last output."""
 
 
 class UnfitError(EngineError):
-    """A model of which only a part fits where it is fast, or none: it is not loaded before somebody agrees."""
+    """A model of which only a part, or nothing, fits where it is fast; it loads only with the user's consent."""
 
 
 class RequestError(UserError):

@@ -1,6 +1,6 @@
 """What holds a model back on a machine, from one measured answer: memory, bandwidth, prompts or the queue. Pure.
 
-Owns the judgement and its sentences. Knows nothing of how an answer is measured.
+Owns the judgement and its sentences. Independent of how an answer is measured.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What is wrong with a machine as a place to run models, and the next step for each. Pure.
 
-Owns the checks. Knows nothing of how their figures were found out.
+Owns the checks. Independent of how their figures were found out.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def remedies_of(
 
 
 def _smaller_file(case: _Case) -> Iterator[Remedy]:
-    """The best type that fits whole; where none does, the best and the smallest that help."""
+    """Yield the best type that fits whole; where none does, the best and the smallest that help."""
     helping: list[Remedy] = []
     n_weights = sum(tensor.n_elements for tensor in case.model.tensors)
     for name in _FILE_TYPES:
@@ -125,7 +125,7 @@ def _smaller_cache(case: _Case) -> Iterator[Remedy]:
 
 
 def _shorter_context(case: _Case) -> Iterator[Remedy]:
-    """The longest that helps, by halves."""
+    """Yield the longest that helps, by halves."""
     n_ctx = case.wanted.n_ctx // 2
     while n_ctx >= _LEAST_N_CTX:
         wanted = replace(case.wanted, n_ctx=n_ctx, n_cells=n_ctx, depth=min(n_ctx, case.wanted.depth))
@@ -137,7 +137,7 @@ def _shorter_context(case: _Case) -> Iterator[Remedy]:
 
 
 def _larger_gpu(case: _Case) -> Iterator[Remedy]:
-    """The smallest card of usual size that holds everything, as fast as the fastest here."""
+    """Yield the smallest card of usual size that holds everything, as fast as the fastest here."""
     known = [gpu.bytes_per_s for gpu in case.machine.gpus if gpu.bytes_per_s]
     bytes_per_s = max(known, default=_COMMON_GPU_BYTES_PER_S)
     is_unified = bool(case.machine.gpus) and all(gpu.kind is DeviceKind.INTEGRATED for gpu in case.machine.gpus)
@@ -177,7 +177,7 @@ _WAYS: tuple[Callable[[_Case], Iterator[Remedy]], ...] = (_smaller_file, _smalle
 
 
 def _helps(found: Assessment, before: Assessment) -> bool:
-    """Whether a way leads anywhere: it runs at all, or more of it fits, or it is faster."""
+    """Return whether a way leads anywhere: it runs at all, or more of it fits, or it is faster."""
     if found.verdict.rank < before.verdict.rank:
         return True
     faster = found.decode_tps is not None and before.decode_tps is not None

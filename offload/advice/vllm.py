@@ -1,6 +1,6 @@
 """What serves a model that outgrows one machine: vLLM's command line, its sizes worked out from the footprint. Pure.
 
-Owns the sizes and the command. Knows nothing of how fast that is.
+Owns the sizes and the command. Independent of how fast that is.
 Source: "Parallelism and Scaling" and "GGUF" of vLLM's documentation (docs.vllm.ai): tensors are split among the GPUs of
 a machine, a number that divides the attention heads, and layers among machines; nine tenths of a GPU's memory are used.
 """

@@ -1,6 +1,6 @@
 """What a person must be told of a plan before anything is loaded: the cliff, and what could not be known. Pure.
 
-Owns the sentences. Knows nothing of ways out.
+Owns the sentences. Independent of ways out.
 """
 
 from __future__ import annotations

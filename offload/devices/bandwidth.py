@@ -1,6 +1,6 @@
 """How fast this machine's processor reads memory: measured, not looked up.
 
-Owns the measurement. Knows nothing of models; a ceiling for decode is made of it elsewhere.
+Owns the measurement. Independent of models; a ceiling for decode is made of it elsewhere.
 
 How fast a file is read from its disk: measured past the system's cache, or not told.
 

@@ -1,6 +1,6 @@
 """What the processor is and how much of it this process may use.
 
-Owns the reading of names and counts, one way per system. Knows nothing of speed.
+Owns the reading of names and counts, one way per system. Independent of speed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _from_cpuinfo(path: Path, wanted: Sequence[str]) -> str:
 
 
 def has_avx2() -> bool | None:
-    """Whether an x86 processor has AVX2, None for other processors and where its system does not tell."""
+    """Return whether an x86 processor has AVX2, None for other processors and where its system does not tell."""
     if sys.platform != "linux" or platform.machine().lower() not in _X86:
         return None
     return " avx2 " in f"{cpu_name()} "

@@ -1,6 +1,6 @@
 """How fast GPUs read their memory, by name: what their makers publish.
 
-Owns the table. Knows nothing of which GPUs are here. Names are looked for within what a driver calls a device, the more
+Owns the table. Independent of which GPUs are here. Names are looked for within what a driver calls a device, the more
 particular ones first.
 Source: the makers' data sheets (NVIDIA, AMD, Intel product pages; Apple's newsroom), memory bandwidth in GB/s.
 """

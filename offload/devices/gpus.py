@@ -1,6 +1,6 @@
 """The GPUs on the PCI bus of a Linux machine, whether or not the engine can use them, and how wide their links are.
 
-Owns the reading of sysfs. Knows nothing of drivers. Other systems have nothing to read here.
+Owns the reading of sysfs. Independent of drivers. Other systems have nothing to read here.
 Source: the kernel's Documentation/ABI/testing/sysfs-bus-pci (class, vendor, current_link_speed, current_link_width).
 
 What NVIDIA's driver tells of its GPUs: how fast they read their memory and how wide their links are.
@@ -11,7 +11,7 @@ Source: the reference of NVML (docs.nvidia.com/deploy/nvml-api).
 
 GPUs that are listed more than once, by several backends of one build: each counts once. Pure.
 
-Owns which entries are the same GPU. Knows nothing of memory or of speed.
+Owns which entries are the same GPU. Independent of memory or of speed.
 Source: `llama_prepare_model_devices` in src/llama.cpp as vendored in llama-cpp-python 0.3.36, which does so too.
 """
 
@@ -123,7 +123,7 @@ def _bytes_per_s(nvml: Any, gpu: Any) -> float | None:
 
 
 def _link_bytes_per_s(nvml: Any, gpu: Any) -> float | None:
-    """The link at its best: an idle GPU lets it fall back to the slowest."""
+    """Return the link at its best: an idle GPU lets it fall back to the slowest."""
     generation = _asked(nvml, lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(gpu))
     n_lanes = _asked(nvml, lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(gpu))
     lane = _GENERATION_BYTES_PER_S.get(generation or 0)
@@ -151,7 +151,7 @@ def distinct(listed: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ..
 
 
 def has_unified_memory(entry: Mapping[str, Any]) -> bool:
-    """Whether a GPU takes from the processor's memory: Metal does not say so of Apple's own, which all do."""
+    """Return whether a GPU takes from the processor's memory: Metal does not say so of Apple's own, which all do."""
     return bool(entry["is_integrated"]) or _APPLE.match(entry["description"]) is not None
 
 

@@ -1,6 +1,6 @@
 """How much memory this process may use: the system's, or less where a container allows less.
 
-Owns the reading of limits. Knows nothing of what they are for.
+Owns the reading of limits. Independent of what they are for.
 Source: the kernel's documents of cgroup v1 (memory.limit_in_bytes) and v2 (memory.max); a limit above the system's
 memory is none.
 """

@@ -1,6 +1,6 @@
 """What a machine is made of, as far as running models goes: processor and GPUs, their memory and how fast it is read.
 
-Owns the description. Knows nothing of how it was found out; what nobody could tell is None and stays so.
+Owns the description. Independent of how it was found out; what nobody could tell is None and stays so.
 """
 
 from __future__ import annotations

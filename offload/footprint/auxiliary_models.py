@@ -1,6 +1,6 @@
 """What is loaded beside a model and takes memory too: a draft model, adapters, a projector, a prediction layer. Pure.
 
-Owns the bytes of each. Knows nothing of files, or of which of these an engine runs.
+Owns the bytes of each. Independent of files, or of which of these an engine runs.
 """
 
 from __future__ import annotations

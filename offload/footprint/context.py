@@ -1,6 +1,6 @@
 """How many tokens of context a model gets, and how many cells all answers share. Pure.
 
-Owns the default, what is refused and what a person is told. Knows nothing of how memory is measured or allocated.
+Owns the default, what is refused and what a person is told. Independent of how memory is measured or allocated.
 """
 
 from __future__ import annotations

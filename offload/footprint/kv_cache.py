@@ -1,16 +1,16 @@
 """What the KV cache stores its keys and values as, and how many bytes that takes. Pure.
 
-Owns the names of the types, what llama.cpp demands of them, and the arithmetic. Knows nothing of free memory.
+Owns the names of the types, what llama.cpp demands of them, and the arithmetic. Independent of free memory.
 Source: `kv_cache_types` in common/arg.cpp and `llama_init_from_model` in src/llama-context.cpp, as vendored in
 llama-cpp-python 0.3.36.
 
 How many sequences a context has room for: those that are answered, and those that are kept for their prefixes. Pure.
 
-Owns the count. Knows nothing of what a sequence takes.
+Owns the count. Independent of what a sequence takes.
 
 How many bytes each layer keeps of what it has seen: keys and values, padded as llama.cpp pads, and states. Pure.
 
-Owns the count of cells. Knows nothing of who asks for how many.
+Owns the count of cells. Independent of who asks for how many.
 Source: `llama_kv_cache`, `llama_kv_cache_iswa` and `llama_memory_recurrent` in src, as vendored in llama-cpp-python
 0.3.36.
 """
@@ -64,7 +64,7 @@ class KvTypes:
         return _type(self.k).type_id, _type(self.v).type_id
 
     def n_bytes(self, k_elements: int, v_elements: int) -> int:
-        """Bytes of keys and values of so many elements, which must be whole blocks."""
+        """Return bytes of keys and values of so many elements, which must be whole blocks."""
         return _type(self.k).row_bytes(k_elements) + _type(self.v).row_bytes(v_elements)
 
 
@@ -159,7 +159,7 @@ def cache_layers(caches: LayerCaches, types: KvTypes, cells: CacheCells, *, is_f
     v_sizes = {layer.v_elements for layer in caches.layers if layer.k_elements}
     v_padded = max(v_sizes) if len(v_sizes) > 1 and not is_fused else 0
     sizes = []
-    for layer in caches.answering:
+    for layer in caches.main_layers:
         n_cells = cells.n_windowed if layer.is_windowed else cells.n_full
         v_elements = max(layer.v_elements, v_padded) if layer.k_elements else 0
         state_bytes = layer.state_elements * _STATE_BYTES * cells.n_sequences

@@ -1,14 +1,14 @@
 """What another quantization would make of a model's tensors, from its header alone.
 
-Owns the change of types, and of sizes alone where only those are known. Knows nothing of how tensors are converted.
+Owns the change of types, and of sizes alone where only those are known. Independent of how tensors are converted.
 
 How many bytes each companion of a model takes under a setting. Pure.
 
-Owns the sums. Knows nothing of devices.
+Owns the sums. Independent of devices.
 
 A model to plan for: its header and the tensors of all its files.
 
-Owns what is asked of it: a profile under a setting, the same model in another quantization. Knows nothing of machines.
+Owns what is asked of it: a profile under a setting, the same model in another quantization. Independent of machines.
 
 How large a model's cache is, by context and type. Pure.
 """
@@ -60,7 +60,7 @@ def auxiliary_usage_of(companions: AuxiliaryModels, profile: ModelProfile) -> tu
 
 
 def _draft(companions: AuxiliaryModels, profile: ModelProfile) -> Iterator[AuxiliaryUsage]:
-    """The engine makes it a context of the same size."""
+    """Yield the engine makes it a context of the same size."""
     if companions.draft is not None:
         weights = weights_of(companions.draft.header, companions.draft.tensors)
         draft = profile_of(companions.draft.header, weights, profile.setting)
@@ -75,7 +75,7 @@ def _draft(companions: AuxiliaryModels, profile: ModelProfile) -> Iterator[Auxil
 
 
 def _head(companions: AuxiliaryModels, profile: ModelProfile) -> Iterator[AuxiliaryUsage]:
-    """Its context has a layer of its own and buffers of its own."""
+    """Yield its context has a layer of its own and buffers of its own."""
     if companions.has_mtp_layer:
         layer = profile.layers[-2]
         yield AuxiliaryUsage(
@@ -140,7 +140,7 @@ class PlannedModel:
         return weights_of(self.header, tensors, has_mtp_layer=self.companions.has_mtp_layer)
 
     def profile(self, setting: RunConfig) -> ModelProfile:
-        """What it takes under `setting`. Raises UsageError for a cache it cannot have."""
+        """Return what it takes under `setting`. Raises UsageError for a cache it cannot have."""
         profile = profile_of(self.header, self._weights, setting, has_mtp_layer=self.companions.has_mtp_layer)
         profile = replace(
             profile,
@@ -152,15 +152,15 @@ class PlannedModel:
         return replace(profile, extras=extras, tied_bytes=tied_bytes)
 
     def quantized(self, file_type: FileType) -> PlannedModel:
-        """The same model as `localllm quantize` would make it."""
+        """Return the same model as `localllm quantize` would make it."""
         return replace(self, tensors=quantized(self.header, self.tensors, file_type))
 
     def resized(self, n_bytes: int) -> PlannedModel:
-        """The same model where its tensors take `n_bytes`, in types that are not known."""
+        """Return the same model where its tensors take `n_bytes`, in types that are not known."""
         return replace(self, tensors=resized(self.tensors, n_bytes))
 
     def measured(self, setting: RunConfig, compute_bytes: int) -> PlannedModel:
-        """The same model when a dry run under `setting` took `compute_bytes`."""
+        """Return the same model when a dry run under `setting` took `compute_bytes`."""
         predicted = profile_of(self.header, self._weights, setting).compute_bytes
         return replace(self, compute_scale=compute_bytes / predicted if predicted else 1.0)
 

@@ -1,6 +1,6 @@
 """What one model takes under one setting, layer by layer: bytes that lie there and bytes that a token reads. Pure.
 
-Owns the sum of weights, cache and compute buffers. Knows nothing of devices.
+Owns the sum of weights, cache and compute buffers. Independent of devices.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """How many bytes of weights one token makes the processor read. Pure.
 
-Owns which tensors a token touches. Knows nothing of caches or of speed.
+Owns which tensors a token touches. Independent of caches or of speed.
 
 Where a model's weights belong (input, layers, output), and how many bytes lie there and are read for a token. Pure.
 
-Owns the grouping, as llama.cpp groups them. Knows nothing of devices.
+Owns the grouping, as llama.cpp groups them. Independent of devices.
 Source: `load_tensors` in src/llama-model.cpp and the tensor table of src/llama-arch.cpp, as vendored in
 llama-cpp-python 0.3.36.
 """
@@ -47,7 +47,7 @@ def weight_bytes_per_token(header: Header, tensors: Sequence[TensorInfo]) -> int
 
 
 def is_of_experts(name: str) -> bool:
-    """Whether the tensor `name` holds all the experts of a layer."""
+    """Return whether the tensor `name` holds all the experts of a layer."""
     return _EXPERTS in name
 
 

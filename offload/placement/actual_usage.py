@@ -1,6 +1,6 @@
 """What each device really holds of a loaded model, beside what was planned for it. Pure.
 
-Owns the comparison and what is learnt of it. Knows nothing of how the bytes were found out.
+Owns the comparison and what is learnt of it. Independent of how the bytes were found out.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a placement puts on each device, and what a token then makes it do. Pure.
 
-Owns the bookkeeping of one placement. Knows nothing of how it was found.
+Owns the bookkeeping of one placement. Independent of how it was found.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def with_compute(shares: Sequence[Share], compute_bytes: Mapping[str, int]) -> t
 
 
 def is_held(shares: Sequence[Share], machine: Machine) -> bool:
-    """Whether every GPU keeps its margin, and the processor, from whose memory some GPUs take."""
+    """Return whether every GPU keeps its margin, and the processor, from whose memory some GPUs take."""
     return not overfull(shares, machine)
 
 

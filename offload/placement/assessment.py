@@ -1,10 +1,10 @@
 """What comes of a model on a machine: does it fit, how fast is it, and what would it be with memory enough. Pure.
 
-Owns the verdict. Knows nothing of words or of ways out.
+Owns the verdict. Independent of words or of ways out.
 
 Under which setting a model comes out best on a machine: the wanted one, or one that takes less memory. Pure.
 
-Owns what is given up, in which order, and for what. Knows nothing of words or of ways out that cost a person anything.
+Owns what is given up, in which order, and for what. Independent of words or of ways out that cost a person anything.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def assess(
 
 
 def _is_known(best: Placement, rates: Rates) -> bool:
-    """Whether the devices of a placement are ones whose figures are known."""
+    """Return whether the devices of a placement are ones whose figures are known."""
     return {name for name, count in zip(best.gpus, best.gpu_layers, strict=True) if count} <= rates.known
 
 
@@ -209,14 +209,14 @@ def _is_best(found: Assessment) -> bool:
 
 
 def _is_fastest(found: Assessment) -> bool:
-    """Whether more memory would not make it faster."""
+    """Return whether more memory would not make it faster."""
     if found.placement is None or found.best is None:
         return False
     return found.placement.token_s <= found.best.token_s * _EQUAL
 
 
 def _rank(found: Assessment) -> tuple[bool, float, int]:
-    """The least is the best: it runs, it is fast, it has room to spare. Of what does not run it is the smallest."""
+    """Return the least is the best: it runs, it is fast, it has room to spare. Of what does not run it is the smallest."""
     if found.placement is None:
         return True, found.profile.total_bytes, 0
     return False, found.placement.token_s, found.verdict.rank

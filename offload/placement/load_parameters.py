@@ -1,6 +1,6 @@
 """A placement in the terms that llama.cpp loads by: layers on GPUs, their proportions, and what stays behind. Pure.
 
-Owns the translation. Knows nothing of ctypes.
+Owns the translation. Independent of ctypes.
 Source: `load_tensors` in src/llama-model.cpp, `create_tensor` in src/llama-model-loader.cpp and
 `llama_context_params` in include/llama.h, as vendored in llama-cpp-python 0.3.36.
 """

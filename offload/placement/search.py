@@ -2,7 +2,7 @@
 
 Owns the search. The last layers go to GPUs, the output first; of layers there, the experts (or the feed-forward of a
 dense model) may stay with the processor, those of the first ones first, and so may the cache of all. For every order of
-GPUs, with the cache here and there, all numbers of such layers and of layers on GPUs are looked at. Knows nothing of
+GPUs, with the cache here and there, all numbers of such layers and of layers on GPUs are looked at. Independent of
 verdicts or of words.
 """
 
@@ -179,7 +179,7 @@ class _Fill:
         return self.end > self.start
 
     def sums(self, table: Bytes) -> Bytes:
-        """What `table` counts for the layers that this GPU has."""
+        """Return what `table` counts for the layers that this GPU has."""
         return np.take_along_axis(table, self.end, axis=1) - np.take_along_axis(table, self.start, axis=1)
 
 
@@ -252,7 +252,7 @@ def _best(
 
 
 def _is_held(profile: ModelProfile, machine: Machine, tables: _Tables, fills: Sequence[_Fill]) -> NDArray[np.bool_]:
-    """Whether the processor's memory has room for the rest, and for what GPUs take that share it."""
+    """Return whether the processor's memory has room for the rest, and for what GPUs take that share it."""
     shared = [fill.sums(tables.on_gpu) + fill.is_used * profile.compute_bytes for fill in fills if fill.gpu.shares_host]
     on_host = sum(shared, start=tables.on_host)
     return np.asarray(on_host <= machine.host.free_bytes - margin_bytes(machine.host))

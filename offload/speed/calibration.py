@@ -1,6 +1,6 @@
 """What runs say about a machine: rates that explain the speeds measured there, starting from those expected.
 
-Owns the fit. Pure. Knows nothing of where runs are kept.
+Owns the fit. Pure. Independent of where runs are kept.
 """
 
 from __future__ import annotations

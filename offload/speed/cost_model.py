@@ -1,6 +1,6 @@
 """How long a token takes: the bytes that each device reads for it at its rate, and what comes on top.
 
-Owns the model of bandwidth, for answering and for reading a prompt. Pure. Knows nothing of layers or of memory.
+Owns the model of bandwidth, for answering and for reading a prompt. Pure. Independent of layers or of memory.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Rates:
     uncertainty: float = 0.35
 
     def overhead_s(self, n_layers: int, n_crossings: int = 0) -> float:
-        """Seconds of a step that no byte accounts for."""
+        """Return seconds of a step that no byte accounts for."""
         return self.fixed_s + n_layers * self.layer_s + n_crossings * self.crossing_s
 
 

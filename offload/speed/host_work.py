@@ -1,7 +1,7 @@
 """What a processor does for a token beside reading: it unpacks weights, and it attends to what is in the cache. Pure.
 
 Owns the tables, in bytes that the processor could have read meanwhile; a GPU does both while it reads, and only bytes
-count there. Knows nothing of how fast a processor is. Measured on 2 AVX-512 cores that read 19 GB/s, a thread on each:
+count there. Independent of how fast a processor is. Measured on 2 AVX-512 cores that read 19 GB/s, a thread on each:
 layers of one type each with rows of 512 to 8,192 weights, and attention of six shapes at 512, 1,792 and 3,584 tokens.
 """
 
@@ -54,7 +54,7 @@ def attention_bytes(header: Header, caches: LayerCaches, depth: int, *, is_fused
 
 
 def _by_layer(header: Header, caches: LayerCaches, depth: int, *, is_fused: bool) -> Iterator[float]:
-    layers = caches.answering
+    layers = caches.main_layers
     heads = layer_values(header, "attention.head_count", len(layers))
     kv_heads = layer_values(header, "attention.head_count_kv", len(layers))
     for layer, n_heads, n_kv_heads in zip(layers, heads, kv_heads, strict=True):

@@ -1,6 +1,6 @@
 """The speeds that a plan has at several depths, to stand beside what is measured there, and in smaller files. Pure.
 
-Knows nothing of how anything is measured.
+Independent of how anything is measured.
 """
 
 from __future__ import annotations

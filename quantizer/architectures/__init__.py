@@ -1,7 +1,8 @@
-"""The table of architectures that can be converted: data, so that a new one is a few lines.
+"""The table of architectures that can be converted: data, so that adding one takes a few lines.
 
-One file a family, of entries that say which HF classes they are for, llama.cpp's name, which config values become
-which metadata, how tensors are rearranged, which are generated, and which must be there. Names come from gguf's map.
+One file per family (small dense ones share `dense`). An entry has its HF classes, llama.cpp's name, which config values
+become which metadata, how tensors are rearranged, which are generated, and which are required. Tensor names come from
+gguf's map.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ ARCHITECTURES: dict[str, Architecture] = {name: entry for entry in _ENTRIES for 
 
 
 def recognise(values: dict[str, Any]) -> tuple[Architecture, Config]:
-    """The entry for a parsed config.json, and the config of its language model with what the class leaves unsaid.
+    """Return the entry for a parsed config.json, and the config of its language model with the class's defaults.
 
     Raises CheckpointError naming a class without an entry, or a setting that llama.cpp would not follow.
     """
@@ -66,13 +67,13 @@ def recognise(values: dict[str, Any]) -> tuple[Architecture, Config]:
     config = Config({**architecture.defaults, **_usual(_language_settings(values), architecture.aliases)})
     n_layers = config.integer("num_hidden_layers")
     if not 0 < n_layers <= _MAX_LAYERS:
-        raise CheckpointError(f"config.json says num_hidden_layers = {n_layers}.", "Check config.json.")
+        raise CheckpointError(f"config.json has num_hidden_layers = {n_layers}.", "Check config.json.")
     _check_assumptions(architecture, config)
     return architecture, config
 
 
 def needed_tensors(architecture: Architecture, config: Config) -> dict[str, tuple[int, ...]]:
-    """Every tensor that a model of this config must have -> its shape in ggml order."""
+    """Return every tensor that a model of this config must have -> its shape in ggml order."""
     of_layers = architecture.layer_tensors
     return resolved(architecture.model_tensors(config), config) | {
         f"blk.{i}.{name}": shape
@@ -82,18 +83,21 @@ def needed_tensors(architecture: Architecture, config: Config) -> dict[str, tupl
 
 
 def _language_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the language model where it is one of several parts; whether it is tied, the whole decides."""
+    """Return the settings of the language model where it is one of several parts; the whole model decides whether
+    embeddings are tied.
+    """
     whole, part = _said(values), _said(Config(values).section("text_config").values)
     ties = {key: value for key, value in whole.items() if key == "tie_word_embeddings"}
     return whole | part | ties
 
 
 def _usual(values: Mapping[str, Any], aliases: Mapping[str, str]) -> dict[str, Any]:
-    """Settings under their usual names as well."""
+    """Return settings under their usual names as well."""
     return {usual: values[own] for own, usual in aliases.items() if own in values} | dict(values)
 
 
 def _said(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that are not null."""
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -102,6 +106,6 @@ def _check_assumptions(architecture: Architecture, config: Config) -> None:
         value = config.values.get(key)
         if value is not None and value != expected(config):
             raise CheckpointError(
-                f"config.json says {key} = {str(value)[:64]}, which llama.cpp does not follow for this architecture.",
+                f"config.json has {key} = {str(value)[:64]}, which llama.cpp does not follow for this architecture.",
                 "Choose another model.",
             )

@@ -1,4 +1,4 @@
-"""What an entry of the table of architectures says: everything that converting one HF class takes, as data."""
+"""An entry of the table of architectures: everything that converting one HF class takes, as data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Architecture", "Dimensions", "Hyperparameter", "LayerTensors", "Stac
 Value: TypeAlias = int | float | str | bool | Sequence[bool] | Sequence[int] | Sequence[str] | None
 # Tensor name -> its dimensions in ggml order, each a number or a name of `quantizer.architectures.shapes.DIMENSIONS`.
 Dimensions: TypeAlias = Mapping[str, tuple[str | int, ...]]
-# The tensors of every layer, or what says for the config and the number of a layer which ones it has.
+# The tensors of every layer, or a function of the config and the number of the layer.
 LayerTensors: TypeAlias = Dimensions | Callable[[Config, int], Dimensions]
 
 
@@ -31,7 +31,7 @@ class Hyperparameter:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Tensors numbered after `container` that llama.cpp wants as one: `x<container>7.y` is slice 7 of `x<merged>y`."""
+    """Numbered tensors after `container` that llama.cpp stores as one: `x<container>7.y` is slice 7 of `x<merged>y`."""
 
     container: str
     merged: str
@@ -48,14 +48,14 @@ class Architecture:
     hf_classes: tuple[str, ...]
     gguf_name: str
     hyperparameters: tuple[Hyperparameter, ...]
-    # the tensors that must be there: of the whole model, and of each layer
+    # required tensors: of the whole model, and of each layer
     model_tensors: Callable[[Config], Dimensions]
     layer_tensors: LayerTensors
     row_orders: Mapping[str, RowOrder] = field(default_factory=dict)
     # the same for the numbers of each row
     column_orders: Mapping[str, RowOrder] = field(default_factory=dict)
     value_maps: Mapping[str, ValueMap] = field(default_factory=dict)
-    # those that take the shape that the table says, with the same numbers in the same order
+    # tensors that get the table's shape, with the same numbers in the same order
     reshaped: tuple[str, ...] = ()
     # ending of a fused tensor's name -> endings of its parts, and how those are cut out of it
     splits: Mapping[str, Mapping[str, Cut]] = field(default_factory=dict)
@@ -63,21 +63,21 @@ class Architecture:
     generate: Callable[[Config], list[GeneratedTensor]] = lambda _config: []
     # endings of source tensors that the runtime computes itself
     ignored: tuple[str, ...] = (".rotary_emb.inv_freq", ".attention.masked_bias", ".attention.bias")
-    # what a class with a head puts before the names of its body
+    # prefix of the names of the body in a class with a head
     prefix: str = ""
-    # beginnings of the names, without the prefix, of what only training needed
+    # beginnings of the names, without the prefix, of tensors for training only
     unused: tuple[str, ...] = ()
-    # of a model that also sees: what stays behind, and is no part of the language model
+    # parts of a vision model that do not belong to the language model
     skipped_modules: tuple[str, ...] = ()
-    # whether layers beyond the last, which guess several tokens ahead, may be there and stay behind
+    # whether layers beyond the last, which predict several tokens, are left out
     leaves_later_layers: bool = False
-    # settings under names of their own -> what other classes call them
+    # this class's names of settings -> the usual ones
     aliases: Mapping[str, str] = field(default_factory=dict)
-    # what the HF class takes a missing setting for
+    # the HF class's values of missing settings
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    # what llama.cpp takes for granted: a checkpoint that says otherwise would run, and answer nonsense
+    # values that llama.cpp assumes: a checkpoint with others would run and generate nonsense
     assumed: Mapping[str, Callable[[Config], Any]] = field(default_factory=dict)
-    # weights (without their layer) that llama.cpp multiplies with no regard for adapters
+    # weights (without their layer) that llama.cpp multiplies without adapters
     unadapted: tuple[str, ...] = ()
-    # what llama.cpp computes a little differently than the original, in sentences to warn with
+    # differences between llama.cpp's computation and the original, as warnings
     approximations: Callable[[Config], tuple[str, ...]] = lambda _config: ()

@@ -1,6 +1,5 @@
-"""BERT, which reads a whole text at once, and its kin: DistilBERT, RoBERTa and XLM-R, and rerankers.
-
-Nomic's BERT: rotary positions instead of a table of them, a gated feed-forward, and GPT-2's names for settings.
+"""Encoders: BERT, DistilBERT, RoBERTa, XLM-R and their rerankers; Nomic's BERT, with rotary positions, a gated
+feed-forward and GPT-2's names of settings.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def _n_positions_beyond_padding(config: Config) -> int:
 
 
 def _labels(config: Config) -> Value:
-    """The names of a ranker's outputs, by which llama.cpp counts them."""
+    """Return the names of a ranker's outputs, by which llama.cpp counts them."""
     labels = config.section("id2label").values
     names = [labels.get(str(i)) for i in range(len(labels))]
     if not all(isinstance(name, str) for name in names):
@@ -128,7 +127,9 @@ BERT = (
 
 
 def _n_trained_positions(config: Config) -> Value:
-    """Beyond those of training the rope would change with the length of a text, which llama.cpp's does not."""
+    """Return the positions of training: beyond them the rope would change with the length of a text, which llama.cpp's
+    does not.
+    """
     return min(config.integer("max_position_embeddings"), config.integer("max_trained_positions"))
 
 

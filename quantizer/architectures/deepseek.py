@@ -32,19 +32,20 @@ def _gating(config: Config) -> Value:
 
 
 def _is_lite(config: Config) -> bool:
-    """Whether llama.cpp takes queries for uncompressed whatever the metadata say: it goes by these sizes."""
+    """Return whether llama.cpp takes queries for uncompressed, which it decides by these sizes whatever the
+    metadata."""
     n_layers = config.integer("num_hidden_layers")
     return n_layers in (26, 27) or (n_layers == 48 and config.integer("vocab_size") == 128_256)
 
 
 def _query_rank(config: Config) -> Value:
-    """0 where llama.cpp would miss the row; it misses none in a lite model."""
+    """Return 0 where llama.cpp requires the row; a lite model does not need it."""
     rank = config.optional_integer("q_lora_rank")
     return 0 if rank is None and not _is_lite(config) else rank
 
 
 def _sharpening(config: Config) -> Value:
-    """llama.cpp reads a tenth of what the config says, and takes it times ten."""
+    """Return a tenth of the config's value: llama.cpp multiplies it by ten."""
     configured = rope_of(config).optional_number("mscale_all_dim")
     return None if configured is None else 0.1 * configured
 
@@ -105,7 +106,7 @@ def _layer(config: Config, i: int) -> Dimensions:
 
 
 def _heads(tensor: FileTensor, config: Config) -> Iterator[tuple[FileTensor, FileTensor]]:
-    """Of each head the rows that make its keys, and those that make its values."""
+    """Yield for each head the rows that make its keys, and those that make its values."""
     n_nope, n_heads = config.integer("qk_nope_head_dim"), config.integer("num_attention_heads")
     n_rows = n_nope + config.integer("v_head_dim")
     if len(tensor.shape) != 2 or tensor.shape[1] != n_heads * n_rows:

@@ -1,12 +1,9 @@
-"""GLM 4: four norms a layer, gate and up in one matrix, half of each head rotated.
+"""Dense decoders that differ little from Llama.
 
-InternLM 2: a llama whose queries, keys and values lie in one matrix, group by group.
-
-OLMo 2 and 3: they normalise what attention and feed-forward give, and whole queries and keys.
-
-StableLM 2: layer norms with biases, a quarter of each head rotated; the 12B normalises its heads one by one.
-
-StarCoder 2: layer norms and biases everywhere, and a feed-forward without a gate.
+GLM 4: four norms per layer, gate and up in one matrix, half of each head rotated. InternLM 2: queries, keys and values
+in one matrix, group by group. OLMo 2 and 3: norms after attention and feed-forward, and of whole queries and keys.
+StableLM 2: layer norms with biases, a quarter of each head rotated; the 12B normalises its heads one by one. StarCoder
+2: layer norms and biases everywhere, a feed-forward without a gate.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Experts as checkpoints store them: numbered matrices, or all of a layer in one tensor.
+"""Experts as checkpoints store them: numbered matrices, or all experts of a layer in one tensor.
 
-The second is what transformers 5 holds in memory, and saves when it is not asked for the original names.
+transformers 5 holds the second form in memory, and saves it unless the original names are requested.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["FUSED_EXPERTS", "NUMBERED_EXPERTS", "matrices"]
 
 
 def matrices(tensor: FileTensor) -> Iterator[FileTensor]:
-    """The matrix of each expert. Raises CheckpointError when the tensor has another number of dimensions than three."""
+    """Yield the matrix of each expert. Raises CheckpointError unless the tensor has three dimensions."""
     if len(tensor.shape) != 3:
         raise CheckpointError(f"{tensor.name} does not hold a matrix for each expert.", "Check the checkpoint.")
     n_rows, n_experts = tensor.shape[1:]

@@ -26,7 +26,9 @@ _ACTIVATION = {"hidden_activation": lambda _config: "gelu_pytorch_tanh"}
 
 
 def _query_scale(n_layers_of_27b: int) -> dict[str, Callable[[Config], object]]:
-    """llama.cpp scales queries by the size of a head, and in the model of 27B by the hidden size over the heads."""
+    """Return llama.cpp's scale of queries: by the size of a head, and in the model of 27B by the hidden size over the
+    heads.
+    """
 
     def expected(config: Config) -> int:
         if config.integer("num_hidden_layers") == n_layers_of_27b:
@@ -81,7 +83,7 @@ GEMMA = (
         model_tensors=decoder,
         layer_tensors={**PRE_NORMS, **POST_NORMS, **ATTENTION, **HEAD_NORMS, **GATED_FEED_FORWARD},
         value_maps=dict.fromkeys((*_NORMS, "ATTN_Q_NORM", "ATTN_K_NORM"), plus_one),
-        # the smaller vision models say only what differs from these
+        # the smaller vision models have only settings that differ from these
         defaults={
             "tie_word_embeddings": True,
             "vocab_size": 262_208,

@@ -24,7 +24,7 @@ _WEIGHTS: Dimensions = {**ATTENTION, **EXPERT_FEED_FORWARD}
 
 
 def _outputs_as_rows(matrix: FileTensor) -> SourceTensor:
-    """What an expert computes as the rows of its matrix: so it lies in MXFP4, and turned where it is plain."""
+    """Return the matrix with an expert's outputs as rows: MXFP4 is stored so, plain weights are transposed."""
     return matrix if matrix.stored.name == "MXFP4" else TransposedTensor(matrix)
 
 

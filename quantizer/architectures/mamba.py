@@ -1,6 +1,5 @@
-"""Mamba and Mamba-2: no attention, a state that each token moves on.
-
-Jamba: layers of Mamba, with attention in every few of them and experts in others; positions are nowhere.
+"""Mamba and Mamba-2, which have a state instead of attention; Jamba, with attention in every few layers and experts in
+others, and without positions.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from quantizer.convert.transforms import negative_exponential
 
 __all__ = ["JAMBA", "MAMBA"]
 
-_UNBOUNDED_CONTEXT = 1 << 20  # a state has no length; this is what llama.cpp's own files say
+_UNBOUNDED_CONTEXT = 1 << 20  # a state has no length; llama.cpp's own files have this value
 
 _ROWS = (
     Hyperparameter("block_count", "u32", integer("num_hidden_layers")),
@@ -61,7 +60,7 @@ _LAYER_2: Dimensions = {
 
 
 def _no_limit(config: Config) -> object:
-    """The bounds of time steps as they are written, if they bound nothing."""
+    """Return the bounds of time steps as they are written, if they bound nothing."""
     bounds = config.values.get("time_step_limit")
     is_open = isinstance(bounds, list) and bounds in ([0.0, math.inf], [0.0, {"__float__": "Infinity"}])
     return bounds if is_open else [0.0, math.inf]
@@ -143,7 +142,7 @@ def _layer(config: Config, i: int) -> Dimensions:
 
 
 def _kv_heads(config: Config) -> Value:
-    """For each layer, none where it is Mamba's."""
+    """Return the heads of each layer, none for Mamba's."""
     n_heads = config.integer("num_key_value_heads")
     return [n_heads if _is_every(config, "attn", i) else 0 for i in range(config.integer("num_hidden_layers"))]
 
@@ -167,7 +166,7 @@ JAMBA = (
         layer_tensors=_layer,
         value_maps={"SSM_A": negative_exponential},
         reshaped=("SSM_CONV1D",),
-        # gguf's map knows the experts by the names that other models have for them
+        # gguf's map has the experts under the names of other models
         stacks=(Stack(".feed_forward.experts.", ".mlp.experts.", DIMENSIONS["n_expert"]),),
         aliases={"mamba_d_conv": "conv_kernel", "mamba_d_state": "state_size", "mamba_dt_rank": "time_step_rank"},
         assumed={

@@ -1,7 +1,4 @@
-"""Rows of metadata that many architectures share, in groups that are added up.
-
-Sliding windows: how wide they are, and which layers look through them.
-"""
+"""Metadata rows that many architectures share, in groups to be added up; among them those of sliding windows."""
 
 from __future__ import annotations
 
@@ -30,12 +27,12 @@ __all__ = [
 
 
 def integer(*names: str) -> Callable[[Config], Value]:
-    """Reads the first of these settings that is there; one must be."""
+    """Return a function that reads the first of these settings that exists; one must."""
     return lambda config: config.integer(*names)
 
 
 def number(*names: str) -> Callable[[Config], Value]:
-    """Reads the first of these settings that is there; without any the row is left out."""
+    """Return a function that reads the first of these settings that exists; without any the row is left out."""
     return lambda config: config.optional_number(*names)
 
 
@@ -70,7 +67,9 @@ WINDOW = (Hyperparameter("attention.sliding_window", "u32", integer("sliding_win
 
 
 def windows_but_every(n: int) -> Callable[[Config], list[str]]:
-    """Kinds of all layers, in transformers' words, where every n-th sees everything."""
+    """Return a function that lists the kinds of all layers, in transformers' words, where every n-th attends to
+    everything.
+    """
 
     def kinds(config: Config) -> list[str]:
         n_layers = config.integer("num_hidden_layers")

@@ -1,6 +1,5 @@
-"""Qwen 2 and 3, dense and of experts.
-
-Qwen 3.5, dense and of experts: of four layers three keep a state instead of attending, in heads that share keys.
+"""Qwen 2 and 3, dense and with experts; Qwen 3.5, where three of four layers have a state instead of attention, in
+heads that share keys.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ QWEN = (
 )
 
 
-_SECTIONS = (11, 11, 10)  # how transformers divides rotations where a config does not say
+_SECTIONS = (11, 11, 10)  # transformers' default division of rotations
 
 _NORMS: Dimensions = {"attn_norm.weight": ("n_embd",), "post_attention_norm.weight": ("n_embd",)}
 _ATTENTION: Dimensions = {**ATTENTION, "attn_q.weight": ("n_embd", "2 n_query"), **HEAD_NORMS}
@@ -108,13 +107,13 @@ _STATE: Dimensions = {
 
 
 def _has_state(config: Config, i: int) -> bool:
-    """Whether layer `i` keeps a state; every fourth attends where the config does not say."""
+    """Return whether layer `i` has a state; by default every fourth attends."""
     kinds = config.values.get("layer_types")
     n_layers = config.integer("num_hidden_layers")
     if kinds is None:
         return (i + 1) % (config.optional_integer("full_attention_interval") or 4) != 0
     if not isinstance(kinds, list) or len(kinds) != n_layers or set(kinds) - {"linear_attention", "full_attention"}:
-        raise CheckpointError(f"config.json does not say which of {n_layers} layers attend.", "Check layer_types.")
+        raise CheckpointError(f"config.json does not list which of {n_layers} layers attend.", "Check layer_types.")
     return bool(kinds[i] == "linear_attention")
 
 
@@ -134,10 +133,11 @@ def _sections(config: Config) -> Value:
 
 
 def _tiled(rows_per_head: Callable[[Config], int]) -> RowOrder:
-    """Value heads in llama.cpp's order: the first of every key head, then the second of every one, and so on.
+    """Return the order of value heads in llama.cpp: the first of every key head, then the second of every one, and so
+    on.
 
-    transformers keeps those of one key head together. Rows before them, queries and keys, stay where they are.
-    Raises CheckpointError when the rows are fewer than the heads take.
+    transformers keeps those of one key head together. Rows before them, queries and keys, stay where they are. Raises
+    CheckpointError when the rows are fewer than the heads take.
     """
 
     def order(config: Config, n_rows: int) -> npt.NDArray[np.intp]:

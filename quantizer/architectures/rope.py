@@ -1,4 +1,4 @@
-"""Rotary positions: what a config says of them, and the tensors of divisors that some scalings become."""
+"""Rotary positions: their settings in a config, and the tensors of divisors that some scalings become."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KINDS = ("default", "linear", "yarn", "llama3", "dynamic")
 
 
 def rope_of(config: Config) -> Config:
-    """Rope settings, which transformers 5 keeps in one object and earlier versions in two places.
+    """Return the rope settings, which transformers 5 keeps in one object and earlier versions in two places.
 
     Of a model with sliding windows these are those of its full attention.
     """
@@ -27,7 +27,7 @@ def rope_of(config: Config) -> Config:
 
 
 def kind_of(config: Config, known: Collection[str] = _KINDS) -> str:
-    """The name of the scaling, "default" for none. Raises CheckpointError when it is not one of the `known`."""
+    """Return the name of the scaling, "default" for none. Raises CheckpointError when it is not one of the `known`."""
     kind = rope_of(config).text("rope_type") or rope_of(config).text("type") or "default"
     if kind not in known:
         raise CheckpointError(f"The rope scaling {kind[:32]!r} is not supported.", "Choose another model.")
@@ -68,7 +68,7 @@ ROPE = (
 
 
 def partly_rotated(share: float) -> Callable[[Config], Value]:
-    """How many numbers of a head are rotated, where the config's own share counts before this one."""
+    """Return a function that gives the rotated numbers of a head; the config's own share comes before `share`."""
 
     def read(config: Config) -> Value:
         configured = rope_of(config).optional_number("partial_rotary_factor")
@@ -79,7 +79,7 @@ def partly_rotated(share: float) -> Callable[[Config], Value]:
 
 
 def llama3_factors(config: Config) -> list[GeneratedTensor]:
-    """The divisors of Llama 3.1's frequencies: slow ones by `factor`, fast ones by one, a ramp between.
+    """Return the divisors of Llama 3.1's frequencies: slow ones by `factor`, fast ones by one, a ramp between.
 
     Source: the rope scaling published with Llama 3.1.
     """
@@ -101,7 +101,9 @@ def llama3_factors(config: Config) -> list[GeneratedTensor]:
 
 
 def long_factors(n_rotated: Callable[[Config], Value]) -> Callable[[Config], list[GeneratedTensor]]:
-    """The two lists of divisors of a longrope scaling, for short and for long contexts, as they stand in the config."""
+    """Return the two lists of divisors of a longrope scaling, for short and for long contexts, as they stand in the
+    config.
+    """
 
     def generate(config: Config) -> list[GeneratedTensor]:
         rope = rope_of(config)

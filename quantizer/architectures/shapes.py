@@ -1,4 +1,4 @@
-"""The tensors that a model must have, as tables of named dimensions, and what a config says those are."""
+"""The tensors that a model must have, as tables of named dimensions, and those dimensions from a config."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def head_size(config: Config) -> int:
-    """Width of one attention head."""
+    """Return the width of one attention head."""
     explicit = config.optional_integer("head_dim")
     if explicit is not None:
         return explicit
@@ -52,7 +52,7 @@ def _n_ssm_inner(config: Config) -> int:
 
 
 def _n_ssm_channels(config: Config) -> int:
-    """What the convolution of Mamba-2 runs over: the inner states, and two vectors of each group."""
+    """Return the width of Mamba-2's convolution: the inner states, and two vectors of each group."""
     return _n_ssm_inner(config) + 2 * config.integer("n_groups") * config.integer("state_size")
 
 
@@ -69,7 +69,7 @@ DIMENSIONS: Mapping[str, Callable[[Config], int]] = {
     "n_kv": _n_kv,
     "n_qkv": lambda config: _n_query(config) + 2 * _n_kv(config),
     "n_expert": lambda config: config.integer("num_local_experts", "num_experts", "n_routed_experts"),
-    # experts of another width than `intermediate_size` say so
+    # experts may have another width than `intermediate_size`
     "n_ff_expert": lambda config: config.integer("moe_intermediate_size", "intermediate_size"),
     "n_ff_shared_experts": lambda config: config.integer("n_shared_experts") * config.integer("moe_intermediate_size"),
     "n_heads": lambda config: config.integer("num_attention_heads"),
@@ -131,7 +131,7 @@ EXPERT_FEED_FORWARD: Dimensions = {
 
 
 def biases(weights: Dimensions) -> Dimensions:
-    """The biases beside these weights: a number for each row; a norm's is as long as the norm."""
+    """Return the biases of these weights: a number for each row; a norm's is as long as the norm."""
     return {name.replace(".weight", ".bias"): extents[1:] or extents for name, extents in weights.items()}
 
 
@@ -139,19 +139,19 @@ QKV_BIASES = biases({name: extents for name, extents in ATTENTION.items() if nam
 
 
 def decoder(config: Config) -> Dimensions:
-    """What lies outside the layers; transformers ties embeddings and output only when told to."""
+    """Return the tensors outside the layers; transformers ties embeddings and output only when told to."""
     tensors: Dimensions = {"token_embd.weight": ("n_embd", "n_vocab"), "output_norm.weight": ("n_embd",)}
     is_tied = config.flag("tie_word_embeddings")
     return tensors if is_tied else {**tensors, "output.weight": ("n_embd", "n_vocab")}
 
 
 def decoder_with_bias(config: Config) -> Dimensions:
-    """Like `decoder`, with a bias on the last norm."""
+    """Return like `decoder`, with a bias on the last norm."""
     return {**decoder(config), "output_norm.bias": ("n_embd",)}
 
 
 def resolved(tensors: Dimensions, config: Config) -> dict[str, tuple[int, ...]]:
-    """Tensor name -> shape in ggml order."""
+    """Return tensor name -> shape in ggml order."""
     return {
         name: tuple(extent if isinstance(extent, int) else DIMENSIONS[extent](config) for extent in extents)
         for name, extents in tensors.items()

@@ -1,4 +1,4 @@
-"""config.json of a checkpoint, looked up with types: what it holds is data until it is checked here."""
+"""config.json of a checkpoint with typed look-ups: its contents are untrusted until checked here."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Config:
     values: Mapping[str, Any]
 
     def integer(self, *names: str) -> int:
-        """A whole number in [0, 2^31). Raises CheckpointError when it is missing or something else."""
+        """Return a whole number in [0, 2^31). Raises CheckpointError when it is missing or something else."""
         value = self.optional_integer(*names)
         if value is None:
             raise _missing(names)
         return value
 
     def optional_integer(self, *names: str) -> int | None:
-        """Like `integer`, None when no name is there (or null)."""
+        """Return like `integer`, None when no name is there (or null)."""
         value = self._first(names)
         if value is None:
             return None
@@ -37,14 +37,14 @@ class Config:
         return value
 
     def number(self, *names: str) -> float:
-        """A finite number. Raises CheckpointError when it is missing or something else."""
+        """Return a finite number. Raises CheckpointError when it is missing or something else."""
         value = self.optional_number(*names)
         if value is None:
             raise _missing(names)
         return value
 
     def optional_number(self, *names: str) -> float | None:
-        """Like `number`, None when no name is there (or null)."""
+        """Return like `number`, None when no name is there (or null)."""
         value = self._first(names)
         if value is None:
             return None
@@ -53,17 +53,17 @@ class Config:
         return float(value)
 
     def text(self, name: str) -> str | None:
-        """A string, or None when it is missing or something else."""
+        """Return a string, or None when it is missing or something else."""
         value = self.values.get(name)
         return value if isinstance(value, str) else None
 
     def flag(self, name: str) -> bool | None:
-        """A bool, or None when it is missing or something else."""
+        """Return a bool, or None when it is missing or something else."""
         value = self.values.get(name)
         return value if isinstance(value, bool) else None
 
     def sizes(self, name: str) -> tuple[int, ...] | None:
-        """A list of whole numbers above zero, or None when it is missing or null."""
+        """Return a list of whole numbers above zero, or None when it is missing or null."""
         values = self.values.get(name)
         if values is None:
             return None
@@ -73,7 +73,7 @@ class Config:
         return tuple(values)
 
     def section(self, *names: str) -> Config:
-        """A nested object, empty when it is missing or null."""
+        """Return a nested object, empty when it is missing or null."""
         value = self._first(names)
         if value is None:
             return Config({})

@@ -1,7 +1,7 @@
-"""Files of a checkpoint that are still on their way: their heads are known, the rest is read once they are whole.
+"""Shards of a checkpoint that are still being fetched: their headers are known, the rest is read once they are whole.
 
-Owns waiting for them, and the check that a file which came begins as it was said to. Who fetches them, and how it is
-known that one is whole, is not known here: `came` says so.
+Owns waiting for them, and the check that an arrived file begins with the announced header. Independent of who fetches
+them and how that checks them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ __all__ = ["PendingFile", "PendingShard", "PendingShards"]
 
 @dataclass(frozen=True, slots=True)
 class PendingShard:
-    """A file called `name`, of `n_bytes`, whose first bytes lie in the file `head`; `identity` tells its content."""
+    """A file called `name`, of `n_bytes`, whose first bytes are in the file `head`; `identity` identifies its
+    content."""
 
     name: str
     n_bytes: int
@@ -28,38 +29,39 @@ class PendingShard:
 
 
 class PendingShards:
-    """Which files came; any thread may wait for one, and `ask` hears of the first that does."""
+    """The shards that have arrived; any thread may wait for one, and `on_wait` is called for the first wait for
+    each."""
 
     def __init__(self) -> None:
-        self._came: set[str] = set()
+        self._arrived: set[str] = set()
         self._awaited: set[str] = set()
         self._changed = threading.Condition()
-        self.ask: Callable[[str], object] = lambda _name: None
+        self.on_wait: Callable[[str], object] = lambda _name: None
 
     def mark_arrived(self, name: str) -> None:
-        """Say that the file `name` is whole and right."""
+        """Note that the file `name` is whole and verified."""
         with self._changed:
-            self._came.add(name)
+            self._arrived.add(name)
             self._changed.notify_all()
 
     def wait_for(self, name: str) -> bool:
-        """Return once the file is there: whether it was not waited for before."""
+        """Wait for the file, and return whether this was the first wait for it."""
         with self._changed:
             is_first = name not in self._awaited
             self._awaited.add(name)
-            if is_first and name not in self._came:
-                self.ask(name)
-            self._changed.wait_for(lambda: name in self._came)
+            if is_first and name not in self._arrived:
+                self.on_wait(name)
+            self._changed.wait_for(lambda: name in self._arrived)
         return is_first
 
     def files(self, folder: Path, shards: tuple[PendingShard, ...]) -> Mapping[str, PendingFile]:
-        """The `shards` of `folder` by name. Raises ModelFileError where a head cannot be read."""
+        """Return the `shards` of `folder` by name. Raises ModelFileError where a header cannot be read."""
         return {shard.name: PendingFile.of(folder, shard, self) for shard in shards}
 
 
 @dataclass(frozen=True, slots=True)
 class PendingFile:
-    """The file at `path`, as a ByteSource; reading behind its `head` waits until it is there."""
+    """The file at `path`, as a ByteSource; reading beyond its `head` waits until it has arrived."""
 
     path: Path
     n_bytes: int
@@ -74,7 +76,7 @@ class PendingFile:
         return cls(folder / shard.name, shard.n_bytes, shard.identity, head.read(0, head.n_bytes), arrivals)
 
     def read(self, start: int, stop: int) -> bytes:
-        """The bytes [start, stop), fewer at the end. Raises ModelFileError, CheckpointError for another file."""
+        """Return the bytes [start, stop), fewer at the end. Raises ModelFileError, CheckpointError for another file."""
         if stop <= len(self.head):
             return self.head[start:stop]
         if self.arrivals.wait_for(self.path.name):
@@ -84,4 +86,4 @@ class PendingFile:
     def _check(self) -> None:
         file = open_local(self.path)
         if file.n_bytes != self.n_bytes or file.read(0, len(self.head)) != self.head:
-            raise CheckpointError(f"{self.path.name} is not what was announced.", "Pull it again.")
+            raise CheckpointError(f"{self.path.name} differs from its announced header.", "Pull it again.")

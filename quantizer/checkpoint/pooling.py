@@ -1,6 +1,6 @@
-"""How a sentence-transformers folder makes one vector of a text: modules.json, and the settings of its pooling.
+"""How a sentence-transformers folder pools a text into one vector: modules.json, and the settings of its pooling.
 
-Owns the refusal of what comes after the model and llama.cpp would leave out. Scaling to length one is the engine's.
+Owns the refusal of later modules, which llama.cpp would leave out. The engine scales vectors to length one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 
 def read_pooling(folder: Path) -> int | None:
-    """llama.cpp's number for the pooling of the checkpoint in `folder`, None where it says nothing of it.
+    """Return llama.cpp's number for the pooling of the checkpoint in `folder`, None where it has none.
 
     Raises CheckpointError for another pooling, for several at once, and for layers behind it.
     """
@@ -41,7 +41,7 @@ def read_pooling(folder: Path) -> int | None:
 
 
 def _modules(folder: Path) -> Iterator[tuple[str, str]]:
-    """(kind, folder) of each module; the kind is the last part of a class's name."""
+    """Yield (kind, folder) of each module; the kind is the last part of a class's name."""
     modules = read_json(folder / _MODULES)
     for module in modules if isinstance(modules, list) else [None]:
         kind, path = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)

@@ -1,7 +1,7 @@
 """A Hugging Face checkpoint folder: its safetensors headers and its JSON files, read and checked.
 
-Owns what may be trusted of a folder that came from elsewhere: shard names that stay inside it, headers that fit their
-files, JSON of bounded size and depth. Pickles are refused. It knows nothing of architectures.
+Owns the trust in a folder that came from elsewhere: shard names that stay inside it, headers that fit their files, JSON
+of bounded size and depth. Pickles are refused. Independent of architectures.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Checkpoint:
 _NOTHING: Mapping[str, PendingFile] = {}
 
 
-def read_checkpoint(folder: Path, arriving: Mapping[str, PendingFile] = _NOTHING) -> Checkpoint:
+def read_checkpoint(folder: Path, pending: Mapping[str, PendingFile] = _NOTHING) -> Checkpoint:
     """Read config.json and every safetensors header in `folder`; no weights yet.
 
-    Files that are `arriving`, by name, need not be there. Raises CheckpointError naming what is missing or wrong.
+    Files that are `pending`, by name, may be missing. Raises CheckpointError naming what is missing or wrong.
     """
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is not a folder.", "Name a checkpoint folder or a .gguf file.")
@@ -58,8 +58,8 @@ def read_checkpoint(folder: Path, arriving: Mapping[str, PendingFile] = _NOTHING
     if not isinstance(config, dict):
         raise CheckpointError("config.json is not an object.", "Download the checkpoint again.")
     tensors: dict[str, FileTensor] = {}
-    for shard in _shards(folder, arriving):
-        for name, tensor in _read_shard(shard, arriving.get(shard.name)).items():
+    for shard in _shards(folder, pending):
+        for name, tensor in _read_shard(shard, pending.get(shard.name)).items():
             if name in tensors:
                 raise CheckpointError(f"The tensor {name} is in two shards.", "Download the checkpoint again.")
             tensors[name] = tensor
@@ -67,7 +67,7 @@ def read_checkpoint(folder: Path, arriving: Mapping[str, PendingFile] = _NOTHING
 
 
 def read_weights(folder: Path, name: str) -> dict[str, FileTensor]:
-    """The tensors of one file of safetensors in `folder`; no weights yet. Raises CheckpointError."""
+    """Return the tensors of one file of safetensors in `folder`; no weights yet. Raises CheckpointError."""
     if not (folder / name).exists():
         raise _no_safetensors(folder)
     return _read_shard(_inside(folder, name), None)
@@ -87,10 +87,10 @@ def read_json(path: Path) -> Any:
         raise CheckpointError(f"{path.name} is not sound JSON.", "Download the checkpoint again.") from error
 
 
-def _shards(folder: Path, arriving: Mapping[str, PendingFile]) -> list[Path]:
+def _shards(folder: Path, pending: Mapping[str, PendingFile]) -> list[Path]:
     if (folder / _INDEX).exists():
-        return [folder / name if name in arriving else _inside(folder, name) for name in _indexed_names(folder)]
-    for name in arriving:
+        return [folder / name if name in pending else _inside(folder, name) for name in _indexed_names(folder)]
+    for name in pending:
         return [folder / name]
     for path in (path for pattern in _SINGLES for path in folder.glob(pattern)):
         return [_inside(folder, path.name)]
@@ -115,7 +115,7 @@ def _indexed_names(folder: Path) -> list[str]:
 
 
 def _inside(folder: Path, name: str) -> Path:
-    """A shard that an index names; the name is data, so it must be a plain one.
+    """Return the path of a shard that an index names; the name is untrusted, so it must be a plain one.
 
     A link may point anywhere the hub's cache keeps its files, which lies beside the folder; the target must be a file.
     """
@@ -130,14 +130,14 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 def _is_cache_link(path: Path) -> bool:
-    """Whether a link stays in its folder, or goes from snapshots/<revision> to blobs as in the hub's cache."""
+    """Return whether a link stays in its folder, or leads from snapshots/<revision> to blobs as in the hub's cache."""
     target, folder = path.resolve(), path.parent.resolve()
     return target.is_relative_to(folder) or target.parent == folder.parent.parent / "blobs"
 
 
-def _read_shard(path: Path, arriving: PendingFile | None) -> dict[str, FileTensor]:
+def _read_shard(path: Path, pending: PendingFile | None) -> dict[str, FileTensor]:
     try:
-        source = arriving or open_local(path)
+        source = pending or open_local(path)
         length = int.from_bytes(source.read(0, 8), "little")
         if not 2 <= length <= min(_MAX_HEADER_BYTES, source.n_bytes - 8):
             raise _broken(path, "its header does not fit the file")
@@ -184,7 +184,7 @@ def _check_overlaps(path: Path, tensors: Mapping[str, FileTensor]) -> None:
 
 
 def _counts(value: object) -> list[int] | None:
-    """A list of at most five plausible sizes, or None; what looks at video has five."""
+    """Return a list of at most five plausible sizes, or None; video models have five."""
     if not isinstance(value, list) or len(value) > 5 or not all(type(n) is int and 0 <= n < 1 << 48 for n in value):
         return None
     return value

@@ -1,7 +1,7 @@
-"""A checkpoint folder as the source of a GGUF: what will be written is known from headers alone.
+"""A checkpoint folder as the source of a GGUF: everything but the weights is known from headers.
 
-Owns the mapping from a checkpoint's names and settings to llama.cpp's; the architecture table says how. Nothing is
-written here, and no weight is read: `quantizer.write.quantize` does both.
+Owns the mapping of a checkpoint's names and settings to llama.cpp's, by the architecture table. Nothing is written and
+no weight is read: `quantizer.write.quantize` does both.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ __all__ = ["open_checkpoint"]
 _NOTHING: Mapping[str, PendingFile] = {}
 
 
-def open_checkpoint(folder: Path, arriving: Mapping[str, PendingFile] = _NOTHING) -> SourceModel:
-    """Read the headers of a Hugging Face checkpoint and say what model llama.cpp would see in it.
+def open_checkpoint(folder: Path, pending: Mapping[str, PendingFile] = _NOTHING) -> SourceModel:
+    """Read the headers of a Hugging Face checkpoint and return llama.cpp's form of the model.
 
-    Files that are `arriving` need not be there yet. Raises CheckpointError naming whatever cannot be converted.
+    Files that are `pending` may still be missing. Raises CheckpointError with what cannot be converted.
     """
-    checkpoint = unpacked(read_checkpoint(folder, arriving))
+    checkpoint = unpacked(read_checkpoint(folder, pending))
     architecture, config = recognise(checkpoint.config)
     vocabulary = read_vocabulary(folder, config)
     tensors = mapped(checkpoint.tensors, config, architecture)
@@ -52,10 +52,10 @@ def open_checkpoint(folder: Path, arriving: Mapping[str, PendingFile] = _NOTHING
             for tensor in tensors.values()
             if not allows_quantization(tensor.name, tensor.shape, architecture.gguf_name)
         },
-        tuple(path for path in folder.iterdir() if _is_input(path) and path.name not in arriving),
+        tuple(path for path in folder.iterdir() if _is_input(path) and path.name not in pending),
         keeps_quantized=True,
         warnings=architecture.approximations(config),
-        identities=tuple(f"{name} {file.identity}" for name, file in arriving.items()),
+        identities=tuple(f"{name} {file.identity}" for name, file in pending.items()),
     )
 
 
@@ -89,7 +89,7 @@ def _entries(
 
 
 def _hyperparameters(folder: Path, config: Config, architecture: Architecture) -> Iterator[Entry]:
-    """The rows of the table, and how vectors are pooled where the folder says so and the table does not."""
+    """Yield the rows of the table, and the pooling where only the folder has it."""
     pooling = Hyperparameter("pooling_type", "u32", lambda _config: read_pooling(folder))
     rows = {row.key: row for row in (pooling, *architecture.hyperparameters)}
     return hyperparameter_entries(architecture, config, rows.values())

@@ -1,6 +1,6 @@
-"""A model's outline: the header that a checkpoint would be converted to, from its config.json alone.
+"""The GGUF header that a checkpoint would be converted to, from its config.json alone.
 
-Owns what is known of a model before any of its weights are: shapes and hyperparameters, without vocabulary or names.
+Owns what is known of a model before any of its weights: shapes and hyperparameters, without vocabulary or names.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def config_header(settings: Mapping[str, Any], name: str) -> Header:
 def hyperparameter_entries(
     architecture: Architecture, config: Config, rows: Iterable[Hyperparameter]
 ) -> Iterator[Entry]:
-    """Yield what `rows` of the table make of `config`, those left out that it says nothing of."""
+    """Yield what `rows` of the table make of `config`, without those that it has no value for."""
     for row in rows:
         value = row.read(config)
         if value is not None:

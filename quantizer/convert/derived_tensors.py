@@ -1,4 +1,4 @@
-"""Tensors made of others as they are read: several stacked into one, or values computed from what is stored."""
+"""Tensors derived from others as they are read: several stacked into one, rearranged, or computed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class StackedTensor:
         return self.parts[0].stored
 
     def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
-        """The rows of all parts; a slab may hold the end of one and the start of the next."""
+        """Yield the rows of all parts; a slab may hold the end of one and the start of the next."""
         pieces = (piece for part in self.parts for piece in part.slabs(rows_per_slab))
         return _recut(pieces, self.stored.row_bytes(self.shape[0]) * rows_per_slab)
 
@@ -110,7 +110,7 @@ class ReorderedColumns:
 
 @dataclass(frozen=True, slots=True)
 class MappedTensor:
-    """A tensor of float32 values computed from another's, one for one."""
+    """A float32 tensor computed from another, value by value."""
 
     origin: SourceTensor
     name: str
@@ -132,7 +132,8 @@ class MappedTensor:
 
 
 def rearranged(tensor: FileTensor, name: str, row_order: RowOrder, config: Config) -> RearrangedTensor:
-    """Some rows of a tensor, or all of them, in another order; a bias has one number where a matrix has a row."""
+    """Return some rows of a tensor, or all of them, in another order; a bias has one number for each row of its
+    matrix."""
     n_rows = tensor.shape[-1]
     rows = tensor if len(tensor.shape) > 1 else replace(tensor, shape=(1, n_rows))
     order = row_order(config, n_rows)
@@ -140,17 +141,17 @@ def rearranged(tensor: FileTensor, name: str, row_order: RowOrder, config: Confi
 
 
 def rows_in(row_order: RowOrder) -> Cut:
-    """The part that consists of these rows."""
+    """Return the cut that takes these rows."""
     return lambda tensor, name, config: rearranged(tensor, name, row_order, config)
 
 
 def whole(tensor: FileTensor, name: str, _config: Config) -> FileTensor:
-    """The one part of a tensor that has another name than gguf's map knows."""
+    """Return the tensor under another name than gguf's map has."""
     return replace(tensor, name=name)
 
 
 def _recut(pieces: Iterable[bytes], n_bytes: int) -> Iterator[bytes]:
-    """The same bytes in pieces of `n_bytes`, the last one what is left."""
+    """Yield the same bytes in pieces of `n_bytes`, and a shorter last one."""
     held = b""
     for piece in pieces:
         held += piece

@@ -1,4 +1,4 @@
-"""A GGUF as the source of a quantization: its metadata copied as it stands, its tensors read in place."""
+"""A GGUF as the source of a quantization: its metadata copied unchanged, its tensors read in place."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DROPPED = {"general.alignment", "split.no", "split.count", "split.tensors.count
 
 
 def open_gguf(path: Path) -> SourceModel:
-    """Take a GGUF, all its shards included, as a source.
+    """Open a GGUF, all its shards included, as a source.
 
     Raises ModelFileError when it does not pass the gate or holds no tensors.
     """
@@ -37,7 +37,7 @@ def open_gguf(path: Path) -> SourceModel:
 
 
 def model_shape(header: Header) -> ModelShape:
-    """What the recipe of types looks at; 0 where the file says nothing."""
+    """Return the hyperparameters that the recipe needs; 0 where the file has none."""
     prefix = header.architecture
     heads = per_layer(header, f"{prefix}.attention.head_count")
     kv_heads = per_layer(header, f"{prefix}.attention.head_count_kv") or heads

@@ -29,7 +29,7 @@ _PHI_TOKENS = frozenset({"<unk>", "<s>", "</s>", "<|endoftext|>"})
 def describe(
     name: str, folder: Path, architecture: str, tensors: Collection[SourceTensor], words: Collection[str]
 ) -> Iterable[Entry]:
-    """Entries about the model as a whole, whose tokens are `words`.
+    """Yield entries about the model as a whole, whose tokens are `words`.
 
     A name that llama.cpp would take for Phi 3's, without its tokens, is spelt apart. Raises CheckpointError for a model
     card that is no YAML.
@@ -53,7 +53,7 @@ def _spelt_apart(name: str, words: Collection[str]) -> str:
 
 
 def _size_label(tensors: Collection[SourceTensor]) -> str:
-    """The number of weights; of a model with experts, how many there are times what one of them makes with the rest."""
+    """Return the number of weights; with experts, their number times the weights of one of them with the rest."""
     stacks = [tensor.shape for tensor in tensors if "_exps." in tensor.name]
     n_total = sum(math.prod(tensor.shape) for tensor in tensors)
     n_shared = n_total - sum(map(math.prod, stacks))

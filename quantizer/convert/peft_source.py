@@ -1,11 +1,8 @@
-"""The model that an adapter is for: what its tensors are called, how they are arranged, and their shapes.
+"""A LoRA adapter as PEFT saves it, as the source of a GGUF adapter; and the model that it is for.
 
-A checkpoint folder says it in its config.json, a GGUF in its header. No weight is read, and none needs to be there.
-
-A LoRA adapter as PEFT saves it, as the source of a GGUF adapter.
-
-Owns which adapters can be converted at all: those whose pairs of matrices are everything that they change. Names and
-orders of rows are those of the base model, found by `quantizer.convert.tensor_mapping` for either matrix of a pair.
+Owns which adapters can be converted: those whose pairs of matrices are everything that they change. Names and row
+orders are those of the base model, found by `quantizer.convert.tensor_mapping` for either matrix of a pair. The base
+model's config.json, or its GGUF header, is enough: no weight of it is read.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from quantizer.mix.recipe_rules import ModelShape
 
 __all__ = ["BaseModel", "is_adapter", "open_adapter", "open_base"]
 
-# config.json's name -> GGUF's, of what rearranging a weight may ask for
+# config.json's name -> GGUF's, of settings that rearranging a weight needs
 _SETTINGS = {
     "hidden_size": "embedding_length",
     "linear_key_head_dim": "ssm.state_size",
@@ -48,7 +45,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class BaseModel:
-    """An entry of the table, the settings it reads, and every weight's shape in ggml order; read from `file`."""
+    """The base model's architecture, settings, and the shape of every weight in ggml order; read from `file`."""
 
     file: Path
     architecture: Architecture
@@ -76,7 +73,7 @@ def open_base(path: Path) -> BaseModel:
 
 
 def _entry(header: Header) -> Architecture:
-    """Of the entries that become this architecture, the one that has experts or has none, as the model does."""
+    """Return the architecture of this name that has experts, or has none, as the model does."""
     has_experts = bool(header.integer(f"{header.architecture}.expert_count"))
     entries = [entry for entry in ARCHITECTURES.values() if entry.gguf_name == header.architecture]
     fitting = [entry for entry in entries if bool(entry.stacks) == has_experts] or entries
@@ -112,12 +109,12 @@ _UNSUPPORTED = {
 
 
 def is_adapter(source: Path) -> bool:
-    """Whether a folder holds a PEFT adapter."""
+    """Return whether a folder holds a PEFT adapter."""
     return (source / _CONFIG).is_file()
 
 
 def open_adapter(folder: Path, base: Path | None, file_type: FileType) -> SourceModel:
-    """Read the headers of a PEFT adapter and say what adapter llama.cpp would see in it.
+    """Read the headers of a PEFT adapter and return llama.cpp's form of it.
 
     Its matrices become `file_type`, which must be a plain one. `base` is the model it was made for, a folder or a GGUF;
     without it, the one that the adapter names, if it is a folder here. Raises UserError naming what is in the way.
@@ -138,6 +135,7 @@ def open_adapter(folder: Path, base: Path | None, file_type: FileType) -> Source
 
 
 def _settings(folder: Path) -> Config:
+    """Return the checked settings."""
     values = read_json(folder / _CONFIG)
     if not isinstance(values, dict):
         raise CheckpointError(f"{_CONFIG} is not an object.", "Download the adapter again.")
@@ -164,7 +162,7 @@ def _named_base(settings: Config) -> Path:
 
 
 def _pairs(folder: Path, base: BaseModel) -> Iterator[SourceTensor]:
-    """Both matrices for every weight that the adapter changes, under llama.cpp's names."""
+    """Yield both matrices for every weight that the adapter changes, under llama.cpp's names."""
     sides = _sides(folder, base.architecture)
     inputs, outputs = (_placed(sides[side], side, base) for side in "ab")
     for name, output in outputs.items():
@@ -180,7 +178,7 @@ def _pairs(folder: Path, base: BaseModel) -> Iterator[SourceTensor]:
 
 
 def _sides(folder: Path, architecture: Architecture) -> dict[str, dict[str, FileTensor]]:
-    """The first and the second matrices, by the source's names of the weights that they change."""
+    """Return the first and the second matrices, by the source's names of the weights that they change."""
     sides: dict[str, dict[str, FileTensor]] = {"a": {}, "b": {}}
     for name, tensor in read_weights(folder, _WEIGHTS).items():
         ending = next((ending for ending in _SIDES if name.endswith(ending)), None)
@@ -198,7 +196,8 @@ def _sides(folder: Path, architecture: Architecture) -> dict[str, dict[str, File
 
 
 def _placed(tensors: Mapping[str, FileTensor], side: str, base: BaseModel) -> dict[str, SourceTensor]:
-    """The matrices of one side where their weights would go: columns of a weight are the first's, rows the second's.
+    """Return the matrices of one side in the place of their weights: the first has the columns of a weight, the second
+    its rows.
 
     All parts of a fused weight share its first. Nothing is left out in silence, as in a model, nor generated.
     """

@@ -1,6 +1,6 @@
-"""Tensors that can be read row by row, wherever they come from, and the model they make up.
+"""The source of a quantization: tensors that are read row by row, wherever they come from, and their model.
 
-A SourceModel is what both a GGUF and a converted checkpoint look like to `quantizer.write.quantize_plan`. Weights are read, not
+A GGUF and a converted checkpoint are both a SourceModel to `quantizer.write.quantize_plan`. Weights are read, not
 mapped: a file that shrinks while mapped would kill the process.
 """
 
@@ -46,7 +46,7 @@ class SourceTensor(Protocol):
         ...
 
     def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
-        """The stored bytes of consecutive rows, `rows_per_slab` at a time (fewer at the end).
+        """Return the stored bytes of consecutive rows, `rows_per_slab` at a time (fewer at the end).
 
         Raises ModelFileError when the bytes cannot be read.
         """
@@ -64,7 +64,7 @@ class FileTensor:
     start: int
 
     def rows(self, start: int, stop: int) -> FileTensor:
-        """The rows [start, stop) of a matrix as a tensor of their own."""
+        """Return the rows [start, stop) of a matrix as a tensor of their own."""
         skipped = start * self.stored.row_bytes(self.shape[0])
         return replace(self, shape=(self.shape[0], stop - start), start=self.start + skipped)
 
@@ -137,20 +137,19 @@ class GeneratedTensor:
         return tensor_type_named("F32")
 
     def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
-        """Its one row."""
+        """Yield its one row."""
         del rows_per_slab
         yield np.asarray(self.values, "<f4").tobytes()
 
 
 @dataclass(frozen=True, slots=True)
 class SourceModel:
-    """A model to quantize: its metadata, the tensors, and what the recipe needs to know of its shape.
+    """A model to quantize: its metadata, its tensors, and the hyperparameters that the recipe needs.
 
-    `unquantized` maps names to the type that a tensor takes when it is not quantized, where that is not the stored one.
-    `inputs` are the files that no output may replace, `identities` tell the content of those that are not there yet;
-    `shard_counts` says how many tensors each of them holds, where a model is split. Where it `keeps_quantized`, tensors
-    that were made quantized stay as they are unless fewer bits are wanted. `warnings` are what a person should know of
-    the model itself.
+    `unquantized` has the types of tensors that are never quantized. `inputs` are the files that no output may replace,
+    `identities` identify the content of those that have not arrived yet; `shard_counts` are the numbers of tensors per
+    file of a split model. Where it `keeps_quantized`, tensors that are quantized already stay so unless fewer bits are
+    wanted. `warnings` are for the user.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""From a checkpoint's tensors to llama.cpp's: every one placed once or ignored by name, in the shape it must have.
+"""From a checkpoint's tensors to llama.cpp's: each is placed once, or ignored by name, in the required shape.
 
-Names come from gguf's own map, everything else from the architecture's entry. No weight is read here.
+Names come from gguf's own map, everything else from the architecture's entry. No weight is read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Tensor = TypeVar("_Tensor")
 
 
 def mapped(tensors: Mapping[str, FileTensor], config: Config, architecture: Architecture) -> dict[str, SourceTensor]:
-    """llama.cpp's name -> tensor, in the order of the file.
+    """Return llama.cpp's name -> tensor, in the order of the file.
 
     Raises CheckpointError naming a tensor without a place, one that is missing, or one of another shape.
     """
@@ -63,7 +63,7 @@ def _put(tensors: dict[str, _Tensor], name: str, tensor: _Tensor) -> None:
 def _without_ignored(
     tensors: Mapping[str, FileTensor], config: Config, architecture: Architecture
 ) -> dict[str, _Origin]:
-    """The tensors of the language model, by their names in a checkpoint that is nothing else."""
+    """Return the tensors of the language model, by their names in a checkpoint that is nothing else."""
     is_tied = config.flag("tie_word_embeddings") is True
     kept: dict[str, _Origin] = {}
     for source_name, tensor in tensors.items():
@@ -79,7 +79,7 @@ def _without_ignored(
 
 
 def _layer(name: str) -> int:
-    """The number of the layer that a source tensor belongs to, -1 for none."""
+    """Return the number of the layer that a source tensor belongs to, -1 for none."""
     match = re.match(r"model\.layers\.(\d{1,6})\.", name)
     return int(match[1]) if match else -1
 
@@ -122,7 +122,7 @@ def _split(tensors: Mapping[str, _Origin], config: Config, architecture: Archite
 
 
 def _name_map(architecture: Architecture, config: Config) -> Any:
-    """gguf's map of tensor names. Its constructor writes into a table of its class, so it gets a copy."""
+    """Return gguf's map of tensor names. Its constructor changes a table of its class, so it gets a copy."""
     import gguf  # slow to import, needed for conversion only
 
     table = dict(gguf.TensorNameMap.block_mappings_cfg)
@@ -132,7 +132,7 @@ def _name_map(architecture: Architecture, config: Config) -> Any:
 
 
 def _reshaped(tensor: _Origin, shape: tuple[int, ...]) -> _Origin:
-    """The same numbers in another shape; where they are not as many, whoever checks shapes tells of it."""
+    """Return the same numbers in another shape; a wrong count is reported by the check of shapes."""
     if isinstance(tensor, FileTensor) and math.prod(shape) == math.prod(tensor.shape):
         return replace(tensor, shape=shape)
     return tensor
@@ -148,7 +148,7 @@ def _placed(tensor: _Origin, name: str, kind: str, config: Config, architecture:
 
 
 def _file_order(name: str) -> tuple[int, int, str]:
-    """Embedding first, then layer by layer, then what follows the last layer."""
+    """Return the sort key of output tensors: embedding first, then layer by layer, then what follows the last layer."""
     layer = re.match(r"blk\.(\d+)\.", name)
     if layer:
         return (1, int(layer[1]), name)
@@ -156,7 +156,9 @@ def _file_order(name: str) -> tuple[int, int, str]:
 
 
 def _check_shapes(tensors: Mapping[str, SourceTensor], needed: Mapping[str, tuple[int, ...]]) -> None:
-    """Every tensor that the architecture needs is there, as the config implies, and none is more than ggml can hold."""
+    """Raise CheckpointError unless every required tensor exists in the shape of the config, and none is larger than
+    ggml allows.
+    """
     missing = [name for name in needed if name not in tensors]
     if missing:
         raise CheckpointError(
@@ -164,7 +166,9 @@ def _check_shapes(tensors: Mapping[str, SourceTensor], needed: Mapping[str, tupl
         )
     for name, tensor in tensors.items():
         if len(tensor.shape) > _MAX_DIMENSIONS:
-            cause = f"The tensor {name} has {len(tensor.shape)} dimensions, where llama.cpp knows {_MAX_DIMENSIONS}."
+            cause = (
+                f"The tensor {name} has {len(tensor.shape)} dimensions, where llama.cpp has at most {_MAX_DIMENSIONS}."
+            )
             raise CheckpointError(cause, "Download the checkpoint again.")
     for name, shape in needed.items():
         if tensors[name].shape != shape:

@@ -1,4 +1,4 @@
-"""How a checkpoint's tensor becomes the one llama.cpp expects: pure rearrangements, named in the architecture table."""
+"""Rearrangements of a checkpoint's tensors into llama.cpp's layout: pure, named in the architecture table."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ ValueMap: TypeAlias = Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32
 
 
 def plus_one(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Norms that are stored as their distance from one."""
+    """Return norms that are stored as their distance from one."""
     return values + np.float32(1)
 
 
 def negative_exponential(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Decay rates that are stored as logarithms."""
+    """Return decay rates that are stored as logarithms."""
     return -np.exp(values)
 
 
 def unpermute_queries(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
-    """Row order of attn_q: see `unpermuted`."""
+    """Return row order of attn_q: see `unpermuted`."""
     return unpermuted(n_rows, config.integer("num_attention_heads"))
 
 
 def unpermute_keys(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
-    """Row order of attn_k: see `unpermuted`."""
+    """Return row order of attn_k: see `unpermuted`."""
     return unpermuted(n_rows, config.integer("num_key_value_heads", "num_attention_heads"))
 
 
@@ -55,29 +55,30 @@ def unpermuted(n_rows: int, n_heads: int) -> npt.NDArray[np.intp]:
 
 
 def positions_beyond_padding(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
-    """The positions that a text can have where those up to the padding token's id are left out."""
+    """Return the positions of a text where those up to the padding token's id are unused."""
     return np.arange(config.integer("pad_token_id") + 1, n_rows)
 
 
 def grouped_queries(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
-    """The queries of a fused matrix, in llama.cpp's order: see `_groups` and `unpermuted`."""
+    """Return the queries of a fused matrix, in llama.cpp's order: see `_groups` and `unpermuted`."""
     rows = _groups(config, n_rows)[:, :-2].reshape(-1)
     return rows[unpermute_queries(config, len(rows))]
 
 
 def grouped_keys(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
-    """The keys of a fused matrix, in llama.cpp's order: see `_groups` and `unpermuted`."""
+    """Return the keys of a fused matrix, in llama.cpp's order: see `_groups` and `unpermuted`."""
     rows = _groups(config, n_rows)[:, -2].reshape(-1)
     return rows[unpermute_keys(config, len(rows))]
 
 
 def grouped_values(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
-    """The values of a fused matrix: see `_groups`."""
+    """Return the values of a fused matrix: see `_groups`."""
     return _groups(config, n_rows)[:, -1].reshape(-1)
 
 
 def _groups(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
-    """Row numbers as [groups, heads of a group, rows of a head]: the queries that share a key, that key, its value.
+    """Return row numbers as [groups, heads of a group, rows of a head]: the queries that share a key, that key, its
+    value.
 
     Raises CheckpointError when the rows are not so many heads.
     """

@@ -1,7 +1,7 @@
-"""The gate for LoRA adapters: no native loader sees one that was not checked here against its model.
+"""LoRA adapters, validated against their model before a native loader reads them.
 
-Owns the verdict on such a file: what it says it is, and that every pair of its matrices fits a weight of the model.
-llama.cpp leaves some of these shapes unchecked and aborts on a number of the wrong type. Knows nothing of scales.
+Owns the checks of kind and shape: every pair of matrices must fit a weight of the model. llama.cpp leaves some of these
+shapes unchecked and aborts on a number of the wrong type. Independent of scales.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TYPES = {tensor_type_named(name).type_id for name in ("F32", "F16", "BF16", "Q8
 
 
 def validate_adapter(path: Path, model: Path) -> Header:
-    """Read the header of the LoRA at `path` and check it against the GGUF `model`, which has passed its own gate.
+    """Read the header of the LoRA at `path` and check it against the validated GGUF `model`.
 
     Raises ModelFileError naming the first fault, or that it was made for another model.
     """
@@ -86,7 +86,7 @@ def _part(name: str) -> str:
 
 
 def fits(name: str, weight: Shape, a: Shape, b: Shape) -> bool:
-    """Whether b·a has the shape of the weight; for the embedding llama.cpp keeps `a` transposed."""
+    """Return whether b·a has the shape of the weight; llama.cpp stores `a` transposed for the embedding."""
     if min(len(weight), len(a), len(b)) < 2:
         return False
     if name == _EMBEDDING:
@@ -95,5 +95,5 @@ def fits(name: str, weight: Shape, a: Shape, b: Shape) -> bool:
 
 
 def _rest(shape: Shape) -> Shape:
-    """Return the dimensions past the first two, those of length 1 left out: experts have one."""
+    """Return the dimensions past the first two, without those of length 1, which experts have."""
     return tuple(length for length in shape[2:] if length != 1)

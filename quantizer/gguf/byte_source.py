@@ -1,6 +1,6 @@
-"""Where bytes of a model file come from: the local disk here, and wherever another `ByteSource` has them.
+"""Bytes of a model file: from the local disk, or from any other `ByteSource`.
 
-Owns opening and reading; knows nothing of what the bytes mean.
+Owns opening and reading; independent of what the bytes mean.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class ByteSource(Protocol):
         ...
 
     def read(self, start: int, stop: int) -> bytes:
-        """The bytes [start, stop), fewer where the source ends. Raises ModelFileError when they cannot be had."""
+        """Return the bytes [start, stop), fewer where the source ends. Raises ModelFileError when they cannot be
+        had."""
         ...
 
 
@@ -36,7 +37,7 @@ class LocalFile:
     n_bytes: int
 
     def read(self, start: int, stop: int) -> bytes:
-        """The bytes [start, stop), fewer at the end of the file. Raises ModelFileError on an I/O error."""
+        """Return the bytes [start, stop), fewer at the end of the file. Raises ModelFileError on an I/O error."""
         try:
             with self.path.open("rb", buffering=0) as file:
                 file.seek(start)

@@ -1,6 +1,6 @@
-"""Control vectors: GGUF files of directions that are added to what flows between a model's layers.
+"""Control vectors: GGUF files of directions that are added to the hidden state between layers.
 
-Owns reading and checking such a file; no native loader ever sees it. Knows nothing of engines.
+Owns reading and checking them; no native loader reads such a file. Independent of engines.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _F32 = tensor_type_named("F32").type_id
 
 
 def read_control_vector(path: Path, model: Path) -> NDArray[np.float32]:
-    """Return the directions in the file at `path` for the GGUF `model`, which has passed its gate.
+    """Return the directions in the file at `path` for the validated GGUF `model`.
 
     Shape (n_layers - 1, n_embd): row i is added after layer i + 1 (counted from 0), zeros where the file has none.
     Raises ModelFileError for a file that is no control vector or was made for another model.

@@ -1,7 +1,7 @@
-"""The file types of llama.cpp: the names people choose from, and the tensor type each mostly stores.
+"""The file types of llama.cpp: the names that users choose from, and the tensor type that most tensors get.
 
-Owns the table and the lookup by name; which tensor departs from the type is `quantizer.mix.recipe`'s business.
-Source: llama.cpp include/llama.h and tools/quantize/quantize.cpp as vendored in llama-cpp-python 0.3.36.
+Owns the table and the lookup by name; which tensors depart from the type is decided in `quantizer.mix.recipe`. Source:
+llama.cpp include/llama.h and tools/quantize/quantize.cpp as vendored in llama-cpp-python 0.3.36.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ __all__ = ["DEFAULT_FILE_TYPE", "FILE_TYPES", "FileType", "file_type_name", "fil
 
 @dataclass(frozen=True, slots=True)
 class FileType:
-    """One choice of `localllm quantize`; `ftype_id` is what `general.file_type` says in the file.
+    """One choice of `localllm quantize`; `ftype_id` is the value of `general.file_type`.
 
     `perplexity_loss` is what llama.cpp measured that the type adds to the perplexity of Llama-3-8B (6.23), None
-    where it says nothing. Source: QUANT_OPTIONS in tools/quantize/quantize.cpp.
+    where it has no figure. Source: QUANT_OPTIONS in tools/quantize/quantize.cpp.
     """
 
     name: str
@@ -86,7 +86,8 @@ _BY_ID = {entry.ftype_id: entry.name for entry in FILE_TYPES.values()}
 
 
 def file_type_named(name: str) -> FileType:
-    """The file type called `name`, in any case, llama.cpp's short names included. Raises UsageError listing all."""
+    """Return the file type called `name`, in any case, llama.cpp's short names included. Raises UsageError listing
+    all."""
     upper = name.upper()
     entry = FILE_TYPES.get(_ALIASES.get(upper, upper))
     if entry is None:
@@ -95,5 +96,5 @@ def file_type_named(name: str) -> FileType:
 
 
 def file_type_name(ftype_id: int | None) -> str:
-    """What `general.file_type` means, or an empty string for a number that is not in the table."""
+    """Return the name of a `general.file_type`, "" for a number that is not in the table."""
     return _BY_ID.get(ftype_id, "") if ftype_id is not None else ""

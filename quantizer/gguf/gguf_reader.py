@@ -1,7 +1,7 @@
-"""The wire format of GGUF: little-endian numbers, counted strings and arrays, read through a sliding window.
+"""The binary format of GGUF: little-endian numbers, counted strings and arrays, read through a sliding window.
 
-Owns bounds: whatever a file declares, memory stays at one window and work at the limits below. Knows nothing of what
-keys or tensors mean.
+Owns bounds: whatever a file claims, memory stays at one window and work at the limits below. Independent of what keys
+and tensors mean.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ArrayRef:
 
 
 def broken(name: str, what: str) -> ModelFileError:
-    """The error for a file that breaks the format; `what` is a clause without a full stop."""
+    """Return the error for a file that breaks the format; `what` is a clause without a full stop."""
     return ModelFileError(f"{name} is not a sound GGUF file: {what}.", "Download it again, or convert the model anew.")
 
 
@@ -91,25 +91,25 @@ class Cursor:
         return value
 
     def scalar(self, type_id: int) -> Scalar:
-        """One number or bool of a GGUF value type that is neither string nor array."""
+        """Return one number or bool of a GGUF value type that is neither string nor array."""
         value: Scalar = self._number(_SCALARS[type_id])
         return value
 
     def take(self, n_bytes: int) -> bytes:
-        """The next `n_bytes` bytes. Raises ModelFileError past the end of the file."""
+        """Return the next `n_bytes` bytes. Raises ModelFileError past the end of the file."""
         at = self._load(n_bytes)
         self.position += n_bytes
         return self._window[at : at + n_bytes]
 
     def string(self, max_bytes: int = _MAX_STRING_BYTES) -> bytes:
-        """A counted string of at most `max_bytes`, still undecoded."""
+        """Return a counted string of at most `max_bytes`, still undecoded."""
         n_bytes = self.u64()
         if n_bytes > max_bytes:
             raise self.broken(f"a string claims {n_bytes} bytes where at most {max_bytes} make sense")
         return self.take(n_bytes)
 
     def array(self) -> ArrayRef:
-        """Step over an array and say where it was; nothing of it is kept."""
+        """Skip an array and return its place; its elements are not kept."""
         element_type, count = self.u32(), self.u64()
         start = self.position
         if element_type == STRING:
@@ -164,7 +164,9 @@ class Cursor:
 def _walk_strings(window: bytes, at: int, count: int) -> tuple[int, int]:
     """Step over up to `count` strings that start in `window`; returns the position reached and how many are left."""
     if count >= MANY:
-        from quantizer.gguf.numpy_strings import skip_strings  # brings in numpy, which faces do without
+        from quantizer.gguf.numpy_strings import (
+            skip_strings,  # imports numpy, without which user interfaces start faster
+        )
 
         at, count = skip_strings(window, at, count)
     unpack = _U64.unpack_from

@@ -1,9 +1,7 @@
 """The header of a GGUF file: metadata and the tensor table, read fast and checked against the file's length.
 
-Owns the structure of the format: counts, types, names, alignment, shapes, offsets. Big arrays are walked and not built.
-What the values mean, and whether llama.cpp can live with them, is `quantizer.gguf.validation`'s business.
-
-The header of a file that is not there, parsed as if it were: a plan can be looked at like a model.
+Owns the structure of the format: counts, types, names, alignment, shapes, offsets. Large arrays are skipped, not built.
+What the values mean, and whether llama.cpp survives them, is checked in `quantizer.gguf.validation`.
 """
 
 from __future__ import annotations
@@ -82,7 +80,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Everything a GGUF file says before its weights; `data_offset` is where those begin."""
+    """Everything in a GGUF file before its weights, which begin at `data_offset`."""
 
     path: Path
     version: int
@@ -108,17 +106,17 @@ class Header:
         return self.text("general.architecture")
 
     def text(self, key: str, default: str = "") -> str:
-        """A string value, or `default` when the key is missing or not a string."""
+        """Return a string value, or `default` when the key is missing or not a string."""
         value = self._value(key)
         return value if isinstance(value, str) else default
 
     def integer(self, key: str) -> int | None:
-        """A whole number, or None when the key is missing or something else."""
+        """Return a whole number, or None when the key is missing or something else."""
         value = self._value(key)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def array(self, key: str) -> list[Scalar] | list[str]:
-        """Build one array, read from the file now; strings with invalid UTF-8 replaced.
+        """Build one array, read from the file now; invalid UTF-8 in strings is replaced.
 
         Raises KeyError when there is no array `key`, ModelFileError when the file changed since the header was read.
         """
@@ -127,28 +125,28 @@ class Header:
         return self.numbers(key)
 
     def strings(self, key: str) -> list[bytes]:
-        """The elements of an array of strings, undecoded. Raises as `array` does."""
+        """Return the elements of an array of strings, undecoded. Raises as `array` does."""
         ref = self.array_ref(key)
         if ref.element_type != STRING:
             raise KeyError(key)
         return self._decoded(decode_strings, ref)
 
     def table(self, key: str) -> StringArray:
-        """The elements of an array of strings, to be asked as a whole. Raises as `array` does."""
+        """Return the elements of an array of strings, to be asked as a whole. Raises as `array` does."""
         ref = self.array_ref(key)
         if ref.element_type != STRING:
             raise KeyError(key)
         return self._decoded(string_array, ref)
 
     def numbers(self, key: str) -> list[Scalar]:
-        """The elements of an array of numbers or bools. Raises as `array` does."""
+        """Return the elements of an array of numbers or bools. Raises as `array` does."""
         ref = self.array_ref(key)
         if ref.element_type == STRING:
             raise KeyError(key)
         return self._decoded(decode_numbers, ref)
 
     def array_ref(self, key: str) -> ArrayRef:
-        """Where the array `key` lies. Raises KeyError when there is none."""
+        """Return where the array `key` lies. Raises KeyError when there is none."""
         value = self._value(key)
         if not isinstance(value, ArrayRef):
             raise KeyError(key)
@@ -319,5 +317,5 @@ class _PlannedFile:
 
 
 def planned_header(head: bytes, n_bytes: int, path: Path) -> Header:
-    """Return the header of the file at `path` that would begin with `head` and be `n_bytes` long."""
+    """Return the header of a file that does not exist: it would begin with `head` and be `n_bytes` long."""
     return parse_header(_PlannedFile(head, n_bytes), path)

@@ -1,7 +1,7 @@
-"""The bytes of a GGUF before its weights, and where each tensor then goes: known exactly before anything is written.
+"""The bytes of a GGUF before its weights, and the offset of each tensor: exact before anything is written.
 
-Owns the encoding of metadata and the tensor table (version 3, little-endian, alignment 32); knows nothing of where
-values or weights come from.
+Owns the encoding of metadata and of the tensor table (version 3, little-endian, alignment 32); independent of where
+values and weights come from.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class OutputTensor:
-    """A tensor as it will stand in the file; `shape` in ggml order."""
+    """A tensor of an output file; `shape` in ggml order."""
 
     name: str
     shape: tuple[int, ...]
@@ -51,7 +51,7 @@ def encode_entry(key: str, value: object, type_name: str) -> Entry:
 
 
 def encode_header(entries: Sequence[Entry], tensors: Sequence[OutputTensor]) -> bytes:
-    """Everything before the data, padded so that the data starts aligned."""
+    """Return everything before the data, padded so that the data starts aligned."""
     parts = [struct.pack("<4sIQQ", b"GGUF", _VERSION, len(tensors), len(entries))]
     parts += [_string(entry.key) + struct.pack("<I", entry.type_id) + entry.payload for entry in entries]
     offset = 0
@@ -64,12 +64,12 @@ def encode_header(entries: Sequence[Entry], tensors: Sequence[OutputTensor]) -> 
 
 
 def file_bytes(header: bytes, tensors: Iterable[OutputTensor]) -> int:
-    """Length of the whole file, to the byte."""
+    """Return length of the whole file, to the byte."""
     return len(header) + sum(tensor.n_bytes + padding(tensor.n_bytes) for tensor in tensors)
 
 
 def padding(n_bytes: int) -> int:
-    """Zero bytes that follow `n_bytes` up to the alignment."""
+    """Return how many zero bytes follow `n_bytes` up to the alignment."""
     return -n_bytes % ALIGNMENT
 
 

@@ -1,4 +1,4 @@
-"""The ranges in which llama.cpp can live with a model's hyperparameters.
+"""Hyperparameters of a GGUF: looking them up, and the ranges that llama.cpp survives.
 
 Source: the assertions of llama.cpp src/llama-model.cpp, llama-hparams.h and the graph operations it builds, as vendored
 in llama-cpp-python 0.3.36. Values that it refuses with a message of its own are left alone.
@@ -55,7 +55,7 @@ _ROPE_SCALING_TYPES = {"none", "linear", "yarn", "longrope"}
 
 
 def hyperparameter_faults(header: Header) -> Iterator[str]:
-    """Every hyperparameter of this file that llama.cpp could not survive."""
+    """Yield every hyperparameter that llama.cpp could not survive."""
     prefix = f"{header.architecture}."
     for suffix, (low, high) in _INTEGER_RANGES.items():
         yield from _type_faults(header, prefix + suffix, (int, ArrayRef))
@@ -71,7 +71,7 @@ def hyperparameter_faults(header: Header) -> Iterator[str]:
 
 
 def per_layer(header: Header, key: str) -> list[float]:
-    """A number, or one number for each layer, as a list; empty when the key is missing or holds text."""
+    """Return a number, or one number for each layer, as a list; empty when the key is missing or holds text."""
     field = header.fields.get(key)
     if field is None or isinstance(field.value, str):
         return []
@@ -83,18 +83,18 @@ def per_layer(header: Header, key: str) -> list[float]:
 
 
 def hyperparameter(header: Header, suffix: str) -> int:
-    """The whole number `<architecture>.<suffix>`, 0 when the file does not say."""
+    """Return the whole number `<architecture>.<suffix>`, 0 when the file has none."""
     return header.integer(f"{header.architecture}.{suffix}") or 0
 
 
 def layer_values(header: Header, suffix: str, n_layers: int) -> list[int]:
-    """`<architecture>.<suffix>` for each of `n_layers`; zeros where the file does not say."""
+    """Return `<architecture>.<suffix>` for each of `n_layers`; zeros when the file has none."""
     values = [int(value) for value in per_layer(header, f"{header.architecture}.{suffix}")] or [0]
     return values * n_layers if len(values) == 1 else (values + [0] * n_layers)[:n_layers]
 
 
 def _type_faults(header: Header, key: str, types: tuple[type, ...]) -> Iterator[str]:
-    """llama.cpp refuses these itself when it loads them; a quantizer that took them would plan with 0 instead."""
+    """Yield values of a wrong type. llama.cpp refuses them when it loads them; a plan would take them for 0."""
     field = header.fields.get(key)
     if field is not None and not isinstance(field.value, types):
         yield f"{key} is {str(field.value)[:32]!r}, which is no number of its kind"

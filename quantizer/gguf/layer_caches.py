@@ -1,25 +1,13 @@
-"""Which layers of a model look back over a window only, and how far.
+"""The memory that each layer of a model needs while it runs, in elements: keys and values per token, or a state per
+sequence.
 
-Owns the table of llama.cpp's patterns. Knows nothing of what a layer keeps.
-Source: `load_arch_hparams` in src/models and `set_swa_pattern` in src/llama-hparams.cpp, as vendored in
-llama-cpp-python 0.3.36.
+Owns llama.cpp's tables of sliding windows and of recurrent and hybrid architectures. Independent of element types and
+of how many tokens there are. The engine keeps all cells of sliding layers, so that they can be truncated and copied:
+`kv_shape_of` ignores windows on purpose.
 
-Which layers of a model keep a state of fixed size instead of, or beside, what every token leaves; and how large.
-
-Owns llama.cpp's table of recurrent and hybrid architectures. Knows nothing of keys and values.
-Source: `create_memory` in src/llama-model.cpp, `n_embd_r` and `n_embd_s` in src/llama-hparams.cpp and
-`load_arch_hparams` in src/models, as vendored in llama-cpp-python 0.3.36.
-
-What each layer of a model keeps while it runs, in elements: keys and values of every token, or a state.
-
-Owns how attention, windows, shared layers and states come together. Knows nothing of bytes or of how many tokens.
-Source: `create_memory` in src/llama-model.cpp and `llama_kv_cache` in src/llama-kv-cache.cpp, as vendored in
-llama-cpp-python 0.3.36.
-
-What a token leaves in a model's cache: how many key and value elements in all layers together, from the header.
-
-Owns the sum. Knows nothing of how many bytes an element takes or how many tokens there are. Windows are left out on
-purpose: the engine keeps all cells of sliding layers, so that they can be cut and copied.
+Source: `load_arch_hparams` in src/models, `set_swa_pattern`, `n_embd_r` and `n_embd_s` in src/llama-hparams.cpp,
+`create_memory` in src/llama-model.cpp and `llama_kv_cache` in src/llama-kv-cache.cpp, as vendored in llama-cpp-python
+0.3.36.
 """
 
 from __future__ import annotations
@@ -42,6 +30,138 @@ __all__ = [
     "windows_of",
 ]
 
+# Encoders and diffusion models compute whole texts at once and have no cache.
+_WITHOUT_CACHE = frozenset(
+    [
+        "bert",
+        "dream",
+        "eurobert",
+        "gemma-embedding",
+        "jina-bert-v2",
+        "jina-bert-v3",
+        "llada",
+        "llada-moe",
+        "modern-bert",
+        "neo-bert",
+        "nomic-bert",
+        "nomic-bert-moe",
+        "rnd1",
+        "wavtokenizer-dec",
+    ]
+)
+# Sparse attention has further caches, which are not counted.
+_WITH_INDEXERS = frozenset(
+    ["deepseek32", "deepseek4", "dflash", "dots3note", "glm-dsa", "glm5-next", "hy_v4", "minimax-m3", "qwen4exp"]
+)
+_GEMMA3N_OWN_LAYERS = 20  # the later ones read the caches of these
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCache:
+    """Elements that one token leaves in a layer, and those of the state that one sequence has there."""
+
+    k_elements: int = 0
+    v_elements: int = 0
+    state_elements: int = 0
+    is_windowed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCaches:
+    """The layers of a model in order. The last `n_predicting` are only used by a context that drafts.
+
+    `n_window` is in tokens, 0 without windows; `is_complete` is False where an architecture keeps more than is here.
+    """
+
+    layers: tuple[LayerCache, ...]
+    n_window: int = 0
+    n_predicting: int = 0
+    is_complete: bool = True
+
+    @property
+    def main_layers(self) -> tuple[LayerCache, ...]:
+        """The layers that compute every token."""
+        return self.layers[: len(self.layers) - self.n_predicting]
+
+
+def layer_caches_of(header: Header) -> LayerCaches:
+    """Return the memory of each layer of a validated model; empty layers for an architecture without a cache."""
+    n_all = hyperparameter(header, "block_count")
+    n_predicting = min(hyperparameter(header, "nextn_predict_layers"), n_all)
+    if header.architecture in _WITHOUT_CACHE:
+        return LayerCaches((LayerCache(),) * n_all)
+    n_layers = n_all - n_predicting
+    windows, states = windows_of(header, n_layers), states_of(header, n_layers)
+    is_windowed = (*windows.is_windowed, *[False] * n_predicting)
+    has_attention = (*states.has_attention, *[True] * n_predicting)
+    n_own = _layers_with_caches(header, n_all)
+    heads = [_Heads.of(header, suffix) for suffix in ("", "_swa")]
+    kv_heads = _kv_heads(header, n_all)
+    layers = []
+    for index in range(n_all):
+        n_heads = kv_heads[index] if has_attention[index] and index < n_own else 0
+        head = heads[is_windowed[index]]
+        state = states.elements[index] if index < n_layers else 0
+        layers.append(LayerCache(n_heads * head.k, n_heads * head.v, state, is_windowed[index]))
+    return LayerCaches(tuple(layers), windows.n_tokens, n_predicting, header.architecture not in _WITH_INDEXERS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Heads:
+    """Elements of one head; latent attention keeps values within its keys."""
+
+    k: int
+    v: int
+
+    @classmethod
+    def of(cls, header: Header, suffix: str) -> _Heads:
+        n_heads = layer_values(header, "attention.head_count", 1)[0]
+        even = hyperparameter(header, "embedding_length") // n_heads if n_heads else 0
+        k, v = (
+            hyperparameter(header, f"attention.{what}_length{suffix}")
+            or hyperparameter(header, f"attention.{what}_length")
+            or even
+            for what in ("key", "value")
+        )
+        return cls(k, 0 if hyperparameter(header, "attention.key_length_mla") else v)
+
+
+def _kv_heads(header: Header, n_layers: int) -> list[int]:
+    has_own = f"{header.architecture}.attention.head_count_kv" in header.fields
+    return layer_values(header, "attention.head_count_kv" if has_own else "attention.head_count", n_layers)
+
+
+def _layers_with_caches(header: Header, n_layers: int) -> int:
+    if header.architecture == "gemma3n":
+        return min(_GEMMA3N_OWN_LAYERS, n_layers)
+    return n_layers - hyperparameter(header, "attention.shared_kv_layers")
+
+
+@dataclass(frozen=True, slots=True)
+class KvShape:
+    """Elements of keys and of values that one token takes: in all layers together, and in one head.
+
+    Prediction layers count: they have a cache of their own when they draft.
+    """
+
+    k_elements: int
+    v_elements: int
+    k_head: int
+    v_head: int
+
+
+def kv_shape_of(header: Header) -> KvShape:
+    """Return the shape that `header` describes, zeros where tokens leave nothing."""
+    layers = layer_caches_of(header).layers
+    k_elements, v_elements = (sum(layer.k_elements for layer in layers), sum(layer.v_elements for layer in layers))
+    if not k_elements:
+        return KvShape(0, 0, 0, 0)
+    n_heads = int(max(per_layer(header, f"{header.architecture}.attention.head_count"), default=1)) or 1
+    even = hyperparameter(header, "embedding_length") // n_heads
+    k_head, v_head = (hyperparameter(header, f"attention.{what}_length") or even for what in ("key", "value"))
+    return KvShape(k_elements, v_elements, k_head, v_head if v_elements else 0)
+
+
 _WINDOW_KEY, _PATTERN_KEY = "attention.sliding_window", "attention.sliding_window_pattern"
 
 
@@ -57,7 +177,7 @@ class Windows:
 class _Pattern:
     """One layer in `period` sees everything: the last of them, or the first. 0: all layers have the window.
 
-    `default` is the window of a file that names none, `fixed` one that llama.cpp takes whatever the file says, and
+    `default` is the window of a file that names none, `fixed` one that llama.cpp uses whatever the file has, and
     `n_layers` the only depth at which an architecture has windows at all.
     """
 
@@ -68,7 +188,7 @@ class _Pattern:
     n_layers: int = 0
 
     def windows(self, index: int) -> bool:
-        """Whether the layer `index` has a window."""
+        """Return whether the layer `index` has a window."""
         if not self.period:
             return True
         return index % self.period != (0 if self.is_dense_first else self.period - 1)
@@ -169,14 +289,14 @@ def _without_kv_heads(header: Header, n_layers: int) -> list[_Kind]:
 
 
 def _one_of_three(header: Header, n_layers: int) -> list[_Kind]:
-    """A layer of Nemotron-H is a state, attention or a feed-forward."""
+    """Return the kinds of Nemotron-H's layers: each is a state, attention or a feed-forward."""
     kinds = _without_kv_heads(header, n_layers)
     widths = layer_values(header, "feed_forward_length", n_layers)
     return [(False, False) if width else kind for kind, width in zip(kinds, widths, strict=True)]
 
 
 def _at_intervals(default: int) -> _Rule:
-    """Attention in the last of every so many layers."""
+    """Return the rule for attention in the last of every so many layers."""
 
     def rule(header: Header, n_layers: int) -> list[_Kind]:
         if f"{header.architecture}.attention.recurrent_layers" in header.fields:
@@ -217,135 +337,3 @@ def _state_elements(header: Header) -> int:
     inner, state = hyperparameter(header, "ssm.inner_size"), hyperparameter(header, "ssm.state_size")
     n_convolved = inner + 2 * hyperparameter(header, "ssm.group_count") * state
     return max(0, kernel - 1) * n_convolved + state * inner
-
-
-# Encoders and diffusion models compute whole texts at once and keep nothing.
-_WITHOUT_CACHE = frozenset(
-    [
-        "bert",
-        "dream",
-        "eurobert",
-        "gemma-embedding",
-        "jina-bert-v2",
-        "jina-bert-v3",
-        "llada",
-        "llada-moe",
-        "modern-bert",
-        "neo-bert",
-        "nomic-bert",
-        "nomic-bert-moe",
-        "rnd1",
-        "wavtokenizer-dec",
-    ]
-)
-# Caches of sparse attention lie beside the others and are not counted here.
-_WITH_INDEXERS = frozenset(
-    ["deepseek32", "deepseek4", "dflash", "dots3note", "glm-dsa", "glm5-next", "hy_v4", "minimax-m3", "qwen4exp"]
-)
-_GEMMA3N_OWN_LAYERS = 20  # the later ones read the caches of these
-
-
-@dataclass(frozen=True, slots=True)
-class LayerCache:
-    """Elements that one token leaves in a layer, and those of the state that one sequence has there."""
-
-    k_elements: int = 0
-    v_elements: int = 0
-    state_elements: int = 0
-    is_windowed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LayerCaches:
-    """The layers of a model in order. The last `n_predicting` are only used by a context that drafts.
-
-    `n_window` is in tokens, 0 without windows; `is_complete` is False where an architecture keeps more than is here.
-    """
-
-    layers: tuple[LayerCache, ...]
-    n_window: int = 0
-    n_predicting: int = 0
-    is_complete: bool = True
-
-    @property
-    def answering(self) -> tuple[LayerCache, ...]:
-        """The layers that every answer goes through."""
-        return self.layers[: len(self.layers) - self.n_predicting]
-
-
-def layer_caches_of(header: Header) -> LayerCaches:
-    """Return what the layers keep of a model that passed the gate; nothing for an architecture without a cache."""
-    n_all = hyperparameter(header, "block_count")
-    n_predicting = min(hyperparameter(header, "nextn_predict_layers"), n_all)
-    if header.architecture in _WITHOUT_CACHE:
-        return LayerCaches((LayerCache(),) * n_all)
-    n_layers = n_all - n_predicting
-    windows, states = windows_of(header, n_layers), states_of(header, n_layers)
-    is_windowed = (*windows.is_windowed, *[False] * n_predicting)
-    has_attention = (*states.has_attention, *[True] * n_predicting)
-    n_own = _layers_with_caches(header, n_all)
-    heads = [_Heads.of(header, suffix) for suffix in ("", "_swa")]
-    kv_heads = _kv_heads(header, n_all)
-    layers = []
-    for index in range(n_all):
-        n_heads = kv_heads[index] if has_attention[index] and index < n_own else 0
-        head = heads[is_windowed[index]]
-        state = states.elements[index] if index < n_layers else 0
-        layers.append(LayerCache(n_heads * head.k, n_heads * head.v, state, is_windowed[index]))
-    return LayerCaches(tuple(layers), windows.n_tokens, n_predicting, header.architecture not in _WITH_INDEXERS)
-
-
-@dataclass(frozen=True, slots=True)
-class _Heads:
-    """Elements of one head; latent attention keeps values within its keys."""
-
-    k: int
-    v: int
-
-    @classmethod
-    def of(cls, header: Header, suffix: str) -> _Heads:
-        n_heads = layer_values(header, "attention.head_count", 1)[0]
-        even = hyperparameter(header, "embedding_length") // n_heads if n_heads else 0
-        k, v = (
-            hyperparameter(header, f"attention.{what}_length{suffix}")
-            or hyperparameter(header, f"attention.{what}_length")
-            or even
-            for what in ("key", "value")
-        )
-        return cls(k, 0 if hyperparameter(header, "attention.key_length_mla") else v)
-
-
-def _kv_heads(header: Header, n_layers: int) -> list[int]:
-    has_own = f"{header.architecture}.attention.head_count_kv" in header.fields
-    return layer_values(header, "attention.head_count_kv" if has_own else "attention.head_count", n_layers)
-
-
-def _layers_with_caches(header: Header, n_layers: int) -> int:
-    if header.architecture == "gemma3n":
-        return min(_GEMMA3N_OWN_LAYERS, n_layers)
-    return n_layers - hyperparameter(header, "attention.shared_kv_layers")
-
-
-@dataclass(frozen=True, slots=True)
-class KvShape:
-    """Elements that one token takes, keys and values apart: in all layers together, and in one head.
-
-    Prediction layers count: they have a cache of their own wherever they draft.
-    """
-
-    k_elements: int
-    v_elements: int
-    k_head: int
-    v_head: int
-
-
-def kv_shape_of(header: Header) -> KvShape:
-    """Return the shape that `header` describes, zeros where it keeps nothing of a token."""
-    layers = layer_caches_of(header).layers
-    k_elements, v_elements = (sum(layer.k_elements for layer in layers), sum(layer.v_elements for layer in layers))
-    if not k_elements:
-        return KvShape(0, 0, 0, 0)
-    n_heads = int(max(per_layer(header, f"{header.architecture}.attention.head_count"), default=1)) or 1
-    even = hyperparameter(header, "embedding_length") // n_heads
-    k_head, v_head = (hyperparameter(header, f"attention.{what}_length") or even for what in ("key", "value"))
-    return KvShape(k_elements, v_elements, k_head, v_head if v_elements else 0)

@@ -1,4 +1,4 @@
-"""What a GGUF is, in the few facts that people ask for; from its header alone."""
+"""The facts of a model that people ask for, from its GGUF header alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TypeShare:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A model's facts; numbers are 0 and texts empty where the file does not say.
+    """A model's facts; numbers are 0 and texts empty where the file has none.
 
     `has_tools`: the chat template has a place for tools.
     """
@@ -62,7 +62,7 @@ class ModelInfo:
 
 
 def read_model_info(header: Header) -> ModelInfo:
-    """Gather the facts of a header that passed the gate."""
+    """Gather the facts of a header that was validated."""
     prefix = header.architecture
     shape = kv_shape_of(header)
     tokens = "tokenizer.ggml.tokens"
@@ -92,7 +92,7 @@ def read_model_info(header: Header) -> ModelInfo:
 
 
 def _types(header: Header) -> dict[str, TypeShare]:
-    """Tensor type -> share, the largest first."""
+    """Return the share of each tensor type, the largest first."""
     shares: dict[str, TypeShare] = {}
     for tensor in header.tensors:
         name = TENSOR_TYPES[tensor.type_id].name

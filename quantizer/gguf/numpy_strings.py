@@ -1,9 +1,9 @@
-"""Arrays of very many strings, looked at all at once with numpy.
+"""Long arrays of strings in a GGUF, searched all at once with numpy.
 
-A string is its length in eight bytes and then itself, so that where one begins only the one before tells. But a length
-of 1 to 65,535 ends in a run of six or seven zero bytes, which text does not have. Where such runs end is found at once;
-a place counts as a length only if the length before it leads there, so nothing that lies in a string is taken for one.
-From the first string on that this does not find (an empty one, say), the rest is walked as ever.
+A string is its length in eight bytes and then its bytes, so the start of each depends on the one before. But a length
+of 1 to 65,535 ends in a run of six or seven zero bytes, which text does not have. The ends of such runs are found at
+once; a place counts as a length only if the length before it leads there, so bytes within a string are never mistaken
+for one. From the first string that this misses (an empty one, for example), the rest is walked one by one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class NumpyStrings:
-    """The strings of an array, of which each is the bytes [start, stop) of `data`. See `quantizer.gguf.string_array.Strings`."""
+    """The strings of an array: each is the bytes [start, stop) of `data`. Same results as `ListStrings`."""
 
     data: bytes
     starts: _Places
@@ -52,7 +52,7 @@ class NumpyStrings:
         return NumpyStrings(self.data, self.starts, np.minimum(self.stops, self._next(b"\0", self.starts)))
 
     def n_distinct(self) -> int:
-        """Those that share their key with another are built and compared; the key tells all others apart."""
+        """Count the different strings: only those that share a key are built and compared."""
         keys = self._keys()
         order = np.argsort(keys)
         is_repeat = np.diff(keys[order]) == 0
@@ -81,17 +81,19 @@ class NumpyStrings:
         return bool((self._next(byte, self.starts + 1) < self.stops).all())
 
     def strings(self) -> list[bytes]:
-        """Build them all."""
+        """Build all strings."""
         data = self.data
         return [data[start:stop] for start, stop in zip(self.starts.tolist(), self.stops.tolist(), strict=True)]
 
     def _next(self, byte: bytes, places: _Places) -> _Places:
-        """Where `byte` comes next from each of `places` on; behind the data where it does not."""
+        """Return where `byte` comes next from each of `places` on; behind the data where it does not."""
         found = np.append(np.flatnonzero(np.frombuffer(self.data, np.uint8) == byte[0]), len(self.data) + 1)
         return found[np.searchsorted(found, places)]
 
     def _keys(self) -> npt.NDArray[np.uint64]:
-        """A number for each, made of its length and its first and last eight bytes: the same for the same strings."""
+        """Return a number for each, made of its length and its first and last eight bytes: the same for the same
+        strings.
+        """
         words = np.ndarray(max(len(self.data) - 7, 0), "<u8", self.data, strides=(1,))  # one begins at each byte
         n_bytes = self.stops - self.starts
         n_lacking = np.clip(8 - n_bytes, 0, 7).astype(np.uint64)  # a string comes behind eight bytes of length
@@ -113,7 +115,9 @@ def skip_strings(data: bytes, at: int, count: int) -> tuple[int, int]:
 
 
 def _chain(data: bytes, at: int, count: int) -> tuple[_Places, int]:
-    """The places of up to `count` lengths from `at` on, each found from the one before, and where the last leads."""
+    """Return the places of up to `count` lengths from `at` on, each found from the one before, and where the last
+    leads.
+    """
     values = np.frombuffer(data, np.uint8)
     places = _candidates(values[at:])[:count] + at
     if not len(places) or places[0] != at:
@@ -125,7 +129,7 @@ def _chain(data: bytes, at: int, count: int) -> tuple[_Places, int]:
 
 
 def _candidates(values: _Bytes) -> _Places:
-    """Where eight bytes may be a length: those that end with a run of six or seven zeros."""
+    """Return where eight bytes may be a length: those that end with a run of six or seven zeros."""
     is_zero = np.zeros(len(values) + 2, np.bool_)
     np.equal(values, 0, out=is_zero[1:-1])
     edges = np.flatnonzero(is_zero[1:] != is_zero[:-1])

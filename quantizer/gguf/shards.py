@@ -1,7 +1,7 @@
-"""How a model is split into several files: their names, and which tensors go where.
+"""Models split into several files: their names, and which tensors go where.
 
-Owns llama.cpp's split format (source: llama.cpp src/llama.cpp, llama_split_path, and tools/gguf-split); knows nothing
-of what tensors hold.
+Owns llama.cpp's split format (source: llama.cpp src/llama.cpp, llama_split_path, and tools/gguf-split); independent of
+what tensors hold.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ _NAME = re.compile(r"(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
 def shard_path(output: Path, index: int, count: int) -> Path:
-    """Where the shard `index` (from 0) of `count` lies when the model as a whole is called `output`."""
+    """Return the path of the shard `index` (from 0) of `count` of the model that would be `output` in one file."""
     stem = unsplit_name(output.name).removesuffix(".gguf")
     return output if count == 1 else output.with_name(f"{stem}-{index + 1:05d}-of-{count:05d}.gguf")
 
 
 def shard_index(name: str) -> tuple[int, int] | None:
-    """The (index from 0, count) that a file name tells, None when it is not that of a shard."""
+    """Return (index from 0, count) of a shard's file name, None for any other name."""
     match = _NAME.fullmatch(name)
     return (int(match["index"]) - 1, int(match["count"])) if match else None
 
 
 def unsplit_name(name: str) -> str:
-    """What the whole model is called that the shard `name` is of; any other name is its own."""
+    """Return the file name of the whole model that the shard `name` belongs to; any other name unchanged."""
     match = _NAME.fullmatch(name)
     return f"{match['stem']}.gguf" if match else name
 
 
 def shard_entries(index: int, count: int, n_tensors: int) -> list[Entry]:
-    """What marks the shard `index` of `count`, of a model of `n_tensors`; nothing for a model in one file."""
+    """Return the entries that mark the shard `index` of `count`, of a model of `n_tensors`; none for one file."""
     if count == 1:
         return []
     return [
@@ -49,7 +49,7 @@ def shard_entries(index: int, count: int, n_tensors: int) -> list[Entry]:
 
 
 def split_by_bytes(entries: Sequence[Entry], tensors: Sequence[OutputTensor], max_bytes: int) -> list[int]:
-    """How many tensors each file gets so that none is larger than `max_bytes`.
+    """Return how many tensors each file gets so that none is larger than `max_bytes`.
 
     A tensor larger than that has a file to itself. Raises UsageError when there would be more files than a model has.
     """

@@ -1,7 +1,7 @@
-"""The strings of an array, asked as a whole: what the gate wants to know of a vocabulary.
+"""Arrays of strings in a GGUF, queried as a whole: what validation needs of a vocabulary.
 
-Few of them are a list, looked at one by one; many are numpy's business (`quantizer.gguf.numpy_strings`), which answers the
-same and is imported for them only, since faces do without it.
+Short arrays are lists (`ListStrings`). Long ones use numpy (`quantizer.gguf.numpy_strings`), which gives the same
+results and is imported only for them: user interfaces start without numpy.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ class StringArray(Protocol):
     """The strings of one array, in order."""
 
     def up_to_nul(self) -> StringArray:
-        """Each of them up to the first NUL in it, as C reads it."""
+        """Return each of them up to the first NUL in it, as C reads it."""
         ...
 
     def n_distinct(self) -> int: ...
 
     def longest_bytes(self) -> int:
-        """Length of the longest, 0 where there is none."""
+        """Return length of the longest, 0 where there is none."""
         ...
 
     def empty(self) -> list[int]:
-        """The indices of those that are empty."""
+        """Return the indices of those that are empty."""
         ...
 
     def held(self, wanted: Collection[bytes]) -> set[bytes]:
-        """Those of `wanted` that are among them."""
+        """Return those of `wanted` that are among them."""
         ...
 
     def at(self, indices: Sequence[int]) -> list[bytes]:
-        """Some of them."""
+        """Return some of them."""
         ...
 
     def all_hold_behind_first(self, byte: bytes) -> bool:
-        """Whether every one of them has `byte` somewhere behind its first byte."""
+        """Return whether every one of them has `byte` somewhere behind its first byte."""
         ...
 
 
@@ -73,7 +73,7 @@ class ListStrings:
 
 
 def string_array(ref: ArrayRef, data: bytes) -> StringArray:
-    """The strings of an array of them from its bytes. Raises struct.error when `data` is not what was walked."""
+    """Return the strings of an array of them from its bytes. Raises struct.error when `data` is not what was walked."""
     if ref.count < MANY:
         return ListStrings(decode_strings(ref, data))
     from quantizer.gguf.numpy_strings import NumpyStrings

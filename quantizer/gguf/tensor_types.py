@@ -1,7 +1,7 @@
 """The ggml tensor types: number, name, and how many bytes a block of how many elements takes.
 
-Owns the table and the byte arithmetic; knows nothing of files, of native code or of which tensor gets which type.
-Source of the figures: ggml/include/ggml.h, ggml/src/ggml.c and ggml-common.h as vendored in llama-cpp-python 0.3.36.
+Owns the table and the byte arithmetic; independent of files, of native code and of which tensor gets which type. Source
+of the figures: ggml/include/ggml.h, ggml/src/ggml.c and ggml-common.h as vendored in llama-cpp-python 0.3.36.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class TensorType:
         return 8 * self.block_bytes / self.block_size
 
     def fits(self, n_columns: int) -> bool:
-        """Whether rows of `n_columns` elements are whole blocks."""
+        """Return whether rows of `n_columns` elements are whole blocks."""
         return n_columns % self.block_size == 0
 
     def row_bytes(self, n_columns: int) -> int:
-        """Bytes of one row; `n_columns` must be whole blocks."""
+        """Return bytes of one row; `n_columns` must be whole blocks."""
         assert self.fits(n_columns)
         return n_columns // self.block_size * self.block_bytes
 
     def tensor_bytes(self, shape: Sequence[int]) -> int:
-        """Bytes of a tensor of `shape` in ggml order (row length first); `()` is one element."""
+        """Return bytes of a tensor of `shape` in ggml order (row length first); `()` is one element."""
         if not shape:
             return self.block_bytes
         return self.row_bytes(shape[0]) * math.prod(shape[1:])
@@ -95,10 +95,10 @@ _BY_NAME = {entry.name: entry for entry in _ALL}
 
 
 def tensor_type(type_id: int) -> TensorType:
-    """The type with this number. Raises KeyError for numbers that ggml does not define (or has retired)."""
+    """Return the type with this number. Raises KeyError for numbers that ggml does not define (or has retired)."""
     return TENSOR_TYPES[type_id]
 
 
 def tensor_type_named(name: str) -> TensorType:
-    """The type with this upper-case name. Raises KeyError when there is none."""
+    """Return the type with this upper-case name. Raises KeyError when there is none."""
     return _BY_NAME[name]

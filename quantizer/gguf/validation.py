@@ -1,16 +1,10 @@
-"""What a GGUF holds where it is not a model that answers: adapters, projectors and the like look the same from outside.
+"""Validation of GGUF files before a native loader reads them.
 
-Owns what each of them is called, and what to do with it instead. Knows nothing of whether a file is sound.
-
-What the vocabulary in a GGUF must be like for llama.cpp to survive it.
+A file whose counts, vocabulary or hyperparameters would abort llama.cpp, and with it the process that loads it, is
+refused with a sentence; so is a file that is no model. What llama.cpp refuses cleanly by itself is left to it.
 
 Source: the assertions of llama.cpp src/llama-vocab.cpp as vendored in llama-cpp-python 0.3.36. Special ids out of range
-are not a fault: honest files have them, and llama.cpp falls back to its defaults.
-
-The one gate that every GGUF passes before a native loader sees it.
-
-Owns the verdict: a file whose counts, vocabulary or hyperparameters would abort llama.cpp (and with it the process that
-loads it) is refused here with a sentence. What llama.cpp refuses cleanly by itself is left to it.
+are no fault: honest files have them, and llama.cpp falls back to its defaults.
 """
 
 from __future__ import annotations
@@ -40,169 +34,18 @@ __all__ = [
     "vocabulary_faults",
 ]
 
-_MATRIX = "imatrix"
-_NO_MODELS = {
-    _MATRIX: ("an importance matrix", "Give it to `localllm quantize` with --imatrix."),
-    "adapter": ("a LoRA adapter", "Name the model that it is for, and the adapter with --lora."),
-    "controlvector": ("a control vector", "Name the model that it is for, and the vector with --control-vector."),
-    "mmproj": ("a projector, which turns pictures into tokens", "Name the model that lies beside it."),
-}
-_ARCHITECTURES = {"clip": "mmproj", "controlvector": "controlvector"}  # older files say it so
-_NO_TOKENIZER = ("", "no_vocab", "none")
-
-
-def check_no_matrix(header: Header) -> None:
-    """Raise ModelFileError for an importance matrix, which has nothing that a model has."""
-    if header.text("general.type") == _MATRIX:
-        _refuse(header, _MATRIX)
-
-
-def check_answers(header: Header, *, needs_tokenizer: bool) -> None:
-    """Raise ModelFileError, saying what the file is, for one that no question can be put to."""
-    kind = _ARCHITECTURES.get(header.architecture, header.text("general.type"))
-    if kind in _NO_MODELS:
-        _refuse(header, kind)
-    if needs_tokenizer and header.text("tokenizer.ggml.model") in _NO_TOKENIZER:
-        raise ModelFileError(
-            f"{header.path.name} has no tokenizer: no text can be put to it.",
-            "Convert it anew from a checkpoint with its tokenizer's files, or download another.",
-        )
-
-
-def _refuse(header: Header, kind: str) -> None:
-    what, remedy = _NO_MODELS[kind]
-    raise ModelFileError(f"{header.path.name} is {what}, not a model.", remedy)
-
-
-_TOKENS = "tokenizer.ggml.tokens"
-_MERGES = "tokenizer.ggml.merges"
-_MODEL = "tokenizer.ggml.model"
-_MAX_TOKENS = 2_000_000
-_MAX_TOKEN_BYTES = 65_536
-_INT32, _FLOAT32 = 5, 6
-# Arrays that run parallel to the tokens, with the element types llama.cpp reads them as.
-_PARALLEL = {
-    "tokenizer.ggml.scores": (_FLOAT32, _INT32),
-    "tokenizer.ggml.token_type": (_INT32,),
-}
-_BYTE_TYPE = 6
-_BYTE_TOKENS = {f"<0x{byte:02X}>".encode() for byte in range(256)}
-# These tokenizers look bytes up by name, or assert that there is a newline token.
-_NEEDS_BYTE_TOKENS = {"llama", "plamo2"}
-_NEEDS_NEWLINE = {"rwkv"}
-_N_REMEMBERED = 8
-
-
-def vocabulary_faults(header: Header) -> Iterator[str]:
-    """Every reason why llama.cpp could not live with the vocabulary of this file."""
-    if _TOKENS not in header.fields:
-        return
-    if not isinstance(header.fields[_TOKENS].value, ArrayRef) or header.array_ref(_TOKENS).element_type != STRING:
-        yield "its vocabulary is not a list of strings"
-        return
-    n_tokens = header.array_ref(_TOKENS).count
-    if not 0 < n_tokens <= _MAX_TOKENS:
-        yield f"its vocabulary has {n_tokens} tokens"
-        return
-    yield from _parallel_faults(header, n_tokens)
-    yield from _faults_in(_Vocabulary.of(header))
-
-
-@dataclass(frozen=True, slots=True)
-class _Vocabulary:
-    """The vocabulary in a file, the same as any other with the same bytes: most models share theirs with others."""
-
-    model: str
-    arrays: tuple[tuple[str, int, int, bytes], ...]  # key, type, count, SHA-256
-    header: Header = field(compare=False)
-
-    @classmethod
-    def of(cls, header: Header) -> _Vocabulary:
-        arrays = []
-        for key in (_TOKENS, *_PARALLEL, _MERGES):
-            value = header.fields[key].value if key in header.fields else None
-            if isinstance(value, ArrayRef):
-                sha256 = hashlib.sha256(header.source.read(value.start, value.stop)).digest()
-                arrays.append((key, value.element_type, value.count, sha256))
-        return cls(header.text(_MODEL), tuple(arrays), header)
-
-
-@lru_cache(maxsize=_N_REMEMBERED)
-def _faults_in(vocabulary: _Vocabulary) -> tuple[str, ...]:
-    """Look into every token and merge, of which there are hundreds of thousands."""
-    header = vocabulary.header
-    return (*_token_faults(header, header.array_ref(_TOKENS).count), *_merge_faults(header))
-
-
-def _parallel_faults(header: Header, n_tokens: int) -> Iterator[str]:
-    for key, element_types in _PARALLEL.items():
-        field = header.fields.get(key)
-        if field is None:
-            continue
-        ref = field.value
-        if not isinstance(ref, ArrayRef) or ref.element_type not in element_types:
-            yield f"{key} is not a list of numbers"
-        elif ref.count != n_tokens:
-            yield f"{key} has {ref.count} entries for {n_tokens} tokens"
-
-
-def _as_read(header: Header, key: str) -> StringArray:
-    """The strings of an array as llama.cpp reads them: up to a NUL, which may make two of them one."""
-    return header.table(key).up_to_nul()
-
-
-def _token_faults(header: Header, n_tokens: int) -> Iterator[str]:
-    tokens = _as_read(header, _TOKENS)
-    if n_repeated := n_tokens - _n_distinct(tokens):
-        yield f"{n_repeated} of its tokens are repeated"
-    if tokens.longest_bytes() > _MAX_TOKEN_BYTES:
-        yield "one of its tokens is absurdly long"
-    model = header.text(_MODEL)
-    if model in _NEEDS_NEWLINE and not tokens.held({b"\\n", b"\n"}):
-        yield "its vocabulary has no newline token"
-    yield from _byte_faults(header, tokens, model)
-
-
-def _n_distinct(tokens: StringArray) -> int:
-    """How many names there are: llama.cpp gives each empty token one of its own, and aborts on a repeated name."""
-    names = {b"[EMPTY_%d]" % index for index in tokens.empty()}
-    return tokens.n_distinct() - bool(names) + len(names) - len(tokens.held(names))
-
-
-def _byte_faults(header: Header, tokens: StringArray, model: str) -> Iterator[str]:
-    if model in _NEEDS_BYTE_TOKENS and tokens.held(_BYTE_TOKENS) != _BYTE_TOKENS and not tokens.held({b"\n"}):
-        yield "its vocabulary lacks byte tokens"
-    if "tokenizer.ggml.token_type" not in header.fields:
-        return
-    kinds = header.numbers("tokenizer.ggml.token_type")
-    if _BYTE_TYPE in kinds:
-        named = tokens.at([index for index, kind in enumerate(kinds) if kind == _BYTE_TYPE])
-        yield from (f"the token {token[:32]!r} is no byte" for token in named if token not in _BYTE_TOKENS)
-
-
-def _merge_faults(header: Header) -> Iterator[str]:
-    if _MERGES not in header.fields:
-        return
-    if not isinstance(header.fields[_MERGES].value, ArrayRef) or header.array_ref(_MERGES).element_type != STRING:
-        yield "its merges are not a list of strings"
-        return
-    # the first space that parts a pair is looked for behind the first byte
-    if not _as_read(header, _MERGES).all_hold_behind_first(b" "):
-        yield "one of its merges is not a pair"
-
-
 _WEIGHT_TYPES_REFUSED = {tensor_type_named(name).type_id for name in ("I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K")}
-# The integer tensors there are: an expert routing table, a draft model's map of tokens.
+# Integer tensors that models have: an expert routing table, a draft model's map of tokens.
 _INTEGER_TENSORS = re.compile(r"(\.ffn_gate_tid2eid\.weight|^d2t(\.weight)?)$")
-# What is added to or multiplied with activations; the CPU backend aborts unless it is F32.
+# Tensors that are added to or multiplied with activations; the CPU backend aborts unless they are F32.
 _ELEMENTWISE = re.compile(r"(_norm\.weight|\.bias)$")
 _F32 = tensor_type_named("F32").type_id
 
 
 def validate_gguf(path: Path) -> Header:
-    """Read the header at `path`, and those of its further shards, and validate_header them.
+    """Read and check the header at `path` and those of its further shards.
 
-    Returns the header of `path` itself. Raises ModelFileError naming the first fault.
+    Returns the header of `path` itself. Raises ModelFileError with the first fault.
     """
     header = read_header(path)
     validate_header(header)
@@ -212,14 +55,14 @@ def validate_gguf(path: Path) -> Header:
 
 
 def validate_header(header: Header) -> None:
-    """Raise ModelFileError when llama.cpp could not survive this file."""
+    """Raise ModelFileError when llama.cpp could not survive this file, or it is an importance matrix."""
     check_no_matrix(header)
     for fault in _faults(header):
         raise broken(header.path.name, fault)
 
 
 def shard_paths(header: Header) -> list[Path]:
-    """All files of the model, this one first; one path for a model that is not split.
+    """Return all files of the model, this one first; one path for a model that is not split.
 
     Raises ModelFileError when the file is a later shard, or is not named as split files are.
     """
@@ -228,7 +71,7 @@ def shard_paths(header: Header) -> list[Path]:
         return [header.path]
     named = shard_index(header.path.name)
     if count > MAX_SHARDS or named is None or named[1] != count:
-        raise broken(header.path.name, f"it claims {count} shards, which its name does not bear out")
+        raise broken(header.path.name, f"it claims {count} shards, which its name contradicts")
     paths = [shard_path(header.path, index, count) for index in range(count)]
     if header.integer("split.no") != 0:
         raise ModelFileError(
@@ -270,3 +113,154 @@ def _tensor_faults(header: Header) -> Iterator[str]:
     n_tokens = header.array_ref("tokenizer.ggml.tokens").count
     if embedding.shape[1] != n_tokens:
         yield f"its vocabulary has {n_tokens} tokens and its embedding {embedding.shape[1]}"
+
+
+_MATRIX = "imatrix"
+_NO_MODELS = {
+    _MATRIX: ("an importance matrix", "Give it to `localllm quantize` with --imatrix."),
+    "adapter": ("a LoRA adapter", "Name the model that it is for, and the adapter with --lora."),
+    "controlvector": ("a control vector", "Name the model that it is for, and the vector with --control-vector."),
+    "mmproj": ("a projector, which turns pictures into tokens", "Name the model that lies beside it."),
+}
+_ARCHITECTURES = {"clip": "mmproj", "controlvector": "controlvector"}  # in older files
+_NO_TOKENIZER = ("", "no_vocab", "none")
+
+
+def check_no_matrix(header: Header) -> None:
+    """Raise ModelFileError for an importance matrix, which has none of a model's fields."""
+    if header.text("general.type") == _MATRIX:
+        _refuse(header, _MATRIX)
+
+
+def check_answers(header: Header, *, needs_tokenizer: bool) -> None:
+    """Raise ModelFileError for a file that cannot generate text; the message names what it is."""
+    kind = _ARCHITECTURES.get(header.architecture, header.text("general.type"))
+    if kind in _NO_MODELS:
+        _refuse(header, kind)
+    if needs_tokenizer and header.text("tokenizer.ggml.model") in _NO_TOKENIZER:
+        raise ModelFileError(
+            f"{header.path.name} has no tokenizer: no text can be put to it.",
+            "Convert it anew from a checkpoint with its tokenizer's files, or download another.",
+        )
+
+
+def _refuse(header: Header, kind: str) -> None:
+    what, remedy = _NO_MODELS[kind]
+    raise ModelFileError(f"{header.path.name} is {what}, not a model.", remedy)
+
+
+_TOKENS = "tokenizer.ggml.tokens"
+_MERGES = "tokenizer.ggml.merges"
+_MODEL = "tokenizer.ggml.model"
+_MAX_TOKENS = 2_000_000
+_MAX_TOKEN_BYTES = 65_536
+_INT32, _FLOAT32 = 5, 6
+# Arrays that run parallel to the tokens, with the element types llama.cpp reads them as.
+_PARALLEL = {
+    "tokenizer.ggml.scores": (_FLOAT32, _INT32),
+    "tokenizer.ggml.token_type": (_INT32,),
+}
+_BYTE_TYPE = 6
+_BYTE_TOKENS = {f"<0x{byte:02X}>".encode() for byte in range(256)}
+# These tokenizers look bytes up by name, or assert that there is a newline token.
+_NEEDS_BYTE_TOKENS = {"llama", "plamo2"}
+_NEEDS_NEWLINE = {"rwkv"}
+_N_REMEMBERED = 8
+
+
+def vocabulary_faults(header: Header) -> Iterator[str]:
+    """Yield every reason why llama.cpp could not survive the vocabulary of this file."""
+    if _TOKENS not in header.fields:
+        return
+    if not isinstance(header.fields[_TOKENS].value, ArrayRef) or header.array_ref(_TOKENS).element_type != STRING:
+        yield "its vocabulary is not a list of strings"
+        return
+    n_tokens = header.array_ref(_TOKENS).count
+    if not 0 < n_tokens <= _MAX_TOKENS:
+        yield f"its vocabulary has {n_tokens} tokens"
+        return
+    yield from _parallel_faults(header, n_tokens)
+    yield from _faults_in(_Vocabulary.of(header))
+
+
+@dataclass(frozen=True, slots=True)
+class _Vocabulary:
+    """The vocabulary in a file. Vocabularies with the same bytes are equal: many models share one."""
+
+    model: str
+    arrays: tuple[tuple[str, int, int, bytes], ...]  # key, type, count, SHA-256
+    header: Header = field(compare=False)
+
+    @classmethod
+    def of(cls, header: Header) -> _Vocabulary:
+        arrays = []
+        for key in (_TOKENS, *_PARALLEL, _MERGES):
+            value = header.fields[key].value if key in header.fields else None
+            if isinstance(value, ArrayRef):
+                sha256 = hashlib.sha256(header.source.read(value.start, value.stop)).digest()
+                arrays.append((key, value.element_type, value.count, sha256))
+        return cls(header.text(_MODEL), tuple(arrays), header)
+
+
+@lru_cache(maxsize=_N_REMEMBERED)
+def _faults_in(vocabulary: _Vocabulary) -> tuple[str, ...]:
+    """Check every token and merge, of which there are hundreds of thousands."""
+    header = vocabulary.header
+    return (*_token_faults(header, header.array_ref(_TOKENS).count), *_merge_faults(header))
+
+
+def _parallel_faults(header: Header, n_tokens: int) -> Iterator[str]:
+    for key, element_types in _PARALLEL.items():
+        field = header.fields.get(key)
+        if field is None:
+            continue
+        ref = field.value
+        if not isinstance(ref, ArrayRef) or ref.element_type not in element_types:
+            yield f"{key} is not a list of numbers"
+        elif ref.count != n_tokens:
+            yield f"{key} has {ref.count} entries for {n_tokens} tokens"
+
+
+def _as_read(header: Header, key: str) -> StringArray:
+    """Return the strings of an array as llama.cpp reads them: up to a NUL, so that two may become one."""
+    return header.table(key).up_to_nul()
+
+
+def _token_faults(header: Header, n_tokens: int) -> Iterator[str]:
+    tokens = _as_read(header, _TOKENS)
+    if n_repeated := n_tokens - _n_distinct(tokens):
+        yield f"{n_repeated} of its tokens are repeated"
+    if tokens.longest_bytes() > _MAX_TOKEN_BYTES:
+        yield "one of its tokens is absurdly long"
+    model = header.text(_MODEL)
+    if model in _NEEDS_NEWLINE and not tokens.held({b"\\n", b"\n"}):
+        yield "its vocabulary has no newline token"
+    yield from _byte_faults(header, tokens, model)
+
+
+def _n_distinct(tokens: StringArray) -> int:
+    """Return the number of names. llama.cpp names empty tokens by their index, and aborts on a repeated name."""
+    names = {b"[EMPTY_%d]" % index for index in tokens.empty()}
+    return tokens.n_distinct() - bool(names) + len(names) - len(tokens.held(names))
+
+
+def _byte_faults(header: Header, tokens: StringArray, model: str) -> Iterator[str]:
+    if model in _NEEDS_BYTE_TOKENS and tokens.held(_BYTE_TOKENS) != _BYTE_TOKENS and not tokens.held({b"\n"}):
+        yield "its vocabulary lacks byte tokens"
+    if "tokenizer.ggml.token_type" not in header.fields:
+        return
+    kinds = header.numbers("tokenizer.ggml.token_type")
+    if _BYTE_TYPE in kinds:
+        named = tokens.at([index for index, kind in enumerate(kinds) if kind == _BYTE_TYPE])
+        yield from (f"the token {token[:32]!r} is no byte" for token in named if token not in _BYTE_TOKENS)
+
+
+def _merge_faults(header: Header) -> Iterator[str]:
+    if _MERGES not in header.fields:
+        return
+    if not isinstance(header.fields[_MERGES].value, ArrayRef) or header.array_ref(_MERGES).element_type != STRING:
+        yield "its merges are not a list of strings"
+        return
+    # llama.cpp searches for the separating space behind the first byte
+    if not _as_read(header, _MERGES).all_hold_behind_first(b" "):
+        yield "one of its merges is not a pair"

@@ -1,8 +1,8 @@
-"""An importance matrix: how strongly each column of each weight is excited by a text. Pure but for its file.
+"""Importance matrices: how strongly each column of each weight is excited by a text. Pure but for the file.
 
-Owns llama.cpp's GGUF format of it, gathering, merging, and the weights that quantization takes. Knows nothing of how a
-model is run. Source: tools/imatrix/imatrix.cpp, common/imatrix-loader.cpp and tools/quantize/quantize.cpp of llama.cpp
-as vendored in llama-cpp-python 0.3.36.
+Owns llama.cpp's GGUF format of them, collecting, merging, and the column weights for quantization. Independent of how a
+model runs. Source: tools/imatrix/imatrix.cpp, common/imatrix-loader.cpp and tools/quantize/quantize.cpp of llama.cpp as
+vendored in llama-cpp-python 0.3.36.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ class ImportanceMatrix:
 
     @property
     def n_chunks(self) -> int:
-        """Whole chunks that the best excited weight has seen."""
+        """Whole chunks of text, by the most excited weight."""
         most = max((int(entry.counts.max()) for entry in self.entries.values()), default=0)
         return most // self.chunk_size if self.chunk_size else 0
 
     def weights(self, name: str, shape: Sequence[int]) -> ColumnWeights | None:
         """Return the weights of the columns of a tensor of `shape` (ggml order).
 
-        None where the matrix does not know the tensor. Raises UsageError where it knows one of another shape.
+        None where the matrix does not have the tensor. Raises UsageError where it has one of another shape.
         """
         entry = self.entries.get(name)
         if entry is None:
@@ -104,7 +104,7 @@ class ImportanceMatrix:
 
 
 class ImatrixCollector:
-    """Sums up what goes into weights while a model runs."""
+    """Sums up the inputs of weights while a model runs."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Floats] = {}
@@ -117,7 +117,7 @@ class ImatrixCollector:
         counts += rows.shape[1]
 
     def add_experts(self, name: str, rows: NDArray[np.float32], experts: NDArray[np.int32], n_experts: int) -> None:
-        """Count the inputs of the experts that were asked: `experts`, shape (n_tokens, n_asked).
+        """Count the inputs of the selected experts: `experts`, shape (n_tokens, n_selected).
 
         `rows` has shape (n_tokens, n_asked, n_columns), or (n_tokens, 1, n_columns) where all get the same.
         """
@@ -130,7 +130,7 @@ class ImatrixCollector:
             counts[expert] += is_asked.sum()
 
     def matrix(self, dataset: str, chunk_size: int) -> ImportanceMatrix:
-        """Return what was gathered. Raises EngineError where the model computed no numbers."""
+        """Return the collected matrix. Raises EngineError where the model computed NaN."""
         for name, sums in self._sums.items():
             if not np.isfinite(sums).all():
                 raise EngineError(f"What goes into {name} is not finite.", "Get an undamaged copy of the model.")
@@ -192,7 +192,7 @@ def read_imatrix(path: Path) -> ImportanceMatrix:
 
 
 def imatrix_entries(path: Path, matrix: ImportanceMatrix) -> list[Entry]:
-    """Return what llama-quantize notes in a model of the matrix it was quantized with."""
+    """Return the entries that llama-quantize adds to a model about the matrix that it was quantized with."""
     return [
         encode_entry("quantize.imatrix.file", path.name, "str"),
         encode_entry("quantize.imatrix.dataset", ", ".join(matrix.datasets), "str"),

@@ -1,6 +1,6 @@
-"""The knapsack: one choice for each item, the least loss for any number of bytes. Pure arithmetic.
+"""The knapsack: one choice for each item, with the least loss for any number of bytes. Pure arithmetic.
 
-Owns the whole curve of size against loss, so that either may be asked for. Knows nothing of tensors or types.
+Owns the whole curve of size against loss, so that either can be the limit. Independent of tensors and types.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _N_UNITS = 1 << 16  # of which a choice may waste one: what lies between all sma
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One way to have an item."""
+    """One variant of an item."""
 
     n_bytes: int
     loss: float
@@ -27,7 +27,7 @@ class Choice:
 class Frontier:
     """The best choices for several items at every size, by dynamic programming over bytes: exact but for rounding.
 
-    Rounding is upwards, so no selection is larger than asked for. An item's choices are told by their index.
+    Rounding is upwards, so no selection is larger than its limit. An item's choices are identified by index.
     """
 
     def __init__(self, items: Sequence[Sequence[Choice]]) -> None:

@@ -1,7 +1,7 @@
-"""Types that a person sets by hand for some tensors, against llama.cpp's recipe.
+"""Types that the user sets by hand for some tensors, against llama.cpp's recipe.
 
-Owns reading `REGEX=TYPE` and deciding which setting speaks for a tensor; whether the type fits is `quantizer.mix.recipe`'s
-business.
+Owns parsing `REGEX=TYPE` and deciding which setting applies to a tensor; whether the type fits is decided in
+`quantizer.mix.recipe`.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _EMBEDDING, _LAYER_EMBEDDING, _OUTPUT = "token_embd.weight", "per_layer_token_em
 
 @dataclass(frozen=True, slots=True)
 class TensorOverride:
-    """Tensors whose name `pattern` is found in become `kind`."""
+    """Tensors whose name matches `pattern` become `kind`."""
 
     pattern: str
     kind: TensorType
 
     def matches(self, name: str) -> bool:
-        """Whether this one speaks for the tensor called `name`."""
+        """Return whether this override applies to the tensor called `name`."""
         return re.search(self.pattern, name) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """All that was set by hand: of the tensors that match, the first pattern counts.
+    """All types set by hand: of several matching patterns, the first counts.
 
-    `by_name` is a whole mix, which was found with the other settings in mind and goes before them.
+    `by_name` is a whole mix, which was found with the other settings in mind and has priority.
     """
 
     tensors: tuple[TensorOverride, ...] = ()
@@ -46,9 +46,10 @@ class Overrides:
     by_name: Mapping[str, TensorType] = field(default_factory=dict)
 
     def type_of(self, name: str, is_tied: bool) -> TensorType | None:
-        """The type set for the tensor called `name`; `is_tied` when the embedding is the output as well.
+        """Return the type set for the tensor called `name`; `is_tied` when the embedding is the output as well.
 
-        What names one tensor goes before a pattern, as in llama.cpp (src/llama-quant.cpp, llama_tensor_get_type).
+        A setting for one tensor has priority over a pattern, as in llama.cpp (src/llama-quant.cpp,
+        llama_tensor_get_type).
         """
         named = self.by_name.get(name) or {_EMBEDDING: self.embedding, _OUTPUT: self.output}.get(name)
         if named is not None:
@@ -59,7 +60,7 @@ class Overrides:
         return {_EMBEDDING: self.output if is_tied else None, _LAYER_EMBEDDING: self.embedding}.get(name)
 
     def unused(self, names: Sequence[str]) -> Iterator[str]:
-        """Name each setting that none of the tensors called `names` takes."""
+        """Yield each setting that applies to none of the tensors called `names`."""
         for override in self.tensors:
             if not any(override.matches(name) for name in names):
                 yield f"--tensor {override.pattern}={override.kind.name}"
@@ -70,7 +71,7 @@ class Overrides:
 
 
 def parse_override(text: str) -> TensorOverride:
-    """Read `REGEX=TYPE`. Raises UsageError when either half is none."""
+    """Parse `REGEX=TYPE`. Raises UsageError when either half is invalid."""
     pattern, equals, name = text.rpartition("=")
     if not equals or not pattern:
         raise UsageError(f"{text!r} is not of the form REGEX=TYPE.", "Write it like 'ffn_down=Q6_K'.")
@@ -85,7 +86,7 @@ def parse_override(text: str) -> TensorOverride:
 
 
 def weight_type_named(name: str) -> TensorType:
-    """The storage type of weights called `name`, in any case. Raises UsageError listing all."""
+    """Return the storage type of weights called `name`, in any case. Raises UsageError listing all."""
     kind = _WEIGHT_TYPES.get(name.upper())
     if kind is None:
         raise UsageError(f"There is no tensor type {name!r}.", f"Choose one of {', '.join(_WEIGHT_TYPES)}.")

@@ -1,8 +1,8 @@
-"""Which tensor type each tensor gets under a file type: llama.cpp's recipe, small and pure.
+"""llama.cpp's recipe: which tensor type each tensor gets under a file type. Small and pure.
 
-Owns the decision and nothing else: no file is read and no native code is called, so a plan can name sizes to the byte.
-Source: llama.cpp src/llama-quant.cpp (tensor_allows_quantization, llama_tensor_get_type_impl, tensor_type_fallback) as
-vendored in llama-cpp-python 0.3.36; the tests hold it against llama_model_quantize itself.
+Owns that decision only: no file is read and no native code is called, so a plan can give sizes to the byte. Source:
+llama.cpp src/llama-quant.cpp (tensor_allows_quantization, llama_tensor_get_type_impl, tensor_type_fallback) as vendored
+in llama-cpp-python 0.3.36; the tests compare it with llama_model_quantize itself.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class MixTensor:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The verdict on one tensor; its shape ruled out what was `wanted` where that is not the target."""
+    """The type of one tensor, and the type `wanted` for it: they differ where its shape does not allow that one."""
 
     target: TensorType
     wanted: TensorType
@@ -144,7 +144,7 @@ class _Recipe:
     def _place(self, name: str, kind: Category) -> TensorPosition:
         if kind is Category.VALUE:
             return TensorPosition(self._seen[kind], self._n_values, self._shape, self._has_imatrix)
-        # with experts the tensors of one layer are several, so the name says where it stands
+        # with experts a layer has several such tensors, so the name tells the layer
         layer = re.match(r"blk\.(\d+)\.", name) if self._shape.n_experts > 1 else None
         ordinal = int(layer[1]) if layer else self._seen[kind]
         return TensorPosition(ordinal, self._shape.n_layers, self._shape, self._has_imatrix)
@@ -207,7 +207,7 @@ class _Recipe:
 
 
 def needs_imatrix(kind: TensorType) -> bool:
-    """Whether tensors in `kind` are garbage without an importance matrix, whatever the file type."""
+    """Return whether tensors in `kind` are garbage without an importance matrix, whatever the file type."""
     return kind.name in NEEDS_IMATRIX
 
 

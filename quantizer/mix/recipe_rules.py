@@ -37,7 +37,7 @@ _SEVENTY_B = {("llama", 80), ("qwen2", 80), ("deci", 80), ("olmo", 80), ("jais2"
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The few hyperparameters that the recipe looks at."""
+    """The few hyperparameters that the recipe needs."""
 
     architecture: str
     n_layers: int

@@ -1,11 +1,7 @@
-"""The best mix of tensor types for a size, or for a loss: from how sensitive each tensor is. Pure but for planning.
+"""The best mix of tensor types for a size, or for a divergence, from how sensitive each tensor is.
 
-Owns which tensors are free to choose, and the way from a selection to a plan's exact size. Knows nothing of models that
-run. What was set by hand stays so.
-
-The mix that diverges as much as was asked for: proposed by expectation, measured, and corrected. Pure.
-
-Owns the way to the target. Knows nothing of how a mix is measured.
+Owns which tensors are free to choose, the way from a selection to a plan's exact size, and the correction towards a
+measured divergence. Types set by hand stay. Independent of how models run and of how a mix is measured.
 """
 
 from __future__ import annotations
@@ -60,7 +56,7 @@ class Mix:
 
 
 class MixSearch:
-    """All mixes of a model that are worth having, under `options`; `sensitivities` by the name of the tensor.
+    """The useful mixes of a model under `options`; `sensitivities` by the name of the tensor.
 
     `free` are the tensors that types are chosen for, name -> shape. Raises UsageError where the options leave none.
     """
@@ -105,7 +101,7 @@ class MixSearch:
         return self._mix(self._frontier.within_loss(max(kld, self._frontier.least_loss)))
 
     def plain(self, file_type: FileType) -> Mix | None:
-        """Return what llama.cpp's recipe for `file_type` makes, None where it takes types that no mix has."""
+        """Return the mix of llama.cpp's recipe for `file_type`, None where it uses types that no mix has."""
         plan = plan_model(self._model, file_type, _NOWHERE, self._options)
         types = {tensor.output.name: tensor.output.kind for tensor in plan.tensors}
         free = {name: types[name].name for name in self.free}
@@ -143,7 +139,7 @@ class MixSearch:
 
 
 def check_unquantized(model: SourceModel) -> None:
-    """Raise UsageError where weights are coarse already: what quantizing them costs cannot be told from them."""
+    """Raise UsageError where weights are quantized already: the loss of quantizing them cannot be measured."""
     for tensor in model.tensors:
         if tensor.stored.is_quantized and tensor.stored.name != _FINE and _is_quantizable(tensor, model):
             raise UsageError(
@@ -153,13 +149,13 @@ def check_unquantized(model: SourceModel) -> None:
 
 
 def check_reachable(model: SourceModel, options: PlanOptions, n_bytes: int) -> None:
-    """Raise UsageError, with the range that can be had, for a size that no mix has, whatever is measured of tensors."""
+    """Raise UsageError, with the possible range, for a size that no mix has, whatever is measured of tensors."""
     guessed = {tensor.name: _guessed(tensor) for tensor in model.tensors if _is_quantizable(tensor, model)}
     MixSearch(model, options, guessed).check_size(n_bytes)
 
 
 def _guessed(tensor: SourceTensor) -> Sensitivity:
-    """Return what a tensor is like of which nothing is known: all that it could become, and each bit helps."""
+    """Return the sensitivity assumed for a tensor that was not measured: every type, and each bit helps."""
     *coarser, lossless = candidates(tensor.shape[0], tensor.stored, has_weights=True)
     errors = {kind.name: 4.0**-kind.bits_per_weight for kind in coarser}
     return Sensitivity(tensor.name, (coarser or [lossless])[0].name, 1.0, {**errors, lossless.name: 0.0})
@@ -185,17 +181,17 @@ _NOTHING = 1e-3  # of what is too much: where to look when the other end loses n
 
 @dataclass(frozen=True, slots=True)
 class MeasuredMix:
-    """A mix, and the divergence that was measured of it."""
+    """A mix and its measured divergence."""
 
     mix: Mix
     kld: float
 
 
 def mix_for_kld(search: MixSearch, target: float, measure: Callable[[Mix], float]) -> MeasuredMix:
-    """Return the smallest mix that diverges by at most `target` nats a token, within the tolerance if there is one.
+    """Return the smallest mix that diverges by at most `target` nats per token, within the tolerance if there is one.
 
-    Each proposal is `measure`d; what it shows of expectations corrects the next. Where mixes are few, the nearest one
-    below is returned. Raises UsageError, with the range that can be had, for a target beyond it.
+    `measure` is called for each proposal, and its result corrects the next. Where mixes are few, the nearest one below
+    is returned. Raises UsageError, with the possible range, for a target beyond it.
     """
     below: MeasuredMix | None = None
     above: MeasuredMix | None = None
@@ -216,7 +212,8 @@ def mix_for_kld(search: MixSearch, target: float, measure: Callable[[Mix], float
 
 
 def _next(trial: MeasuredMix, target: float, below: MeasuredMix | None, above: MeasuredMix | None) -> float:
-    """Return what to expect of the next mix, between those known, if the last trial is as wrong about it."""
+    """Return the divergence to expect of the next mix, between those measured, if the last trial is as wrong about
+    it."""
     wrong = trial.mix.kld / trial.kld if trial.kld else 1.0
     expected = target * _AIM * wrong
     if below is None or above is None:

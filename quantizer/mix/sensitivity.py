@@ -1,14 +1,11 @@
-"""What a model loses when one of its tensors gets another type: one measurement, carried over to all types. Pure.
+"""The loss of a model when one of its tensors gets another type: one measurement, carried over to all types.
 
-Owns that model of loss and its form in JSON. Knows nothing of how it was measured.
+Owns that model of loss, its form in JSON, the squared error of a tensor in each type (native calls), and the types
+worth considering. Independent of how the divergence was measured.
 
 The divergence that errors in one tensor cause grows with their square as long as they are small, and those of several
 tensors add up. On the guide the ratio of divergence to squared error was the same for Q2_K and for Q5_K within a
 quarter, tensor by tensor, while it differed between tensors by a factor of 600.
-
-How much each storage type bends a tensor: the squared error of its weights, each as it matters. Native calls.
-
-Owns the sample of rows that stands for a tensor, and the types worth a look. Knows nothing of what they cost.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ PROBES = ("Q4_K", "Q4_0")  # what a tensor is bent into to be measured: the firs
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """A tensor's: with it alone in type `probe` the model diverges by `kld`, in nats a token.
+    """The sensitivity of one tensor: with only this tensor in type `probe`, the model diverges by `kld` nats per token.
 
     `distortions` has the squared error of each type that the tensor may become, and of the probe.
     """
@@ -51,8 +48,8 @@ class Sensitivity:
         return self.kld * self.distortions[kind] / bent if bent else 0.0
 
 
-_N_SAMPLED = 1 << 18  # elements: of the rows of a tensor, evenly spread, as many as hold so many
-# What a tensor may become besides what it is: all but the types for models that are trained so, and those of one bit.
+_N_SAMPLED = 1 << 18  # elements; the sampled rows are evenly spread
+# Types that a tensor may get: all but one-bit types and those for models that are trained for them.
 _TYPES = tuple(
     tensor_type_named(name)
     for name in (
@@ -60,11 +57,11 @@ _TYPES = tuple(
         *("Q4_K", "Q4_1", "Q5_K", "Q5_0", "Q5_1", "Q6_K", "Q8_0"),
     )
 )
-_LOSSLESS = {"F32": "F16"}  # which costs what no measurement sees
+_LOSSLESS = {"F32": "F16"}  # whose loss no measurement shows
 
 
 def candidates(n_columns: int, stored: TensorType, *, has_weights: bool) -> list[TensorType]:
-    """Return the types that a tensor may become: those smaller than it is now, and the one that loses nothing."""
+    """Return the types that a tensor may get: those smaller than its present one, and the one that loses nothing."""
     best = _lossless_type(stored)
     smaller = [kind for kind in _TYPES if kind.fits(n_columns) and kind.bits_per_weight < best.bits_per_weight]
     return [kind for kind in smaller if has_weights or not needs_imatrix(kind)] + [best]
@@ -91,7 +88,7 @@ def distortions(
 
 
 def _lossless_type(stored: TensorType) -> TensorType:
-    """Return what a tensor of plain numbers, or of eight bits, needs to lose nothing."""
+    """Return the smallest type that loses nothing of a tensor stored in a plain or an eight-bit type."""
     return tensor_type_named(_LOSSLESS.get(stored.name, stored.name))
 
 

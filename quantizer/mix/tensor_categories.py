@@ -1,4 +1,4 @@
-"""The kinds of tensor that quantization tells apart by name, and those that it leaves alone.
+"""The categories of tensors that quantization distinguishes by name, and the tensors that it never quantizes.
 
 Source: llama.cpp src/llama-quant.cpp (tensor_get_category, tensor_allows_quantization) and llama-model-loader.h
 (weight_name_comparer) as vendored in llama-cpp-python 0.3.36.
@@ -14,7 +14,7 @@ __all__ = ["Category", "allows_quantization", "category_of", "in_loading_order",
 
 
 class Category(Enum):
-    """What a tensor does, as far as it matters for how many bits it deserves."""
+    """The role of a tensor, as far as it decides how many bits it deserves."""
 
     EMBEDDING = auto()
     OUTPUT = auto()
@@ -67,25 +67,25 @@ _LAYER = re.compile(r"blk\.(\d+)\.")
 
 
 def category_of(name: str) -> Category:
-    """The kind of the tensor called `name`."""
+    """Return the category of the tensor called `name`."""
     if name in _BY_NAME:
         return _BY_NAME[name]
     return next((kind for part, kind in _BY_PART if part in name), Category.OTHER)
 
 
 def allows_quantization(name: str, shape: Sequence[int], architecture: str) -> bool:
-    """Whether a tensor is quantized at all: matrices of weights are, norms and small or touchy tensors are not."""
+    """Return whether a tensor is quantized: matrices of weights are, norms and small or sensitive tensors are not."""
     if n_dims(shape) < 2 or not name.endswith("weight") or name in _KEPT_NAMES:
         return False
     return not any(part in name for part in (*_KEPT_PARTS, *_KEPT_PARTS_OF.get(architecture, ())))
 
 
 def n_dims(shape: Sequence[int]) -> int:
-    """Dimensions as ggml counts them: trailing ones do not count. At least 1."""
+    """Return the dimensions as ggml counts them: trailing ones do not count. At least 1."""
     return max((i + 1 for i, extent in enumerate(shape) if extent > 1), default=1)
 
 
 def in_loading_order(name: str) -> tuple[int, bytes]:
-    """Sort key of llama.cpp's tensor map: what belongs to no layer first, then layer by layer, then by name."""
+    """Return the sort key of llama.cpp's tensor map: tensors of no layer first, then layer by layer, then by name."""
     match = _LAYER.match(name)
     return (int(match[1]) if match else -1, name.encode())

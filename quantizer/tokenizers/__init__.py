@@ -1,7 +1,7 @@
-"""The vocabulary of a checkpoint as llama.cpp wants it: `read_vocabulary(folder, config)`.
+"""The vocabulary of a checkpoint in llama.cpp's form: `read_vocabulary(folder, config)`.
 
-A tokenizer is read by its kind (`byte_level`, `sentence_bpe`, `unigram`, `wordpiece`) and completed here by what all
-kinds have: added tokens, special ids, what is put around a text, chat templates.
+A tokenizer is read by its kind (`bpe`, `sentence_bpe`, `unigram`, `wordpiece`) and completed by parts that all kinds
+share: added tokens, special ids, tokens around a text, chat templates.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _READERS = {"BPE": read_byte_level, "Unigram": unigram.read_unigram, "WordPiece"
 
 
 def read_vocabulary(folder: Path, config: Config) -> Vocabulary:
-    """Read the tokenizer in `folder`; `config` is the model's, whose vocab_size says how many tokens there are.
+    """Read the tokenizer in `folder`; `config` is the model's, whose vocab_size is the number of tokens.
 
     Raises CheckpointError for kinds that llama.cpp has not, and for anything inconsistent.
     """
@@ -56,7 +56,7 @@ def read_vocabulary(folder: Path, config: Config) -> Vocabulary:
 
 
 def _read_alphabet(files: TokenizerFolder) -> Alphabet:
-    """By tokenizer.json where there is one; by what the older tokenizers leave where there is not."""
+    """Read the alphabet from tokenizer.json; without one, from the files of older tokenizers."""
     if files.tokenizer:
         kind = str(files.model.get("type", "BPE"))
         if kind not in _READERS:

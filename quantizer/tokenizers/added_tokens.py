@@ -1,7 +1,7 @@
-"""Tokens that were added to a vocabulary after it was made: special ones and words that text may hold as they are.
+"""Tokens added to a vocabulary after it was made: special ones, and words matched as they are.
 
 tokenizer.json lists them all; without it, added_tokens.json and tokenizer_config.json do. That some of them swallow the
-spaces around them is written in no GGUF: llama.cpp knows it for a few models by name.
+spaces around them is not stored in a GGUF: llama.cpp decides that by name for a few models.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class AddedToken:
 
     @property
     def type(self) -> TokenType:
-        """Whether it is for control, or text of its own."""
+        """Control or user-defined."""
         return TokenType.CONTROL if self.is_special or _looks_special(self.content) else TokenType.USER_DEFINED
 
     @property
     def text(self) -> str:
-        """As the runtime looks for it, in text whose spaces are still spaces."""
+        """The text that the runtime searches for, where spaces are still spaces."""
         return self.content if self.type is TokenType.CONTROL else self.content.replace("▁", " ")
 
 
 def read_added_tokens(folder: TokenizerFolder) -> list[AddedToken]:
-    """The added tokens of a checkpoint. Raises CheckpointError when a list of them is not sound."""
+    """Return the added tokens of a checkpoint. Raises CheckpointError when a list of them is not sound."""
     if folder.tokenizer:
         return list(_listed(folder.tokenizer.get("added_tokens") or []))
     by_id = {token.id: token for token in _named(folder)}

@@ -1,7 +1,4 @@
-"""The vocabulary and the merges of a BPE model in tokenizer.json, checked.
-
-Byte-level BPE, llama.cpp's "gpt2": every byte is a letter, and a list of merges makes the rest.
-"""
+"""BPE in tokenizer.json: its vocabulary and merges, checked; and byte-level BPE, llama.cpp's "gpt2"."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ __all__ = ["merge_pairs", "read_byte_level", "token_ids"]
 
 
 def token_ids(model: Mapping[str, Any]) -> dict[str, int]:
-    """Text to id, each id once. Raises CheckpointError for anything else."""
+    """Return text to id, each id once. Raises CheckpointError for anything else."""
     ids = as_object(model.get("vocab"), "the vocabulary in tokenizer.json")
     is_sound = 0 < len(ids) <= MAX_TOKENS and all(type(i) is int and 0 <= i < MAX_TOKENS for i in ids.values())
     if not is_sound or len(set(ids.values())) != len(ids):
@@ -27,7 +24,7 @@ def token_ids(model: Mapping[str, Any]) -> dict[str, int]:
 
 
 def merge_pairs(model: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Pairs to merge, the first first. Raises CheckpointError when there are none, or one is no pair."""
+    """Return pairs to merge, the first first. Raises CheckpointError when there are none, or one is no pair."""
     merges = model.get("merges")
     if not isinstance(merges, list) or not merges:
         raise CheckpointError("tokenizer.json has no merges.", "Download the checkpoint again.")
@@ -35,7 +32,7 @@ def merge_pairs(model: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _pair(merge: object) -> tuple[str, str]:
-    """One pair, which older files write as a string and newer ones as a list."""
+    """Return one pair, which older files write as a string and newer ones as a list."""
     parts = merge.split(" ") if isinstance(merge, str) else merge
     if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) and part for part in parts):
         raise CheckpointError(f"tokenizer.json has the odd merge {str(merge)[:64]!r}.", "Download it again.")

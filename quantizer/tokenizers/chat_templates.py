@@ -1,4 +1,4 @@
-"""The chat templates of a checkpoint by name. What they say is run elsewhere, sandboxed."""
+"""The chat templates of a checkpoint, by name. They are rendered elsewhere, sandboxed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_TEMPLATES = 64
 
 
 def read_chat_templates(folder: TokenizerFolder) -> dict[str, str]:
-    """Templates by name, "default" being the one without; files go before settings, as they do in transformers.
+    """Return templates by name, "default" being the one without; files go before settings, as they do in transformers.
 
     Raises CheckpointError for files and settings that hold no text.
     """

@@ -1,6 +1,6 @@
 """The tokenizer's files in a checkpoint folder, parsed as far as their outer shape.
 
-Knows which files there are; what they mean is for the files of the kinds.
+Owns which files there are; their contents are interpreted per kind of tokenizer.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class TokenizerFolder:
         return as_object(self.tokenizer.get("model"), "the model in tokenizer.json")
 
     def file(self, *names: str) -> Path | None:
-        """The first of several files that is there."""
+        """Return the first of several files that exists."""
         return next((self.path / name for name in names if (self.path / name).is_file()), None)
 
 
 def read_bytes(path: Path, max_bytes: int) -> bytes:
-    """The whole of a file. Raises CheckpointError when it is larger than `max_bytes` or cannot be read."""
+    """Return the whole of a file. Raises CheckpointError when it is larger than `max_bytes` or cannot be read."""
     try:
         if path.stat().st_size > max_bytes:
             raise CheckpointError(f"{path.name} is absurdly large.", "Download the checkpoint again.")
@@ -57,7 +57,7 @@ def read_bytes(path: Path, max_bytes: int) -> bytes:
 
 
 def read_text(path: Path, max_bytes: int) -> str:
-    """Like `read_bytes`, of a file in UTF-8."""
+    """Return like `read_bytes`, of a file in UTF-8."""
     try:
         return read_bytes(path, max_bytes).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -65,14 +65,14 @@ def read_text(path: Path, max_bytes: int) -> str:
 
 
 def as_object(value: object, noun: str) -> dict[str, Any]:
-    """`value` itself. Raises CheckpointError when it is not an object."""
+    """Return `value` itself. Raises CheckpointError when it is not an object."""
     if not isinstance(value, dict):
         raise CheckpointError(f"{noun} is not an object.", "Download the checkpoint again.")
     return value
 
 
 def unsound(noun: str) -> CheckpointError:
-    """The error for data that cannot be what it claims to be."""
+    """Return the error for data that is not sound."""
     return CheckpointError(f"{noun} is not sound.", "Download the checkpoint again.")
 
 

@@ -1,6 +1,7 @@
-"""Which of llama.cpp's pre-tokenizers a tokenizer.json means, told by what it does and not by a hash of its output.
+"""The llama.cpp pre-tokenizer that a tokenizer.json corresponds to, recognised by its steps and not by a hash of its
+output.
 
-Patterns are facts of the published tokenizers; llama.cpp carries an adapted form of each under the name on the right
+Patterns are facts of the published tokenizers; llama.cpp has an adapted form of each under the name on the right
 (src/llama-vocab.cpp, vendored in llama-cpp-python 0.3.36). Where several of its names do the same, one stands for all.
 """
 
@@ -77,7 +78,7 @@ _KNOWN: dict[tuple[tuple[str, ...], bool], str] = {
 
 
 def recognise(cuts: tuple[str, ...], ignore_merges: bool) -> str:
-    """llama.cpp's name for a pre-tokenizer with these cuts.
+    """Return llama.cpp's name for a pre-tokenizer with these cuts.
 
     Raises CheckpointError that prints the cuts when no entry of the table means the same.
     """

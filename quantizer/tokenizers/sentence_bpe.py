@@ -1,6 +1,6 @@
 """SentencePiece BPE, llama.cpp's "llama": pieces of text with spaces written ▁, joined by score, bytes for the rest.
 
-Scores are in tokenizer.model; where there is only tokenizer.json they follow from the order of its merges.
+Scores are in tokenizer.model; without one they follow from the order of the merges in tokenizer.json.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def read_sentence_bpe(folder: TokenizerFolder) -> Alphabet:
 
 
 def alphabet_of_pieces(model: PieceModel, name: str) -> Alphabet:
-    """The vocabulary of the tokenizer.model called `name`, alone. Raises CheckpointError like `read_sentence_bpe`."""
+    """Return the vocabulary of the tokenizer.model called `name`, alone. Raises CheckpointError like
+    `read_sentence_bpe`.
+    """
     if model.charsmap or model.removes_extra_spaces or model.has_space_suffix:
         raise CheckpointError(
             f"{name} rewrites text or drops spaces, which llama.cpp does not do for this kind of tokenizer.",
@@ -73,14 +75,14 @@ def _alphabet(
 
 
 def _as_looked_for(token: Token) -> Token:
-    """The runtime looks for user-defined pieces in text whose spaces are still spaces."""
+    """Return a user-defined piece with plain spaces: the runtime searches for it in text that still has them."""
     if token.type is not TokenType.USER_DEFINED:
         return token
     return Token(token.text.replace("▁", " "), token.type, token.score)
 
 
 def _scored_by_merges(folder: TokenizerFolder) -> dict[int, Token]:
-    """A piece that an earlier merge makes scores higher, so that the runtime joins in the same order."""
+    """Return a piece that an earlier merge makes scores higher, so that the runtime joins in the same order."""
     model = folder.model
     ranks = _first_ranks(merge_pairs(model))
     unknown = model.get("unk_token")

@@ -1,11 +1,8 @@
-"""The wire format of protocol buffers, read field by field from bytes that nobody has vouched for.
+"""tokenizer.model: the pieces and scores that SentencePiece trained, and how text is prepared for them.
 
-Owns lengths and limits: every slice lies inside what was given, and no declared length asks for memory. Knows nothing
-of any message. Source: the encoding page of protobuf.dev, whose library would be much for the three messages read here.
-
-tokenizer.model: what SentencePiece trained, pieces with scores and how text is prepared for them.
-
-Field numbers are those of SentencePiece's sentencepiece_model.proto.
+Owns its protocol-buffer format, read field by field from untrusted bytes: every slice lies inside the message, and no
+declared length allocates memory. Field numbers are those of sentencepiece_model.proto. Source: the encoding page of
+protobuf.dev, whose library would be much for the three messages read here.
 """
 
 from __future__ import annotations
@@ -29,11 +26,11 @@ _FIXED_BYTES = {_FIXED_64: 8, _FIXED_32: 4}
 
 
 class WireError(ValueError):
-    """Bytes that are no protocol buffer."""
+    """Bytes that are not a protocol buffer."""
 
 
 def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Field numbers and values in order: a number for a varint, a view of the bytes for anything else.
+    """Yield field numbers and values in order: a number for a varint, a view of the bytes for anything else.
 
     Raises WireError at the first byte that fits no field.
     """
@@ -55,7 +52,7 @@ def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
 
 
 def float_of(value: int | memoryview) -> float:
-    """The number in a fixed 32-bit field. Raises WireError for a field of another width."""
+    """Return the number in a fixed 32-bit field. Raises WireError for a field of another width."""
     if isinstance(value, int) or len(value) != 4:
         raise WireError("a float is not 32 bits wide")
     return float(struct.unpack("<f", value)[0])
@@ -93,7 +90,7 @@ class Algorithm(IntEnum):
 
 @dataclass(slots=True)
 class PieceModel:
-    """The parts of a ModelProto that a vocabulary needs, with SentencePiece's defaults for what a file leaves out."""
+    """The parts of a ModelProto that a vocabulary needs, with SentencePiece's defaults for missing fields."""
 
     pieces: list[Token] = field(default_factory=list)
     algorithm: Algorithm = Algorithm.UNIGRAM
@@ -180,5 +177,5 @@ def _number(value: int | memoryview) -> int:
 
 
 def _signed(value: int) -> int:
-    """An int32 as a varint carries it: negative ones as 64 bits in two's complement."""
+    """Return an int32 as a varint carries it: negative ones as 64 bits in two's complement."""
     return value - (1 << 64) if value >> 63 else value

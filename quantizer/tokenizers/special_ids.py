@@ -1,9 +1,7 @@
-"""What a tokenizer puts around a text: the post-processor of a tokenizer.json, read as far as llama.cpp can do it.
+"""Tokens with a role: begin, end, padding, fill in the middle and others; and the tokens put around a text.
 
-Which tokens have a role: begin, end, padding, fill in the middle, and whatever else ends an answer.
-
-Sources in order: the tokenizer's settings, config.json, generation_config.json, the kind's own file, the frame around a
-text, names that published tokenizers give to a role.
+Sources in order: the tokenizer's settings, config.json, generation_config.json, the tokenizer kind's own file, the
+post-processor (as far as llama.cpp supports it), names that published tokenizers give to a role.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ _FIXED = {"BertProcessing": 1, "RobertaProcessing": 2}
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Tokens before and after one text, and between two; empty where there are none."""
+    """Tokens put before and after one text, and between two; empty where there are none."""
 
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
@@ -31,7 +29,7 @@ class Frame:
 
 
 def read_frame(step: object) -> Frame:
-    """The frame that a `post_processor` object describes, the first that is not empty when there are several steps."""
+    """Return the frame in a `post_processor` object, the first that is not empty when there are several steps."""
     if not isinstance(step, dict):
         return Frame()
     kind, inner = step.get("type"), step.get("processors")
@@ -55,7 +53,7 @@ def _of_template(step: Mapping[str, Any]) -> Frame:
 
 
 def _names(template: object) -> list[tuple[bool, str]]:
-    """(whether it is a special token, its name) of each part."""
+    """Return (whether it is a special token, its name) of each part."""
     parts = template if isinstance(template, list) else []
     return [
         (key == "SpecialToken", str(value.get("id")))
@@ -96,7 +94,7 @@ _ROLE_NAMES = {
     "fim_rep": ("<|repo_name|>", "<|fim_repo|>", "<fim-repo>", "<reponame>", "<REPO>"),
     "fim_sep": ("<|file_sep|>", "<file_sep>"),
 }
-# Names that end an answer in llama.cpp whatever the metadata says (same source).
+# Names that end an answer in llama.cpp whatever the metadata (same source).
 _KNOWN_ENDS = frozenset(_ROLE_NAMES["eot"] + _ROLE_NAMES["eom"]) | {
     *("<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<|endoftext|>", "</s>", "[EOS]", "<|end_of_text|>"),
     *("<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~["),
@@ -107,9 +105,9 @@ _SPARE_ENDS = ("eot", "eom")
 def read_special_ids(
     folder: TokenizerFolder, config: Config, named: Mapping[str, int], frame: Frame, ids: Mapping[str, int]
 ) -> dict[str, int]:
-    """Ids by role; `named` is what the kind's own file says, `ids` every token's id.
+    """Return ids by role; `named` comes from the kind's own file, `ids` has every token.
 
-    Of further tokens that end an answer, llama.cpp can be told two besides those it knows by name.
+    Of further tokens that end an answer, metadata can name two besides those that llama.cpp recognises by name.
     """
     found = {role: _configured(role, folder, config, ids) for role in _CONFIGURED}
     found = {role: named.get(role) if token_id is None else token_id for role, token_id in found.items()}
@@ -125,9 +123,9 @@ def read_special_ids(
 def read_additions(
     folder: TokenizerFolder, frame: Frame, special_ids: Mapping[str, int], ids: Mapping[str, int]
 ) -> dict[str, bool]:
-    """Whether begin, end and separator are put around a text: said outright, or by the frame.
+    """Return whether begin, end and separator are put around a text, by a setting or by the frame.
 
-    Without a tokenizer.json or a setting nothing is said: the runtime's habit for a kind is that of its tokenizers.
+    Without a tokenizer.json or a setting there is no entry: the runtime's default for a kind fits its tokenizers.
     """
     ends = {"bos": ids.get(frame.before[0]) if frame.before else None, "eos": _last_id(frame, ids)}
     added: dict[str, bool] = {}
@@ -154,7 +152,7 @@ def _configured(role: str, folder: TokenizerFolder, config: Config, ids: Mapping
 
 
 def _listed(config: Config, role: str) -> list[int]:
-    """Ids of a role, which a config gives as a number or as a list of them."""
+    """Return ids of a role, which a config gives as a number or as a list of them."""
     value = config.values.get(f"{role}_token_id")
     return [i for i in (value if isinstance(value, list) else [value]) if type(i) is int]
 
@@ -182,7 +180,7 @@ def _free_ends(found: Mapping[str, int | None]) -> list[str]:
 def _unnamed_ends(
     folder: TokenizerFolder, config: Config, found: Mapping[str, int | None], ids: Mapping[str, int]
 ) -> Iterator[int]:
-    """Ids that end an answer, which llama.cpp would not know by their names."""
+    """Yield ids that end an answer, which llama.cpp would not know by their names."""
     names = {token_id: name for name, token_id in ids.items()}
     roles = {found.get(role) for role in ("eos", *_SPARE_ENDS)}
     for token_id in dict.fromkeys([*_listed(config, "eos"), *_listed(folder.generation, "eos")]):

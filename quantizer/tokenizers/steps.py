@@ -1,6 +1,6 @@
-"""The steps of a tokenizer.json, named one by one so that tables can be written of them.
+"""The steps of a tokenizer.json, each as a name, so that tables can be written of them.
 
-A name says all that matters of a step: two steps of one name do the same to a text.
+Names are complete: two steps of one name do the same to a text.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _COVERS_ALL = r"|\s+"
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """How a text is rewritten, then cut, before its tokens are looked for; steps that do nothing are left out."""
+    """Rewriting and cutting of a text before its tokens are searched for; steps that do nothing are left out."""
 
     rewriting: tuple[str, ...]
     cuts: tuple[str, ...]
 
     def refusal(self) -> CheckpointError:
-        """The error for a preparation that llama.cpp has not; it prints the steps."""
+        """Return the error for a preparation that llama.cpp does not have; it lists the steps."""
         return CheckpointError(
             f"The tokenizer prepares text in a way that llama.cpp has no name for "
             f"(rewriting: {_shown(self.rewriting)}; splits: {_shown(self.cuts)}).",
@@ -36,7 +36,7 @@ class Preparation:
 
 
 def preparation(tokenizer: Mapping[str, Any]) -> Preparation:
-    """The named steps of a parsed tokenizer.json."""
+    """Return the named steps of a parsed tokenizer.json."""
     return Preparation(
         _steps(tokenizer.get("normalizer"), "normalizers", _NORMALIZERS),
         _steps(tokenizer.get("pre_tokenizer"), "pretokenizers", _PRE_TOKENIZERS),

@@ -1,4 +1,4 @@
-"""SentencePiece's unigram model, llama.cpp's "t5": pieces with log-probabilities, and the likeliest way to cut."""
+"""SentencePiece's unigram model, llama.cpp's "t5": pieces with log-probabilities, and the likeliest segmentation."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read_unigram(folder: TokenizerFolder) -> Alphabet:
 
 
 def alphabet_of_pieces(model: PieceModel, name: str) -> Alphabet:
-    """The vocabulary of the tokenizer.model called `name`, alone. Raises CheckpointError like `read_unigram`."""
+    """Return the vocabulary of the tokenizer.model called `name`, alone. Raises CheckpointError like `read_unigram`."""
     if model.has_space_suffix:
         raise CheckpointError(f"{name} writes spaces behind words, which llama.cpp does not.", "Look for a GGUF of it.")
     if any(piece.type is TokenType.BYTE for piece in model.pieces):
@@ -87,7 +87,7 @@ def _scored(model: dict[str, Any]) -> Iterator[Token]:
 
 
 def _charsmap(normalizer: object) -> bytes:
-    """The compiled map of characters in a normalizer, empty when there is none."""
+    """Return the compiled map of characters in a normalizer, empty when there is none."""
     if not isinstance(normalizer, dict):
         return b""
     inner = normalizer.get("normalizers")

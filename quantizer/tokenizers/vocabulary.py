@@ -1,8 +1,6 @@
-"""What llama.cpp needs to know of a tokenizer: tokens, how text becomes tokens, and what the special ones are for.
+"""A tokenizer's vocabulary as llama.cpp needs it, and as the GGUF metadata that its runtime reads.
 
-Values only: where they are read is the other files' business, how they are written is `entries.py`'s.
-
-A vocabulary as the metadata of a GGUF: the keys that llama.cpp's runtime reads, and no other.
+Owns the values and their encoding; the files of each kind of tokenizer are read elsewhere.
 """
 
 from __future__ import annotations
@@ -54,10 +52,11 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Alphabet:
-    """What one kind of tokenizer says by itself: tokens by id, before special ones are added, and how text is cut.
+    """The part of a vocabulary that comes from the kind of tokenizer: tokens by id, before special ones, and how text
+    is cut.
 
-    `model` and `pre_tokenizer` are llama.cpp's names; `flags` are its keys, such as `add_space_prefix`.
-    `special_ids` holds what the kind itself names, by the role's short name.
+    `model` and `pre_tokenizer` are llama.cpp's names; `flags` are its keys, such as `add_space_prefix`. `special_ids`
+    holds what the kind itself names, by the role's short name.
     """
 
     model: str
@@ -78,7 +77,7 @@ class Alphabet:
 class Vocabulary:
     """A whole vocabulary: `tokens` by id, as many as the embedding has rows.
 
-    `special_ids` by role, such as `bos` or `fim_pre`; `additions` says by role what is put around a text, and is silent
+    `special_ids` by role, such as `bos` or `fim_pre`; `additions` has by role what is put around a text, and no entry
     where the runtime's own habit is right; `chat_templates` by name, `default` among them.
     """
 
@@ -91,14 +90,15 @@ class Vocabulary:
 
 
 def bounded_size(vocab_size: int) -> int:
-    """`vocab_size` itself. Raises CheckpointError when no vocabulary is that large."""
+    """Return `vocab_size` itself. Raises CheckpointError when no vocabulary is that large."""
     if not 0 < vocab_size <= MAX_TOKENS:
         raise CheckpointError(f"config.json says vocab_size = {vocab_size}.", "Check config.json.")
     return vocab_size
 
 
 def token_list(alphabet: Mapping[int, Token], added: Iterable[tuple[int, str, TokenType]], n_rows: int) -> list[Token]:
-    """Tokens by id: added ones over those of the alphabet, and padding where the embedding has rows without a token.
+    """Return tokens by id: added ones over those of the alphabet, and padding for rows of the embedding without a
+    token.
 
     An added token beyond the embedding is left out, for the model cannot know it. Raises CheckpointError when the
     alphabet itself does not fit, or two tokens read the same.
@@ -119,7 +119,9 @@ def token_list(alphabet: Mapping[int, Token], added: Iterable[tuple[int, str, To
 
 
 def _check_distinct(tokens: Sequence[Token]) -> None:
-    """llama.cpp aborts on two tokens that it reads as one; it names an empty one by its id, and reads up to a NUL."""
+    """Raise CheckpointError for tokens that llama.cpp takes for the same, on which it aborts: it reads up to a NUL, and
+    names an empty token by its id.
+    """
     seen: set[str] = set()
     for token in tokens:
         text = token.text.partition("\0")[0]
@@ -135,7 +137,7 @@ _ROLE_KEYS = {"unk": "unknown", "pad": "padding", "sep": "seperator"}
 
 
 def vocabulary_entries(vocabulary: Vocabulary) -> Iterator[Entry]:
-    """Every entry that describes `vocabulary`, the long lists first."""
+    """Yield every entry that describes `vocabulary`, the long lists first."""
     alphabet = vocabulary.alphabet
     yield encode_entry(f"{_PREFIX}.model", alphabet.model, "str")
     yield encode_entry(f"{_PREFIX}.pre", alphabet.pre_tokenizer, "str")

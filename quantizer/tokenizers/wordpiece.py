@@ -1,6 +1,6 @@
-"""WordPiece, llama.cpp's "bert": words cut into the longest pieces there are.
+"""WordPiece, llama.cpp's "bert": words cut into the longest known pieces.
 
-The runtime marks the piece that begins a word with ▁, where BERT marks those that go on with ##.
+The runtime marks the piece that begins a word with ▁, where BERT marks those that continue one with ##.
 """
 
 from __future__ import annotations

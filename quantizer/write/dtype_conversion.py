@@ -1,6 +1,6 @@
-"""Numbers between storage types: stored bytes to float32 rows, and back into any tensor type.
+"""Conversion between storage types: stored bytes to float32 rows, and back into any tensor type.
 
-The plain types are numpy's business; quantized ones go through `quantizer.write.ggml`.
+numpy converts plain types, `quantizer.write.ggml` quantized ones.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def convert(
 
 
 def to_float32(data: bytes, stored: TensorType, n_columns: int) -> npt.NDArray[np.float32]:
-    """Stored rows as float32 of shape [n_rows, n_columns]."""
+    """Return stored rows as float32 of shape [n_rows, n_columns]."""
     match stored.name:
         case "F32":
             return np.frombuffer(data, "<f4").reshape(-1, n_columns)
@@ -79,7 +79,7 @@ def _n_not_finite(data: bytes, stored: TensorType, n_columns: int) -> int:
 
 
 def encode(rows: npt.NDArray[np.float32], target: TensorType, name: str, weights: RowWeights | None = None) -> bytes:
-    """Float32 rows of shape [n_rows, n_columns] in the bytes of `target`; `weights` as in `convert`.
+    """Return float32 rows of shape [n_rows, n_columns] in the bytes of `target`; `weights` as in `convert`.
 
     Raises CheckpointError on overflow.
     """
@@ -105,7 +105,8 @@ def _half(rows: npt.NDArray[np.float32], name: str) -> bytes:
 
 
 def _half_of_bfloat(data: bytes, name: str) -> tuple[bytes, int]:
-    """Bfloat16 as F16, and how many are not finite, by integer arithmetic: numpy's conversion takes five times as long.
+    """Return bfloat16 as F16, and how many are not finite, by integer arithmetic: numpy's conversion takes five times
+    as long.
 
     Most have a normal half: the same with an exponent that counts from elsewhere, and a longer mantissa.
     """

@@ -1,4 +1,4 @@
-"""What a job says while it runs: typed events, a line of the pipe each, from the job's process to whoever watches."""
+"""The events of a running job: typed, one JSON line each, from the job's process to its parent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What will be written: the size of all files, which is the disk space it takes, and how many tensors.
+    """The size of all files together, which is the disk space that the job takes, and the number of tensors.
 
     `output` is the first of `n_files`.
     """
@@ -32,7 +32,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """A killed run wrote the first `n_tensors`, `n_bytes` of the output; this one goes on from there."""
+    """A killed run wrote the first `n_tensors`, `n_bytes` of the output; this run continues from there."""
 
     kind: ClassVar[str] = "resumed"
     n_tensors: int
@@ -41,7 +41,8 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class ShardOrder:
-    """Which files that arrive will be read, in that order: name, numbers of the first and last tensor made of each."""
+    """Pending files in the order in which they will be read: name, numbers of the first and last tensor made of
+    each."""
 
     kind: ClassVar[str] = "reads"
     files: tuple[tuple[str, int, int], ...]
@@ -57,7 +58,7 @@ class WaitingForShard:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A tensor was written; `n_written` of the planned bytes stand."""
+    """A tensor was written; `n_written` of the planned bytes exist."""
 
     kind: ClassVar[str] = "progress"
     index: int
@@ -69,7 +70,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """Something that a person should know, though the job goes on."""
+    """A warning; the job goes on."""
 
     kind: ClassVar[str] = "warning"
     text: str
@@ -77,7 +78,7 @@ class Warned:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The output stands whole under its name."""
+    """The output is complete under its name."""
 
     kind: ClassVar[str] = "done"
     output: str
@@ -105,14 +106,14 @@ _KINDS: dict[str, type[Event]] = {
 
 
 def encode_event(event: Event) -> dict[str, Any]:
-    """The event as a line of the pipe, which is JSON."""
+    """Return the event as a JSON object."""
     return {"event": event.kind, **asdict(event)}
 
 
 def decode_event(line: Mapping[str, Any]) -> Event:
-    """The event of a line. Raises EngineError for anything else."""
+    """Return the event in a JSON object. Raises EngineError for anything else."""
     try:
         fields = {name: value for name, value in line.items() if name != "event"}
         return Failed(ErrorInfo(**fields["error"])) if line["event"] == Failed.kind else _KINDS[line["event"]](**fields)
     except (KeyError, TypeError, AttributeError) as error:
-        raise EngineError("The job said something that is no event.", "Report this with the command used.") from error
+        raise EngineError("The job sent an unknown event.", "Report this with the command used.") from error

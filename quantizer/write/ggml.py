@@ -1,7 +1,7 @@
 """The quantizer's only native code: libggml-base, called through ctypes, in the job's own process only.
 
-Owns the library handle and the calls; a fault in it kills the process, so no face or service imports this module's
-library. It never imports llama_cpp: the library is found beside it.
+Owns the library handle and the calls; a fault in it kills the process, so neither user interfaces nor the service load
+it. It never imports llama_cpp: the library is found beside it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _TypeTraits(ctypes.Structure):
 
 
 def library_path() -> Path:
-    """Where libggml-base lies, beside the installed llama_cpp. Raises EngineError when it is not there."""
+    """Return the path of libggml-base, beside the installed llama_cpp. Raises EngineError when it is missing."""
     spec = importlib.util.find_spec("llama_cpp")
     name = _LIBRARY_NAMES.get(sys.platform, "libggml-base.so")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
@@ -77,12 +77,12 @@ def dequantize(data: bytes, kind: TensorType, n_columns: int) -> npt.NDArray[np.
 
 
 def is_sound(data: bytes, kind: TensorType) -> bool:
-    """Whether the stored rows of `kind`, or the scales of their blocks, are all finite."""
+    """Return whether the stored rows of `kind`, or the scales of their blocks, are all finite."""
     return bool(_library().ggml_validate_row_data(kind.type_id, data, len(data)))
 
 
 def requires_imatrix(kind: TensorType) -> bool:
-    """Whether ggml refuses to quantize to `kind` without an importance matrix."""
+    """Return whether ggml refuses to quantize to `kind` without an importance matrix."""
     return bool(_library().ggml_quantize_requires_imatrix(kind.type_id))
 
 

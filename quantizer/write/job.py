@@ -1,8 +1,8 @@
 """A quantize job: the request, the process that carries it out, and the parent's side of that process.
 
-The process is `python -m quantizer.write.job`: it reads a request from stdin, then which pending files have arrived, and
-writes events to stdout. It exits at once when stdin closes; what it wrote stays for the next run. Native code runs there
-only, where a fault costs one job: for the parent this module imports neither native code nor numpy.
+The process is `python -m quantizer.write.job`: it reads a request from stdin, then which pending files have arrived,
+and writes events to stdout. It exits at once when stdin closes; what it wrote stays for the next run. Native code runs
+there only, where a fault costs one job: for the parent this module imports neither native code nor numpy.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from quantizer.process import ChildProcess, Message, decode_message, python_comm
 from quantizer.write.events import Done, Event, Planned, WaitingForShard, Warned, decode_event, encode_event
 from quantizer.write.partial_output import discard_partial
 
+if TYPE_CHECKING:
+    from quantizer.write.quantize_plan import PlanOptions, QuantizePlan
+
 __all__ = ["JobRequest", "RunningQuantization", "main", "open_job", "run_job"]
 
 _PROCESS = "quantizing process"
@@ -30,12 +33,62 @@ _COMMAND = python_command("quantizer.write.job")
 _REMEDY = "Run it again: it goes on where it stopped."
 
 
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """What to do: quantize `source` to `file_type` in `output`, with the options of the command of the same names.
+
+    `mix` has types by tensor name and overrides the other options. `shards` are files of a checkpoint that may still be
+    missing: a message {"arrived": NAME} reports each.
+    """
+
+    source: str
+    file_type: str
+    output: str
+    n_threads: int
+    is_overwriting: bool
+    allows_nan: bool = False
+    tensor_types: tuple[str, ...] = ()
+    output_type: str = ""
+    embedding_type: str = ""
+    max_shard_bytes: int = 0
+    keeps_split: bool = False
+    imatrix: str = ""
+    mix: Mapping[str, str] = field(default_factory=dict)
+    base: str = ""
+    shards: tuple[PendingShard, ...] = ()
+
+    @classmethod
+    def of(cls, message: Message) -> JobRequest:
+        """Return the request in a message."""
+        return cls(**{**message, "shards": tuple(PendingShard(**shard) for shard in message["shards"])})
+
+    def plan(self, arrivals: PendingShards | None = None) -> QuantizePlan:
+        """Return the plan. Raises UserError as `quantize_plan.plan` does, UsageError for wrong options."""
+        from quantizer.write.quantize_plan import plan  # imports numpy, which user interfaces start without
+
+        return plan(Path(self.source), file_type_named(self.file_type), Path(self.output), self.options(arrivals))
+
+    def options(self, arrivals: PendingShards | None = None) -> PlanOptions:
+        """Return the options of the plan. Raises UsageError for wrong ones."""
+        from quantizer.write.quantize_plan import PlanOptions
+
+        overrides = Overrides(
+            tuple(parse_override(text) for text in self.tensor_types),
+            weight_type_named(self.output_type) if self.output_type else None,
+            weight_type_named(self.embedding_type) if self.embedding_type else None,
+            {name: weight_type_named(kind) for name, kind in self.mix.items()},
+        )
+        imatrix, base = (Path(name) if name else None for name in (self.imatrix, self.base))
+        pending = (arrivals or PendingShards()).files(Path(self.source), self.shards)
+        return PlanOptions(overrides, self.max_shard_bytes, self.keeps_split, imatrix, base, pending)
+
+
 def run_job(request: JobRequest) -> Iterator[Event]:
     """Run a job in a child process and yield its events as they come; closing the iterator cancels it.
 
-    Raises the job's own UserError when it failed, EngineError with its last words when the process died. A job that
-    failed or was cancelled (Ctrl-C too) leaves nothing; one that was killed, with or without its parent, leaves what it
-    wrote under partial names, and the same request goes on from there.
+    Raises the job's own UserError when it failed, EngineError with its last output when the process died. A job that
+    failed or was cancelled (Ctrl-C too) leaves nothing; one that was killed, with or without its parent, leaves partial
+    files, and the same request continues from there.
     """
     try:
         with closing(run_child(_COMMAND, asdict(request), _PROCESS, _REMEDY)) as lines:
@@ -67,7 +120,7 @@ class RunningQuantization:
 
 @asynccontextmanager
 async def open_job(request: JobRequest) -> AsyncIterator[RunningQuantization]:
-    """Run a job as long as the block lasts. However that ends, what the job wrote stays for the same request."""
+    """Run a job as long as the block lasts. However it ends, what the job wrote stays for the same request."""
     child = await ChildProcess.start(_COMMAND, _PROCESS)
     try:
         await child.send(asdict(request))
@@ -76,62 +129,8 @@ async def open_job(request: JobRequest) -> AsyncIterator[RunningQuantization]:
         await child.end()
 
 
-if TYPE_CHECKING:
-    from quantizer.write.quantize_plan import PlanOptions, QuantizePlan
-
-
-@dataclass(frozen=True, slots=True)
-class JobRequest:
-    """What to do: quantize `source` to `file_type` in `output`, with the options of the command of the same names.
-
-    `mix` says by name which type a tensor gets, whatever the other options say. `shards` are the files of a checkpoint
-    that may not be there yet: a line {"came": NAME} says that one is.
-    """
-
-    source: str
-    file_type: str
-    output: str
-    n_threads: int
-    is_overwriting: bool
-    allows_nan: bool = False
-    tensor_types: tuple[str, ...] = ()
-    output_type: str = ""
-    embedding_type: str = ""
-    max_shard_bytes: int = 0
-    keeps_split: bool = False
-    imatrix: str = ""
-    mix: Mapping[str, str] = field(default_factory=dict)
-    base: str = ""
-    shards: tuple[PendingShard, ...] = ()
-
-    @classmethod
-    def of(cls, message: Message) -> JobRequest:
-        """The request that came as a line."""
-        return cls(**{**message, "shards": tuple(PendingShard(**shard) for shard in message["shards"])})
-
-    def plan(self, arrivals: PendingShards | None = None) -> QuantizePlan:
-        """What will be written. Raises UserError as `quantizer.write.quantize_plan.plan` does, UsageError for wrong options."""
-        from quantizer.write.quantize_plan import plan  # brings in numpy, which a face does without
-
-        return plan(Path(self.source), file_type_named(self.file_type), Path(self.output), self.options(arrivals))
-
-    def options(self, arrivals: PendingShards | None = None) -> PlanOptions:
-        """The options as planning takes them. Raises UsageError for wrong ones."""
-        from quantizer.write.quantize_plan import PlanOptions
-
-        overrides = Overrides(
-            tuple(parse_override(text) for text in self.tensor_types),
-            weight_type_named(self.output_type) if self.output_type else None,
-            weight_type_named(self.embedding_type) if self.embedding_type else None,
-            {name: weight_type_named(kind) for name, kind in self.mix.items()},
-        )
-        imatrix, base = (Path(name) if name else None for name in (self.imatrix, self.base))
-        arriving = (arrivals or PendingShards()).files(Path(self.source), self.shards)
-        return PlanOptions(overrides, self.max_shard_bytes, self.keeps_split, imatrix, base, arriving)
-
-
 def main() -> int:
-    """Serve one request; the exit status is 0 when the output stands and 1 when not."""
+    """Serve one request; the exit status is 0 when the output is complete and 1 otherwise."""
     arrivals = PendingShards()
     return serve_request(partial(_work, arrivals), lambda message: arrivals.mark_arrived(message["arrived"]))
 
@@ -143,7 +142,7 @@ def _work(arrivals: PendingShards, message: Message, send: Callable[[Message], N
         send(encode_event(event))
 
     started = time.monotonic()
-    arrivals.ask = lambda name: report(WaitingForShard(name))
+    arrivals.on_wait = lambda name: report(WaitingForShard(name))
     request = JobRequest.of(message)
     plan = request.plan(arrivals)
 

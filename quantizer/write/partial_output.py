@@ -1,13 +1,9 @@
-"""The journal of a file that is being written: how far it is, so that a killed run can go on where it stopped.
+"""Output files while they are written: under partial names until all are whole, and resumed where a killed run stopped.
 
-A text file beside the output: one line says what is written (a fingerprint), each further one is the checksum of a
-block that was written. Owns that file and its lock; knows nothing of what the blocks are. What the journal says is
-believed only of blocks whose bytes bear it out, so nothing depends on the order in which a disk keeps things.
-
-The files being written: beside their final names until all are whole, and resumed where a killed run stopped.
-
-Owns the names of partial files, free space, syncing and renaming. What the blocks are that come in order it does not
-know.
+Owns the names of partial files, the journal of written blocks and its lock, free space, syncing and renaming.
+Independent of what the blocks hold. The journal is a text file beside the output: a fingerprint of the output in the
+first line, the checksum of a written block in each further one. It counts only for blocks whose bytes match, so nothing
+depends on the order in which a disk stores things.
 """
 
 from __future__ import annotations
@@ -50,21 +46,21 @@ class Journal:
             raise
 
     def checksums(self, fingerprint: str) -> list[int]:
-        """Those of the blocks that a run with this `fingerprint` wrote, none when another one wrote."""
+        """Return the checksums of the blocks that a run with this `fingerprint` wrote, none when another one wrote."""
         self._file.seek(0)
-        first, *lines = self._file.read().split(b"\n")[:-1] or [b""]  # a line counts when its end is there
+        first, *lines = self._file.read().split(b"\n")[:-1] or [b""]  # an unfinished line does not count
         if first != fingerprint.encode():
             return []
         return [int(line, 16) for line in takewhile(_LINE.fullmatch, lines)]
 
     def restart(self, fingerprint: str, checksums: Sequence[int]) -> None:
-        """Begin anew with the blocks that stand. Raises OSError."""
+        """Begin anew with the blocks that are written already. Raises OSError."""
         self._file.seek(0)
         self._file.truncate()
         self._file.write("\n".join([fingerprint, *(f"{checksum:08x}" for checksum in checksums), ""]).encode())
 
     def add(self, checksum: int) -> None:
-        """Say that one more block was written. Raises OSError."""
+        """Record one more written block. Raises OSError."""
         self._file.write(f"{checksum:08x}\n".encode())
 
     def close(self) -> None:
@@ -82,7 +78,7 @@ class Journal:
 
 
 def journal_path(output: Path) -> Path:
-    """Where the journal of `output` lies."""
+    """Return the path of the journal of `output`."""
     return output.with_name(f".{output.name}.journal")
 
 
@@ -97,10 +93,10 @@ _SPARE_BYTES = 16 << 20
 class PartialOutput:
     """A context manager that owns partial files and gives them their final names when the block ends well.
 
-    `output` names the whole; what a killed run with the same `fingerprint` left of it is taken over, unless
+    `output` names the whole. What a killed run with the same `fingerprint` left of it is resumed, unless
     `is_overwriting`. When the block ends with an error nothing is left. Blocks come in order: `write` each, in pieces,
-    and `end_block`; the first `n_done` of them stand already. Raises StorageError when the disk is full, another run
-    writes the same output, or anything else stands in the way.
+    and `end_block`; the first `n_done` of them exist already. Raises StorageError when the disk is full, another run
+    writes the same output, or anything else prevents writing.
     """
 
     def __init__(self, output: Path, files: Sequence[OutputFile], fingerprint: str, is_overwriting: bool) -> None:
@@ -139,12 +135,12 @@ class PartialOutput:
         self.n_written += len(data)
 
     def end_block(self) -> None:
-        """Note that the block is whole. Raises StorageError."""
+        """Record that the block is whole. Raises StorageError."""
         block = self._blocks[self.n_done]
         assert self.n_written == sum(item.n_bytes for item in self._blocks[: self.n_done]) + block.n_bytes
         try:
             if block.start + block.n_bytes == self._files[block.file].n_bytes:
-                self._close_part()  # synced before the journal says that the file is whole
+                self._close_part()  # synced before the journal has the file as whole
             self._journal.add(self._checksum)
         except OSError as error:
             raise _not_written(self._output, error) from error
@@ -167,7 +163,7 @@ class PartialOutput:
             raise _not_written(self._output, failure) from failure
 
     def _take_over(self) -> None:
-        """Find out which blocks stand, and forget the rest of what is there."""
+        """Find out which blocks exist, and remove the rest."""
         try:
             claimed = [] if self._is_overwriting else self._journal.checksums(self._fingerprint)
             standing = claimed[: self._n_sound(claimed)]
@@ -181,7 +177,7 @@ class PartialOutput:
         self._check_space()
 
     def _n_sound(self, checksums: Sequence[int]) -> int:
-        """How many blocks from the first on have the bytes that their checksums say."""
+        """Return how many blocks, from the first on, match their checksums."""
         for index, (block, checksum) in enumerate(zip(self._blocks, checksums, strict=False)):
             path = self._part_path(block.file)
             path = path if path.exists() else self._files[block.file].path  # it got its final name before the kill
@@ -227,7 +223,7 @@ class PartialOutput:
         self._part = None
 
     def _publish(self) -> None:
-        """Rename, the first file last: without it the others are no model."""
+        """Rename the files, the first one last: without it the others are no model."""
         assert self.n_done == len(self._blocks)
         for index, file in reversed(list(enumerate(self._files))):
             part = self._part_path(index)
@@ -240,9 +236,9 @@ class PartialOutput:
 
 
 def check_output(output: Path, paths: Sequence[Path], inputs: Sequence[Path]) -> None:
-    """Say before anything is made what is wrong with the output: it is the input, a folder, or where none can be.
+    """Check before anything is made that `output` is not the input, not a folder, and can be written.
 
-    `paths` are all files that the output has. Raises UsageError or StorageError.
+    `paths` are all files of the output. Raises UsageError or StorageError.
     """
     for path in (output, *paths):
         if path.exists() and any(path.samefile(source) for source in inputs):
@@ -256,7 +252,7 @@ def check_output(output: Path, paths: Sequence[Path], inputs: Sequence[Path]) ->
 
 
 def discard_partial(output: Path) -> None:
-    """Remove what an interrupted run left of `output`; a run that still goes on keeps its own.
+    """Remove what an interrupted run left of `output`; a running one keeps its files.
 
     Raises StorageError when it cannot be removed.
     """
@@ -276,7 +272,7 @@ def discard_partial(output: Path) -> None:
 
 
 def partial_path(output: Path, index: int) -> Path:
-    """Where the file `index` of `output` is written before it gets its name."""
+    """Return the path under which the file `index` of `output` is written."""
     return output.with_name(f".{output.name}.{index}.partial")
 
 
@@ -298,7 +294,7 @@ def _close(file: BinaryIO | None) -> None:
         if file is not None:
             file.close()
     except OSError:
-        # what could not be written is no loss: the error that led here is already on its way
+        # the error that led here is already being raised
         return
 
 

@@ -1,7 +1,7 @@
-"""Tensors on their way: read in slabs, converted by a pool of threads some slabs ahead, handed out in order.
+"""Tensors in conversion: read in slabs, converted by a pool of threads some slabs ahead, returned in order.
 
-Reading, converting and whatever is done with the slabs go on at the same time. Owns the order and how much is in memory
-at once; knows nothing of where the bytes go.
+Reading, converting and the caller's work overlap. Owns the order and how much is in memory at once; independent of
+where the bytes go.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SLAB_ELEMENTS = 1 << 18  # 1 MiB of float32 for each slab in flight: more does 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTensor:
-    """One tensor: where it comes from, what it becomes, and which of its columns matter most."""
+    """One tensor: its source, its output, and the weights of its columns."""
 
     source: SourceTensor
     output: OutputTensor

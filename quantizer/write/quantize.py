@@ -1,11 +1,7 @@
-"""In which files of a checkpoint the bytes of a tensor lie, whatever it is made of. Pure.
+"""Quantizing: writing a plan, one tensor at a time.
 
-Owns the way through tensors that are made of others: they are frozen dataclasses all the way down.
-
-Quantize: write what was planned, one tensor at a time.
-
-Takes over what a killed run of the same plan left; the output appears under its name only when whole and synced, the
-input is never touched, and memory holds a few slabs of rows. Knows nothing of how a plan is made.
+Resumes what a killed run of the same plan left. The output appears under its name only when whole and synced, the input
+is never changed, and memory holds a few slabs of rows. Independent of how a plan is made.
 """
 
 from __future__ import annotations
@@ -29,30 +25,6 @@ from quantizer.write.quantize_plan import QuantizePlan
 __all__ = ["execute", "files_of", "fingerprint", "shard_order"]
 
 
-def files_of(tensor: object) -> Iterator[PendingFile]:
-    """Yield the files that still arrive, or did, that reading `tensor` reads."""
-    if isinstance(tensor, PendingFile):
-        yield tensor
-    elif isinstance(tensor, RowFile):
-        yield from files_of(tensor.parts)
-    elif isinstance(tensor, tuple):
-        for part in tensor:
-            yield from files_of(part)
-    elif is_dataclass(tensor):
-        for field in fields(tensor):
-            yield from files_of(getattr(tensor, field.name))
-
-
-def shard_order(tensors: Sequence[object], n_done: int) -> ShardOrder:
-    """Which files the `tensors` from number `n_done` on need, by first use, each with the first and last of them."""
-    spans: dict[str, tuple[int, int]] = {}
-    for index in range(n_done, len(tensors)):
-        for file in files_of(tensors[index]):
-            first, _ = spans.get(file.path.name, (index, index))
-            spans[file.path.name] = (first, index)
-    return ShardOrder(tuple((name, *span) for name, span in spans.items()))
-
-
 def execute(
     plan: QuantizePlan,
     n_threads: int,
@@ -61,7 +33,7 @@ def execute(
     allows_nan: bool = False,
 ) -> None:
     """Write the planned files; `report` gets Progress after each tensor, and before the first one Resumed where a
-    killed run got further, and Reads where files are still arriving.
+    killed run got further, and ShardOrder where files are pending.
 
     Raises UsageError when an importance matrix is missing, CheckpointError for weights that are not finite (unless
     `allows_nan`, which reports them as Warned), StorageError when the disk stands in the way.
@@ -81,7 +53,7 @@ def execute(
 def _write(
     plan: QuantizePlan, partial: PartialOutput, n_threads: int, report: Callable[[Event], None], allows_nan: bool
 ) -> None:
-    """Write the tensors that do not stand yet."""
+    """Write the tensors that are missing."""
     index = partial.n_done
     if index:
         report(Resumed(index, partial.n_written))
@@ -121,17 +93,45 @@ def _not_finite(output: OutputTensor, n_bad: int, allows_nan: bool) -> Warned:
 
 
 def fingerprint(plan: QuantizePlan) -> str:
-    """What tells apart outputs that are not the same: bytes before the data, files read, the code that quantizes."""
+    """Return what distinguishes outputs: the bytes before the data, the files read, the code that quantizes."""
     inputs = [*(_identity(path) for path in plan.inputs), *plan.identities]
     headers = [(shard.path.name, hashlib.sha256(shard.header).hexdigest()) for shard in plan.shards]
-    said = repr((1, version("localllm"), version("llama-cpp-python"), inputs, headers))
-    return hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest()
+    parts = repr((1, version("localllm"), version("llama-cpp-python"), inputs, headers))
+    return hashlib.sha256(parts.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _identity(path: Path) -> tuple[str, int, int]:
-    """A file as it is now; reading all of it would take as long as quantizing. Raises ModelFileError."""
+    """Return the file's name, size and time; hashing it would take as long as quantizing. Raises ModelFileError."""
     try:
         status = path.stat()
     except OSError as error:
         raise ModelFileError(f"{path} cannot be read: {error.strerror}.", "Keep the model where it is.") from error
     return str(path.resolve()), status.st_size, status.st_mtime_ns
+
+
+def files_of(tensor: object) -> Iterator[PendingFile]:
+    """Yield the pending files that reading `tensor` needs: tensors made of others are frozen dataclasses all the way
+    down.
+    """
+    if isinstance(tensor, PendingFile):
+        yield tensor
+    elif isinstance(tensor, RowFile):
+        yield from files_of(tensor.parts)
+    elif isinstance(tensor, tuple):
+        for part in tensor:
+            yield from files_of(part)
+    elif is_dataclass(tensor):
+        for field in fields(tensor):
+            yield from files_of(getattr(tensor, field.name))
+
+
+def shard_order(tensors: Sequence[object], n_done: int) -> ShardOrder:
+    """Return the pending files that the `tensors` from number `n_done` on need, by first use, with the first and last
+    tensor of each.
+    """
+    spans: dict[str, tuple[int, int]] = {}
+    for index in range(n_done, len(tensors)):
+        for file in files_of(tensors[index]):
+            first, _ = spans.get(file.path.name, (index, index))
+            spans[file.path.name] = (first, index)
+    return ShardOrder(tuple((name, *span) for name, span in spans.items()))

@@ -1,10 +1,7 @@
-"""What will be written, to the byte, from headers alone: a value that a dry run prints.
+"""The plan of a quantization: what will be written, to the byte, from headers alone.
 
-Owns the choice of what goes where. Knows nothing of how it is written.
-
-What to tell of tensors whose shape ruled out the type that they should get: which, how many, and what they got.
-
-What each file type would make of a model: its exact size, from the plan, and what a token reads of it.
+Owns which tensor goes into which file, the warnings about it, and the plans for all file types. Independent of how a
+plan is carried out.
 """
 
 from __future__ import annotations
@@ -51,10 +48,10 @@ _PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl"}
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """What a person may want beside the type; files of at most `max_shard_bytes`, 0 for one file.
+    """Options beside the type; files of at most `max_shard_bytes`, 0 for one file.
 
-    `imatrix` is the file of an importance matrix of the same model, `base` the model that an adapter is for. Files of a
-    checkpoint that are `arriving`, by name, need not be there yet.
+    `imatrix` is the file of an importance matrix of the same model, `base` the model that an adapter is for. `pending`
+    are files of a checkpoint, by name, that may still be missing.
     """
 
     overrides: Overrides = _NO_OVERRIDES
@@ -62,12 +59,12 @@ class PlanOptions:
     keeps_split: bool = False
     imatrix: Path | None = None
     base: Path | None = None
-    arriving: Mapping[str, PendingFile] = field(default_factory=dict)
+    pending: Mapping[str, PendingFile] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedShard:
-    """One file of the output: `header` and then `tensors`."""
+    """One output file: `header`, then `tensors`."""
 
     path: Path
     header: bytes
@@ -121,13 +118,13 @@ def plan(source: Path, file_type: FileType, output: Path, options: PlanOptions =
         return plan_model(open_adapter(source, options.base, file_type), file_type, output, options)
     if options.base:
         raise UsageError(f"{source.name} is no adapter, which --base is for.", "Leave --base out.")
-    return plan_model(open_source(source, options.arriving), file_type, output, options)
+    return plan_model(open_source(source, options.pending), file_type, output, options)
 
 
 def plan_model(
     model: SourceModel, file_type: FileType, output: Path, options: PlanOptions = _NO_OPTIONS
 ) -> QuantizePlan:
-    """Decide what `output` will hold of a model that is open already.
+    """Decide what `output` will hold of an open model.
 
     Raises UsageError for too many files, ModelFileError for what is no importance matrix.
     """
@@ -149,8 +146,8 @@ def plan_model(
     )
 
 
-def open_source(source: Path, arriving: Mapping[str, PendingFile] = _NO_OPTIONS.arriving) -> SourceModel:
-    """A checkpoint folder, of which files may be `arriving`, or a GGUF file as a model. Raises UserError."""
+def open_source(source: Path, pending: Mapping[str, PendingFile] = _NO_OPTIONS.pending) -> SourceModel:
+    """Open a checkpoint folder, some of whose files may be `pending`, or a GGUF file as a model. Raises UserError."""
     if is_adapter(source):
         raise UsageError(f"{source.name} is an adapter, no model.", "Name the model it is for.")
     if source.is_dir():
@@ -158,7 +155,7 @@ def open_source(source: Path, arriving: Mapping[str, PendingFile] = _NO_OPTIONS.
             open_checkpoint,  # brings in gguf, which a GGUF source does without
         )
 
-        return open_checkpoint(source, arriving)
+        return open_checkpoint(source, pending)
     if source.suffix.lower() in _PICKLES:
         raise CheckpointError(
             f"{source.name} is a PyTorch pickle; loading one runs whatever code it contains.",
@@ -183,7 +180,7 @@ def _lacks_weights(tensor: PlannedTensor, verdicts: Mapping[str, Assignment]) ->
 def _counts(
     model: SourceModel, entries: list[Entry], tensors: Sequence[PlannedTensor], options: PlanOptions
 ) -> Sequence[int]:
-    """How many tensors each file gets."""
+    """Return how many tensors each file gets."""
     if options.max_shard_bytes:
         outputs = [tensor.output for tensor in tensors]
         return split_by_bytes(entries, outputs, options.max_shard_bytes)
@@ -207,7 +204,7 @@ def _in_the_mix(model: SourceModel, tensor: SourceTensor) -> MixTensor:
 
 
 def _entries(model: SourceModel, file_type: FileType, notes: Sequence[Entry]) -> list[Entry]:
-    """The source's metadata with the two entries that quantizing changes, and notes of how it was done."""
+    """Return the source's metadata with the two entries that quantizing changes, and `notes` of how it was made."""
     ours = (
         encode_entry("general.file_type", file_type.ftype_id, "u32"),
         encode_entry("general.quantization_version", _QUANTIZATION_VERSION, "u32"),
@@ -239,7 +236,7 @@ def _is_requantized(tensor: PlannedTensor) -> bool:
 
 
 def fallback_warnings(verdicts: Mapping[str, Assignment]) -> Iterator[str]:
-    """A sentence for each pair of wanted and given type; the same tensor of several layers is named once."""
+    """Yield a sentence for each pair of wanted and given type; the same tensor of several layers is named once."""
     by_types: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, verdict in verdicts.items():
         if verdict.target != verdict.wanted:
@@ -261,13 +258,13 @@ class SizeRow:
 
 
 def size_table(source: Path) -> Iterator[SizeRow]:
-    """Plan `source` once for every file type; headers are read once. Raises UserError as `plan` does."""
+    """Yield the plan of `source` for every file type; headers are read once. Raises UserError as `plan` does."""
     model = open_source(source)
     for file_type in FILE_TYPES.values():
         yield SizeRow(file_type, plan_model(model, file_type, Path(f"{file_type.name}.gguf")))
 
 
 def header_of_plan(plan: QuantizePlan) -> Header:
-    """The header of the file that a plan in one file would write, as if it were read from there."""
+    """Return the header of the file that a plan in one file would write."""
     (shard,) = plan.shards
     return planned_header(shard.header, plan.n_bytes, shard.path)

@@ -58,7 +58,7 @@ def _run(header: Header, run: Run) -> Run:
     caches = layer_caches_of(header)
     cells = cells_for(caches, run.n_ctx, n_sequences=N_SEQUENCES, keeps_all=run.keeps_all)
     n_bytes = sum(cache_layers(caches, parse_kv_types(run.kv_type), cells, is_fused=run.is_fused))
-    state_bytes = sum(layer.state_elements for layer in caches.answering) * 4 * N_SEQUENCES
+    state_bytes = sum(layer.state_elements for layer in caches.main_layers) * 4 * N_SEQUENCES
     compute = compute_bytes(graph_shape_of(header), cells.n_full, is_fused=run.is_fused)
     kv_mib, state_mib, compute_mib = ((n_bytes - state_bytes) / _MIB, state_bytes / _MIB, compute / _MIB)
     return Run(run.n_ctx, run.kv_type, run.is_fused, run.keeps_all, kv_mib, state_mib, compute_mib)

@@ -1,5 +1,5 @@
-"""Checkpoints that are quantized already: what their packed tensors stand for, as plain weights.
+"""Checkpoints that are quantized already: their packed tensors as plain weights.
 
-One module a format; `methods` has the table. Everything is decided from headers and config.json, a weight's rows are
+One module per format; `methods` has the table. Everything is decided from headers and config.json; rows of a weight are
 computed when they are read.
 """

@@ -51,13 +51,13 @@ class _Weight:
 
 
 def _ordered(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint8]:
-    """The fields of each row of words, neighbours side by side."""
+    """Return the fields of each row of words, neighbours side by side."""
     fields = unpack_bits(words, _BITS).reshape(len(words), -1, _PER_WORD)
     return fields[..., _FIELDS].reshape(len(words), -1)
 
 
 def unpack(config: Config, parts: Parts) -> Iterator[FileTensor]:
-    """Every weight that is stored as qweight, qzeros and scales.
+    """Yield every weight that is stored as qweight, qzeros and scales.
 
     Raises CheckpointError naming a setting that is not supported or the part that does not fit.
     """

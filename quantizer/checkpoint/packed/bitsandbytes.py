@@ -88,11 +88,11 @@ class _EightBits:
 
 
 def unpack(config: Config, parts: Parts) -> Iterator[FileTensor]:
-    """Every weight that has a quant_state or a row of magnitudes.
+    """Yield every weight that has a quant_state or a row of magnitudes.
 
     Raises CheckpointError naming the part that does not fit.
     """
-    del config  # every tensor says how it is stored
+    del config  # every tensor names its own format
     for ending in _STATES:
         for name in parts.bases(ending):
             yield _four_bits(name, parts.take(name + ending, ("U8",)), parts)
@@ -126,7 +126,7 @@ def _magnitudes(name: str, n_blocks: int, state: Config, parts: Parts) -> _Magni
 
 
 def _state(stored: FileTensor) -> Config:
-    """The JSON that bitsandbytes keeps in a tensor."""
+    """Return the JSON that bitsandbytes keeps in a tensor."""
     if dims(stored)[0] > _MAX_STATE_BYTES:
         raise malformed(f"The tensor {stored.name!r} is absurdly large")
     try:

@@ -72,7 +72,7 @@ class _PackedWeight:
 
 
 def unpack(config: Config, parts: Parts) -> Iterator[FileTensor]:
-    """Every weight that is stored compressed.
+    """Yield every weight that is stored compressed.
 
     Raises CheckpointError naming a setting that is not supported or the part that does not fit.
     """
@@ -85,7 +85,7 @@ def unpack(config: Config, parts: Parts) -> Iterator[FileTensor]:
 
 
 def _weight_settings(config: Config) -> Config:
-    """How weights are quantized, which has to be the same for all groups of layers."""
+    """Return how weights are quantized, which has to be the same for all groups of layers."""
     groups = [Config(group) for group in config.section("config_groups").values.values() if isinstance(group, dict)]
     weights = [group.section("weights") for group in groups if group.section("weights").values]
     formats = {group.text("format") or config.text("format") or "none" for group in groups}
@@ -109,7 +109,7 @@ def _block(shape: Dims, settings: Config) -> Dims:
 
 
 def _unpacked(name: str, settings: Config, parts: Parts) -> FileTensor:
-    """A weight whose values take a byte each."""
+    """Return a weight whose values take a byte each."""
     values = parts.take(name, ("F8_E4M3", "I8"))
     shape = dims(values)
     block = _block(shape, settings)

@@ -1,7 +1,7 @@
-"""Rows that are computed when they are read, as if they lay in a file.
+"""Weights whose rows are computed when they are read, as if they lay in a file.
 
-So a packed weight is a FileTensor like any other: it can be renamed, reordered, stacked and cut without a thought. What
-its rows share (scales, or all of it where rows lie across the file) is read with the first and let go after the last.
+So a packed weight is a FileTensor like any other: it can be renamed, reordered, stacked and cut. Data that rows share
+(scales, or everything where rows lie across the file) is read with the first row and freed after the last.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RowFile:
         self._rows: Rows | None = None
 
     def read(self, start: int, stop: int) -> bytes:
-        """The bytes [start, stop), fewer at the end. Raises UserError when the rows cannot be had."""
+        """Return the bytes [start, stop), fewer at the end. Raises UserError when the rows cannot be had."""
         stop = min(stop, self.n_bytes)
         if start >= stop:
             return b""
@@ -48,7 +48,7 @@ class RowFile:
 
 
 def computed(name: str, shape: Dims, open_rows: Callable[[], Rows], stored: str = "F32") -> FileTensor:
-    """The weight `name` of `shape` (columns last), whose rows are computed as `stored`.
+    """Return the weight `name` of `shape` (columns last), whose rows are computed as `stored`.
 
     `open_rows` is the method of a dataclass that holds the stored tensors.
     Reading it raises CheckpointError where float32 rows are not finite.
@@ -60,7 +60,7 @@ def computed(name: str, shape: Dims, open_rows: Callable[[], Rows], stored: str 
 
 
 def stored_rows(tensor: FileTensor, n_inner: int = 1) -> Rows:
-    """The rows as they are stored, all dimensions but the last `n_inner` taken as rows."""
+    """Return the rows as they are stored, all dimensions but the last `n_inner` taken as rows."""
     flat = replace(tensor, shape=(*tensor.shape[:n_inner], math.prod(tensor.shape[n_inner:])))
     return partial(array, flat)
 

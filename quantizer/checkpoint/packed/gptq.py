@@ -56,7 +56,7 @@ class _Weight:
 
 
 def unpack(config: Config, parts: Parts) -> Iterator[FileTensor]:
-    """Every weight that is stored as qweight, qzeros, scales and g_idx.
+    """Yield every weight that is stored as qweight, qzeros, scales and g_idx.
 
     Raises CheckpointError naming a setting that is not supported or the part that does not fit.
     """

@@ -1,7 +1,4 @@
-"""Small whole numbers packed into 32-bit words.
-
-Scales and zero points: a number for each block of a weight, and the weight that they make of its codes.
-"""
+"""Scales and zero points for blocks of a weight, codes packed into 32-bit words, and the weight that they make."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ WORD_BITS = 32
 
 
 def unpack_bits(words: npt.NDArray[np.uint32], n_bits: int) -> npt.NDArray[np.uint8]:
-    """Fields of `n_bits` (1 to 8) along the last axis, lowest bits first, running on from word to word.
+    """Return fields of `n_bits` (1 to 8) along the last axis, lowest bits first, running on from word to word.
 
     [..., n_words] becomes [..., n_words * 32 // n_bits].
     """
@@ -53,20 +50,20 @@ def unpack_bits(words: npt.NDArray[np.uint32], n_bits: int) -> npt.NDArray[np.ui
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Numbers that hold for blocks of a weight: values[row_blocks[i], column_blocks[j]] is that of element (i, j)."""
+    """Values for blocks of a weight: values[row_blocks[i], column_blocks[j]] belongs to element (i, j)."""
 
     values: npt.NDArray[np.float32]
     row_blocks: npt.NDArray[np.intp]
     column_blocks: npt.NDArray[np.intp]
 
     def over(self, start: int, stop: int) -> npt.NDArray[np.float32]:
-        """Those of the rows [start, stop), in one column where all columns share them."""
+        """Return those of the rows [start, stop), in one column where all columns share them."""
         values = self.values[self.row_blocks[start:stop]]
         return values if values.shape[1] == 1 else values[:, self.column_blocks]
 
 
 def scaled(codes: Rows, scales: Grid, zeros: Grid | None = None) -> Rows:
-    """(code - zero) * scale, in float32."""
+    """Return (code - zero) * scale, in float32."""
 
     def rows(start: int, stop: int) -> npt.NDArray[np.float32]:
         values = codes(start, stop).astype(np.float32)
@@ -78,7 +75,7 @@ def scaled(codes: Rows, scales: Grid, zeros: Grid | None = None) -> Rows:
 
 
 def block_counts(shape: Dims, block: Dims) -> Dims:
-    """Number of blocks in each dimension; the last block may be cut."""
+    """Return number of blocks in each dimension; the last block may be cut."""
     return tuple(-(-n // length) for n, length in zip(shape, block, strict=True))
 
 
@@ -92,7 +89,7 @@ def spread(values: npt.NDArray[np.float32], shape: Dims, block: Dims) -> Grid:
 
 @dataclass(frozen=True, slots=True)
 class BlockScales:
-    """Numbers stored for each `block` of a weight of `shape`."""
+    """Values stored for each `block` of a weight of `shape`."""
 
     stored: FileTensor
     shape: Dims
@@ -104,7 +101,7 @@ class BlockScales:
 
 
 def block_scales(stored: FileTensor, shape: Dims, block: Dims) -> BlockScales:
-    """Scales as a checkpoint has them, trailing dimensions of one block left out or not.
+    """Return scales as a checkpoint has them, trailing dimensions of one block left out or not.
 
     Raises CheckpointError naming them when they are not one for each block.
     """
@@ -114,7 +111,9 @@ def block_scales(stored: FileTensor, shape: Dims, block: Dims) -> BlockScales:
 
 
 def column_groups(stored: FileTensor, n_groups: int) -> npt.NDArray[np.intp]:
-    """The group of each column, as activation order leaves it. Raises CheckpointError for a group that is not there."""
+    """Return the group of each column, as activation order leaves it. Raises CheckpointError for a group that is not
+    there.
+    """
     groups = array(stored)
     if groups.max() >= n_groups:
         raise malformed(f"The tensor {stored.name!r} names groups beyond the {n_groups} that there are")
@@ -122,6 +121,6 @@ def column_groups(stored: FileTensor, n_groups: int) -> npt.NDArray[np.intp]:
 
 
 def _trimmed(shape: Dims) -> Dims:
-    """Without trailing ones."""
+    """Return the shape without trailing ones."""
     n_kept = max((i + 1 for i, n in enumerate(shape) if n != 1), default=0)
     return shape[:n_kept]

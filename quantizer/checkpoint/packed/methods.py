@@ -1,4 +1,4 @@
-"""The table of formats, and the step from what a checkpoint stores to the weights that it means."""
+"""The table of packed formats, and the step from a checkpoint's stored tensors to plain weights."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _WEIGHTS = (*FLOATS, "MXFP4")
 
 
 def unpacked(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint with plain weights in place of packed ones; it is returned as it is when none are.
+    """Return the checkpoint with plain weights in place of packed ones; unchanged when there are none.
 
     Raises CheckpointError naming a format that is not known, or a part that is missing or wrong.
     """
@@ -56,15 +56,15 @@ def unpacked(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _section(checkpoint: Checkpoint) -> Config:
-    """What the checkpoint says of how it is packed, empty where it is not."""
+    """Return the quantization settings of the checkpoint, empty where it has none."""
     config = Config(checkpoint.config)
     places = (config, config.section("text_config"))
-    said = (place.section("quantization_config", "compression_config") for place in places)
-    return next((section for section in said if section.values), _autogptq(checkpoint.folder))
+    sections = (place.section("quantization_config", "compression_config") for place in places)
+    return next((section for section in sections if section.values), _autogptq(checkpoint.folder))
 
 
 def _autogptq(folder: Path) -> Config:
-    """The file of its own in which AutoGPTQ said it at first, without a name for the format."""
+    """Return the settings in AutoGPTQ's first file of its own, which does not name the format."""
     path = folder / "quantize_config.json"
     values = read_json(path) if path.exists() else {}
     if not isinstance(values, dict):
@@ -73,7 +73,7 @@ def _autogptq(folder: Path) -> Config:
 
 
 def check_stored(tensor: FileTensor) -> None:
-    """Raises CheckpointError when the tensor is no plain weight: packed, and not said to be."""
+    """Raise CheckpointError when the tensor is packed, and config.json has no format for it."""
     if tensor.stored.name not in _WEIGHTS:
-        cause = f"The tensor {tensor.name!r} is stored as {tensor.stored.name}, and config.json does not say why."
+        cause = f"The tensor {tensor.name!r} is stored as {tensor.stored.name}, but config.json names no format."
         raise CheckpointError(cause, "Get the F32, F16 or BF16 version of this model.")

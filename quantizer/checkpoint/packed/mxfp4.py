@@ -32,7 +32,7 @@ class _Weight:
     exponents: FileTensor
 
     def open(self) -> Rows:
-        """Nothing is shared between rows."""
+        """Return the rows; they share nothing."""
         codes, exponents = stored_rows(self.codes, 2), stored_rows(self.exponents)
 
         def rows(start: int, stop: int) -> npt.NDArray[np.uint8]:
@@ -46,7 +46,7 @@ class _Weight:
 
 
 def unpack(config: Config, parts: Parts) -> Iterator[FileTensor]:
-    """Every weight that is stored as blocks and scales, rows before columns. Raises CheckpointError."""
+    """Yield every weight that is stored as blocks and scales, rows before columns. Raises CheckpointError."""
     del config  # there is one way to store it
     for name in parts.bases("_blocks"):
         codes = parts.take(f"{name}_blocks", ("U8",))

@@ -1,11 +1,8 @@
-"""Floats of eight bits, as tables of the 256 float32 values that they stand for.
+"""The stored tensors of a packed checkpoint; each format takes those that make up its weights.
 
-Source: the OCP 8-bit floating point and microscaling specifications.
-
-The stored tensors of a packed checkpoint, of which each format takes those that make up its weights.
-
-Owns the check that a part is there, in the type and shape that it must have, and reading parts as arrays. Shapes are
-in the order of the checkpoint here (rows before columns), as the formats are described.
+Owns the check that a part exists, in the required type and shape, reading parts as arrays, and the tables of eight-bit
+floats. Shapes are in the order of the checkpoint (rows before columns), as the formats are described. Source of the
+tables: the OCP 8-bit floating point and microscaling specifications.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ _CODES = np.arange(256)
 
 
 def _e4m3() -> npt.NDArray[np.float32]:
-    """One sign, four bits of exponent (bias 7), three of mantissa; all ones is NaN and nothing is infinite."""
+    """Return one sign, four bits of exponent (bias 7), three of mantissa; all ones is NaN and nothing is infinite."""
     exponents, mantissas = _CODES >> 3 & 15, _CODES & 7
     magnitudes = np.where(exponents > 0, np.ldexp(8 + mantissas, exponents - 10), np.ldexp(mantissas, -9))
     magnitudes[_CODES & 127 == 127] = np.nan
@@ -37,12 +34,12 @@ def _e4m3() -> npt.NDArray[np.float32]:
 
 
 def _e5m2() -> npt.NDArray[np.float32]:
-    """The upper half of a half-precision float."""
+    """Return the upper half of a half-precision float."""
     return (_CODES << 8).astype(np.uint16).view(np.float16).astype(np.float32)
 
 
 def _e8m0() -> npt.NDArray[np.float32]:
-    """A power of two (bias 127), no sign; all ones is NaN."""
+    """Return a power of two (bias 127), no sign; all ones is NaN."""
     powers = np.ldexp(np.float64(1), _CODES - 127)
     powers[255] = np.nan
     return powers.astype(np.float32)
@@ -64,11 +61,11 @@ class Parts:
         self.left = dict(tensors)
 
     def bases(self, ending: str) -> list[str]:
-        """The names that end so, without the ending."""
+        """Return the names that end so, without the ending."""
         return [name.removesuffix(ending) for name in self.left if name.endswith(ending)]
 
     def take(self, name: str, kinds: Collection[str], *shapes: Dims) -> FileTensor:
-        """The tensor, which is stored as one of `kinds` and in one of `shapes` (none given: any).
+        """Return the tensor, which is stored as one of `kinds` and in one of `shapes` (none given: any).
 
         Raises CheckpointError naming it when it is missing or something else.
         """
@@ -82,7 +79,7 @@ class Parts:
         return tensor
 
     def matrix(self, name: str, kinds: Collection[str]) -> tuple[FileTensor, int, int]:
-        """Like `take`: a tensor of two dimensions, with its numbers of rows and columns."""
+        """Return like `take`: a tensor of two dimensions, with its numbers of rows and columns."""
         tensor = self.take(name, kinds)
         if len(tensor.shape) != 2:
             raise malformed(f"The tensor {name!r} is {_times(dims(tensor))}, not a matrix")
@@ -90,21 +87,21 @@ class Parts:
         return tensor, n_rows, n_columns
 
     def optional(self, name: str, kinds: Collection[str], *shapes: Dims) -> FileTensor | None:
-        """Like `take`, None when it is missing."""
+        """Return like `take`, None when it is missing."""
         return self.take(name, kinds, *shapes) if name in self.left else None
 
     def drop(self, endings: tuple[str, ...]) -> None:
-        """Leave out what has no say in the weights, such as the scales of activations."""
+        """Remove tensors that do not affect the weights, such as the scales of activations."""
         self.left = {name: tensor for name, tensor in self.left.items() if not name.endswith(endings)}
 
 
 def dims(tensor: FileTensor) -> Dims:
-    """The shape as the checkpoint has it."""
+    """Return the shape as the checkpoint has it."""
     return tuple(reversed(tensor.shape))
 
 
 def array(tensor: FileTensor, start: int = 0, stop: int | None = None) -> npt.NDArray[Any]:
-    """Rows of the first dimension: floats of any size as float32, I32 as unsigned words."""
+    """Return rows of the first dimension: floats of any size as float32, I32 as unsigned words."""
     rows = (dims(tensor)[0] if stop is None else stop) - start
     n_bytes = tensor.stored.tensor_bytes(tensor.shape) // dims(tensor)[0]
     first = tensor.start + start * n_bytes
@@ -121,12 +118,12 @@ def array(tensor: FileTensor, start: int = 0, stop: int | None = None) -> npt.ND
 
 
 def malformed(cause: str) -> CheckpointError:
-    """A packed checkpoint that is not what its config.json says."""
+    """Return the error for a packed checkpoint that contradicts its config.json."""
     return CheckpointError(f"{cause}.", "Download the checkpoint again, or get its F16 or BF16 version.")
 
 
 def unsupported(what: str) -> CheckpointError:
-    """A way of quantizing that is not known here."""
+    """Return the error for an unsupported way of quantizing."""
     return CheckpointError(f"The {what} is not supported.", "Get the F16 or BF16 version of this model.")
 
 

@@ -37,7 +37,7 @@ class ScaledWeight:
 
 
 def unpack_fp8(config: Config, parts: Parts) -> Iterator[FileTensor]:
-    """Every weight that has a scale. Raises CheckpointError naming the part that does not fit."""
+    """Yield every weight that has a scale. Raises CheckpointError naming the part that does not fit."""
     sizes = config.sizes("weight_block_size")
     for ending in ("_scale_inv", "_scale"):
         for name in parts.bases(ending):
@@ -49,7 +49,7 @@ def unpack_fp8(config: Config, parts: Parts) -> Iterator[FileTensor]:
 
 
 def _block(shape: Dims, scales: Dims, sizes: Dims | None) -> Dims:
-    """What a scale is for: a block of the given sizes, else the whole weight or one row of it."""
+    """Return what a scale is for: a block of the given sizes, else the whole weight or one row of it."""
     if sizes is not None:
         return (1,) * (len(shape) - len(sizes)) + sizes
     return shape if math.prod(scales) == 1 else (1,) * (len(shape) - 1) + shape[-1:]

@@ -104,7 +104,7 @@ async def test_a_shard_that_is_not_what_was_announced_is_refused(coming: Coming,
                     coming.put(event.name)
                     await job.mark_arrived(event.name)
 
-    with pytest.raises(CheckpointError, match="not what was announced"):
+    with pytest.raises(CheckpointError, match="differs from its announced header"):
         await converse()
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint", "away"}  # noqa: ASYNC240
 
@@ -118,7 +118,7 @@ def test_what_lies_in_the_head_is_read_before_the_file_is_there(coming: Coming) 
         coming.put(name)
         threading.Thread(target=arrivals.mark_arrived, args=[name]).start()
 
-    arrivals.ask = ask
+    arrivals.on_wait = ask
     file = arrivals.files(coming.folder, coming.shards)[shard.name]
     assert file.read(0, 8) == open_local(coming.away / shard.name).read(0, 8)
     assert asked == []

@@ -78,7 +78,7 @@ def test_an_encoder_keeps_nothing(tmp_path: Path) -> None:
 
 def test_a_layer_that_only_predicts_answers_nothing(tmp_path: Path) -> None:
     caches = layer_caches_of(header(tmp_path / "m.gguf", "glm4moe", 3, {"nextn_predict_layers": 1}))
-    assert (len(caches.layers), len(caches.answering)) == (3, 2)
+    assert (len(caches.layers), len(caches.main_layers)) == (3, 2)
 
 
 def test_layers_that_read_the_cache_of_others_have_none(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantizer.errors import EngineError, StorageError
+from quantizer.errors import EngineError, ErrorInfo, StorageError
 from quantizer.write.events import Done, Event, Failed, Planned, Progress, Resumed, Warned, decode_event, encode_event
 from quantizer.write.job import JobRequest, run_job
 from quantizer.write.partial_output import journal_path, partial_path
@@ -138,7 +138,7 @@ EVENTS = st.one_of(
     st.builds(Progress, st.integers(0), st.text(), st.text(), st.text(), st.integers(0)),
     st.builds(Warned, st.text()),
     st.builds(Done, st.text(), st.integers(0), st.floats(0, 1e6)),
-    st.builds(Failed, st.text(), st.text(), st.text()),
+    st.builds(Failed, st.builds(ErrorInfo, st.text(), st.text(), st.text())),
 )
 
 
@@ -151,7 +151,7 @@ def test_events_survive_the_pipe(event: Event) -> None:
     "line", [{}, {"event": "planned"}, {"event": ["done"]}, {"event": "warning", "text": "", "b": 1}, [], 1]
 )
 def test_a_line_that_is_no_event_is_an_error(line: Any) -> None:
-    with pytest.raises(EngineError, match="no event"):
+    with pytest.raises(EngineError, match="unknown event"):
         decode_event(line)
 
 

@@ -177,7 +177,7 @@ def test_a_weight_that_is_there_both_packed_and_plain_is_refused() -> None:
 def test_parts_of_packed_weights_without_a_word_in_the_config_are_refused(tmp_path: Path) -> None:
     tensors: Stored = {name: ("F32", weight) for name, weight in TINY.weights().items()}
     tensors["model.norm.weight"] = ("F8_E4M3", np.ones(64, np.uint8))
-    with pytest.raises(CheckpointError, match=r"norm\.weight' is stored as F8_E4M3, and config\.json does not say"):
+    with pytest.raises(CheckpointError, match=r"norm\.weight' is stored as F8_E4M3, but config\.json names no format"):
         open_checkpoint(write_tiny(tmp_path / "model", tensors))
 
 
