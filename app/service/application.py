@@ -1,4 +1,4 @@
-"""The HTTP application: every surface mounted, every error in the shape of the surface that was called.
+"""The HTTP application: the routes of every dialect, and every error in the form of its dialect.
 
 Owns routing and error handling. Knows nothing of sockets, signals or settings.
 """
@@ -53,8 +53,8 @@ from quantizer.errors import UserError
 
 __all__ = ["create_app", "create_document"]
 
-# A surface has a router and a shape of errors; the paths are those that begin so, the first that fits.
-_SURFACES = (
+# Each has a router.
+_ROUTE_MODULES = (
     openai,
     responses,
     embeddings,
@@ -84,6 +84,7 @@ _LLAMACPP_PATHS = (
     "/slots",
     "/tokenize",
 )
+# By the begin of a path; the first that fits counts, OpenAI's otherwise.
 _ERROR_BODIES: tuple[tuple[str, ErrorBody], ...] = (
     ("/api/localllm/", localllm.error_body),
     ("/api/v0/", openai_error),
@@ -103,9 +104,9 @@ def create_app(
 ) -> ASGIApp:
     """Return the service over `models` and `jobs`, which it closes at the end, behind a guard with `policy`.
 
-    `log` gets a line for each request.
+    `log` receives a line for each request.
     """
-    served = LibraryService(models.settings)
+    library_service = LibraryService(models.settings)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -113,18 +114,18 @@ def create_app(
         yield
         warming.cancel()
         await asyncio.gather(warming, return_exceptions=True)
-        await asyncio.gather(served.close(), models.close(), jobs.close())
+        await asyncio.gather(library_service.close(), models.close(), jobs.close())
 
     # The document and the page are ours (api/docs.py): FastAPI's page loads its scripts from the network.
     app = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.models = models
-    app.state.library = served
+    app.state.library = library_service
     app.state.planner = PlanService(models.settings)
     app.state.jobs = jobs
     app.state.shutdown_policy = shutdown_policy
     app.state.document = cache(create_document)
-    for surface in _SURFACES:
-        app.include_router(surface.router)
+    for module in _ROUTE_MODULES:
+        app.include_router(module.router)
     app.add_exception_handler(UserError, _user_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _bug)
@@ -132,12 +133,12 @@ def create_app(
 
 
 def create_document() -> dict[str, Any]:
-    """Return the document of every surface; it takes a moment to make."""
-    return document((route for surface in _SURFACES for route in surface.router.routes), _error_kind)
+    """Return the OpenAPI document of all routes, which takes a moment to make."""
+    return document((route for module in _ROUTE_MODULES for route in module.router.routes), _error_kind)
 
 
 def _error_kind(path: str) -> Any:
-    """Return what an error at `path` looks like: what the surface's function says that it returns."""
+    """Return the type of an error at `path`: the annotated result of its dialect's function."""
     return inspect.signature(_error_body(path), eval_str=True).return_annotation
 
 
@@ -156,7 +157,7 @@ async def _user_error(request: Request, error: Exception) -> Response:
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """What the router refuses: unknown paths and methods."""
+    """Answer for what the router refuses: unknown paths and methods."""
     assert isinstance(error, HTTPException)
     cause = f"{request.method} {request.url.path} is not served here."
     allowed = (error.headers or {}).get("Allow", "")
@@ -168,5 +169,5 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _bug(request: Request, _error: Exception) -> Response:
-    """The server logs the traceback; the client learns nothing of it."""
+    """Answer without the traceback, which the server logs."""
     return _respond(request, BUG)

@@ -1,6 +1,6 @@
-"""The sockets on which the service listens: its own port, and those where clients look for a server without being told.
+"""The sockets on which the service listens: its own port, and the default ports of other servers, where clients look.
 
-Owns which port is whose custom. Knows nothing of HTTP.
+Owns which port is whose default. Knows nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BACKLOG = 128
 def listen(host: str, port: int, *, or_any: bool = False) -> socket.socket:
     """Return a socket that listens on `host` and `port` (0: any free one).
 
-    A port in use is replaced by a free one with `or_any`. Raises ServiceError with a way out.
+    With `or_any` a port in use is replaced by a free one. Raises ServiceError with a remedy.
     """
     try:
         return _listen(host, port)
@@ -33,7 +33,7 @@ def listen(host: str, port: int, *, or_any: bool = False) -> socket.socket:
 
 
 def listen_for_clients(host: str, stack: ExitStack) -> dict[int, socket.socket]:
-    """Listen on those of the clients' ports that are free, until `stack` ends; whoever has another keeps it."""
+    """Listen on those of the clients' ports that are free, until `stack` ends."""
     listeners = {}
     for port in CLIENTS_PORTS:
         try:
@@ -46,7 +46,7 @@ def listen_for_clients(host: str, stack: ExitStack) -> dict[int, socket.socket]:
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sends without delay only where the protocol is named: else a client's late ACK holds each part for 40 ms
+    # asyncio sets TCP_NODELAY only where the protocol is named: else a client's delayed ACK holds each part for 40 ms
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         if sys.platform == "win32":

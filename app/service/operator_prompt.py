@@ -1,6 +1,6 @@
-"""The person at whose terminal a service runs: hears what comes of loading its model, and may be asked.
+"""Reports loading to the user who started the service in a terminal, and asks about a model that does not fit.
 
-Owns that conversation. Knows nothing of terminals or of sockets.
+Knows nothing of terminals or of sockets.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ __all__ = ["OperatorPrompt", "report_loading"]
 
 @dataclass(frozen=True, slots=True)
 class OperatorPrompt:
-    """Who started the service at a terminal: is told what there is to know of the model, and may be asked."""
+    """The terminal of the user: `show` prints a notice, `confirm` asks whether to load a model that does not fit."""
 
-    tell: Callable[[str], None]
-    agrees: Callable[[UnfitError], bool]
+    show: Callable[[str], None]
+    confirm: Callable[[UnfitError], bool]
 
 
-async def report_loading(engine: EngineClient, person: OperatorPrompt) -> None:
-    """Wait for the model and tell what there is to know of it. Raises UnfitError where it is not agreed to."""
+async def report_loading(engine: EngineClient, operator: OperatorPrompt) -> None:
+    """Wait for the model and show notices and errors. Raises UnfitError where the user does not confirm."""
     try:
         await engine.ready()
     except UnfitError as error:
-        if not await _agrees(person, error):
+        if not await _is_confirmed(operator, error):
             raise
         engine.start(UnfitPolicy.LOAD)
-        return await report_loading(engine, person)
+        return await report_loading(engine, operator)
     except UserError as error:
-        person.tell(str(error))  # whoever asks for an answer is told so too
+        operator.show(str(error))  # requests fail with it too
     for notice in engine.status.notices:
-        person.tell(notice)
+        operator.show(notice)
     return None
 
 
-async def _agrees(person: OperatorPrompt, error: UnfitError) -> bool:
-    """Ask in a thread that may be left waiting for its answer when the service ends."""
+async def _is_confirmed(operator: OperatorPrompt, error: UnfitError) -> bool:
+    """Ask in a thread, which the end of the service may leave waiting for its answer."""
     loop = asyncio.get_running_loop()
     answers: asyncio.Queue[bool] = asyncio.Queue()
 
     def ask() -> None:
-        assume_yes = person.agrees(error)
+        is_confirmed = operator.confirm(error)
         with contextlib.suppress(RuntimeError):  # the loop has ended first
-            loop.call_soon_threadsafe(answers.put_nowait, assume_yes)
+            loop.call_soon_threadsafe(answers.put_nowait, is_confirmed)
 
     threading.Thread(target=ask, name="question", daemon=True).start()
     return await answers.get()

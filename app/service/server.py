@@ -1,6 +1,6 @@
-"""The service as a process: its signals, its owner, its end.
+"""The service as a process: sockets, signals, the process that owns it, the end.
 
-Owns the life of the HTTP server. Knows nothing of routes.
+Owns the HTTP server. Knows nothing of routes.
 """
 
 from __future__ import annotations
@@ -44,30 +44,29 @@ Announce: TypeAlias = Callable[[str, str, tuple[int, ...]], None]
 FINISH_TIMEOUT_S = 60
 HEADER_TIMEOUT_S = 15.0
 _MAX_HEADER_BYTES = 64 << 10
-_KEEP_ALIVE_S = 75  # longer than clients keep a connection: whoever closes first must not be the one that is asked
+_KEEP_ALIVE_S = 75  # longer than clients do: a server must not close a connection under a new request
 
 
-def serve(settings: Settings, announce: Announce, person: OperatorPrompt | None = None) -> None:
-    """Serve until a signal comes or, without a `person`, until stdin ends (and, where asked to stay, the last job);
-    then finish answers in flight for 60 s.
+def serve(settings: Settings, announce: Announce, operator: OperatorPrompt | None = None) -> None:
+    """Serve until a signal or, without an `operator`, until stdin closes (and the last job ends, if that is requested);
+    then finish running answers for up to 60 s.
 
-    `announce(url, model_id, ports)` is called when requests are taken, `ports` being those of clients that are listened
-    on too. Raises ServiceError when the port is in use, UsageError for settings that make no sense, ModelFileError when
-    the model is not there or is refused (a face that owns it is told when it asks for the model); all before any
-    loading. UnfitError where the person says no.
+    `announce(url, model_id, ports)` is called when requests are accepted, on other programs' `ports` too. Raises before
+    loading: ServiceError for a port in use, UsageError for invalid settings, ModelFileError for a missing or invalid
+    model (an owner gets that error when it loads the model). Raises UnfitError where the operator does not confirm.
     """
     policy = policy_of(settings)
     command = worker_command(settings)
     with ExitStack() as stack:
-        listener = stack.enter_context(listen(settings.host, settings.port, or_any=person is None))
+        listener = stack.enter_context(listen(settings.host, settings.port, or_any=operator is None))
         others = listen_for_clients(settings.host, stack) if settings.also else {}
-        ref, file, attached = _default_model(settings, is_owned=person is None)
+        ref, file, attached = _default_model(settings, is_owned=operator is None)
         url = replace(settings, port=listener.getsockname()[1]).url
 
         async def run() -> None:
-            shutdown_policy = ShutdownPolicy(is_owned=person is None)
+            shutdown_policy = ShutdownPolicy(is_owned=operator is None)
             models = ModelManager(settings, command, TemplateProcess(), is_occupied=lambda: jobs.is_computing)
-            jobs: JobManager = JobManager(settings, models.interrupt_tuning, shutdown_policy.consider)
+            jobs: JobManager = JobManager(settings, models.interrupt_tuning, shutdown_policy.end_if_due)
             shutdown_policy.is_idle = lambda: jobs.is_idle
             model = models.add(ref, file, attached)
             model.load()
@@ -77,20 +76,20 @@ def serve(settings: Settings, announce: Announce, person: OperatorPrompt | None 
             server = _Server(_config(app), lambda: announce(url, model.ref.id, tuple(others)), jobs.close_subscriptions)
             shutdown_policy.end = server.end
             sockets = [listener, *others.values()]
-            if person is None:
+            if operator is None:
                 _watch_stdin(shutdown_policy, asyncio.get_running_loop())
                 await server.serve(sockets=sockets)
             else:
-                await _serve_beside(server, sockets, model.engine, person)
+                await _serve_while_loading(server, sockets, model.engine, operator)
 
         _without_reraised_signals(lambda: asyncio.run(run()))
 
 
 def _default_model(settings: Settings, *, is_owned: bool) -> tuple[ModelRef, ModelFile, Attachments]:
-    """Return the model that requests get which name none: that of the settings.
+    """Return the model of requests that name none: the one of the settings. Raises ModelFileError.
 
-    Of a service that a face owns it is the guide where that one is missing or refused: the face asks for its model by
-    name and hears why it cannot have it, and everything else is there. Raises ModelFileError.
+    A service with an owner falls back to the guide: the owner gets the error when it loads its model by name, and
+    everything else works.
     """
     try:
         ref = resolve(settings.model, settings)
@@ -102,24 +101,24 @@ def _default_model(settings: Settings, *, is_owned: bool) -> tuple[ModelRef, Mod
         return ref, read_model_file(ref.path), NOTHING_ATTACHED
 
 
-async def _serve_beside(
-    server: _Server, sockets: list[socket.socket], engine: EngineClient, person: OperatorPrompt
+async def _serve_while_loading(
+    server: _Server, sockets: list[socket.socket], engine: EngineClient, operator: OperatorPrompt
 ) -> None:
-    """Serve while the model loads, and report_loading with `person` what comes of that before the end begins."""
-    loading = asyncio.create_task(report_loading(engine, person))
+    """Serve, and report on loading meanwhile. Raises UnfitError where the operator does not confirm."""
+    loading = asyncio.create_task(report_loading(engine, operator))
 
     def end_refused(done: asyncio.Task[None]) -> None:
         server.should_exit |= not done.cancelled() and done.exception() is not None
 
     loading.add_done_callback(end_refused)
-    server.on_ending.append(loading.cancel)  # what ending does to the model is no news to who asked for the end
+    server.on_ending.append(loading.cancel)  # nothing is reported after that
     await server.serve(sockets=sockets)
     if loading.done() and not loading.cancelled() and (refusal := loading.exception()):
         raise refusal
 
 
 class _Server(uvicorn.Server):
-    """Calls `on_listening` once requests are taken, and each of `on_ending` when none are any more."""
+    """Calls `on_listening` once requests are accepted, and each of `on_ending` when none are any more."""
 
     def __init__(
         self, config: uvicorn.Config, on_listening: Callable[[], None], *on_ending: Callable[[], object]
@@ -133,17 +132,17 @@ class _Server(uvicorn.Server):
         self._on_listening()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for tell in self.on_ending:
-            tell()
+        for callback in self.on_ending:
+            callback()
         await super().shutdown(sockets)
 
     def end(self) -> None:
-        """Take no more requests, and end when those in flight are answered."""
+        """Accept no more requests, and end when the running ones are answered."""
         self.should_exit = True
 
 
 class _HeaderTimeoutProtocol(H11Protocol):
-    """HTTP/1.1 that gives a request line and its headers 15 s to come: uvicorn waits forever."""
+    """HTTP/1.1 with a timeout of 15 s for a request line and its headers: uvicorn waits forever."""
 
     _header_timer: asyncio.TimerHandle | None = None
 
@@ -160,17 +159,17 @@ class _HeaderTimeoutProtocol(H11Protocol):
         self._cancel_timer()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP; an answer to the request that it came with would be a second one."""
+        """Refuse invalid HTTP, and drop the answer to the request before it, which would be a second one."""
         if self.cycle is not None:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         super().send_400_response(msg)
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Say nothing: what asks for a socket gets an answer, and no page may write to a person's terminal."""
+        """Log nothing: such a request gets an answer, and no web page may write to the terminal."""
 
     def _watch_headers(self) -> None:
-        """Time the next request's headers from their first byte on, and those of the first from the connection on."""
+        """Time the headers of the first request from the connection on, others from their first byte on."""
         is_waiting = self.cycle is None or (self.cycle.response_complete and self.timeout_keep_alive_task is None)
         if not is_waiting:
             self._cancel_timer()
@@ -184,7 +183,7 @@ class _HeaderTimeoutProtocol(H11Protocol):
 
 
 def _log(line: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+    with contextlib.suppress(OSError, ValueError):  # stderr is closed
         print(line, file=sys.stderr, flush=True)
 
 
@@ -217,7 +216,7 @@ def _config(app: ASGIApp) -> uvicorn.Config:
 
 
 def _watch_stdin(shutdown_policy: ShutdownPolicy, loop: asyncio.AbstractEventLoop) -> None:
-    """Tell `shutdown_policy` when stdin ends: then the process that started this one is gone, however it went."""
+    """Inform `shutdown_policy` when stdin closes: then the process that started this one is gone."""
 
     def wait() -> None:
         with contextlib.suppress(OSError, ValueError):
@@ -230,7 +229,7 @@ def _watch_stdin(shutdown_policy: ShutdownPolicy, loop: asyncio.AbstractEventLoo
 
 
 def _without_reraised_signals(run: Callable[[], None]) -> None:
-    """Run `run`; uvicorn raises the signal that stopped it once more, which would look like a failure."""
+    """Call `run`; uvicorn raises the signal that stopped it once more, which would look like a failure."""
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         run()

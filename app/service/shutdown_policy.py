@@ -1,4 +1,4 @@
-"""When the service ends that a face started: with that face, or with its last job where it was told to stay.
+"""When a service ends that a user interface started: with that process, or with its last job.
 
 Owns that decision. Knows nothing of signals or sockets.
 """
@@ -13,8 +13,10 @@ UNTIL_JOBS_END = "jobs-end"
 
 
 class ShutdownPolicy:
-    """`is_owned` is False for a service in the foreground, which ends when a person ends it. `end` is set by whoever
-    can end the service; `is_idle` says whether its jobs have ended and nobody watches."""
+    """`is_owned` is False for a service in the foreground, which ends when its user ends it.
+
+    `end`, set later, ends the service; `is_idle` says whether its jobs have ended and nobody is subscribed to them.
+    """
 
     def __init__(self, *, is_owned: bool) -> None:
         self.end: Callable[[], None] = lambda: None
@@ -33,11 +35,11 @@ class ShutdownPolicy:
         self._stays = self._is_owned
 
     def lose_owner(self) -> None:
-        """End now, or when that for which the service stays has come."""
+        """End now, or after the last job."""
         self._has_owner = False
-        self.consider()
+        self.end_if_due()
 
-    def consider(self) -> None:
-        """End where nothing is left to stay for."""
+    def end_if_due(self) -> None:
+        """End the service if it has nothing to stay for."""
         if self._is_owned and not self._has_owner and (not self._stays or self.is_idle()):
             self.end()

@@ -1,7 +1,7 @@
-"""The outermost layer of the service: the planner's warning in a header, and a line for each request where wanted.
+"""The outermost layer of the service: the planner's warning in a header, and the access log.
 
-Owns what such a line says: when, which route, how it ended, how long it took, the model and its tokens. Nothing of what
-was asked or answered, no query and no key is in it.
+Owns the fields of a line: time, route, status, duration, model, tokens. It contains no text of a request or an answer,
+no query and no key.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NO_STATUS = 499  # the client went away before there was one
 
 
 class AccessLog:
-    """ASGI middleware around everything. `write` gets each line, None where there is no log."""
+    """ASGI middleware around everything. `write` receives each line; None for no log."""
 
     def __init__(self, app: ASGIApp, write: Callable[[str], object] | None = None) -> None:
         self._app = app
@@ -34,7 +34,7 @@ class AccessLog:
             return
         record, started_s, status = record_of(scope), time.perf_counter(), _NO_STATUS
 
-        async def noting(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -43,7 +43,7 @@ class AccessLog:
             await send(message)
 
         try:
-            await self._app(scope, receive, noting)
+            await self._app(scope, receive, send_and_note)
         finally:
             if self._write is not None:
                 self._write(_line(scope, status, time.perf_counter() - started_s, record))

@@ -1,6 +1,6 @@
-"""A request's body -> a JSON object, whatever its Content-Type says.
+"""The body of a request as a checked JSON object, whatever its Content-Type.
 
-Owns the bounds: bytes, seconds, depth, number of containers. Knows nothing of what the fields mean.
+Owns the limits: bytes, seconds, depth, number of containers. Knows nothing of the meaning of fields.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from quantizer.errors import RequestError
 
 __all__ = ["MAX_BODY_BYTES", "parse_object", "read_body"]
 
-MAX_BODY_BYTES = 16 << 20  # as much text as is tokenized; of a body that names no length so much is kept at most
+MAX_BODY_BYTES = 16 << 20  # as much text as is tokenized
 BODY_TIMEOUT_S = 60.0
 MAX_DEPTH = 64
 MAX_CONTAINERS = 1_000_000
@@ -31,9 +31,9 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 async def read_body(request: Request, kind: type[Body]) -> Body:
-    """Read and check the JSON object of `request`; fields that `kind` does not know are ignored.
+    """Read and validate the JSON object of `request`, ignoring unknown fields.
 
-    Raises RefusedError for one that is too large (413) or too slow (408), RequestError for one that does not fit.
+    Raises RefusedError for one that is too large (413) or too slow (408), RequestError for an invalid one.
     """
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
@@ -47,11 +47,11 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
-        raise _unfit(error) from None
+        raise _invalid(error) from None
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
-    """Return the JSON object in `data`. Raises RequestError for anything else, and past the bounds of this module."""
+    """Return the JSON object in `data`. Raises RequestError for anything else, and beyond the limits of this module."""
     if data.count(b"[") + data.count(b"{") > MAX_CONTAINERS or _is_too_deep(data):
         cause = "The request's JSON is nested too deep or has too many parts."
         raise RequestError(cause, f"Nest at most {MAX_DEPTH} deep.")
@@ -87,8 +87,8 @@ def _finite(text: str) -> float:
     return value if isfinite(value) else _refuse_constant(text)
 
 
-def _unfit(error: ValidationError) -> RequestError:
-    """Return the first fault: unions report one per alternative, and one is enough to find it."""
+def _invalid(error: ValidationError) -> RequestError:
+    """Return the first fault: unions report one for each alternative."""
     fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = ".".join(str(part) for part in fault["loc"] if not str(part).startswith(("list[", "function-")))
-    return RequestError(f"{place or 'The request'}: {fault['msg']}.", "Correct that field.")
+    path = ".".join(str(part) for part in fault["loc"] if not str(part).startswith(("list[", "function-")))
+    return RequestError(f"{path or 'The request'}: {fault['msg']}.", "Correct that field.")

@@ -1,6 +1,6 @@
-"""Errors as HTTP clients see them: a status, a code and a body in the shape of the surface that was called.
+"""Errors as HTTP responses: a status, a code and a body in the form of the dialect.
 
-Owns which error is which status and what a client may not be told. Knows nothing of routes.
+Owns the status of each error and what is hidden from clients. Knows nothing of routes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = [
 
 
 class RefusedError(RequestError):
-    """An HTTP request that is not let in: its status and the code that names why."""
+    """An HTTP request that is refused, with its status and error code."""
 
     def __init__(self, status: int, code: str, cause: str, remedy: str = "") -> None:
         super().__init__(cause, remedy)
@@ -56,7 +56,7 @@ class RefusedError(RequestError):
 
 
 class ErrorBody(Protocol):
-    """How a surface words an error as JSON."""
+    """How a dialect represents an error as JSON."""
 
     def __call__(self, error: UserError, *, hide_paths: bool = True) -> Mapping[str, object]: ...
 
@@ -78,25 +78,25 @@ class OpenAiErrorFields(_CommonFields):
 
 
 class OpenAiError(TypedDict):
-    """An error as OpenAI has it, with the fields from which `app.client` builds it again."""
+    """An error in OpenAI's form, with the fields from which `app.client` restores it."""
 
     error: OpenAiErrorFields
 
 
 class LlamaCppErrorFields(_CommonFields):
-    """`code` is the status, the others are as in OpenAI's."""
+    """`code` is the status; the others are as in OpenAI's."""
 
     code: int
 
 
 class LlamaCppError(TypedDict):
-    """An error as llama-server has it, with our fields too."""
+    """An error in llama-server's form, with our fields too."""
 
     error: LlamaCppErrorFields
 
 
 class OllamaError(TypedDict):
-    """An error as Ollama has it."""
+    """An error in Ollama's form."""
 
     error: str
 
@@ -113,20 +113,20 @@ AnthropicErrorType = Literal[
 
 
 class AnthropicErrorFields(TypedDict):
-    """What kind of error, and in words."""
+    """The type of an error, and its message."""
 
     type: AnthropicErrorType
     message: str
 
 
 class AnthropicError(TypedDict):
-    """An error as Anthropic has it."""
+    """An error in Anthropic's form."""
 
     type: Literal["error"]
     error: AnthropicErrorFields
 
 
-BUG = ServiceError("The service failed at something it should be able to do.", "Its log has the details.")
+BUG = ServiceError("The service has a bug.", "Its log has the details.")
 
 # The first that fits counts.
 _STATUS_AND_CODE: tuple[tuple[type[UserError], int, str], ...] = (
@@ -161,12 +161,12 @@ def status_of(error: UserError) -> int:
 
 
 def code_of(error: UserError) -> str:
-    """Return the machine-readable name of what went wrong."""
+    """Return the machine-readable name of `error`."""
     return error.code if isinstance(error, RefusedError) else _row(error)[2]
 
 
 def openai_error(error: UserError, *, hide_paths: bool = True) -> OpenAiError:
-    """Return OpenAI's error body, with the fields from which `app.client` builds the error again."""
+    """Return OpenAI's error body, with the fields from which `app.client` restores the error."""
     return {"error": {"code": code_of(error), "param": None, **_common(error, hide_paths)}}
 
 
@@ -176,7 +176,7 @@ def llamacpp_error(error: UserError, *, hide_paths: bool = True) -> LlamaCppErro
 
 
 def ollama_error(error: UserError, *, hide_paths: bool = True) -> OllamaError:
-    """Return Ollama's error body, one text; its clients throw at any `error`, whatever it holds."""
+    """Return Ollama's error body, one text; its clients fail at any `error`, whatever its value."""
     return {"error": message_of(error, hide_paths)}
 
 
@@ -189,7 +189,7 @@ def anthropic_error(error: UserError, *, hide_paths: bool = True) -> AnthropicEr
 
 
 def message_of(error: UserError, hide_paths: bool) -> str:
-    """Return cause and remedy, without the folders of this machine where they are to be hidden."""
+    """Return cause and remedy, without the folders of this machine if those are to be hidden."""
     return _shown(error, hide_paths)(str(error))
 
 

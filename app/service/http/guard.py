@@ -1,11 +1,7 @@
-"""Who may talk to the service: the first thing a request meets.
+"""Access control of the service: the first thing that handles a request.
 
-Owns the checks of Host, Origin, key and body size. A web page that the user has open can reach a port of this machine,
-so a request must look like one from a program, not like one from a browser. What a path needs is in `scopes`.
-
-What a caller must be allowed to for a path. Pure.
-
-Owns the table of routes that manage: they load, change or take away models, start work, or tell of this machine.
+Owns the checks of Host, Origin, API key and body size, and the scope that a path needs. A web page that the user has
+open can reach a port of this machine, so a request must look like one from a program, not like one from a browser.
 """
 
 from __future__ import annotations
@@ -30,11 +26,25 @@ __all__ = ["Guard", "GuardPolicy", "policy_of", "scopes_for"]
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _FIRST_KEY = "first"
+_INFER, _MANAGE = frozenset({KeyScope.INFER}), frozenset({KeyScope.MANAGE})
+
+# The first that fits counts; one with a slash at its end includes all paths below. Without scopes no key is needed.
+_SCOPES: tuple[tuple[str, frozenset[KeyScope]], ...] = (
+    ("/health", frozenset()),  # contains no data; polled by process supervisors without a key
+    ("/api/localllm/status", ALL_SCOPES),
+    ("/api/localllm/", _MANAGE),
+    ("/api/blobs/", _MANAGE),
+    ("/api/copy", _MANAGE),
+    ("/api/create", _MANAGE),
+    ("/api/delete", _MANAGE),
+    ("/api/pull", _MANAGE),
+    ("/api/push", _MANAGE),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardPolicy:
-    """What is let in. `any_address` accepts a Host that is an IP address: only names can be rebound by a web page."""
+    """Which requests are accepted. `any_address` accepts an IP address as Host: a web page can rebind only names."""
 
     hosts: frozenset[str] = _LOOPBACK_NAMES
     any_address: bool = False
@@ -44,21 +54,21 @@ class GuardPolicy:
     max_body_bytes: int = MAX_BODY_BYTES
 
     @property
-    def wants_key(self) -> bool:
-        """Whether only those are let in who have a key: `api_key`, which may do everything, or one of the `stored`."""
+    def requires_key(self) -> bool:
+        """Whether a key is required: `api_key`, which has every scope, or a `stored` one."""
         return bool(self.api_key) or self.stored is not None
 
     def scopes_of(self, secret: str) -> frozenset[KeyScope]:
-        """Return what the bearer of `secret` may do, nothing for a stranger. Raises StorageError."""
+        """Return the scopes of the key `secret`, none for an unknown one. Raises StorageError."""
         scopes = self.stored.scopes_of(secret) if self.stored else frozenset[KeyScope]()
         is_configured = bool(self.api_key) and hmac.compare_digest(secret.encode(), self.api_key.encode())
         return ALL_SCOPES if is_configured else scopes
 
 
 def policy_of(settings: Settings) -> GuardPolicy:
-    """Return the policy for `settings`: beyond this machine a key is required, one of the settings or of the key file.
+    """Return the policy for `settings`: requests from other machines need a key of the settings or of the key file.
 
-    The key file gets one where there is none. Raises StorageError where it cannot be used.
+    An empty key file gets its first key. Raises StorageError where it cannot be used.
     """
     if is_loopback(settings.host):
         stored = key_file(settings) if settings.api_key else None
@@ -74,7 +84,7 @@ def policy_of(settings: Settings) -> GuardPolicy:
 
 
 class Guard:
-    """ASGI middleware that refuses what `policy` does not let in, in the words that `error_body_of` has for a path."""
+    """ASGI middleware that refuses what `policy` does not accept, with the body that `error_body_of` makes for a path."""
 
     def __init__(
         self,
@@ -103,15 +113,23 @@ class Guard:
 
 
 def check(scope: Scope, policy: GuardPolicy) -> None:
-    """Raise RefusedError when `policy` does not let the request of `scope` in, StorageError where it cannot tell."""
+    """Raise RefusedError where `policy` does not accept the request of `scope`, StorageError for an unusable key file."""
     headers = _headers(scope)
     _check_host(headers, policy)
     _check_origin(headers, policy)
-    if policy.wants_key:
+    if policy.requires_key:
         _check_key(headers, policy, scopes_for(scope["path"]))
     length = _one(headers, "content-length")
     if length.isdecimal() and int(length[:20]) > policy.max_body_bytes:
         raise _too_large(policy.max_body_bytes)
+
+
+def scopes_for(path: str) -> frozenset[KeyScope]:
+    """Return the scopes of which a key needs one for `path`, empty where no key is needed."""
+    return next(
+        (scopes for prefix, scopes in _SCOPES if path == prefix or (prefix.endswith("/") and path.startswith(prefix))),
+        _INFER,
+    )
 
 
 def _check_host(headers: Mapping[str, list[str]], policy: GuardPolicy) -> None:
@@ -123,7 +141,7 @@ def _check_host(headers: Mapping[str, list[str]], policy: GuardPolicy) -> None:
 
 
 def _check_origin(headers: Mapping[str, list[str]], policy: GuardPolicy) -> None:
-    """Browsers send Origin with what changes things, and Sec-Fetch-Site with everything."""
+    """Check what browsers send: Origin with requests that change something, Sec-Fetch-Site with all."""
     foreign = [origin for origin in headers.get("origin", []) if origin not in policy.origins]
     is_cross_site = _one(headers, "sec-fetch-site") in {"cross-site", "same-site"} and not headers.get("origin")
     if foreign or is_cross_site:
@@ -153,7 +171,7 @@ def _headers(scope: Scope) -> dict[str, list[str]]:
 
 
 def _one(headers: Mapping[str, list[str]], name: str) -> str:
-    """Return the only value of a header; one that comes twice is as good as none."""
+    """Return the only value of a header, empty for one that comes twice."""
     values = headers.get(name, [])
     return values[0] if len(values) == 1 else ""
 
@@ -196,28 +214,4 @@ def _counted(receive: Receive, max_bytes: int) -> Receive:
 def _too_large(max_bytes: int) -> RefusedError:
     return RefusedError(
         413, "body_too_large", f"The request's body is larger than {max_bytes >> 20} MiB.", "Send less."
-    )
-
-
-_INFER, _MANAGE = frozenset({KeyScope.INFER}), frozenset({KeyScope.MANAGE})
-
-# The first that fits counts; one that ends with a slash is for all below it. Nothing lets everybody in.
-_SCOPES: tuple[tuple[str, frozenset[KeyScope]], ...] = (
-    ("/health", frozenset()),  # says only that something lives here; watched by supervisors without a key
-    ("/api/localllm/status", ALL_SCOPES),
-    ("/api/localllm/", _MANAGE),
-    ("/api/blobs/", _MANAGE),
-    ("/api/copy", _MANAGE),
-    ("/api/create", _MANAGE),
-    ("/api/delete", _MANAGE),
-    ("/api/pull", _MANAGE),
-    ("/api/push", _MANAGE),
-)
-
-
-def scopes_for(path: str) -> frozenset[KeyScope]:
-    """Return the scopes of which a key needs one for `path`, none for what needs no key."""
-    return next(
-        (scopes for prefix, scopes in _SCOPES if path == prefix or (prefix.endswith("/") and path.startswith(prefix))),
-        _INFER,
     )

@@ -1,7 +1,4 @@
-"""What one request came to: which model it used, and how many tokens it read and wrote.
-
-Owns the tally that is kept beside a request. No word of a prompt or an answer is in it.
-"""
+"""The figures of one request: its model, and its tokens. They contain no text of a prompt or an answer."""
 
 from __future__ import annotations
 
@@ -17,8 +14,7 @@ _KEY = "localllm.record"
 
 @dataclass(slots=True)
 class RequestRecord:
-    """Filled while a request is answered, once it is known by which model's engine; the tokens of a prompt with several
-    answers count once for each."""
+    """Filled while a request is answered. The tokens of a prompt with several answers count once for each."""
 
     model_id: str = ""
     engine: EngineClient | None = None
@@ -26,13 +22,13 @@ class RequestRecord:
     n_output_tokens: int = 0
 
     def add(self, n_prompt_tokens: int, n_output_tokens: int = 0) -> None:
-        """Count what an answer or a vector took."""
+        """Add the tokens of an answer or a vector."""
         self.n_prompt_tokens += n_prompt_tokens
         self.n_output_tokens += n_output_tokens
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the planner has to say of the model, once it is loaded."""
+        """The planner's warnings about the model, once it is loaded."""
         return self.engine.status.warnings if self.engine is not None else ()
 
 

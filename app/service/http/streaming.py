@@ -1,7 +1,7 @@
-"""Answers over HTTP that end when the client does: streams of events or lines, and plain JSON that took a while.
+"""HTTP responses that end when the client disconnects: streams of events or lines, and JSON that takes a while.
 
-Owns keep-alives, the moment at which an error is still a status, and cancelling when the client goes away. Knows
-nothing of what the events say.
+Owns keep-alives, until when an error is a status, and cancelling at a disconnect. Knows nothing of the content of
+events.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 KEEP_ALIVE_S = 10.0
-_KEEP_ALIVE = b":\n\n"  # bare: some clients throw away data that comes in one chunk with a worded comment
+_KEEP_ALIVE = b":\n\n"  # bare: some clients discard data that comes in one chunk with a comment of text
 _CLIENT_CLOSED_REQUEST = 499
 _FIRST = asyncio.FIRST_COMPLETED
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -72,7 +72,7 @@ def line(data: object) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """How objects follow each other in a stream; `keep_alive` fills quiet time, where the form has something to say."""
+    """How a stream separates objects; `keep_alive` is sent in quiet times, empty where the format has none."""
 
     media_type: str
     frame: Callable[[Any], bytes]
@@ -113,53 +113,53 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": b""})
 
     async def _send_events(self, client: _Client, receive: Receive) -> None:
-        """Send all events, and what fills quiet time, until the client goes away. Raises what ends the events early."""
+        """Send all events, and keep-alives, until the client disconnects. Raises the error that ends the events early."""
         gone: asyncio.Future[Any] = asyncio.ensure_future(_disconnected(receive))
         sending: asyncio.Future[Any] = asyncio.ensure_future(client.send_all(self._events))
         try:
             while not (sending.done() or gone.done()):
-                await asyncio.wait({sending, gone}, timeout=self._patience_s(client), return_when=_FIRST)
-                if self._patience_s(client) == 0.0 and not sending.done():
+                await asyncio.wait({sending, gone}, timeout=self._time_to_keep_alive_s(client), return_when=_FIRST)
+                if self._time_to_keep_alive_s(client) == 0.0 and not sending.done():
                     await client.send(self._framing.keep_alive)
             if not gone.done():
                 sending.result()
         finally:
             await _cancel(gone, sending)
 
-    def _patience_s(self, client: _Client) -> float | None:
-        """Return how long `client` may be told nothing from now on; None is forever."""
+    def _time_to_keep_alive_s(self, client: _Client) -> float | None:
+        """Return how long nothing need be sent to `client`; None is forever."""
         return max(0.0, KEEP_ALIVE_S - client.quiet_s) if self._framing.keep_alive else None
 
 
 class _Client:
-    """Whom a stream goes to. The first of what is sent brings the status with it."""
+    """The receiver of a stream. The first chunk brings the status with it."""
 
     def __init__(self, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
         self._send = send
         self._headers = headers
-        self._told_s = time.monotonic()
+        self._sent_s = time.monotonic()
         self.is_answered = False
 
     @property
     def quiet_s(self) -> float:
-        """How long nothing has been sent."""
-        return time.monotonic() - self._told_s
+        """Seconds since the last chunk."""
+        return time.monotonic() - self._sent_s
 
     async def send(self, chunk: bytes) -> None:
-        self._told_s = time.monotonic()
+        self._sent_s = time.monotonic()
         if not self.is_answered:
             self.is_answered = True
             await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
         await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
 
     async def send_all(self, chunks: AsyncGenerator[bytes, None]) -> None:
-        """Send `chunks` as they come: one task for all of them, for each token would feel the cost of its own."""
+        """Send `chunks` as they come, in one task: a task each would cost too much."""
         async for chunk in chunks:
             await self.send(chunk)
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
-    """Return the response that `work` makes, cancelling it as soon as the client goes away."""
+    """Return the response that `work` makes, cancelling it as soon as the client disconnects."""
     gone = asyncio.ensure_future(_disconnected(request.receive))
     task = asyncio.ensure_future(work)
     try:

@@ -13,10 +13,10 @@ from quantizer.process import python_command
 
 
 @pytest.mark.parametrize("answer", [True, False])
-async def test_who_serves_a_model_that_fits_in_part_is_asked_while_it_serves(answer: bool) -> None:
+async def test_the_operator_confirms_a_model_that_fits_in_part(answer: bool) -> None:
     asked, told = list[str](), list[str]()
 
-    def agrees(error: UnfitError) -> bool:
+    def confirm(error: UnfitError) -> bool:
         asked.append(error.cause)
         return answer
 
@@ -24,7 +24,7 @@ async def test_who_serves_a_model_that_fits_in_part_is_asked_while_it_serves(ans
     engine = EngineClient(Path("tiny.gguf"), EngineConfig(n_ctx=64, when_unfit=UnfitPolicy.ASK), command)
     try:
         with contextlib.nullcontext() if answer else pytest.raises(UnfitError):
-            await report_loading(engine, OperatorPrompt(told.append, agrees))
+            await report_loading(engine, OperatorPrompt(told.append, confirm))
         assert (engine.status.ready is not None) == answer
     finally:
         await engine.stop()
