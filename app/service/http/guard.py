@@ -84,7 +84,7 @@ def policy_of(settings: Settings) -> GuardPolicy:
 
 
 class Guard:
-    """ASGI middleware that refuses what `policy` does not accept, with the body that `error_body_of` makes for a path."""
+    """ASGI middleware that refuses what `policy` does not accept, with a body by `error_body_of`."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Guard:
 
 
 def check(scope: Scope, policy: GuardPolicy) -> None:
-    """Raise RefusedError where `policy` does not accept the request of `scope`, StorageError for an unusable key file."""
+    """Raise RefusedError where `policy` does not accept the request, StorageError for an unusable key file."""
     headers = _headers(scope)
     _check_host(headers, policy)
     _check_origin(headers, policy)

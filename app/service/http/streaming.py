@@ -113,7 +113,7 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": b""})
 
     async def _send_events(self, client: _Client, receive: Receive) -> None:
-        """Send all events, and keep-alives, until the client disconnects. Raises the error that ends the events early."""
+        """Send events and keep-alives until the client disconnects. Raises the error that ends the events early."""
         gone: asyncio.Future[Any] = asyncio.ensure_future(_disconnected(receive))
         sending: asyncio.Future[Any] = asyncio.ensure_future(client.send_all(self._events))
         try:

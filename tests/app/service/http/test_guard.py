@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.keys import ALL_SCOPES, KeyFile, KeyScope, own_key
-from app.service.application import _SURFACES
+from app.service.application import _ROUTE_MODULES
 from app.service.http.errors import RefusedError
 from app.service.http.guard import GuardPolicy, check, policy_of
 from app.settings.parsing import is_loopback
@@ -128,7 +128,7 @@ def test_a_declared_length_over_the_cap_is_refused_before_it_is_read() -> None:
 
 
 BEYOND = ("host", "192.168.1.5:11500")
-PATHS = [route.path for surface in _SURFACES for route in surface.router.routes if isinstance(route, APIRoute)]
+PATHS = [route.path for surface in _ROUTE_MODULES for route in surface.router.routes if isinstance(route, APIRoute)]
 MANAGING = {path for path in PATHS if path.startswith("/api/localllm/")} - {"/api/localllm/status"} | {
     f"/api/{verb}" for verb in ("pull", "push", "create", "copy", "delete")
 }
