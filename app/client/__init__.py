@@ -4,7 +4,6 @@ from app.client.connection import error_of
 from app.client.library import LibraryClient
 from app.client.remote_engine import RemoteEngine
 from app.client.service_client import PlannerClient, ServiceClient
-from app.client.status import EngineCounters, LatencySummary, ModelStatus, Occupancy, PlanSummary, ServiceStatus
 from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
 from app.protocol.job import Job, JobKind, JobState
 from app.protocol.library import (
@@ -20,7 +19,17 @@ from app.protocol.library import (
     RemovalResult,
     TypeChoice,
 )
-from app.protocol.plan import DevicePlan, MeasuredRun, PlanChange, PlanRemedy, PlanReport, PlanRequest, PlanSetting
+from app.protocol.plan import (
+    DevicePlan,
+    MeasuredRun,
+    Plan,
+    PlanChange,
+    PlanRemedy,
+    PlanReport,
+    PlanRequest,
+    PlanSetting,
+)
+from app.protocol.status import EngineCounters, LatencySummary, ModelStatus, Occupancy, ServiceStatus
 
 __all__ = [
     "Completed",
@@ -43,12 +52,12 @@ __all__ = [
     "ModelFit",
     "ModelStatus",
     "Occupancy",
+    "Plan",
     "PlanChange",
     "PlanRemedy",
     "PlanReport",
     "PlanRequest",
     "PlanSetting",
-    "PlanSummary",
     "PlannerClient",
     "Quant",
     "Recommended",

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from app.protocol.codec import encode
 from quantizer.errors import ErrorInfo, ServiceError, UserError
 
 __all__ = ["Connection", "error_of"]
@@ -43,7 +44,7 @@ class Connection:
     async def call(self, method: str, path: str, body: object = None) -> Any:
         """Return the JSON that is answered."""
         with self._reaching():
-            response = await self._http.request(method, path, json=body)
+            response = await self._http.request(method, path, json=encode(body))
         if response.is_error:
             raise _reported(response.content)
         return response.json()
@@ -51,7 +52,7 @@ class Connection:
     async def events(self, method: str, path: str, body: object = None) -> AsyncIterator[dict[str, Any]]:
         """Yield the data of server-sent events until `[DONE]`. Raises ServiceError where they end without it."""
         with self._reaching():
-            async with self._http.stream(method, path, json=body) as response:
+            async with self._http.stream(method, path, json=encode(body)) as response:
                 if response.is_error:
                     raise _reported(await response.aread())
                 async for line in response.aiter_lines():

@@ -37,7 +37,7 @@ from app.protocol.library import (
     RemovalResult,
     TypeChoice,
 )
-from app.protocol.plan import PlanReport, PlanRequest, report_of
+from app.protocol.plan import DevicePlan, PlanReport, PlanRequest, PlanSetting
 from quantizer.errors import ModelFileError, RequestError, UserError
 
 __all__ = [
@@ -145,50 +145,44 @@ class ScriptedLibrary:
 
 _MIB = 1 << 20
 
-# The guide on a processor: the object that the service would answer with.
-PLAN: Mapping[str, Any] = {
-    "model": "guide",
-    "verdict": "fits",
-    "setting": {
-        "ctx": 2048,
-        "cells": 16384,
-        "kv_type": "f16",
-        "sequences": 8,
-        "ubatch": 512,
-        "depth": 512,
-        "flash_attention": False,
-    },
-    "layers": 7,
-    "devices": [
-        {
-            "name": "CPU",
-            "kind": "cpu",
-            "layers": 7,
-            "weights_bytes": 9 * _MIB,
-            "kv_bytes": 24 * _MIB,
-            "compute_bytes": 170 * _MIB,
-            "free_bytes": 8192 * _MIB,
-            "total_bytes": 16384 * _MIB,
-            "bytes_per_s": 20e9,
-        }
-    ],
-    "decode_tps": 900.0,
-    "best_tps": 900.0,
-    "prefill_tps": 9000.0,
-    "first_token_s": 0.2,
-    "uncertainty": 0.35,
-    "curve": [{"gpu_layers": 0, "decode_tps": 900.0}],
-    "warnings": [],
-    "remedies": [],
-    "gpu_layers": None,
-    "n_ctx_train": 2048,
-    "kv_types": ["f16", "q8_0"],
-    "measured": [],
-    "is_full": True,
-}
+# The guide on a processor.
+PLAN = PlanReport(
+    model="guide",
+    verdict="fits",
+    setting=PlanSetting(
+        ctx=2048, cells=16384, kv_type="f16", sequences=8, ubatch=512, depth=512, flash_attention=False
+    ),
+    n_layers=7,
+    devices=(
+        DevicePlan(
+            name="CPU",
+            kind="cpu",
+            layers=7,
+            weights_bytes=9 * _MIB,
+            kv_bytes=24 * _MIB,
+            compute_bytes=170 * _MIB,
+            free_bytes=8192 * _MIB,
+            total_bytes=16384 * _MIB,
+            bytes_per_s=20e9,
+        ),
+    ),
+    decode_tps=900.0,
+    best_tps=900.0,
+    prefill_tps=9000.0,
+    first_token_s=0.2,
+    uncertainty=0.35,
+    curve=(900.0,),
+    warnings=(),
+    remedies=(),
+    gpu_layers=None,
+    n_ctx_train=2048,
+    kv_types=("f16", "q8_0"),
+    measured=(),
+    is_full=True,
+)
 
 
-def _guide(_: PlanRequest) -> Mapping[str, Any]:
+def _guide(_: PlanRequest) -> PlanReport:
     return PLAN
 
 
@@ -196,14 +190,14 @@ def _guide(_: PlanRequest) -> Mapping[str, Any]:
 class ScriptedPlanner:
     """Answers every wish with what `answer` makes of it; `wishes` are those that came, `reloads` those to load so."""
 
-    answer: Callable[[PlanRequest], Mapping[str, Any]] = _guide
+    answer: Callable[[PlanRequest], PlanReport] = _guide
     wishes: list[PlanRequest] = field(default_factory=list)
     reloads: list[PlanRequest] = field(default_factory=list)
 
     async def plan(self, wish: PlanRequest) -> PlanReport:
         """Return what the script says."""
         self.wishes.append(wish)
-        return report_of(self.answer(wish))
+        return self.answer(wish)
 
     async def reload(self, wish: PlanRequest) -> str:
         """Note the wish, and return the model that it names."""
@@ -361,8 +355,12 @@ class ScriptedClient(ScriptedJobs):
 
     async def status(self) -> ServiceStatus:
         """Return `model` as the service's only model."""
-        stays_until = "jobs-end" if self.is_staying else ""
-        return ServiceStatus(version="0", default_model=self.model.id, models=(self.model,), stays_until=stays_until)
+        return ServiceStatus(
+            version="0",
+            default_model=self.model.id,
+            models=(self.model,),
+            stays_until="jobs-end" if self.is_staying else "",
+        )
 
     async def load(self, model: str, when_unfit: str = "") -> str:  # noqa: ARG002 - the one model stands for every name
         """Note what was asked for, and return the id of the only model."""

@@ -98,8 +98,8 @@ async def load_model(
 ) -> ModelStatus:
     """Load `model` (empty: the service's default), tell `on_status` how far it is, and return when it is ready.
 
-    `confirm_load` is asked of a model that is loaded only with a yes; see `ServiceClient.load` for `when_unfit`. Raises what
-    made loading fail.
+    `confirm_load` decides about a model that is loaded only with a yes; see `ServiceClient.load` for `when_unfit`.
+    Raises the error that made loading fail.
     """
     name = portable(model) if model else ""
     model_id = await client.load(name, when_unfit)
@@ -109,10 +109,11 @@ async def load_model(
             raise ServiceError(f"The service no longer has the model {model_id}.", "Try again.")
         if on_status is not None:
             on_status(status)
-        if status.state == "failed" and isinstance(status.error, UnfitError) and confirm_load(status.error):
+        if status.state == "failed":
+            error = status.error.error() if status.error else EngineError(f"Loading {model_id} failed.", "Try again.")
+            if not (isinstance(error, UnfitError) and confirm_load(error)):
+                raise error
             await client.load(name, "load")
-        elif status.state == "failed":
-            raise status.error or EngineError(f"The model {model_id} could not be loaded.", "Try again.")
         if status.state == "ready":
             return status
         await asyncio.sleep(_POLL_INTERVAL_S)

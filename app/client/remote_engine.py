@@ -16,8 +16,8 @@ from typing import Any
 
 import httpx
 
-from app.client.status import ModelStatus, ServiceStatus
 from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta, completed_of
+from app.protocol.status import ModelStatus, ServiceStatus
 from quantizer.errors import RequestError, ServiceError
 
 __all__ = ["RemoteEngine", "address"]

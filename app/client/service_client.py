@@ -16,10 +16,11 @@ import httpx
 
 from app.client.connection import Connection
 from app.client.library import LibraryClient
-from app.client.status import ServiceStatus, status_of
 from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta, completed_of
+from app.protocol.codec import decode
 from app.protocol.job import Job, JobKind
-from app.protocol.plan import PlanReport, PlanRequest, report_of
+from app.protocol.plan import PlanReport, PlanRequest
+from app.protocol.status import ServiceStatus
 
 __all__ = ["PlannerClient", "ServiceClient"]
 
@@ -32,14 +33,14 @@ class PlannerClient:
 
     async def plan(self, wish: PlanRequest) -> PlanReport:
         """Return what `wish` comes to. Raises the errors of a model that cannot be had, UsageError for nonsense."""
-        return report_of(await self._connection.call("POST", "/api/localllm/plan", wish.as_json()))
+        return decode(PlanReport, await self._connection.call("POST", "/api/localllm/plan", wish))
 
     async def reload(self, wish: PlanRequest) -> str:
         """Begin to load the model of `wish` so, in place of how it is loaded, and return its id without waiting.
 
         Answers under way fail. Raises as `plan`, and UsageError for a wish that is for another machine.
         """
-        return str((await self._connection.call("POST", "/api/localllm/reload", wish.as_json()))["id"])
+        return str((await self._connection.call("POST", "/api/localllm/reload", wish))["id"])
 
 
 _JOBS = "/api/localllm/jobs"
@@ -70,7 +71,7 @@ class ServiceClient:
 
     async def status(self) -> ServiceStatus:
         """Return the service's version and the state of its models."""
-        return status_of(await self._connection.call("GET", "/api/localllm/status"))
+        return decode(ServiceStatus, await self._connection.call("GET", "/api/localllm/status"))
 
     async def load(self, model: str, when_unfit: str = "") -> str:
         """Start loading `model` (guide, a name or a path to a GGUF) and return its id without waiting for it.
@@ -121,26 +122,26 @@ class ServiceClient:
     async def jobs(self) -> tuple[Job, ...]:
         """Return the jobs that run, wait or ended, oldest first."""
         data = await self._connection.call("GET", _JOBS)
-        return tuple(Job.from_json(item) for item in data["jobs"])
+        return tuple(decode(Job, item) for item in data["jobs"])
 
     async def job(self, job_id: str) -> Job:
         """Return one job as it stands. Raises RequestError for one that is not there."""
-        return Job.from_json(await self._connection.call("GET", f"{_JOBS}/{job_id}"))
+        return decode(Job, await self._connection.call("GET", f"{_JOBS}/{job_id}"))
 
     async def start_job(self, kind: JobKind, arguments: Mapping[str, Any]) -> Job:
         """Put a job into the queue. Raises RequestError for arguments that this kind does not take."""
-        return Job.from_json(await self._connection.call("POST", _JOBS, {"kind": kind, "arguments": dict(arguments)}))
+        return decode(Job, await self._connection.call("POST", _JOBS, {"kind": kind, "arguments": dict(arguments)}))
 
     async def watch_jobs(self) -> AsyncGenerator[Job, None]:
         """Yield every job as it stands, oldest first, then each as it changes, without end; one that is removed comes
         once more as "forgotten"."""
         async for data in self._connection.events("GET", f"{_JOBS}/events"):
-            yield Job.from_json(data)
+            yield decode(Job, data)
 
     async def watch_job(self, job_id: str) -> AsyncGenerator[Job, None]:
         """Yield one job as it stands and as it changes, until it has ended."""
         async for data in self._connection.events("GET", f"{_JOBS}/{job_id}/events"):
-            yield Job.from_json(data)
+            yield decode(Job, data)
 
     async def job_log(self, job_id: str) -> str:
         """Return what the job has said, its last part where that is long; not yet fit for a terminal."""
@@ -149,11 +150,11 @@ class ServiceClient:
     async def cancel_job(self, job_id: str) -> Job:
         """Take a job from the queue, or end it as Ctrl-C would without waiting for its end: a download keeps what
         came, a conversion leaves nothing."""
-        return Job.from_json(await self._connection.call("POST", f"{_JOBS}/{job_id}/cancel"))
+        return decode(Job, await self._connection.call("POST", f"{_JOBS}/{job_id}/cancel"))
 
     async def retry_job(self, job_id: str) -> Job:
         """Put a job that ended into the queue again, under the same id. Raises RequestError for one that has not."""
-        return Job.from_json(await self._connection.call("POST", f"{_JOBS}/{job_id}/retry"))
+        return decode(Job, await self._connection.call("POST", f"{_JOBS}/{job_id}/retry"))
 
     async def forget_job(self, job_id: str) -> None:
         """Remove a job that ended, with its log. Raises RequestError for one that has not."""

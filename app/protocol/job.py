@@ -6,7 +6,7 @@ Owns the value and its JSON. Knows nothing of how a job is run, kept or asked fo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from quantizer.errors import ErrorInfo
@@ -50,16 +50,3 @@ class Job:
     def has_ended(self) -> bool:
         """True for what neither runs nor waits."""
         return self.state in ENDED
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the job as JSON takes it."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Job:
-        """Return the job that `as_json` described; what a later version adds is ignored.
-
-        Raises KeyError or TypeError for what is no job.
-        """
-        known = {field.name: data[field.name] for field in fields(cls) if field.name in data}
-        return cls(**known | {"error": ErrorInfo(**data["error"]) if data.get("error") else None})

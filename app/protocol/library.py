@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 __all__ = [
+    "DeviceKindName",
     "HubModel",
     "HubRepository",
     "LocalModel",
@@ -24,6 +25,7 @@ __all__ = [
 ]
 
 VerdictName: TypeAlias = Literal["fits", "tight", "partial", "wont_run"]
+DeviceKindName: TypeAlias = Literal["cpu", "gpu", "integrated"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,40 +1,43 @@
-"""What a plan is asked for: a model, how it is wanted, and where.
+"""A plan as it crosses processes: how a model would lie on a machine, how fast, what to warn of and what would help.
 
-Owns the value, as the service and its client share it. Knows nothing of how a plan is made.
-
-A plan as the service tells it: where a model goes, how fast it is, what to be warned of and what would help.
-
-Owns these values and how the service words them. Knows nothing of HTTP, and nothing of how a plan is made.
+Owns the request and the report, which the service, `localllm plan --json` and the client share. Refuses to know how a
+plan is made: `offload` makes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Literal
+
+from app.protocol.library import DeviceKindName, VerdictName
+
+if TYPE_CHECKING:
+    from offload import plan as offload
 
 __all__ = [
     "DevicePlan",
+    "ExtraPlan",
     "MeasuredRun",
+    "Plan",
     "PlanChange",
     "PlanRemedy",
     "PlanReport",
     "PlanRequest",
     "PlanSetting",
-    "VerdictName",
-    "report_of",
+    "describe_plan",
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """`model` is a name or a path, empty for the service's default. 0, "" and None are what the service's settings say,
-    or for a model that is loaded again, what it is loaded with. `context_shift` changes no plan.
+    """What to plan. `model` is a name or a path, empty for the service's default; 0, "" and None take the service's
+    settings, or for a model that is reloaded, those it is loaded with. `context_shift` changes no plan.
 
     `gpu_layers` are layers by names of GPUs, the output counted as one; None leaves them to the planner. `vram`
     (NAME=SIZE[@SPEED] each) and `ram` (SIZE[@SPEED]) describe another machine than the service's. With `is_full`
-    llama.cpp is asked what it would compute in and ways out are planned too, which takes seconds and not milliseconds;
-    with `is_fresh` memory is looked at anew.
+    llama.cpp computes its buffer sizes and remedies are planned too, which takes seconds instead of milliseconds; with
+    `is_fresh` free memory is measured again.
     """
 
     model: str = ""
@@ -51,20 +54,13 @@ class PlanRequest:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is asked for the machine of the service."""
+        """Whether the plan is for the machine of the service."""
         return not self.vram and not self.ram
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the wish as JSON takes it."""
-        return asdict(self)
-
-
-VerdictName: TypeAlias = Literal["fits", "tight", "partial", "wont_run"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSetting:
-    """What the plan is for: tokens of context, cells that all sequences share, type of the cache, answers at once."""
+    """The setting that is planned: tokens of context, cells that all sequences share, cache type, concurrent answers."""
 
     ctx: int
     cells: int
@@ -77,10 +73,11 @@ class PlanSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePlan:
-    """What one device gets, in bytes; `layers` counts the output as one. `bytes_per_s` is None where nobody knows."""
+    """One device's part, in bytes; `layers` counts the output as one. `extras_bytes` are not in the other figures, but
+    for those that lie among its layers. `bytes_per_s` is None where it is unknown."""
 
     name: str
-    kind: Literal["cpu", "gpu", "integrated"]
+    kind: DeviceKindName
     layers: int
     weights_bytes: int
     kv_bytes: int
@@ -93,7 +90,7 @@ class DevicePlan:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether layers can be put there or taken away."""
+        """Whether layers can be moved there or away."""
         return self.kind != "cpu"
 
     @property
@@ -103,13 +100,23 @@ class DevicePlan:
 
     @property
     def left_bytes(self) -> int:
-        """What is free beside that, below 0 where it holds too much."""
+        """What stays free, below 0 where it holds too much."""
         return self.free_bytes - self.n_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExtraPlan:
+    """A file that is loaded beside the model's layers: an adapter, a draft model, a projector."""
+
+    what: str
+    weights_bytes: int
+    kv_bytes: int
+    compute_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanChange:
-    """What would have to be set to follow a remedy; empty where that is no setting."""
+    """The settings that follow a remedy; empty where it is not a setting."""
 
     n_ctx: int = 0
     kv_type: str = ""
@@ -118,7 +125,7 @@ class PlanChange:
 
 @dataclass(frozen=True, slots=True)
 class PlanRemedy:
-    """A way out, the tokens a second that it leads to (None where nobody can tell), and what it costs."""
+    """One remedy, the tokens a second that it leads to (None where unknown), and its cost."""
 
     what: str
     decode_tps: float | None
@@ -128,9 +135,9 @@ class PlanRemedy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
-    """How fast an answer ("decode") or a prompt ("prefill") behind `depth` tokens really was, in tokens a second.
+    """A measured rate of an answer ("decode") or a prompt ("prefill") behind `depth` tokens, in tokens a second.
 
-    `at_s` counts from 1970, 0 where it is not known; so too `gpu_layers` None.
+    `at_s` counts from 1970, 0 where unknown; `gpu_layers` is None where unknown.
     """
 
     kind: Literal["decode", "prefill"]
@@ -141,15 +148,13 @@ class MeasuredRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanReport:
-    """A plan. Rates are tokens a second, None where nobody can tell; `uncertainty` is a share of them.
+class Plan:
+    """A plan. Rates are tokens a second, None where unknown; `uncertainty` is a share of them.
 
     `curve` is the rate with 0, 1, 2 … of `n_layers` on the fastest GPU, as if it had room; `best_tps` the rate with
-    memory enough. `gpu_layers` are those that were asked for, None where the planner chose. Only an `is_full` plan has
-    remedies, and buffers as llama.cpp itself works them out.
+    enough memory.
     """
 
-    model: str
     verdict: VerdictName
     setting: PlanSetting
     n_layers: int
@@ -162,45 +167,119 @@ class PlanReport:
     curve: tuple[float, ...]
     warnings: tuple[str, ...]
     remedies: tuple[PlanRemedy, ...]
-    gpu_layers: Mapping[str, int] | None
-    n_ctx_train: int
-    kv_types: tuple[str, ...]
-    measured: tuple[MeasuredRun, ...]
-    is_full: bool
+    extras: tuple[ExtraPlan, ...] = ()
 
     @property
     def n_on_gpus(self) -> int:
         """Layers on GPUs, the output counted."""
         return sum(device.layers for device in self.devices if device.is_gpu)
 
+    @property
+    def warning(self) -> str:
+        """The most important warning, empty where there is none."""
+        return next(iter(self.warnings), "")
 
-def report_of(data: Mapping[str, Any]) -> PlanReport:
-    """Return the plan that the service described; what a later version adds is ignored."""
-    return PlanReport(
-        model=data["model"],
-        verdict=data["verdict"],
-        setting=PlanSetting(**_known(PlanSetting, data["setting"])),
-        n_layers=data["layers"],
-        devices=tuple(DevicePlan(**_known(DevicePlan, item)) for item in data["devices"]),
-        decode_tps=data["decode_tps"],
-        best_tps=data["best_tps"],
-        prefill_tps=data["prefill_tps"],
-        first_token_s=data["first_token_s"],
-        uncertainty=data["uncertainty"],
-        curve=tuple(point["decode_tps"] for point in data["curve"]),
-        warnings=tuple(data["warnings"]),
-        remedies=tuple(_remedy(item) for item in data["remedies"]),
-        gpu_layers=data["gpu_layers"],
-        n_ctx_train=data["n_ctx_train"],
-        kv_types=tuple(data["kv_types"]),
-        measured=tuple(MeasuredRun(**_known(MeasuredRun, item)) for item in data["measured"]),
-        is_full=data["is_full"],
+    @property
+    def first_remedy(self) -> str:
+        """The remedy that leads to the highest rate, empty where there is none."""
+        return next((remedy.what for remedy in self.remedies), "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanReport(Plan):
+    """A plan that answers a `PlanRequest`, with what was measured of the model on this machine.
+
+    `gpu_layers` are those of the request, None where the planner chose. Only an `is_full` plan has remedies, and
+    buffers as llama.cpp computes them.
+    """
+
+    model: str
+    gpu_layers: Mapping[str, int] | None
+    n_ctx_train: int
+    kv_types: tuple[str, ...]
+    measured: tuple[MeasuredRun, ...]
+    is_full: bool
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        request: PlanRequest,
+        *,
+        n_ctx_train: int,
+        kv_types: tuple[str, ...],
+        measured: tuple[MeasuredRun, ...],
+    ) -> PlanReport:
+        """Return the report that answers `request` with `plan`."""
+        return cls(
+            **{item.name: getattr(plan, item.name) for item in fields(plan)},
+            model=request.model,
+            gpu_layers=request.gpu_layers,
+            n_ctx_train=n_ctx_train,
+            kv_types=kv_types,
+            measured=measured,
+            is_full=request.is_full,
+        )
+
+
+def describe_plan(plan: offload.Plan) -> Plan:
+    """Return the planner's `plan` as it crosses processes."""
+    found, setting, speed = plan.found, plan.setting, plan.found.speed
+    return Plan(
+        verdict=found.verdict.value,
+        setting=PlanSetting(
+            ctx=setting.n_ctx,
+            cells=setting.n_cells,
+            kv_type=str(setting.kv_types),
+            sequences=setting.n_sequences,
+            ubatch=setting.n_ubatch,
+            depth=setting.depth,
+            flash_attention=setting.is_fused,
+        ),
+        n_layers=len(found.profile.layers),
+        devices=tuple(
+            DevicePlan(
+                name=share.device.name,
+                kind=share.device.kind.value,
+                layers=share.n_layers,
+                weights_bytes=share.weight_bytes,
+                kv_bytes=share.cache_bytes,
+                compute_bytes=share.compute_bytes + share.host_bytes,
+                free_bytes=share.device.free_bytes,
+                total_bytes=share.device.total_bytes,
+                extras_bytes=share.beside_bytes,
+                bytes_per_s=share.device.bytes_per_s,
+                description=share.device.description,
+            )
+            for share in found.shares
+        ),
+        decode_tps=_rounded(found.decode_tps),
+        best_tps=_rounded(found.best_tps),
+        prefill_tps=_rounded(speed.prefill_tps if speed else None),
+        first_token_s=_rounded(speed.first_token_s if speed else None),
+        uncertainty=round(plan.uncertainty, 3),
+        curve=tuple(round(tps, 3) for tps in found.curve),
+        warnings=plan.warnings,
+        remedies=tuple(
+            PlanRemedy(
+                remedy.what,
+                _rounded(remedy.decode_tps),
+                remedy.cost,
+                PlanChange(n_ctx=remedy.change.n_ctx, kv_type=remedy.change.kv_type, file_type=remedy.change.file_type),
+            )
+            for remedy in plan.remedies
+        ),
+        extras=tuple(
+            ExtraPlan(
+                what=extra.what,
+                weights_bytes=extra.weight_bytes,
+                kv_bytes=extra.cache_bytes,
+                compute_bytes=extra.compute_bytes + extra.host_bytes,
+            )
+            for extra in found.profile.extras
+        ),
     )
 
 
-def _remedy(item: Mapping[str, Any]) -> PlanRemedy:
-    return PlanRemedy(item["what"], item["decode_tps"], item["cost"], PlanChange(**_known(PlanChange, item["change"])))
-
-
-def _known(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    return {field.name: data[field.name] for field in fields(kind) if field.name in data}
+def _rounded(tps: float | None) -> float | None:
+    return None if tps is None else round(tps, 3)

@@ -6,10 +6,11 @@ Owns that decision. Knows nothing of signals or sockets.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final, Literal
 
 __all__ = ["UNTIL_JOBS_END", "ShutdownPolicy"]
 
-UNTIL_JOBS_END = "jobs-end"
+UNTIL_JOBS_END: Final = "jobs-end"
 
 
 class ShutdownPolicy:
@@ -26,7 +27,7 @@ class ShutdownPolicy:
         self._has_owner = True
 
     @property
-    def stays_until(self) -> str:
+    def stays_until(self) -> Literal["", "jobs-end"]:
         """What the service outlives its owner for, empty for nothing."""
         return UNTIL_JOBS_END if self._stays else ""
 

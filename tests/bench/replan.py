@@ -14,10 +14,11 @@ import time
 from collections.abc import Iterator
 from statistics import median
 
+from app.protocol.plan import describe_plan
 from offload.devices.machine import Machine
 from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import PlannedModel
-from offload.plan import PlanConstraints, plan, plan_json
+from offload.plan import PlanConstraints, plan
 from offload.speed.cost_model import expected_rates
 from quantizer.gguf.file_types import file_type_named
 from tests.offload.machines import MACHINES
@@ -44,7 +45,7 @@ def timed_ms(model: PlannedModel, machine: Machine, n_turns: int, *, wants_remed
     rates, found = expected_rates(machine), []
     for question in turns(model, machine, n_turns):
         started_s = time.process_time()
-        plan_json(plan(model, question, machine, rates, wants_remedies=wants_remedies))
+        describe_plan(plan(model, question, machine, rates, wants_remedies=wants_remedies))
         found.append(1000 * (time.process_time() - started_s))
     return found
 

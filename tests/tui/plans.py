@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
 
-from app.protocol.plan import PlanRequest
+from app.client.fake import PLAN
+from app.protocol.library import VerdictName
+from app.protocol.plan import MeasuredRun, Plan, PlanChange, PlanRemedy, PlanReport, PlanRequest, describe_plan
 from offload.footprint.kv_cache import KV_TYPES, KvTypes, can_have, parse_kv_types
 from offload.footprint.model import PlannedModel
-from offload.plan import PlanConstraints, plan, plan_json
+from offload.plan import PlanConstraints, plan
 from offload.speed.cost_model import expected_rates
 from quantizer.gguf.file_types import file_type_named
 from tests.offload.machines import MACHINES
 from tests.offload.model_outlines import header_of
 
-__all__ = ["planner_for"]
+__all__ = ["planner_for", "split_plan"]
 
 RTX_3060 = "RTX 3060 12 GB, 32 GB RAM"
 
 
 def planner_for(
-    name: str = "gemma-2-9b", file_type: str = "Q8_0", machine: str = RTX_3060, measured: tuple[Any, ...] = ()
-) -> Callable[[PlanRequest], Mapping[str, Any]]:
+    name: str = "gemma-2-9b", file_type: str = "Q8_0", machine: str = RTX_3060, measured: tuple[MeasuredRun, ...] = ()
+) -> Callable[[PlanRequest], PlanReport]:
     """Return what plans the model called `name` for a machine of tests/offload, as the service would."""
     header, here = header_of(name), MACHINES[machine]
     model = PlannedModel(header, header.tensors).quantized(file_type_named(file_type))
 
-    def answer(wish: PlanRequest) -> Mapping[str, Any]:
+    def answer(wish: PlanRequest) -> PlanReport:
         question = PlanConstraints(
             n_ctx=wish.n_ctx,
             kv_types=parse_kv_types(wish.kv_type),
@@ -35,13 +37,26 @@ def planner_for(
             gpu_layers=wish.gpu_layers,
         )
         found = plan(model, question, here, expected_rates(here), wants_remedies=wish.is_full)
-        return plan_json(found) | {
-            "model": wish.model or name,
-            "is_full": wish.is_full,
-            "gpu_layers": wish.gpu_layers,
-            "n_ctx_train": model.n_ctx_train,
-            "kv_types": [kind for kind in KV_TYPES if can_have(KvTypes(kind, kind), model.kv_shape)],
-            "measured": list(measured),
-        }
+        return PlanReport.of(
+            describe_plan(found),
+            replace(wish, model=wish.model or name),
+            n_ctx_train=model.n_ctx_train,
+            kv_types=tuple(kind for kind in KV_TYPES if can_have(KvTypes(kind, kind), model.kv_shape)),
+            measured=measured,
+        )
 
     return answer
+
+
+def split_plan(verdict: VerdictName, n_on_gpus: int, n_layers: int, warning: str = "", remedy: str = "") -> Plan:
+    """Return a plan of which a status shows a part: layers on a GPU, the first warning and the first remedy."""
+    (cpu,) = PLAN.devices
+    gpu = replace(cpu, name="CUDA0", kind="gpu", layers=n_on_gpus)
+    return replace(
+        PLAN,
+        verdict=verdict,
+        n_layers=n_layers,
+        devices=(gpu, replace(cpu, layers=n_layers - n_on_gpus)),
+        warnings=(warning,) if warning else (),
+        remedies=(PlanRemedy(remedy, None, "", PlanChange()),) if remedy else (),
+    )

@@ -12,6 +12,7 @@ from app.chat.store import ChatStore
 from app.client import EngineCounters, LatencySummary, MachineProblem, MachineReport, Occupancy, ServiceStatus
 from app.client.fake import LOADING, PLAN, READY, ScriptedClient, ScriptedReply
 from app.protocol.job import Job
+from app.protocol.plan import MeasuredRun
 from app.settings.settings import Settings
 from quantizer.errors import ContextOverflowError, ErrorInfo
 from tests.tui.model_scenes import client_with_models
@@ -39,7 +40,7 @@ def double(n: int) -> int:
 """
 TWO_BLOCKS = 'First\n\n```sh\nlocalllm plan qwen3\n```\n\nthen\n\n```toml\nctx = 4096\nkv_type = "q8_0"\n```\n'
 LOG = "12:00:01 loading guide\n12:00:02 guide is ready, 28 tensors on the CPU\n12:00:09 POST /v1/chat/completions 200\n"
-RUN = {"kind": "decode", "depth": 512, "tps": 12.0, "gpu_layers": 30, "at_s": 1.0}
+RUN = MeasuredRun(kind="decode", depth=512, tps=12.0, gpu_layers=30, at_s=1.0)
 
 Step = tuple[str, ...]
 """Keys, separated by spaces, and the texts that are waited for after them."""
@@ -191,8 +192,8 @@ def _bench_run(number: int, tps: float) -> Job:
 
 def _measured() -> ScriptedClient:
     client = MeasuredClient(jobs=[_bench_run(1, 40.0), _bench_run(2, 60.0)])
-    runs = [{"kind": "decode", "depth": 9, "tps": tps, "gpu_layers": 0, "at_s": 1.7e9} for tps in (30.0, 60.0)]
-    client.planner.answer = lambda _: {**PLAN, "measured": runs}
+    runs = tuple(MeasuredRun(kind="decode", depth=9, tps=tps, gpu_layers=0, at_s=1.7e9) for tps in (30.0, 60.0))
+    client.planner.answer = lambda _: replace(PLAN, measured=runs)
     return client
 
 

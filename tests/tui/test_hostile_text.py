@@ -17,6 +17,7 @@ from app.chat.store import ChatStore
 from app.client import HubModel, HubRepository, MachineProblem, MachineReport, Quant
 from app.client.fake import PLAN, READY, ScriptedClient, ScriptedReply
 from app.protocol.job import Job
+from app.protocol.plan import PlanChange, PlanRemedy
 from app.settings.settings import Settings
 from app.terminal import printable
 from quantizer.errors import EngineError, ErrorInfo
@@ -115,14 +116,14 @@ def describe_jobs(texts: Sequence[str], client: ScriptedClient) -> None:
 
 
 def describe_plan(texts: Sequence[str], client: ScriptedClient) -> None:
-    device = PLAN["devices"][0]
-    plan = {
-        **PLAN,
-        "model": texts[0],
-        "devices": [{**device, "name": text, "description": text} for text in texts[:10]],
-        "warnings": list(texts[:60]),
-        "remedies": [{"what": text, "decode_tps": 1.0, "cost": text, "change": {}} for text in texts[60:]],
-    }
+    (device,) = PLAN.devices
+    plan = replace(
+        PLAN,
+        model=texts[0],
+        devices=tuple(replace(device, name=text, description=text) for text in texts[:10]),
+        warnings=tuple(texts[:60]),
+        remedies=tuple(PlanRemedy(text, 1.0, text, PlanChange()) for text in texts[60:]),
+    )
     client.planner.answer = lambda _: plan
 
 

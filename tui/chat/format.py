@@ -34,7 +34,7 @@ def presets_text(presets: Mapping[str, ChatSettings]) -> str:
 
 
 if TYPE_CHECKING:
-    from app.client import Completed, PlanSummary
+    from app.client import Completed, Plan
 
 
 _UNFIT = ("partial", "wont_run")  # verdicts of a plan: some of the model is read over a slower way at every token
@@ -67,7 +67,7 @@ class Status:
     time_to_first_token_s: float | None = None
     n_context_tokens: int = 0
     n_ctx: int = 0
-    plan: PlanSummary | None = None
+    plan: Plan | None = None
     last: Completed | None = None
 
     def text(self, n_cells: int | None = None) -> str:
@@ -143,7 +143,7 @@ def status_of(connection: ConnectionState, running: AnswerTimer | None, last: Co
     )
 
 
-def advice(plan: PlanSummary | None) -> str:
+def advice(plan: Plan | None) -> str:
     """Return the cost of an unfavourable placement and the first remedy; empty if the model fits."""
     if plan is None or plan.verdict not in _UNFIT or not plan.warning:
         return ""

@@ -15,7 +15,7 @@ from quantizer.errors import EngineError, ServiceError, UserError
 from tui.connection.backend import ChatBackend, Opener
 
 if TYPE_CHECKING:
-    from app.client import ModelStatus, PlanSummary, ServiceClient
+    from app.client import ModelStatus, Plan, ServiceClient
 
 __all__ = ["ConnectionState", "ServiceConnection"]
 
@@ -31,7 +31,7 @@ class ConnectionState:
     n_ctx: int = 0
     notices: tuple[str, ...] = ()
     error: UserError | None = None
-    plan: PlanSummary | None = None
+    plan: Plan | None = None
 
 
 class ServiceConnection:

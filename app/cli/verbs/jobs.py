@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from app.cli.output.format import format_bytes
+from app.protocol.codec import encode
 from app.terminal import printable, printable_line
 from quantizer.errors import UserError
 
@@ -39,7 +40,7 @@ def list_jobs(wants_json: bool) -> None:
     """List the jobs that wait, run or have ended, oldest first."""
     found = _asked(lambda client: client.jobs())
     if wants_json:
-        click.echo(json.dumps([job.as_json() for job in found]))
+        click.echo(json.dumps([encode(job) for job in found]))
         return
     for job in found:
         click.echo(_line(job))
@@ -59,7 +60,7 @@ def watch(job_id: str | None, wants_json: bool) -> None:
     async def follow(client: ServiceClient) -> Job | None:
         job = None
         async for job in client.watch_job(job_id) if job_id else client.watch_jobs():
-            click.echo(json.dumps(job.as_json()) if wants_json else _line(job))
+            click.echo(json.dumps(encode(job)) if wants_json else _line(job))
         return job
 
     last = _asked(follow)
@@ -106,7 +107,7 @@ def _asked(ask: Callable[[ServiceClient], Awaitable[_Answer]]) -> _Answer:
 
 
 def _print(job: Job, *, wants_json: bool) -> None:
-    click.echo(json.dumps(job.as_json()) if wants_json else _line(job))
+    click.echo(json.dumps(encode(job)) if wants_json else _line(job))
 
 
 def _line(job: Job) -> str:

@@ -63,9 +63,10 @@ def plan(
     from app.cli.planning import planning_circumstances
     from app.library.hub.lookup import find_model
     from app.library.machine_fit.planning import plan_of, plan_of_absent
+    from app.protocol.codec import encode
+    from app.protocol.plan import describe_plan
     from app.settings.settings import load_settings
     from offload.footprint.model import kv_table
-    from offload.plan import plan_json
 
     settings = load_settings({"ctx": n_ctx, "kv_type": kv_type, "rpc": rpc})
     wanted = cache(lambda: planning_circumstances(settings, vram, ram))
@@ -77,13 +78,13 @@ def plan(
         told, lines = _gains(None if notice else candidate.header.path, settings)
     elif notice:
         found = plan_of_absent(candidate, notice, wanted())
-        told, lines = plan_json(found), plan_lines(found, with_curve=plot)
+        told, lines = encode(describe_plan(found)), plan_lines(found, with_curve=plot)
     else:
         companions = attached_to(candidate.header, model, settings, draft=draft, lora=lora, mmproj=mmproj)
         candidate = replace(candidate, companions=companions)
         found = plan_of(candidate, settings, wanted(), is_here=not vram and ram is None)
         found = told_of_projectors(found, candidate.header.path, companions)
-        told, lines = plan_json(found), plan_lines(found, with_curve=plot)
+        told, lines = encode(describe_plan(found)), plan_lines(found, with_curve=plot)
     if wants_json:
         click.echo(json.dumps(told))
         return

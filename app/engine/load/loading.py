@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,12 +40,12 @@ from app.engine.tuning.tune_results import (
     tune_file,
     with_kv_type,
 )
+from app.protocol.plan import Plan, describe_plan
 from offload.devices.cpu import default_threads
 from offload.devices.host_memory import host_memory
 from offload.footprint.model import PlannedModel
 from offload.placement.actual_usage import DeviceUsage
 from offload.placement.search import ALL_ON_HOST
-from offload.plan import plan_json
 from quantizer.errors import UsageError
 from quantizer.gguf.control_vector import read_control_vector
 from quantizer.gguf.header import Header, read_header
@@ -86,7 +86,7 @@ class LoadListener:
 
     on_progress: Callable[[float], bool]
     on_notice: Callable[[str], None]
-    on_plan: Callable[[dict[str, Any]], None]
+    on_plan: Callable[[Plan], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
     auxiliary = read_auxiliary_models(header, draft_path=config.draft_path, adapters=adapters)
     planner = devices.planner(path, header, key, auxiliary)
     attempt = planner.attempt(config, setting)
-    listener.on_plan(plan_json(attempt.plan))
+    listener.on_plan(describe_plan(attempt.plan))
     if warning := check_fit(attempt.plan, config.when_unfit):
         listener.on_notice(warning)
     load = partial(_open, path, mtp_layer(header), listener)

@@ -16,7 +16,7 @@ from app.engine.cache.kv_cache import KVCacheManager
 from app.engine.cache.state_store import StateStore
 from app.engine.loop.adapter_scheduler import AdapterScheduler
 from app.engine.loop.admission import Admission
-from app.engine.loop.counters import Counters, DraftCounts, Occupancy
+from app.engine.loop.counters import Counters, DraftCounts
 from app.engine.loop.scheduler import StepBudget, schedule
 from app.engine.loop.sequence import Sequence
 from app.engine.loop.slots import SlotManager
@@ -26,6 +26,7 @@ from app.engine.request import FinishReason, Request
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.drafter import Drafter
 from app.engine.speculative.step_cost import StepCost
+from app.protocol.status import Occupancy
 from quantizer.errors import EngineError, ErrorInfo, UserError
 
 __all__ = ["Engine", "Event"]

@@ -14,7 +14,7 @@ from itertools import accumulate
 from app.engine.request import Timings, Usage
 from app.engine.tuning.tune_results import Workload
 
-__all__ = ["BOUNDS", "Counters", "DraftCounts", "Histogram", "Occupancy"]
+__all__ = ["BOUNDS", "Counters", "DraftCounts", "Histogram"]
 
 # Upper bounds, inclusive, from 61 µs (or tok/s) to 65,536; larger values have a bucket of their own.
 BOUNDS: tuple[float, ...] = tuple(2.0 ** (quarters / 4) for quarters in range(-14 * 4, 16 * 4 + 1))
@@ -133,13 +133,3 @@ class Counters:
         """Tokens a second of an answer after its first."""
         decode_s = self.inter_token_s.total
         return (self.n_decode_tokens - self.first_token_s.n_samples) / decode_s if decode_s else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Occupancy:
-    """Running and waiting answers at this moment, and KV cache cells in use."""
-
-    n_running: int
-    n_waiting: int
-    n_cells_used: int
-    n_cells: int

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
-from app.engine.loop.counters import Counters, Occupancy
+from app.engine.loop.counters import Counters
 from app.engine.request import FinishReason, Request, Timings, TokenLogprob, Usage
+from app.protocol.plan import Plan
+from app.protocol.status import Occupancy
 from quantizer.errors import ErrorInfo
 
 __all__ = [
@@ -141,9 +142,9 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The plan of the load that is about to begin: the object of `localllm plan --json`."""
+    """The plan of the load that is about to begin."""
 
-    plan: dict[str, Any]
+    plan: Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from app.protocol.codec import json_default
 from app.service.http.errors import ErrorBody, status_of
 from quantizer.errors import UserError
 
@@ -37,7 +38,7 @@ KEEP_ALIVE_S = 10.0
 _KEEP_ALIVE = b":\n\n"  # bare: some clients discard data that comes in one chunk with a comment of text
 _CLIENT_CLOSED_REQUEST = 499
 _FIRST = asyncio.FIRST_COMPLETED
-_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=json_default)
 
 Result = TypeVar("Result")
 

@@ -11,6 +11,7 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.protocol.codec import decode, encode
 from app.protocol.job import Job
 from app.terminal import printable
 from quantizer.errors import StorageError
@@ -70,7 +71,7 @@ class JobStore:
         for path in self.folder.glob("*.json"):
             try:
                 data = json.loads(path.read_text(encoding="utf-8"))
-                job, owner = Job.from_json(data), str(data["owner"])
+                job, owner = decode(Job, data), str(data["owner"])
             except (OSError, ValueError, KeyError, TypeError, AttributeError):
                 continue
             if not job.has_ended and owner not in owners:
@@ -83,7 +84,7 @@ class JobStore:
         """Save `job`. Raises StorageError."""
         try:
             self._lock_owner()
-            data = json.dumps({**job.as_json(), "owner": self._owner})
+            data = json.dumps({**encode(job), "owner": self._owner})
             write_atomically(self.folder / f"{job.id}.json", data, sync=False)
         except OSError as error:
             cause = f"The job cannot be saved in {self.folder}: {error.strerror}."

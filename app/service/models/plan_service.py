@@ -12,9 +12,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from app.protocol.plan import PlanRequest
+from app.protocol.plan import MeasuredRun, PlanReport, PlanRequest, describe_plan
 from app.service.models.machine_cache import MachineCache, machine_for_reload
 from app.service.pool.eviction import LoadedModel
 from app.settings.settings import Settings
@@ -56,28 +56,26 @@ class PlanService:
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._lock = threading.Lock()
 
-    def plan(self, request: PlanRequest, loaded: Sequence[LoadedModel] = ()) -> dict[str, Any]:
-        """Return the object of `localllm plan --json` for `request`, with what was measured of the model here.
+    def plan(self, request: PlanRequest, loaded: Sequence[LoadedModel] = ()) -> PlanReport:
+        """Return the plan for `request`, with what was measured of the model here.
 
         Raises UnknownModelError, HubError or ModelFileError for an unavailable model, UsageError for an invalid
         request, EngineError where the machine or llama.cpp cannot be asked.
         """
         from offload.footprint.kv_cache import KV_TYPES, KvTypes, can_have
-        from offload.plan import plan_json
 
         settings = _settings_for(request, self._settings)
         known = self._model(request, settings)
         wanted = self._circumstances(request, settings, known, loaded)
         found = _planned(request, settings, known, wanted)
         has_records = request.is_here and not known.notice
-        return plan_json(found) | {
-            "model": request.model,
-            "is_full": request.is_full,
-            "gpu_layers": dict(request.gpu_layers) if request.gpu_layers is not None else None,
-            "n_ctx_train": known.model.n_ctx_train,
-            "kv_types": [name for name in KV_TYPES if can_have(KvTypes(name, name), known.model.kv_shape)],
-            "measured": self._measured(known.model, wanted.machine) if has_records else [],
-        }
+        return PlanReport.of(
+            describe_plan(found),
+            request,
+            n_ctx_train=known.model.n_ctx_train,
+            kv_types=tuple(name for name in KV_TYPES if can_have(KvTypes(name, name), known.model.kv_shape)),
+            measured=self._measured(known.model, wanted.machine) if has_records else (),
+        )
 
     @cached_property
     def _look(self) -> MachineCache:
@@ -129,23 +127,23 @@ class PlanService:
             wanted = planning_context(settings, machine)
         return replace(wanted, question=replace(wanted.question, gpu_layers=request.gpu_layers))
 
-    def _measured(self, model: PlannedModel, machine: Machine) -> list[dict[str, Any]]:
+    def _measured(self, model: PlannedModel, machine: Machine) -> tuple[MeasuredRun, ...]:
         """Return how fast the newest answers and prompts of the model were here, the oldest first."""
         from app.engine.cache.state_store import model_key
         from app.engine.load.run_history import machine_key, run_history
 
         key = model_key(model.header.path)
         records = run_history(self._settings.cache_dir).records(machine_key(machine))
-        return [
-            {
-                "kind": record.kind,
-                "depth": record.depth,
-                "tps": round(record.tokens_per_s, 3),
-                "gpu_layers": record.gpu_layers,
-                "at_s": record.at_s,
-            }
+        return tuple(
+            MeasuredRun(
+                kind=record.kind,
+                depth=record.depth,
+                tps=round(record.tokens_per_s, 3),
+                gpu_layers=record.gpu_layers,
+                at_s=record.at_s,
+            )
             for record in [record for record in records if record.model == key][-_N_MEASURED:]
-        ]
+        )
 
 
 def _settings_for(request: PlanRequest, settings: Settings) -> Settings:

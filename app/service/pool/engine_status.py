@@ -6,9 +6,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from app.engine.protocol.messages import LoadProgress, Notice, Planned, Ready
+from app.protocol.plan import Plan
 from quantizer.errors import EngineError, UserError
 
 __all__ = ["CrashLimit", "EngineStatus", "StatusUpdate"]
@@ -19,7 +20,7 @@ StatusUpdate: TypeAlias = LoadProgress | Notice | Planned | Ready
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
-    """The state of an engine. `plan` is what loading follows, the object of `localllm plan --json`.
+    """The state of an engine. `plan` is what loading follows.
 
     `ready` describes the loaded model; `error` is set when `state` is "failed". An "unloaded" engine loads its model
     with the next use.
@@ -28,17 +29,17 @@ class EngineStatus:
     state: Literal["loading", "ready", "failed", "unloaded"] = "loading"
     progress: float = 0.0
     notices: tuple[str, ...] = ()
-    plan: dict[str, Any] | None = None
+    plan: Plan | None = None
     ready: Ready | None = None
     error: UserError | None = None
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """The planner's advice for a model that is partly or wholly misplaced: the cost, and what helps most."""
-        if self.plan is None or self.plan["verdict"] not in _UNFIT:
+        if self.plan is None or self.plan.verdict not in _UNFIT:
             return ()
-        helps = tuple(f"What would help: {remedy['what']}." for remedy in self.plan["remedies"][:1])
-        return (*self.plan["warnings"][:1], *helps)
+        helps = tuple(f"What would help: {remedy.what}." for remedy in self.plan.remedies[:1])
+        return (*self.plan.warnings[:1], *helps)
 
     def updated(self, update: StatusUpdate) -> EngineStatus:
         """Return the status after a message of the worker."""

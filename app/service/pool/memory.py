@@ -17,6 +17,7 @@ import psutil
 
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.library.local.model_files import stat_model
+from app.protocol.plan import Plan
 from app.service.pool.eviction import LoadedModel, ModelDemand
 from app.settings.parsing import parse_byte_size, parse_rpc_endpoints
 from app.settings.settings import Settings
@@ -46,7 +47,7 @@ class Memory(Protocol):
     def machine(self, loaded: Sequence[LoadedModel]) -> Machine:
         """Return this machine as free as it is with `loaded` loaded to the full. Raises EngineError."""
 
-    def held_bytes(self, path: Path, plan: Mapping[str, Any] | None) -> Mapping[str, int]:
+    def held_bytes(self, path: Path, plan: Plan | None) -> Mapping[str, int]:
         """Return what the model at `path` holds of each device; `plan` is its worker's, as in its status."""
 
     def demand(self, path: Path, config: EngineConfig) -> ModelDemand:
@@ -90,12 +91,11 @@ class MachineMemory:
             free_bytes = min(free_bytes, self._max_bytes - held_bytes + margin_bytes(machine.host))
         return replace(machine, host=replace(machine.host, free_bytes=free_bytes))
 
-    def held_bytes(self, path: Path, plan: Mapping[str, Any] | None) -> Mapping[str, int]:
+    def held_bytes(self, path: Path, plan: Plan | None) -> Mapping[str, int]:
         """Return what the plan says; where it places nothing, or there is none, the size of the file."""
-        if plan is None or not plan["devices"]:
+        if plan is None or not plan.devices:
             return {HOST_NAME: stat_model(path).n_bytes}
-        parts = ("weights_bytes", "kv_bytes", "compute_bytes", "extras_bytes")
-        return {device["name"]: sum(device.get(part, 0) for part in parts) for device in plan["devices"]}
+        return {device.name: device.n_bytes for device in plan.devices}
 
     def demand(self, path: Path, config: EngineConfig) -> ModelDemand:
         """Return how fast the model would answer; where nobody can tell, how many of its layers GPUs would hold."""

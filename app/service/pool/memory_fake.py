@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy
+from app.protocol.plan import Plan
 from app.service.pool.eviction import LoadedModel, ModelDemand
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
 from quantizer.errors import EngineError
@@ -41,7 +41,7 @@ class FakeMemory:
         self.most_bytes = max(self.most_bytes, held_bytes)
         return host_with(self._total_bytes - held_bytes)
 
-    def held_bytes(self, path: Path, plan: Mapping[str, Any] | None) -> Mapping[str, int]:  # noqa: ARG002
+    def held_bytes(self, path: Path, plan: Plan | None) -> Mapping[str, int]:  # noqa: ARG002
         """Return the size of the model at `path`."""
         return {HOST_NAME: self._sizes[path.stem]}
 

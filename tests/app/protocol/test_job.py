@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.library.hub.access import HubError
+from app.protocol.codec import decode, encode
 from app.protocol.job import ENDED, Job
 from quantizer.errors import EngineError, ErrorInfo, StorageError
 
@@ -30,17 +31,17 @@ jobs = st.builds(
 
 @given(jobs)
 def test_json_brings_a_job_back_whole(job: Job) -> None:
-    assert Job.from_json(json.loads(json.dumps(job.as_json()))) == job
+    assert decode(Job, json.loads(json.dumps(encode(job)))) == job
 
 
 def test_what_a_later_version_adds_is_ignored() -> None:
     job = Job(id="1", kind="tune", title="tune guide", arguments={}, created_s=1.0)
-    assert Job.from_json({**job.as_json(), "colour": "red"}) == job
+    assert decode(Job, {**encode(job), "colour": "red"}) == job
 
 
 def test_what_is_no_job_is_refused() -> None:
     with pytest.raises((KeyError, TypeError)):
-        Job.from_json({"id": "1"})
+        decode(Job, {"id": "1"})
 
 
 def test_a_failure_becomes_its_error_again() -> None:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from app.client import PlanSummary
 from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
 from app.client.fake import READY as READY_MODEL
+from tests.tui.plans import split_plan
 from tui.chat.answer_stream import AnswerTimer
 from tui.chat.format import Status, advice, status_of
 from tui.connection.connection import ConnectionState
@@ -70,14 +70,14 @@ def test_question_that_waits_for_loading_shows_the_loading():
     assert status_of(loading, AnswerTimer(lambda: 0.0), None).activity == "loading"
 
 
-PARTIAL = PlanSummary(
-    verdict="partial",
-    n_on_gpus=20,
-    n_layers=33,
-    warning="13 of 33 layers are read from the processor's memory at 45 GB/s.",
-    first_remedy="quantize to Q4_K_M (4.6 GiB)",
+PARTIAL = split_plan(
+    "partial",
+    20,
+    33,
+    "13 of 33 layers are read from the processor's memory at 45 GB/s.",
+    "quantize to Q4_K_M (4.6 GiB)",
 )
-FITS = replace(PARTIAL, verdict="fits", n_on_gpus=33, warning="", first_remedy="")
+FITS = split_plan("fits", 33, 33)
 REUSED = replace(COMPLETED, n_cached_tokens=30, n_drafted_tokens=20, n_accepted_tokens=15)
 
 
@@ -85,8 +85,8 @@ REUSED = replace(COMPLETED, n_cached_tokens=30, n_drafted_tokens=20, n_accepted_
     ("plan", "part"),
     [
         (FITS, " · GPU"),
-        (replace(FITS, n_on_gpus=0), " · CPU"),
-        (replace(FITS, n_on_gpus=12), " · GPU 12 of 33"),
+        (split_plan("fits", 0, 33), " · CPU"),
+        (split_plan("fits", 12, 33), " · GPU 12 of 33"),
         (None, ""),
     ],
 )

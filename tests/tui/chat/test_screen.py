@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from app.client.fake import COMPLETED, LOADING, READY, ScriptedClient, ScriptedReply
-from quantizer.errors import ContextOverflowError, EngineError, ModelFileError, ServiceError
+from quantizer.errors import ContextOverflowError, EngineError, ErrorInfo, ModelFileError, ServiceError
 from tui.chat.commands import EXAMPLES
 
 
@@ -119,7 +119,7 @@ async def test_overflow_shows_the_numbers_and_a_new_chat_is_one_key_away(sitting
 
 async def test_model_that_cannot_be_loaded_is_an_error_and_ctrl_r_tries_again(sitting):
     broken = ModelFileError("The file is cut short.", "Download it again.")
-    client = ScriptedClient(model=replace(READY, state="failed", error=broken))
+    client = ScriptedClient(model=replace(READY, state="failed", error=ErrorInfo.of(broken)))
     async with sitting(client) as person:
         await person.sees("The file is cut short.", "Download it again.", "not available")
         client.model = READY
@@ -133,7 +133,7 @@ async def test_question_that_waited_for_a_load_that_failed_is_answered_after_ctr
     async with sitting(client) as person:
         await person.asks("early")
         await person.sees("waiting for the answer")
-        client.model = replace(READY, state="failed", error=EngineError("The self-test cannot run."))
+        client.model = replace(READY, state="failed", error=ErrorInfo.of(EngineError("The self-test cannot run.")))
         await person.sees("The self-test cannot run.", "not available")
         assert person.screen_text.count("The self-test cannot run.") == 1
         client.model = READY

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from app.client import PlanSummary
 from app.client.fake import LOADING, READY, ScriptedClient
-from quantizer.errors import EngineError, ModelFileError, RequestError, ServiceError
+from quantizer.errors import EngineError, ErrorInfo, ModelFileError, RequestError, ServiceError
+from tests.tui.plans import split_plan
 from tui.connection.connection import ServiceConnection
 
 
@@ -36,7 +36,7 @@ async def test_client_waits_for_the_model_and_reports_the_way_there():
 
 
 async def test_failed_load_is_raised_and_the_next_call_tries_again():
-    client = ScriptedClient(model=replace(READY, state="failed", error=ModelFileError("Cut short.")))
+    client = ScriptedClient(model=replace(READY, state="failed", error=ErrorInfo.of(ModelFileError("Cut short."))))
     async with ServiceConnection(client.opened, "guide") as connection:
         with pytest.raises(ModelFileError, match="Cut short"):
             await connection.client()
@@ -145,7 +145,7 @@ async def test_another_model_is_loaded_while_the_first_one_still_loads():
 
 
 async def test_service_is_there_although_its_model_failed():
-    client = ScriptedClient(model=replace(READY, state="failed", error=ModelFileError("Cut short.")))
+    client = ScriptedClient(model=replace(READY, state="failed", error=ErrorInfo.of(ModelFileError("Cut short."))))
     async with ServiceConnection(client.opened, "guide") as connection:
         with pytest.raises(ModelFileError):
             await connection.client()
@@ -163,9 +163,7 @@ async def test_every_watcher_hears_of_every_change():
 
 
 async def test_the_state_says_what_the_model_was_loaded_by():
-    brief = PlanSummary(
-        verdict="partial", n_on_gpus=20, n_layers=33, warning="20 of 33 layers fit.", first_remedy="--ctx 4096"
-    )
+    brief = split_plan("partial", 20, 33, "20 of 33 layers fit.", "--ctx 4096")
     client = ScriptedClient(model=replace(READY, plan=brief))
     async with ServiceConnection(client.opened, "guide") as connection:
         await connection.client()

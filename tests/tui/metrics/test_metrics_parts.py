@@ -14,11 +14,11 @@ from app.client import (
     MeasuredRun,
     ModelStatus,
     Occupancy,
-    PlanSummary,
     ServiceStatus,
 )
 from app.client.fake import READY
 from quantizer.errors import ErrorInfo
+from tests.tui.plans import split_plan
 from tui.metrics.format import bench_runs, compared_lines, history_lines, model_lines, run_line, sparkline
 from tui.metrics.samples import MetricsHistory
 
@@ -115,7 +115,7 @@ def test_lines_of_a_model_fit_into_their_room(n_columns: int) -> None:
 
 
 def test_a_model_that_loads_is_one_line_and_a_split_one_says_so() -> None:
-    brief = PlanSummary(verdict="partial", n_on_gpus=20, n_layers=33, warning="", first_remedy="")
+    brief = split_plan("partial", 20, 33)
     model: ModelStatus = status(None, state="loading", plan=brief).models[0]
     assert model_lines(model, (), 80) == ["guide · loading · 20 of 33 layers on GPUs"]
 

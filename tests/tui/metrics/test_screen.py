@@ -7,6 +7,7 @@ from typing import Any
 
 from app.client import EngineCounters, Job, LatencySummary, Occupancy
 from app.client.fake import PLAN, READY, ScriptedClient
+from app.protocol.plan import MeasuredRun
 
 COUNTERS = EngineCounters(
     n_finished=3,
@@ -34,8 +35,8 @@ def run(number: int, tps: float) -> Job:
 
 async def test_f9_shows_what_each_model_does_and_did(sitting):
     client = ScriptedClient(model=WORKING)
-    measured = [{"kind": "decode", "depth": 9, "tps": 51.0, "gpu_layers": 0, "at_s": 1.7e9}]
-    client.planner.answer = lambda _: {**PLAN, "measured": measured}
+    measured = (MeasuredRun(kind="decode", depth=9, tps=51.0, gpu_layers=0, at_s=1.7e9),)
+    client.planner.answer = lambda _: replace(PLAN, measured=measured)
     async with sitting(client) as person:
         await person.presses("f9")
         await person.sees("1 answering, 2 waiting, 3 done", "answers 48", "0.20 s, p95 0.40", "60% of all", "400 MiB")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.protocol.plan import PlanReport, PlanRequest, report_of
+from app.protocol.plan import MeasuredRun, PlanReport, PlanRequest
 from tests.tui.plans import planner_for
 from tui.plan.charts import BrailleCanvas, curve_lines
 from tui.plan.controls import plan_controls, turned
@@ -17,14 +18,14 @@ from tui.plan.format import describe_load, device_lines, headline, machine_text
 
 ANSWER = planner_for()
 FULL = PlanRequest(is_full=True)
-RUN = {"kind": "decode", "depth": 512, "gpu_layers": 20, "at_s": 1.0}
+RUN = MeasuredRun(kind="decode", depth=512, tps=12.0, gpu_layers=20, at_s=1.0)
 
 
 def report(wish: PlanRequest = FULL, **changes: Any) -> PlanReport:
-    return report_of({**ANSWER(wish), **changes})
+    return replace(ANSWER(wish), **changes)
 
 
-MEASURED = report(measured=[RUN | {"tps": 12.0}])
+MEASURED = report(measured=(RUN,))
 
 
 def test_a_line_touches_both_of_its_ends() -> None:
@@ -58,7 +59,7 @@ def test_a_curve_fits_into_its_room_or_is_told_in_words(n_columns: int, n_rows: 
 
 
 def test_a_curve_shows_where_the_plan_stands_where_memory_ends_and_what_was_measured() -> None:
-    found = report(PlanRequest(n_ctx=8192, gpu_layers={"CUDA0": 12}), measured=[RUN | {"tps": 9.0}])
+    found = report(PlanRequest(n_ctx=8192, gpu_layers={"CUDA0": 12}), measured=(replace(RUN, tps=9.0),))
     drawn = curve_lines(found, 38, 80, 16)
     text = "\n".join(drawn)
     assert text.count("◆") == text.count("×") == 2  # in the drawing and where it is explained
@@ -69,7 +70,7 @@ def test_a_curve_shows_where_the_plan_stands_where_memory_ends_and_what_was_meas
 
 
 def test_without_a_gpu_it_is_said_why_there_is_no_curve_and_what_was_measured() -> None:
-    found = report_of(planner_for(machine="processor only, 32 GB", measured=(RUN | {"tps": 6.0},))(PlanRequest()))
+    found = planner_for(machine="processor only, 32 GB", measured=(replace(RUN, tps=6.0),))(PlanRequest())
     told = " ".join(curve_lines(found, None, 40, 8))
     assert "without a GPU" in told
     assert "6.0 tok/s (answers: 1)" in told
@@ -117,7 +118,7 @@ def test_turning_layers_begins_at_what_the_planner_chose() -> None:
     assert turned(wish, found, "layers:CUDA0", -99).gpu_layers == {"CUDA0": 0}
 
 
-TWO_CARDS = report_of(planner_for("llama-3.1-8b", "Q4_K_M", "2 × RTX 3090, 64 GB RAM")(PlanRequest()))
+TWO_CARDS = planner_for("llama-3.1-8b", "Q4_K_M", "2 × RTX 3090, 64 GB RAM")(PlanRequest())
 
 
 @given(st.lists(st.tuples(st.sampled_from(["CUDA0", "CUDA1"]), st.integers(-50, 50)), max_size=8))

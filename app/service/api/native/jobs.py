@@ -77,13 +77,13 @@ class JobBody(RootModel[_AnyBody]):
 async def start(request: Request) -> Response:
     """Put a job into the queue; the answer is the job, as `GET /api/localllm/jobs/{job_id}` tells it later."""
     body = await read_body(request, JobBody)
-    return JsonResponse((await jobs_of(request).start(body.root.arguments)).as_json(), 201)
+    return JsonResponse((await jobs_of(request).start(body.root.arguments)), 201)
 
 
 @router.get("", openapi_extra=gives(JobList))
 async def list_jobs(request: Request) -> Response:
     """Every job that waits, runs or has ended, oldest first; of the ended ones the last hundred."""
-    return JsonResponse({"jobs": [job.as_json() for job in jobs_of(request).all]})
+    return JsonResponse({"jobs": [job for job in jobs_of(request).all]})
 
 
 @router.get("/events", openapi_extra=gives(None, events=Job))
@@ -98,7 +98,7 @@ async def watch_all(request: Request) -> Response:
 @router.get("/{job_id}", openapi_extra=gives(Job) | refuses(404))
 async def show(request: Request, job_id: str) -> Response:
     """One job as it stands."""
-    return JsonResponse(jobs_of(request).find(job_id).as_json())
+    return JsonResponse(jobs_of(request).find(job_id))
 
 
 @router.get("/{job_id}/events", openapi_extra=gives(None, events=Job) | refuses(404))
@@ -118,23 +118,23 @@ async def show_log(request: Request, job_id: str) -> Response:
 @router.post("/{job_id}/cancel", openapi_extra=gives(Job) | refuses(404, 409))
 async def cancel(request: Request, job_id: str) -> Response:
     """Take a job from the queue, or let it end as with Ctrl-C; its events tell when it has."""
-    return JsonResponse(jobs_of(request).cancel(job_id).as_json())
+    return JsonResponse(jobs_of(request).cancel(job_id))
 
 
 @router.post("/{job_id}/retry", openapi_extra=gives(Job) | refuses(404, 409, 429))
 async def retry(request: Request, job_id: str) -> Response:
     """Put a job that has ended into the queue again: a download goes on where it stopped."""
-    return JsonResponse((await jobs_of(request).retry(job_id)).as_json())
+    return JsonResponse((await jobs_of(request).retry(job_id)))
 
 
 @router.delete("/{job_id}", openapi_extra=gives(Job) | refuses(404, 409))
 async def forget(request: Request, job_id: str) -> Response:
     """Remove a job that has ended, and its log; what it made stays."""
-    return JsonResponse(jobs_of(request).forget(job_id).as_json())
+    return JsonResponse(jobs_of(request).forget(job_id))
 
 
 async def _events(jobs: AsyncGenerator[Job, None]) -> AsyncGenerator[bytes, None]:
     async with aclosing(jobs):
         async for job in jobs:
-            yield event(job.as_json())
+            yield event(job)
     yield _DONE

@@ -8,7 +8,8 @@ from typing import Literal, TypeAlias
 from pydantic import NonNegativeFloat, NonNegativeInt
 from typing_extensions import TypedDict
 
-from app.service.api.native.schemas import DeviceKindName, Fit
+from app.protocol.library import DeviceKindName
+from app.service.api.native.schemas import Fit
 
 __all__ = ["Card", "Listing", "LoadedAs", "Machine", "Placed", "Recommendations", "Removed", "Repositories", "Types"]
 

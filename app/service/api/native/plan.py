@@ -15,10 +15,10 @@ from fastapi import APIRouter, Request, Response
 from pydantic import AfterValidator, Field, StrictStr
 
 from app.engine.protocol.messages import EngineConfig
-from app.protocol.plan import PlanRequest
+from app.protocol.plan import PlanReport, PlanRequest
 from app.service.api.app_state import models_of, plan_service_of
 from app.service.api.fields import Body
-from app.service.api.native.schemas import ModelId, PlanFor
+from app.service.api.native.schemas import ModelId
 from app.service.http.body import read_body
 from app.service.http.openapi import gives, refuses, takes
 from app.service.http.streaming import JsonResponse
@@ -60,7 +60,7 @@ class PlanBody(Body):
     is_fresh: bool = False
 
 
-@router.post("/plan", openapi_extra=takes(PlanBody) | gives(PlanFor) | refuses(404, 502))
+@router.post("/plan", openapi_extra=takes(PlanBody) | gives(PlanReport) | refuses(404, 502))
 async def plan(request: Request) -> Response:
     """What a model comes to: verdict, bytes by device, speeds, ways out; before anything is loaded."""
     wish, models = await _wish(request), models_of(request)
@@ -68,7 +68,7 @@ async def plan(request: Request) -> Response:
     meant = wish if served is None else replace(wish, model=str(served.ref.path))
     loaded = tuple(filter(None, map(_loaded, models.loaded)))
     found = await asyncio.to_thread(plan_service_of(request).plan, meant, loaded)
-    return JsonResponse(found | {"model": served.ref.id if served else wish.model})
+    return JsonResponse(replace(found, model=served.ref.id if served else wish.model))
 
 
 @router.post("/reload", openapi_extra=takes(PlanBody) | gives(ModelId) | refuses(404))
@@ -104,9 +104,5 @@ def _loaded(model: ServedModel) -> LoadedModel | None:
     pid, status = model.engine.worker_pid, model.engine.status
     if pid is None or status.plan is None:
         return None
-    held = {
-        device["name"]: device["weights_bytes"] + device["kv_bytes"] + device["compute_bytes"]
-        for device in status.plan["devices"]
-        if device["kind"] != "cpu"
-    }
+    held = {device.name: device.n_bytes - device.extras_bytes for device in status.plan.devices if device.is_gpu}
     return LoadedModel(path=model.ref.path, worker_pid=pid, held_bytes=held)

@@ -28,16 +28,16 @@ def test_a_plan_is_one_object_with_the_keys_that_programs_know(
     done = plan(environment, str(tiny_model), *arguments)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    keys = ["verdict", "setting", "layers", "devices", "decode_tps", "best_tps", "prefill_tps", "first_token_s"]
-    assert list(told) == [*keys, "uncertainty", "curve", "warnings", "remedies"]
+    keys = ["verdict", "setting", "n_layers", "devices", "decode_tps", "best_tps", "prefill_tps", "first_token_s"]
+    assert list(told) == [*keys, "uncertainty", "curve", "warnings", "remedies", "extras"]
     assert told["verdict"] == "fits"
     gpu, host = told["devices"]
-    sizes = ["weights_bytes", "kv_bytes", "compute_bytes", "free_bytes", "total_bytes"]
-    assert list(gpu) == ["name", *sizes, "bytes_per_s", "kind", "description", "layers"]
+    sizes = ["weights_bytes", "kv_bytes", "compute_bytes", "free_bytes", "total_bytes", "extras_bytes"]
+    assert list(gpu) == ["name", "kind", "layers", *sizes, "bytes_per_s", "description"]
     assert (gpu["name"], gpu["layers"], gpu["free_bytes"]) == ("GPU0", 3, 8 * GIB)
     assert gpu["kv_bytes"] == 2 * 64 * 2 * 1024  # two layers of 64 elements in F16, for 1,024 cells
     assert host["layers"] == 0
-    assert told["curve"][3]["decode_tps"] == pytest.approx(told["decode_tps"], rel=0.01)
+    assert told["curve"][3] == pytest.approx(told["decode_tps"], rel=0.01)
 
 
 def test_what_is_loaded_beside_a_model_is_told_and_counted(environment: Mapping[str, str], tiny_model: Path) -> None:

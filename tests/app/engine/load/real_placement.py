@@ -18,6 +18,7 @@ from app.engine.load import devices
 from app.engine.load.loading import LoadListener, load_model
 from app.engine.load.machine import detect_machine
 from app.engine.protocol.messages import EngineConfig
+from app.protocol.codec import encode
 from offload.devices.machine import Machine
 from offload.placement.actual_usage import DeviceUsage
 from quantizer.errors import UserError
@@ -51,7 +52,9 @@ def main() -> None:
 
     devices.detect_machine = fast  # type: ignore[assignment]
     config = EngineConfig(n_ctx=n_ctx, n_cells=n_ctx, n_threads=1, n_sequences=2, rpc=endpoints)
-    listener = LoadListener(lambda _fraction: True, report["notices"].append, lambda plan: report.update(plan=plan))
+    listener = LoadListener(
+        lambda _fraction: True, report["notices"].append, lambda plan: report.update(plan=encode(plan))
+    )
     try:
         loaded = load_model(path, config, cache_dir, listener)
     except UserError as error:

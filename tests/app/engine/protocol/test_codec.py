@@ -7,9 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.loop.counters import Counters, Histogram, Occupancy
+from app.client.fake import PLAN
+from app.engine.loop.counters import Counters, Histogram
 from app.engine.protocol import codec, messages
 from app.engine.request import FinishReason, Request, SamplingParams, Timings, TokenLogprob, Usage
+from app.protocol.codec import decode as decode_value
+from app.protocol.codec import encode as encode_value
+from app.protocol.plan import Plan
+from app.protocol.status import Occupancy
 from quantizer.errors import ErrorInfo
 
 SAMPLES = [
@@ -37,7 +42,7 @@ SAMPLES = [
     messages.LoadProgress(0.5),
     messages.Ready(1, 2, 3, 4, 5, 6, "llama", 0.1),
     messages.Notice("careful"),
-    messages.Planned({"verdict": "fits", "devices": [], "decode_tps": None}),
+    messages.Planned(decode_value(Plan, encode_value(PLAN))),
     messages.Output("a", "text", 1),
     messages.Output("a", "€", 2, (TokenLogprob(b"\xe2\x82", -0.5, ((bytes(range(256)), -9999.0),), 3),)),
     messages.Finished("a", FinishReason.LENGTH, Usage(n_prompt_tokens=1), Timings(queue_s=0.5)),

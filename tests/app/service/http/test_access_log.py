@@ -12,8 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app.client.fake import PLAN as GUIDE_PLAN
 from app.engine.chat_template.template_process import TemplateProcess
 from app.library.local.model_files import ModelRef
+from app.protocol.plan import PlanChange, PlanRemedy
 from app.service.application import create_app
 from app.service.http.access_log import WARNING_HEADER
 from app.service.http.guard import GuardPolicy
@@ -25,11 +27,12 @@ from app.service.shutdown_policy import ShutdownPolicy
 from app.settings.settings import Settings
 from quantizer.process import python_command
 
-PLAN = {
-    "verdict": "partial",
-    "warnings": ["20 of 33 layers fit: 9 tok/s instead of 40.", "Another."],
-    "remedies": [{"what": "Q3_K_M"}, {"what": "a shorter context"}],
-}
+PLAN = replace(
+    GUIDE_PLAN,
+    verdict="partial",
+    warnings=("20 of 33 layers fit: 9 tok/s instead of 40.", "Another."),
+    remedies=tuple(PlanRemedy(what, None, "", PlanChange()) for what in ("Q3_K_M", "a shorter context")),
+)
 SAID = ["20 of 33 layers fit: 9 tok/s instead of 40.", "What would help: Q3_K_M."]
 MESSAGES = [{"role": "user", "content": "a secret"}]
 ASKED = {"messages": MESSAGES, "max_tokens": 4}

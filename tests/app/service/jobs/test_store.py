@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from app.protocol.codec import encode
 from app.protocol.job import Job
 from app.service.jobs.store import JobStore
 from quantizer.errors import StorageError
@@ -41,7 +42,7 @@ def test_the_lock_of_a_service_that_was_killed_is_cleared_away(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"id": "x"}', json.dumps({**JOB.as_json(), "id": "other", "state": "done", "owner": ""})]
+    "text", ["", "{", "[]", '{"id": "x"}', json.dumps({**encode(JOB), "id": "other", "state": "done", "owner": ""})]
 )
 def test_what_is_no_job_is_passed_over_and_left(tmp_path: Path, text: str) -> None:
     (tmp_path / "ab12.json").write_text(text)
@@ -53,7 +54,7 @@ def test_an_owner_that_climbs_out_of_the_folder_opens_nothing(tmp_path: Path) ->
     folder = tmp_path / "jobs"
     folder.mkdir()
     (tmp_path / "secret.lock").write_text("mine")
-    (folder / "ab12.json").write_text(json.dumps({**JOB.as_json(), "owner": "../secret"}))
+    (folder / "ab12.json").write_text(json.dumps({**encode(JOB), "owner": "../secret"}))
     assert [job.id for job in JobStore(folder).load()] == ["ab12"]
     assert (tmp_path / "secret.lock").read_text() == "mine"
 

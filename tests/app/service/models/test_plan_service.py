@@ -10,7 +10,7 @@ import pytest
 
 from app.engine.cache.state_store import model_key
 from app.engine.load.run_history import RunRecord, machine_key, run_history
-from app.protocol.plan import PlanRequest
+from app.protocol.plan import MeasuredRun, PlanRequest
 from app.service.models.plan_service import PlanService
 from app.settings.settings import Settings
 from offload.devices.machine import Device, DeviceKind, Machine
@@ -32,17 +32,17 @@ def elsewhere(model: Path, **wish: object) -> PlanRequest:
 
 def test_a_wish_for_another_machine_looks_at_none_and_places_as_wanted(tiny_model: Path, settings: Settings) -> None:
     told = PlanService(settings).plan(elsewhere(tiny_model, n_ctx=1024, gpu_layers={"RTX 3060": 1}))
-    assert {device["name"]: device["layers"] for device in told["devices"]} == {"RTX 3060": 1, "CPU": 2}
-    assert (told["setting"]["ctx"], told["gpu_layers"], told["measured"]) == (1024, {"RTX 3060": 1}, [])
-    assert told["is_full"] is False
+    assert {device.name: device.layers for device in told.devices} == {"RTX 3060": 1, "CPU": 2}
+    assert (told.setting.ctx, told.gpu_layers, told.measured) == (1024, {"RTX 3060": 1}, ())
+    assert not told.is_full
 
 
 def test_a_full_plan_asks_llama_cpp_what_it_computes_in(tiny_model: Path, settings: Settings) -> None:
     planner = PlanService(settings)
     quick, full = (planner.plan(elsewhere(tiny_model, is_full=is_full)) for is_full in (False, True))
-    assert quick["devices"][0]["weights_bytes"] == full["devices"][0]["weights_bytes"]
-    assert full["devices"][0]["compute_bytes"] > 0
-    assert (quick["is_full"], full["is_full"]) == (False, True)
+    assert quick.devices[0].weights_bytes == full.devices[0].weights_bytes
+    assert full.devices[0].compute_bytes > 0
+    assert (quick.is_full, full.is_full) == (False, True)
 
 
 def test_a_file_that_changed_is_read_again_and_no_other(
@@ -82,7 +82,7 @@ def test_what_was_measured_of_the_model_here_is_told(
     )
     run_history(settings.cache_dir).add([record, replace(record, model="another")])
     told = PlanService(settings).plan(PlanRequest(model=str(tiny_model)))
-    assert told["measured"] == [{"kind": "decode", "depth": 128, "tps": 12.5, "gpu_layers": 0, "at_s": 1000.0}]
+    assert told.measured == (MeasuredRun(kind="decode", depth=128, tps=12.5, gpu_layers=0, at_s=1000.0),)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from app.client.fake import PLAN
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.library.local.resolve import GUIDE, resolve
 from app.service.pool.eviction import LoadedModel
@@ -59,16 +61,13 @@ def test_a_limit_that_is_no_size_is_refused(tmp_path: Path, limit: str) -> None:
 
 
 def test_a_plan_tells_what_is_held_where(tmp_path: Path, guide: Path) -> None:
-    plan = {
-        "devices": [
-            {"name": "CUDA0", "weights_bytes": 5, "kv_bytes": 3, "compute_bytes": 1},
-            {"name": "CPU", "weights_bytes": 2, "kv_bytes": 0, "compute_bytes": 0, "extras_bytes": 7},
-        ]
-    }
+    (cpu,) = PLAN.devices
+    gpu = replace(cpu, name="CUDA0", weights_bytes=5, kv_bytes=3, compute_bytes=1)
+    plan = replace(PLAN, devices=(gpu, replace(cpu, weights_bytes=2, kv_bytes=0, compute_bytes=0, extras_bytes=7)))
     memory = _memory(tmp_path)
     assert memory.held_bytes(guide, plan) == {"CUDA0": 9, "CPU": 9}
     assert memory.held_bytes(guide, None) == {"CPU": guide.stat().st_size}
-    assert memory.held_bytes(guide, {"devices": []}) == {"CPU": guide.stat().st_size}
+    assert memory.held_bytes(guide, replace(PLAN, devices=())) == {"CPU": guide.stat().st_size}
 
 
 def test_a_model_runs_where_there_is_room_for_it_and_not_where_there_is_none(tmp_path: Path, guide: Path) -> None:

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import re
 
-from app.engine.loop.counters import Counters, Histogram, Occupancy
+from app.engine.loop.counters import Counters, Histogram
 from app.engine.protocol.messages import EngineMetrics
+from app.protocol.status import Occupancy
 from app.service.api.native.metrics import prometheus_text
 from tests.app.running import RunningService
 

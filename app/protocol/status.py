@@ -1,0 +1,101 @@
+"""The status of the service: its models, what their engines hold and what they have done.
+
+Owns these values. Refuses to know HTTP, and how an engine counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from app.protocol.plan import Plan
+from quantizer.errors import ErrorInfo
+
+__all__ = ["EngineCounters", "LatencySummary", "ModelState", "ModelStatus", "Occupancy", "ServiceStatus"]
+
+ModelState: TypeAlias = Literal["loading", "ready", "failed", "unloaded"]
+
+
+@dataclass(frozen=True, slots=True)
+class LatencySummary:
+    """Waiting times in seconds: their number, median and 95th percentile (None before the first) and sum.
+
+    A bucket is (upper bound, count); the bound of the last one is None.
+    """
+
+    n_samples: int
+    p50: float | None
+    p95: float | None
+    total_s: float = 0.0
+    buckets: tuple[tuple[float | None, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCounters:
+    """Sums since an engine started. Rates are tokens a second of each answer; `cached_share` is of prompt tokens."""
+
+    n_finished: int
+    n_prompt_tokens: int
+    n_output_tokens: int
+    cached_share: float
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float
+    n_drafted_tokens: int
+    n_accepted_tokens: int
+    first_token_s: LatencySummary
+    inter_token_s: LatencySummary
+    n_steps: int = 0
+    busy_s: float = 0.0
+    n_cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """The load of an engine at this moment: running and waiting answers, and used cells of its KV cache."""
+
+    n_running: int
+    n_waiting: int
+    n_cells_used: int
+    n_cells: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelStatus:
+    """One model of the service. `progress` runs from 0 to 1 while it loads; `error` is set when it failed.
+
+    `warnings` are the planner's, where only a part of the model fits. `occupancy` and `counters` are None while its
+    engine cannot report them, `plan` until loading has one. `n_bytes` is the memory of its worker, 0 where unknown.
+    `shares_with` are other names of its file that use the same engine: its figures are theirs too.
+    """
+
+    id: str
+    state: ModelState
+    progress: float
+    n_ctx: int
+    notices: tuple[str, ...]
+    error: ErrorInfo | None
+    warnings: tuple[str, ...] = ()
+    occupancy: Occupancy | None = None
+    counters: EngineCounters | None = None
+    plan: Plan | None = None
+    n_running: int = 0
+    worker_pid: int | None = None
+    n_bytes: int = 0
+    shares_with: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceStatus:
+    """The service and its models. `default_model` answers requests that name none.
+
+    `stays_until` is "jobs-end" where it outlives the user interface that started it until its last job has ended.
+    """
+
+    version: str
+    default_model: str
+    models: tuple[ModelStatus, ...]
+    stays_until: Literal["", "jobs-end"] = ""
+
+    def model(self, model_id: str) -> ModelStatus | None:
+        """Return the model with this id, None where there is none."""
+        return next((model for model in self.models if model.id == model_id), None)
