@@ -92,7 +92,7 @@ def test_it_says_where_it_listens_and_stops_cleanly(environment: Mapping[str, st
     assert (process.returncode, errors) == (0, "")
 
 
-async def test_who_ends_the_service_while_its_model_loads_hears_nothing_of_the_model() -> None:
+async def test_nothing_is_reported_on_a_model_that_the_end_of_the_service_stops_loading() -> None:
     told = list[str]()
     command = python_command("app.engine.worker", "--fake", "--fake-load-ms", "2000")
     engine = EngineClient(Path("tiny.gguf"), EngineConfig(n_ctx=64), command)
@@ -104,7 +104,7 @@ async def test_who_ends_the_service_while_its_model_loads_hears_nothing_of_the_m
 
     with listen("127.0.0.1", 0) as listener:
         ending = server._Server(server._config(Starlette(lifespan=lifespan)), lambda: ending.end())
-        await server._serve_beside(ending, [listener], engine, OperatorPrompt(told.append, lambda _: False))
+        await server._serve_while_loading(ending, [listener], engine, OperatorPrompt(told.append, lambda _: False))
     assert (engine.status.state, told) == ("failed", [])
 
 
