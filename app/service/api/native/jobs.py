@@ -83,7 +83,7 @@ async def start(request: Request) -> Response:
 @router.get("", openapi_extra=gives(JobList))
 async def list_jobs(request: Request) -> Response:
     """Every job that waits, runs or has ended, oldest first; of the ended ones the last hundred."""
-    return JsonResponse({"jobs": [job for job in jobs_of(request).all]})
+    return JsonResponse({"jobs": list(jobs_of(request).all)})
 
 
 @router.get("/events", openapi_extra=gives(None, events=Job))
@@ -124,7 +124,7 @@ async def cancel(request: Request, job_id: str) -> Response:
 @router.post("/{job_id}/retry", openapi_extra=gives(Job) | refuses(404, 409, 429))
 async def retry(request: Request, job_id: str) -> Response:
     """Put a job that has ended into the queue again: a download goes on where it stopped."""
-    return JsonResponse((await jobs_of(request).retry(job_id)))
+    return JsonResponse(await jobs_of(request).retry(job_id))
 
 
 @router.delete("/{job_id}", openapi_extra=gives(Job) | refuses(404, 409))
