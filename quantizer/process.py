@@ -1,6 +1,6 @@
 """Child processes: starting them, exchanging lines with them, ending them, and the error for one that died.
 
-`ChildProcess` is a child with pipes for asyncio. `run_child` runs one from synchronous code: a JSON object goes in,
+`ChildProcess` is a child with pipes for asyncio, `OwnedProcess` one that may outlive its owner. `run_child` runs one from synchronous code: a JSON object goes in,
 JSON objects come out. `serve_request` is the other end of that pipe; such a child ends with the process that started
 it. Interprets no message but the one by which a child reports its failure. Imports no native code and no numpy, so
 that user interfaces can use it.
@@ -22,15 +22,15 @@ from asyncio.subprocess import PIPE, Process
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 from quantizer.errors import EngineError, UserError, redact_paths
 from quantizer.write.events import Failed, decode_event, encode_event
 
 __all__ = [
-    *("ChildProcess", "Message", "StderrTail"),
+    *("ChildProcess", "Message", "OwnedProcess", "StderrTail"),
     *("child_environment", "decode_message", "detached_process_options", "exit_error", "exit_with_parent"),
-    *("is_process_alive", "lower_priority", "python_command", "run_child", "serve_request"),
+    *("is_process_alive", "lower_priority", "python_command", "run_child", "run_to_exit", "serve_request"),
 ]
 
 Message: TypeAlias = dict[str, Any]
@@ -232,6 +232,72 @@ class ChildProcess:
     async def _read_stderr(self, stderr: asyncio.StreamReader) -> None:
         while data := await stderr.read(_CHUNK_BYTES):
             self._on_stderr(self.stderr.feed(data))
+
+
+class OwnedProcess:
+    """A child that ends with its owner, unless it is released: its stdin is closed when the owner ends or dies."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], stderr: BinaryIO) -> None:
+        # asyncio would kill a process of its own with the event loop, even a released one
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=child_environment(**environment),
+            **detached_process_options(),
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+
+    @classmethod
+    async def start(cls, command: Sequence[str], environment: Mapping[str, str], stderr: BinaryIO) -> OwnedProcess:
+        """Start `command`, and end it again when this is cancelled meanwhile."""
+        starting = asyncio.create_task(asyncio.to_thread(cls, command, environment, stderr))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await (await starting).end(_GRACE_S)
+            raise
+
+    async def read_line(self, timeout_s: float) -> bytes:
+        """Return the next line of stdout. Raises TimeoutError, and kills the process then."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.to_thread(self._stdout.readline)
+        except TimeoutError:
+            self._process.kill()
+            raise
+
+    async def end(self, grace_s: float) -> None:
+        """Close the child's stdin, and kill it unless it ends within `grace_s`."""
+        self._stdin.close()
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace_s):
+                    await asyncio.to_thread(self._process.wait)
+        finally:
+            self._process.kill()  # does nothing to an ended process
+            self._process.wait()
+            self._stdout.close()
+
+    def release(self) -> None:
+        """Close the pipes and let the process continue without an owner."""
+        self._stdin.close()
+        self._stdout.close()
+        self._process.returncode = 0  # Popen must not expect its end
+
+
+def run_to_exit(command: Sequence[str], timeout_s: float) -> tuple[int, str, StderrTail]:
+    """Run `command` and return its exit status, stdout and stderr. Raises TimeoutError, and kills it then."""
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError from error
+    tail = StderrTail()
+    tail.feed(done.stderr)
+    return done.returncode, done.stdout.decode("utf-8", "replace"), tail
 
 
 def run_child(

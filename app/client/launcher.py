@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, replace
@@ -21,10 +20,11 @@ from app.keys import own_key
 from app.library.local.resolve import portable
 from app.settings.settings import Settings, environment_variable, format_setting
 from quantizer.errors import EngineError, ServiceError, UnfitError, UsageError, UserError
-from quantizer.process import child_environment, detached_process_options, python_command
+from quantizer.process import OwnedProcess, python_command
 
 __all__ = ["connect", "load_model", "open_engine", "open_service"]
 
+_COMMAND = python_command("app.cli.main", "serve", "--owned")
 _START_TIMEOUT_S = 60.0  # a cold disk may take long over Python's imports
 _FINISH_TIMEOUT_S = 75.0  # the service lets answers in flight finish for 60 s
 _PROBE_TIMEOUT_S = 2.0
@@ -48,7 +48,7 @@ async def open_service(settings: Settings, model: str | None = None) -> AsyncIte
             yield client
         return
     with _open_log(settings.cache_dir) as log:
-        process = await _started(wanted, log)
+        process = await OwnedProcess.start(_COMMAND, _variables(wanted), log)
     is_staying = False
     try:
         url = await _ready_url(process, Path(log.name))
@@ -59,9 +59,9 @@ async def open_service(settings: Settings, model: str | None = None) -> AsyncIte
                 is_staying = client.is_staying
     finally:
         if is_staying:
-            _leave(process)
+            process.release()
         else:
-            await _end(process)
+            await process.end(_FINISH_TIMEOUT_S)
 
 
 def open_engine(settings: Settings) -> AbstractAsyncContextManager[ServiceClient | RemoteEngine]:
@@ -147,35 +147,10 @@ async def _present(client: ServiceClient) -> AsyncIterator[None]:
         await asyncio.wait({watching})
 
 
-async def _started(settings: Settings, log: BinaryIO) -> subprocess.Popen[bytes]:
-    """Start the service, and end it again where nobody waits for it any more."""
-    starting = asyncio.create_task(asyncio.to_thread(_start, settings, log))
+async def _ready_url(process: OwnedProcess, log: Path) -> str:
     try:
-        return await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        await _end(await starting)
-        raise
-
-
-def _start(settings: Settings, log: BinaryIO) -> subprocess.Popen[bytes]:
-    # not a process of asyncio's, which would be killed with the loop even where it is to stay
-    return subprocess.Popen(
-        python_command("app.cli.main", "serve", "--owned"),
-        stdin=subprocess.PIPE,  # its end tells the service that we are gone, even when we were killed
-        stdout=subprocess.PIPE,
-        stderr=log,
-        env=child_environment(**_variables(settings)),
-        **detached_process_options(),
-    )
-
-
-async def _ready_url(process: subprocess.Popen[bytes], log: Path) -> str:
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(_START_TIMEOUT_S):
-            line = await asyncio.to_thread(process.stdout.readline)
+        line = await process.read_line(_START_TIMEOUT_S)
     except TimeoutError:
-        process.kill()
         raise ServiceError(f"The service did not start within {_START_TIMEOUT_S:g} s.", f"See {log}.") from None
     said = _parsed(line)
     if "error" in said:
@@ -183,31 +158,6 @@ async def _ready_url(process: subprocess.Popen[bytes], log: Path) -> str:
     if "url" not in said:
         raise ServiceError("The service ended before it was ready.", f"See {log}.")
     return str(said["url"])
-
-
-async def _end(process: subprocess.Popen[bytes]) -> None:
-    """Let the service finish and end; kill it when it does not."""
-    assert process.stdin is not None
-    process.stdin.close()
-    try:
-        async with asyncio.timeout(_FINISH_TIMEOUT_S):
-            await asyncio.to_thread(process.wait)
-    except TimeoutError:
-        pass
-    finally:
-        process.kill()  # does nothing to one that has ended
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-
-
-def _leave(process: subprocess.Popen[bytes]) -> None:
-    """Let the service go on without us: it ends when its jobs have."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.close()
-    process.stdout.close()
-    process.returncode = 0  # it is nobody's child any more, and Popen shall not miss its end
 
 
 def _parsed(line: bytes) -> dict[str, Any]:

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
+from quantizer.process import run_to_exit
+
 __all__ = ["cpu_model", "cpu_name", "default_threads", "has_avx2", "usable_processors"]
 
 _X86 = ("x86_64", "amd64")
+_SYSCTL_TIMEOUT_S = 10.0
 _CPUINFO = Path("/proc/cpuinfo")
 _MODEL = ("model name",)
 _MODEL_AND_FLAGS = (*_MODEL, "flags", "CPU implementer", "CPU part", "Features")
@@ -28,7 +30,7 @@ def cpu_name() -> str:
         return _from_cpuinfo(_CPUINFO, _MODEL_AND_FLAGS)
     if sys.platform == "darwin":
         command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or platform.machine()
+        return run_to_exit(command, _SYSCTL_TIMEOUT_S)[1].strip() or platform.machine()
     return platform.processor() or platform.machine()
 
 

@@ -7,7 +7,6 @@ Only running one shows that. Owns the test and `<cache>/selftest.json`, the resu
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from dataclasses import dataclass
 from importlib import metadata, resources, util
@@ -15,9 +14,9 @@ from pathlib import Path
 
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.devices.cpu import cpu_name, default_threads
-from quantizer.errors import EngineError, UserError, redact_paths
+from quantizer.errors import EngineError, UserError
 from quantizer.files import write_atomically
-from quantizer.process import python_command
+from quantizer.process import python_command, run_to_exit
 
 __all__ = ["NOTICE", "SelfTestResult", "run_self_test"]
 
@@ -56,13 +55,13 @@ def run_self_test(cache_dir: Path, child: tuple[str, ...] = _CHILD) -> SelfTestR
 
 def _survives(child: tuple[str, ...]) -> bool:
     try:
-        done = subprocess.run(child, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired:
+        status, _, stderr = run_to_exit(child, TIMEOUT_S)
+    except TimeoutError:
         return False
-    if done.returncode == _CANNOT_RUN:
-        words = redact_paths((done.stderr.strip().splitlines() or ["no output"])[-1])
-        raise EngineError(f"The self-test of llama.cpp cannot run: {words[:300]}", "Install localllm again.")
-    return done.returncode == 0
+    if status == _CANNOT_RUN:
+        reason = (stderr.lines or ("no output",))[-1]
+        raise EngineError(f"The self-test of llama.cpp cannot run: {reason[:300]}", "Install localllm again.")
+    return status == 0
 
 
 def _build_key() -> str:

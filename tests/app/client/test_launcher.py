@@ -3,14 +3,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 import pytest
 
@@ -18,6 +17,7 @@ from app.client import Completed, Message, ModelStatus, RemoteEngine, ServiceCli
 from app.client.launcher import connect, load_model, open_service
 from app.settings.settings import Settings, load_settings
 from quantizer.errors import ModelFileError, UnfitError, UsageError
+from quantizer.process import OwnedProcess
 from tests.app.running import RunningService
 
 
@@ -51,15 +51,15 @@ async def test_it_starts_a_service_that_answers_and_ends_with_it(settings: Setti
 async def test_a_face_that_leaves_while_its_service_starts_leaves_none_behind(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started = list[subprocess.Popen[bytes]]()
+    started = list[OwnedProcess]()
     has_left = threading.Event()
-    start = launcher._start
+    initialise = OwnedProcess.__init__
 
-    def start_and_leave(settings: Settings, log: BinaryIO) -> subprocess.Popen[bytes]:
-        started.append(start(settings, log))
+    def start_and_leave(process: OwnedProcess, *arguments: Any) -> None:
+        initialise(process, *arguments)
+        started.append(process)
         loop.call_soon_threadsafe(leave)
         assert has_left.wait(10)
-        return started[0]
 
     def leave() -> None:
         entering.cancel()
@@ -69,12 +69,12 @@ async def test_a_face_that_leaves_while_its_service_starts_leaves_none_behind(
         async with open_service(settings):
             pass
 
-    monkeypatch.setattr(launcher, "_start", start_and_leave)
+    monkeypatch.setattr(OwnedProcess, "__init__", start_and_leave)
     loop = asyncio.get_running_loop()
     entering = asyncio.create_task(enter())
     await asyncio.wait({entering})
     assert entering.cancelled()
-    assert started[0].returncode is not None
+    assert started[0]._process.returncode is not None
 
 
 async def test_a_service_that_was_found_is_used_and_left_running(settings: Settings, service: RunningService) -> None:
