@@ -1,26 +1,30 @@
-"""A task in a process of its own that runs a model: it writes its progress and its results as lines of JSON.
+"""A task in a process of its own that runs a model: a request goes in, progress and results come out.
 
-Owns the form of those lines. Knows nothing of what the task is.
+Owns the form of both on the pipe. Knows nothing of what the task is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from app.protocol.codec import decode, encode
 from quantizer import process
 from quantizer.process import Message, child_environment, python_command
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["Message", "TaskProgress", "progress_line", "result_line", "run_child", "run_task", "serve"]
+__all__ = ["Message", "TaskProgress", "run_child", "run_task", "serve", "serve_task"]
 
 _PROCESS = "process that runs the model"
 _REMEDY = "Try another model."
 _PROGRESS, _RESULT = "progress", "result"
+
+_Request = TypeVar("_Request")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,35 +38,26 @@ class TaskProgress:
 _Progress = TypeVar("_Progress", bound=TaskProgress)
 
 
-def progress_line(step: TaskProgress) -> Message:
-    """Return the line of a step."""
-    return {"event": _PROGRESS, **asdict(step)}
-
-
-def result_line(value: DataclassInstance) -> Message:
-    """Return the line of a result."""
-    return {"event": _RESULT, **asdict(value)}
-
-
 def run_task(
     module: str,
     request: DataclassInstance,
     progress_type: type[_Progress],
-    track: Callable[[Iterator[_Progress]], Iterator[_Progress]],
-) -> list[Message]:
-    """Run `module` as a process with `request` and return the fields of each of its results.
+    result_type: type[_Result],
+    track: Callable[[Iterator[_Progress]], Iterator[_Progress]] = lambda steps: steps,
+) -> list[_Result]:
+    """Run `module` as a process with `request` and return its results.
 
     `track` receives the steps and passes them on. Leaving early ends the process. Raises as `run_child` does.
     """
-    results: list[Message] = []
+    results: list[_Result] = []
 
     def steps() -> Iterator[_Progress]:
-        with closing(run_child(python_command(module), asdict(request))) as lines:
-            for line in lines:
-                if line.pop("event") == _PROGRESS:
-                    yield progress_type(**line)
+        with closing(run_child(python_command(module), encode(request))) as messages:
+            for message in messages:
+                if message["event"] == _PROGRESS:
+                    yield decode(progress_type, message)
                 else:
-                    results.append(line)
+                    results.append(decode(result_type, message))
 
     for _ in track(steps()):
         pass
@@ -70,18 +65,28 @@ def run_task(
 
 
 def run_child(command: Sequence[str], request: Mapping[str, object]) -> Generator[Message, None, None]:
-    """Start `command` with `request` and yield the lines that it writes. Leaving early ends it.
+    """Start `command` with `request` and yield the messages that it sends. Leaving early ends it.
 
-    Raises the UserError of the child, EngineError with its last lines when it crashed.
+    Raises the UserError of the child, EngineError with its last output when it crashed.
     """
     return process.run_child(command, request, _PROCESS, _REMEDY, child_environment())
 
 
+def serve_task(request_type: type[_Request], work: Callable[[_Request], Iterator[DataclassInstance]]) -> int:
+    """Send the progress and the results that `work` yields, as the child of `run_task`, and return the exit status."""
+
+    def messages(request: Message) -> Iterator[Message]:
+        for value in work(decode(request_type, request)):
+            yield {"event": _PROGRESS if isinstance(value, TaskProgress) else _RESULT, **encode(value)}
+
+    return serve(messages)
+
+
 def serve(work: Callable[[Message], Iterator[Message]]) -> int:
-    """Write what `work` yields for the request on stdin, as the child, and return the exit status."""
+    """Send what `work` yields for the request on stdin, as the child of `run_child`, and return the exit status."""
 
-    def write_all(request: Message, write: Callable[[Message], None]) -> None:
-        for line in work(request):
-            write(line)
+    def send_all(request: Message, send: Callable[[Message], None]) -> None:
+        for message in work(request):
+            send(message)
 
-    return process.serve_request(write_all)
+    return process.serve_request(send_all)

@@ -22,7 +22,6 @@ from app.engine.tuning.tune_results import (
     SpeedMeasurement,
     TuneRequest,
     fastest,
-    measurement_from_json,
 )
 from app.terminal import printable
 from quantizer.errors import UsageError
@@ -87,10 +86,8 @@ def _measure(path: Path, n_threads: int) -> list[SpeedMeasurement]:
     from app.engine.model_task import TaskProgress, run_task
 
     request = TuneRequest(str(path), n_threads)
-    watched = partial(with_progress, "Measuring")
-    return [
-        measurement_from_json(entry) for entry in run_task("app.engine.tuning.tuner", request, TaskProgress, watched)
-    ]
+    track = partial(with_progress, "Measuring")
+    return run_task("app.engine.tuning.tuner", request, TaskProgress, SpeedMeasurement, track)
 
 
 def _show_known(cache_dir: Path, path: Path | None, *, wants_json: bool) -> None:

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from app.engine.model_task import Message, run_child, serve
+from app.engine.model_task import TaskProgress, run_task, serve_task
 from offload.footprint.profile import RunConfig
-from offload.placement.load_parameters import ON_HOST, LoadMode, LoadParameters
-from quantizer.process import python_command
+from offload.placement.load_parameters import ON_HOST, LoadParameters
 
-__all__ = ["DryRunRequest", "compute_by_device", "dry_run_request", "request_from_json"]
+__all__ = ["DryRunRequest", "compute_by_device", "dry_run_request"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +36,11 @@ class DryRunRequest:
     rpc: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _ComputeBuffers:
+    n_bytes: Mapping[str, int]
+
+
 def dry_run_request(path: Path, setting: RunConfig, parameters: LoadParameters = ON_HOST) -> DryRunRequest:
     """Return the request for a dry run of the model at `path` with `setting`."""
     return DryRunRequest(
@@ -53,27 +56,17 @@ def dry_run_request(path: Path, setting: RunConfig, parameters: LoadParameters =
 
 def compute_by_device(request: DryRunRequest) -> dict[str, int]:
     """Return the bytes of compute buffers by device name. Raises the UserError of the child, or EngineError."""
-    (line,) = run_child(python_command("app.engine.load.dry_run"), asdict(request))
-    compute_bytes: dict[str, int] = line["compute_bytes"]
-    return compute_bytes
+    (buffers,) = run_task("app.engine.load.dry_run", request, TaskProgress, _ComputeBuffers)
+    return dict(buffers.n_bytes)
 
 
-def request_from_json(line: Mapping[str, Any]) -> DryRunRequest:
-    """Return the request that `dataclasses.asdict` and JSON made `line` of."""
-    fields = dict(line["parameters"])
-    lists = {name: tuple(fields[name]) for name in ("devices", "tensor_split")}
-    parameters = LoadParameters(**fields | lists | {"load_mode": LoadMode(fields["load_mode"])})
-    return DryRunRequest(**{**line, "parameters": parameters, "rpc": tuple(line["rpc"])})
-
-
-def _work(line: Message) -> Iterator[Message]:
+def _dry_run(request: DryRunRequest) -> Iterator[_ComputeBuffers]:
     from app.engine.llama.dry_run import dry_compute_bytes
     from app.engine.llama.rpc import add_rpc_servers
 
-    request = request_from_json(line)
     add_rpc_servers(request.rpc)
-    yield {"compute_bytes": dry_compute_bytes(request)}
+    yield _ComputeBuffers(dry_compute_bytes(request))
 
 
 if __name__ == "__main__":
-    sys.exit(serve(_work))
+    sys.exit(serve_task(DryRunRequest, _dry_run))

@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from statistics import median
-from typing import Any, BinaryIO, Literal
+from typing import BinaryIO, Literal
 
+from app.protocol.codec import decode, encode
 from offload.devices.cpu import cpu_name, default_threads
 from offload.devices.machine import Machine
 from offload.speed.calibration import PromptRun, Run, calibrated
@@ -58,7 +59,7 @@ class RunHistory:
 
     def add(self, records: Iterable[RunRecord]) -> bool:
         """Append `records`. Return False when the disk is full or another process locks the file; no harm is done."""
-        lines = [json.dumps(asdict(record)).encode() + b"\n" for record in records]
+        lines = [json.dumps(encode(record)).encode() + b"\n" for record in records]
         if not lines:
             return True
         try:
@@ -123,8 +124,7 @@ def _newest(lines: bytes) -> bytes:
 def _parsed(lines: Iterable[bytes]) -> Iterator[RunRecord]:
     for line in lines:
         try:
-            fields: dict[str, Any] = json.loads(line)
-            record = RunRecord(**fields | {"work": Work(**fields["work"])})
+            record = decode(RunRecord, json.loads(line))
             is_valid = record.tokens_per_s > 0 and record.depth >= 0
         except (ValueError, TypeError, KeyError):
             continue

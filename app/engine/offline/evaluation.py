@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.engine.backend import Backend
-from app.engine.model_task import Message, TaskProgress, progress_line, result_line, run_task, serve
-from app.engine.offline.eval_statistics import Estimate, EvalAccumulator, EvalStatistics, ReferenceComparison
+from app.engine.model_task import TaskProgress, run_task, serve_task
+from app.engine.offline.eval_statistics import EvalAccumulator, EvalStatistics
 from app.engine.offline.scoring_model import ScoringModel, load_scoring_model, predictions, windows
 from app.engine.tuning.tuner import TuningEffort, measure
 from quantizer.errors import UsageError
@@ -74,20 +74,11 @@ def run_eval(request: EvalRequest, track: Callable[[Iterator[EvalProgress]], Ite
 
     Leaving early ends the child. Raises the child's UserError.
     """
-    (line,) = run_task("app.engine.offline.evaluation", request, EvalProgress, track)
-    return _result_from_json(line)
+    (result,) = run_task("app.engine.offline.evaluation", request, EvalProgress, EvalResult, track)
+    return result
 
 
-def _result_from_json(line: Message) -> EvalResult:
-    """Return the result that `dataclasses.asdict` and JSON made `line` of."""
-    fields = line["statistics"]
-    estimates = {name: Estimate(**value) for name, value in (fields["comparison"] or {}).items()}
-    comparison = ReferenceComparison(**estimates) if estimates else None
-    statistics = EvalStatistics(fields["n_tokens"], Estimate(**fields["perplexity"]), comparison)
-    return EvalResult(line["n_windows"], statistics, tuple(ModelFigures(**size) for size in line["sizes"]))
-
-
-def evaluate(request: EvalRequest) -> Iterator[Message]:
+def evaluate(request: EvalRequest) -> Iterator[EvalProgress | EvalResult]:
     """Yield a step for each window, then the result. Raises UserError. Runs in the child."""
     with ExitStack() as owned:
         models = [load_scoring_model(Path(path), request.n_ctx, request.n_threads, owned) for path in request.models]
@@ -97,9 +88,9 @@ def evaluate(request: EvalRequest) -> Iterator[Message]:
         for index, window in enumerate(todo):
             for block in predictions(backends, window):
                 accumulator.add(block.targets, *block.logits)
-            yield progress_line(EvalProgress(index, len(todo), accumulator.perplexity, accumulator.mean_kld))
+            yield EvalProgress(index, len(todo), accumulator.perplexity, accumulator.mean_kld)
         sizes = tuple(_figures(model) for model in models)
-        yield result_line(EvalResult(len(todo), accumulator.statistics(), sizes))
+        yield EvalResult(len(todo), accumulator.statistics(), sizes)
 
 
 def _tokens(backends: list[Backend], text: str) -> list[int]:
@@ -120,4 +111,4 @@ def _figures(model: ScoringModel) -> ModelFigures:
 
 
 if __name__ == "__main__":
-    sys.exit(serve(lambda line: evaluate(EvalRequest(**line))))
+    sys.exit(serve_task(EvalRequest, evaluate))

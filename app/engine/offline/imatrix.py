@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app.engine.model_task import Message, TaskProgress, progress_line, run_task, serve
+from app.engine.model_task import TaskProgress, run_task, serve_task
 from app.engine.offline.scoring_model import compute, load_scoring_model, windows
 from quantizer.mix.imatrix import ImatrixCollector, ImportanceMatrix, read_imatrix, save_imatrix
 
@@ -47,11 +47,11 @@ def run_imatrix(
     """
     with tempfile.TemporaryDirectory(prefix="localllm-imatrix-") as folder:
         output = Path(folder) / "imatrix.gguf"
-        run_task("app.engine.offline.imatrix", replace(request, output=str(output)), TaskProgress, track)
+        run_task("app.engine.offline.imatrix", replace(request, output=str(output)), TaskProgress, TaskProgress, track)
         return read_imatrix(output)
 
 
-def collect(request: ImatrixRequest) -> Iterator[Message]:
+def collect(request: ImatrixRequest) -> Iterator[TaskProgress]:
     """Write the matrix to the output of `request`, and yield a step for each window. Raises UserError. Runs in the
     child."""
     from app.engine.llama import ActivationRecorder
@@ -69,13 +69,9 @@ def collect(request: ImatrixRequest) -> Iterator[Message]:
                     pass
             finally:
                 recorder.check()
-            yield progress_line(TaskProgress(index, len(todo)))
+            yield TaskProgress(index, len(todo))
     save_imatrix(collector.matrix(request.dataset, request.n_ctx), Path(request.output))
 
 
-def _work(line: Message) -> Iterator[Message]:
-    return collect(ImatrixRequest(**line))
-
-
 if __name__ == "__main__":
-    sys.exit(serve(_work))
+    sys.exit(serve_task(ImatrixRequest, collect))

@@ -11,14 +11,15 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.engine.backend import Backend
-from app.engine.model_task import Message, TaskProgress, progress_line, result_line, run_task, serve
+from app.engine.model_task import TaskProgress, run_task, serve_task
 from app.engine.offline.eval_statistics import EvalAccumulator
 from app.engine.offline.scoring_model import ScoringModel, Window, load_scoring_model, predictions, windows
+from app.protocol import codec
 from offload.devices.cpu import default_threads
 from quantizer.convert.gguf_source import open_gguf
 from quantizer.convert.source_model import SourceTensor
@@ -62,23 +63,23 @@ def measure_sensitivities(
 
     Leaving early ends the child. Raises the child's UserError.
     """
-    lines = run_task("app.engine.offline.sensitivity", request, TaskProgress, track)
-    return {line["name"]: Sensitivity(**line) for line in lines}
+    results = run_task("app.engine.offline.sensitivity", request, TaskProgress, Sensitivity, track)
+    return {result.name: result for result in results}
 
 
 def cached_sensitivities(path: Path, measure: Callable[[], dict[str, Sensitivity]]) -> dict[str, Sensitivity]:
     """Return the content of the file at `path`; if it cannot be read, `measure` and write it."""
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
-        return {entry["name"]: Sensitivity(**entry) for entry in entries}
+        return {entry["name"]: codec.decode(Sensitivity, entry) for entry in entries}
     except (OSError, ValueError, TypeError, KeyError):
         measured = measure()
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps([asdict(item) for item in measured.values()]), sync=False)
+    write_atomically(path, json.dumps(codec.encode(list(measured.values()))), sync=False)
     return measured
 
 
-def measure(request: SensitivityRequest) -> Iterator[Message]:
+def measure(request: SensitivityRequest) -> Iterator[TaskProgress | Sensitivity]:
     """Yield a step for each window that is read and a result for each tensor. Raises UserError. Runs in the child."""
     from app.engine.llama import WritableWeights
 
@@ -155,15 +156,17 @@ class _Probe:
         return Sensitivity(tensor.name, self.kind.name, kld, by_type)
 
 
-def _measured(probes: Sequence[_Probe], text: _Text, weights: WritableWeights, n_threads: int) -> Iterator[Message]:
+def _measured(
+    probes: Sequence[_Probe], text: _Text, weights: WritableWeights, n_threads: int
+) -> Iterator[TaskProgress | Sensitivity]:
     for index, probe in enumerate(probes):
         accumulator = EvalAccumulator()
         probe.perturb(weights, n_threads)
         for n_read, _ in enumerate(text.read(accumulator)):
-            yield progress_line(TaskProgress(index * len(text) + n_read, len(probes) * len(text)))
+            yield TaskProgress(index * len(text) + n_read, len(probes) * len(text))
         probe.restore(weights)
         assert accumulator.mean_kld is not None
-        yield result_line(probe.sensitivity(accumulator.mean_kld, n_threads))
+        yield probe.sensitivity(accumulator.mean_kld, n_threads)
 
 
 def _probe_type(tensor: SourceTensor) -> TensorType | None:
@@ -181,4 +184,4 @@ def _windows(model: ScoringModel, request: SensitivityRequest) -> list[Window]:
 
 
 if __name__ == "__main__":
-    sys.exit(serve(lambda line: measure(SensitivityRequest(**line))))
+    sys.exit(serve_task(SensitivityRequest, measure))

@@ -6,11 +6,12 @@ Owns the choice of the fastest setting and `<cache>/tune.json`. Knows nothing of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from app.engine.load.machine_file import MachineFile, this_build
+from app.protocol.codec import decode, encode
 from offload.footprint.kv_cache import parse_kv_types
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ __all__ = [
     "default_setting",
     "fastest",
     "measured_step_cost",
-    "measurement_from_json",
     "seconds",
     "tune_file",
     "with_kv_type",
@@ -124,16 +124,16 @@ class TuneFile:
 
     def measured(self, model: str) -> tuple[SpeedMeasurement, ...]:
         """Return all measurements of `model`."""
-        return tuple(measurement_from_json(entry) for entry in self._file.entry(model).get("measured", ()))
+        return tuple(decode(SpeedMeasurement, entry) for entry in self._file.entry(model).get("measured", ()))
 
     def work(self, model: str) -> Workload:
         """Return the workload that `model` has had so far, DEFAULT_WORKLOAD before its first use."""
         work = self._file.entry(model).get("work")
-        return Workload(**work) if work else DEFAULT_WORKLOAD
+        return decode(Workload, work) if work else DEFAULT_WORKLOAD
 
     def store(self, model: str, name: str, measured: Sequence[SpeedMeasurement]) -> None:
         """Replace the measurements of `model`, whose file is called `name`."""
-        self._file.update(model, {"name": name, "measured": [asdict(item) for item in measured]})
+        self._file.update(model, {"name": name, "measured": encode(measured)})
 
     def add(self, model: str, name: str, measured: SpeedMeasurement) -> None:
         """Add a measurement of `model`, in place of an earlier one of the same setting."""
@@ -146,21 +146,11 @@ class TuneFile:
 
     def record_use(self, model: str, work: Workload, step_ratios: Mapping[int, float]) -> None:
         """Replace the workload of `model` and the step costs that it showed."""
-        self._file.update(model, {"work": asdict(work), "step_ratios": dict(step_ratios)})
+        self._file.update(model, {"work": encode(work), "step_ratios": dict(step_ratios)})
 
     def names(self) -> Mapping[str, str]:
         """Return model fingerprint → file name of every measured model."""
         return {model: str(entry["name"]) for model, entry in self._file.entries().items() if "name" in entry}
-
-
-def measurement_from_json(entry: Mapping[str, Any]) -> SpeedMeasurement:
-    """Return the measurement that `dataclasses.asdict` and JSON made `entry` of."""
-    return SpeedMeasurement(
-        RuntimeSettings(**entry["setting"]),
-        entry["prefill"],
-        tuple((depth, speed) for depth, speed in entry["decode"]),
-        tuple((n_tokens, ratio) for n_tokens, ratio in entry["step_ratios"]),
-    )
 
 
 def tune_file(cache_dir: Path) -> TuneFile:

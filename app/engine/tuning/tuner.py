@@ -25,7 +25,7 @@ from app.engine.backend import Backend, Chunk
 from app.engine.cache.state_store import model_key
 from app.engine.load.devices import LoadDevices
 from app.engine.load.self_test import run_self_test
-from app.engine.model_task import Message, TaskProgress, progress_line, result_line, serve
+from app.engine.model_task import TaskProgress, serve_task
 from app.engine.protocol.messages import EngineConfig
 from app.engine.request import SamplingParams
 from app.engine.tuning.tune_results import (
@@ -265,18 +265,17 @@ def _lower_priority() -> None:
     exit_with_parent()
 
 
-def _work(line: Message) -> Iterator[Message]:
-    request = TuneRequest(**line)
+def _tune(request: TuneRequest) -> Iterator[TaskProgress | SpeedMeasurement]:
     found = _thorough(Path(request.path), request.n_threads or default_threads(), load_settings().cache_dir)
     for index, (n_settings, measured) in enumerate(found):
-        yield result_line(measured)
-        yield progress_line(TaskProgress(index, n_settings))
+        yield measured
+        yield TaskProgress(index, n_settings)
 
 
 def main() -> int:
     """Tune the model of a request on stdin, or with `--idle` the one of the arguments. Return 1 when that fails."""
     if "--idle" not in sys.argv:
-        return serve(_work)
+        return serve_task(TuneRequest, _tune)
     _lower_priority()
     try:
         _idle(Path(sys.argv[1]), int(sys.argv[2]) or default_threads(), load_settings().cache_dir)

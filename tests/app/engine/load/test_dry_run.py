@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from app.engine.load.dry_run import compute_by_device, dry_run_request, request_from_json
+from app.engine.load.dry_run import DryRunRequest, compute_by_device, dry_run_request
 from app.engine.model_task import run_child
+from app.protocol.codec import decode, encode
 from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import RunConfig
@@ -28,14 +29,14 @@ def test_a_dry_run_tells_what_a_context_computes_in(tiny_model: Path) -> None:
     assert scores < dry_bytes(tiny_model) < 2 * scores
 
 
-def test_a_plan_takes_what_the_dry_run_says(tiny_model: Path) -> None:
+def test_a_plan_uses_the_bytes_of_the_dry_run(tiny_model: Path) -> None:
     header = validate_gguf(tiny_model)
     model = PlannedModel(header, tensors_of(header))
     n_bytes = dry_bytes(tiny_model)
     assert model.measured(SETTING, n_bytes).profile(SETTING).compute_bytes == pytest.approx(n_bytes, rel=1e-6)
 
 
-def test_a_file_that_llama_cpp_refuses_is_told_of_with_its_words(tmp_path: Path) -> None:
+def test_a_file_that_llama_cpp_rejects_is_an_error_with_its_output(tmp_path: Path) -> None:
     path = tmp_path / "no.gguf"
     path.write_bytes(b"GGUF")
     with pytest.raises(EngineError, match=r"cannot load no\.gguf: .*failed") as refused:
@@ -43,22 +44,22 @@ def test_a_file_that_llama_cpp_refuses_is_told_of_with_its_words(tmp_path: Path)
     assert str(tmp_path) not in str(refused.value)
 
 
-def test_where_llama_cpp_aborts_its_own_source_is_named_without_the_folder_it_was_built_in() -> None:
+def test_an_abort_of_llama_cpp_names_its_source_without_the_folder_it_was_built_in() -> None:
     program = (
         "from app.engine.model_task import serve\nfrom app.engine.llama.native import ggml_function\n"
         "serve(lambda _: ggml_function('ggml_abort')(b'/tmp/pip-x/ggml.c', 12, b'no room'))"
     )
-    with pytest.raises(EngineError, match=r"(signal 6|status \d+): (.* / )?ggml\.c:12: no room"):
+    with pytest.raises(EngineError, match=r"(SIGABRT|status \d+)\); its last output: (.* \| )?ggml\.c:12: no room"):
         list(run_child([sys.executable, "-c", program], {}))
 
 
-def test_a_device_that_is_not_there_any_more_is_named(tiny_model: Path) -> None:
+def test_a_device_that_no_longer_exists_is_named(tiny_model: Path) -> None:
     gone = replace(ON_HOST, n_gpu_layers=1, devices=("CUDA7",), tensor_split=(1,))
     with pytest.raises(EngineError, match="The device CUDA7 of the plan no longer exists"):
         compute_by_device(dry_run_request(tiny_model, SETTING, gone))
 
 
-def test_a_request_survives_its_way_to_the_process() -> None:
+def test_a_request_is_the_same_in_the_process() -> None:
     parameters = replace(ON_HOST, devices=("A", "B"), tensor_split=(1, 2), host_pattern=r"\.ffn_")
     request = replace(dry_run_request(Path("m.gguf"), SETTING, parameters), rpc=("host:1",))
-    assert request_from_json(json.loads(json.dumps(asdict(request)))) == request
+    assert decode(DryRunRequest, json.loads(json.dumps(encode(request)))) == request

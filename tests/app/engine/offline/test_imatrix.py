@@ -23,8 +23,12 @@ FFN = ("ffn_gate", "ffn_up", "ffn_down")
 
 @pytest.fixture(autouse=True)
 def _own_folders(monkeypatch: pytest.MonkeyPatch, environment: Mapping[str, str]) -> None:
+    use_folders(monkeypatch, environment)
+
+
+def use_folders(patch: pytest.MonkeyPatch, environment: Mapping[str, str]) -> None:
     for name in ("LOCALLLM_CACHE_DIR", "LOCALLLM_CONFIG"):
-        monkeypatch.setenv(name, environment[name])
+        patch.setenv(name, environment[name])
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +49,13 @@ def expert_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_llama(tmp_path_factory.mktemp("model") / "experts.gguf", edit, tensors)
 
 
-def gather(path: Path, n_ctx: int = N_CTX) -> tuple[ImportanceMatrix, list[TaskProgress]]:
+def request_for(path: Path, n_ctx: int = N_CTX) -> ImatrixRequest:
+    return ImatrixRequest(str(path), TEXT, "text", n_ctx, 3, n_threads=1)
+
+
+@pytest.fixture(scope="module")
+def collected(tiny_model: Path, environment: Mapping[str, str]) -> tuple[ImportanceMatrix, list[TaskProgress]]:
+    """The matrix of the tiny model, collected in a process, and the steps of that."""
     steps: list[TaskProgress] = []
 
     def track(steps_of_child: Iterator[TaskProgress]) -> Iterator[TaskProgress]:
@@ -53,8 +63,9 @@ def gather(path: Path, n_ctx: int = N_CTX) -> tuple[ImportanceMatrix, list[TaskP
             steps.append(step)
             yield step
 
-    request = ImatrixRequest(str(path), TEXT, "text", n_ctx, 3, n_threads=1)
-    return run_imatrix(request, track), steps
+    with pytest.MonkeyPatch.context() as patch:
+        use_folders(patch, environment)
+        return run_imatrix(request_for(tiny_model), track), steps
 
 
 def tokens_of_text() -> list[int]:
@@ -63,8 +74,10 @@ def tokens_of_text() -> list[int]:
     return [merged.get(piece) or ord(piece) for piece in re.findall("th|he|.", TEXT)]
 
 
-def test_the_first_layer_gets_the_normalised_embeddings_of_the_text(tiny_model: Path) -> None:
-    matrix, steps = gather(tiny_model)
+def test_the_first_layer_gets_the_normalised_embeddings_of_the_text(
+    collected: tuple[ImportanceMatrix, list[TaskProgress]],
+) -> None:
+    matrix, steps = collected
     assert steps == [TaskProgress(index, 3) for index in range(3)]
     embeddings = tiny_weights()["token_embd.weight"].astype(np.float64)[tokens_of_text()[: 3 * N_CTX]]
     normalised = embeddings / np.sqrt((embeddings**2).mean(axis=1, keepdims=True) + 1e-5)
@@ -74,8 +87,8 @@ def test_the_first_layer_gets_the_normalised_embeddings_of_the_text(tiny_model: 
         assert entry.sums[0] == pytest.approx((normalised**2).sum(axis=0), rel=1e-3)
 
 
-def test_every_weight_of_every_layer_sees_every_token(tiny_model: Path) -> None:
-    matrix, _ = gather(tiny_model)
+def test_every_weight_of_every_layer_sees_every_token(collected: tuple[ImportanceMatrix, list[TaskProgress]]) -> None:
+    matrix, _ = collected
     parts = ("attn_q", "attn_k", "attn_v", "attn_output", *FFN)
     assert set(matrix.entries) == {f"blk.{layer}.{part}.weight" for layer in range(N_LAYERS) for part in parts}
     assert {int(entry.counts[0]) for entry in matrix.entries.values()} == {3 * N_CTX}
@@ -83,7 +96,7 @@ def test_every_weight_of_every_layer_sees_every_token(tiny_model: Path) -> None:
 
 
 def test_each_token_uses_its_experts(expert_model: Path) -> None:
-    matrix, _ = gather(expert_model)
+    matrix = run_imatrix(request_for(expert_model), lambda steps: steps)
     for part in FFN:
         entry = matrix.entries[f"blk.1.{part}_exps.weight"]
         assert entry.sums.shape == (N_EXPERTS, N_FF if part == "ffn_down" else N_EMBD)
@@ -95,19 +108,19 @@ def test_each_token_uses_its_experts(expert_model: Path) -> None:
 def test_an_error_in_the_callback_of_native_code_is_raised(tiny_model: Path) -> None:
     program = """
 import sys
-from app.engine.model_task import serve
+from app.engine.model_task import serve_task
 from quantizer.errors import EngineError
 from quantizer.mix.imatrix import ImatrixCollector
 def add(*_arguments): raise EngineError("Too much was seen.")
 ImatrixCollector.add = add
-from app.engine.offline.imatrix import _work
-sys.exit(serve(_work))
+from app.engine.offline.imatrix import ImatrixRequest, collect
+sys.exit(serve_task(ImatrixRequest, collect))
 """
     request = ImatrixRequest(str(tiny_model), TEXT, "text", N_CTX, 1, n_threads=1, output="nowhere")
     with pytest.raises(EngineError, match="Too much was seen"):
         list(run_child([sys.executable, "-c", program], asdict(request)))
 
 
-def test_what_the_child_refuses_is_raised_here(tiny_model: Path) -> None:
+def test_an_error_of_the_child_is_raised_here(tiny_model: Path) -> None:
     with pytest.raises(UsageError, match="trained on 128 tokens"):
-        gather(tiny_model, n_ctx=129)
+        run_imatrix(request_for(tiny_model, n_ctx=129), lambda steps: steps)

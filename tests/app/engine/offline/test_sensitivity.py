@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from app.engine.model_task import TaskProgress
-from app.engine.offline.evaluation import EvalRequest, run_eval
-from app.engine.offline.imatrix import ImatrixRequest, run_imatrix
+from app.engine.offline.evaluation import EvalRequest, EvalResult, evaluate
+from app.engine.offline.imatrix import ImatrixRequest, collect
 from app.engine.offline.sensitivity import (
     SensitivityRequest,
     cached_sensitivities,
     measure_sensitivities,
 )
 from quantizer.gguf.tensor_types import tensor_type_named
-from quantizer.mix.imatrix import read_imatrix, save_imatrix
+from quantizer.mix.imatrix import read_imatrix
 from quantizer.mix.sensitivity import Sensitivity
 from quantizer.write.dtype_conversion import encode, to_float32
 from tests.quantizer.gguf_files import tiny_llama, tiny_weights
@@ -35,9 +35,9 @@ def _own_folders(monkeypatch: pytest.MonkeyPatch, environment: Mapping[str, str]
 
 @pytest.fixture
 def imatrix(tmp_path: Path, tiny_model: Path) -> Path:
-    request = ImatrixRequest(str(tiny_model), TEXT, "text", N_CTX, 2, n_threads=1)
-    save_imatrix(run_imatrix(request, lambda steps: steps), tmp_path / "matrix.gguf")
-    return tmp_path / "matrix.gguf"
+    path = tmp_path / "matrix.gguf"
+    list(collect(ImatrixRequest(str(tiny_model), TEXT, "text", N_CTX, 2, n_threads=1, output=str(path))))
+    return path
 
 
 def quantized(name: str, imatrix: Path) -> np.ndarray:
@@ -65,7 +65,8 @@ def test_the_sensitivity_of_a_tensor_is_the_divergence_of_a_file_with_it_alone_q
     assert steps[-1].index + 1 == steps[-1].n_steps == len(steps)
     for name in CHECKED:
         path = tiny_llama(tmp_path / "quantized.gguf", tensors={**tiny_weights(), name: quantized(name, imatrix)})
-        result = run_eval(EvalRequest((str(path), str(tiny_model)), TEXT, N_CTX, 0, 1), lambda steps: steps)
+        *_, result = evaluate(EvalRequest((str(path), str(tiny_model)), TEXT, N_CTX, 0, 1))
+        assert isinstance(result, EvalResult)
         assert result.statistics.comparison is not None
         assert measured[name].kld == pytest.approx(result.statistics.comparison.mean_kld.value, rel=1e-3)
         assert measured[name].loss("Q4_0") == pytest.approx(measured[name].kld)
