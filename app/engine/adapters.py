@@ -42,7 +42,7 @@ def adapter_set(known: Sequence[Adapter], wanted: Sequence[tuple[int | str, floa
     for name, scale in wanted:
         key = _find(known, name).key
         if key in scales:
-            raise RequestError(f"The adapter {name!r} is named twice.", "Give each adapter one scale.")
+            raise RequestError(f"The adapter {name!r} occurs twice.", "Give each adapter one scale.")
         if not (math.isfinite(scale) and abs(scale) <= MAX_SCALE):
             raise RequestError(f"The scale of the adapter {name!r} is {scale}.", f"Give one up to {MAX_SCALE:g}.")
         scales[key] = float(scale)

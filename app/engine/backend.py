@@ -83,7 +83,7 @@ class Sampler(Protocol):
 
 
 class Backend(Protocol):
-    """A loaded model with its cache. All calls come from one thread, but for `interrupt`."""
+    """A loaded model with its cache. One thread makes all calls except `interrupt`."""
 
     @property
     def facts(self) -> ModelFacts: ...

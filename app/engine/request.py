@@ -111,17 +111,17 @@ class SamplingParams:
 
     def _check_breakers(self) -> None:
         if len(self.dry_sequence_breakers) > MAX_DRY_BREAKERS:
-            cause = f"{len(self.dry_sequence_breakers)} dry_sequence_breakers were given."
+            cause = f"There are {len(self.dry_sequence_breakers)} dry_sequence_breakers."
             raise RequestError(cause, f"Give at most {MAX_DRY_BREAKERS}.")
         for text in self.dry_sequence_breakers:
             n_bytes = len(text.encode("utf-8", "replace"))
             if not 1 <= n_bytes <= MAX_DRY_BREAKER_BYTES or "\0" in text:
-                cause = "One of the dry_sequence_breakers is empty, too long or holds a NUL."
+                cause = "One of the dry_sequence_breakers is empty, too long or contains a NUL."
                 raise RequestError(cause, f"Use 1 to {MAX_DRY_BREAKER_BYTES} bytes of text.")
 
     def _check_biases(self) -> None:
         if len(self.logit_bias) > MAX_LOGIT_BIASES:
-            raise RequestError(f"logit_bias names {len(self.logit_bias)} tokens.", f"Name at most {MAX_LOGIT_BIASES}.")
+            raise RequestError(f"logit_bias has {len(self.logit_bias)} tokens.", f"Give at most {MAX_LOGIT_BIASES}.")
         for token, bias in self.logit_bias:
             if not (-1000.0 <= bias <= 1000.0 or bias == -math.inf):
                 cause = f"logit_bias of token {token} is {bias}."
@@ -174,18 +174,18 @@ class Request:
         if self.max_tokens is not None and not 0 <= self.max_tokens <= 2**31 - 1:
             raise RequestError(f"max_tokens is {self.max_tokens}.", "Give a count from 0, or leave it out.")
         if len(self.stop) > MAX_STOP_STRINGS:
-            raise RequestError(f"{len(self.stop)} stop strings were given.", f"Give at most {MAX_STOP_STRINGS}.")
+            raise RequestError(f"There are {len(self.stop)} stop strings.", f"Give at most {MAX_STOP_STRINGS}.")
         if any(not 1 <= len(text) <= MAX_STOP_CHARACTERS for text in self.stop):
             raise RequestError("A stop string is empty or too long.", f"Use 1 to {MAX_STOP_CHARACTERS} characters.")
         if self.n_logprobs is not None and not 0 <= self.n_logprobs <= MAX_LOGPROBS:
-            raise RequestError(f"{self.n_logprobs} logprobs a token were asked for.", f"Ask for 0 to {MAX_LOGPROBS}.")
+            raise RequestError(f"logprobs is {self.n_logprobs}.", f"Give a count from 0 to {MAX_LOGPROBS}.")
         if not -1 <= self.n_keep <= 2**31 - 1:
             raise RequestError(f"n_keep is {self.n_keep}.", "Give a count from 0, or -1 for the whole prompt.")
         if not 0 <= self.n_indent <= MAX_INDENT:
             raise RequestError(f"n_indent is {self.n_indent}.", f"Give a count from 0 to {MAX_INDENT}.")
         for name, limit_s in (("max_time", self.max_time_s), ("t_max_predict_ms", self.max_predict_s)):
             if limit_s is not None and not 0 < limit_s < math.inf:
-                raise RequestError(f"{name} is not a time.", "Give a number above 0, or leave it out.")
+                raise RequestError(f"{name} is not positive.", "Give a number above 0, or leave it out.")
 
     def variants(self, n_answers: int) -> tuple[Request, ...]:
         """Return `n_answers` requests that differ only in id and seed; they share the prompt's cells."""

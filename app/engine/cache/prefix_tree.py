@@ -187,7 +187,7 @@ class PrefixTree:
             node = pending.pop()
             n_cells += len(node.tokens)
             for first, child in node.children.items():
-                assert child.parent is node, "a child knows its parent"
+                assert child.parent is node, "a child references its parent"
                 assert child.tokens, "a node holds tokens"
                 assert child.tokens[0] == first, "a child is found by its first token"
                 assert child.holders, "a node has a holder"

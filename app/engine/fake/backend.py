@@ -248,7 +248,7 @@ class FakeSampler:
         """Do nothing."""
 
 
-_WRONG = ord("#")  # the fake backend never says it
+_WRONG = ord("#")  # never an output of the fake backend
 
 
 class FakeMtpHead:
@@ -273,7 +273,7 @@ class FakeMtpHead:
         if chunk.position == len(computed):
             self._ahead[chunk.sequence_id] = []
         ahead = self._ahead[chunk.sequence_id]
-        assert len(chunk.tokens) == chunk.n_logits == 1, "it goes on token by token"
+        assert len(chunk.tokens) == chunk.n_logits == 1, "drafts are computed token by token"
         assert chunk.position == len(computed) + len(ahead), "a sequence has no gaps"
         ahead += chunk.tokens
         history = [*computed, *ahead]

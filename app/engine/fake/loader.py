@@ -25,8 +25,10 @@ _N_PARTS = 10
 def fake_loader(
     step_s: float, load_s: float, *, is_unfit: bool
 ) -> Callable[[messages.Load, LoadListener], LoadedEngine]:
-    """Return what loads a fake model within `load_s`, each of whose steps takes `step_s`; one that `is_unfit` only
-    after a yes. That raises UnfitError where one is to be asked for, EngineError when loading is stopped."""
+    """Return a loader of fake models that takes `load_s`, with steps of `step_s`.
+
+    The loader raises UnfitError if the model `is_unfit` and the policy is to ask, EngineError when it is cancelled.
+    """
 
     def load(message: messages.Load, listener: LoadListener) -> LoadedEngine:
         config = message.config

@@ -57,7 +57,7 @@ def _add(endpoint: str) -> None:
     register.restype, register.argtypes = None, [ctypes.c_void_p]
     registry = add(endpoint.encode())
     if not registry:
-        raise EngineError(f"The RPC server {endpoint} has no device.", "See what it says at its start.")
+        raise EngineError(f"The RPC server {endpoint} has no device.", "See the server's log.")
     register(registry)
 
 
@@ -100,7 +100,7 @@ def _tensor_on(device: int, owned: ExitStack) -> ctypes.c_void_p:
     memory_type = _call("ggml_backend_dev_buffer_type", ctypes.c_void_p, ctypes.c_void_p(device))
     buffer = _call("ggml_backend_buft_alloc_buffer", ctypes.c_void_p, ctypes.c_void_p(memory_type), _size(_N_BYTES))
     if not buffer:
-        raise EngineError("A device has no memory left for measuring its link.", "Free some there.")
+        raise EngineError("A device has too little memory for measuring its bandwidth.", "Free memory there.")
     owned.callback(_call, "ggml_backend_buffer_free", None, ctypes.c_void_p(buffer))
     context = _call("ggml_init", ctypes.c_void_p, _InitParams(1 << 16, None, True))
     owned.callback(_call, "ggml_free", None, ctypes.c_void_p(context))

@@ -18,7 +18,7 @@ def tokenize(vocab: int, text: str, add_special: bool, parse_special: bool) -> l
     try:
         data = text.encode()
     except UnicodeEncodeError as error:
-        raise RequestError("The text holds half a character (a lone surrogate).", "Send valid Unicode.") from error
+        raise RequestError("The text contains a lone surrogate.", "Send valid Unicode.") from error
     if len(data) > MAX_PROMPT_BYTES:
         raise RequestError(f"The text has {len(data)} bytes.", f"Send at most {MAX_PROMPT_BYTES}.")
     size = len(data) + 8  # each token has at least a byte, except special ones at both ends

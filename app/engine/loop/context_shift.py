@@ -22,7 +22,7 @@ class ContextShift:
 
     def __post_init__(self) -> None:
         assert self.n_keep >= 0, "a head has a length"
-        assert self.n_discard > 0, "a shift makes room"
+        assert self.n_discard > 0, "a shift drops tokens"
 
 
 def plan_shift(n_tokens: int, n_keep: int, n_ctx: int) -> ContextShift:

@@ -208,7 +208,7 @@ class Engine:
             for sequence, _ in batch:
                 sequence.n_computed = self._cache.truncate(sequence.slot_id, sequence.n_computed)
         elif not (self._cache.evict_one() or self._slots.preempt_last()):
-            self._fail_batch(batch, EngineError("The KV cache has no room for the next batch.", "Use a smaller --ctx."))
+            self._fail_batch(batch, EngineError("The KV cache has no free cells for a batch.", "Use a smaller --ctx."))
 
     def _fail_batch(self, batch: Batch, error: EngineError) -> None:
         for sequence, _ in batch:

@@ -66,7 +66,7 @@ def check_biases(params: SamplingParams, n_vocab: int) -> None:
     """Raise RequestError for a logit_bias of a token outside a vocabulary of `n_vocab`."""
     for token, _ in params.logit_bias:
         if not 0 <= token < n_vocab:
-            cause = f"logit_bias names token {token}; the vocabulary has {n_vocab}."
+            cause = f"logit_bias contains token {token}; the vocabulary has {n_vocab} tokens."
             raise RequestError(cause, "Use ids from /tokenize of the same model.")
 
 
@@ -121,6 +121,6 @@ def check_grammar(grammar: str) -> None:
     for character in grammar:
         depth += (character == "(") - (character == ")")
         if depth > MAX_GRAMMAR_DEPTH:
-            raise RequestError("The grammar nests too deep.", f"Use at most {MAX_GRAMMAR_DEPTH} levels of groups.")
+            raise RequestError("The grammar is nested too deeply.", f"Use at most {MAX_GRAMMAR_DEPTH} nested groups.")
     if "\0" in grammar or any(0xD800 <= ord(character) < 0xE000 for character in grammar):
-        raise RequestError("The grammar holds a NUL or a lone surrogate.", "Remove it.")
+        raise RequestError("The grammar contains a NUL or a lone surrogate.", "Remove it.")

@@ -114,7 +114,7 @@ def test_metrics_are_sent_in_mid_batch() -> None:
     assert (metrics.call_id, metrics.occupancy.n_running, metrics.counters.n_steps) == ("metrics", 1, 0)
 
 
-def test_tokens_go_there_and_back() -> None:
+def test_tokenize_and_detokenize_are_inverse() -> None:
     with worker("--fake") as child:
         child.until(messages.Ready)
         child.send(messages.Tokenize("t", "hé", True, True))

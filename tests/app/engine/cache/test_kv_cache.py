@@ -15,7 +15,7 @@ GREEDY = SamplingParams(temperature=0.0)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_tree_places_and_cells_agree_after_each_of_1000_random_steps(tmp_path: Path, seed: int) -> None:
+def test_tree_slots_and_cells_agree_after_each_of_1000_random_steps(tmp_path: Path, seed: int) -> None:
     chance, store = random.Random(seed), StateStore(tmp_path)
     backend = FakeBackend(n_ctx=160, n_cells=320, n_batch=48)
     engine = Engine(backend, lambda _event: None, store, StepCost({1: 1.0, 64: 1.01}))

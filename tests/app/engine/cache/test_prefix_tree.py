@@ -38,7 +38,7 @@ def test_a_prompt_matches_inside_a_longer_sequence() -> None:
     assert tree.match([1, 2, 9]) == Match(2, 7)
 
 
-def test_a_shared_begin_is_held_once() -> None:
+def test_a_shared_prefix_is_stored_once() -> None:
     tree = PrefixTree()
     tree.insert(1, [1, 2, 3])
     tree.insert(2, [1, 2, 4, 5])
@@ -55,7 +55,7 @@ def test_of_equal_matches_the_one_used_last_is_taken() -> None:
     assert tree.match([1, 2]) == Match(2, 1)
 
 
-def test_removing_a_sequence_frees_only_what_it_alone_held() -> None:
+def test_removing_a_sequence_frees_its_exclusive_cells_only() -> None:
     tree = PrefixTree()
     tree.insert(1, [1, 2, 3])
     tree.insert(2, [1, 2, 4])

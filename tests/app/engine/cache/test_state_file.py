@@ -19,19 +19,19 @@ def written(folder: Path) -> Path:
     return folder / "name"
 
 
-def test_a_state_and_its_label_come_back(tmp_path: Path) -> None:
+def test_a_state_and_its_key_are_read_again(tmp_path: Path) -> None:
     path = written(tmp_path)
-    ((name, label, n_bytes),) = states_in(tmp_path)
-    assert (name, label.namespace, label.tokens.tolist(), n_bytes) == (
+    ((name, key, n_bytes),) = states_in(tmp_path)
+    assert (name, key.namespace, key.tokens.tolist(), n_bytes) == (
         "name",
         "namespace",
         [0, 1, 2],
         path.stat().st_size,
     )
-    assert read_state(path, label) == STATE
+    assert read_state(path, key) == STATE
 
 
-def test_a_state_is_not_read_for_other_tokens_nor_for_another_realm(tmp_path: Path) -> None:
+def test_a_state_is_not_read_for_other_tokens_or_another_namespace(tmp_path: Path) -> None:
     path = written(tmp_path)
     assert read_state(path, StateKey("namespace", LABEL.tokens + 1)) is None
     assert read_state(path, StateKey("other", LABEL.tokens)) is None

@@ -18,7 +18,7 @@ def load(store: StateStore, tokens: list[int]) -> bytes | None:
     return None if match is None else store.load(match)
 
 
-def test_a_sequence_comes_back_after_a_restart(tmp_path: Path) -> None:
+def test_a_state_is_restored_after_a_restart(tmp_path: Path) -> None:
     saved(tmp_path, ([1, 2, 3], b"state")).close()
     store = StateStore(tmp_path)
     match = store.match([1, 2, 3, 4])
@@ -35,7 +35,7 @@ def test_the_longest_common_begin_wins_and_of_equals_the_shorter_sequence(tmp_pa
     store.close()
 
 
-def test_what_was_saved_in_one_realm_is_never_found_in_another_nor_replaced_from_it(tmp_path: Path) -> None:
+def test_a_state_is_never_matched_or_replaced_from_another_namespace(tmp_path: Path) -> None:
     store = saved(tmp_path, ([1, 2], b"plain"))
     store.save([1, 2, 3], b"steered", "adapter")
     store.close()
@@ -47,7 +47,7 @@ def test_what_was_saved_in_one_realm_is_never_found_in_another_nor_replaced_from
     again.close()
 
 
-def test_a_longer_sequence_replaces_the_one_it_goes_on_from(tmp_path: Path) -> None:
+def test_a_longer_sequence_replaces_its_prefix(tmp_path: Path) -> None:
     store = saved(tmp_path, ([1, 2], b"short"))
     store.save([1, 2, 3], b"long")
     store.close()

@@ -53,8 +53,8 @@ def _request(name: str, lora: str) -> Request:
 
 def _answer(backend: LlamaBackend, *rounds: list[Request]) -> dict[str, tuple[str, int]]:
     """Answer the requests of each round together; return their texts and cached tokens. The cache begins empty."""
-    for place in range(backend.facts.n_seq_max):
-        backend.truncate(place, 0)
+    for sequence_id in range(backend.facts.n_seq_max):
+        backend.truncate(sequence_id, 0)
     events: list[Output | Finished | Failed] = []
     engine = Engine(backend, events.append)
     for requests in rounds:

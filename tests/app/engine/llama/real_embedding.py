@@ -31,7 +31,7 @@ def _frame(name: str, case: dict[str, Any]) -> Embed | Rerank:
     return Embed(name, tuple(item if isinstance(item, str) else tuple(item) for item in case["inputs"]))
 
 
-def _told(event: Embedded | Reranked | Failed) -> dict[str, Any]:
+def _result(event: Embedded | Reranked | Failed) -> dict[str, Any]:
     match event:
         case Embedded():
             return {"vectors": [np.frombuffer(vector, "<f4").tolist() for vector in event.vectors]}
@@ -42,22 +42,22 @@ def _told(event: Embedded | Reranked | Failed) -> dict[str, Any]:
 
 
 def _run(path: Path, cases: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    said: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     events: list[Embedded | Reranked | Failed] = []
     with (
         closing(LlamaModel(path, ON_HOST, False, lambda _fraction: True)) as model,
         closing(model.context(CONFIG, SETTING)) as backend,
     ):
         made = model.embedder(CONFIG, SETTING, pooling_of(read_header(path)))
-        said["can_generate"], said["can_split"] = backend.facts.can_generate, made.facts.can_split
+        results["can_generate"], results["can_split"] = backend.facts.can_generate, made.facts.can_split
         with closing(EmbeddingQueue(backend, lambda: made, events.append)) as queue:
             for name, case in cases.items():
                 queue.submit(_frame(name, case))
             while not queue.is_idle:
                 queue.step()
     for event in events:
-        said[event.request_id if isinstance(event, Failed) else event.call_id] = _told(event)
-    return said
+        results[event.request_id if isinstance(event, Failed) else event.call_id] = _result(event)
+    return results
 
 
 def main() -> None:

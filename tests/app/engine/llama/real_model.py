@@ -83,8 +83,8 @@ def answer(backend: Recording, case: dict[str, Any]) -> dict[str, Any]:
             engine.step()
     finally:
         engine.close()
-        for place in range(backend.facts.n_seq_max):
-            backend.truncate(place, 0)
+        for sequence_id in range(backend.facts.n_seq_max):
+            backend.truncate(sequence_id, 0)
     last = events[-1]
     text = "".join(event.text for event in events if isinstance(event, Output))
     if isinstance(last, Failed):
@@ -103,12 +103,12 @@ def answer(backend: Recording, case: dict[str, Any]) -> dict[str, Any]:
 def likelihoods(backend: LlamaBackend, text: str) -> list[float]:
     """Return how likely each token of `text` but the first is, as the judge of models reads it: no engine, no cache."""
     tokens = backend.tokenize(text, True, True)
-    told: list[float] = []
+    logprobs: list[float] = []
     for begin, n_tokens in scoring_model.compute([backend], tokens[:-1], 0):
         logits = np.stack([backend.logits(row) for row in range(n_tokens)])
-        told += log_softmax(logits)[np.arange(n_tokens), tokens[begin + 1 : begin + n_tokens + 1]].tolist()
+        logprobs += log_softmax(logits)[np.arange(n_tokens), tokens[begin + 1 : begin + n_tokens + 1]].tolist()
     backend.truncate(0, 0)
-    return told
+    return logprobs
 
 
 def main() -> None:

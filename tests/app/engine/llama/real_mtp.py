@@ -1,6 +1,6 @@
 """Answers of a real model that drafts with its own prediction layer; run as a child, as native code may abort.
 
-Usage: python real_mtp.py MODEL.gguf; prints JSON: answers without and with drafts, and what the layer says after a
+Usage: python real_mtp.py MODEL.gguf; prints JSON: answers without and with drafts, and the layer's logits after a
 text that was computed in several ways.
 """
 
@@ -44,7 +44,7 @@ def answers(backend: MtpBackend, sources: list[DraftSource], temperature: float)
     def hear(event: Event) -> None:
         texts[event.request_id] += getattr(event, "text", "")
 
-    # A clock that stands still teaches no costs: each draft stays as cheap as it is said to be.
+    # With a constant clock no costs are measured: each draft stays as cheap as given.
     engine = Engine(backend, hear, None, free_steps(), sources, clock=lambda: 0.0)
     for seed, prompt in enumerate(PROMPTS):
         sampling = SamplingParams(temperature=temperature, seed=seed)
@@ -68,12 +68,12 @@ def answers(backend: MtpBackend, sources: list[DraftSource], temperature: float)
 
 
 def forget_all(backend: MtpBackend) -> None:
-    for place in range(backend.facts.n_seq_max):
-        backend.truncate(place, 0)
+    for sequence_id in range(backend.facts.n_seq_max):
+        backend.truncate(sequence_id, 0)
 
 
-def compute(backend: MtpBackend, place: int, begin: int, end: int, n_logits: int = 1) -> None:
-    backend.decode([Chunk(place, begin, TEXT[begin:end], n_logits)])
+def compute(backend: MtpBackend, sequence_id: int, begin: int, end: int, n_logits: int = 1) -> None:
+    backend.decode([Chunk(sequence_id, begin, TEXT[begin:end], n_logits)])
 
 
 def at_once(backend: MtpBackend) -> int:
@@ -140,11 +140,11 @@ WAYS = (
 )
 
 
-def said_after(backend: MtpBackend, place: int) -> list[float]:
+def logits_after(backend: MtpBackend, sequence_id: int) -> list[float]:
     """Return the logits of the second token from the end of the text, which the head alone has not computed."""
     position = len(TEXT) - 1
-    (first,) = backend.mtp.predict([Chunk(place, position, TEXT[position:], 1)])
-    (second,) = backend.mtp.predict([Chunk(place, position + 1, [int(first.argmax())], 1)])
+    (first,) = backend.mtp.predict([Chunk(sequence_id, position, TEXT[position:], 1)])
+    (second,) = backend.mtp.predict([Chunk(sequence_id, position + 1, [int(first.argmax())], 1)])
     forget_all(backend)
     return [float(logit) for logit in np.concatenate([first, second])]
 
@@ -166,8 +166,8 @@ def main() -> None:
             for temperature in (0.0, 1.0)
             for name, sources in (("plain", []), ("drafted", [head]))
         }
-        said = {way.__name__: said_after(backend, way(backend)) for way in WAYS}
-    print(json.dumps({"answers": found, "said": said}))
+        logits = {way.__name__: logits_after(backend, way(backend)) for way in WAYS}
+    print(json.dumps({"answers": found, "logits": logits}))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Asks a real model through the real engine for probabilities, many requests at a time; run as a child, for native code
 may end its process.
 
-Usage: python real_scores.py MODEL.gguf FOLDER; prints JSON {"requests": [{"told", "alone", "n_prompt", "usage"}],
-"n_restored", "in_turn": [{"told", "alone"}]}: how likely the tokens of each were said to be, and are where they are
+Usage: python real_scores.py MODEL.gguf FOLDER; prints JSON {"requests": [{"batched", "alone", "n_prompt", "usage"}],
+"n_restored", "in_turn": [{"batched", "alone"}]}: the log probabilities of each batched with others, and where they are
 computed in one batch with nothing beside it; then the same of prompts that came one after the other. FOLDER is for the
 store. The cache is of F32, so that only the order of sums differs between the two.
 """
@@ -31,7 +31,7 @@ from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
 
 N_REQUESTS, N_CTX, N_CELLS, N_BATCH, N_ANSWER = 40, 256, 512, 48, 12
-NO_TEXT = range(258, 272)  # special tokens: what is told of them does not say which they are
+NO_TEXT = range(258, 272)  # special tokens: their text does not identify them
 GREEDY = SamplingParams(temperature=0.0, repeat_penalty=1.0, logit_bias=tuple((token, -math.inf) for token in NO_TEXT))
 SETTING = RuntimeSettings(1, flash_attention=False, extra_buffers=False, kv_type="f32")
 
@@ -56,8 +56,8 @@ class CountingStore(StateStore):
         return super().load(match)
 
 
-class Told:
-    """What was told of each request."""
+class Recorder:
+    """The events of each request."""
 
     def __init__(self) -> None:
         self.entries: dict[str, list[TokenLogprob]] = {}
@@ -87,10 +87,10 @@ def asked(name: str, prompt: list[int], **changes: Any) -> Request:
     return Request(request_id=name, prompt=tuple(prompt), sampling=GREEDY, ignore_eos=True, **changes)
 
 
-def play(backend: LlamaBackend, store: StateStore, chance: random.Random) -> tuple[list[Request], Told]:
-    """Answer all requests, a few steps after one another, and return them with what was told."""
-    told = Told()
-    engine = Engine(backend, told, store, FreeDrafts())
+def play(backend: LlamaBackend, store: StateStore, chance: random.Random) -> tuple[list[Request], Recorder]:
+    """Answer all requests, a few steps after one another, and return them with their events."""
+    recorder = Recorder()
+    engine = Engine(backend, recorder, store, FreeDrafts())
     requests = [
         asked(
             str(index),
@@ -110,15 +110,15 @@ def play(backend: LlamaBackend, store: StateStore, chance: random.Random) -> tup
     while not engine.is_idle:
         engine.step()
     engine.close()
-    for place in range(backend.facts.n_seq_max):
-        backend.truncate(place, 0)
-    return requests, told
+    for sequence_id in range(backend.facts.n_seq_max):
+        backend.truncate(sequence_id, 0)
+    return requests, recorder
 
 
-def play_in_turn(backend: LlamaBackend, store: StateStore, chance: random.Random) -> tuple[list[Request], Told]:
-    """Score prompts one after the other, some behind an answer, and return what was asked and told of scores."""
-    told = Told()
-    engine = Engine(backend, told, store)
+def play_in_turn(backend: LlamaBackend, store: StateStore, chance: random.Random) -> tuple[list[Request], Recorder]:
+    """Score prompts one after the other, some behind an answer, and return the requests and their events."""
+    recorder = Recorder()
+    engine = Engine(backend, recorder, store)
     requests = []
     for index, prompt in enumerate(prompts(chance)):
         scored = asked(str(index), prompt, max_tokens=0, n_logprobs=0, echo=True)
@@ -130,7 +130,7 @@ def play_in_turn(backend: LlamaBackend, store: StateStore, chance: random.Random
                 engine.check_integrity()
         requests.append(scored)
     engine.close()
-    return requests, told
+    return requests, recorder
 
 
 def alone(backend: LlamaBackend, tokens: list[int]) -> list[float]:
@@ -149,28 +149,28 @@ def main() -> None:
     backend = model.context(busy, SETTING)
     tokens_of = {backend.label(token): token for token in range(backend.facts.n_vocab)}
     store = CountingStore(folder)
-    requests, told = play(backend, store, chance)
+    requests, recorder = play(backend, store, chance)
     n_restored = store.n_loaded
-    in_turn, told_in_turn = play_in_turn(backend, store, chance)
+    in_turn, recorded_in_turn = play_in_turn(backend, store, chance)
     store.close()
     backend.close()
     quiet = model.context(EngineConfig(n_ctx=N_CTX, n_batch=N_CTX, n_sequences=1), SETTING)
     found = []
     for request in requests:
-        entries = told.entries[request.request_id]
+        entries = recorder.entries[request.request_id]
         answer = [tokens_of[entry.piece] for entry in entries[-N_ANSWER:]]
         scores = [entry.logprob for entry in entries if entry.logprob is not None]
         found.append(
             {
-                "told": scores,
+                "batched": scores,
                 "alone": alone(quiet, [*request.prompt, *answer])[-len(scores) :],
                 "n_prompt": len(request.prompt),
-                "usage": asdict(told.finished[request.request_id].usage),
+                "usage": asdict(recorder.finished[request.request_id].usage),
             }
         )
     scores_in_turn = [
         {
-            "told": [entry.logprob for entry in told_in_turn.entries[request.request_id][1:]],
+            "batched": [entry.logprob for entry in recorded_in_turn.entries[request.request_id][1:]],
             "alone": alone(quiet, list(request.prompt)),
         }
         for request in in_turn

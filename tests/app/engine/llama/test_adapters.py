@@ -27,8 +27,8 @@ def steered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         timeout=60,
     )
     assert run.returncode == 0, run.stderr
-    said: dict[str, Any] = json.loads(run.stdout)
-    return said
+    results: dict[str, Any] = json.loads(run.stdout)
+    return results
 
 
 @pytest.mark.parametrize("name", ["first", "half", "second", "control vector"])
@@ -40,7 +40,7 @@ def test_without_adapters_the_logits_are_the_models_own_also_after_some(steered:
     assert steered["shifts"]["none"] == steered["shifts"]["none again"] == 0.0
 
 
-def test_each_set_of_adapters_says_something_else_and_scale_zero_says_what_none_does(steered: dict[str, Any]) -> None:
+def test_adapter_sets_answer_differently_and_scale_0_answers_like_none(steered: dict[str, Any]) -> None:
     alone = steered["alone"]
     assert alone["zero"] == alone["none"]
     assert len(set(alone.values())) == 4

@@ -34,8 +34,8 @@ def _embed(max_batch: int, *paths: Path) -> dict[str, Any]:
         timeout=60,
     )
     assert run.returncode == 0, run.stderr
-    said = json.loads(run.stdout)
-    return {path.stem: said[str(path)] for path in paths}
+    results = json.loads(run.stdout)
+    return {path.stem: results[str(path)] for path in paths}
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_a_chat_model_embeds_long_texts_in_chunks_to_the_same_vector(
     np.testing.assert_allclose(chunked["long"]["vectors"], embedded["tiny"]["long"]["vectors"], atol=1e-5)
 
 
-def test_an_encoder_loads_and_says_that_it_cannot_chat(embedded: dict[str, Any]) -> None:
+def test_an_encoder_loads_and_refuses_to_chat(embedded: dict[str, Any]) -> None:
     assert embedded["tiny"]["can_generate"]
     assert not embedded["mean"]["can_generate"]
     assert not embedded["mean"]["can_split"]

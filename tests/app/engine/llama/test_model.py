@@ -13,7 +13,7 @@ import pytest
 from app.engine.grammar.json_grammar import any_object_grammar, schema_grammar
 
 REAL_MODEL = Path(__file__).with_name("real_model.py")
-ONE_OF_TWO = 'root ::= ("ab" | "ba")*'  # a model of random weights hardly ever says so by itself
+ONE_OF_TWO = 'root ::= ("ab" | "ba")*'  # a model of random weights hardly ever chooses so by itself
 ALMOST_SURE = {"grammar": 'root ::= ("abcdefgh" | "abcdefgz"){30}'}
 PARENTHESIS = ord("(")  # in this vocabulary a byte is its own id
 PENALTIES = {"temperature": 0.0, "frequency_penalty": 2.0, "presence_penalty": 1.0}
@@ -58,7 +58,7 @@ CHAIN = {
         }
     },
 }
-TOLD = "What is told of a prompt: “its text”, and how likely it was. " * 12  # more than a batch of it
+ECHOED = "The echo of a prompt: “its text”, and how likely it was. " * 12  # more than a batch of it
 EVERY_CONSTRUCT = {
     "properties": {
         "a": {},
@@ -83,7 +83,7 @@ CASES: dict[str, dict[str, Any]] = {
     "any object": {"sampling": {"grammar": any_object_grammar()}, "max_tokens": 1},
     "default again": {"sampling": {"seed": 11}},
     "logprobs": {"sampling": {"temperature": 0.0, "repeat_penalty": 1.5}, "n_logprobs": 20},
-    "echo": {"sampling": {"temperature": 0.0}, "prompt": TOLD, "echo": True, "n_logprobs": 3, "max_tokens": 1},
+    "echo": {"sampling": {"temperature": 0.0}, "prompt": ECHOED, "echo": True, "n_logprobs": 3, "max_tokens": 1},
     "forced by a bias": {"sampling": {"seed": 1, "logit_bias": [[40, 1000.0]]}, "max_tokens": 5},
     "insisting": {"sampling": INSISTS, "max_tokens": 6},
     "dry": {"sampling": DRY, "max_tokens": 6},
@@ -134,15 +134,15 @@ def test_the_same_seed_gives_the_same_tokens(answers: dict[str, Any]) -> None:
     assert answers["default again"]["tokens"] == answers["default"]["tokens"]
 
 
-def test_a_prompt_that_is_told_has_the_likelihoods_that_the_judge_computes(answers: dict[str, Any]) -> None:
-    told = answers["echo"]
-    first, *others, of_answer = told["logprobs"]
-    assert (first[1], told["text"].startswith(TOLD), len(others)) == (None, True, len(told["likelihoods"]))
-    assert [logprob for _, logprob, _ in others] == pytest.approx(told["likelihoods"], abs=1e-3)
+def test_an_echoed_prompt_has_the_log_probabilities_of_an_evaluation(answers: dict[str, Any]) -> None:
+    echoed = answers["echo"]
+    first, *others, of_answer = echoed["logprobs"]
+    assert (first[1], echoed["text"].startswith(ECHOED), len(others)) == (None, True, len(echoed["likelihoods"]))
+    assert [logprob for _, logprob, _ in others] == pytest.approx(echoed["likelihoods"], abs=1e-3)
     assert all(len(top) == 3 and logprob <= top[0] for _, logprob, top in (*others, of_answer))
 
 
-def test_logprobs_are_the_models_own_and_come_for_every_token(answers: dict[str, Any]) -> None:
+def test_log_probabilities_are_the_models_own_for_every_token(answers: dict[str, Any]) -> None:
     answer = answers["logprobs"]
     pieces = b"".join(bytes(piece) for piece, _, _ in answer["logprobs"])
     assert len(answer["logprobs"]) == len(answer["tokens"])
@@ -153,7 +153,7 @@ def test_logprobs_are_the_models_own_and_come_for_every_token(answers: dict[str,
         assert 0 < sum(map(math.exp, top)) < 1
 
 
-def test_a_large_bias_forces_its_token_and_a_ban_keeps_it_away(answers: dict[str, Any]) -> None:
+def test_a_large_bias_forces_its_token_and_a_ban_excludes_it(answers: dict[str, Any]) -> None:
     assert answers["forced by a bias"]["tokens"] == [40] * 5
     assert 8 not in answers["biases"]["tokens"]
 
@@ -169,7 +169,7 @@ def test_what_the_prompt_repeats_counts_for_dry(answers: dict[str, Any]) -> None
 
 
 def test_a_bias_of_a_token_outside_the_vocabulary_is_an_error(answers: dict[str, Any]) -> None:
-    assert answers["bias outside"]["error"] == "logit_bias names token 272; the vocabulary has 272."
+    assert answers["bias outside"]["error"] == "logit_bias contains token 272; the vocabulary has 272 tokens."
 
 
 def test_choosing_before_filtering_leaves_the_penalties_as_filtering_first_does(answers: dict[str, Any]) -> None:
@@ -185,7 +185,7 @@ def test_a_grammar_gives_the_same_tokens_with_and_without_drafts(answers: dict[s
     assert drafted["n_accepted"] > plain["n_accepted"] == 0
 
 
-def test_a_grammar_is_kept_under_mirostat_too(answers: dict[str, Any]) -> None:
+def test_a_grammar_applies_under_mirostat_too(answers: dict[str, Any]) -> None:
     assert re.fullmatch("(ab|ba)+[ab]?", answers["grammar, mirostat"]["text"])
 
 
@@ -242,7 +242,7 @@ model.close()
 """
 
 
-def test_a_batch_may_be_smaller_than_the_number_of_places(tiny_model: Path) -> None:
+def test_a_batch_may_be_smaller_than_the_number_of_sequences(tiny_model: Path) -> None:
     command = [sys.executable, "-c", FOUR_AT_A_TIME, str(tiny_model)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (run.returncode, run.stdout) == (0, "DONE\n"), run.stderr

@@ -7,26 +7,26 @@ from app.engine.llama.mtp import HiddenRows
 ROWS = np.arange(6, dtype=np.float32).reshape(3, 2)
 
 
-def kept() -> HiddenRows:
+def stored() -> HiddenRows:
     rows = HiddenRows()
     rows.set(1, 10, ROWS)
     return rows
 
 
 def test_the_state_before_a_token_is_that_of_the_token_before_it() -> None:
-    known = [kept().before(1, position) for position in (10, 11, 12, 13, 14)]
+    known = [stored().before(1, position) for position in (10, 11, 12, 13, 14)]
     assert [None if row is None else list(row) for row in known] == [None, [0, 1], [2, 3], [4, 5], None]
 
 
-def test_a_texts_first_token_and_an_unknown_sequence_have_none() -> None:
+def test_a_first_token_and_an_unknown_sequence_have_no_row() -> None:
     rows = HiddenRows()
     rows.set(1, 0, ROWS)
     assert rows.before(1, 0) is None
     assert rows.before(2, 1) is None
 
 
-def test_what_is_kept_is_a_copy_and_replaces_what_was_kept_before() -> None:
-    rows, native = kept(), ROWS.copy()
+def test_rows_are_copied_and_replace_earlier_ones() -> None:
+    rows, native = stored(), ROWS.copy()
     rows.set(1, 20, native)
     native[:] = 0
     assert rows.before(1, 13) is None
@@ -35,8 +35,8 @@ def test_what_is_kept_is_a_copy_and_replaces_what_was_kept_before() -> None:
     assert list(row) == [4, 5]
 
 
-def test_a_sequence_that_begins_as_another_knows_what_that_knows_and_nothing_of_its_own_past() -> None:
-    rows = kept()
+def test_a_copy_of_a_sequence_has_its_rows_only() -> None:
+    rows = stored()
     rows.set(2, 10, -ROWS)
     rows.share(1, 2)
     row = rows.before(2, 11)
@@ -46,10 +46,10 @@ def test_a_sequence_that_begins_as_another_knows_what_that_knows_and_nothing_of_
     assert rows.before(2, 11) is None
 
 
-def test_what_is_forgotten_is_not_known() -> None:
-    rows = kept()
+def test_removed_rows_are_not_returned() -> None:
+    rows = stored()
     rows.remove(1)
     assert rows.before(1, 11) is None
-    rows = kept()
+    rows = stored()
     rows.clear()
     assert rows.before(1, 11) is None

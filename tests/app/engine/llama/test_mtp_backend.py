@@ -20,45 +20,45 @@ ALIKE = 1.0  # less than half a standard deviation of these logits
 
 
 @pytest.fixture(scope="module", params=["glm4moe", "deepseek2", "hy_v3"])
-def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     path = predicting_model(tmp_path_factory.mktemp("head") / "m.gguf", request.param)
     run = subprocess.run(
         [sys.executable, str(REAL_HEAD), str(path)], capture_output=True, text=True, timeout=120, check=False
     )
     assert run.returncode == 0, run.stderr
-    said: dict[str, Any] = json.loads(run.stdout)
-    return said
+    results: dict[str, Any] = json.loads(run.stdout)
+    return results
 
 
-def difference(told: dict[str, Any], way: str) -> float:
-    pairs = zip(told["said"][way], told["said"]["at_once"], strict=True)
+def difference(results: dict[str, Any], way: str) -> float:
+    pairs = zip(results["logits"][way], results["logits"]["at_once"], strict=True)
     return max(abs(one - other) for one, other in pairs)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_answers_are_those_without_the_head(told: dict[str, Any], temperature: float) -> None:
-    answers = told["answers"]
+def test_answers_equal_those_without_mtp(results: dict[str, Any], temperature: float) -> None:
+    answers = results["answers"]
     assert answers[f"drafted at {temperature}"]["texts"] == answers[f"plain at {temperature}"]["texts"]
 
 
-def test_the_head_drafts_much_is_refused_some_and_spares_most_steps(told: dict[str, Any]) -> None:
-    plain, drafted = told["answers"]["plain at 0.0"], told["answers"]["drafted at 0.0"]
+def test_mtp_drafts_spare_most_steps_although_some_are_rejected(results: dict[str, Any]) -> None:
+    plain, drafted = results["answers"]["plain at 0.0"], results["answers"]["drafted at 0.0"]
     tally = drafted["drafts"]["mtp head"]
     assert 0.3 * tally["n_drafted"] < tally["n_accepted"] < tally["n_drafted"]
     assert 2 * drafted["n_steps"] < plain["n_steps"], "which looks up drafts too"
 
 
 @pytest.mark.parametrize("way", ["in_pieces", "beside_another", "with_a_refused_draft", "with_a_shared_begin"])
-def test_however_a_text_was_computed_the_head_says_the_same_after_it(told: dict[str, Any], way: str) -> None:
-    assert difference(told, way) < SAME
+def test_mtp_logits_are_equal_however_the_text_was_computed(results: dict[str, Any], way: str) -> None:
+    assert difference(results, way) < SAME
 
 
-def test_after_a_restore_the_head_misses_one_hidden_state_only(told: dict[str, Any]) -> None:
-    assert SAME < difference(told, "saved_and_restored") < ALIKE
+def test_after_a_restore_mtp_lacks_only_one_hidden_state(results: dict[str, Any]) -> None:
+    assert SAME < difference(results, "saved_and_restored") < ALIKE
 
 
-def test_a_head_that_lost_the_begin_of_a_text_goes_on_without(told: dict[str, Any]) -> None:
-    assert difference(told, "with_a_begin_that_the_head_lost") > SAME
+def test_mtp_continues_without_the_beginning_of_a_text(results: dict[str, Any]) -> None:
+    assert difference(results, "with_a_begin_that_the_head_lost") > SAME
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_head_that_lost_the_begin_of_a_text_goes_on_without(told: dict[str, An
         ),
     ],
 )
-def test_a_person_is_told_whether_a_prediction_layer_drafts(
+def test_a_notice_reports_whether_an_mtp_layer_drafts(
     tmp_path: Path, architecture: str, notice: str, names: list[str]
 ) -> None:
     notices: list[str] = []

@@ -19,5 +19,5 @@ MIB = 1 << 20
         ("load_tensors: offloaded 33/33 layers to GPU", None),
     ],
 )
-def test_a_line_of_the_log_tells_of_one_buffer_or_of_none(line: str, buffer: Buffer | None) -> None:
+def test_a_line_of_the_log_is_parsed_as_a_buffer_or_none(line: str, buffer: Buffer | None) -> None:
     assert parse_buffer(line) == buffer

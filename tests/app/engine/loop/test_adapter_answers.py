@@ -23,7 +23,7 @@ Lora = tuple[tuple[int | str, float], ...] | None
 
 
 class Steered:
-    """An engine over the fake model with two adapters, and what it said."""
+    """An engine over the fake model with two adapters, and its output."""
 
     def __init__(self, store: StateStore | None = None, **limits: int | bool) -> None:
         self.text: dict[str, str] = defaultdict(str)
@@ -68,17 +68,17 @@ def _request(name: str, prompt: str, n_tokens: int, lora: Lora) -> Request:
 
 
 def answer_alone(prompt: str, n_tokens: int, lora: Lora) -> str:
-    """Return what the model says under these adapters by itself: without engine, batch, cache reuse or drafts."""
+    """Return the model's answer under these adapters by itself: without engine, batch, cache reuse or drafts."""
     backend = FakeBackend(n_sequences=1, n_batch=4096)
     backend.set_adapters(adapter_set(KNOWN, lora))
     sampler = backend.new_sampler(SamplingParams(temperature=0.0), ignore_eos=True)
-    new, said, n_computed = backend.tokenize(prompt, True, True), b"", 0
+    new, output, n_computed = backend.tokenize(prompt, True, True), b"", 0
     for _ in range(n_tokens):
         backend.decode([Chunk(0, n_computed, new, 1)])
         n_computed += len(new)
         new = [sampler.sample(len(new) - 1)]
-        said += backend.piece(new[0])
-    return said.decode()
+        output += backend.piece(new[0])
+    return output.decode()
 
 
 arrivals = st.lists(
@@ -114,7 +114,7 @@ def test_a_prompt_is_cached_for_its_own_adapters_only() -> None:
     assert steered.ask("e", prompt, ((0, 0.0),)) == 199, "scale 0 is none"
 
 
-def test_what_the_store_holds_comes_back_for_its_own_adapters_only(tmp_path: Path) -> None:
+def test_a_saved_state_is_restored_for_its_own_adapters_only(tmp_path: Path) -> None:
     prompt = "p" * 200
     for name, lora, n_cached in (("a", (), 0), ("b", (("facts", 1.0),), 0), ("c", ((1, 1.0),), 200), ("d", (), 200)):
         store = StateStore(tmp_path)

@@ -33,29 +33,29 @@ def test_a_batch_holds_sequences_of_one_set_and_all_of_them() -> None:
     assert AdapterScheduler(Clock()).next([]) == []
 
 
-def test_a_turn_lasts_and_then_goes_to_the_set_that_waited_longest() -> None:
+def test_a_turn_lasts_and_the_set_that_waited_longest_is_next() -> None:
     clock = Clock()
-    turns = AdapterScheduler(clock)
+    scheduler = AdapterScheduler(clock)
     running = [sequence(1, ()), sequence(2, STYLE), sequence(3, FACTS)]
     seen = []
     for _ in range(6):
-        seen.append(turns.next(running)[0].arrival)
+        seen.append(scheduler.next(running)[0].arrival)
         clock.now_s += TURN_S / 3
-        seen.append(turns.next(running)[0].arrival)
+        seen.append(scheduler.next(running)[0].arrival)
         clock.now_s += TURN_S
     assert seen == [1, 1, 2, 2, 3, 3] * 2
 
 
-def test_a_turn_ends_with_its_last_sequence_and_lasts_while_no_other_set_is_there() -> None:
+def test_a_turn_ends_with_its_last_sequence_and_lasts_without_another_set() -> None:
     clock = Clock()
-    turns = AdapterScheduler(clock)
+    scheduler = AdapterScheduler(clock)
     first, second = sequence(1, ()), sequence(2, STYLE)
-    assert turns.next([first, second]) == [first]
-    assert turns.next([second]) == [second]
+    assert scheduler.next([first, second]) == [first]
+    assert scheduler.next([second]) == [second]
     clock.now_s += 10 * TURN_S
-    assert turns.next([second]) == [second]
-    assert turns.next([second, first]) == [first]
+    assert scheduler.next([second]) == [second]
+    assert scheduler.next([second, first]) == [first]
 
 
-def test_of_new_sets_the_best_ranked_goes_first() -> None:
+def test_the_best_ranked_new_set_is_first() -> None:
     assert AdapterScheduler(Clock()).next([sequence(1, ()), sequence(2, STYLE, priority=1)])[0].arrival == 2

@@ -46,7 +46,7 @@ def said_alone(wanted: Request, n_ctx: int = N_CTX) -> str:
     """Return the answer of a model that sees nothing but what each shift leaves."""
     backend = FakeBackend(n_sequences=1, n_ctx=n_ctx)
     sampler = backend.new_sampler(wanted.sampling, ignore_eos=True)
-    tokens, said = backend.tokenize(str(wanted.prompt), True, True), b""
+    tokens, output = backend.tokenize(str(wanted.prompt), True, True), b""
     n_keep = len(tokens) if wanted.n_keep == -1 else wanted.n_keep
     for _ in range(wanted.max_tokens or 0):
         if len(tokens) >= n_ctx:
@@ -55,18 +55,18 @@ def said_alone(wanted: Request, n_ctx: int = N_CTX) -> str:
         backend.truncate(0, 0)
         backend.decode([Chunk(0, 0, tokens, 1)])
         tokens.append(sampler.sample(len(tokens) - 1))
-        said += backend.piece(tokens[-1])
-    return said.decode()
+        output += backend.piece(tokens[-1])
+    return output.decode()
 
 
 @given(st.integers(1, 10_000), st.integers(0, 10_000))
-def test_a_shift_makes_room_and_keeps_something_new(n_ctx: int, n_keep: int) -> None:
+def test_a_shift_drops_tokens_and_leaves_recent_ones(n_ctx: int, n_keep: int) -> None:
     shift = plan_shift(n_ctx, n_keep, n_ctx)
     assert 1 <= shift.n_discard <= max(1, n_ctx - shift.n_keep)
     assert shift.n_keep <= max(n_keep, 4)
 
 
-def test_an_answer_goes_on_beyond_the_context_and_says_how_much_it_forgot() -> None:
+def test_an_answer_continues_beyond_the_context_and_reports_dropped_tokens() -> None:
     wanted = request()
     text, end = answers(FakeBackend(n_ctx=N_CTX, n_cells=N_CTX), wanted)["a"]
     assert text == said_alone(wanted)
@@ -77,19 +77,19 @@ def test_an_answer_goes_on_beyond_the_context_and_says_how_much_it_forgot() -> N
 
 
 @pytest.mark.parametrize("n_keep", [-1, 0, 20, 10_000])
-def test_the_kept_head_is_what_the_answer_still_depends_on(n_keep: int) -> None:
+def test_the_answer_depends_on_the_head_of_n_keep_tokens(n_keep: int) -> None:
     wanted = request(n_keep=n_keep)
     assert answers(FakeBackend(n_ctx=N_CTX, n_cells=N_CTX), wanted)["a"][0] == said_alone(wanted)
 
 
-def test_without_being_asked_for_an_answer_ends_with_the_context() -> None:
+def test_without_context_shift_an_answer_ends_with_the_context() -> None:
     _, end = answers(FakeBackend(n_ctx=N_CTX), request(context_shift=None))["a"]
     assert isinstance(end, Finished)
     assert (end.reason, end.usage.n_dropped_tokens) == (FinishReason.LENGTH, 0)
     assert end.usage.n_output_tokens == N_CTX - len("a prompt")
 
 
-def test_an_engine_may_shift_for_all_who_do_not_say() -> None:
+def test_the_engines_setting_is_the_default_of_context_shift() -> None:
     wanted = (request("a", context_shift=None), request("b", "other", context_shift=False))
     ends = answers(FakeBackend(n_ctx=N_CTX), *wanted, shifts_context=True)
     assert len(ends["a"][0]) == 200
@@ -121,12 +121,12 @@ def test_what_was_computed_with_forgotten_tokens_is_found_by_nobody() -> None:
     backend = FakeBackend(n_ctx=N_CTX, n_cells=N_CTX)
     cache = KVCacheManager(backend)
     tokens = list(range(40))
-    place = cache.allocate(tokens).sequence_id
-    backend.decode([Chunk(place, 0, tokens, 1)])
-    cache.record_computed(place, tokens)
-    assert cache.shift(place, ContextShift(n_keep=4, n_discard=10)) == 30
+    slot_id = cache.allocate(tokens).sequence_id
+    backend.decode([Chunk(slot_id, 0, tokens, 1)])
+    cache.record_computed(slot_id, tokens)
+    assert cache.shift(slot_id, ContextShift(n_keep=4, n_discard=10)) == 30
     assert cache.n_cached([*tokens[:4], *tokens[14:], 0]) == 4
-    cache.release(place)
+    cache.release(slot_id)
     assert cache.n_cells_used == backend.n_cells_used == 4
 
 
@@ -148,17 +148,17 @@ def test_an_answer_ends_with_the_first_line_after_its_time() -> None:
     assert len(text) < 200
 
 
-def test_an_answer_that_nothing_could_end_is_refused() -> None:
-    said, end = answers(FakeBackend(n_sequences=1, n_ctx=N_CTX), request(max_tokens=None))["a"]
+def test_a_shifting_answer_without_an_end_is_refused() -> None:
+    output, end = answers(FakeBackend(n_sequences=1, n_ctx=N_CTX), request(max_tokens=None))["a"]
     assert isinstance(end, Failed)
-    assert (said, end.error.kind) == ("", "RequestError")
+    assert (output, end.error.kind) == ("", "RequestError")
     assert "token limit" in end.error.cause
 
 
 @pytest.mark.parametrize(
     "end", [{"ignore_eos": False}, {"context_shift": False}, {"stop": ("a",)}, {"max_time_s": 1.0}]
 )
-def test_an_answer_that_something_could_end_is_given(end: dict[str, object]) -> None:
+def test_a_shifting_answer_with_any_end_is_admitted(end: dict[str, object]) -> None:
     engine = Engine(FakeBackend(n_sequences=1, n_ctx=N_CTX), (events := []).append)
     engine.submit(request(max_tokens=None, **end))
     engine.step()

@@ -26,7 +26,7 @@ GREEDY = SamplingParams(temperature=0.0)
 
 
 class Record:
-    """What an engine said, by request."""
+    """The events of an engine, by request."""
 
     def __init__(self) -> None:
         self.text: dict[str, str] = defaultdict(str)
@@ -64,23 +64,23 @@ def run(engine: Engine, max_steps: int = 5000) -> None:
 
 
 def answer_alone(wanted: Request) -> tuple[str, FinishReason]:
-    """Return what the model says by itself: token by token, without engine, batch, cache reuse or drafts."""
+    """Return the model's own answer: token by token, without engine, batch, cache reuse or drafts."""
     backend = FakeBackend(n_sequences=1, n_batch=4096)
     sampler = backend.new_sampler(wanted.sampling, wanted.ignore_eos)
     new = backend.tokenize(str(wanted.prompt), True, True)
-    said, n_computed = b"", 0
+    output, n_computed = b"", 0
     n_most = 100 - len(new) if wanted.max_tokens is None else wanted.max_tokens
     for _ in range(n_most):
         backend.decode([Chunk(0, n_computed, new, 1)])
         token = sampler.sample(len(new) - 1)
         n_computed += len(new)
         if backend.is_eog(token):
-            return said.decode(), FinishReason.STOP
-        said, new = said + backend.piece(token), [token]
+            return output.decode(), FinishReason.STOP
+        output, new = output + backend.piece(token), [token]
         for stop in wanted.stop:
-            if stop in said.decode():
-                return said.decode()[: said.decode().index(stop)], FinishReason.STOP
-    return said.decode(), FinishReason.LENGTH
+            if stop in output.decode():
+                return output.decode()[: output.decode().index(stop)], FinishReason.STOP
+    return output.decode(), FinishReason.LENGTH
 
 
 def test_an_answer_ends_at_max_tokens_with_reason_length() -> None:
@@ -101,7 +101,7 @@ def test_an_answer_ends_where_the_model_ends_it() -> None:
     assert record.finished["a"].reason is FinishReason.STOP
 
 
-def test_ignore_eos_goes_on_to_the_end_of_the_context() -> None:
+def test_ignore_eos_continues_to_the_end_of_the_context() -> None:
     record = Record()
     engine = Engine(FakeBackend(end_every=2, n_ctx=64, n_cells=64), record)
     engine.submit(request(n_tokens=None, ignore_eos=True))
@@ -110,7 +110,7 @@ def test_ignore_eos_goes_on_to_the_end_of_the_context() -> None:
     assert record.finished["a"].usage.n_prompt_tokens + record.finished["a"].usage.n_output_tokens == 64
 
 
-def test_a_request_of_no_tokens_computes_its_prompt_and_says_nothing() -> None:
+def test_a_request_of_no_tokens_computes_its_prompt_only() -> None:
     record = Record()
     engine = Engine(FakeBackend(), record)
     engine.submit(request(n_tokens=0))
@@ -127,13 +127,13 @@ def test_a_stop_string_is_not_part_of_the_answer() -> None:
     assert cut == whole[: whole.index(stop)]
 
 
-def test_each_token_of_an_answer_comes_with_its_probability() -> None:
+def test_each_output_token_has_its_log_probability() -> None:
     record = Record()
     engine = Engine(FakeBackend(), record)
     engine.submit(request(n_tokens=100, ignore_eos=True, n_logprobs=3))
     run(engine)
     entries = record.logprobs["a"]
-    assert record.finished["a"].usage.n_accepted_tokens > 0, "drafted rows are told too"
+    assert record.finished["a"].usage.n_accepted_tokens > 0, "drafted rows have log probabilities too"
     assert b"".join(entry.piece for entry in entries).decode() == record.text["a"]
     assert [entry.offset for entry in entries] == list(range(100))
     for entry in entries:
@@ -150,18 +150,18 @@ def test_probabilities_are_the_models_own_whatever_the_sampler_prefers() -> None
     assert any(entry.logprob < entry.top[0][1] for entry in record.logprobs["a"])
 
 
-def test_what_a_stop_string_swallows_is_not_told_as_a_token_either() -> None:
+def test_tokens_of_a_stop_string_have_no_log_probabilities() -> None:
     whole, _ = answer_alone(request(n_tokens=60, ignore_eos=True))
     stop = whole[30:36]
     record = Record()
     engine = Engine(FakeBackend(), record)
     engine.submit(request(n_tokens=60, ignore_eos=True, stop=(stop,), n_logprobs=0))
     run(engine)
-    told = b"".join(entry.piece for entry in record.logprobs["a"]).decode()
-    assert told == record.text["a"] == whole[: whole.index(stop)]
+    text = b"".join(entry.piece for entry in record.logprobs["a"]).decode()
+    assert text == record.text["a"] == whole[: whole.index(stop)]
 
 
-def test_nobody_pays_for_probabilities_that_were_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_probabilities_are_computed_on_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(FakeBackend, "logits")
     assert answer_alone(request())[0]
     record = Record()
@@ -188,7 +188,7 @@ def test_a_prompt_without_valid_tokens_is_refused(prompt: str | tuple[int, ...])
 
 
 class TaggedBackend(FakeBackend):
-    """Has one special token, <call>, which it says in place of the letter e."""
+    """Has one special token, <call>, which replaces the letter e."""
 
     CALL = ord("e")
 
@@ -200,7 +200,7 @@ class TaggedBackend(FakeBackend):
 
 
 @pytest.mark.parametrize(("tags", "text"), [((), "hr"), (("<call>", "<other>"), "h<call>r<call>")])
-def test_special_tokens_are_text_where_they_are_asked_for(tags: tuple[str, ...], text: str) -> None:
+def test_visible_tags_are_text(tags: tuple[str, ...], text: str) -> None:
     record = Record()
     engine = Engine(TaggedBackend(), record)
     engine.submit(replace(request(prompt="<say>here</say>"), visible_tags=tags, n_logprobs=0))
@@ -209,7 +209,7 @@ def test_special_tokens_are_text_where_they_are_asked_for(tags: tuple[str, ...],
     assert b"".join(entry.piece for entry in record.logprobs["a"]).decode() == text
 
 
-def test_an_abort_frees_the_cells_and_keeps_what_was_said() -> None:
+def test_an_abort_leaves_the_computed_tokens_cached() -> None:
     record = Record()
     engine = Engine(FakeBackend(end_every=10**9, n_ctx=64, n_cells=64), record)
     engine.submit(request(n_tokens=None))
@@ -277,7 +277,7 @@ class BrokenBackend(FakeBackend):
         raise EngineError("It broke.", "Load it again.")
 
 
-def test_a_fatal_batch_fails_its_requests_and_the_engine_goes_on() -> None:
+def test_a_fatal_batch_fails_its_requests_and_the_engine_continues() -> None:
     record = Record()
     engine = Engine(BrokenBackend(), record)
     engine.submit(request("a"))
@@ -327,7 +327,7 @@ def test_an_edited_turn_reuses_the_begin_and_leaves_the_old_branch_to_be_taken_u
     assert record.finished["c"].usage.n_cached_tokens == 48
 
 
-def test_requests_that_come_together_compute_their_shared_begin_once() -> None:
+def test_concurrent_requests_compute_their_shared_prefix_once() -> None:
     record = Record()
     backend = FakeBackend()
     engine = Engine(backend, record)
@@ -338,7 +338,7 @@ def test_requests_that_come_together_compute_their_shared_begin_once() -> None:
     assert backend.n_cells_used < 300 + 4 * 4
 
 
-def test_a_full_cache_evicts_the_coldest_prefix_and_keeps_the_others() -> None:
+def test_a_full_cache_evicts_the_least_recently_used_prefix() -> None:
     record = Record()
     engine = Engine(FakeBackend(n_ctx=100, n_cells=200), record)
     for name, prompt in (("a", "a" * 80), ("b", "b" * 80), ("a2", "a" * 81), ("c", "c" * 80), ("a3", "a" * 82)):
@@ -350,7 +350,7 @@ def test_a_full_cache_evicts_the_coldest_prefix_and_keeps_the_others() -> None:
     assert record.finished["b2"].usage.n_cached_tokens == 0
 
 
-def test_a_model_that_cannot_be_cut_reuses_only_whole_sequences() -> None:
+def test_a_model_without_truncation_reuses_only_whole_sequences() -> None:
     record = Record()
     engine = Engine(FakeBackend(supports_truncation=False), record)
     engine.submit(request("a", prompt="x" * 50, n_tokens=4, ignore_eos=True))
@@ -363,7 +363,7 @@ def test_a_model_that_cannot_be_cut_reuses_only_whole_sequences() -> None:
     assert record.finished["a"].usage.n_drafted_tokens == 0
 
 
-def test_drafts_are_taken_where_the_text_repeats_itself() -> None:
+def test_drafts_are_accepted_where_the_text_repeats() -> None:
     record = Record()
     engine = Engine(FakeBackend(), record)
     wanted = request("a", n_tokens=400, ignore_eos=True)
@@ -386,7 +386,7 @@ class RefusesAt(FakeBackend):
         return super().choose(row, salt, ignore_eos)
 
 
-def test_a_request_refused_while_its_draft_is_verified_leaves_a_clean_place() -> None:
+def test_a_request_that_fails_during_verification_leaves_a_clean_slot() -> None:
     record = Record()
     engine = Engine(RefusesAt(), record, step_cost=free_steps())
     engine.submit(request("a", n_tokens=200, ignore_eos=True))
@@ -398,7 +398,7 @@ def test_a_request_refused_while_its_draft_is_verified_leaves_a_clean_place() ->
     assert record.text["b"] == answer_alone(again)[0]
 
 
-def test_what_was_evicted_comes_back_from_the_store(tmp_path: Path) -> None:
+def test_an_evicted_sequence_is_restored_from_the_store(tmp_path: Path) -> None:
     record, store = Record(), StateStore(tmp_path)
     engine = Engine(FakeBackend(n_ctx=200, n_cells=200), record, store)
     for name, prompt in (("a", "a" * 150), ("b", "b" * 150), ("a2", "a" * 151)):
@@ -408,7 +408,7 @@ def test_what_was_evicted_comes_back_from_the_store(tmp_path: Path) -> None:
     store.close()
 
 
-def test_idle_sequences_leave_the_cache_before_another_and_come_back_with_their_turn(tmp_path: Path) -> None:
+def test_idle_sequences_are_offloaded_before_another_and_restored_later(tmp_path: Path) -> None:
     record, store = Record(), StateStore(tmp_path)
     backend = FakeBackend()
     engine = Engine(backend, record, store)
@@ -452,7 +452,7 @@ def test_idle_sequences_stay_in_the_cache_of_a_gpu(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_conversation_goes_on_after_a_restart_without_computing_it_again(tmp_path: Path) -> None:
+def test_a_conversation_continues_after_a_restart_from_its_saved_state(tmp_path: Path) -> None:
     for n_start, n_cached in ((0, 0), (1, 120)):
         record, store = Record(), StateStore(tmp_path)
         engine = Engine(FakeBackend(), record, store)
@@ -464,7 +464,7 @@ def test_a_conversation_goes_on_after_a_restart_without_computing_it_again(tmp_p
         store.close()
 
 
-def test_saving_in_idle_moments_comes_to_an_end(tmp_path: Path) -> None:
+def test_idle_saving_ends(tmp_path: Path) -> None:
     record, store = Record(), StateStore(tmp_path)
     engine = Engine(FakeBackend(), record, store)
     for name in "abc":
@@ -496,7 +496,7 @@ def draft_model(backend: FakeBackend, target: FakeBackend) -> DraftModel:
     return DraftModel(backend, target.facts, StepCost(), clock=lambda: 0.0)
 
 
-def test_a_draft_model_that_is_right_takes_the_answer_a_draft_at_a_time() -> None:
+def test_drafts_of_a_draft_model_that_is_right_are_accepted_whole() -> None:
     record, backend, guessing = Record(), FakeBackend(), Guessing()
     guessing.ignores_end = True
     wanted = request("a", n_tokens=200, ignore_eos=True)
@@ -509,7 +509,7 @@ def test_a_draft_model_that_is_right_takes_the_answer_a_draft_at_a_time() -> Non
     assert 0.9 * drafted.n_drafted < drafted.n_accepted
 
 
-def test_a_draft_model_that_is_always_wrong_is_hardly_asked_again() -> None:
+def test_a_draft_model_that_is_always_wrong_is_hardly_used() -> None:
     class Wrong(Guessing):
         wrong_every = 1
 
@@ -521,13 +521,13 @@ def test_a_draft_model_that_is_always_wrong_is_hardly_asked_again() -> None:
     assert engine.counters.drafts["draft model"].n_drafted < 60
 
 
-def head_drafts(backend: FakeBackend, wrong_every: int = 10**9, *, ignore_eos: bool = True) -> DraftHead:
+def mtp_drafts(backend: FakeBackend, wrong_every: int = 10**9, *, ignore_eos: bool = True) -> DraftHead:
     return DraftHead(FakeMtpHead(backend, wrong_every, ignore_eos=ignore_eos), 0.01, StepCost(), clock=lambda: 0.0)
 
 
-def test_a_head_that_is_right_takes_the_answer_a_draft_at_a_time() -> None:
+def test_drafts_of_an_mtp_head_that_is_right_are_accepted_whole() -> None:
     record, backend, wanted = Record(), FakeBackend(), request("a", n_tokens=200, ignore_eos=True)
-    engine = Engine(backend, record, step_cost=free_steps(), draft_sources=[head_drafts(backend)])
+    engine = Engine(backend, record, step_cost=free_steps(), draft_sources=[mtp_drafts(backend)])
     engine.submit(wanted)
     run(engine)
     assert record.text["a"] == answer_alone(wanted)[0]
@@ -536,16 +536,16 @@ def test_a_head_that_is_right_takes_the_answer_a_draft_at_a_time() -> None:
     assert 0.9 * drafted.n_drafted < drafted.n_accepted
 
 
-def test_a_head_that_is_always_wrong_is_hardly_asked_again() -> None:
+def test_an_mtp_head_that_is_always_wrong_is_hardly_used() -> None:
     record, backend = Record(), FakeBackend()
-    engine = Engine(backend, record, draft_sources=[head_drafts(backend, wrong_every=1)], clock=lambda: 0.0)
+    engine = Engine(backend, record, draft_sources=[mtp_drafts(backend, wrong_every=1)], clock=lambda: 0.0)
     for name in "ab":
         engine.submit(request(name, prompt=name, n_tokens=400, ignore_eos=True))
         run(engine)
     assert engine.counters.drafts["mtp head"].n_drafted < 60
 
 
-def test_what_one_answer_said_is_drafted_for_the_next_that_begins_to_say_it() -> None:
+def test_an_earlier_answer_is_drafted_for_one_that_begins_like_it() -> None:
     record = Record()
     engine = Engine(FakeBackend(), record)
     engine.submit(request("a", prompt="one", n_tokens=150, ignore_eos=True))
@@ -601,7 +601,7 @@ def test_batched_reused_and_drafted_answers_equal_serial_ones_under_random_arriv
     drafting.wrong_every = wrong_every or 1
     sources: list[DraftSource] = [draft_model(drafting, backend)] if wrong_every else []
     if head_wrong_every:
-        sources.insert(0, head_drafts(backend, head_wrong_every, ignore_eos=False))
+        sources.insert(0, mtp_drafts(backend, head_wrong_every, ignore_eos=False))
     engine = Engine(backend, record, step_cost=free_steps(), draft_sources=sources)
     wanted: dict[str, Request] = {}
     aborts: list[tuple[int, str]] = []

@@ -56,14 +56,14 @@ def test_waits_and_rates_are_those_of_the_clock() -> None:
     assert counters.n_finished == 1
 
 
-def test_a_prompt_that_comes_again_counts_as_cached() -> None:
+def test_a_repeated_prompt_counts_as_cached() -> None:
     engine = _engine([])
     for _ in range(2):
         _run(engine, _request("a", "the same prompt again", 2))
     assert engine.counters.cached_share == pytest.approx(20 / 42), "all of the second one but its last token"
 
 
-def test_what_runs_and_what_waits_is_told_apart() -> None:
+def test_occupancy_counts_running_and_waiting_answers() -> None:
     engine = _engine([], n_sequences=1)
     for name in "abc":
         engine.submit(_request(name, f"{name} prompt", 4))
@@ -84,5 +84,5 @@ def test_passes_and_tokens_of_an_answer_agree_with_its_drafts() -> None:
     assert engine.counters.n_accepted_tokens == usage.n_accepted_tokens
 
 
-def test_before_anything_was_asked_there_are_no_rates() -> None:
+def test_without_requests_there_are_no_rates() -> None:
     assert (Counters().cached_share, Counters().prefill_rate, Counters().decode_rate) == (0.0, 0.0, 0.0)

@@ -16,11 +16,11 @@ def stream(pieces: list[bytes], stop: tuple[str, ...] = ()) -> tuple[list[str], 
     return [*shown, text.finish()], False
 
 
-def test_a_character_split_over_tokens_is_shown_once_whole() -> None:
+def test_a_character_of_several_tokens_is_shown_when_complete() -> None:
     assert stream([b"\xe2", b"\x82", b"\xac!"]) == (["", "", "€!", ""], False)
 
 
-def test_bytes_that_cannot_be_text_become_replacement_characters() -> None:
+def test_invalid_bytes_become_replacement_characters() -> None:
     assert "".join(stream([b"a\xff", b"b", b"\xe2"])[0]) == "a�b�"
 
 
@@ -28,7 +28,7 @@ def test_a_stop_string_over_three_tokens_never_leaks_its_begin() -> None:
     assert stream([b"done</", b"en", b"d>more"], ("</end>",)) == (["done", "", ""], True)
 
 
-def test_a_begun_stop_string_that_goes_on_otherwise_is_shown() -> None:
+def test_an_incomplete_stop_string_is_shown_when_it_differs() -> None:
     assert "".join(stream([b"</", b"em>"], ("</end>",))[0]) == "</em>"
 
 
@@ -36,7 +36,7 @@ def test_the_earliest_of_several_stop_strings_ends_the_answer() -> None:
     assert stream([b"one two three"], ("three", "two")) == (["one "], True)
 
 
-def test_characters_are_counted_as_they_come_and_as_they_are_shown() -> None:
+def test_decoded_and_shown_characters_are_counted() -> None:
     text = IncrementalDetokenizer(("</end>",))
     counts = []
     for piece in (b"a", b"\xe2\x82", b"\xac</", b"en"):
@@ -60,7 +60,7 @@ def test_what_is_shown_ends_before_the_first_stop_string(text: str, stop: list[s
         assert joined == text
 
 
-def test_the_stop_string_that_came_first_is_told() -> None:
+def test_stopped_by_is_the_first_stop_string() -> None:
     text = IncrementalDetokenizer(("c", "b"))
     assert text.push(b"a-b-c") == "a-"
     assert text.stopped_by == "b"
@@ -88,7 +88,7 @@ def test_lines_indented_enough_and_empty_ones_go_on() -> None:
 
 
 @given(st.text(alphabet="a \t\n", max_size=40), st.integers(1, 4), st.data())
-def test_however_it_is_cut_the_same_lines_are_shown(text: str, n_indent: int, data: st.DataObject) -> None:
+def test_the_same_lines_are_shown_for_any_split_into_tokens(text: str, n_indent: int, data: st.DataObject) -> None:
     whole = indented([text.encode()], n_indent)
     cut = data.draw(st.integers(0, len(text)))
     assert indented([text[:cut].encode(), text[cut:].encode()], n_indent) == whole

@@ -19,7 +19,7 @@ CRITICAL = 32.9  # what chi-squared with 4 * (4 - 1) degrees of freedom exceeds 
 class DrawnSampler:
     """Draws from WEIGHTS with random numbers of its own, as llama.cpp's last stage does at temperature 1.
 
-    With `leniency` it does what an engine must not: it says that share of the drafts of an "a" that it would have
+    With `leniency` it does what an engine must not: it accepts that share of the drafts of an "a" that it would have
     refused. (Of any letter would not show: looked up in such a text, drafts are themselves spread like it.)
     """
 
@@ -47,7 +47,7 @@ class DrawnBackend(FakeBackend):
         return DrawnSampler(self, params.seed, self.leniency)
 
 
-def say(n_answers: int, n_tokens: int, leniency: float = 0.0) -> tuple[list[str], Counters]:
+def generate(n_answers: int, n_tokens: int, leniency: float = 0.0) -> tuple[list[str], Counters]:
     """Return that many sampled answers, four at a time, with drafts wherever something can be drafted."""
     texts: dict[str, str] = defaultdict(str)
 
@@ -56,7 +56,7 @@ def say(n_answers: int, n_tokens: int, leniency: float = 0.0) -> tuple[list[str]
 
     backend = DrawnBackend()
     backend.leniency = leniency
-    # A clock that stands still teaches no costs: each draft stays as cheap as it is said to be.
+    # With a constant clock no costs are measured: each draft stays as cheap as given.
     engine = Engine(backend, hear, step_cost=StepCost({1: 1.0, 64: 1.01}), clock=lambda: 0.0)
     for number in range(n_answers):
         sampling = SamplingParams(temperature=1.0, seed=number)
@@ -78,12 +78,12 @@ def chi_squared(texts: Sequence[str]) -> float:
 
 
 def test_sampling_keeps_its_distribution_with_drafts_on() -> None:
-    texts, counters = say(n_answers=24, n_tokens=300)
+    texts, counters = generate(n_answers=24, n_tokens=300)
     assert counters.n_accepted_tokens > 1000
     assert counters.n_drafted_tokens - counters.n_accepted_tokens > 1000
     assert chi_squared(texts) < CRITICAL
 
 
-def test_keeping_refused_drafts_of_one_letter_would_show() -> None:
-    texts, _ = say(n_answers=24, n_tokens=300, leniency=1.0)
+def test_accepting_rejected_drafts_would_show() -> None:
+    texts, _ = generate(n_answers=24, n_tokens=300, leniency=1.0)
     assert chi_squared(texts) > CRITICAL

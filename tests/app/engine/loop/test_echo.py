@@ -1,4 +1,4 @@
-"""Prompts that are told before their answers, with their probabilities."""
+"""Prompts that are echoed before their answers, with log probabilities."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from app.engine.loop.echo import EchoedText
 from app.engine.protocol.messages import Finished, Output
 from app.engine.request import Request, SamplingParams, TokenLogprob
 
-TEXT = "what is told of a prompt €"
+TEXT = "the text of a prompt €"
 
 
 class Record:
-    """What an engine said, by request."""
+    """The events of an engine, by request."""
 
     def __init__(self) -> None:
         self.text: dict[str, str] = defaultdict(str)
@@ -72,16 +72,14 @@ def _prompt_of(entries: list[TokenLogprob], text: str = TEXT) -> list[TokenLogpr
 
 
 def _assert_scored(entries: list[TokenLogprob], text: str = TEXT) -> None:
-    told = [entry.logprob for entry in _prompt_of(entries, text)]
-    assert told[0] is None
-    assert told[1:] == pytest.approx(_serial(text)[1:], abs=1e-5)
+    echoed = [entry.logprob for entry in _prompt_of(entries, text)]
+    assert echoed[0] is None
+    assert echoed[1:] == pytest.approx(_serial(text)[1:], abs=1e-5)
 
 
 @pytest.mark.parametrize("n_batch", [4, 16, 512])
 @pytest.mark.parametrize("supports_truncation", [True, False])
-def test_a_prompt_is_told_first_with_its_probabilities_however_it_is_cut_into_batches(
-    n_batch: int, supports_truncation: bool
-) -> None:
+def test_a_prompt_is_echoed_with_log_probabilities_for_any_batch_size(n_batch: int, supports_truncation: bool) -> None:
     record = Record()
     engine = Engine(FakeBackend(n_batch=n_batch, supports_truncation=supports_truncation), record)
     engine.submit(request(prompt=TEXT, n_tokens=5, echo=True, n_logprobs=2, ignore_eos=True))
@@ -96,7 +94,7 @@ def test_a_prompt_is_told_first_with_its_probabilities_however_it_is_cut_into_ba
     assert record.finished["a"].usage.n_output_tokens == 5
 
 
-def test_nothing_but_the_prompt_is_told_where_no_answer_is_wanted() -> None:
+def test_with_max_tokens_0_only_the_prompt_is_echoed() -> None:
     record = Record()
     engine = Engine(FakeBackend(), record)
     engine.submit(request(prompt=TEXT, n_tokens=0, echo=True, n_logprobs=0))
@@ -114,7 +112,7 @@ def test_what_is_cached_is_computed_again_only_for_a_prompt_that_is_scored() -> 
     asked: dict[str, dict[str, Any]] = {
         "first": {},
         "plain": {},
-        "told": {"echo": True},
+        "echoed": {"echo": True},
         "scored": {"echo": True, "n_logprobs": 0},
     }
     for name, changes in asked.items():
@@ -122,9 +120,9 @@ def test_what_is_cached_is_computed_again_only_for_a_prompt_that_is_scored() -> 
         run(engine)
     n_cached = {name: end.usage.n_cached_tokens for name, end in record.finished.items()}
     n_tokens = len(TEXT.encode())
-    assert n_cached == {"first": 0, "plain": n_tokens - 1, "told": n_tokens - 1, "scored": 0}
+    assert n_cached == {"first": 0, "plain": n_tokens - 1, "echoed": n_tokens - 1, "scored": 0}
     _assert_scored(record.logprobs["scored"])
-    assert len({record.text[name].removeprefix(TEXT) for name in n_cached}) == 1, "all say the same"
+    assert len({record.text[name].removeprefix(TEXT) for name in n_cached}) == 1, "all answers are equal"
 
 
 def test_a_prompt_that_is_scored_while_nothing_runs_has_the_cache_for_itself(tmp_path: Path) -> None:
@@ -145,7 +143,7 @@ def test_a_prompt_that_is_scored_while_nothing_runs_has_the_cache_for_itself(tmp
     store.close()
 
 
-def test_nothing_leaves_the_cache_for_a_score_where_it_would_be_lost_or_another_runs(tmp_path: Path) -> None:
+def test_scoring_evicts_nothing_that_would_be_lost_or_while_another_runs(tmp_path: Path) -> None:
     scored = request("scored", TEXT, echo=True, n_logprobs=0)
     n_scored = len(TEXT.encode())
     without_store = Engine(FakeBackend(), Record())
@@ -230,26 +228,26 @@ def test_a_prompt_of_tokens_reads_as_they_do() -> None:
     assert record.logprobs["a"][1].piece == b"<end>"
 
 
-def _told(prompt: str, *pieces: tuple[bytes, bytes]) -> tuple[list[int], str]:
-    text, offsets, told = EchoedText(prompt), [], ""
+def _echoed(prompt: str, *pieces: tuple[bytes, bytes]) -> tuple[list[int], str]:
+    text, offsets, echoed = EchoedText(prompt), [], ""
     for piece, label in pieces:
         offsets.append(text.n_characters)
-        told += text.push(piece, label)
-    return offsets, told + text.finish()
+        echoed += text.push(piece, label)
+    return offsets, echoed + text.finish()
 
 
 def test_what_a_tokenizer_adds_or_names_is_found_in_the_text_as_it_came() -> None:
     pieces = ((b"", b"<s>"), (b" Hi", b" Hi"), (b"", b"<|x|>"), (b" you", b" you"))
-    assert _told("Hi<|x|>you", *pieces) == ([0, 0, 2, 7], "Hi<|x|>you")
+    assert _echoed("Hi<|x|>you", *pieces) == ([0, 0, 2, 7], "Hi<|x|>you")
 
 
 def test_a_tokenizer_that_changes_letters_loses_none_of_the_text() -> None:
-    assert _told("ÀB", (b"ab", b"ab"), (b"xyz", b"xyz"))[1] == "ÀB"
-    assert _told("ABC", (b"a", b"a"))[1] == "ABC"
+    assert _echoed("ÀB", (b"ab", b"ab"), (b"xyz", b"xyz"))[1] == "ÀB"
+    assert _echoed("ABC", (b"a", b"a"))[1] == "ABC"
 
 
 @given(st.text(), st.lists(st.binary(max_size=4)))
-def test_a_text_is_told_whole_whatever_the_tokens_read(text: str, pieces: list[bytes]) -> None:
-    offsets, told = _told(text, *((piece, piece) for piece in pieces))
-    assert told == text.encode("utf-8", "replace").decode()
+def test_a_text_is_echoed_exactly_whatever_its_tokens_are(text: str, pieces: list[bytes]) -> None:
+    offsets, echoed = _echoed(text, *((piece, piece) for piece in pieces))
+    assert echoed == text.encode("utf-8", "replace").decode()
     assert offsets == sorted(offsets)

@@ -33,7 +33,7 @@ def test_two_histograms_add_up_to_the_one_of_all_figures(some: list[float], othe
     assert both.total == pytest.approx(sum(some) + sum(others))
 
 
-def test_without_figures_there_is_no_quantile_and_no_bucket() -> None:
+def test_without_values_there_is_no_quantile_and_no_bucket() -> None:
     assert Histogram().quantile(0.5) is None
     assert Histogram().buckets() == []
 

@@ -27,7 +27,7 @@ def _logprobs(row: np.ndarray) -> np.ndarray:
 
 
 @given(logits)
-def test_probabilities_sum_to_one_and_keep_the_order_of_the_logits(row: np.ndarray) -> None:
+def test_probabilities_sum_to_one_in_the_order_of_the_logits(row: np.ndarray) -> None:
     logprobs = _logprobs(row)
     assert abs(np.exp(logprobs).sum() - 1) < 1e-5
     assert (np.diff(logprobs[np.argsort(row, kind="stable")]) >= 0).all()
@@ -39,7 +39,7 @@ def test_probabilities_are_those_that_64_bits_give(row: np.ndarray) -> None:
     assert np.allclose(_logprobs(row), np.maximum(shifted - np.log(np.exp(shifted).sum()), LOWEST_LOGPROB), atol=1e-4)
 
 
-def test_a_token_that_cannot_come_has_a_number_too() -> None:
+def test_an_impossible_token_has_a_finite_log_probability() -> None:
     assert list(_logprobs(np.array([0.0, -np.inf], np.float32))) == [0.0, LOWEST_LOGPROB]
 
 

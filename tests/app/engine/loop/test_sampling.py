@@ -13,12 +13,12 @@ def test_greedy_is_one_stage() -> None:
     assert stages(SamplingParams(temperature=0.0)) == (Stage("greedy"),)
 
 
-def test_the_chain_keeps_the_order_of_llama_cpp() -> None:
+def test_stages_have_the_order_of_llama_cpp() -> None:
     params = SamplingParams(temperature=0.7, repeat_penalty=1.1, seed=5)
     assert [stage.name for stage in stages(params)] == ["penalties", "top_k", "top_p", "min_p", "temp", "dist"]
 
 
-def test_every_stage_at_once_keeps_the_order_of_llama_cpp() -> None:
+def test_all_stages_together_have_the_order_of_llama_cpp() -> None:
     params = SamplingParams(
         logit_bias=((5, 1.0),), repeat_penalty=1.1, dry_multiplier=0.8, top_n_sigma=1.0, typical_p=0.9,
         xtc_probability=0.5, dynatemp_range=0.5,
@@ -30,7 +30,7 @@ def test_every_stage_at_once_keeps_the_order_of_llama_cpp() -> None:
 
 
 @pytest.mark.parametrize(("version", "name"), [(1, "mirostat"), (2, "mirostat_v2")])
-def test_mirostat_takes_the_place_of_all_but_biases_and_temperature(version: int, name: str) -> None:
+def test_mirostat_replaces_all_but_biases_and_temperature(version: int, name: str) -> None:
     params = SamplingParams(mirostat=version, repeat_penalty=1.1, logit_bias=((5, 1.0),), seed=9)
     assert [stage.name for stage in stages(params)] == ["logit_bias", "temp", name]
     assert stages(params)[-1].arguments == (9, 5.0, 0.1)
@@ -41,7 +41,7 @@ def test_every_random_stage_draws_from_the_one_seed() -> None:
     assert chain["xtc"][-1] == chain["dist"][0]
 
 
-def test_greedy_keeps_what_changes_the_best_token() -> None:
+def test_a_greedy_chain_contains_what_changes_the_best_token() -> None:
     params = SamplingParams(temperature=0.0, mirostat=2, dry_multiplier=0.8, xtc_probability=1.0, typical_p=0.1)
     assert [stage.name for stage in stages(params, banned=[7])] == ["logit_bias", "dry", "greedy"]
 
@@ -80,7 +80,7 @@ def test_stages_that_would_change_nothing_are_left_out() -> None:
     assert stages(params) == (Stage("temp", (1.0,)), Stage("dist", (3,)))
 
 
-def test_greedy_keeps_penalties() -> None:
+def test_a_greedy_chain_contains_penalties() -> None:
     params = SamplingParams(temperature=0.0, frequency_penalty=0.5)
     assert [stage.name for stage in stages(params)] == ["penalties", "greedy"]
 

@@ -24,7 +24,7 @@ def test_a_prompt_is_chunked_smaller_while_an_answer_streams() -> None:
     assert schedule([prompt(1, 2000), answer(2)], BUDGET) == {2: 1, 1: 127}
 
 
-def test_a_prompt_that_goes_on_leaves_over_what_fills_no_block_and_one_that_ends_does_not() -> None:
+def test_a_prompt_that_continues_gets_whole_blocks_and_one_that_ends_gets_all() -> None:
     assert sum(schedule([prompt(1, 50), prompt(2, 2000), *map(answer, range(3, 10))], BUDGET).values()) == 128
     assert schedule([prompt(1, 100), answer(2)], BUDGET) == {2: 1, 1: 100}
     assert schedule([prompt(1, 10)], StepBudget(8, 2)) == {1: 8}

@@ -14,7 +14,7 @@ from quantizer.errors import EngineError
 
 NEVER = {1: 1.0, 2: 1e6}  # no draft pays
 FAST_S, SLOW_S = 0.001, 0.1
-SAYS = "<say>" + "abcdefghijklmnopqrstuvwxyz " * 4 + "</say>"
+SCRIPTED = "<say>" + "abcdefghijklmnopqrstuvwxyz " * 4 + "</say>"
 
 
 class Clock:
@@ -27,7 +27,7 @@ class Clock:
 
 
 class Timed(FakeBackend):
-    """Takes `each_s` for each decode on its own clock; `on_decode` is told how many there were."""
+    """Takes `each_s` for each decode on its own clock; `on_decode` gets their number."""
 
     def __init__(self, each_s: float, on_decode: Callable[[int], None] = lambda _n: None, n_ctx: int = 4096) -> None:
         super().__init__(n_ctx=n_ctx)
@@ -43,14 +43,14 @@ class Timed(FakeBackend):
         return super().decode(chunks)
 
 
-class Said:
-    """What an engine said, and what it was asked."""
+class RecordedEngine:
+    """An engine with its events."""
 
     def __init__(self, backend: Timed) -> None:
         self.events: list[Output | Finished | Failed] = []
         self.engine = Engine(backend, self.events.append, step_cost=StepCost(dict(NEVER)), clock=backend.clock)
 
-    def ask(self, name: str = "a", prompt: str = SAYS, n_tokens: int = 60, **changes: object) -> None:
+    def ask(self, name: str = "a", prompt: str = SCRIPTED, n_tokens: int = 60, **changes: object) -> None:
         sampling = SamplingParams(temperature=0.0)
         self.engine.submit(Request(request_id=name, prompt=prompt, sampling=sampling, max_tokens=n_tokens, **changes))
 
@@ -67,14 +67,14 @@ class Said:
         return finished
 
 
-def answered(each_s: float, **changes: object) -> Said:
-    said = Said(Timed(each_s))
-    said.ask(**changes)
-    said.run()
-    return said
+def answered(each_s: float, **changes: object) -> RecordedEngine:
+    recorded = RecordedEngine(Timed(each_s))
+    recorded.ask(**changes)
+    recorded.run()
+    return recorded
 
 
-def test_an_answer_alone_on_a_fast_model_is_told_several_tokens_at_a_time() -> None:
+def test_an_answer_alone_on_a_fast_model_is_output_several_tokens_at_a_time() -> None:
     fast, slow = answered(FAST_S), answered(SLOW_S)
     assert len(slow.outputs()) == 60
     assert len(fast.outputs()) < 20
@@ -99,47 +99,47 @@ def test_an_answer_ends_where_it_would_token_by_token(changes: dict[str, object]
 
 def test_the_end_of_an_answer_ends_the_steps() -> None:
     backend = Timed(FAST_S)
-    said = Said(backend)
-    said.ask(prompt="<say>0123456789</say>", n_tokens=60)
-    said.run()
-    assert "".join(said.outputs()) == "0123456789"
-    assert said.finished().reason is FinishReason.STOP
+    recorded = RecordedEngine(backend)
+    recorded.ask(prompt="<say>0123456789</say>", n_tokens=60)
+    recorded.run()
+    assert "".join(recorded.outputs()) == "0123456789"
+    assert recorded.finished().reason is FinishReason.STOP
     assert backend.n_decodes == 11  # the prompt and each digit; what ends it is not computed
 
 
-def test_who_comes_meanwhile_is_answered_in_the_same_steps() -> None:
-    said: Said
+def test_a_request_that_arrives_meanwhile_joins_the_next_steps() -> None:
+    recorded: RecordedEngine
 
     def come(n_decodes: int) -> None:
         if n_decodes == 20:
-            said.ask("b", "<say>others</say>")
+            recorded.ask("b", "<say>others</say>")
 
-    said = Said(Timed(FAST_S, come))
-    said.ask()
-    said.run()
-    order = [event.request_id for event in said.events if isinstance(event, Output)]
+    recorded = RecordedEngine(Timed(FAST_S, come))
+    recorded.ask()
+    recorded.run()
+    order = [event.request_id for event in recorded.events if isinstance(event, Output)]
     assert order[order.index("b") : order.index("b") + 8].count("a") >= 3
-    assert "".join(said.outputs("b")) == "others"
-    assert "".join(said.outputs("a")) == SAYS.removeprefix("<say>").removesuffix("</say>")[:60]
+    assert "".join(recorded.outputs("b")) == "others"
+    assert "".join(recorded.outputs("a")) == SCRIPTED.removeprefix("<say>").removesuffix("</say>")[:60]
 
 
 def test_a_context_is_filled_to_its_last_token() -> None:
-    said = Said(Timed(FAST_S, n_ctx=len(SAYS) + 30))
-    said.ask(n_tokens=100)
-    said.run()
-    assert len("".join(said.outputs())) == 30
+    recorded = RecordedEngine(Timed(FAST_S, n_ctx=len(SCRIPTED) + 30))
+    recorded.ask(n_tokens=100)
+    recorded.run()
+    assert len("".join(recorded.outputs())) == 30
 
 
-def test_a_step_that_fails_meanwhile_fails_its_request_and_leaves_a_clean_place() -> None:
+def test_a_step_that_fails_meanwhile_fails_its_request_and_leaves_a_clean_slot() -> None:
     def fail(n_decodes: int) -> None:
         if n_decodes == 20:
             raise EngineError("It broke.", "Load the model again.")
 
-    said = Said(Timed(FAST_S, fail))
-    said.ask()
-    said.run()
-    (failed,) = (event for event in said.events if isinstance(event, Failed))
+    recorded = RecordedEngine(Timed(FAST_S, fail))
+    recorded.ask()
+    recorded.run()
+    (failed,) = (event for event in recorded.events if isinstance(event, Failed))
     assert failed.error.cause == "It broke."
-    said.ask("b")
-    said.run()
-    assert len("".join(said.outputs("b"))) == 60
+    recorded.ask("b")
+    recorded.run()
+    assert len("".join(recorded.outputs("b"))) == 60

@@ -68,7 +68,7 @@ def test_every_kind_of_frame_is_sampled_above() -> None:
     assert {type(message) for message in SAMPLES} == set(messages.WorkerMessage.__args__)
 
 
-def test_a_pipe_cut_inside_a_frame_ends_the_stream() -> None:
+def test_a_pipe_that_ends_inside_a_message_ends_the_stream() -> None:
     assert codec.read_message(io.BytesIO(codec.encode(messages.Abort("a"))[:-1]).read) is None
 
 
