@@ -1,6 +1,6 @@
 """A task in a process of its own that runs a model: a request goes in, progress and results come out.
 
-Owns the form of both on the pipe. Knows nothing of what the task is.
+Owns the form of both on the pipe. Independent of what the task is.
 """
 
 from __future__ import annotations

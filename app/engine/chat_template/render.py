@@ -2,7 +2,7 @@
 
 It runs in a sandbox, in a child process of its own (this module as `__main__`), since a sandbox limits neither time nor
 memory: `app.engine.chat_template.template_process` kills a child that takes too long. Owns the dialect of chat
-templates; knows nothing of models or tokens.
+templates; independent of models and tokens.
 """
 
 from __future__ import annotations

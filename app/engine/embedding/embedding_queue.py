@@ -1,7 +1,7 @@
 """The queue of texts to embed or rank: one batch of them at a time, between the steps of running answers.
 
 Owns the calls under way and their order: calls take turns by the text, and a long text is computed in chunks where the
-model allows that. Knows nothing of native code or of answers.
+model allows that. Independent of native code and of answers.
 """
 
 from __future__ import annotations

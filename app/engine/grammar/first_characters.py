@@ -1,7 +1,7 @@
 """The tokens of a vocabulary by first character, so that a grammar need not check each of them. Pure.
 
 A grammar that rejects a character rejects every token that begins with it. One token of that single character stands
-for all of them, so some thousands of checks replace one per token. Knows nothing of grammars.
+for all of them, so some thousands of checks replace one per token. Independent of grammars.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The parts of GBNF grammars for JSON, and a collection of rules with a limited size. Pure.
 
-Owns the syntax of GBNF and the rules of plain JSON values. Knows nothing of schemas.
+Owns the syntax of GBNF and the rules of plain JSON values. Independent of schemas.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The supported keywords of JSON schemas, each by itself. Pure.
 
-Owns the list of keywords, the checks of their values, and the union of several object schemas. Knows nothing of
-references or grammars.
+Owns the list of keywords, the checks of their values, and the union of several object schemas. Independent of
+references and grammars.
 """
 
 from __future__ import annotations

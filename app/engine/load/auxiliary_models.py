@@ -61,7 +61,7 @@ _NEXT = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "attn_norm", "attn_outpu
 _EXPERTS = ("ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 _SHARED_EXPERT = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
 _LATENT = ("attn_q_a", "attn_q_a_norm", "attn_q_b", "attn_kv_a_mqa", "attn_kv_a_norm", "attn_k_b", "attn_v_b")
-# Tensors of the layer by architecture. Left out: those whose cache cannot be cut (recurrent, hybrid, sliding window),
+# Tensors of the layer by architecture. Left out: those whose cache cannot be truncated (recurrent, hybrid, sliding window),
 # and those that llama.cpp loads and never runs.
 _NEEDED: dict[str, tuple[str, ...]] = {
     "glm4moe": (*_NEXT, *_EXPERTS, "post_attention_norm"),
@@ -79,12 +79,12 @@ class MtpLayer:
 
 
 def has_mtp_layers(header: Header) -> bool:
-    """Whether the file says that it has such layers."""
+    """Return whether the file declares such layers."""
     return bool(header.integer(f"{header.architecture}.nextn_predict_layers"))
 
 
 def mtp_layer(header: Header) -> MtpLayer | None:
-    """Return the layer where the file has one that can draft, None otherwise. Raises ModelFileError for a bad shard."""
+    """Return the layer of a file that has one that can draft, else None. Raises ModelFileError for a bad shard."""
     needed = _NEEDED.get(header.architecture)
     if needed is None or header.integer(f"{header.architecture}.nextn_predict_layers") != 1:
         return None
@@ -98,7 +98,7 @@ def mtp_layer(header: Header) -> MtpLayer | None:
 
 
 def _suits(header: Header, n_trunk: int) -> bool:
-    """Whether the hyperparameters are ones that llama.cpp runs the layer with."""
+    """Return whether llama.cpp runs the layer with these hyperparameters."""
     prefix = header.architecture
     if (header.integer(f"{prefix}.leading_dense_block_count") or 0) > n_trunk:
         return False

@@ -1,7 +1,7 @@
 """The dry run: a process of its own loads a model without its weights and returns its compute buffers.
 
 llama.cpp may crash on a strange file; then only that process ends. `python -m app.engine.load.dry_run` is the child,
-with a request on stdin. Knows nothing of plans.
+with a request on stdin. Independent of plans.
 """
 
 from __future__ import annotations

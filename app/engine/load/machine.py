@@ -1,7 +1,7 @@
 """This machine for the planner: the devices that the engine can use, joined with what the system reports of them.
 
 Owns the join, and the process that lists GPUs, `python -m app.engine.load.machine` with {"rpc": [servers]} on stdin: a
-driver that crashes ends only that process. Knows nothing of models.
+driver that crashes ends only that process. Independent of models.
 """
 
 from __future__ import annotations

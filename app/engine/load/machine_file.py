@@ -1,7 +1,7 @@
 """A JSON file of measurements, by machine (build, processor) and then by name.
 
-Owns reading and writing it. A file that cannot be read counts as empty: everything in it can be measured again. Knows
-nothing of what the entries mean.
+Owns reading and writing it. A file that cannot be read counts as empty: everything in it can be measured again.
+Independent of what the entries mean.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The plan of one load: its sizes, its runtime settings and where its layers go.
 
 Owns the way from the requested configuration to the one that is loaded, and to a smaller one after a failure. Pure but
-for the dry run that it receives. Knows nothing of native code or of files.
+for the dry run that it receives. Independent of native code and of files.
 """
 
 from __future__ import annotations

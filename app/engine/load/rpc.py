@@ -1,6 +1,6 @@
 """A check that RPC servers can be reached, and the warning about their lack of security.
 
-Knows nothing of the RPC protocol. `app.settings.parsing` owns how servers are written.
+Independent of the RPC protocol. `app.settings.parsing` owns how servers are written.
 """
 
 from __future__ import annotations

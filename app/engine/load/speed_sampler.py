@@ -1,7 +1,7 @@
 """Samples of how fast a loaded model runs, and their records in the run history of this machine.
 
 Owns which answers are samples (alone, without drafts, long enough) and the work of the devices for one token of them.
-Knows nothing of what the records are used for.
+Independent of what the records are used for.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The statistics of an evaluation, from logits alone: perplexity, divergence from a reference, their intervals. Pure.
 
-Knows nothing of models, files or where logits come from.
+Independent of models, files and where logits come from.
 
 Source: perplexity, its standard error and that of a ratio, mean divergence and percentiles as in llama.cpp
 tools/perplexity/perplexity.cpp, as vendored in llama-cpp-python 0.3.36. Intervals are of 95 %: normal around means,

@@ -2,7 +2,7 @@
 
 The second half of each window is scored, so that a token has at least half a window before it, as in llama.cpp's
 perplexity tool. Several models read a window side by side, so that their predictions are compared without storing them.
-Native code is imported when called. Knows nothing of statistics.
+Native code is imported when called. Independent of statistics.
 """
 
 from __future__ import annotations

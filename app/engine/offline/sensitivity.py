@@ -2,7 +2,7 @@
 
 Owns the request, the cache of results (a file for each model, matrix and text) and the process, which is
 `python -m app.engine.offline.sensitivity` with a SensitivityRequest on stdin. It overwrites one tensor after the other
-with its quantized values and lets the model read a text. Knows nothing of what the results are used for.
+with its quantized values and lets the model read a text. Independent of what the results are used for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The acceptance rate of drafts, and the draft length that gives the most tokens a second. Pure.
 
 Three estimates decide how many draft tokens to verify: the cost of a step of n tokens compared with one, the cost of
-drafting itself, and how often drafts are accepted. Knows nothing of where drafts come from.
+drafting itself, and how often drafts are accepted. Independent of where drafts come from.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Drafts of a model's own multi-token-prediction (MTP) layer, from the hidden state that the model computed.
 
 Owns how such drafts are requested and what they cost. The backend runs the layer and keeps it in step with the model's
-cache. Knows nothing of how drafts are verified.
+cache. Independent of how drafts are verified.
 """
 
 from __future__ import annotations

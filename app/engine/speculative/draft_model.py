@@ -1,7 +1,7 @@
 """Drafts of a second, smaller model: its own greedy continuation of each answer.
 
-Owns the cache of the draft model, in step with the answers that it drafts for, and the cost of drafting. Knows nothing
-of how drafts are verified.
+Owns the cache of the draft model, in step with the answers that it drafts for, and the cost of drafting. Independent of
+how drafts are verified.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The interface of draft sources, and the greedy draft of a source that computes.
 
 Every source proposes single tokens, hence point masses: accepted only where they equal the sample, they leave the
-distribution of the output as it was, at any temperature. Owns the cost of a greedy draft and when it ends. Knows
-nothing of how drafts are truncated and verified.
+distribution of the output as it was, at any temperature. Owns the cost of a greedy draft and when it ends. Independent
+of how drafts are truncated and verified.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The drafts of running answers: proposed when they pay, and counted after their verification.
 
-Owns the measured costs and acceptance rates across requests, and the order of the sources. Knows nothing of the cache
-or of sampling.
+Owns the measured costs and acceptance rates across requests, and the order of the sources. Independent of the cache
+and of sampling.
 """
 
 from __future__ import annotations

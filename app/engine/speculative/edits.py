@@ -2,7 +2,7 @@
 
 A suffix match is lost at each change and has to grow again. An edit lookup remembers the place in the earlier text
 instead: after a change it expects the answer to return to that text a few tokens later, and it expects a replacement
-again wherever the same words occur. Knows nothing of which drafts pay.
+again wherever the same words occur. Independent of which drafts pay.
 """
 
 from __future__ import annotations

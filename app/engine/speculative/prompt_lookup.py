@@ -1,6 +1,6 @@
 """Drafts that are looked up: in the text of the request itself, and in the texts of earlier requests.
 
-Owns the index of finished texts, which never leaves the process. Knows nothing of which drafts pay.
+Owns the index of finished texts, which never leaves the process. Independent of which drafts pay.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The cost of a step by its number of tokens, compared with a step of one: measured as steps run. Pure.
 
-Knows nothing of drafts but their largest number of tokens.
+Independent of drafts but their largest number of tokens.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The index of a growing text that finds drafts in it: an online suffix automaton with counts. Pure.
 
 The automaton (Blumer et al. 1985) finds the longest suffix of the text that occurred before, and counts tell its most
-frequent continuation, as in SuffixDecoding (arXiv 2411.04975). Knows nothing of what a draft costs or of how it is
+frequent continuation, as in SuffixDecoding (arXiv 2411.04975). Independent of what a draft costs and of how it is
 verified.
 """
 

@@ -1,6 +1,6 @@
 """The comparison of two vocabularies: what a draft model must share with the model that it drafts for. Pure.
 
-Knows nothing of where a vocabulary comes from.
+Independent of where a vocabulary comes from.
 """
 
 from __future__ import annotations

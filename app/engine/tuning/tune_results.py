@@ -1,6 +1,6 @@
 """The speeds that were measured of models on this machine, and the settings that follow from them.
 
-Owns the choice of the fastest setting and `<cache>/tune.json`. Knows nothing of how a speed is measured.
+Owns the choice of the fastest setting and `<cache>/tune.json`. Independent of how a speed is measured.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 Owns the candidates and how a speed is measured. With a request on stdin it yields the speeds of each setting. Every
 measurement is stored at once, so the process may be ended at any time. With --idle it makes quick measurements of the
-settings that lack one, at the lowest priority, and ends with its stdin. Knows nothing of how results are shown.
+settings that lack one, at the lowest priority, and ends with its stdin. Independent of how results are shown.
 """
 
 from __future__ import annotations
