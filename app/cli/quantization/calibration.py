@@ -47,7 +47,7 @@ def cached_imatrix(source: Path, running: Runnable, n_threads: int) -> Path:
 
 def calibration_key(source: Path, *parts: object) -> str:
     """Return a name for the weights of `source`, the text that they read, and `parts`."""
-    from app.engine.cache.state_store import fingerprint
+    from app.engine.load.machine_file import fingerprint
     from quantizer.write.quantize_plan import open_source
 
     first, *others = open_source(source).inputs

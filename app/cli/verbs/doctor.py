@@ -50,7 +50,7 @@ def diagnose_model(model: str, settings: Settings, machine: Machine) -> ModelDia
 
 def _judging(path: Path, settings: Settings, machine: Machine) -> Callable[[TurnTiming], Symptoms]:
     """Plan the model at `path` and return what makes symptoms of a turn; what it is used for is known by then."""
-    from app.engine.cache.state_store import model_key
+    from app.engine.load.machine_file import model_key
     from app.engine.tuning.tune_results import tune_file
     from app.library.machine_fit.planning import local_planning_context
     from offload.advice.bottleneck import Symptoms

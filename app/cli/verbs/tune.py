@@ -91,7 +91,7 @@ def _measure(path: Path, n_threads: int) -> list[SpeedMeasurement]:
 
 
 def _show_known(cache_dir: Path, path: Path | None, *, wants_json: bool) -> None:
-    from app.engine.cache.state_store import model_key
+    from app.engine.load.machine_file import model_key
     from app.engine.tuning.tune_results import tune_file
 
     known = tune_file(cache_dir)

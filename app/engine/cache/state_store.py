@@ -11,18 +11,16 @@ import queue
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 
 from app.engine.cache.state_file import StateKey, Tokens, read_state, states_in, touch, write_state
 
-__all__ = ["SavedMatch", "StateStore", "fingerprint", "model_key"]
+__all__ = ["SavedMatch", "StateStore"]
 
 MAX_MEMORY_BYTES = 1 << 30
 MAX_DISK_BYTES = 4 << 30
-_N_SAMPLES, _SAMPLE_BYTES = 64, 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,26 +39,6 @@ class _Entry:
     key: StateKey
     state: bytes | bytearray | None
     file_bytes: int
-
-
-def fingerprint(path: Path, *parts: object) -> str:
-    """Return a hash of the file's weights (its size and 64 samples of 4 KiB) and of `parts`.
-
-    States are valid only for the same weights and layout; `parts` are the other values that decide this.
-    """
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=12)
-    n_bytes = path.stat().st_size
-    digest.update(n_bytes.to_bytes(8, "little"))
-    with path.open("rb") as file:
-        for index in range(_N_SAMPLES):
-            file.seek(n_bytes * index // _N_SAMPLES)
-            digest.update(file.read(_SAMPLE_BYTES))
-    return digest.hexdigest()
-
-
-def model_key(path: Path) -> str:
-    """Return the key of measurements of the model at `path`: its weights and the build of llama.cpp."""
-    return fingerprint(path, metadata.version("llama-cpp-python"))
 
 
 class StateStore:

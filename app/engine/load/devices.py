@@ -12,10 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.engine.cache.state_store import model_key
 from app.engine.load.dry_run import dry_run_request
 from app.engine.load.machine import detect_machine
-from app.engine.load.machine_file import MachineFile, this_build
+from app.engine.load.machine_file import MachineFile, model_key, this_build
 from app.engine.load.planner import LoadAttempt, LoadPlanner
 from app.engine.load.rpc import check_reachable
 from app.engine.load.run_history import calibrated_rates

@@ -1,4 +1,4 @@
-"""A JSON file of measurements, by machine (build, processor) and then by name.
+"""A JSON file of measurements, by machine (build, processor) and then by name; and the keys of models and files.
 
 Owns reading and writing it. A file that cannot be read counts as empty: everything in it can be measured again.
 Independent of what the entries mean.
@@ -6,6 +6,7 @@ Independent of what the entries mean.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from importlib import metadata
@@ -15,12 +16,34 @@ from typing import Any
 from offload.devices.cpu import cpu_name
 from quantizer.files import write_atomically
 
-__all__ = ["MachineFile", "this_build"]
+__all__ = ["MachineFile", "fingerprint", "model_key", "this_build"]
+
+_N_SAMPLES, _SAMPLE_BYTES = 64, 4096
 
 
 def this_build() -> str:
     """Return the name of this build of llama.cpp on this processor."""
     return f"llama-cpp-python {metadata.version('llama-cpp-python')} on {cpu_name()}"
+
+
+def fingerprint(path: Path, *parts: object) -> str:
+    """Return a hash of the file's weights (its size and 64 samples of 4 KiB) and of `parts`.
+
+    States are valid only for the same weights and layout; `parts` are the other values that decide this.
+    """
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=12)
+    n_bytes = path.stat().st_size
+    digest.update(n_bytes.to_bytes(8, "little"))
+    with path.open("rb") as file:
+        for index in range(_N_SAMPLES):
+            file.seek(n_bytes * index // _N_SAMPLES)
+            digest.update(file.read(_SAMPLE_BYTES))
+    return digest.hexdigest()
+
+
+def model_key(path: Path) -> str:
+    """Return the key of measurements of the model at `path`: its weights and the build of llama.cpp."""
+    return fingerprint(path, metadata.version("llama-cpp-python"))
 
 
 class MachineFile:

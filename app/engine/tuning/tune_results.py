@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.engine.load.machine_file import MachineFile, this_build
+from app.engine.load.machine_file import MachineFile, model_key, this_build
 from app.protocol.codec import decode, encode
 from offload.footprint.kv_cache import parse_kv_types
 
@@ -160,8 +160,6 @@ def tune_file(cache_dir: Path) -> TuneFile:
 
 def best_measurement(path: Path, cache_dir: Path) -> SpeedMeasurement | None:
     """Return the measurement of the model at `path` that is fastest for its workload; None before it was tuned."""
-    from app.engine.cache.state_store import model_key
-
     known, key = tune_file(cache_dir), model_key(path)
     measured = known.measured(key)
     return fastest(measured, known.work(key)) if measured else None
@@ -169,7 +167,6 @@ def best_measurement(path: Path, cache_dir: Path) -> SpeedMeasurement | None:
 
 def measured_step_cost(path: Path, cache_dir: Path) -> StepCost | None:
     """Return the step cost of the model at `path`, as of its last use since it was tuned; None before it was tuned."""
-    from app.engine.cache.state_store import model_key
     from app.engine.speculative.step_cost import StepCost
 
     best = best_measurement(path, cache_dir)

@@ -129,7 +129,7 @@ class PlanService:
 
     def _measured(self, model: PlannedModel, machine: Machine) -> tuple[MeasuredRun, ...]:
         """Return how fast the newest answers and prompts of the model were here, the oldest first."""
-        from app.engine.cache.state_store import model_key
+        from app.engine.load.machine_file import model_key
         from app.engine.load.run_history import machine_key, run_history
 
         key = model_key(model.header.path)

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from app.cli.verbs.tune import tune
-from app.engine.cache.state_store import model_key
+from app.engine.load.machine_file import model_key
 from app.engine.tuning.tune_results import RuntimeSettings, SpeedMeasurement, tune_file
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from app.engine.cache.state_store import SavedMatch, StateStore, fingerprint
+from app.engine.cache.state_store import SavedMatch, StateStore
 
 
 def saved(folder: Path, *sequences: tuple[list[int], bytes], **limits: int) -> StateStore:
@@ -108,15 +108,3 @@ def test_a_full_disk_costs_the_file_and_nothing_else(tmp_path: Path) -> None:
     assert load(store, [1, 2, 3]) == b"state"
     store.close()
     assert store.load(SavedMatch("missing", 1, 1)) is None
-
-
-def test_a_fingerprint_changes_with_the_weights_and_with_the_layout(tmp_path: Path) -> None:
-    path = tmp_path / "model"
-    path.write_bytes(bytes(300_000))
-    before = fingerprint(path, "flash")
-    assert fingerprint(path, "flash") == before
-    assert fingerprint(path, "plain") != before
-    data = bytearray(path.read_bytes())
-    data[150_000] = 1
-    path.write_bytes(data)
-    assert fingerprint(path, "flash") != before

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.engine.load.machine_file import MachineFile
+from app.engine.load.machine_file import MachineFile, fingerprint
 
 
 def test_what_is_kept_of_one_machine_is_nothing_to_another(tmp_path: Path) -> None:
@@ -18,3 +18,15 @@ def test_a_file_that_cannot_be_read_counts_as_empty(tmp_path: Path) -> None:
     path = tmp_path / "found.json"
     path.write_text("{", encoding="utf-8")
     assert MachineFile(path, "here").entry("a") == {}
+
+
+def test_a_fingerprint_changes_with_the_weights_and_with_the_layout(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    path.write_bytes(bytes(300_000))
+    before = fingerprint(path, "flash")
+    assert fingerprint(path, "flash") == before
+    assert fingerprint(path, "plain") != before
+    data = bytearray(path.read_bytes())
+    data[150_000] = 1
+    path.write_bytes(data)
+    assert fingerprint(path, "flash") != before

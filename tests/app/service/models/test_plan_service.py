@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.engine.cache.state_store import model_key
+from app.engine.load.machine_file import model_key
 from app.engine.load.run_history import RunRecord, machine_key, run_history
 from app.protocol.plan import MeasuredRun, PlanRequest
 from app.service.models.plan_service import PlanService
