@@ -22,7 +22,7 @@ def app_options(arguments: Sequence[str]) -> dict[str, object] | None:
     parser.add_argument("-m", "--model")
     parser.add_argument("--host")
     parser.add_argument("--connect", metavar="URL")
-    parser.add_argument("--key", dest="api_key")
+    parser.add_argument("--api-key", dest="api_key")
     for name in ("--ctx", "--threads", "--port"):
         parser.add_argument(name, type=int)
     try:

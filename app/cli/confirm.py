@@ -16,7 +16,7 @@ from app.settings.settings import Settings
 from app.terminal import printable
 from quantizer.errors import UnfitError, UsageError
 
-__all__ = ["confirm_load", "confirm_removal", "with_unfit_policy", "yes_option"]
+__all__ = ["confirm_load", "confirm_removal", "with_unfit_policy"]
 
 
 def with_unfit_policy(settings: Settings, *, assume_yes: bool, may_ask: bool) -> Settings:
@@ -37,9 +37,6 @@ def confirm_load(error: UnfitError) -> bool:
         return click.confirm("Load it all the same?", err=True)
     except click.Abort:
         return False
-
-
-yes_option = click.option("--yes", "-y", "assume_yes", is_flag=True, help="Do not ask.")
 
 
 def confirm_removal(question: str, *, assume_yes: bool) -> None:

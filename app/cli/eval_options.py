@@ -1,7 +1,4 @@
-"""Options of the verbs that run a model over a text, window by window.
-
-Texts that models are run on: a file that the user names, or one that ships with localllm.
-"""
+"""The input of verbs that run a model over a text: the model, the window, and a text of the user or one that ships."""
 
 from __future__ import annotations
 
@@ -9,11 +6,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from quantizer.errors import UsageError
 
-__all__ = ["ctx_option", "read_text", "resolve_model", "shipped", "window_size"]
+__all__ = ["read_text", "resolve_model", "shipped", "window_size"]
 
 if TYPE_CHECKING:
     from quantizer.gguf.header import Header
@@ -21,11 +16,9 @@ if TYPE_CHECKING:
 
 _DEFAULT_CTX = 512
 
-ctx_option = click.option("--ctx", type=click.IntRange(min=0), default=0, help="Tokens of a window.  [default: 512]")
-
 
 def resolve_model(name: str) -> tuple[Path, Header]:
-    """Return the file that the model `name` means and its header, which has passed the gate. Raises UserError."""
+    """Return the file that the model `name` means and its header, validated. Raises UserError."""
     from app.library.local.resolve import resolve
     from app.settings.settings import load_settings
     from quantizer.gguf.validation import validate_gguf
@@ -34,10 +27,10 @@ def resolve_model(name: str) -> tuple[Path, Header]:
     return path, validate_gguf(path)
 
 
-def window_size(header: Header, asked: int) -> int:
-    """Return the tokens of a window: those asked for, else the default where the model was trained on as many."""
+def window_size(header: Header, requested: int) -> int:
+    """Return the tokens per window: `requested`, else the default or what the model was trained on, if less."""
     trained = header.integer(f"{header.architecture}.context_length") or _DEFAULT_CTX
-    return asked or min(_DEFAULT_CTX, trained)
+    return requested or min(_DEFAULT_CTX, trained)
 
 
 def shipped(name: str) -> Path:
@@ -46,10 +39,10 @@ def shipped(name: str) -> Path:
 
 
 def read_text(path: Path) -> str:
-    """Return what `path` holds. Raises UsageError when it cannot be read or is no UTF-8."""
+    """Return what `path` holds. Raises UsageError when it cannot be read or is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.", "Check the path.") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is no UTF-8 text.", "Save it as UTF-8.") from error
+        raise UsageError(f"{path} is not UTF-8 text.", "Save it as UTF-8.") from error

@@ -38,36 +38,30 @@ class _Verb:
 
 
 _VERBS = {
-    "chat": _Verb("app.cli.verbs.chat:chat", "Chat, in the full screen or in the scrollback of the terminal."),
-    "run": _Verb("app.cli.verbs.run:run", "Ask a model, once or in a conversation."),
-    "chats": _Verb("app.cli.verbs.chats:chats", "List, search, export and import conversations."),
-    "serve": _Verb("app.cli.verbs.serve:serve", "Answer editors and programs on this machine."),
-    "jobs": _Verb("app.cli.verbs.jobs:jobs", "List, watch and cancel what a running service does for others."),
-    "key": _Verb("app.cli.verbs.key:key", "Show, make and remove the keys that other machines need."),
-    "pull": _Verb("app.cli.verbs.pull:pull", "Fetch a model from the Hugging Face hub, or from any URL."),
-    "quantize": _Verb("app.cli.verbs.quantize:quantize", "Make a smaller GGUF of a checkpoint or a GGUF."),
-    "imatrix": _Verb("app.cli.verbs.imatrix:imatrix", "Gather what quantization should be careful with."),
-    "judge": _Verb("app.cli.verbs.eval:judge", "Measure what a quantized model lost."),
-    "tune": _Verb("app.cli.verbs.tune:tune", "Measure how this machine runs a model fastest."),
-    "bench": _Verb("app.cli.verbs.bench:bench", "Measure how fast a model answers here, alone or beside another."),
-    "plan": _Verb(
-        "app.cli.verbs.plan:plan", "Tell what fits on this machine, how fast it will be, and what would help."
-    ),
-    "search": _Verb("app.cli.verbs.search:search", "Find models on the hub, with what each would come to here."),
-    "recommend": _Verb(
-        "app.cli.verbs.recommend:recommend", "Choose a model to begin with on this machine, without a network."
-    ),
-    "doctor": _Verb(
-        "app.cli.verbs.doctor:doctor", "Tell what this machine is for running models, and what would mend it."
-    ),
+    "chat": _Verb("app.cli.verbs.chat:chat", "Chat, in the full screen or in the terminal's scrollback."),
+    "run": _Verb("app.cli.verbs.run:run", "Run a prompt, or an unsaved chat."),
+    "chats": _Verb("app.cli.verbs.chats:chats", "List, search, export and import chats."),
+    "serve": _Verb("app.cli.verbs.serve:serve", "Serve editors and programs on this machine."),
+    "jobs": _Verb("app.cli.verbs.jobs:jobs", "List, watch and cancel jobs of a running service."),
+    "key": _Verb("app.cli.verbs.key:key", "Show, create and remove API keys."),
+    "pull": _Verb("app.cli.verbs.pull:pull", "Download a model from the Hugging Face hub, or from any URL."),
+    "quantize": _Verb("app.cli.verbs.quantize:quantize", "Convert and quantize a checkpoint or a GGUF."),
+    "imatrix": _Verb("app.cli.verbs.imatrix:imatrix", "Compute an importance matrix."),
+    "eval": _Verb("app.cli.verbs.eval:evaluate", "Measure perplexity, and the loss of quantization."),
+    "tune": _Verb("app.cli.verbs.tune:tune", "Measure the fastest settings for a model."),
+    "bench": _Verb("app.cli.verbs.bench:bench", "Measure how fast a model answers, alone or beside another."),
+    "plan": _Verb("app.cli.verbs.plan:plan", "Show whether a model fits, how fast it will be, and what would help."),
+    "search": _Verb("app.cli.verbs.search:search", "Search the hub for models that fit this machine."),
+    "recommend": _Verb("app.cli.verbs.recommend:recommend", "Recommend models for this machine, offline."),
+    "doctor": _Verb("app.cli.verbs.doctor:doctor", "Check this machine for running models."),
     "ls": _Verb("app.cli.verbs.ls:ls", "List the models of this machine."),
-    "show": _Verb("app.cli.verbs.show:show", "Tell what a model file is."),
-    "import": _Verb("app.cli.verbs.import_model:import_model", "Take a model into the library without a second copy."),
+    "show": _Verb("app.cli.verbs.show:show", "Show a model file."),
+    "import": _Verb("app.cli.verbs.import_model:import_model", "Import a model without a second copy."),
     "cp": _Verb("app.cli.verbs.import_model:cp", "Give a model a second name."),
     "rm": _Verb("app.cli.verbs.rm:rm", "Remove models from the library."),
-    "verify": _Verb("app.cli.verbs.verify:verify", "Tell which models are not what they were."),
-    "prune": _Verb("app.cli.verbs.prune:prune", "Remove what nobody needs any more."),
-    "completion": _Verb("app.cli.verbs.completion:completion", "Make the shell complete verbs and models."),
+    "verify": _Verb("app.cli.verbs.verify:verify", "Verify model checksums."),
+    "prune": _Verb("app.cli.verbs.prune:prune", "Delete stale downloads and caches."),
+    "completion": _Verb("app.cli.verbs.completion:completion", "Print a shell completion script."),
 }
 
 

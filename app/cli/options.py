@@ -1,135 +1,180 @@
-"""What the shell offers for an argument: the names of models. Fast, for it runs at every press of Tab.
+"""The table of options: each option that several verbs share is declared here once.
 
-Sizes as people write them on the command line: 500M, 4.2GB, 2GiB.
-
-`--rpc HOST:PORT`, for every command that plans or loads.
-
-Options of the verbs that ask a model: how it answers, what it needs of the machine, and where it is.
-
-Owns their names and what they mean as settings. What is asked belongs to the verbs.
+Owns names, types, defaults and help; an option that stands for a setting takes its help and limits from
+`app.settings.descriptions`. Refuses to know what a verb does with a value. Options of one verb alone stay with it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from app.cli.confirm import with_unfit_policy
-from app.engine.load.rpc import exposure_warning
+from app.settings.descriptions import DESCRIPTIONS
 from app.settings.parsing import is_loopback, parse_byte_size, parse_rpc_endpoints
-from app.settings.settings import Settings, load_settings
+from app.settings.settings import Settings, format_setting, load_settings
 from app.terminal import printable_line
 
 __all__ = [
+    "BYTE_SIZE",
     "announced_rpc_endpoints",
-    "byte_size_option",
     "complete_model",
     "generation_options",
+    "option",
+    "options",
     "resolve_settings",
-    "rpc_option",
+    "setting_options",
 ]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class _ByteSize(click.ParamType):
+    """A size such as 500M, 4.2GB or 2GiB, in bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ARG002
+        return value if isinstance(value, int) else parse_byte_size(value)
+
+
+BYTE_SIZE = _ByteSize()
 
 
 def complete_model(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """Return the models of the library that begin with `begun`, or let the shell offer files where none does.
 
-    A name that a terminal would obey is not offered.
+    Runs at every press of Tab. A name with control characters is not offered.
     """
-    from app.library.local.resolve import available
-    from app.settings.settings import load_settings
+    from app.library.resolve import available
 
     names = [ref.id for ref in available(load_settings()) if ref.id == printable_line(ref.id)]
     offered = [CompletionItem(name) for name in names if name.lower().startswith(begun.lower())]
     return offered or [CompletionItem(begun, type="file")]
 
 
-def byte_size_option(_context: click.Context, _option: click.Parameter, text: str | None) -> int:
-    """Callback of an option: its size in bytes, 0 when it was not given."""
-    return 0 if text is None else parse_byte_size(text)
+def _finite(_context: click.Context, _parameter: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value} is not a temperature.")
+    return value
 
 
-_RpcCommand = TypeVar("_RpcCommand", bound=Callable[..., None])
+# By the name of the parameter: flags, and what click takes beside them.
+_SHARED: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
+    "wants_json": (("--json",), {"is_flag": True, "help": "Print JSON."}),
+    "assume_yes": (("--yes", "-y"), {"is_flag": True, "help": "Do not ask; also load a model that does not fit."}),
+    "is_dry_run": (("--dry-run",), {"is_flag": True, "help": "Report what would happen, change nothing."}),
+    "is_overwriting": (("--overwrite",), {"is_flag": True, "help": "Replace existing files."}),
+    "output": (("--output", "-o"), {"type": click.Path(path_type=Path), "help": "Output file."}),
+    "limit": (("--limit",), {"show_default": True, "help": "Maximum number of results."}),
+    "vram": (
+        ("--vram",),
+        {"multiple": True, "metavar": "NAME=SIZE[@SPEED]", "help": "Plan for this GPU instead of yours; repeatable."},
+    ),
+    "ram": (("--ram",), {"metavar": "SIZE[@SPEED]", "help": "Plan for this memory, such as 16GiB@60GB/s."}),
+    "system": (("--system",), {"help": "System prompt."}),
+    "max_tokens": (("--max-tokens",), {"type": click.IntRange(min=1), "help": "Maximum length of the answer."}),
+    "temperature": (("--temp",), {"type": float, "callback": _finite, "help": "Temperature; 0 is greedy."}),
+    "seed": (("--seed",), {"type": int, "help": "Random seed."}),
+    "stats": (("--stats",), {"is_flag": True, "help": "Print times and rates to stderr."}),
+    "text": (("--text",), {"type": click.Path(path_type=Path), "help": "UTF-8 text.  [default: one that ships]"}),
+    "window": (
+        ("--ctx",),
+        {"type": click.IntRange(min=0), "default": 0, "help": "Tokens per window.  [default: 512]"},
+    ),
+    "chunks": (("--chunks",), {"type": click.IntRange(min=0), "default": 0, "help": "Number of windows; 0 = all."}),
+}
 
 
-def rpc_option(command: _RpcCommand) -> _RpcCommand:
-    """Give `command` a `rpc`: what the setting of that name takes, None where it is not given."""
-    return click.option(
-        "--rpc",
-        multiple=True,
-        metavar="HOST:PORT",
-        callback=_joined,
-        help="Use the devices of a llama.cpp RPC server too; repeatable. Nothing on that way is checked or encrypted.",
-    )(command)
+def option(name: str, **changes: Any) -> Callable[[_Command], _Command]:
+    """Return the decorator of the shared option `name`; `changes` replace what the table says of it."""
+    flags, attributes = _SHARED[name]
+    return click.option(*flags, name, **{**attributes, **changes})
+
+
+def options(*names: str) -> Callable[[_Command], _Command]:
+    """Return a decorator that gives a command the shared options called `names`, in this order."""
+    return _all_of([option(name) for name in names])
+
+
+def setting_options(*names: str) -> Callable[[_Command], _Command]:
+    """Return a decorator that gives a command an option for each setting of `names`; None means not given."""
+    return _all_of([_setting_option(name) for name in names])
+
+
+def generation_options(command: _Command) -> _Command:
+    """Give `command` what a verb that chats takes: how to answer, how to load the model, and where the engine is."""
+    answering = options("system", "max_tokens", "temperature", "seed")
+    loading = setting_options("ctx", "kv_type", "rpc", "gpu", "threads", "host", "port", "connect", "api_key")
+    return answering(loading(options("assume_yes", "stats")(command)))
+
+
+def _all_of(decorators: Sequence[Callable[[_Command], _Command]]) -> Callable[[_Command], _Command]:
+    def decorate(command: _Command) -> _Command:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate
+
+
+def _setting_option(name: str) -> Callable[[_Command], _Command]:
+    description, default = DESCRIPTIONS[name], getattr(Settings(), name)
+    flag = f"--{name.replace('_', '-')}"
+    attributes: dict[str, Any] = {"default": None, "help": _help_with_default(description.text, default)}
+    flags = [flag]
+    if isinstance(default, bool):
+        flags = [f"{flag}/--no-{flag.removeprefix('--')}"]
+    elif isinstance(default, int):
+        attributes["type"] = click.IntRange(description.least, description.most)
+    elif isinstance(default, tuple):
+        attributes |= {"multiple": True, "callback": _none_if_empty}
+    if name == "model":
+        flags.append("-m")
+        attributes["shell_complete"] = complete_model
+    if name == "rpc":
+        attributes |= {"multiple": True, "callback": _joined}
+    if description.metavar:
+        attributes["metavar"] = description.metavar
+    return click.option(*flags, name, **attributes)
+
+
+def _help_with_default(text: str, default: object) -> str:
+    return f"{text}  [default: {format_setting(default)}]" if default else text
+
+
+def _none_if_empty(_context: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> object:
+    return values or None
 
 
 def _joined(_context: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> str | None:
     return ",".join(values) or None
 
 
-def announced_rpc_endpoints(settings: Settings) -> tuple[str, ...]:
-    """Return the RPC servers of `settings`, and say on stderr what they leave open. Raises UsageError."""
-    endpoints = parse_rpc_endpoints(settings.rpc)
-    if said := exposure_warning(endpoints):
-        click.echo(said, err=True)
-    return endpoints
-
-
-_FILE_ENDING = ".gguf"
-_Command = TypeVar("_Command", bound=Callable[..., None])
-
-
-def _finite(_context: click.Context, _parameter: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not math.isfinite(value):
-        raise click.BadParameter(f"{value} is no temperature.")
-    return value
-
-
-_OPTIONS = (
-    click.option("--system", help="System prompt."),
-    click.option("--max-tokens", type=click.IntRange(min=1), help="Longest answer, in tokens."),
-    click.option(
-        "--temp", "temperature", type=float, callback=_finite, help="Temperature; 0 always takes the likeliest token."
-    ),
-    click.option("--seed", type=int, help="The same seed and question give the same answer."),
-    click.option("--ctx", type=click.IntRange(min=0), help="Tokens of context; 0 lets localllm choose."),
-    click.option(
-        "--kv-type", help="What the KV cache stores, TYPE or K_TYPE,V_TYPE: f16, q8_0, q4_0 ...  [default: f16]"
-    ),
-    rpc_option,
-    click.option("--gpu/--no-gpu", default=None, help="Whether GPUs are used.  [default: --gpu]"),
-    click.option(
-        "--yes", "assume_yes", is_flag=True, help="Load the model even where it fits only in part, or not at all."
-    ),
-    click.option("--threads", type=click.IntRange(min=0), help="CPU threads; 0 lets localllm choose."),
-    click.option("--host", help="Where a service may run already.  [default: 127.0.0.1]"),
-    click.option("--port", type=click.IntRange(0, 65535), help="Its port.  [default: 11500]"),
-    click.option("--connect", metavar="URL", help="Ask another localllm, or any OpenAI-compatible engine."),
-    click.option("--key", "api_key", help="The key that it needs; LOCALLLM_API_KEY is seen by fewer."),
-    click.option("--stats", is_flag=True, help="Print times and rates to stderr."),
-)
-
-
-def generation_options(command: _Command) -> _Command:
-    """Give `command` `system`, `max_tokens`, `temperature`, `seed`, `assume_yes` and `stats`, and settings by their
-    names, None where one is not given."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
 def resolve_settings(model: str | None, flags: Mapping[str, object], *, assume_yes: bool) -> Settings:
-    """Return the settings in force; an engine elsewhere chooses the model where none is named: it may have no guide.
+    """Return the settings in force; with `connect` and no model the remote engine chooses: it may have no guide.
 
-    Raises UsageError, and ModelFileError for a file that is not there: who mistyped it need not wait for a service.
+    Raises UsageError, and ModelFileError for a path that does not exist, before a service is started for it.
     """
     chosen = model or ("" if flags["connect"] else None)
     settings = load_settings({**flags, "model": chosen})
-    if settings.model.endswith(_FILE_ENDING) and not settings.connect and is_loopback(settings.host):
-        from app.library.local.resolve import resolve
+    if settings.model.endswith(".gguf") and not settings.connect and is_loopback(settings.host):
+        from app.library.resolve import resolve
 
         resolve(settings.model, settings)
     return with_unfit_policy(settings, assume_yes=assume_yes, may_ask=True)
+
+
+def announced_rpc_endpoints(settings: Settings) -> tuple[str, ...]:
+    """Return the RPC servers of `settings`; warn on stderr that RPC is unencrypted. Raises UsageError."""
+    from app.engine.load.rpc import exposure_warning
+
+    endpoints = parse_rpc_endpoints(settings.rpc)
+    if warning := exposure_warning(endpoints):
+        click.echo(warning, err=True)
+    return endpoints

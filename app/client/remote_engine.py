@@ -130,7 +130,7 @@ class RemoteEngine:
         """Raise what a status that is no success means."""
         said = f"The engine at {self.base_url} answers {status}: {_said(body)}"
         if status in (401, 403):
-            raise RequestError(said, "Give its key with --key, or in LOCALLLM_API_KEY.")
+            raise RequestError(said, "Give its key with --api-key, or in LOCALLLM_API_KEY.")
         if status == 429:
             raise RequestError(said, "Ask again in a while.")
         if status >= 500:

@@ -13,7 +13,7 @@ from quantizer.errors import ErrorInfo
 
 __all__ = ["ENDED", "Job", "JobKind", "JobState"]
 
-JobKind: TypeAlias = Literal["pull", "quantize", "tune", "judge", "bench"]
+JobKind: TypeAlias = Literal["pull", "quantize", "tune", "eval", "bench"]
 JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled", "interrupted", "forgotten"]
 
 ENDED = frozenset({"done", "failed", "cancelled", "interrupted", "forgotten"})

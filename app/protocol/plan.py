@@ -60,7 +60,7 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSetting:
-    """The setting that is planned: tokens of context, cells that all sequences share, cache type, concurrent answers."""
+    """The planned setting: tokens of context, cells that all sequences share, cache type, concurrent answers."""
 
     ctx: int
     cells: int

@@ -1,14 +1,6 @@
-"""A size as people write it: 500M, 4.2GB, 2GiB.
+"""Parsers of what people write in settings and options: sizes, durations, RPC endpoints, loopback addresses.
 
-Durations as Ollama takes them: seconds, or Go's way of writing them, such as "1h30m".
-
-Knows nothing of what is timed.
-
-Where llama.cpp RPC servers are, as people write it: HOST:PORT, several separated by commas.
-
-Owns that form. Knows nothing of who connects; `app.engine.load.rpc` does.
-
-Which addresses only this machine can reach.
+Owns these forms. Refuses to know which setting a value is for.
 """
 
 from __future__ import annotations
@@ -23,6 +15,12 @@ __all__ = ["is_loopback", "parse_byte_size", "parse_duration", "parse_rpc_endpoi
 
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*(?:([KMGT])(I?))?B?", re.IGNORECASE)
 _PREFIXES = "KMGT"
+_MAX_S = 1e9  # a clock has to be able to count them
+_UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+_PART = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)(ns|us|µs|ms|s|m|h)")
+_PLAIN = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)()")
+_ENDPOINT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*):(\d{1,5})")
+_MOST_PORT = 65_535
 
 
 def parse_byte_size(text: str) -> int:
@@ -33,14 +31,8 @@ def parse_byte_size(text: str) -> int:
     power = _PREFIXES.index(match[2].upper()) + 1 if match[2] else 0
     n_bytes = int(float(match[1]) * (1024 if match[3] else 1000) ** power)
     if n_bytes < 1:
-        raise UsageError(f"{text!r} is no size that holds anything.", "Write it like 500M, 4.2GB or 2GiB.")
+        raise UsageError(f"{text!r} is not a size.", "Write it like 500M, 4.2GB or 2GiB.")
     return n_bytes
-
-
-_MAX_S = 1e9  # a clock has to be able to count them
-_UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
-_PART = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)(ns|us|µs|ms|s|m|h)")
-_PLAIN = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)()")
 
 
 def parse_duration(duration: str | float) -> float | None:
@@ -48,7 +40,7 @@ def parse_duration(duration: str | float) -> float | None:
     text = str(duration).strip() if isinstance(duration, str) else format(duration, "f")
     parts = _parts(text.removeprefix("-"))
     if not parts or (seconds := math.fsum(float(count) * _UNITS_S[unit] for count, unit in parts)) > _MAX_S:
-        raise RequestError(f"{text[:40]!r} is no duration.", 'Use seconds, "5m", "1h30m", or -1 for no end.')
+        raise RequestError(f"{text[:40]!r} is not a duration.", 'Use seconds, "5m", "1h30m", or -1 for no end.')
     return None if text.startswith("-") else seconds
 
 
@@ -59,17 +51,13 @@ def _parts(text: str) -> list[tuple[str, str]]:
     return parts if "".join(f"{count}{unit}" for count, unit in parts) == text else []
 
 
-_ENDPOINT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*):(\d{1,5})")
-_MOST_PORT = 65_535
-
-
 def parse_rpc_endpoints(text: str) -> tuple[str, ...]:
-    """Return the servers that a setting names, separated by commas. Raises UsageError for what is no HOST:PORT."""
+    """Return the servers that a setting names, separated by commas. Raises UsageError for anything but HOST:PORT."""
     endpoints = tuple(part.strip() for part in text.split(",") if part.strip())
     for endpoint in endpoints:
         match = _ENDPOINT.fullmatch(endpoint)
         if match is None or not 1 <= int(match[2]) <= _MOST_PORT:
-            raise UsageError(f"{endpoint!r} is no RPC server.", "Write it like --rpc 192.168.1.7:50052.")
+            raise UsageError(f"{endpoint!r} is not an RPC server.", "Write it like --rpc 192.168.1.7:50052.")
     return tuple(dict.fromkeys(endpoints))
 
 

@@ -121,7 +121,7 @@ def _smaller_cache(case: _Case) -> Iterator[Remedy]:
         found = choose(case.model, wanted, case.machine, case.rates)
         if _helps(found, case.found):
             size = memory(found.profile.cache_bytes)
-            yield _remedy(f"--kv {_SMALLER_KV} ({size} of cache)", found, "almost none", Change(kv_type=_SMALLER_KV))
+            yield _remedy(f"--kv-type {_SMALLER_KV} ({size} of cache)", found, "almost none", Change(kv_type=_SMALLER_KV))
 
 
 def _shorter_context(case: _Case) -> Iterator[Remedy]:

@@ -68,8 +68,8 @@ def examine(model: Path, folder: Path) -> Iterator[Row]:
 
 
 def divergence(model: Path, reference: Path) -> float:
-    """Return the mean divergence that `localllm judge` finds."""
-    verdict = localllm("judge", model, "--against", reference)
+    """Return the mean divergence that `localllm eval` finds."""
+    verdict = localllm("eval", model, "--against", reference)
     return float(verdict["statistics"]["comparison"]["mean_kld"]["value"])
 
 

@@ -119,7 +119,7 @@ JOBS = (
     Job(id="1", kind="tune", title="tune guide", arguments={}, created_s=1.0, state="done", fraction=1.0),
     Job(
         id="2",
-        kind="judge",
+        kind="eval",
         title="judge qwen3",
         arguments={},
         created_s=2.0,

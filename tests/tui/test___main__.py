@@ -22,7 +22,7 @@ def test_options_of_the_app_are_read():
 
 
 def test_an_engine_elsewhere_chooses_the_model_itself():
-    options = app_options(["--connect", "http://far:8000", "--key", "secret"])
+    options = app_options(["--connect", "http://far:8000", "--api-key", "secret"])
     assert options is not None
     assert (options["connect"], options["api_key"], options["model"]) == ("http://far:8000", "secret", "")
 

@@ -161,7 +161,7 @@ async def test_a_job_of_the_service_is_followed_to_its_end_and_told_of(settings,
         await person.presses("f8")
         client = await connection.service()
         assert isinstance(client, ServiceClient)
-        await client.start_job("judge", {"model": str(settings.data_dir / "missing.gguf")})
+        await client.start_job("eval", {"model": str(settings.data_dir / "missing.gguf")})
         await person.sees("FAILED", "missing.gguf")
         await person.presses("x")
         await person.sees("No job runs, waits or has ended.")

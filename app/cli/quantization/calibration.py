@@ -1,10 +1,6 @@
-"""`--imatrix auto`: the importance matrix of whatever is to be quantized, gathered once and kept in the cache.
+"""Calibration of a model before it is quantized: its importance matrix, and a GGUF to run where it is a checkpoint.
 
-Owns where it is kept, and by which name.
-
-Models that must run to be quantized well: a GGUF runs as it is, a checkpoint is converted for as long as it takes.
-
-Owns the files that lie in the cache meanwhile.
+Owns where matrices are cached and by which name, and temporary GGUFs. Refuses to know types and targets.
 """
 
 from __future__ import annotations
@@ -19,14 +15,41 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from app.cli.eval_options import read_text, shipped, window_size
 from app.cli.output.format import format_bytes
-from app.cli.output.progress import JobProgress
-from app.cli.verbs.imatrix import CALIBRATION, compute_imatrix
+from app.cli.output.progress import JobProgress, with_progress
 
-__all__ = ["AUTO", "RUNNABLE", "Runnable", "cached_imatrix", "calibration_key", "write_temporary_model"]
+if TYPE_CHECKING:
+    from quantizer.mix.imatrix import ImportanceMatrix
+    from quantizer.write.job import JobRequest
 
-AUTO = "auto"  # what people write for it
-RUNNABLE = "Q8_0"  # what a checkpoint is run as: half of F16, and no weight is beyond its range
+__all__ = [
+    "AUTO",
+    "CALIBRATION",
+    "RUNNABLE",
+    "Runnable",
+    "cached_imatrix",
+    "calibration_key",
+    "compute_imatrix",
+    "write_temporary_model",
+]
+
+AUTO = "auto"  # the value of --imatrix
+CALIBRATION = shipped("calibration.txt")
+RUNNABLE = "Q8_0"  # the type a checkpoint is run in: half of F16, and no weight is beyond its range
+
+
+def compute_imatrix(
+    path: Path, text: Path | None, window: int = 0, chunks: int = 0, threads: int = 0, *, parses_special: bool = False
+) -> ImportanceMatrix:
+    """Compute the importance matrix of the model at `path` on `text`, or on the calibration text. Raises UserError."""
+    from app.engine.offline.imatrix import ImatrixRequest, run_imatrix
+    from quantizer.gguf.validation import validate_gguf
+
+    n_ctx = window_size(validate_gguf(path), window)
+    source = text or CALIBRATION
+    request = ImatrixRequest(str(path), read_text(source), source.name, n_ctx, chunks, threads, parses_special)
+    return run_imatrix(request, lambda steps: with_progress("Computing", steps))
 
 
 def cached_imatrix(source: Path, running: Runnable, n_threads: int) -> Path:
@@ -53,10 +76,6 @@ def calibration_key(source: Path, *parts: object) -> str:
     first, *others = open_source(source).inputs
     text = hashlib.sha256(CALIBRATION.read_bytes()).hexdigest()
     return fingerprint(first, text, *map(fingerprint, others), *parts)
-
-
-if TYPE_CHECKING:
-    from quantizer.write.job import JobRequest
 
 
 class Runnable:

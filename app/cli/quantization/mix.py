@@ -23,8 +23,14 @@ import click
 
 from app.cli.eval_options import read_text, shipped, window_size
 from app.cli.output.progress import with_progress
-from app.cli.quantization.calibration import AUTO, Runnable, cached_imatrix, calibration_key, write_temporary_model
-from app.cli.verbs.imatrix import CALIBRATION
+from app.cli.quantization.calibration import (
+    AUTO,
+    CALIBRATION,
+    Runnable,
+    cached_imatrix,
+    calibration_key,
+    write_temporary_model,
+)
 from app.terminal import printable
 from quantizer.gguf.tensor_types import tensor_type_named
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from app.cli.options import complete_model
+from app.cli.options import complete_model, options, setting_options
 from app.terminal import printable
 from quantizer.errors import ServiceError, UsageError
 
@@ -41,19 +41,20 @@ class _Job:
 @click.command(epilog="Example: localllm bench qwen3-0.6b-Q8_0 --against http://127.0.0.1:8080")
 @click.argument("model", shell_complete=complete_model)
 @click.option("--against", metavar="OTHER", help="Another model, or the URL of any OpenAI-compatible server.")
-@click.option("--against-model", default="", metavar="NAME", help="What that server calls its model.  [default: first]")
-@click.option("--against-key", default="", metavar="KEY", help="The key that server wants.")
-@click.option("--only", metavar="WORK,...", help="Measure only this.  [default: decode,prefill,turns,clients,edit]")
-@click.option("--runs", type=click.IntRange(1, 100), default=3, show_default=True, help="Runs of each; medians count.")
-@click.option("--seed", type=click.IntRange(min=0), help="Of all text; drawn when not given.")
-@click.option("--ctx", type=click.IntRange(min=0), help="Tokens of context; 0 lets localllm choose.")
-@click.option("--threads", type=click.IntRange(min=0), help="CPU threads; 0 lets localllm choose.")
-@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object with every sample.")
+@click.option("--against-model", default="", metavar="NAME", help="Model of that server.  [default: its first]")
+@click.option("--against-api-key", default="", metavar="KEY", help="API key of that server.")
+@click.option("--only", metavar="WORK,...", help="Workloads.  [default: decode,prefill,turns,clients,edit]")
+@click.option(
+    "--runs", type=click.IntRange(1, 100), default=3, show_default=True, help="Runs of each; the median counts."
+)
+@options("seed")
+@setting_options("ctx", "threads")
+@options("wants_json")
 def bench(
     model: str,
     against: str | None,
     against_model: str,
-    against_key: str,
+    against_api_key: str,
     only: str | None,
     runs: int,
     seed: int | None,
@@ -62,9 +63,9 @@ def bench(
 ) -> None:
     """Measure how fast MODEL (guide, a path to a GGUF, or a name in the library) answers here.
 
-    decode: tok/s at several depths. prefill: tok/s of new prompts. turns: first token of a new chat, of the next turn,
-    of one that comes back, of a shared system prompt. clients: tok/s of 1, 4 and 8 together. edit: tok/s of forced
-    answers that repeat their prompt. A model gets a service of its own; OTHER is measured after it, with the same text.
+    decode: tok/s at several depths. prefill: tok/s of new prompts. turns: time to first token of a new chat, a next
+    turn, a resumed chat, a shared system prompt. clients: tok/s of 1, 4 and 8 together. edit: tok/s of answers that
+    repeat their prompt. The model gets its own service; OTHER is measured after it, with the same text.
     """
     from app.bench.target import RemoteServer
     from app.client.remote_engine import address
@@ -72,9 +73,9 @@ def bench(
 
     job = _Job(load_settings(flags), _works(only), runs, secrets.randbits(32) if seed is None else seed)
     url = address(against or "")
-    other = RemoteServer(url, against_model, against_key) if url else against
-    if not url and (against_model or against_key):
-        raise UsageError("--against-model and --against-key are for a server.", "Give its URL with --against.")
+    other = RemoteServer(url, against_model, against_api_key) if url else against
+    if not url and (against_model or against_api_key):
+        raise UsageError("--against-model and --against-api-key are for a server.", "Give its URL with --against.")
     wanted: list[str | RemoteServer] = [model] if other is None else [model, other]
     read_bytes = [_read_bytes(item, job.settings) if isinstance(item, str) else None for item in wanted]
     predicted = [_predicted(item, job.settings) if isinstance(item, str) else {} for item in wanted]

@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 
 from app.chat.conversation import ChatSettings
 from app.chat.sampling_options import checked
-from app.cli.options import complete_model, generation_options, resolve_settings
+from app.cli.options import generation_options, resolve_settings, setting_options
 from app.cli.prompts import combined, piped_text
 from app.cli.user_interface import ChatOptions, current_interface
 from app.settings.settings import load_settings
@@ -35,22 +35,22 @@ def _complete_chat(_context: click.Context, _parameter: click.Parameter, begun: 
 
 
 @click.command(epilog="Example: localllm chat --inline -m guide")
-@click.option("-m", "--model", help="guide, a path to a GGUF, or a name in the library.", shell_complete=complete_model)
+@setting_options("model")
 @click.option(
-    "--inline", "is_inline", is_flag=True, help="Chat in the scrollback of the terminal, without a full screen."
+    "--inline", "is_inline", is_flag=True, help="Chat in the terminal's scrollback instead of the full screen."
 )
 @click.option(
     "--new/--continue",
     "is_new",
     default=False,
-    help="Begin another chat, or go on with the last one.  [default: --continue]",
+    help="Start a new chat, or continue the last one.  [default: --continue]",
 )
 @click.option(
     "--chat",
     "chat_id",
     type=int,
     metavar="ID",
-    help="Go on with this one of `localllm chats list`.",
+    help="Continue this chat of `chats list`.",
     shell_complete=_complete_chat,
 )
 @generation_options
@@ -68,9 +68,9 @@ def chat(
     assume_yes: bool,
     **flags: object,
 ) -> None:
-    """Chat with a model, in the full screen or, with --inline, line by line; both keep their chats in one place.
+    """Chat with a model, in the full screen or, with --inline, line by line; both store chats in one place.
 
-    Text that is piped in is a question to that chat: only its answer is printed.
+    Piped text is sent as a message; only its answer is printed.
     """
     face, context = current_interface(), click.get_current_context()
     if not is_inline:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from app.cli.options import option, options
 from app.terminal import printable
 from quantizer.errors import UsageError
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["chats"]
 
 _DAY = click.DateTime(["%Y-%m-%d"])
-_json_option = click.option("--json", "wants_json", is_flag=True, help="Print JSON.")
-_limit_option = click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
 _chat_ids = click.argument("chat_ids", type=int, nargs=-1, required=True, metavar="ID...")
 
 
@@ -33,8 +32,8 @@ def chats() -> None:
 
 @chats.command("list")
 @click.option("--archived", is_flag=True, help="List those that were archived.")
-@_limit_option
-@_json_option
+@option("limit", type=click.IntRange(1, 10_000), default=50)
+@options("wants_json")
 def list_chats(archived: bool, limit: int, wants_json: bool) -> None:
     """List conversations: pinned ones first, then the newest."""
     with _store() as store:
@@ -50,7 +49,7 @@ def list_chats(archived: bool, limit: int, wants_json: bool) -> None:
 
 @chats.command()
 @click.argument("chat_id", type=int, metavar="ID")
-@_json_option
+@options("wants_json")
 def show(chat_id: int, wants_json: bool) -> None:
     """Print a conversation as Markdown, or with all its branches as JSON."""
     from app.chat.exporting import EXPORTS
@@ -66,8 +65,8 @@ def show(chat_id: int, wants_json: bool) -> None:
 @click.option("--model", help="Only conversations with this model.")
 @click.option("--since", type=_DAY, help="Only what was said on this day or later.")
 @click.option("--until", type=_DAY, help="Only what was said on this day or earlier.")
-@_limit_option
-@_json_option
+@option("limit", type=click.IntRange(1, 10_000), default=50)
+@options("wants_json")
 def search(
     words: tuple[str, ...],
     model: str | None,
@@ -98,7 +97,7 @@ def search(
 @click.argument("chat_ids", type=int, nargs=-1, metavar="[ID...]")
 @click.option("--all", "wants_all", is_flag=True, help="Export every conversation, archived ones too.")
 @click.option("--format", "name", type=click.Choice(["markdown", "json", "html"]), default="markdown")
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The file to write.")
+@option("output", required=True)
 def export(chat_ids: tuple[int, ...], wants_all: bool, name: str, output: Path) -> None:
     """Write conversations to a file; only JSON has all their branches, and can be imported again."""
     from app.chat.exporting import EXPORTS, export_to
@@ -113,7 +112,7 @@ def export(chat_ids: tuple[int, ...], wants_all: bool, name: str, output: Path) 
 
 @chats.command("import")
 @click.argument("file", type=click.Path(path_type=Path))
-@_json_option
+@options("wants_json")
 def import_chats(file: Path, wants_json: bool) -> None:
     """Take in the conversations of FILE: JSON of localllm, ChatGPT, Open WebUI, or Ollama's messages."""
     from app.chat.importing import import_file

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from app.cli.options import announced_rpc_endpoints, complete_model, rpc_option
+from app.cli.options import announced_rpc_endpoints, complete_model, options, setting_options
 from app.terminal import printable
 
 __all__ = ["ModelDiagnosis", "diagnose_model", "doctor", "model_json", "model_lines"]
@@ -103,13 +103,13 @@ if TYPE_CHECKING:
 
 @click.command(epilog="Example: localllm doctor guide")
 @click.argument("model", required=False, shell_complete=complete_model)
-@rpc_option
-@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+@setting_options("rpc")
+@options("wants_json")
 def doctor(model: str | None, rpc: str | None, wants_json: bool) -> None:
-    """Look at processor, memory, GPUs, disk and the build of llama.cpp, in a few seconds.
+    """Check processor, memory, GPUs, disk and the build of llama.cpp, in a few seconds.
 
-    With MODEL (guide, a path to a GGUF, or a name in the library) it is asked for an answer too, and what holds it back
-    is told: memory capacity, memory bandwidth, prefill compute or the queue.
+    With MODEL (guide, a path to a GGUF, or a name in the library) also measure one answer and report its bottleneck:
+    memory capacity, memory bandwidth, prefill compute or the queue.
     """
     from app.diagnostics import collect_findings, diagnostics_json
     from app.engine.load.machine import survey

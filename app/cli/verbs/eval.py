@@ -1,4 +1,4 @@
-"""`localllm judge`: how well a model predicts a text, and what it lost against another file of the same model."""
+"""`localllm eval`: the perplexity of a model on a text, and its KL divergence from another file of the same model."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.eval_options import ctx_option, read_text, resolve_model, shipped, window_size
-from app.cli.options import complete_model
+from app.cli.eval_options import read_text, resolve_model, shipped, window_size
+from app.cli.options import complete_model, options, setting_options
 from app.cli.output.progress import with_progress
 from app.terminal import printable
 
@@ -19,24 +19,28 @@ if TYPE_CHECKING:
     from app.engine.offline.eval_statistics import Estimate
     from app.engine.offline.evaluation import EvalResult, ModelFigures
 
-__all__ = ["judge"]
+__all__ = ["evaluate"]
 
 
-@click.command(epilog="Example: localllm judge model-Q4_K_M.gguf --against model-F16.gguf")
+@click.command("eval", epilog="Example: localllm eval model-Q4_K_M.gguf --against model-F16.gguf")
 @click.argument("model", shell_complete=complete_model)
 @click.option("--against", metavar="REFERENCE", help="The same model in a better type, such as F16.")
-@click.option("--text", type=click.Path(path_type=Path), help="A UTF-8 text.  [default: one that ships with localllm]")
-@ctx_option
-@click.option("--chunks", type=click.IntRange(min=0), default=0, help="Windows to score; 0 takes the whole text.")
-@click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads; 0 takes the physical cores.")
-@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
-def judge(
-    model: str, against: str | None, text: Path | None, ctx: int, chunks: int, threads: int, wants_json: bool
+@options("text", "window", "chunks")
+@setting_options("threads")
+@options("wants_json")
+def evaluate(
+    model: str,
+    against: str | None,
+    text: Path | None,
+    window: int,
+    chunks: int,
+    threads: int | None,
+    wants_json: bool,
 ) -> None:
-    """Judge MODEL (guide, a path to a GGUF, or a name in the library) by how well it predicts a text.
+    """Measure the perplexity of MODEL (guide, a path to a GGUF, or a name in the library) on a text.
 
-    The second half of each window is scored. With --against both models read the text side by side, and the table says
-    how far MODEL's predictions stray. Figures are comparable for the same text, window and vocabulary only.
+    The second half of each window is scored. With --against both models read the text, and the table shows the KL
+    divergence between their predictions. Figures are comparable for the same text, window and vocabulary only.
     """
     from app.engine.offline.evaluation import EvalRequest, run_eval
 
@@ -44,8 +48,8 @@ def judge(
     paths = [path] if against is None else [path, resolve_model(against)[0]]
     content = read_text(text or shipped("evaluation.txt"))
     models = tuple(str(path) for path in paths)
-    request = EvalRequest(models, content, window_size(header, ctx), chunks, threads)
-    verdict = run_eval(request, lambda steps: with_progress("Judging", steps))
+    request = EvalRequest(models, content, window_size(header, window), chunks, threads or 0)
+    verdict = run_eval(request, lambda steps: with_progress("Evaluating", steps))
     _print([path.name for path in paths], verdict, wants_json=wants_json)
 
 

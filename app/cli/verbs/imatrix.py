@@ -8,46 +8,42 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.eval_options import ctx_option, read_text, resolve_model, shipped, window_size
-from app.cli.options import complete_model
-from app.cli.output.progress import with_progress
+from app.cli.eval_options import resolve_model
+from app.cli.options import complete_model, option, options, setting_options
+from app.cli.quantization.calibration import compute_imatrix
 from app.terminal import printable
 from quantizer.errors import UsageError
 
 if TYPE_CHECKING:
     from quantizer.mix.imatrix import ImportanceMatrix
 
-__all__ = ["CALIBRATION", "compute_imatrix", "imatrix"]
-
-CALIBRATION = shipped("calibration.txt")
+__all__ = ["imatrix"]
 
 
 @click.command(epilog="Example: localllm imatrix model-F16.gguf -o model.imatrix.gguf")
 @click.argument("model", required=False, shell_complete=complete_model)
-@click.option("--text", type=click.Path(path_type=Path), help="A UTF-8 text.  [default: one that ships with localllm]")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write.  [default: <name>.imatrix.gguf]")
+@option("output", help="Output file.  [default: <name>.imatrix.gguf]")
 @click.option(
-    "--in", "inputs", type=click.Path(path_type=Path), multiple=True, help="A matrix to add, again and again."
+    "--in", "inputs", type=click.Path(path_type=Path), multiple=True, help="Importance matrix to merge; repeatable."
 )
-@ctx_option
-@click.option("--chunks", type=click.IntRange(min=0), default=0, help="Windows to read; 0 takes the whole text.")
-@click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads; 0 takes the physical cores.")
-@click.option("--parse-special", is_flag=True, help="Take special tokens in the text for what they say.")
-@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+@options("text", "window", "chunks")
+@setting_options("threads")
+@click.option("--parse-special", is_flag=True, help="Parse special tokens in the text.")
+@options("wants_json")
 def imatrix(
     model: str | None,
     text: Path | None,
     output: Path | None,
     inputs: tuple[Path, ...],
-    ctx: int,
+    window: int,
     chunks: int,
-    threads: int,
+    threads: int | None,
     parse_special: bool,
     wants_json: bool,
 ) -> None:
-    """Run MODEL over a text and keep how strongly each column of its weights is excited, in llama.cpp's format.
+    """Compute the importance matrix of MODEL on a text, in llama.cpp's format.
 
-    `localllm quantize --imatrix FILE` takes it. Matrices of one model add up: give earlier ones with --in, with or
+    `localllm quantize --imatrix FILE` uses it. Matrices of one model add up: merge earlier ones with --in, with or
     without a MODEL.
     """
     from quantizer.mix.imatrix import merge, read_imatrix, save_imatrix
@@ -63,23 +59,10 @@ def imatrix(
     check_output(output, (), [source for source in (path, text) if source and source.exists()])
     matrices = [read_imatrix(each) for each in inputs]
     if path is not None:
-        matrices.append(compute_imatrix(path, text, ctx, chunks, threads, parses_special=parse_special))
+        matrices.append(compute_imatrix(path, text, window, chunks, threads or 0, parses_special=parse_special))
     merged = merge(matrices)
     save_imatrix(merged, output)
     _print(merged, output, wants_json=wants_json)
-
-
-def compute_imatrix(
-    path: Path, text: Path | None, ctx: int = 0, chunks: int = 0, threads: int = 0, *, parses_special: bool = False
-) -> ImportanceMatrix:
-    """Run the model at `path` over `text`, or over what ships, with a bar on the terminal. Raises UserError."""
-    from app.engine.offline.imatrix import ImatrixRequest, run_imatrix
-    from quantizer.gguf.validation import validate_gguf
-
-    n_ctx = window_size(validate_gguf(path), ctx)
-    source = text or CALIBRATION
-    request = ImatrixRequest(str(path), read_text(source), source.name, n_ctx, chunks, threads, parses_special)
-    return run_imatrix(request, lambda steps: with_progress("Gathering", steps))
 
 
 def _print(matrix: ImportanceMatrix, output: Path, *, wants_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.index import open_index
-from app.cli.options import complete_model
+from app.cli.options import complete_model, options
 from app.cli.output.format import format_bytes
 from app.terminal import printable_line
 
@@ -26,13 +26,12 @@ _COPY = "copy"
 @click.argument("source", shell_complete=complete_model)
 @click.option("--as", "name", default="", metavar="NAME", help="NAME, PUBLISHER/REPO or PUBLISHER/REPO/NAME.")
 @click.option("--copy", "is_copy", is_flag=True, help="Copy the bytes instead of linking to them.")
-@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+@options("wants_json")
 def import_model(source: str, name: str, *, is_copy: bool, wants_json: bool) -> None:
-    """Take a model into the library without a second copy of its bytes.
+    """Import a model into the library without a second copy of its bytes.
 
-    SOURCE is a path to a GGUF, or a model that `localllm ls --external` shows. It is linked: the program that holds
-    it and the library share one file. Where the other one lies on another disk, the link refers to it, and works as
-    long as it is there.
+    SOURCE is a path to a GGUF, or a model that `localllm ls --external` lists. It is linked: the other program and the
+    library share one file. On another disk the link refers to the original, which must stay there.
     """
     from app.library.local.resolve import find_importable
     from app.settings.settings import load_settings
@@ -43,9 +42,9 @@ def import_model(source: str, name: str, *, is_copy: bool, wants_json: bool) -> 
 @click.command(epilog="Example: localllm cp qwen3-0.6b-Q8_0 coder")
 @click.argument("model", shell_complete=complete_model)
 @click.argument("name")
-@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+@options("wants_json")
 def cp(model: str, name: str, *, wants_json: bool) -> None:
-    """Give MODEL a second NAME in the library, which takes no room on the disk.
+    """Give MODEL a second NAME in the library, which takes no disk space.
 
     NAME may be PUBLISHER/REPO/NAME too. Removing one of the names leaves the other.
     """

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from app.cli.options import options
 from app.cli.output.format import format_bytes
 from app.protocol.codec import encode
 from app.terminal import printable, printable_line
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["jobs"]
 
-_json_option = click.option("--json", "wants_json", is_flag=True, help="Print JSON.")
 _job_id = click.argument("job_id", metavar="ID")
 
 _Answer = TypeVar("_Answer")
@@ -35,7 +35,7 @@ def jobs() -> None:
 
 
 @jobs.command("list")
-@_json_option
+@options("wants_json")
 def list_jobs(wants_json: bool) -> None:
     """List the jobs that wait, run or have ended, oldest first."""
     found = _asked(lambda client: client.jobs())
@@ -50,7 +50,7 @@ def list_jobs(wants_json: bool) -> None:
 
 @jobs.command()
 @click.argument("job_id", metavar="[ID]", required=False)
-@_json_option
+@options("wants_json")
 def watch(job_id: str | None, wants_json: bool) -> None:
     """Print what changes: of job ID until it has ended, or of all until Ctrl-C. Leaving stops no job.
 
@@ -70,7 +70,7 @@ def watch(job_id: str | None, wants_json: bool) -> None:
 
 @jobs.command()
 @_job_id
-@_json_option
+@options("wants_json")
 def cancel(job_id: str, wants_json: bool) -> None:
     """Take job ID from the queue, or end it as Ctrl-C would: a download keeps what came."""
     _print(_asked(lambda client: client.cancel_job(job_id)), wants_json=wants_json)
@@ -78,7 +78,7 @@ def cancel(job_id: str, wants_json: bool) -> None:
 
 @jobs.command()
 @_job_id
-@_json_option
+@options("wants_json")
 def retry(job_id: str, wants_json: bool) -> None:
     """Let job ID, which has ended, wait for its turn again. A download goes on where it stopped."""
     _print(_asked(lambda client: client.retry_job(job_id)), wants_json=wants_json)

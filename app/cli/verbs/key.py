@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from app.cli.options import options
 from app.terminal import printable_line
 
 if TYPE_CHECKING:
@@ -18,11 +19,10 @@ __all__ = ["key"]
 _FIRST = "first"
 _SCOPES = ("infer", "manage")
 _MAX_NAME_CHARACTERS = 64
-_json_option = click.option("--json", "wants_json", is_flag=True, help="Print JSON.")
 
 
 @click.group(invoke_without_command=True, epilog="Example: localllm key new laptop --scope infer")
-@_json_option
+@options("wants_json")
 @click.pass_context
 def key(context: click.Context, *, wants_json: bool) -> None:
     """Print the key of this machine, made the first time, which may do everything.
@@ -36,7 +36,7 @@ def key(context: click.Context, *, wants_json: bool) -> None:
 
 
 @key.command("list")
-@_json_option
+@options("wants_json")
 def list_keys(*, wants_json: bool) -> None:
     """List the keys: their names, what they may do, when they were made; with --json themselves too."""
     keys = _keys().known()
@@ -54,7 +54,7 @@ def list_keys(*, wants_json: bool) -> None:
 @click.option(
     "--scope", "scopes", multiple=True, type=click.Choice(_SCOPES), help="What it may do; repeatable.  [default: infer]"
 )
-@_json_option
+@options("wants_json")
 def new(name: str, scopes: tuple[str, ...], *, wants_json: bool) -> None:
     """Make a key called NAME and print it.
 
@@ -71,7 +71,7 @@ def new(name: str, scopes: tuple[str, ...], *, wants_json: bool) -> None:
 
 @key.command()
 @click.argument("name")
-@_json_option
+@options("wants_json")
 def remove(name: str, *, wants_json: bool) -> None:
     """Remove the key called NAME. A service that runs lets it in no more."""
     _keys().remove(name)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.index import open_index
+from app.cli.options import options
 from app.cli.output.format import format_bytes, format_count
 from app.terminal import printable_line
 
@@ -26,12 +27,12 @@ _WIDTHS = (8, 7, 9, 9, -12, -14, -10)  # of the columns behind the name; below 0
 
 @click.command(epilog="Example: localllm ls --external")
 @click.option("--external", "has_external", is_flag=True, help="Also models of Ollama, LM Studio and Hugging Face.")
-@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+@options("wants_json")
 def ls(*, has_external: bool, wants_json: bool) -> None:
     """List the models of this machine, the built-in one first.
 
-    Files copied into the models folder are listed too. Damaged models are marked, with the reason. Models of other
-    programs run in place, by the names shown.
+    Files dropped into the models folder are listed too. A model that cannot run is marked as damaged, with the reason.
+    Models of other programs run in place, by the names shown.
     """
     from app.library.external import external_models
     from app.library.library_json import LIBRARY, entry_json

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from app.cli.options import complete_model, rpc_option
+from app.cli.options import complete_model, options, setting_options
 from app.terminal import printable
 
 if TYPE_CHECKING:
@@ -20,43 +20,39 @@ if TYPE_CHECKING:
 
 __all__ = ["plan"]
 
-_MOST_N_CTX = 1 << 30  # llama.cpp counts cells in 32 bits
-
 
 @click.command(epilog="Example: localllm plan unsloth/gemma-3-4b-it-GGUF:Q4_K_M --vram 'RTX 3060=12GiB'")
 @click.argument("model", shell_complete=complete_model)
-@click.option("--ctx", "n_ctx", type=click.IntRange(0, _MOST_N_CTX), help="Tokens of context; 0 chooses.")
-@click.option("--kv", "kv_type", help="Type of the KV cache: TYPE or K_TYPE,V_TYPE, such as q8_0.")
-@click.option("--vram", multiple=True, help="Plan for this GPU instead of those here: NAME=SIZE[@SPEED], repeatable.")
-@click.option("--ram", help="Plan for so much memory: SIZE[@SPEED], such as 16GiB@60GB/s.")
-@rpc_option
-@click.option("--draft", metavar="MODEL", help="Count a draft model too.")
-@click.option("--lora", multiple=True, metavar="FILE[=NAME]", help="Count a LoRA adapter too; repeatable.")
-@click.option("--mmproj", metavar="FILE", help="Count a projector too, which turns pictures into tokens.")
-@click.option("--kv-table", "wants_table", is_flag=True, help="Print only how large its cache is, by context and type.")
-@click.option("--speculation", "wants_gains", is_flag=True, help="Print only what drafts gain, by how they are taken.")
-@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
-@click.option("--plot", is_flag=True, help="Draw the speed against the layers on the GPU.")
+@setting_options("ctx", "kv_type")
+@options("vram", "ram")
+@setting_options("rpc", "draft", "lora")
+@click.option("--mmproj", metavar="FILE", help="Multimodal projector to plan for too.")
+@click.option(
+    "--kv-table", "wants_table", is_flag=True, help="Print only the size of the KV cache by context and type."
+)
+@click.option("--speculation", "wants_gains", is_flag=True, help="Speculative speed-up by acceptance rate.")
+@click.option("--plot", is_flag=True, help="Plot speed against layers on the GPU.")
+@options("wants_json")
 def plan(
     model: str,
-    n_ctx: int | None,
+    ctx: int | None,
     kv_type: str | None,
     vram: tuple[str, ...],
     ram: str | None,
     rpc: str | None,
     draft: str | None,
-    lora: tuple[str, ...],
+    lora: tuple[str, ...] | None,
     mmproj: str | None,
     wants_table: bool,
     wants_gains: bool,
     wants_json: bool,
     plot: bool,
 ) -> None:
-    """Tell what MODEL (guide, a path to a GGUF, or a name in the library) comes to on this machine, or on another.
+    """Report how MODEL (guide, a path to a GGUF, or a name in the library) fits this machine, or another, and how fast.
 
-    No weights are loaded: the header is read, the machine is asked, llama.cpp says what it would compute in, and the
-    rest is arithmetic. Of a model that is not here (org/repo, org/repo:Q4_K_M, org/repo/file.gguf, a URL, or a name of
-    the catalogue) only the header is fetched, and a formula says what it would compute in.
+    No weights are loaded: only the header is read, and llama.cpp computes its buffer sizes. For a model that is not
+    downloaded (org/repo, org/repo:Q4_K_M, org/repo/file.gguf, a URL, or a name of the catalogue) only the header is
+    fetched, and a formula estimates the buffers.
     """
     from app.cli.output.plan import kv_table_json, kv_table_lines, plan_lines
     from app.cli.plan_companions import attached_to, told_of_projectors
@@ -68,7 +64,7 @@ def plan(
     from app.settings.settings import load_settings
     from offload.footprint.model import kv_table
 
-    settings = load_settings({"ctx": n_ctx, "kv_type": kv_type, "rpc": rpc})
+    settings = load_settings({"ctx": ctx, "kv_type": kv_type, "rpc": rpc})
     wanted = cache(lambda: planning_circumstances(settings, vram, ram))
     candidate, notice = find_model(model, settings, wanted)
     if wants_table:
@@ -80,7 +76,7 @@ def plan(
         found = plan_of_absent(candidate, notice, wanted())
         told, lines = encode(describe_plan(found)), plan_lines(found, with_curve=plot)
     else:
-        companions = attached_to(candidate.header, model, settings, draft=draft, lora=lora, mmproj=mmproj)
+        companions = attached_to(candidate.header, model, settings, draft=draft, lora=lora or (), mmproj=mmproj)
         candidate = replace(candidate, companions=companions)
         found = plan_of(candidate, settings, wanted(), is_here=not vram and ram is None)
         found = told_of_projectors(found, candidate.header.path, companions)

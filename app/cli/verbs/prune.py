@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.confirm import confirm_removal, yes_option
+from app.cli.confirm import confirm_removal
 from app.cli.index import open_index
-from app.cli.options import byte_size_option
+from app.cli.options import BYTE_SIZE, options
 from app.cli.output.format import format_bytes
 from app.terminal import printable_line
 
@@ -22,23 +22,21 @@ __all__ = ["prune"]
 
 
 @click.command(epilog="Example: localllm prune --dry-run")
-@click.option("--dry-run", "is_dry", is_flag=True, help="Only say what would go.")
+@options("is_dry_run")
 @click.option(
     "--keep-prefixes",
     "max_prefix_bytes",
-    callback=byte_size_option,
+    type=BYTE_SIZE,
     default="4GB",
     show_default=True,
-    metavar="SIZE",
-    help="How much to keep of the conversations that are saved for the next start; the latest stay.",
+    help="Size of the saved prompt caches to keep, newest first.",
 )
-@yes_option
-@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
-def prune(max_prefix_bytes: int, *, is_dry: bool, assume_yes: bool, wants_json: bool) -> None:
-    """Remove what interrupted downloads, imports and quantizations left, and old caches, after asking.
+@options("assume_yes", "wants_json")
+def prune(max_prefix_bytes: int, *, is_dry_run: bool, assume_yes: bool, wants_json: bool) -> None:
+    """Delete stale downloads, imports, quantizations and caches, after asking.
 
-    No model goes, and nothing that a running process writes. A checkpoint whose conversion was interrupted goes once
-    nobody went on with it for a week; one that came whole stays.
+    Models are kept, and all files that a running process writes. A checkpoint whose conversion was interrupted is
+    deleted after a week; a complete one is kept.
     """
     from app.library.local.index import forget_missing
     from app.library.local.stale_files import delete_stale_files, find_stale_files
@@ -49,11 +47,11 @@ def prune(max_prefix_bytes: int, *, is_dry: bool, assume_yes: bool, wants_json: 
         found = find_stale_files(settings, max_prefix_bytes, lambda path: bool(index.sha256(path)))
     if not wants_json:
         _tell(found)
-    if found and not is_dry:
+    if found and not is_dry_run:
         confirm_removal("Remove all that?", assume_yes=assume_yes)
-    gone = [] if is_dry else [leftover for leftover in found if delete_stale_files(leftover)]
+    gone = [] if is_dry_run else [leftover for leftover in found if delete_stale_files(leftover)]
     with open_index(settings.cache_dir) as index:
-        n_forgotten = 0 if is_dry else forget_missing(settings.models_dir, index)
+        n_forgotten = 0 if is_dry_run else forget_missing(settings.models_dir, index)
     n_freed = sum(leftover.n_bytes for leftover in gone)
     if wants_json:
         items = [
@@ -65,9 +63,9 @@ def prune(max_prefix_bytes: int, *, is_dry: bool, assume_yes: bool, wants_json: 
             }
             for item in found
         ]
-        result = {"found": items, "bytes_freed": n_freed, "rows_forgotten": n_forgotten, "dry_run": is_dry}
+        result = {"found": items, "bytes_freed": n_freed, "rows_forgotten": n_forgotten, "dry_run": is_dry_run}
         click.echo(json.dumps(result))
-    elif found and not is_dry:
+    elif found and not is_dry_run:
         click.echo(f"Freed {format_bytes(n_freed)}.")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.options import byte_size_option
+from app.cli.options import BYTE_SIZE, options
 from app.terminal import printable
 from quantizer.errors import UsageError
 
@@ -22,19 +22,16 @@ if TYPE_CHECKING:
 
 __all__ = ["pull"]
 
-_LIMIT_HELP = "Take at most SIZE a second, such as 5MB."
-_QUANTIZE_HELP = "REF is a checkpoint: fetch it and make a GGUF of TYPE of it."
-_REMOVE_HELP = "Remove each file of the checkpoint once nothing more is made of it."
-
 
 @click.command(epilog="Example: localllm pull bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M")
 @click.argument("reference", metavar="REF")
-@click.option("--quantize", "file_type", metavar="TYPE", default="", help=_QUANTIZE_HELP)
-@click.option("--remove-checkpoint", "is_removing", is_flag=True, help=_REMOVE_HELP)
-@click.option("--limit", "bytes_per_s", metavar="SIZE", callback=byte_size_option, help=_LIMIT_HELP)
+@click.option(
+    "--quantize", "file_type", metavar="TYPE", default="", help="Convert the checkpoint REF to a GGUF of TYPE."
+)
+@click.option("--remove-checkpoint", "is_removing", is_flag=True, help="Remove checkpoint files once converted.")
+@click.option("--limit-rate", "bytes_per_s", type=BYTE_SIZE, default=0, help="Bytes per second at most, such as 5MB.")
 @click.option("--connections", "n_connections", type=click.IntRange(1, 16), default=4, show_default=True)
-@click.option("--overwrite", "is_overwriting", is_flag=True, help="Replace a file that is in the way.")
-@click.option("--json", "wants_json", is_flag=True, help="Print what goes on as lines of JSON.")
+@options("is_overwriting", "wants_json")
 def pull(
     reference: str,
     file_type: str,
@@ -44,10 +41,10 @@ def pull(
     is_overwriting: bool,
     wants_json: bool,
 ) -> None:
-    """Fetch the model REF: org/repo, org/repo:Q4_K_M, org/repo/file.gguf, a URL, or a name of the catalogue.
+    """Download the model REF: org/repo, org/repo:Q4_K_M, org/repo/file.gguf, a URL, or a name of the catalogue.
 
-    Without a quant, the best that runs well on this machine is taken. Ctrl-C keeps what came: the same command goes on
-    from there. HF_TOKEN, HF_ENDPOINT and proxies are honoured.
+    Without a quant, the best one that runs well on this machine is chosen. Ctrl-C keeps what was downloaded: the same
+    command resumes. HF_TOKEN, HF_ENDPOINT and proxies are honoured.
     """
     from app.library.download.downloader import DownloadOptions
     from app.library.hub.access import hub_access_from_environment

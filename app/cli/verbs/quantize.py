@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from app.cli.options import byte_size_option
+from app.cli.options import BYTE_SIZE, option, options, setting_options
 from app.cli.output.format import format_bytes
 from app.cli.quantization.calibration import AUTO, RUNNABLE, cached_imatrix
 from app.cli.quantization.mix import MixTarget
@@ -80,33 +80,32 @@ if TYPE_CHECKING:
 
 
 _GUIDE = "guide"
-_SHARD_HELP = "Split into files of at most SIZE, such as 500M or 2GB, as llama.cpp does."
-_IMATRIX_HELP = "What to be careful with, from `localllm imatrix`; auto gathers it first."
-_SIZE_HELP = "Find the mix of types that loses least in files of at most SIZE together, such as 4.2GB."
-_KLD_HELP = "Find the smallest mix of types that diverges by at most so many nats a token, such as 0.02."
-_BASE_HELP = "The model that an adapter is for, its folder or GGUF.  [default: what the adapter names]"
+_SHARD_HELP = "Split into files of at most this size, such as 500M or 2GB."
+_IMATRIX_HELP = "Importance matrix of `localllm imatrix`; auto computes it first."
+_SIZE_HELP = "Find the mix of types with the least loss in this total size, such as 4.2GB."
+_KLD_HELP = "Find the smallest mix of types within this KL divergence (nats a token), such as 0.02."
+_BASE_HELP = "Base model of an adapter, its folder or GGUF.  [default: the one it names]"
 _KEPT_IN_NAMES = "-_.+"
 
 
 @click.command(epilog="Example: localllm quantize CHECKPOINT Q4_K_M -o model.gguf --imatrix auto")
 @click.argument("source", metavar="SRC")
 @click.argument("file_type", metavar="[TYPE]", default="")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write.  [default: <name>-<TYPE>.gguf]")
-@click.option("--list", "wants_list", is_flag=True, help="Say what each type would make of SRC, and write nothing.")
-@click.option("--size", "target_bytes", metavar="SIZE", callback=byte_size_option, help=_SIZE_HELP)
+@option("output", help="Output file.  [default: <name>-<TYPE>.gguf]")
+@click.option("--list", "wants_list", is_flag=True, help="List the size and loss of each type, write nothing.")
+@click.option("--size", "target_bytes", type=BYTE_SIZE, default=0, help=_SIZE_HELP)
 @click.option("--kld", "target_kld", type=float, help=_KLD_HELP)
-@click.option("--tensor", "tensor_types", metavar="REGEX=TYPE", multiple=True, help="The type of matching tensors.")
-@click.option("--output-type", metavar="TYPE", default="", help="The type of the output tensor.")
-@click.option("--embedding-type", metavar="TYPE", default="", help="The type of the token embedding.")
+@click.option("--tensor", "tensor_types", metavar="REGEX=TYPE", multiple=True, help="Type of matching tensors.")
+@click.option("--output-type", metavar="TYPE", default="", help="Type of the output tensor.")
+@click.option("--embedding-type", metavar="TYPE", default="", help="Type of the token embedding.")
 @click.option("--imatrix", metavar="FILE|auto", default="", help=_IMATRIX_HELP)
 @click.option("--base", metavar="MODEL", default="", help=_BASE_HELP)
-@click.option("--max-shard-size", "max_shard_bytes", metavar="SIZE", callback=byte_size_option, help=_SHARD_HELP)
+@click.option("--max-shard-size", "max_shard_bytes", type=BYTE_SIZE, default=0, help=_SHARD_HELP)
 @click.option("--keep-split", "keeps_split", is_flag=True, help="Write as many files as SRC has.")
-@click.option("--dry-run", is_flag=True, help="Say what would be written, to the byte, and write nothing.")
-@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: all]")
-@click.option("--overwrite", "is_overwriting", is_flag=True, help="Replace the output, and resume no killed run.")
-@click.option("--allow-nan", "allows_nan", is_flag=True, help="Take weights that are NaN or infinite: they become 0.")
+@click.option("--allow-nan", "allows_nan", is_flag=True, help="Accept weights that are NaN or infinite, as 0.")
+@options("is_dry_run", "is_overwriting")
+@setting_options("threads")
+@options("wants_json")
 def quantize(
     source: str,
     file_type: str,
@@ -115,17 +114,16 @@ def quantize(
     target_bytes: int,
     target_kld: float | None,
     imatrix: str,
-    dry_run: bool,
+    is_dry_run: bool,
     wants_json: bool,
     threads: int | None,
     **options: Any,
 ) -> None:
-    """Quantize SRC (a checkpoint folder, a GGUF, or `guide`) to TYPE, Q4_K_M without one.
+    """Quantize SRC (a checkpoint folder, a GGUF, or `guide`) to TYPE, Q4_K_M by default.
 
-    With --size or --kld there is no TYPE: how much each tensor matters is measured, once for a model, and each gets the
-    type that serves the target best; an importance matrix is gathered first. A run that was killed goes on where it
-    stopped when it is called again; Ctrl-C leaves nothing. The folder of a LoRA adapter becomes a GGUF adapter of TYPE
-    F16, BF16 or F32.
+    --size and --kld replace TYPE: the sensitivity of each tensor is measured, once per model, and each tensor gets the
+    type that serves the target best; an importance matrix is computed first. A killed run resumes when it is called
+    again; Ctrl-C removes its output. The folder of a LoRA adapter becomes a GGUF adapter of TYPE F16, BF16 or F32.
     """
     from quantizer.write.job import JobRequest
 
@@ -137,12 +135,12 @@ def quantize(
         return
     chosen = file_type_named(file_type or DEFAULT_FILE_TYPE)
     named = output or Path.cwd() / f"{_model_name(source, path)}-{target.label if target else chosen.name}.gguf"
-    matrix = imatrix if target else _imatrix(imatrix, path, threads or 0, is_gathering=not dry_run)
+    matrix = imatrix if target else _imatrix(imatrix, path, threads or 0, is_gathering=not is_dry_run)
     request = JobRequest(str(path), chosen.name, str(named), n_threads, imatrix=matrix, **options)
     mix: dict[str, object] = {}
     if target:
         request, mix = _mixed(request, target, threads or 0, wants_json=wants_json)
-    result = {**(_planned(request) if dry_run else written(request)), **mix}
+    result = {**(_planned(request) if is_dry_run else written(request)), **mix}
     click.echo(json.dumps(result) if wants_json else _summary(result))
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from app.cli.options import options
 from app.terminal import printable
 
 if TYPE_CHECKING:
@@ -32,14 +33,12 @@ _FOR = {
 
 
 @click.command(epilog="Example: localllm recommend --role code --vram 'RTX 3060=12GiB' --ram 32GiB@45GB/s")
-@click.option("--role", type=click.Choice(_ROLES), help="Only for this; without it, one for each.")
-@click.option("--vram", multiple=True, help="For this GPU instead of those here: NAME=SIZE[@SPEED], repeatable.")
-@click.option("--ram", help="For so much memory: SIZE[@SPEED], such as 16GiB@60GB/s.")
-@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+@click.option("--role", type=click.Choice(_ROLES), help="Recommend for this role only.")
+@options("vram", "ram", "wants_json")
 def recommend(role: str | None, vram: tuple[str, ...], ram: str | None, wants_json: bool) -> None:
-    """Choose from a short catalogue of open models what suits this machine, and say why.
+    """Recommend models of a short catalogue for this machine, with the reason.
 
-    Sizes and speeds are computed from the models' shapes; nothing is downloaded and nobody is asked.
+    Sizes and speeds are computed from the models' shapes; nothing is downloaded.
     """
     from app.cli.planning import planning_circumstances
     from app.library.hub.catalogue import Role, read_catalogue

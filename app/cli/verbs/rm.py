@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.confirm import confirm_removal, yes_option
+from app.cli.confirm import confirm_removal
 from app.cli.index import open_index
-from app.cli.options import complete_model
+from app.cli.options import complete_model, options
 from app.cli.output.format import format_bytes
 from app.terminal import printable_line
 from quantizer.errors import UserError
@@ -27,13 +27,12 @@ _ASKING_TIMEOUT_S = 2.0
 
 @click.command(epilog="Example: localllm rm qwen3-0.6b-Q8_0")
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...", shell_complete=complete_model)
-@yes_option
-@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+@options("assume_yes", "wants_json")
 def rm(models: tuple[str, ...], *, assume_yes: bool, wants_json: bool) -> None:
     """Remove each MODEL from the library, all its files, after asking.
 
-    Only names in the models folder go. A model that was imported by a link loses the link, and the program that holds
-    its file keeps it. A model that a running service has loaded stays, unless you give --yes.
+    Only files in the models folder are removed. For a linked model only the link is removed. A model that a running
+    service has loaded is kept, unless you give --yes.
     """
     from app.library.library_json import removal_json
     from app.library.local.removal import plan_removal, remove

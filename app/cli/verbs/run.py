@@ -14,7 +14,7 @@ import click
 from app.chat.conversation import ChatSettings
 from app.chat.sampling_options import checked
 from app.cli.confirm import confirm_load
-from app.cli.options import complete_model, generation_options, resolve_settings
+from app.cli.options import complete_model, generation_options, options, resolve_settings
 from app.cli.output.answer import Answer, AnswerPrinter, LoadingLine, as_json, ask, stats_line
 from app.cli.prompts import combined, piped_text
 from app.cli.user_interface import ChatOptions, current_interface
@@ -41,9 +41,9 @@ class _Job:
 @click.argument("model", required=False, shell_complete=complete_model)
 @click.argument("prompt", required=False)
 @click.option("-m", "--model", "model_option", help="The same as MODEL.", shell_complete=complete_model)
-@click.option("-p", "--prompt", "prompt_option", help="The same as PROMPT, for asking the default model.")
+@click.option("-p", "--prompt", "prompt_option", help="The same as PROMPT, for the default model.")
 @generation_options
-@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object when the answer is whole.")
+@options("wants_json")
 def run(
     model: str | None,
     prompt: str | None,
@@ -58,10 +58,10 @@ def run(
     assume_yes: bool,
     **flags: object,
 ) -> None:
-    """Ask MODEL (guide, a path to a GGUF, or a name in the library) and print its answer.
+    """Run MODEL (guide, a path to a GGUF, or a name in the library) on a prompt and print its answer.
 
-    The first argument is always the model. Text piped in follows PROMPT, or is the prompt. With neither, a conversation
-    begins at the terminal, of which nothing is kept; `localllm chat --inline` keeps it.
+    The first argument is always the model. Piped text follows PROMPT, or is the prompt. With neither, a chat begins at
+    the terminal that is not saved; `localllm chat --inline` saves it.
     """
     chosen = _one_of(model, model_option, "MODEL")
     _refuse_prompt_as_model(chosen, prompt or prompt_option)

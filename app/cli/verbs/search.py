@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from app.cli.options import option, options
 from app.terminal import printable
 
 if TYPE_CHECKING:
@@ -23,18 +24,16 @@ __all__ = ["search"]
 
 @click.command(epilog="Example: localllm search qwen3 coder --fits")
 @click.argument("words", nargs=-1, required=True)
-@click.option("--fits", "only_fitting", is_flag=True, help="Leave out what is known not to fit here.")
-@click.option("--limit", "n_most", type=click.IntRange(1, 100), default=10, show_default=True, help="Repositories.")
-@click.option("--vram", multiple=True, help="For this GPU instead of those here: NAME=SIZE[@SPEED], repeatable.")
-@click.option("--ram", help="For so much memory: SIZE[@SPEED], such as 16GiB@60GB/s.")
-@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+@click.option("--fits", "only_fitting", is_flag=True, help="Hide models that do not fit this machine.")
+@option("limit", type=click.IntRange(1, 100), default=10)
+@options("vram", "ram", "wants_json")
 def search(
-    words: tuple[str, ...], only_fitting: bool, n_most: int, vram: tuple[str, ...], ram: str | None, wants_json: bool
+    words: tuple[str, ...], only_fitting: bool, limit: int, vram: tuple[str, ...], ram: str | None, wants_json: bool
 ) -> None:
-    """Find models whose names have all WORDS on the hub, and say how each of their quants would run here.
+    """Search the hub for models whose names contain all WORDS, with each quant's fit and speed on this machine.
 
-    GGUF repositories come first, then checkpoints that can be converted. Of each model one header is read, some
-    megabytes; no weights are. HF_TOKEN, HF_ENDPOINT and proxies are honoured.
+    GGUF repositories come first, then checkpoints that can be converted. One header of some megabytes is read per
+    model, no weights. HF_TOKEN, HF_ENDPOINT and proxies are honoured.
     """
     from app.cli.planning import planning_circumstances
     from app.library.hub.access import hub_access_from_environment
@@ -43,7 +42,7 @@ def search(
     from app.settings.settings import load_settings
 
     settings, access = load_settings(), hub_access_from_environment()
-    listed = list_repos(access, " ".join(words), n_most)  # first: without a network it ends here, before any measuring
+    listed = list_repos(access, " ".join(words), limit)  # first: without a network it ends here, before any measuring
     here = planning_circumstances(settings, vram, ram)
     hits = asyncio.run(_looked_at(listed, access, here))
     if only_fitting:

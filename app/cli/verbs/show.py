@@ -7,7 +7,7 @@ import json
 import click
 
 from app.cli.index import open_index
-from app.cli.options import complete_model
+from app.cli.options import complete_model, options
 from app.terminal import printable, printable_line
 
 __all__ = ["show"]
@@ -16,11 +16,11 @@ __all__ = ["show"]
 @click.command(epilog="Example: localllm show qwen3-0.6b-Q8_0")
 @click.argument("model", shell_complete=complete_model)
 @click.option(
-    "--template", "wants_template", is_flag=True, help="Print the chat template, or how it differs from its base."
+    "--template", "wants_template", is_flag=True, help="Print the chat template, or its difference to the base."
 )
-@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+@options("wants_json")
 def show(model: str, *, wants_template: bool, wants_json: bool) -> None:
-    """Tell what MODEL (guide, a path to a GGUF, or a name that `localllm ls --external` shows) is."""
+    """Show the header of MODEL (guide, a path to a GGUF, or a name that `localllm ls --external` lists)."""
     from app.library.library_json import card_json
     from app.library.local.index import full_model_info
     from app.library.local.model_record import model_info_rows, record_of, template_changes

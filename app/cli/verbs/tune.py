@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from app.cli.options import complete_model
+from app.cli.options import complete_model, options, setting_options
 from app.cli.output.progress import with_progress
 from app.engine.tuning.tune_results import (
     DEFAULT_KV_TYPE,
@@ -56,14 +56,16 @@ _VERIFIED = 16  # a step's size that every measurement has
 
 @click.command(epilog="Example: localllm tune model.gguf")
 @click.argument("model", required=False, shell_complete=complete_model)
-@click.option("--show", is_flag=True, help="Print what was measured before, of MODEL or of all, and measure nothing.")
-@click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads; 0 takes the physical cores.")
-@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
-def tune(model: str | None, show: bool, threads: int, wants_json: bool) -> None:
+@click.option(
+    "--show", is_flag=True, help="Print earlier measurements, of MODEL or of all models, and measure nothing."
+)
+@setting_options("threads")
+@options("wants_json")
+def tune(model: str | None, show: bool, threads: int | None, wants_json: bool) -> None:
     """Measure MODEL (guide, a path to a GGUF, or a name in the library) under each setting of the engine.
 
-    The fastest one for what you use the model for is taken from the next load on. What smaller types of KV cache cost
-    is measured too, and never chosen: --kv-type of `serve` and `run` does that.
+    The setting that is fastest for how you use the model applies from the next load on. Smaller types of KV cache are
+    measured too, but never chosen automatically: set --kv-type of `serve` and `run`.
     """
     from app.library.local.resolve import resolve
     from app.service.models.model_file import read_model_file
@@ -78,7 +80,7 @@ def tune(model: str | None, show: bool, threads: int, wants_json: bool) -> None:
     path = resolve(model, settings).path
     read_model_file(path)  # the gate
     warn_if_busy()
-    _print(path.name, _measure(path, threads), wants_json=wants_json)
+    _print(path.name, _measure(path, threads or 0), wants_json=wants_json)
 
 
 def _measure(path: Path, n_threads: int) -> list[SpeedMeasurement]:

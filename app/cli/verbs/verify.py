@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.index import open_index
-from app.cli.options import complete_model
+from app.cli.options import complete_model, options
 from app.terminal import printable_line
 
 if TYPE_CHECKING:
@@ -22,13 +22,12 @@ _WORDS = {"sound": "sound", "recorded": "read for the first time", "damaged": "d
 
 @click.command(epilog="Example: localllm verify qwen3-0.6b-Q8_0")
 @click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete_model)
-@click.option("--record", "is_recording", is_flag=True, help="Take the bytes for right as they are, after a change.")
-@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object.")
+@click.option("--record", "is_recording", is_flag=True, help="Record the current hashes as correct.")
+@options("wants_json")
 def verify(models: tuple[str, ...], *, is_recording: bool, wants_json: bool) -> None:
-    """Hold each MODEL (all of the library when none is named) against its recorded SHA-256.
+    """Verify the SHA-256 of each MODEL, or of all models in the library.
 
-    Hashes are recorded when a model is fetched, imported or verified for the first time. Exits with 1 when a model is
-    damaged.
+    Hashes are recorded when a model is downloaded, imported or first verified. Exits with 1 when a model is damaged.
     """
     from app.cli.output.progress import Meter
     from app.library.local.model_files import stat_model

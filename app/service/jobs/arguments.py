@@ -74,7 +74,7 @@ class PullArguments(Arguments):
             *_option("--quantize", self.quantize),
             *_flag("--remove-checkpoint", self.remove_checkpoint),
             *_flag("--overwrite", self.overwrite),
-            *_option("--limit", self.limit_bytes_per_s),
+            *_option("--limit-rate", self.limit_bytes_per_s),
             f"--connections={self.connections}",
             *("--", self.reference),
         ]
@@ -155,7 +155,7 @@ class TuneArguments(Arguments):
 class EvalArguments(Arguments):
     """`model` and `against` are names, `guide`, or absolute paths of GGUFs; `text` is the absolute path of a text."""
 
-    kind = "judge"
+    kind = "eval"
     model: Name
     against: Word = ""
     text: Word = ""
@@ -165,12 +165,12 @@ class EvalArguments(Arguments):
 
     @property
     def title(self) -> str:
-        return f"Judge {self.model}" + (f" against {self.against}" if self.against else "")
+        return f"Evaluate {self.model}" + (f" against {self.against}" if self.against else "")
 
     def argv(self) -> _Argv:
         """Return the command line."""
         return [
-            "judge",
+            "eval",
             "--json",
             *_option("--against", self.against),
             *_option("--text", self.text),

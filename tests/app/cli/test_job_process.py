@@ -66,7 +66,7 @@ def test_wrong_use_is_said_as_an_event_too(environment: Mapping[str, str]) -> No
 
 def _judging(environment: Mapping[str, str], folder: Path) -> tuple[subprocess.Popen[bytes], psutil.Process]:
     """A job whose own child has begun, and that child."""
-    process = job({**environment, "TMPDIR": str(folder)}, "judge", "--json", "--", "guide")
+    process = job({**environment, "TMPDIR": str(folder)}, "eval", "--json", "--", "guide")
     watched = psutil.Process(process.pid)
     while not (children := watched.children()):
         time.sleep(0.01)

@@ -92,7 +92,7 @@ async def test_models_and_their_context_are_told_and_an_unknown_one_refused() ->
 @pytest.mark.parametrize(
     ("status", "kind", "words"),
     [
-        (401, RequestError, "--key"),
+        (401, RequestError, "--api-key"),
         (404, RequestError, "no such"),
         (429, RequestError, "a while"),
         (500, ServiceError, "log"),

@@ -24,7 +24,7 @@ async def sits_at_the_dials(person) -> None:
 async def test_a_plan_is_there_on_f7_with_devices_curve_and_ways_out(sitting):
     async with sitting(scripted()) as person:
         await person.presses("f7")
-        await person.sees("gemma-2-9b on this machine", "43 of 43 layers", "◆ here", "--kv q8_0", "Layers on CUDA0")
+        await person.sees("gemma-2-9b on this machine", "43 of 43 layers", "◆ here", "--kv-type q8_0", "Layers on CUDA0")
 
 
 async def test_layers_are_turned_with_the_arrows_and_the_plan_follows(sitting):
@@ -51,7 +51,7 @@ async def test_a_way_out_is_taken_with_enter(sitting):
     client = scripted()
     async with sitting(client) as person:
         await sits_at_the_dials(person)
-        await person.sees("--kv q8_0")
+        await person.sees("--kv-type q8_0")
         await person.presses("down", "down", "enter")
         await person.sees("q8_0 ▶")
     assert client.planner.wishes[-1].kv_type == "q8_0"

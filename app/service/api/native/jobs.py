@@ -53,7 +53,7 @@ class TuneJobBody(Body):
 class EvalJobBody(Body):
     """Measure how well a model predicts a text."""
 
-    kind: Literal["judge"]
+    kind: Literal["eval"]
     arguments: EvalArguments
 
 

@@ -67,7 +67,7 @@ def test_run_without_a_question_is_a_conversation_that_is_not_kept(asked: Callab
 
 
 def test_an_engine_elsewhere_chooses_the_model_itself(asked: Callable[..., list[Any]]) -> None:
-    [talk, _] = asked("chat", "--inline", "--connect", "http://far:8000", "--key", "secret")
+    [talk, _] = asked("chat", "--inline", "--connect", "http://far:8000", "--api-key", "secret")
     assert (talk.settings.connect, talk.settings.api_key, talk.settings.model) == ("http://far:8000", "secret", "")
 
 

@@ -35,7 +35,7 @@ def coarse_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def judge(environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = python_command("app.cli.main", "judge", *arguments, "--threads", "1")
+    command = python_command("app.cli.main", "eval", *arguments, "--threads", "1")
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
@@ -96,7 +96,7 @@ def test_models_of_different_vocabularies_are_not_compared(environment: Mapping[
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C reaches process groups otherwise there")
-@pytest.mark.parametrize("verb", ["judge", "imatrix"])
+@pytest.mark.parametrize("verb", ["eval", "imatrix"])
 def test_ctrl_c_leaves_no_process_and_no_file(tmp_path: Path, environment: Mapping[str, str], verb: str) -> None:
     interrupt(environment, tmp_path, verb, "guide")
     assert not list(tmp_path.iterdir())

@@ -100,7 +100,7 @@ def test_what_can_never_run_says_so_with_the_numbers(environment: Mapping[str, s
     assert "are free" in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [("--vram", "8GiB"), ("--ram", "0"), ("--ram", "-4GiB"), ("--kv", "q4_k")])
+@pytest.mark.parametrize("arguments", [("--vram", "8GiB"), ("--ram", "0"), ("--ram", "-4GiB"), ("--kv-type", "q4_k")])
 def test_a_machine_that_makes_no_sense_is_refused_in_a_sentence(
     environment: Mapping[str, str], tiny_model: Path, arguments: tuple[str, ...]
 ) -> None:

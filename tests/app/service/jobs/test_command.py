@@ -34,7 +34,7 @@ def command(tmp_path: Path, tiny_model: Path) -> Callable[..., JobCommand]:
         ("quantize", {"source": "guide", "file_type": "Q8_0", "imatrix": "--x", "tensor_types": ["--help"]}),
         ("quantize", {"source": "guide", "kld": 0.02, "threads": 2, "max_shard_bytes": 9}),
         ("tune", {"model": "--show", "threads": 2}),
-        ("judge", {"model": "-h", "against": "--json", "ctx": 128, "chunks": 1}),
+        ("eval", {"model": "-h", "against": "--json", "ctx": 128, "chunks": 1}),
         ("bench", {"model": "--against", "only": "--help", "runs": 2}),
     ],
 )
@@ -89,7 +89,7 @@ def test_a_checkpoint_that_was_fetched_becomes_a_model_of_its_repository(
         ("quantize", {"source": "m-F16", "output": "a/b/c/d"}),
         ("quantize", {"source": "m-F16", "output": "/home/me/.profile", "overwrite": True}),
         ("quantize", {"source": "m-F16", "file_type": "Q99"}),
-        ("judge", {"model": "m-F16", "text": "text.txt"}),
+        ("eval", {"model": "m-F16", "text": "text.txt"}),
         ("tune", {"model": "~/m.gguf"}),
         ("bench", {"model": "./m.gguf"}),
     ],
@@ -120,7 +120,7 @@ def test_a_path_too_long_to_be_a_file_is_left_for_the_verb_to_refuse(command: Ca
         ("pull", {"reference": "a/b", "connections": 17}),
         ("quantize", {"source": "guide", "kld": float("nan")}),
         ("tune", {"model": ""}),
-        ("judge", {"model": "guide", "ctx": -1}),
+        ("eval", {"model": "guide", "ctx": -1}),
     ],
 )
 def test_arguments_that_a_kind_does_not_take_are_refused(kind: JobKind, arguments: dict[str, Any]) -> None:
