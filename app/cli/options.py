@@ -34,7 +34,7 @@ __all__ = [
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-class _ByteSize(click.ParamType):
+class _ByteSize(click.ParamType[int]):
     """A size such as 500M, 4.2GB or 2GiB, in bytes."""
 
     name = "size"
@@ -51,7 +51,7 @@ def complete_model(_context: click.Context, _parameter: click.Parameter, begun: 
 
     Runs at every press of Tab. A name with control characters is not offered.
     """
-    from app.library.resolve import available
+    from app.library.local.resolve import available
 
     names = [ref.id for ref in available(load_settings()) if ref.id == printable_line(ref.id)]
     offered = [CompletionItem(name) for name in names if name.lower().startswith(begun.lower())]
@@ -164,7 +164,7 @@ def resolve_settings(model: str | None, flags: Mapping[str, object], *, assume_y
     chosen = model or ("" if flags["connect"] else None)
     settings = load_settings({**flags, "model": chosen})
     if settings.model.endswith(".gguf") and not settings.connect and is_loopback(settings.host):
-        from app.library.resolve import resolve
+        from app.library.local.resolve import resolve
 
         resolve(settings.model, settings)
     return with_unfit_policy(settings, assume_yes=assume_yes, may_ask=True)
