@@ -1,7 +1,6 @@
-"""Fetching a file whole: parts in parallel, each tried until it comes, hashed as they stand.
+"""Download of a file: parts in parallel, each with retries, hashed while they are written.
 
-Owns who fetches which part and what becomes of a file that hashes to something else. Knows nothing of names and
-folders, nor of what is in the file.
+Owns the distribution of parts, and what happens to a file with a wrong hash. Does not know the library's names.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from app.library.hub.access import HubError
 __all__ = ["DownloadOptions", "Downloader"]
 
 _PROGRESS_EVERY_S = 0.25
-_N_DOWNLOADS = 2  # of a file that does not hash to what it should
+_N_DOWNLOADS = 2  # of a file with a wrong hash
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadOptions:
-    """How to fetch; `bytes_per_s` is a limit, 0 for none."""
+    """Options of downloads; `bytes_per_s` is a limit, 0 for none."""
 
     n_connections: int = 4
     bytes_per_s: int = 0
@@ -38,51 +37,51 @@ class DownloadOptions:
 
 
 class Downloader:
-    """Fetches files one after the other over the same connections."""
+    """Fetches files one after the other in one session."""
 
-    def __init__(self, connection: HttpSession, options: DownloadOptions, report: Report) -> None:
-        self._connection = connection
+    def __init__(self, session: HttpSession, options: DownloadOptions, report: Report) -> None:
+        self._session = session
         self._options = options
         self._report = report
         self._limit = RateLimit(options.bytes_per_s)
 
     async def fetch(self, file: RemoteFile, path: Path) -> str:
-        """Bring `file` to `path`, going on from what is there, and return its hash.
+        """Fetch `file` to `path`, resuming a partial file, and return its hash.
 
-        What came stays for the next time however it ends, unless it was wrong. Raises HubError, StorageError and
+        A partial file is kept for the next run unless its hash was wrong. Raises HubError, StorageError and
         RemoteChangedError.
         """
         with PartialFile(path, file.n_bytes, file.fingerprint) as partial:
             for n_left in reversed(range(_N_DOWNLOADS)):
                 self._report(Fetching(file.name, file.n_bytes, partial.done.n_bytes, str(file.digest)))
-                found = await self._filled(partial, file)
+                found = await self._download(partial, file)
                 if file.digest.is_met_by(found):
                     return found
                 partial.restart()
                 if n_left:
-                    self._report(Discarded(file.name, f"its hash is {found}, and should be {file.digest.hex}"))
+                    self._report(Discarded(file.name, f"its hash is {found} instead of {file.digest.hex}"))
         raise HubError(
-            f"{file.name} came twice with another hash than the hub names.",
+            f"{file.name} was fetched twice with a wrong hash.",
             "Nothing of it was kept. Try again later, or over another network.",
         )
 
-    async def _filled(self, partial: PartialFile, file: RemoteFile) -> str:
-        source = RangeSource(self._connection, file)
-        with StreamingHash(partial.path, file.n_bytes, file.digest.hasher(file.n_bytes)) as follower:
-            follower.advance(partial.done.frontier)
-            transfer = _Transfer(source, file, partial, follower, self._limit, self._options, self._report)
+    async def _download(self, partial: PartialFile, file: RemoteFile) -> str:
+        source = RangeSource(self._session, file)
+        with StreamingHash(partial.path, file.n_bytes, file.digest.hasher(file.n_bytes)) as hasher:
+            hasher.advance(partial.done.frontier)
+            transfer = _Transfer(source, file, partial, hasher, self._limit, self._options, self._report)
             await transfer.run()
-            return await asyncio.to_thread(follower.digest)
+            return await asyncio.to_thread(hasher.digest)
 
 
 @dataclass(slots=True)
 class _Transfer:
-    """One go at what is missing of a file."""
+    """One attempt to fetch the missing ranges of a file."""
 
     source: RangeSource
     file: RemoteFile
     partial: PartialFile
-    follower: StreamingHash
+    hasher: StreamingHash
     limit: RateLimit
     options: DownloadOptions
     report: Report
@@ -99,11 +98,11 @@ class _Transfer:
             watching.cancel()
             with suppress(asyncio.CancelledError):
                 await watching
-        self._tell(Speedometer())
+        self._report_progress(Speedometer())
 
     async def _fetch_parts(self) -> None:
         schedule = Schedule(self.partial.done.missing(self.file.n_bytes), self.options.n_connections)
-        await _together(self._work(schedule) for _ in range(self.options.n_connections))
+        await _gather(self._work(schedule) for _ in range(self.options.n_connections))
 
     async def _work(self, schedule: Schedule) -> None:
         while (part := schedule.take()) is not None:
@@ -116,7 +115,7 @@ class _Transfer:
             try:
                 await self._stream(writer, part.end, retries)
             except TransientError as fault:
-                self.source.learn(fault)
+                self.source.adapt(fault)
                 await self._pause(retries, fault)
 
     async def _stream(self, writer: SequentialWriter, end: int, retries: Retries) -> None:
@@ -125,19 +124,19 @@ class _Transfer:
                 async for data in pieces:
                     writer.write(data)
                     retries.progressed()
-                    self.follower.advance(self.partial.done.frontier)
+                    self.hasher.advance(self.partial.done.frontier)
                     await self.limit.throttle(len(data))
         finally:
             writer.note()
-            self.follower.advance(self.partial.done.frontier)
+            self.hasher.advance(self.partial.done.frontier)
 
     async def _pause(self, retries: Retries, fault: TransientError) -> None:
         try:
             wait_s = retries.wait_s(fault)
         except TransientError as last:
             raise HubError(
-                f"{self.file.name} does not come: {last}.",
-                "What came is kept: pull it again and it goes on from there.",
+                f"{self.file.name} could not be fetched: {last}.",
+                "What was fetched is kept: pull it again to resume.",
             ) from last
         self.report(Retrying(self.file.name, str(fault), wait_s))
         await asyncio.sleep(wait_s)
@@ -145,18 +144,18 @@ class _Transfer:
     async def _watch(self) -> None:
         speed = Speedometer()
         while True:
-            self._tell(speed)
+            self._report_progress(speed)
             await asyncio.sleep(_PROGRESS_EVERY_S)
 
-    def _tell(self, speed: Speedometer) -> None:
+    def _report_progress(self, speed: Speedometer) -> None:
         n_done, n_bytes = self.partial.done.n_bytes, self.file.n_bytes
         bytes_per_s = speed.bytes_per_s(n_done)
         remaining_s = (n_bytes - n_done) / bytes_per_s if bytes_per_s else None
         self.report(Progress(self.file.name, n_bytes, n_done, bytes_per_s, remaining_s))
 
 
-async def _together(works: Iterable[Coroutine[None, None, None]]) -> None:
-    """Do all of them at once; the first error ends the others and is raised as it is."""
+async def _gather(works: Iterable[Coroutine[None, None, None]]) -> None:
+    """Run all of them at once; the first error cancels the others and is raised."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         await asyncio.gather(*tasks)

@@ -1,4 +1,4 @@
-"""What a download says while it runs: typed events, each one line of JSON where a program reads them."""
+"""The events of a download, each one line of JSON for programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What will be fetched: `n_files` from `source`, and why these."""
+    """The choice is made: `n_files` from `source`, and the reason."""
 
     kind: ClassVar[str] = "chosen"
     source: str
@@ -37,7 +37,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Another process fetches the same file."""
+    """Another process is fetching the same file."""
 
     kind: ClassVar[str] = "waiting"
     name: str
@@ -45,7 +45,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Fetching:
-    """A file begins, or goes on: `n_done` of its bytes stand from before. `digest` is the hash that it must have."""
+    """A file starts or resumes: `n_done` of its bytes exist. `digest` is its expected hash."""
 
     kind: ClassVar[str] = "fetching"
     name: str
@@ -56,7 +56,7 @@ class Fetching:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`n_done` of `n_bytes` stand; `remaining_s` is None as long as nothing moves."""
+    """`n_done` of `n_bytes` are fetched; `remaining_s` is None while nothing arrives."""
 
     kind: ClassVar[str] = "progress"
     name: str
@@ -68,7 +68,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Retrying:
-    """A request failed for `reason` and is made again after `wait_s`."""
+    """A request failed for `reason` and is repeated after `wait_s`."""
 
     kind: ClassVar[str] = "retrying"
     name: str
@@ -78,7 +78,7 @@ class Retrying:
 
 @dataclass(frozen=True, slots=True)
 class Discarded:
-    """What had come of a file is of no use, and it begins anew."""
+    """What was fetched of a file is discarded, and it starts again."""
 
     kind: ClassVar[str] = "discarded"
     name: str
@@ -87,9 +87,9 @@ class Discarded:
 
 @dataclass(frozen=True, slots=True)
 class Converting:
-    """`n_written` of the `n_bytes` of the file `name` stand, which is made of what comes meanwhile.
+    """`n_written` of the `n_bytes` of the file `name` are converted while its source is fetched.
 
-    What is fetched and what is made take `peak_disk_bytes` of disk at the most.
+    Both take at most `peak_disk_bytes` of the disk.
     """
 
     kind: ClassVar[str] = "converting"
@@ -101,7 +101,7 @@ class Converting:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The files stand whole under their names, the first at `path`; `is_new` is False where they did already."""
+    """All files are complete, the first at `path`; `is_new` is False if they existed before."""
 
     kind: ClassVar[str] = "done"
     path: str
@@ -118,26 +118,26 @@ Report: TypeAlias = Callable[[Event], None]
 
 
 def encode_event(event: Event) -> dict[str, Any]:
-    """The event as JSON takes it."""
+    """Return the event as a JSON object."""
     return {"event": event.kind, **asdict(event)}
 
 
 def decode_event(line: Mapping[str, Any]) -> Event | None:
-    """Return the event of a line that `encode_event` made, None for one of another kind."""
+    """Return the event of an object that `encode_event` made, None for another kind."""
     kind = _KINDS.get(line["event"])
     return kind(**{name: value for name, value in line.items() if name != "event"}) if kind else None
 
 
 def event_text(event: Event) -> str:
-    """Return what a person should read of `event`, which may quote a hub; nothing for what a bar shows."""
+    """Return `event` as a sentence, which may quote a hub; empty for those that a progress bar shows."""
     match event:
         case Chosen():
             files = f" in {event.n_files} files" if event.n_files > 1 else ""
             return f"{event.name}, {event.n_bytes / 1e9:.2f} GB{files}. {event.reason}"
         case Waiting():
-            return f"Another localllm fetches {event.name}: waiting for it."
+            return f"Another localllm is fetching {event.name}: waiting for it."
         case Retrying():
             return f"{event.name}: {event.reason}; again in {event.wait_s:.1f} s."
         case Discarded():
-            return f"{event.name} begins anew: {event.reason}."
+            return f"{event.name} starts again: {event.reason}."
     return ""

@@ -1,11 +1,8 @@
-"""Asking a server for something: redirects by hand, so that the token stays at home, and errors of the network.
+"""HTTP sessions and reading ranges of a remote file through them.
 
-What may pass by itself raises a TransientError, what does not a HubError. Knows nothing of what is asked for.
-
-Reading ranges of one remote file.
-
-Owns the link that the hub gave out, which may expire, and the mark of the content in the storage behind it. A read that
-fails raises a TransientError; who tries again, and how often, is not known here.
+Owns redirects (followed by hand, so that the token stays at the hub), network errors, the link that the hub gave out,
+which may expire, and the mark of the content behind it. A TransientError may pass, a HubError does not; retries belong
+to the caller.
 """
 
 from __future__ import annotations
@@ -25,30 +22,39 @@ from app.library.hub.access import HubAccess, HubError, hub_refusal, redirect_ta
 __all__ = ["HttpSession", "NoRangesError", "RangeSource", "RemoteChangedError"]
 
 _MAX_REDIRECTS = 6
+_N_REFUSED_RANGES = 3
 _REDIRECTS = {301, 302, 303, 307, 308}
 _CERTIFICATE_REMEDY = (
-    "Check the clock of this machine. Where a proxy reads along, let SSL_CERT_FILE name its certificate."
+    "Check the clock of this machine. Behind an intercepting proxy, set SSL_CERT_FILE to its certificate."
 )
 
 
+class NoRangesError(Exception):
+    """The server sends whole files only."""
+
+
+class RemoteChangedError(Exception):
+    """The hub has another file there now."""
+
+
 def _accept(_url: str, _reply: httpx.Response) -> None:
-    """Have nothing against any reply."""
+    """Accept any reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpSession:
-    """Several connections, in truth: those of `http`, made as who `access` says we are."""
+    """Requests through `http` with the credentials of `access`."""
 
     http: httpx.AsyncClient
     access: HubAccess
 
     @asynccontextmanager
-    async def answer(
+    async def get(
         self, url: str, headers: dict[str, str], check: Callable[[str, httpx.Response], None] = _accept
     ) -> AsyncIterator[httpx.Response]:
-        """Give the reply to a GET from wherever redirects lead, its body not yet read; `check` sees each on the way.
+        """Yield the reply to a GET after redirects, its body unread; `check` is called for each reply on the way.
 
-        Raises TransientError, also for what breaks while the body is read, and HubError.
+        Raises TransientError, also while the body is read, and HubError.
         """
         for _ in range(_MAX_REDIRECTS):
             async with self._reply(url, headers) as reply:
@@ -57,7 +63,7 @@ class HttpSession:
                     yield reply
                     return
                 url = redirect_target(url, reply.headers.get("Location", ""))
-        raise TransientError("it leads in circles", is_stale=True)
+        raise TransientError("it redirects too often", is_stale=True)
 
     @asynccontextmanager
     async def _reply(self, url: str, headers: dict[str, str]) -> AsyncIterator[httpx.Response]:
@@ -66,13 +72,13 @@ class HttpSession:
                 yield reply
         except (httpx.TransportError, ssl.SSLError) as error:
             if _is_certificate_refused(error):
-                cause = f"{httpx.URL(url).host} cannot prove who it is: {error}."
+                cause = f"{httpx.URL(url).host} has no valid certificate: {error}."
                 raise HubError(cause, _CERTIFICATE_REMEDY) from error
             raise TransientError(_reason(error)) from error
 
 
 def _is_certificate_refused(error: BaseException | None) -> bool:
-    """Whether it came of a certificate: that does not pass by itself."""
+    """Return whether a certificate was rejected, which retrying does not change."""
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
             return True
@@ -82,26 +88,15 @@ def _is_certificate_refused(error: BaseException | None) -> bool:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, httpx.TimeoutException):
-        return "it says nothing"
+        return "it does not answer"
     return str(error) or type(error).__name__
-
-
-_N_REFUSED_RANGES = 3
-
-
-class NoRangesError(Exception):
-    """The server sends whole files only."""
-
-
-class RemoteChangedError(Exception):
-    """The hub has another file there now than the one that was asked for."""
 
 
 class RangeSource:
     """A remote file whose ranges can be read, by several readers at once."""
 
-    def __init__(self, connection: HttpSession, file: RemoteFile) -> None:
-        self._connection = connection
+    def __init__(self, session: HttpSession, file: RemoteFile) -> None:
+        self._session = session
         self._file = file
         self._link = file.url
         self._mark = file.mark
@@ -109,16 +104,16 @@ class RangeSource:
 
     @property
     def mark(self) -> str:
-        """The mark of the content that was read last, empty without one."""
+        """The mark of the content read last, empty without one."""
         return self._mark
 
     async def read(self, part: Range) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes of `part` in order, and no more of a server that sends more.
+        """Yield exactly the bytes of `part`, in order.
 
-        Raises TransientError where it ends early, which `learn` should hear of, HubError where the hub refuses, and
+        Raises TransientError where it ends early (pass it to `adapt`), HubError where the hub refuses, and
         RemoteChangedError.
         """
-        async with self._connection.answer(self._link, self._headers(part), self._check) as reply:
+        async with self._session.get(self._link, self._headers(part), self._check) as reply:
             at = self._begin(reply, part)
             async for piece in reply.aiter_raw():
                 data = piece[max(part.begin - at, 0) : part.end - at]
@@ -127,10 +122,10 @@ class RangeSource:
                     yield data
                 if at >= part.end:
                     return
-        raise TransientError("it hangs up in the middle")
+        raise TransientError("it closes the connection early")
 
-    def learn(self, fault: TransientError) -> None:
-        """Ask otherwise the next time, where that helps. Raises NoRangesError once that is plain."""
+    def adapt(self, fault: TransientError) -> None:
+        """Change the next request after `fault`. Raises NoRangesError once the server has refused ranges often."""
         if fault.is_stale:
             self._link, self._mark = self._file.url, self._file.mark
         if fault.has_no_ranges:
@@ -145,8 +140,8 @@ class RangeSource:
         return {"Range": f"bytes={part.begin}-{part.end - 1}", **unchanged}
 
     def _check(self, url: str, reply: httpx.Response) -> None:
-        """Hold what the hub itself says of the file against what it said before."""
-        if not self._connection.access.is_hub_url(url):
+        """Compare the hub's own reply with what it answered before."""
+        if not self._session.access.is_hub_url(url):
             return
         if (error := hub_refusal(reply.status_code, reply.headers, self._file.name)) is not None:
             raise error
@@ -155,9 +150,9 @@ class RangeSource:
             raise RemoteChangedError
 
     def _begin(self, reply: httpx.Response, part: Range) -> int:
-        """Where in the file the body begins, once it is known to be of use."""
-        asked = part if self._has_ranges else Range(0, self._file.n_bytes)
-        body = body_of(reply.status_code, reply.headers, Expected(asked, self._file.n_bytes, self._mark))
+        """Return the offset in the file where the body begins, after checking the reply."""
+        requested = part if self._has_ranges else Range(0, self._file.n_bytes)
+        body = body_of(reply.status_code, reply.headers, Expected(requested, self._file.n_bytes, self._mark))
         self._link, self._mark = str(reply.url), body.mark
         return body.begin
 

@@ -1,12 +1,8 @@
-"""The journal of a download: which bytes of the file stand, so that another run goes on where this one ended.
+"""A partial file of known length that is written in any order, with a journal of its complete ranges.
 
-A text file beside the partial one, only ever appended to. A killed process loses nothing that it wrote; a machine that
-went down may lose what was not synced, so ranges are believed if the machine still runs as it did when they were
-written, or if a sync came after them. Owns that file; knows nothing of what is in the other.
-
-A file of known length that fills up in any order, and the account of what it holds.
-
-Owns its space on the disk, its journal and their syncing. Knows nothing of where bytes come from.
+Owns its space on the disk, the journal (an append-only text file beside it) and their syncing, so that another run can
+resume. A killed process loses nothing; a crashed machine may lose unsynced data, so the journal's ranges count if the
+machine has not rebooted since, or if a sync followed them.
 """
 
 from __future__ import annotations
@@ -32,21 +28,24 @@ __all__ = ["DownloadJournal", "PartialFile", "SequentialWriter", "journal_of"]
 _RANGE = re.compile(rb"(\d{1,18}) (\d{1,18})")
 _SYNCED = re.compile(rb"synced (\d{1,18})")
 _BOOTED = re.compile(rb"booted (\d{1,18})")
-_CLOCK_TOLERANCE_S = 60  # the time of boot is told by a clock that may be set meanwhile
+_CLOCK_TOLERANCE_S = 60  # the boot time comes from a clock that may be set meanwhile
+_SPARE_BYTES = 64 << 20
+_NOTED_BYTES = 128 << 10  # as much is fetched again for each connection after a kill
+_SYNCED_BYTES = 64 << 20
 
 
 class DownloadJournal:
-    """The open journal of one partial file; what its lock is, is the caller's affair. Every method raises OSError."""
+    """The open journal of one partial file; the caller holds its lock. Every method raises OSError."""
 
     def __init__(self, path: Path, booted_s: Callable[[], float] = psutil.boot_time) -> None:
         self._path = path
         self._booted_s = int(booted_s())
         self._file = path.open("a+b", buffering=0)
         self._n_lines = 0
-        self._lock = threading.Lock()  # syncing is done in a thread of its own
+        self._lock = threading.Lock()  # another thread syncs
 
-    def standing(self, fingerprint: str) -> Ranges | None:
-        """What runs before wrote of the content with this `fingerprint`, None when it was of another, or none."""
+    def resumable_ranges(self, fingerprint: str) -> Ranges | None:
+        """Return what earlier runs wrote of the content with this `fingerprint`; None if it was another, or none."""
         self._file.seek(0)
         whole, _, torn = self._file.read().rpartition(b"\n")
         if torn:
@@ -56,26 +55,26 @@ class DownloadJournal:
             return None
         self._n_lines = len(lines)
         self._add(b"booted %d" % self._booted_s)
-        return _believed(lines, self._booted_s)
+        return _reliable(lines, self._booted_s)
 
     def restart(self, fingerprint: str) -> None:
-        """Forget everything and begin with another content."""
+        """Delete everything and start with another content."""
         self._file.truncate(0)
         self._n_lines = 0
         self._add(fingerprint.encode())
         self._add(b"booted %d" % self._booted_s)
 
     def add(self, written: Range) -> None:
-        """Say that the bytes of a range stand."""
+        """Record that a range is written."""
         self._add(b"%d %d" % (written.begin, written.end))
 
     @property
     def n_lines(self) -> int:
-        """How much was said; `synced` takes it."""
+        """The number of lines, for `synced`."""
         return self._n_lines
 
     def synced(self, n_lines: int) -> None:
-        """Say that all that the first `n_lines` speak of is on the disk."""
+        """Record that the ranges of the first `n_lines` are synced."""
         self._add(b"synced %d" % n_lines)
 
     def close(self) -> None:
@@ -87,7 +86,7 @@ class DownloadJournal:
             self._n_lines += 1
 
 
-def _believed(lines: Sequence[bytes], booted_s: int) -> Ranges:
+def _reliable(lines: Sequence[bytes], booted_s: int) -> Ranges:
     n_synced = max((int(match[1]) for line in lines if (match := _SYNCED.fullmatch(line))), default=0)
     ranges = Ranges()
     is_same_boot = False
@@ -99,16 +98,11 @@ def _believed(lines: Sequence[bytes], booted_s: int) -> Ranges:
     return ranges
 
 
-_SPARE_BYTES = 64 << 20
-_NOTED_BYTES = 128 << 10  # as much is fetched again for each connection after a kill
-_SYNCED_BYTES = 64 << 20
-
-
 class PartialFile:
-    """A context manager over the file at `path`, resumed where `fingerprint` is that of the run before.
+    """A context manager over the file at `path`, resumed if the earlier run had the same `fingerprint`.
 
-    `done` is what stands. One process at a time: the caller holds a lock. Raises StorageError, before anything is
-    written when the disk has no room.
+    `done` has the complete ranges. The caller holds a lock. Raises StorageError, before anything is written if the
+    disk is too full.
     """
 
     def __init__(self, path: Path, n_bytes: int, fingerprint: str) -> None:
@@ -138,11 +132,11 @@ class PartialFile:
             self._journal.close()
 
     def writer(self, at: int) -> SequentialWriter:
-        """What writes bytes that follow each other from `at` on."""
+        """Return a writer of consecutive bytes from `at` on."""
         return SequentialWriter(self, at)
 
     def write(self, at: int, data: bytes) -> None:
-        """Put `data` at `at`; it counts once it was noted. Raises StorageError."""
+        """Write `data` at the offset `at`; it counts after `note`. Raises StorageError."""
         view = memoryview(data)
         try:
             self._file.seek(at)
@@ -152,7 +146,7 @@ class PartialFile:
             raise self._not_written(error) from error
 
     def note(self, written: Range) -> None:
-        """Put down that a range stands. Raises StorageError."""
+        """Record a range as complete. Raises StorageError."""
         try:
             self._journal.add(written)
         except OSError as error:
@@ -160,20 +154,20 @@ class PartialFile:
         self.done.add(written)
         self._n_unsynced += written.n_bytes
         if self._n_unsynced >= _SYNCED_BYTES and (self._syncing is None or self._syncing.done()):
-            self._sync_meanwhile()
+            self._sync_in_background()
 
     def restart(self) -> None:
-        """Forget all that stands: it is not what it should be. Raises StorageError."""
+        """Discard everything: the content is wrong. Raises StorageError."""
         if self._syncing is not None:
-            self._syncing.result()  # it would speak of lines that are gone
+            self._syncing.result()  # it would record lines that are deleted
         try:
             self._journal.restart(self._fingerprint)
         except OSError as error:
             raise self._not_written(error) from error
         self.done = Ranges()
 
-    def _sync_meanwhile(self) -> None:
-        """Let the disk work while more comes: the last sync is a short one then. Raises what the one before did."""
+    def _sync_in_background(self) -> None:
+        """Sync while more is fetched, so that the last sync is short. Raises the error of the previous one."""
         self._n_unsynced = 0
         if self._syncing is not None:
             self._syncing.result()
@@ -194,11 +188,11 @@ class PartialFile:
             self._file: BinaryIO = stack.enter_context(self.path.open("r+b", buffering=0))
             self._journal = DownloadJournal(journal_of(self.path))
             stack.callback(self._journal.close)
-            standing = self._journal.standing(self._fingerprint)
-            if standing is None:
+            done = self._journal.resumable_ranges(self._fingerprint)
+            if done is None:
                 self._file.truncate(0)
                 self._journal.restart(self._fingerprint)
-            self.done = standing or Ranges()
+            self.done = done or Ranges()
             self._reserve()
             stack.pop_all()
 
@@ -213,7 +207,7 @@ class PartialFile:
             )
 
     def _reserve(self) -> None:
-        """Take the space for the whole file now: it must not run out in the middle."""
+        """Reserve the space for the whole file, so that it does not run out later."""
         if hasattr(os, "posix_fallocate") and self.n_bytes:
             os.posix_fallocate(self._file.fileno(), 0, self.n_bytes)
         self._file.truncate(self.n_bytes)
@@ -224,7 +218,7 @@ class PartialFile:
 
 
 class SequentialWriter:
-    """Writes bytes that follow each other and notes them from time to time; `at` is where the next one goes."""
+    """Writes consecutive bytes and notes them from time to time; `at` is the offset of the next."""
 
     def __init__(self, file: PartialFile, at: int) -> None:
         self.at = at
@@ -239,12 +233,12 @@ class SequentialWriter:
             self.note()
 
     def note(self) -> None:
-        """Note all that was written. Raises StorageError."""
+        """Note everything written. Raises StorageError."""
         if self.at > self._noted:
             self._file.note(Range(self._noted, self.at))
             self._noted = self.at
 
 
 def journal_of(path: Path) -> Path:
-    """Where the journal of the partial file at `path` lies."""
+    """Return the path of the journal of the partial file at `path`."""
     return path.with_name(f"{path.name}.journal")

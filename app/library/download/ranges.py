@@ -1,10 +1,4 @@
-"""Which bytes of a file are there and which are not. Pure.
-
-In which parts a file is fetched, and in which order. Pure.
-
-Parts come from front to back, so that what is hashed in order follows close behind; they become smaller towards the
-end, so that no connection works alone for long.
-"""
+"""Ranges of bytes of a file: the set of those that exist, and the queue of those to fetch. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +12,7 @@ __all__ = ["Range", "Ranges", "Schedule"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Range:
-    """The bytes from `begin` up to, and without, `end`."""
+    """The bytes from `begin` to `end`, exclusive."""
 
     begin: int
     end: int
@@ -29,14 +23,14 @@ class Range:
 
 
 class Ranges:
-    """A set of bytes, kept as few ranges that do not touch each other."""
+    """A set of bytes as ranges that do not touch."""
 
     def __init__(self) -> None:
         self._begins: list[int] = []
         self._ends: list[int] = []
 
     def add(self, added: Range) -> None:
-        """Put in all bytes of `added`, whether they are in already or not."""
+        """Add the bytes of `added`, which may overlap."""
         if added.begin >= added.end:
             return
         first = bisect_left(self._ends, added.begin)
@@ -47,18 +41,18 @@ class Ranges:
         self._ends[first:last] = [end]
 
     def missing(self, n_bytes: int) -> list[Range]:
-        """What a file of `n_bytes` has that is not in, in order."""
+        """Return the ranges of a file of `n_bytes` that are not in the set, in order."""
         edges = zip([0, *self._ends], [*self._begins, n_bytes], strict=True)
         return [Range(begin, min(end, n_bytes)) for begin, end in edges if begin < min(end, n_bytes)]
 
     @property
     def n_bytes(self) -> int:
-        """How many bytes are in."""
+        """The number of bytes in the set."""
         return sum(self._ends) - sum(self._begins)
 
     @property
     def frontier(self) -> int:
-        """Up to where all bytes from the first on are in."""
+        """The end of the range that begins at 0; 0 without one."""
         return self._ends[0] if self._begins[:1] == [0] else 0
 
 
@@ -67,7 +61,11 @@ _LARGEST_BYTES = 32 << 20
 
 
 class Schedule:
-    """Hands out what is `missing` to `n_connections` that work at once."""
+    """The queue of the `missing` parts of a file, for `n_connections` workers.
+
+    Parts are handed out from front to back, so that hashing in order keeps up, and become smaller towards the end, so
+    that no worker is busy alone for long.
+    """
 
     def __init__(self, missing: Iterable[Range], n_connections: int) -> None:
         self._waiting = deque(missing)
@@ -75,7 +73,7 @@ class Schedule:
         self._n_connections = n_connections
 
     def take(self) -> Range | None:
-        """Return the next part, None when all are handed out."""
+        """Return the next part, None after the last."""
         if not self._waiting:
             return None
         whole = self._waiting.popleft()

@@ -1,4 +1,4 @@
-"""How fast bytes come, and how fast they may."""
+"""Transfer rates: the measured one and the limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WINDOW_S = 8.0
 
 
 class RateLimit:
-    """Lets `bytes_per_s` through on the whole, however many ask; 0 is no limit."""
+    """Limits all readers together to `bytes_per_s`; 0 is no limit."""
 
     def __init__(self, bytes_per_s: int, now: Callable[[], float] = time.monotonic) -> None:
         self._bytes_per_s = bytes_per_s
@@ -21,7 +21,7 @@ class RateLimit:
         self._free_at_s = now()
 
     def wait_s(self, n_bytes: int) -> float:
-        """Return how long whoever throttle `n_bytes` must wait before it takes more."""
+        """Return how long to wait after reading `n_bytes` before reading more."""
         if not self._bytes_per_s:
             return 0.0
         now_s = self._now()
@@ -29,20 +29,20 @@ class RateLimit:
         return self._free_at_s - now_s
 
     async def throttle(self, n_bytes: int) -> None:
-        """Wait as long as that."""
+        """Wait for `wait_s(n_bytes)`."""
         if (wait_s := self.wait_s(n_bytes)) > 0:
             await asyncio.sleep(wait_s)
 
 
 class Speedometer:
-    """Bytes per second over the last seconds, from what stood when."""
+    """Bytes per second over the last seconds."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._seen: deque[tuple[float, int]] = deque()
 
     def bytes_per_s(self, n_bytes: int) -> float:
-        """Note that `n_bytes` stand now, and return how fast that went; 0 at first."""
+        """Record that `n_bytes` are complete now, and return the rate; 0 at first."""
         now_s = self._now()
         self._seen.append((now_s, n_bytes))
         while len(self._seen) > 2 and self._seen[1][0] <= now_s - _WINDOW_S:

@@ -1,6 +1,6 @@
-"""How a hub names the bytes of a file: by their SHA-256 where it keeps them in LFS, as git does where not. Pure.
+"""Remote files: URL, length, and the digest that identifies the content.
 
-A file that is elsewhere: where it is had, how long it is, and what tells that it is the right one.
+Hubs give SHA-256 for files in LFS, and git's blob hash for others. Pure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LENGTHS = {"sha256": 64, "git": 40}
 
 
 class Hasher(Protocol):
-    """What bytes are fed to, in order, until it is asked what they hash to."""
+    """An incremental hash, as `hashlib` has."""
 
     def update(self, data: memoryview, /) -> None: ...
 
@@ -25,7 +25,7 @@ class Hasher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What the bytes of a file should hash to; `hex` is empty where nobody said it."""
+    """The expected hash of a file; `hex` is empty if unknown."""
 
     kind: Literal["sha256", "git"] = "sha256"
     hex: str = ""
@@ -35,11 +35,11 @@ class Digest:
             raise ValueError(f"{self.hex[:80]!r} is no {self.kind} hash")
 
     def __str__(self) -> str:
-        """The digest as hubs write it, such as sha256:…; empty where nobody said it."""
+        """Return the digest as hubs write it, such as sha256:…; empty if unknown."""
         return f"{self.kind}:{self.hex}" if self.hex else ""
 
     def hasher(self, n_bytes: int) -> Hasher:
-        """What computes it for a file of `n_bytes`. Source: git's hash-object, which hashes a header first."""
+        """Return the hash for a file of `n_bytes`. Source: git's hash-object, which hashes a header first."""
         if self.kind == "sha256":
             return hashlib.sha256()
         return hashlib.sha1(b"blob %d\0" % n_bytes, usedforsecurity=False)
@@ -52,7 +52,7 @@ class Digest:
 class RemoteFile:
     """A file of `n_bytes` at `url`, called `name` here.
 
-    `mark` tells the content where no digest does: the server's strong etag, when it last changed, or empty.
+    `mark` identifies the content if there is no digest: the server's strong etag, its modification date, or empty.
     """
 
     name: str
@@ -63,6 +63,6 @@ class RemoteFile:
 
     @property
     def fingerprint(self) -> str:
-        """A text that is the same as long as the content is; empty where nothing tells."""
+        """A text that changes with the content; empty if the content cannot be identified."""
         mark = self.digest.hex or self.mark
         return f"{self.digest.kind} {mark} {self.n_bytes}" if mark else ""

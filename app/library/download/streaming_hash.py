@@ -1,6 +1,6 @@
-"""Hashing a file while it is being written: in order, close behind what stands, in a thread of its own.
+"""Hashing of a file while it is written, in order, in its own thread.
 
-What it reads was written a moment ago and is still in memory, so the disk is not asked twice.
+It reads what was just written, from the page cache, so the disk is not read again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BUFFER_BYTES = 1 << 20
 
 
 class StreamingHash:
-    """A context manager that hashes the first `n_bytes` of the file at `path` as far as it is told that they stand."""
+    """A context manager that hashes the first `n_bytes` of the file at `path`, up to its frontier."""
 
     def __init__(self, path: Path, n_bytes: int, hasher: Hasher) -> None:
         self._path = path
@@ -42,7 +42,7 @@ class StreamingHash:
         self._thread.join()
 
     def advance(self, frontier: int) -> None:
-        """Say that all bytes before `frontier` stand."""
+        """Report that all bytes before `frontier` are written."""
         with self._changed:
             self._frontier = max(self._frontier, frontier)
             self._changed.notify()
@@ -67,7 +67,7 @@ class StreamingHash:
             self._failure = error
 
     def _wait_beyond(self, n_hashed: int) -> int:
-        """Return how many bytes stand once it is more than `n_hashed`, 0 when nobody wants to know any more."""
+        """Wait until more than `n_hashed` bytes are written and return how many; 0 when closing."""
         with self._changed:
             self._changed.wait_for(lambda: self._frontier > n_hashed or self._is_closing)
             return 0 if self._is_closing else self._frontier

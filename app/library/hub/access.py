@@ -1,11 +1,8 @@
-"""How the hub is reached: its address, the token, and who gets to see it.
+"""Access to the hub: its address, the token, the HTTP client, and the errors of its refusals.
 
-Owns HF_ENDPOINT, the token as huggingface-hub finds it (HF_TOKEN, or the file that `hf auth login` wrote), and the rule
-that the token goes to the hub's own origin only. Knows nothing of what is asked there.
-
-Why the hub does not give a file or a repository, in words, and what would change that.
-
-Owns what its statuses and X-Error-Code mean (source: huggingface-hub's hf_raise_for_status).
+Owns HF_ENDPOINT, the token as huggingface-hub finds it (HF_TOKEN, or the file that `hf auth login` wrote), the rule
+that the token is sent to the hub's own origin only, and the meaning of statuses and X-Error-Code (source:
+huggingface-hub's hf_raise_for_status).
 """
 
 from __future__ import annotations
@@ -31,17 +28,28 @@ __all__ = [
     "unreachable_error",
 ]
 
+_GATED = "GatedRepo"
+_LOG_IN = "Accept its terms on its page there, then provide your token: HF_TOKEN, or `hf auth login`."
+_WAIT = "Accept its terms on its page there; its owners may have to approve your request."
+_SPELLING = "Check the spelling. If it is private, provide a token that may read it: HF_TOKEN, or `hf auth login`."
+_REFUSALS = {
+    (401, _GATED): ("is only for users who accepted its terms", _LOG_IN),
+    (403, _GATED): ("is gated, and the account of your token has no access yet", _WAIT),
+    (401, ""): ("does not exist, or is private", _SPELLING),
+    (403, ""): ("may not be read with your token", _SPELLING),
+    (404, ""): ("is not on the hub", "Check the spelling."),
+}
 _PUBLIC_HUB = "https://huggingface.co"
 _CONNECT_TIMEOUT_S = 10.0
 _HEADERS = {"User-Agent": f"localllm/{__version__}", "Accept-Encoding": "identity"}
 
 
 class HubError(UserError):
-    """The hub, or where it sends us, cannot be reached or does not give what was asked for."""
+    """The hub, or a server that it redirects to, cannot be reached or refuses a request."""
 
 
 class NotOnHubError(HubError):
-    """The hub answers, and what was asked for is not there, or not for everybody."""
+    """The hub answers that something does not exist or may not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,83 +60,70 @@ class HubAccess:
     token: str = ""
 
     def headers_for(self, url: str) -> dict[str, str]:
-        """Return what to send to `url` to be known there: the token to the hub itself, nothing to anyone else."""
+        """Return the authorization header for `url`: the token for the hub itself, nothing for other servers."""
         return {"Authorization": f"Bearer {self.token}"} if self.token and self.is_hub_url(url) else {}
 
     def is_hub_url(self, url: str) -> bool:
-        """Return whether `url` is the hub's own, to the scheme and the port."""
+        """Return whether `url` has the hub's scheme, host and port."""
         return _origin(url) == _origin(self.endpoint)
 
     def file_url(self, repo: str, path: str, revision: str = "main") -> str:
-        """Return where the file `path` of `repo` is had."""
+        """Return the URL of the file `path` of `repo`."""
         return f"{self.endpoint}/{quote(repo)}/resolve/{quote(revision, safe='')}/{quote(path)}"
 
 
 def hub_access_from_environment(environment: Mapping[str, str] = os.environ) -> HubAccess:
-    """Return the access that this environment gives. Raises UsageError for an endpoint that is no web address."""
+    """Return the access that the environment configures. Raises UsageError for an endpoint that is not a URL."""
     from huggingface_hub import get_token  # takes a fifth of a second
 
     endpoint = environment.get("HF_ENDPOINT", "").rstrip("/") or _PUBLIC_HUB
     scheme, host, _port = _origin(endpoint)
     if scheme not in ("http", "https") or not host:
-        cause = f"HF_ENDPOINT is {endpoint!r}, which is no web address."
+        cause = f"HF_ENDPOINT is {endpoint!r}, which is not a URL."
         raise UsageError(cause, f"Set it to one such as {_PUBLIC_HUB}, or unset it.")
     return HubAccess(endpoint, get_token() or "")
 
 
 def async_http_client(timeout_s: float) -> httpx.AsyncClient:
-    """Return a client that follows no redirect by itself, asks for bytes as they are and says who it is.
+    """Return a client that follows no redirects, requests unencoded bytes and sends our user agent.
 
-    A server that says nothing for `timeout_s` has failed.
+    A server that is silent for `timeout_s` has failed.
     """
     timeout = httpx.Timeout(timeout_s, connect=_CONNECT_TIMEOUT_S)
     return httpx.AsyncClient(headers=_HEADERS, timeout=timeout, follow_redirects=False)
 
 
 def redirect_target(url: str, location: str) -> str:
-    """Return where a redirect from `url` leads, which must not be less safe. Raises HubError where nothing is read."""
+    """Return the target of a redirect from `url`. Raises HubError for one that is invalid or less secure."""
     try:
         following = httpx.URL(url).join(location)
     except (httpx.InvalidURL, ValueError):
         following = httpx.URL()
     allowed = ("https",) if url.startswith("https:") else ("http", "https")
     if not location or following.scheme not in allowed or not following.host:
-        cause = f"{_origin(url)[1]} leads to {location[:200]!r}, where nothing is read."
+        cause = f"{_origin(url)[1]} redirects to {location[:200]!r}, which is not allowed."
         raise HubError(cause, "Try again later.")
     return str(following)
 
 
 def unreachable_error(url: str, reason: str) -> HubError:
-    """Return the error for an address that nobody answers at, with what works all the same."""
+    """Return the error for a server that does not answer."""
     return HubError(
         f"{_origin(url)[1] or url} cannot be reached: {reason}.",
-        "Check the network. Without it, everything but search and pull works with the models that are here.",
+        "Check the network. Without it, everything except search and pull works with local models.",
     )
 
 
+def hub_refusal(status: int, headers: Mapping[str, str], name: str) -> NotOnHubError | None:
+    """Return the error where the hub itself refused `name` for good, else None."""
+    refusal = _REFUSALS.get((status, headers.get("X-Error-Code", ""))) or _REFUSALS.get((status, ""))
+    return NotOnHubError(f"{name} {refusal[0]}.", refusal[1]) if refusal else None
+
+
 def _origin(url: str) -> tuple[str, str, int | None]:
-    """Scheme, host and port, None for the usual one; of what is no address, nothing."""
+    """Return scheme, host and port (None for the default); empty for an invalid URL."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL:
         return "", "", None
     return parsed.scheme, parsed.host, parsed.port
-
-
-_GATED = "GatedRepo"
-_LOG_IN = "Accept its terms on its page there, then give a token of yours: HF_TOKEN, or `hf auth login`."
-_ASK = "Accept its terms on its page there, and wait where its owners let people in one by one."
-_SPELLING = "Check the spelling. If it is private, give a token that may read it: HF_TOKEN, or `hf auth login`."
-_REFUSALS = {
-    (401, _GATED): ("is given only to those who accepted its terms", _LOG_IN),
-    (403, _GATED): ("is gated, and the account of your token was not let in yet", _ASK),
-    (401, ""): ("is not there, or not for strangers", _SPELLING),
-    (403, ""): ("may not be read with your token", _SPELLING),
-    (404, ""): ("is not on the hub", "Check the spelling."),
-}
-
-
-def hub_refusal(status: int, headers: Mapping[str, str], name: str) -> NotOnHubError | None:
-    """Return why the hub itself refused `name`, None where it did not, or only for now."""
-    said = _REFUSALS.get((status, headers.get("X-Error-Code", ""))) or _REFUSALS.get((status, ""))
-    return NotOnHubError(f"{name} {said[0]}.", said[1]) if said else None

@@ -1,6 +1,6 @@
-"""The models that ship as suggestions: assets/catalogue.toml, checked, with the outline that each can be planned by.
+"""The catalogue of suggested models, assets/catalogue.toml, each with a config to plan it by.
 
-Owns the table's format. Knows nothing of machines, and needs no network.
+Owns the file's format. Needs no network.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TEXT = re.compile(r".{1,80}")
 
 
 class Role(StrEnum):
-    """What a model is wanted for."""
+    """The purpose of a model."""
 
     CHAT = "chat"
     CODE = "code"
@@ -45,7 +45,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueModel:
-    """One model: `repo` of the hub has it in `quants`, the largest first; `config` is what its config.json says."""
+    """One model: `repo` of the hub has it in `quants`, largest first; `config` is its config.json."""
 
     name: str
     title: str
@@ -56,14 +56,14 @@ class CatalogueModel:
     config: Mapping[str, Any]
 
     def outline(self) -> PlannedModel:
-        """Its shapes in F16, to be quantized and planned; vocabulary and names are left out."""
+        """Return its tensors in F16, to be planned in other types; without vocabulary and names."""
         header = config_header(self.config, self.name)
         return PlannedModel(header, header.tensors)
 
 
 @cache
 def read_catalogue() -> tuple[CatalogueModel, ...]:
-    """Return what ships, the best of each role first."""
+    """Return the catalogue, the best of each role first."""
     return parse_catalogue((files("assets") / "catalogue.toml").read_text(encoding="utf-8"))
 
 
@@ -78,7 +78,7 @@ def catalogue_model(name: str) -> CatalogueModel:
 
 
 def resolve_reference(text: str, endpoint: str) -> RepoReference | FileReference | UrlReference:
-    """Return what `text` refers to, a name of the catalogue by the repository that it stands for. Raises UsageError."""
+    """Parse a reference and replace a name of the catalogue by its repository. Raises UsageError."""
     reference = parse_reference(text, endpoint)
     return (
         RepoReference(catalogue_model(reference.name).repo) if isinstance(reference, CatalogueReference) else reference
@@ -86,7 +86,7 @@ def resolve_reference(text: str, endpoint: str) -> RepoReference | FileReference
 
 
 def parse_catalogue(text: str) -> tuple[CatalogueModel, ...]:
-    """Return the models of a table. Raises ValueError that names what is wrong with it."""
+    """Parse the catalogue's TOML. Raises ValueError that names the fault."""
     models = tuple(_model(entry) for entry in tomllib.loads(text).get("model", []))
     names = [model.name for model in models]
     if len(set(names)) != len(names):
@@ -106,7 +106,7 @@ def _model(entry: Mapping[str, Any]) -> CatalogueModel:
             config=dict(entry["config"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{entry.get('name')} of the catalogue is not sound: {error}") from error
+        raise ValueError(f"{entry.get('name')} of the catalogue is invalid: {error}") from error
     if not (model.roles and model.quants):
         raise ValueError(f"{model.name} of the catalogue has no roles or no quants")
     return model
@@ -114,5 +114,5 @@ def _model(entry: Mapping[str, Any]) -> CatalogueModel:
 
 def _text(value: str, form: re.Pattern[str]) -> str:
     if not form.fullmatch(value):
-        raise ValueError(f"{value!r} is no text of its kind")
+        raise ValueError(f"{value!r} does not match {form.pattern}")
     return value

@@ -1,6 +1,6 @@
-"""A model to plan for by whatever name people give it: one that is here, or one of which only the headers are fetched.
+"""Lookup of a model to plan for: on this machine, or on the hub, of which only the headers are fetched.
 
-Owns what is tried in which order: a path, the library, the catalogue, the hub. Knows nothing of verdicts.
+Owns the order: a path, the library, the catalogue, the hub.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = ["find_model"]
 
 
 def find_model(name: str, settings: Settings, here: Callable[[], PlanningContext]) -> tuple[PlannedModel, str]:
-    """Return the model that `name` means, and what to say of how it was found: "" for one that is here.
+    """Return the model called `name`, and a notice about where it was found: "" for one on this machine.
 
-    `here` is asked where a repository has several quants. Raises UnknownModelError for what is nowhere, HubError for
-    what cannot be had, ModelFileError for what llama.cpp could not survive.
+    `here` is called for a repository with several quants. Raises UnknownModelError for an unknown name, HubError where
+    the hub refuses, ModelFileError for a file that would crash llama.cpp.
     """
     try:
         header = validate_gguf(resolve(name, settings).path)
@@ -49,31 +49,31 @@ def _elsewhere(name: str, unknown: UnknownModelError, here: Callable[[], Plannin
         reference = resolve_reference(name, access.endpoint)
     except UsageError as error:
         raise unknown from error
-    model = asyncio.run(_fetched(reference, access, here))
-    return model, f"It is not here: only the header of {model.header.path.name} was read."
+    model = asyncio.run(_fetch_model(reference, access, here))
+    return model, f"It is not on this machine: only the header of {model.header.path.name} was read."
 
 
-async def _fetched(
+async def _fetch_model(
     reference: RepoReference | FileReference | UrlReference, access: HubAccess, here: Callable[[], PlanningContext]
 ) -> PlannedModel:
     async with async_http_client(QUICK_RETRIES.stall_s) as http:
-        connection = HttpSession(http, access)
+        session = HttpSession(http, access)
         if isinstance(reference, UrlReference):
-            return await read_remote_model(connection, await _files_at(connection, reference))
+            return await read_remote_model(session, await _files_at(session, reference))
         revision = reference.revision if isinstance(reference, FileReference) else ""
-        repository = await fetch_repository(connection, reference.repo, revision, QUICK_RETRIES)
+        repository = await fetch_repository(session, reference.repo, revision, QUICK_RETRIES)
         choice = await asyncio.to_thread(select, repository, reference, quant_chooser(access, here))
         files = [repository.remote(file, access) for file in choice.model.files]
-        return await read_remote_model(connection, files)
+        return await read_remote_model(session, files)
 
 
-async def _files_at(connection: HttpSession, reference: UrlReference) -> list[RemoteFile]:
-    """The file at a URL; of a split model all of them, which lie side by side."""
+async def _files_at(session: HttpSession, reference: UrlReference) -> list[RemoteFile]:
+    """Return the file at a URL; of a split model all of them, which are in one folder."""
     shard = shard_index(reference.name)
     if shard is None or shard[0] != 0:
-        return [await fetch_file_info(connection, reference.url, reference.name, QUICK_RETRIES)]
+        return [await fetch_file_info(session, reference.url, reference.name, QUICK_RETRIES)]
     parts = urlsplit(reference.url)
     folder = parts.path.rpartition("/")[0]
     names = [shard_path(Path(reference.name), index, shard[1]).name for index in range(shard[1])]
     urls = [urlunsplit(parts._replace(path=f"{folder}/{quote(name)}")) for name in names]
-    return [await fetch_file_info(connection, url, name, QUICK_RETRIES) for name, url in zip(names, urls, strict=True)]
+    return [await fetch_file_info(session, url, name, QUICK_RETRIES) for name, url in zip(names, urls, strict=True)]

@@ -1,6 +1,6 @@
-"""Which model of the catalogue to begin with on this machine, and why. Pure: it opens no socket.
+"""Recommendation of a model of the catalogue for this machine and a role, with the reason. Pure: no network.
 
-Owns the choice and its reasons. The verdicts are those of every other face.
+Owns the choice and its reasons. Fits are computed as everywhere else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from offload.placement.assessment import FitLevel
 
 __all__ = ["Recommendation", "Suggestion", "recommend"]
 
-# Tokens a second that a model should answer with: code has to keep up with typing, what is small must pay for it.
+# Tokens a second that a model should reach: completions must keep up with typing, a small model must gain speed.
 _PACES_TPS = {
     Role.CHAT: COMFORTABLE_TPS,
     Role.MOE: COMFORTABLE_TPS,
@@ -28,7 +28,7 @@ _PACES_TPS = {
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A model of the catalogue in the quant that suits this machine best; its verdict may be that it will not run."""
+    """A model of the catalogue in its best quant for this machine, which may still not run."""
 
     model: CatalogueModel
     candidate: Candidate
@@ -36,15 +36,15 @@ class Suggestion:
 
     @property
     def ref(self) -> str:
-        """What `localllm pull` takes to get it."""
+        """The reference for `localllm pull`."""
         return f"{self.model.repo}:{self.candidate.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """What to take for a role, None where nothing runs, and why; `passed_over` are better ones that would not do.
+    """The suggestion for a role (None if nothing runs) and why; `passed_over` are better models that do not fit.
 
-    One that does not `keeps_pace` is slower than people want who ask that of a model: the best of the fastest.
+    Without `keeps_pace` it is slower than the role needs: the best of the fastest.
     """
 
     role: Role
@@ -55,9 +55,9 @@ class Recommendation:
 
 
 def recommend(models: Sequence[CatalogueModel], role: Role, here: PlanningContext) -> Recommendation:
-    """Return the first of `models`, the best first, that has the role, fits here and keeps the role's pace.
+    """Return the first of `models` (best first) that has the role, fits here and is fast enough for it.
 
-    Where none does, the first that is nearly as fast as the fastest that runs.
+    If none is, return the first that is nearly as fast as the fastest that runs.
     """
     pace_tps = _PACES_TPS[role]
     passed_over: list[Suggestion] = []
@@ -70,7 +70,7 @@ def recommend(models: Sequence[CatalogueModel], role: Role, here: PlanningContex
         return Recommendation(role, None, _why_nothing(here), tuple(passed_over))
     enough_tps = NEARLY_AS_FAST * max(suggestion.candidate.decode_tps for suggestion in running)
     best = next(suggestion for suggestion in running if suggestion.candidate.decode_tps >= enough_tps)
-    why = f"Nothing of this kind fits and answers with {speed(pace_tps)} tok/s; this is the best of the fastest."
+    why = f"No model of this kind fits and reaches {speed(pace_tps)} tok/s; this is the best of the fastest."
     return Recommendation(role, best, why, tuple(other for other in passed_over if other is not best))
 
 
@@ -86,11 +86,11 @@ def _suggestion(model: CatalogueModel, here: PlanningContext, pace_tps: float) -
 
 
 def _why(pace_tps: float, passed_over: Sequence[Suggestion]) -> str:
-    others = f"the {len(passed_over)} above it do not" if passed_over else "none stands above it"
-    pace = f" and answers with at least {speed(pace_tps)} tok/s" if pace_tps else ""
-    return f"Of its kind in the catalogue the best that fits{pace}: {others}."
+    others = f"the {len(passed_over)} above it do not" if passed_over else "none ranks above it"
+    pace = f" and reaches at least {speed(pace_tps)} tok/s" if pace_tps else ""
+    return f"The best of its kind in the catalogue that fits{pace}: {others}."
 
 
 def _why_nothing(here: PlanningContext) -> str:
     free = here.machine.host.free_bytes + sum(gpu.free_bytes for gpu in here.machine.gpus if not gpu.shares_host)
-    return f"Nothing of this kind runs in the {memory(free)} that are free."
+    return f"No model of this kind runs in the {memory(free)} that are free."

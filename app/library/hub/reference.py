@@ -1,6 +1,6 @@
-"""What a person may ask for: `org/repo`, `org/repo:Q4_K_M`, `org/repo/file.gguf`, a URL, or a name of the catalogue.
+"""References to models: `org/repo`, `org/repo:Q4_K_M`, `org/repo/file.gguf`, a URL, or a name of the catalogue.
 
-Owns that grammar. Knows nothing of what there is: whether a hub has it is found out by asking.
+Owns the grammar. Does not check whether a model exists.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FORMS = "Write org/repo, org/repo:Q4_K_M, org/repo/file.gguf, an https URL, or 
 
 @dataclass(frozen=True, slots=True)
 class RepoReference:
-    """A repository of the hub, `org/name`; `quant` is empty where the machine shall decide."""
+    """A repository of the hub, `org/name`; an empty `quant` lets localllm choose."""
 
     repo: str
     quant: str = ""
@@ -35,7 +35,7 @@ class RepoReference:
 
 @dataclass(frozen=True, slots=True)
 class FileReference:
-    """One file of a repository, or the model that it is a part of. `revision` is empty for the newest."""
+    """One file of a repository, or the model that it is a part of. An empty `revision` is the latest."""
 
     repo: str
     path: str
@@ -44,7 +44,7 @@ class FileReference:
 
 @dataclass(frozen=True, slots=True)
 class UrlReference:
-    """A GGUF anywhere; `host` and `name` say where it lies here."""
+    """A GGUF on any server; `host` and `name` become its place in the library."""
 
     url: str
     host: str
@@ -53,7 +53,7 @@ class UrlReference:
 
 @dataclass(frozen=True, slots=True)
 class CatalogueReference:
-    """A name without a slash, which the catalogue has or has not."""
+    """A name without a slash, which may be in the catalogue."""
 
     name: str
 
@@ -62,9 +62,9 @@ Reference: TypeAlias = RepoReference | FileReference | UrlReference | CatalogueR
 
 
 def parse_reference(text: str, endpoint: str = "") -> Reference:
-    """Return what `text` refers to; URLs of the hub at `endpoint`, and of the public one, are its repositories.
+    """Parse `text`; URLs of the hub at `endpoint` and of the public hub become its repositories.
 
-    Raises UsageError for what refers to nothing.
+    Raises UsageError for an invalid reference.
     """
     if "://" in text:
         return _of_url(text, endpoint)
@@ -80,8 +80,8 @@ def _of_repo(parts: Sequence[str], text: str) -> Reference:
     if len(parts) > 2:
         return FileReference(_repo(parts[:2], text), _path(parts[2:], text))
     name, colon, quant = parts[1].partition(":")
-    if (colon and not _QUANT.fullmatch(quant)) or name.endswith(".gguf"):  # a file that is not there, more likely
-        raise _no_reference(text)
+    if (colon and not _QUANT.fullmatch(quant)) or name.endswith(".gguf"):  # more likely a missing file
+        raise _invalid(text)
     return RepoReference(_repo([parts[0], name], text), quant)
 
 
@@ -89,15 +89,15 @@ def _of_url(text: str, endpoint: str) -> Reference:
     try:
         url = urlsplit(text)
         host = (url.hostname or "").lower()
-        url.port  # noqa: B018  (it is read to be checked)
+        url.port  # noqa: B018  (reading it validates it)
     except ValueError as error:
-        raise _no_reference(text) from error
+        raise _invalid(text) from error
     if url.scheme not in ("https", "http") or not host or url.username or url.password:
-        raise _no_reference(text)
+        raise _invalid(text)
     if host in _HUB_HOSTS or (endpoint and text.startswith(f"{endpoint}/")):
         return _of_hub_page(unquote(text.partition(f"{url.netloc}/")[2].partition("?")[0]), text)
     if url.scheme == "http" and host not in _LOOPBACK_HOSTS:
-        raise UsageError(f"{text} is not encrypted: anyone on the way may change it.", "Give an https URL.")
+        raise UsageError(f"{text} is not encrypted and could be modified in transit.", "Give an https URL.")
     name = PurePosixPath(unquote(url.path)).name
     if not name.endswith(".gguf"):
         raise UsageError(f"{text} is not the URL of a .gguf file.", _FORMS)
@@ -105,18 +105,18 @@ def _of_url(text: str, endpoint: str) -> Reference:
 
 
 def _of_hub_page(path: str, text: str) -> Reference:
-    """What a page of the hub shows: a repository, or a file of it in some revision."""
+    """Return the reference of a page of the hub: a repository, or a file of it in a revision."""
     parts = path.rstrip("/").split("/")
     if len(parts) > 4 and parts[2] in _PLACES_OF_FILES:
         return FileReference(_repo(parts[:2], text), _path(parts[4:], text), _checked(parts[3], text))
     if len(parts) == 2 or (len(parts) == 4 and parts[2:] == ["tree", "main"]):
         return RepoReference(_repo(parts[:2], text))
-    raise _no_reference(text)
+    raise _invalid(text)
 
 
 def _repo(parts: Sequence[str], text: str) -> str:
     if not all(_REPO_PART.fullmatch(part) and is_safe_name(part) and ".." not in part for part in parts):
-        raise _no_reference(text)
+        raise _invalid(text)
     return "/".join(parts)
 
 
@@ -129,9 +129,9 @@ def _path(parts: Sequence[str], text: str) -> str:
 
 def _checked(name: str, text: str) -> str:
     if not is_safe_name(name):
-        raise _no_reference(text)
+        raise _invalid(text)
     return name
 
 
-def _no_reference(text: str) -> UsageError:
-    return UsageError(f"{text[:200]!r} refers to no model.", _FORMS)
+def _invalid(text: str) -> UsageError:
+    return UsageError(f"{text[:200]!r} is not a reference to a model.", _FORMS)

@@ -1,6 +1,6 @@
-"""A GGUF that is elsewhere, as a model to plan for: the headers of all its files, read over HTTP and held to the gate.
+"""A remote GGUF as a model to plan for: the headers of all its files, read over HTTP and validated.
 
-Owns how much of each file is read: enough for its header, and none of its weights. Knows nothing of verdicts.
+Owns how much of each file is read: its header, and no weights.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from quantizer.gguf.validation import validate_header
 
 __all__ = ["QUICK_RETRIES", "RemoteHeader", "read_remote_model", "read_up_to"]
 
-QUICK_RETRIES = RetryPolicy(n_attempts=3, max_wait_s=2.0, max_retry_after_s=10.0)  # somebody waits for the answer
+QUICK_RETRIES = RetryPolicy(n_attempts=3, max_wait_s=2.0, max_retry_after_s=10.0)  # for interactive use
 _FIRST_BYTES, _MOST_BYTES_AT_ONCE = 512 << 10, 4 << 20
 _MOST_BYTES = 48 << 20  # of a header; vocabularies of 250,000 tokens with their merges take 12 MiB
 
 
 class _MoreNeededError(Exception):
-    """The header goes on to byte `stop`, or beyond."""
+    """The header is longer than what was read: at least `stop` bytes."""
 
     def __init__(self, stop: int) -> None:
         super().__init__(stop)
@@ -36,7 +36,7 @@ class _MoreNeededError(Exception):
 
 
 class RemoteHeader:
-    """The first bytes of a file of `n_bytes`, as a ByteSource that says when others are wanted."""
+    """The first bytes of a file of `n_bytes`: a ByteSource that raises where it needs more."""
 
     def __init__(self, n_bytes: int) -> None:
         self.n_bytes = n_bytes
@@ -44,7 +44,7 @@ class RemoteHeader:
         self._mark = ""
 
     def append(self, data: bytes, mark: str) -> None:
-        """Put `data` behind what is there. Raises RemoteChangedError where `mark` is of another content."""
+        """Append `data`. Raises RemoteChangedError where `mark` belongs to another content."""
         if self.data and mark != self._mark:
             raise RemoteChangedError
         self.data += data
@@ -58,22 +58,22 @@ class RemoteHeader:
 
 
 async def read_remote_model(
-    connection: HttpSession, files: Sequence[RemoteFile], policy: RetryPolicy = QUICK_RETRIES
+    session: HttpSession, files: Sequence[RemoteFile], policy: RetryPolicy = QUICK_RETRIES
 ) -> PlannedModel:
-    """Read the headers of a model's `files`, which are all there are, in order.
+    """Read the headers of all `files` of a model, given in order.
 
-    Raises HubError for what cannot be had, ModelFileError for what llama.cpp could not survive.
+    Raises HubError where a request fails, ModelFileError for a file that would crash llama.cpp.
     """
-    first, *later = [await _read_header(connection, file, policy) for file in files]
+    first, *later = [await _read_header(session, file, policy) for file in files]
     validate_header(first)
     if (first.integer("split.count") or 1) != len(files):
         raise ModelFileError(f"{first.path.name} is a part of a split model.", "Name the whole model.")
     return PlannedModel(first, (*first.tensors, *(tensor for header in later for tensor in header.tensors)))
 
 
-async def _read_header(connection: HttpSession, file: RemoteFile, policy: RetryPolicy) -> Header:
-    """Read as much again as is there until the header is whole: small ones cost little, large ones few requests."""
-    source, head = RangeSource(connection, file), RemoteHeader(file.n_bytes)
+async def _read_header(session: HttpSession, file: RemoteFile, policy: RetryPolicy) -> Header:
+    """Double the bytes read until the header is complete: small ones cost little, large ones few requests."""
+    source, head = RangeSource(session, file), RemoteHeader(file.n_bytes)
     stop = min(_FIRST_BYTES, file.n_bytes)
     while True:
         if stop > _MOST_BYTES:
@@ -89,7 +89,7 @@ async def _read_header(connection: HttpSession, file: RemoteFile, policy: RetryP
 
 
 async def read_up_to(stop: int, source: RangeSource, head: RemoteHeader, file: RemoteFile, policy: RetryPolicy) -> None:
-    """Read on until `head` has `stop` bytes or more. Raises HubError."""
+    """Read until `head` has at least `stop` bytes. Raises HubError."""
     retries = Retries(policy)
     while len(head.data) < stop:
         try:
@@ -105,9 +105,11 @@ async def read_up_to(stop: int, source: RangeSource, head: RemoteHeader, file: R
 
 def _wait_s(fault: TransientError, source: RangeSource, retries: Retries, file: RemoteFile) -> float:
     try:
-        source.learn(fault)
+        source.adapt(fault)
         return retries.wait_s(fault)
     except NoRangesError as error:
-        raise HubError(f"The server of {file.name} sends no parts of it.", "Download it, and name the file.") from error
+        raise HubError(
+            f"The server of {file.name} does not support ranges.", "Download the file, and give its path."
+        ) from error
     except TransientError as last:
-        raise unreachable_error(file.url, f"{file.name} does not come, {last}") from last
+        raise unreachable_error(file.url, f"{file.name} could not be read, {last}") from last

@@ -1,7 +1,7 @@
-"""What the hub lists for some words: repositories of GGUFs, and checkpoints of architectures that can be converted.
+"""Repositories of the hub that match a query: GGUFs, and checkpoints of supported architectures.
 
-Owns the question, put through huggingface-hub, and bounds on what comes of it. Of what the hub says of a model little
-is taken here, and nothing believed: the model's own header says it better.
+Owns the query through huggingface-hub, with limits on time and size. Little of the hub's metadata is used, because a
+model's own header is more reliable.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_BODY_BYTES = 32 << 20
 _REMEDIES = {
     401: "Check HF_TOKEN.",
     403: "Check HF_TOKEN.",
-    404: "What answers there is no hub: check HF_ENDPOINT.",
+    404: "That server is not a hub: check HF_ENDPOINT.",
 }
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _LICENCE_TAG = re.compile(r"license:([\w.+-]{1,64})")
@@ -35,7 +35,7 @@ _LICENCE_TAG = re.compile(r"license:([\w.+-]{1,64})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedRepo:
-    """One repository as the hub lists it; texts are the hub's words, not yet fit for a terminal."""
+    """One repository as the hub lists it; its texts are untrusted."""
 
     repo: str
     is_checkpoint: bool
@@ -45,9 +45,9 @@ class ListedRepo:
 
 
 def list_repos(access: HubAccess, words: str, n_most: int) -> tuple[ListedRepo, ...]:
-    """Return at most `n_most` repositories of GGUFs and `n_most` convertible checkpoints, the most wanted first.
+    """Return at most `n_most` repositories of GGUFs and `n_most` convertible checkpoints, most downloaded first.
 
-    Raises HubError where the hub cannot be asked.
+    Raises HubError if the search fails.
     """
     from huggingface_hub import HfApi, set_client_factory
     from huggingface_hub.errors import HfHubHTTPError
@@ -62,7 +62,7 @@ def list_repos(access: HubAccess, words: str, n_most: int) -> tuple[ListedRepo, 
         cause = f"{access.endpoint} refuses the search with status {status}."
         raise HubError(cause, _REMEDIES.get(status, "Try again later.")) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise HubError("The hub answers the search with what makes no sense.", "Try again later.") from error
+        raise HubError("The hub's answer to the search is invalid.", "Try again later.") from error
     return (*ggufs[:n_most], *checkpoints[:n_most])
 
 
@@ -95,7 +95,7 @@ def _listed(info: ModelInfo, *, is_checkpoint: bool) -> ListedRepo:
 
 
 def _bounded_client() -> httpx2.Client:
-    """What huggingface-hub asks through: its own waits without limit and tries again for half a minute."""
+    """Return the client for huggingface-hub: its own waits without limit and retries for half a minute."""
     import httpx2
 
     class BoundedClient(httpx2.Client):
@@ -120,5 +120,5 @@ def _bounded(pieces: Iterable[bytes]) -> Iterator[bytes]:
     for piece in pieces:
         n_bytes += len(piece)
         if n_bytes > _MAX_BODY_BYTES:
-            raise HubError("The hub says more than a search can have found.", "Try again later.")
+            raise HubError("The hub's answer to the search is too large.", "Try again later.")
         yield piece

@@ -1,11 +1,6 @@
-"""What a repository of the hub holds, as its JSON says: files with their hashes, and the models they make up. Pure.
+"""The content of a hub repository: files with their hashes, GGUF models, and the files of a checkpoint. Pure.
 
-Owns the shape of /api/models/ORG/REPO?blobs=true, of which nothing is believed before it is checked, and which files
-belong together. Knows nothing of HTTP or of what fits.
-
-Which files of a repository make up a checkpoint that can be converted. Pure.
-
-Owns that choice: weights once, in safetensors, and whatever small files the converter may read.
+Owns the parsing and validation of /api/models/ORG/REPO?blobs=true, and which files belong together. Makes no request.
 """
 
 from __future__ import annotations
@@ -32,12 +27,17 @@ _QUANT = re.compile(
     re.IGNORECASE,
 )
 _SPELLINGS = {"FP16": "F16", "FP32": "F32"}
-_NO_MODELS = re.compile(r"mmproj|imatrix", re.IGNORECASE)  # projectors of images, and what quantizing was guided by
+_NO_MODELS = re.compile(r"mmproj|imatrix", re.IGNORECASE)  # image projectors and importance matrices
+_CONFIG = "config.json"
+_WEIGHTS = re.compile(r"(gptq_)?model(-[\w.-]+)?\.safetensors")  # others, such as consolidated.*, are duplicates
+_SETTINGS = (".json", ".jinja", ".txt", ".model", ".md")
+_MAX_SETTINGS_BYTES = 256 << 20
+_MAX_DEPTH = 2
 
 
 @dataclass(frozen=True, slots=True)
 class RepoFile:
-    """A file of a repository, by its path there."""
+    """A file of a repository and its path there."""
 
     path: str
     n_bytes: int
@@ -50,7 +50,7 @@ class RepoFile:
 
 @dataclass(frozen=True, slots=True)
 class RepoModel:
-    """A GGUF model of a repository: all its files in order, and the quant that its name tells or empty."""
+    """A GGUF model of a repository: all its files in order, and the quant in its name, or empty."""
 
     name: str
     quant: str
@@ -71,13 +71,13 @@ class Repository:
     files: tuple[RepoFile, ...]
 
     def remote(self, file: RepoFile, access: HubAccess, name: str = "") -> RemoteFile:
-        """Where `file` of this very commit is had; here it is called `name`, or as it is there without its folder."""
+        """Return `file` at this commit as a remote file, called `name` or its own name without the folder."""
         url = access.file_url(self.id, file.path, self.commit)
         return RemoteFile(name or file.name, url, file.n_bytes, file.digest)
 
     @property
     def models(self) -> tuple[RepoModel, ...]:
-        """The whole GGUF models in it, the smallest first; a split one of which a part is missing is none."""
+        """The complete GGUF models, smallest first; a split model with a missing part is left out."""
         groups: dict[str, list[RepoFile]] = {}
         for file in self.files:
             if file.path.endswith(".gguf") and file.n_bytes and not _NO_MODELS.search(file.name):
@@ -87,35 +87,35 @@ class Repository:
         return tuple(sorted((model for model in models if model), key=lambda model: (model.n_bytes, model.name)))
 
 
-def parse_repository(said: Any) -> Repository:
-    """Return what the hub `said`. Raises HubError for what it cannot mean."""
+def parse_repository(data: Any) -> Repository:
+    """Parse the hub's JSON. Raises HubError if it is invalid."""
     try:
-        gated = said.get("gated") or ""
-        return Repository(_text(said["id"]), _commit(said["sha"]), _text(gated), tuple(_files(said["siblings"])))
+        gated = data.get("gated") or ""
+        return Repository(_text(data["id"]), _commit(data["sha"]), _text(gated), tuple(_files(data["siblings"])))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise HubError("The hub says of the repository what makes no sense.", "Try again later.") from error
+        raise HubError("The hub's description of the repository is invalid.", "Try again later.") from error
 
 
 def quant_of(name: str) -> str:
-    """Return the quant that a file's name tells, such as Q4_K_M, in capitals; empty when it tells none."""
+    """Return the quant in a file's name, such as Q4_K_M, in capitals; empty without one."""
     found = [match[1].upper() for match in _QUANT.finditer(name.removesuffix(".gguf"))]
     return _SPELLINGS.get(found[-1], found[-1]) if found else ""
 
 
-def _text(said: Any) -> str:
-    if not isinstance(said, str):
-        raise TypeError("a text")
-    return said
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return value
 
 
-def _commit(said: Any) -> str:
-    if not _COMMIT.fullmatch(said):
-        raise ValueError("a commit")
-    return str(said)
+def _commit(value: Any) -> str:
+    if not _COMMIT.fullmatch(value):
+        raise ValueError("not a commit")
+    return str(value)
 
 
 def _files(siblings: Sequence[Mapping[str, Any]]) -> Iterator[RepoFile]:
-    """The files that have names which can be used here; the others are as good as not there."""
+    """Yield the files whose names are safe on this machine; others are ignored."""
     if len(siblings) > _MAX_FILES:
         raise ValueError("siblings")
     for sibling in siblings:
@@ -136,27 +136,23 @@ def _model(name: str, files: list[RepoFile]) -> RepoModel | None:
         indices = [shard_index(file.name) for file in files]
         if len(files) > MAX_SHARDS or indices != [(index, len(files)) for index in range(len(files))]:
             return None
-    folder = PurePosixPath(files[0].path).parent.name  # large quants lie in a folder of their name
+    folder = PurePosixPath(files[0].path).parent.name  # large quants are in a folder of their name
     return RepoModel(name, quant_of(name) or quant_of(folder), tuple(files))
 
 
-_CONFIG = "config.json"
-_WEIGHTS = re.compile(r"(gptq_)?model(-[\w.-]+)?\.safetensors")  # others, such as consolidated.*, are the same again
-_SETTINGS = (".json", ".jinja", ".txt", ".model", ".md")
-_MAX_SETTINGS_BYTES = 256 << 20
-_MAX_DEPTH = 2
-
-
 def checkpoint_files(repository: Repository) -> tuple[RepoFile, ...]:
-    """Return the files, config.json first. Raises CheckpointError where there is none, or weights in pickles only."""
+    """Return the files of a convertible checkpoint, config.json first: its weights once, and small files.
+
+    Raises CheckpointError if there is no config.json, or no weights in safetensors.
+    """
     wanted = [file for file in repository.files if _is_weights(file) or _is_settings(file)]
     config = next((file for file in wanted if file.path == _CONFIG), None)
     if config is None:
-        raise CheckpointError(f"{repository.id} is no checkpoint: it has no {_CONFIG}.", "Look for the original model.")
+        raise CheckpointError(f"{repository.id} is not a checkpoint: no {_CONFIG}.", "Look for the original model.")
     if not any(map(_is_weights, wanted)):
         raise CheckpointError(
             f"{repository.id} has no weights in safetensors.",
-            "Pickles can run code when read, so they are not: look for one in safetensors, or a GGUF.",
+            "Pickles can run code when read, so they are not supported: look for safetensors or a GGUF.",
         )
     return (config, *(file for file in wanted if file is not config))
 

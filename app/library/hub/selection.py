@@ -1,15 +1,7 @@
-"""Which model of a repository a reference means. Pure but for the choice among quants, which is the caller's.
+"""Selection of one model of a repository: by the reference, or the quant that runs best on this machine.
 
-Owns how quants and files are named. Knows nothing of machines.
-
-The models that a repository offers as candidates for this machine, from the header of one of each family. Pure.
-
-Owns which files hold the same model in other types, and what is then known of them: their sizes, and how types would
-share those out. Knows nothing of HTTP.
-
-Which quant of a repository runs best on this machine, asked of the planner before anything is fetched.
-
-Owns the question: one header of the repository's largest family is read over HTTP. The rule is `choice`'s.
+Owns how quants and files are matched, which files are one family (the same model in several types), and the estimate of
+a whole family from one header, which is read over HTTP. The rule among candidates is `machine_fit.quant_rule`'s.
 """
 
 from __future__ import annotations
@@ -44,11 +36,13 @@ __all__ = [
 ]
 
 _MAX_LISTED = 24
+_SEPARATORS = re.compile(r"[-._]+")
+_SPELLINGS = {"F16": ("F16", "FP16"), "F32": ("F32", "FP32")}
 
 
 @dataclass(frozen=True, slots=True)
 class QuantChoice:
-    """A model of a repository, and why this one: a sentence."""
+    """A model of a repository, and the reason as a sentence."""
 
     model: RepoModel
     reason: str
@@ -58,18 +52,15 @@ ChooseQuant: TypeAlias = Callable[[Repository], QuantChoice]
 
 
 def select(repository: Repository, reference: RepoReference | FileReference, choose: ChooseQuant) -> QuantChoice:
-    """Return the model that `reference` means; `choose` is asked where several would do.
-
-    Raises NotOnHubError for none.
-    """
+    """Return the model of `reference`; `choose` decides among several. Raises NotOnHubError if there is none."""
     models = repository.models
     if isinstance(reference, FileReference):
-        return QuantChoice(_with_file(models, reference), "It was asked for by name.")
+        return QuantChoice(_with_file(models, reference), "It was named.")
     if not models:
         raise _no_model(repository)
     if reference.quant:
-        return QuantChoice(_with_quant(models, reference), "It was asked for by name.")
-    return QuantChoice(models[0], "The repository has no other.") if len(models) == 1 else choose(repository)
+        return QuantChoice(_with_quant(models, reference), "It was named.")
+    return QuantChoice(models[0], "It is the only one.") if len(models) == 1 else choose(repository)
 
 
 def _with_file(models: Sequence[RepoModel], reference: FileReference) -> RepoModel:
@@ -107,12 +98,8 @@ def _listed(names: Iterable[str]) -> str:
     return (", ".join(known[:_MAX_LISTED]) or "none") + more
 
 
-_SEPARATORS = re.compile(r"[-._]+")
-_SPELLINGS = {"F16": ("F16", "FP16"), "F32": ("F32", "FP32")}
-
-
 def families_of(models: Sequence[RepoModel]) -> tuple[tuple[RepoModel, ...], ...]:
-    """Return the models that differ in nothing but their quant together, the largest family first."""
+    """Group the models that differ only in their quant, the largest family first."""
     families: dict[str, list[RepoModel]] = {}
     for model in models:
         families.setdefault(_family_name(model), []).append(model)
@@ -122,25 +109,25 @@ def families_of(models: Sequence[RepoModel]) -> tuple[tuple[RepoModel, ...], ...
 def candidates_of(
     family: Sequence[RepoModel], read: RepoModel, planned: PlannedModel, here: PlanningContext
 ) -> list[Candidate]:
-    """Return each model of `family` as it would run `here`, knowing `planned`, what the files of `read` say.
+    """Return the fit `here` of each model of `family`, estimated from `planned`, the headers of its member `read`.
 
-    Raises UsageError for a cache that the model cannot have.
+    Raises UsageError for a cache type that the model does not support.
     """
     n_parameters = sum(tensor.n_elements for tensor in planned.tensors)
-    n_around = read.n_bytes - planned.n_bytes  # headers and padding, which others have too
+    n_overhead = read.n_bytes - planned.n_bytes  # headers and padding, the same in all
     return [
         Candidate(
             model.quant or model.name,
             model.n_bytes,
             n_parameters,
-            here.fit(planned if model is read else _in_quant(planned, model.quant, model.n_bytes - n_around)),
+            here.fit(planned if model is read else _in_quant(planned, model.quant, model.n_bytes - n_overhead)),
         )
         for model in family
     ]
 
 
 def _in_quant(planned: PlannedModel, quant: str, n_bytes: int) -> PlannedModel:
-    """The same model in another type: as we would make it where the type is ours, and always as large as it is."""
+    """Estimate the model in another type: with our mix if we have the type, scaled to the size of its files."""
     known = FILE_TYPES.get(quant)
     return (planned.quantized(known) if known else planned).resized(max(1, n_bytes))
 
@@ -153,15 +140,12 @@ def _family_name(model: RepoModel) -> str:
 
 
 def local_quant_chooser(settings: Settings, access: HubAccess) -> ChooseQuant:
-    """Return what chooses among the quants of a repository for this machine, which is measured when it is asked."""
+    """Return a function that chooses among quants for this machine, which it measures when called."""
     return quant_chooser(access, lambda: local_planning_context(settings))
 
 
 def quant_chooser(access: HubAccess, here: Callable[[], PlanningContext]) -> ChooseQuant:
-    """Return what chooses for `here`.
-
-    It runs an event loop of its own, so it is for threads that have none.
-    """
+    """Return a function that chooses among quants for `here`. It runs its own event loop: call it in a thread."""
 
     async def read(repository: Repository, model: RepoModel) -> PlannedModel:
         async with async_http_client(QUICK_RETRIES.stall_s) as http:
@@ -177,9 +161,9 @@ def quant_chooser(access: HubAccess, here: Callable[[], PlanningContext]) -> Cho
 
 
 def best_quant(repository: Repository, read: RepoModel, planned: PlannedModel, here: PlanningContext) -> QuantChoice:
-    """Return the best quant of the repository's largest family, of which `planned` is what the files of `read` say.
+    """Return the best quant of the repository's largest family; `planned` has the headers of its member `read`.
 
-    Raises HubError where none runs here.
+    Raises HubError if none runs here.
     """
     family = families_of(repository.models)[0]
     candidates = candidates_of(family, read, planned, here)
@@ -187,5 +171,5 @@ def best_quant(repository: Repository, read: RepoModel, planned: PlannedModel, h
     if best is None:
         raise HubError(f"No quant of {repository.id} runs on this machine.", f"Name one: {repository.id}:QUANT.")
     pace = f", at about {speed(best.fit.decode_tps)} tokens a second" if best.fit.decode_tps else ""
-    verdict = "the best that runs well here" if best.fit.runs_well else "none runs well here, this one runs best"
-    return QuantChoice(family[candidates.index(best)], f"Of {len(family)} quants {verdict}{pace}.")
+    rank = "the best that runs well here" if best.fit.runs_well else "none runs well here, this one runs best"
+    return QuantChoice(family[candidates.index(best)], f"Of {len(family)} quants {rank}{pace}.")

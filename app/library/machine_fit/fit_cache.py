@@ -1,7 +1,7 @@
-"""What the models of this machine come to on it, worked out once for each file and kept while it is as it was.
+"""A cache of how the local models fit on this machine, valid while their files are unchanged.
 
-Owns the machine as it was looked at, and the verdicts. One thread at a time looks and reads; knows nothing of who asks.
-What imports numbers is imported when it is first asked.
+Owns the survey of the machine and the fits. One thread at a time surveys and reads. Heavy modules are imported on first
+use.
 """
 
 from __future__ import annotations
@@ -24,63 +24,62 @@ __all__ = ["FitCache"]
 
 
 class FitCache:
-    """Verdicts for the machine as it was at the first question, or when `forget` was called last.
+    """Fits for the machine as it was at first use, or after the last call of `forget`.
 
-    `look` finds out what the machine is (the engine does, where none is given); it takes about a second and may raise
-    EngineError.
+    `survey` finds the machine's devices (the engine's own without it); it takes a second and may raise EngineError.
     """
 
-    def __init__(self, settings: Settings, look: Callable[[Sequence[str]], Survey] | None = None) -> None:
+    def __init__(self, settings: Settings, survey: Callable[[Sequence[str]], Survey] | None = None) -> None:
         self._settings = settings
-        self._look = look
+        self._survey = survey
         self._found: Survey | None = None
         self._here: PlanningContext | None = None
         self._fits: dict[Path, tuple[str, Fit | None]] = {}
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     def machine(self) -> Survey:
-        """Return the machine, looking at it first where nobody has. Raises EngineError where that fails."""
-        with self._turn:
-            return self._looked_at()
+        """Return the machine, surveying it if necessary. Raises EngineError if that fails."""
+        with self._lock:
+            return self._surveyed()
 
     def here(self) -> PlanningContext:
-        """Return the same with how fast it is and how models are wanted on it. Raises as `machine` does."""
+        """Return the planning context of the machine and the settings. Raises as `machine` does."""
         from app.library.machine_fit.planning import local_planning_context
 
-        with self._turn:
+        with self._lock:
             if self._here is None:
-                self._here = local_planning_context(self._settings, self._looked_at().machine)
+                self._here = local_planning_context(self._settings, self._surveyed().machine)
             return self._here
 
     def forget(self) -> None:
-        """Look at the machine anew at the next question: what is free may have changed."""
-        with self._turn:
+        """Survey the machine again on next use: its free memory may have changed."""
+        with self._lock:
             self._found = self._here = None
             self._fits.clear()
 
-    def _looked_at(self) -> Survey:
+    def _surveyed(self) -> Survey:
         from app.engine.load.machine import survey
         from app.settings.parsing import parse_rpc_endpoints
 
         if self._found is None:
-            look = self._look or survey
+            look = self._survey or survey
             self._found = look(parse_rpc_endpoints(self._settings.rpc))
         return self._found
 
-    def known(self, entry: LibraryEntry) -> Fit | None:
-        """Return the verdict on a model whose file is as it was, None where there is none."""
+    def get(self, entry: LibraryEntry) -> Fit | None:
+        """Return the fit of a model whose file is unchanged, None without one."""
         stamp, fit = self._fits.get(entry.ref.path, ("", None))
         return fit if stamp == entry.disk.stamp else None
 
-    def is_known(self, entry: LibraryEntry) -> bool:
-        """Whether `learn` has nothing to find out; of a damaged file there never is."""
+    def has(self, entry: LibraryEntry) -> bool:
+        """Return whether `compute` has been called for the unchanged file, or would find it damaged."""
         stamp, _ = self._fits.get(entry.ref.path, ("", None))
         return bool(entry.fault) or stamp == entry.disk.stamp
 
-    def learn(self, entry: LibraryEntry) -> None:
-        """Read the header of a model and keep the verdict; one that cannot be had is kept as none.
+    def compute(self, entry: LibraryEntry) -> None:
+        """Read the header of a model and store its fit, or None if it has none.
 
-        Raises EngineError where the machine cannot be looked at.
+        Raises EngineError if the machine cannot be surveyed.
         """
         here = self.here()
         self._fits[entry.ref.path] = (entry.disk.stamp, _fit(entry.ref.path, here))
@@ -92,5 +91,5 @@ def _fit(path: Path, here: PlanningContext) -> Fit | None:
     try:
         header = validate_gguf(path)
         return here.fit(PlannedModel(header, tensors_of(header)))
-    except UserError:  # damaged since, or asked for with a cache that it cannot have: loading says so
+    except UserError:  # damaged meanwhile, or an unsupported cache type: loading reports that
         return None

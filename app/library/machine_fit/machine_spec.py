@@ -1,4 +1,4 @@
-"""Machines as people write them, on the command line and elsewhere: `--vram GPU0=8GiB@900GB/s --ram 16GiB@60GB/s`."""
+"""Machines specified as text: `--vram GPU0=8GiB@900GB/s --ram 16GiB@60GB/s`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _PER_SECOND = "/s"
 
 
 def parse_machine(here: Callable[[], Machine], vram: Sequence[str], ram: str | None) -> Machine:
-    """Return a machine with the GPUs and the memory that were given, all of it free; `here` has the rest.
+    """Return a machine with the given GPUs and memory, all of it free; the rest comes from `here`.
 
-    This machine is only asked where something is missing, for that takes a second. Memory without a speed is read as
-    fast as here, a GPU without one as fast as its name tells. Raises UsageError.
+    `here` is called only if something is missing, because it takes a second. Memory without a speed gets this
+    machine's, a GPU without one that of its name. Raises UsageError.
     """
     gpus = tuple(_gpu(text) for text in vram)
     names = [gpu.name for gpu in gpus]
@@ -40,7 +40,7 @@ def _host(n_bytes: int, bytes_per_s: float | None) -> Device:
 def _gpu(text: str) -> Device:
     name, found, memory = text.partition("=")
     if not name.strip() or not found:
-        raise UsageError(f"{text!r} is no GPU.", _HOW)
+        raise UsageError(f"{text!r} is not a GPU.", _HOW)
     n_bytes, bytes_per_s = _memory(memory)
     return Device(
         name=name.strip(),
@@ -52,10 +52,10 @@ def _gpu(text: str) -> Device:
 
 
 def _memory(text: str) -> tuple[int, float | None]:
-    """Read SIZE or SIZE@SPEED/s."""
+    """Parse SIZE or SIZE@SPEED/s."""
     size, found, speed = text.partition("@")
     if not found:
         return parse_byte_size(size), None
     if not speed.endswith(_PER_SECOND):
-        raise UsageError(f"{speed!r} is no speed.", _HOW)
+        raise UsageError(f"{speed!r} is not a speed.", _HOW)
     return parse_byte_size(size), float(parse_byte_size(speed.removesuffix(_PER_SECOND)))

@@ -1,12 +1,7 @@
-"""Does a model fit on a machine, and how fast is it: the one answer that plan, search, recommend and pull give.
+"""Fits and plans of models on a machine, as plan, search, recommend and pull use them.
 
-Owns how a model is asked for here: this machine, its rates, and the context, cache and sequences of the settings. The
-arithmetic is `offload`'s. Knows nothing of where a header comes from.
-
-From a model and a machine to a plan.
-
-Owns when llama.cpp is asked what it would compute in, and when a formula has to do. Knows nothing of how it is
-shown.
+Owns the planning context (machine, rates, and the constraints of the settings), and whether compute buffers come from
+llama.cpp's dry run or a formula. The arithmetic is `offload`'s.
 """
 
 from __future__ import annotations
@@ -29,13 +24,15 @@ from offload.speed.cost_model import Rates, expected_rates
 
 __all__ = ["Fit", "PlanningContext", "local_planning_context", "plan_of", "plan_of_absent", "planning_context"]
 
+_MOST_DRY_CELLS = 1 << 22  # a dry run takes 50 bytes for each cell, whatever the planned machine has
+
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What a model comes to on a machine, in short.
+    """How a model fits on a machine, in short.
 
-    `decode_tps` is None where nobody can tell; it may be off by `uncertainty`, a share of it. `total_bytes` are those
-    of weights, cache and buffers together, for a context of `n_ctx` tokens.
+    `decode_tps` is None if unknown, and exact to the fraction `uncertainty`. `total_bytes` are those of weights, cache
+    and buffers together, for a context of `n_ctx` tokens.
     """
 
     verdict: FitLevel
@@ -46,24 +43,24 @@ class Fit:
 
     @property
     def runs_well(self) -> bool:
-        """Whether all of it is read where that is fastest."""
+        """Whether it is entirely in the fastest memory."""
         return self.verdict in (FitLevel.FITS, FitLevel.TIGHT)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanningContext:
-    """A machine, how fast it is, and how models are wanted on it."""
+    """A machine, its speed, and the settings that models are planned with."""
 
     machine: Machine
     rates: Rates
     question: PlanConstraints
 
     def best_assessment(self, model: PlannedModel) -> Assessment:
-        """Return where `model` goes. Raises UsageError for a cache that it cannot have."""
+        """Return the best placement of `model`. Raises UsageError for a cache type that it does not support."""
         return best_assessment(model, self.question, self.machine, self.rates)
 
     def fit(self, model: PlannedModel) -> Fit:
-        """Return the verdict on `model`. Raises as `best_assessment` does."""
+        """Return the fit of `model`. Raises as `best_assessment` does."""
         found = self.best_assessment(model)
         return Fit(
             verdict=found.verdict,
@@ -74,20 +71,19 @@ class PlanningContext:
         )
 
     def plan(self, model: PlannedModel, *, wants_remedies: bool = True) -> Plan:
-        """Return the same with all that there is to tell: shares, warnings, ways out. Raises as `best_assessment` does."""
+        """Return the plan of `model`: shares, warnings, remedies. Raises as `best_assessment` does."""
         return plan(model, self.question, self.machine, self.rates, wants_remedies=wants_remedies)
 
 
 def planning_context(settings: Settings, machine: Machine) -> PlanningContext:
-    """Return how `settings` want models on a `machine` that is not this one. Raises UsageError for unknown types."""
+    """Return the context for a `machine` other than this one. Raises UsageError for unknown types."""
     return PlanningContext(machine, expected_rates(machine), plan_constraints(settings, machine))
 
 
 def local_planning_context(settings: Settings, machine: Machine | None = None) -> PlanningContext:
-    """Return the same for this machine, with the speeds seen here; looking takes about a second, unless `machine` was
-    looked at already.
+    """Return the context for this machine with measured speeds; without `machine` a survey takes about a second.
 
-    Raises EngineError where that fails.
+    Raises EngineError if that fails.
     """
     machine = machine or survey(parse_rpc_endpoints(settings.rpc)).machine
     return PlanningContext(
@@ -95,11 +91,8 @@ def local_planning_context(settings: Settings, machine: Machine | None = None) -
     )
 
 
-_MOST_DRY_CELLS = 1 << 22  # a dry run takes 50 bytes for each, however much memory the machine has that is planned for
-
-
 def plan_of(model: PlannedModel, settings: Settings, wanted: PlanningContext, *, is_here: bool) -> Plan:
-    """Plan, with what llama.cpp says that this plan computes in: of devices that are not here, by the processor's."""
+    """Plan with compute buffers from llama.cpp's dry run; those of devices not present are estimated on the CPU."""
 
     def dry_run(setting: RunConfig, parameters: LoadParameters) -> dict[str, int]:
         request = dry_run_request(model.header.path, setting, parameters)
@@ -115,7 +108,7 @@ def plan_of(model: PlannedModel, settings: Settings, wanted: PlanningContext, *,
 
 
 def plan_of_absent(model: PlannedModel, notice: str, wanted: PlanningContext) -> Plan:
-    """Plan a model whose header alone is here; `notice` tells of that."""
+    """Plan a model of which only the header was fetched, as `notice` says; compute buffers come from a formula."""
     found = wanted.plan(model)
-    formula = "What it computes in is told by a formula, within 15 %."
+    formula = "Its compute buffers are estimated by a formula, within 15 %."
     return replace(found, warnings=(*found.warnings, f"{notice} {formula}"))

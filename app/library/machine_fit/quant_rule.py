@@ -1,7 +1,4 @@
-"""Which of several quants of a model to take: one rule for pull, search and recommend. Pure.
-
-Owns the rule. Knows nothing of where quants are had.
-"""
+"""The rule that chooses among the quants of a model, for pull, search and recommend. Pure."""
 
 from __future__ import annotations
 
@@ -15,14 +12,14 @@ from quantizer.gguf.file_types import FILE_TYPES
 __all__ = ["COMFORTABLE_TPS", "NEARLY_AS_FAST", "Candidate", "choose_quant"]
 
 COMFORTABLE_TPS = 12.0  # faster than most people read
-_GOOD_BITS = 4.2  # IQ4_XS and MXFP4; below it a model loses more than another second of patience costs
-_MOST_BITS = 9.0  # beyond Q8_0 nothing is gained that anyone notices
+_GOOD_BITS = 4.2  # IQ4_XS and MXFP4; below it the loss of quality outweighs the gain of speed
+_MOST_BITS = 9.0  # above Q8_0 nothing noticeable is gained
 NEARLY_AS_FAST = 0.85
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One quant: its name, the bytes to download, for how many weights, and what it comes to here."""
+    """One quant: its name, the bytes to download, the number of weights, and its fit on this machine."""
 
     name: str
     n_bytes: int
@@ -31,25 +28,25 @@ class Candidate:
 
     @property
     def bits_per_weight(self) -> float:
-        """Bits of what most weights are stored in; of a quant that is not in our table, of all of it."""
+        """Bits of the type of most weights; of an unknown quant, the average."""
         known = FILE_TYPES.get(self.name)
         return known.bits_per_weight if known else 8 * self.n_bytes / max(1, self.n_parameters)
 
     @property
     def decode_tps(self) -> float:
-        """Tokens a second, 0 where nobody can tell."""
+        """Tokens a second, 0 if unknown."""
         return self.fit.decode_tps or 0.0
 
     def keeps_pace(self, pace_tps: float) -> bool:
-        """Whether it fits and answers with `pace_tps`, as far as anyone can tell."""
+        """Return whether it fits and reaches `pace_tps`, or its speed is unknown."""
         return self.fit.runs_well and (self.fit.decode_tps is None or self.fit.decode_tps >= pace_tps)
 
 
 def choose_quant(candidates: Sequence[Candidate], pace_tps: float = COMFORTABLE_TPS) -> Candidate | None:
-    """Return the best one, None where nothing runs.
+    """Return the best candidate, None if none runs.
 
-    That is the one with the most bits that fits and keeps the pace; else the best of the good ones that fit and are
-    nearly as fast as any of them; else the best of the small ones that fit; else the fastest that runs at all.
+    That is the one with the most bits that fits and reaches `pace_tps`; else the best good one that fits and is nearly
+    as fast as the fastest of these; else the best small one that fits; else the fastest that runs at all.
     """
     running = [candidate for candidate in candidates if candidate.fit.verdict is not FitLevel.WONT_RUN]
     sensible = [candidate for candidate in running if candidate.bits_per_weight <= _MOST_BITS] or running

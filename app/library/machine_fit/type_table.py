@@ -1,6 +1,6 @@
-"""What each type would make of a model that is here, before one is chosen: sizes from plans, speeds from memory.
+"""The table of types that a local model could be quantized to: sizes from plans, speeds from memory bandwidth.
 
-Owns the rows of that table. Writes nothing.
+Owns the rows. Writes no model.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ __all__ = ["TypeRow", "fitted_type_rows", "quantize_source", "type_rows"]
 
 @dataclass(frozen=True, slots=True)
 class TypeRow:
-    """One type for a model; `max_tokens_per_s` is what reading its weights from memory leaves room for here.
+    """One type for a model; `max_tokens_per_s` is the limit that reading its weights from memory sets here.
 
-    `perplexity_loss` is what llama.cpp measured that the type adds to the 6.23 of Llama-3-8B, None where it says
-    nothing.
+    `perplexity_loss` is what the type adds to the 6.23 of Llama-3-8B as llama.cpp measured, None if unknown.
     """
 
     type: str
@@ -39,7 +38,7 @@ class TypeRow:
 
 
 def type_rows(source: Path, bytes_per_s: float) -> Iterator[TypeRow]:
-    """Yield a row for each type that the model at `source` could be made, in memory that is read at `bytes_per_s`.
+    """Yield a row for each type for the model at `source`, with a memory bandwidth of `bytes_per_s`.
 
     Raises UserError as planning does.
     """
@@ -48,12 +47,12 @@ def type_rows(source: Path, bytes_per_s: float) -> Iterator[TypeRow]:
 
 
 def fitted_type_rows(source: Path, bytes_per_s: float, fit: Callable[[PlannedModel], Fit]) -> list[dict[str, Any]]:
-    """Return the same rows as JSON, each with what `fit` says that it would come to. Raises as `type_rows` does."""
+    """Return the rows as JSON, each with its fit as `fit` computes it. Raises as `type_rows` does."""
     return [asdict(row) | fit_json(fit(model)) for row, model in _rows(source, bytes_per_s)]
 
 
 def quantize_source(ref: ModelRef) -> Path:
-    """Return what `localllm quantize` reads for `ref`: the guide's own checkpoint, of others the file."""
+    """Return the source that `localllm quantize` reads for `ref`: the guide's checkpoint, else the file."""
     return ref.path.parent if ref.id == GUIDE else ref.path
 
 

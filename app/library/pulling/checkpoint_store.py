@@ -1,7 +1,6 @@
-"""The files of a checkpoint that is pulled: each stands under its name, or is fetched and then placed there.
+"""The files of a checkpoint during its pull: which exist, which are fetched, which are removed.
 
-Owns what is here and what goes, and the mark by which a run that was killed while it cleared up is known. Knows nothing
-of what is made of the files.
+Owns the mark that identifies a run killed during its clean-up. Does not convert anything.
 """
 
 from __future__ import annotations
@@ -19,71 +18,71 @@ from app.library.pulling.puller import Puller, PullPlan
 from app.library.pulling.staging import FETCHING, Staging
 from quantizer.errors import StorageError
 
-__all__ = ["CheckpointStore", "was_made"]
+__all__ = ["CheckpointStore", "was_converted"]
 
 _WEIGHTS = ".safetensors"
 
 
 @dataclass(slots=True)
 class CheckpointStore:
-    """The files of `order`; `found` says what those hash to that were here or came."""
+    """The files of `plan`; `found` has the hashes of those that exist, and `is_new` whether any was fetched."""
 
     puller: Puller
     downloader: Downloader
     staging: Staging
-    order: PullPlan
+    plan: PullPlan
     is_new: bool = False
     found: dict[str, str] = field(default_factory=dict)
 
     @property
     def weights(self) -> list[RemoteFile]:
-        return [file for file in self.order.files if file.name.endswith(_WEIGHTS)]
+        return [file for file in self.plan.files if file.name.endswith(_WEIGHTS)]
 
-    async def is_here(self, file: RemoteFile) -> bool:
-        """Whether the file stands. Raises StorageError where another one is in its place."""
+    async def exists(self, file: RemoteFile) -> bool:
+        """Return whether the file exists and is right. Raises StorageError if another file has its name."""
         hashes = await self.puller.existing_hashes(self.staging, [file])
         if hashes is not None:
             self.found[file.name] = hashes[0]
         return hashes is not None
 
-    async def bring(self, name: str) -> None:
-        """Have the file stand, whole and with the right hash. Raises as `Downloader.fetch` does."""
-        file = next(file for file in self.order.files if file.name == name)
-        if await self.is_here(file):
+    async def fetch(self, name: str) -> None:
+        """Fetch a file unless it exists, complete and with the right hash. Raises as `Downloader.fetch` does."""
+        file = next(file for file in self.plan.files if file.name == name)
+        if await self.exists(file):
             return
-        self.found[name] = await self.downloader.fetch(file, self.staging.made(name))
-        await asyncio.to_thread(self.staging.place, name)
-        self.puller.keep_record(self.staging.target(name), file, self.found[name])
+        self.found[name] = await self.downloader.fetch(file, self.staging.prepared_path(name))
+        await asyncio.to_thread(self.staging.publish_file, name)
+        self.puller.record(self.staging.target(name), file, self.found[name])
         self.is_new = True
 
     def remove(self, name: str) -> None:
-        """Raises StorageError."""
-        with _refusals(self.staging.target(name)) as path:
+        """Remove a file. Raises StorageError."""
+        with _storage_errors(self.staging.target(name)) as path:
             path.unlink(missing_ok=True)
 
     def hashes(self) -> tuple[str, ...]:
-        """What each file hashes to; for one that a run before was through with, what the hub says."""
-        return tuple(self.found.get(file.name, file.digest.hex) for file in self.order.files)
+        """Return the hash of each file; for one that an earlier run has removed, the hub's."""
+        return tuple(self.found.get(file.name, file.digest.hex) for file in self.plan.files)
 
     def begin(self, output: Path) -> None:
-        """Mark that `output` is being made, where no run did so. Raises StorageError."""
-        with _refusals(_mark(self.order.folder, output)) as mark:
+        """Write the mark of the conversion to `output`, unless an earlier run did. Raises StorageError."""
+        with _storage_errors(_mark(self.plan.folder, output)) as mark:
             if not mark.exists():
                 mark.write_text(_stamp(output), encoding="utf-8")
 
     def clear(self, output: Path, *, is_removing: bool) -> None:
-        """Remove what is needed only until `output` is made, the mark last. Raises StorageError."""
-        for file in self.order.files if is_removing else ():
+        """Remove the temporary files of the conversion to `output`, the mark last. Raises StorageError."""
+        for file in self.plan.files if is_removing else ():
             self.remove(file.name)
             remove_empty_folders(self.staging.target(file.name).parent)
         self.staging.discard()
-        with _refusals(_mark(self.order.folder, output)) as mark:
+        with _storage_errors(_mark(self.plan.folder, output)) as mark:
             for path in (*mark.parent.glob("*.head"), mark):
                 path.unlink(missing_ok=True)
 
 
-def was_made(folder: Path, output: Path) -> bool:
-    """Whether a run that was killed made `output` of what lies in `folder`, and had only to clear up."""
+def was_converted(folder: Path, output: Path) -> bool:
+    """Return whether an earlier run completed `output` from `folder` and was killed during its clean-up."""
     try:
         return _stamp(output) not in ("", _mark(folder, output).read_text(encoding="utf-8"))
     except OSError:
@@ -91,7 +90,7 @@ def was_made(folder: Path, output: Path) -> bool:
 
 
 def _mark(folder: Path, output: Path) -> Path:
-    """The file that tells what stood in the place of `output` when it was begun."""
+    """Return the path of the mark, which has the stamp of `output` before the conversion."""
     return folder / FETCHING / f"{output.name}.begun"
 
 
@@ -104,8 +103,8 @@ def _stamp(path: Path) -> str:
 
 
 @contextmanager
-def _refusals(path: Path) -> Iterator[Path]:
-    """Raise what the disk refuses as StorageError."""
+def _storage_errors(path: Path) -> Iterator[Path]:
+    """Turn OSErrors of the block into StorageErrors."""
     try:
         yield path
     except OSError as error:

@@ -1,10 +1,6 @@
-"""What is to be fetched, once it is known: the files of a model or of a checkpoint, where they go, and who checks them.
+"""Pulls of models: a plan of what to fetch, then files in the library: complete, checked, with recorded hashes.
 
-Owns what a reference comes to when the hub was asked. Knows nothing of fetching.
-
-`pull`: from an order to files that stand in their folder, whole, checked, and with their hashes recorded.
-
-Owns the order of things; each of them is somebody else's.
+Owns what a reference resolves to on the hub, and the steps of a pull; the steps themselves belong to other modules.
 """
 
 from __future__ import annotations
@@ -34,14 +30,17 @@ from quantizer.errors import StorageError
 from quantizer.gguf.file_types import FileType
 from quantizer.gguf.validation import validate_gguf
 
-__all__ = ["MakePlan", "PullPlan", "Puller", "Records", "RunPlan", "plan_checkpoint_pull", "plan_model_pull"]
+__all__ = ["HashRecords", "MakePlan", "PullPlan", "Puller", "RunPlan", "plan_checkpoint_pull", "plan_model_pull"]
+
+_N_CHANGES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class PullPlan:
-    """`files`, of which the first one tells that all are there, from `source` into `folder`; `reason` is a sentence.
+    """The `files` to fetch from `source` into `folder`; `reason` is a sentence.
 
-    `check` is given the path of the first file, with the others beside it, and raises a UserError for what is unsound.
+    The first file appears last: it marks that all are complete. `check` receives its path, with the others beside it,
+    and raises a UserError for an invalid model.
     """
 
     source: str
@@ -55,45 +54,40 @@ class PullPlan:
         return sum(file.n_bytes for file in self.files)
 
 
-async def plan_model_pull(
-    connection: HttpSession,
-    reference: RepoReference | FileReference | UrlReference,
-    models_dir: Path,
-    choose: ChooseQuant,
-) -> PullPlan:
-    """Return what `reference` means now; `choose` picks among quants. Raises HubError for what cannot be had."""
-    if isinstance(reference, UrlReference):
-        file = await fetch_file_info(connection, reference.url, reference.name, QUICK_RETRIES)
-        folder = models_dir / reference.host / reference.name.removesuffix(".gguf")
-        return PullPlan(reference.url, (file,), folder, "It was asked for by its URL.", validate_gguf)
-    revision = reference.revision if isinstance(reference, FileReference) else ""
-    repository = await fetch_repository(connection, reference.repo, revision, QUICK_RETRIES)
-    choice = await asyncio.to_thread(select, repository, reference, choose)
-    files = tuple(repository.remote(file, connection.access) for file in choice.model.files)
-    return PullPlan(reference.repo, files, models_dir / reference.repo, choice.reason, validate_gguf)
-
-
-async def plan_checkpoint_pull(connection: HttpSession, repo: str, folder: Path, file_type: FileType) -> PullPlan:
-    """Return the checkpoint `repo`, to be made a GGUF of `file_type`; the reason says how large that will be.
-
-    Raises HubError for what cannot be had, CheckpointError for what cannot be converted.
-    """
-    repository = await fetch_repository(connection, repo, "", QUICK_RETRIES)
-    files = tuple(repository.remote(file, connection.access, file.path) for file in checkpoint_files(repository))
-    outline = config_header(await fetch_config(connection, repo, QUICK_RETRIES), repo)
-    n_made = PlannedModel(outline, outline.tensors).quantized(file_type).n_bytes
-    reason = f"A {file_type.name} of about {n_made / 1e9:.2f} GB is made of it while it comes."
-    return PullPlan(repo, files, folder, reason, lambda config: read_checkpoint(config.parent))
-
-
 MakePlan: TypeAlias = Callable[[HttpSession], Awaitable[PullPlan]]
 RunPlan: TypeAlias = Callable[[HttpSession, PullPlan], Awaitable[Path]]
 
-_N_CHANGES = 3
+
+async def plan_model_pull(
+    session: HttpSession, reference: RepoReference | FileReference | UrlReference, models_dir: Path, choose: ChooseQuant
+) -> PullPlan:
+    """Return the plan to pull the model of `reference`; `choose` picks among quants. Raises HubError."""
+    if isinstance(reference, UrlReference):
+        file = await fetch_file_info(session, reference.url, reference.name, QUICK_RETRIES)
+        folder = models_dir / reference.host / reference.name.removesuffix(".gguf")
+        return PullPlan(reference.url, (file,), folder, "It was named by its URL.", validate_gguf)
+    revision = reference.revision if isinstance(reference, FileReference) else ""
+    repository = await fetch_repository(session, reference.repo, revision, QUICK_RETRIES)
+    choice = await asyncio.to_thread(select, repository, reference, choose)
+    files = tuple(repository.remote(file, session.access) for file in choice.model.files)
+    return PullPlan(reference.repo, files, models_dir / reference.repo, choice.reason, validate_gguf)
 
 
-class Records(Protocol):
-    """Where it is kept what a file that was fetched hashes to and as what it came, as `app.library.local.index` does."""
+async def plan_checkpoint_pull(session: HttpSession, repo: str, folder: Path, file_type: FileType) -> PullPlan:
+    """Return the plan to pull the checkpoint `repo` and convert it to `file_type`; the reason has the final size.
+
+    Raises HubError, and CheckpointError for a checkpoint that cannot be converted.
+    """
+    repository = await fetch_repository(session, repo, "", QUICK_RETRIES)
+    files = tuple(repository.remote(file, session.access, file.path) for file in checkpoint_files(repository))
+    header = config_header(await fetch_config(session, repo, QUICK_RETRIES), repo)
+    n_output_bytes = PlannedModel(header, header.tensors).quantized(file_type).n_bytes
+    reason = f"It is converted to a {file_type.name} of about {n_output_bytes / 1e9:.2f} GB while it is fetched."
+    return PullPlan(repo, files, folder, reason, lambda config: read_checkpoint(config.parent))
+
+
+class HashRecords(Protocol):
+    """A store of the hashes and origins of fetched files, as `app.library.local.index` is."""
 
     def sha256(self, path: Path) -> str: ...
 
@@ -106,62 +100,62 @@ class Records(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Puller:
-    """Brings orders into their folders; `report` hears what goes on."""
+    """Fetches planned files into their folders, and reports events to `report`."""
 
     access: HubAccess
-    records: Records
+    records: HashRecords
     options: DownloadOptions
     report: Report
     is_overwriting: bool = False
 
-    async def pull(self, place: MakePlan) -> Path:
-        """Fetch what `place` orders and return the path of its first file.
+    async def pull(self, make_plan: MakePlan) -> Path:
+        """Fetch the planned files and return the path of the first one.
 
-        Raises HubError for what cannot be had, StorageError for the disk, and what the order's check does.
+        Raises HubError, StorageError for the disk, and the errors of the plan's check.
         """
-        return await self.retry_on_change(place, self._filled)
+        return await self.retry_on_change(make_plan, self._run)
 
-    async def retry_on_change(self, place: MakePlan, fill: RunPlan) -> Path:
-        """Let `fill` bring what `place` orders, which is asked again when that changes. Raises as `fill` does."""
+    async def retry_on_change(self, make_plan: MakePlan, run_plan: RunPlan) -> Path:
+        """Make a plan and run it, again with a new plan if the repository changes. Raises as `run_plan` does."""
         async with async_http_client(self.options.retry.stall_s) as http:
-            connection = HttpSession(http, self.access)
+            session = HttpSession(http, self.access)
             for _ in range(_N_CHANGES):
-                order = await place(connection)
+                plan = await make_plan(session)
                 try:
-                    return await fill(connection, order)
+                    return await run_plan(session, plan)
                 except RemoteChangedError:
-                    self.report(Discarded(order.files[0].name, "the hub has another one now"))
+                    self.report(Discarded(plan.files[0].name, "the hub has a newer one"))
         raise HubError("The repository changes faster than it can be fetched.", "Try again later.")
 
-    async def _filled(self, connection: HttpSession, order: PullPlan) -> Path:
-        first = order.files[0].name
-        self.report(Chosen(order.source, first, len(order.files), order.n_bytes, order.reason))
-        async with staged(order.folder, [file.name for file in order.files], self.report) as staging:
-            hashes = await self.existing_hashes(staging, order.files)
+    async def _run(self, session: HttpSession, plan: PullPlan) -> Path:
+        first = plan.files[0].name
+        self.report(Chosen(plan.source, first, len(plan.files), plan.n_bytes, plan.reason))
+        async with staged(plan.folder, [file.name for file in plan.files], self.report) as staging:
+            hashes = await self.existing_hashes(staging, plan.files)
             is_new = hashes is None
             if hashes is None:
-                downloader = Downloader(connection, self.options, self.report)
-                hashes = [await downloader.fetch(file, staging.made(file.name)) for file in order.files]
-                await asyncio.to_thread(staging.publish, order.check)
-            for file, found in zip(order.files, hashes, strict=True):
+                downloader = Downloader(session, self.options, self.report)
+                hashes = [await downloader.fetch(file, staging.prepared_path(file.name)) for file in plan.files]
+                await asyncio.to_thread(staging.publish, plan.check)
+            for file, found in zip(plan.files, hashes, strict=True):
                 if is_new:
-                    self.keep_record(staging.target(file.name), file, found)
+                    self.record(staging.target(file.name), file, found)
                 elif file.digest.kind == "sha256":
                     self.records.record_sha256(staging.target(file.name), found)
-            self.report(Done(str(staging.target(first)), order.n_bytes, tuple(hashes), is_new))
+            self.report(Done(str(staging.target(first)), plan.n_bytes, tuple(hashes), is_new))
             return staging.target(first)
 
-    def keep_record(self, path: Path, file: RemoteFile, found: str) -> None:
-        """Record what a file that was just placed hashes to, and as what it came. Raises StorageError."""
+    def record(self, path: Path, file: RemoteFile, found: str) -> None:
+        """Record the hash `found` and the origin of a new file. Raises StorageError."""
         if file.digest.kind == "sha256":
             self.records.record_sha256(path, found)
         if not file.digest.hex:
             self.records.record_origin(path, file.fingerprint)
 
     async def existing_hashes(self, staging: Staging, files: Sequence[RemoteFile]) -> list[str] | None:
-        """Return the hashes of the files where they stand in the folder, None where they must be fetched.
+        """Return the hashes of the files if all exist in the folder already, None if they must be fetched.
 
-        Raises StorageError for another file in their place that did not come from there.
+        Raises StorageError if another file has the name of one of them.
         """
         hashes = []
         for file in files:
@@ -170,20 +164,20 @@ class Puller:
                 return None
             known = self.records.sha256(path)
             found = known or await asyncio.to_thread(_hash_of, path, file)
-            is_told = file.digest.hex or not file.mark or self.records.origin(path) == file.fingerprint
-            if path.stat().st_size == file.n_bytes and file.digest.is_met_by(found) and is_told:
+            is_comparable = file.digest.hex or not file.mark or self.records.origin(path) == file.fingerprint
+            if path.stat().st_size == file.n_bytes and file.digest.is_met_by(found) and is_comparable:
                 hashes.append(found)
             elif (known if file.digest.hex else self.records.origin(path)) or file.digest.kind == "git":
-                return None  # it came from there, and there is a newer one
+                return None  # it was fetched from there, and there is a newer one
             else:
-                how = "is another file" if is_told else "may be another file"
+                how = "is another file" if is_comparable else "may be another file"
                 raise StorageError(f"{path} exists already and {how}.", "Pass --overwrite to replace it.")
         return hashes
 
 
 def _hash_of(path: Path, file: RemoteFile) -> str:
-    """What the file at `path` hashes to, in the way that `file` is named by."""
+    """Hash the file at `path` with the algorithm of the digest of `file`."""
     n_bytes = path.stat().st_size
-    with StreamingHash(path, n_bytes, file.digest.hasher(n_bytes)) as follower:
-        follower.advance(n_bytes)
-        return follower.digest()
+    with StreamingHash(path, n_bytes, file.digest.hasher(n_bytes)) as streaming:
+        streaming.advance(n_bytes)
+        return streaming.digest()

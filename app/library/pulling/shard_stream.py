@@ -1,11 +1,7 @@
-"""Which shards of a checkpoint may lie on the disk at once while it is converted as it comes. Pure.
+"""Conversion of a checkpoint's shards while they are fetched: one run of the job and the fetching of its input.
 
-Owns the rule: one shard is fetched ahead of those that are being converted, and none before its turn. A shard goes once
-the last tensor that is made of it is written. Knows nothing of files or of who fetches.
-
-Converting shards as they come: one run of the job that converts, and the fetching of what it reads.
-
-Owns what is fetched next, what the job is told, and which shard goes when. However a run ended, the next goes on.
+Owns which shard is fetched next and when it is removed: one shard ahead of those being converted, and each is removed
+after the last tensor made of it is written. After any end of a run the next one resumes.
 """
 
 from __future__ import annotations
@@ -22,12 +18,14 @@ from quantizer.errors import StorageError
 from quantizer.write.events import Event, Planned, Progress, Resumed, ShardOrder, WaitingForShard
 from quantizer.write.job import JobRequest, RunningQuantization, open_job
 
-__all__ = ["Read", "ShardStream", "ShardWindow"]
+__all__ = ["ShardStream", "ShardUse", "ShardWindow"]
+
+_SPARE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """A shard of `n_bytes` that the tensors from number `first` to `last` are made of, not all of them."""
+class ShardUse:
+    """A shard of `n_bytes` that some tensors between the numbers `first` and `last` are made of."""
 
     name: str
     first: int
@@ -37,45 +35,42 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class ShardWindow:
-    """The shards that a conversion reads, by first use."""
+    """Which shards may be on the disk at once. `uses` are in the order of their first use. Pure."""
 
-    reads: tuple[Read, ...]
+    uses: tuple[ShardUse, ...]
 
     @classmethod
-    def of(cls, reads: Iterable[tuple[str, int, int]], n_bytes: Mapping[str, int]) -> ShardWindow:
-        """Make it of what a job says that it reads."""
-        return cls(tuple(Read(name, first, last, n_bytes[name]) for name, first, last in reads))
+    def of(cls, uses: Iterable[tuple[str, int, int]], n_bytes: Mapping[str, int]) -> ShardWindow:
+        """Build it from the uses that a job reports and the sizes of the shards."""
+        return cls(tuple(ShardUse(name, first, last, n_bytes[name]) for name, first, last in uses))
 
-    def may_come(self, n_written: int) -> set[str]:
-        """The shards whose turn it is once `n_written` tensors stand.
+    def fetchable(self, n_written: int) -> set[str]:
+        """Return the shards that may be fetched once `n_written` tensors are written.
 
-        Of those that are over when a shard is needed, all but the one right before it must be done with.
+        Of the shards whose last use precedes a shard's first, all but the one right before it must be finished.
         """
         return {
-            read.name
-            for index, read in enumerate(self.reads)
-            if all(other.last < n_written for other in self.reads[: max(index - 1, 0)] if other.last < read.first)
+            use.name
+            for index, use in enumerate(self.uses)
+            if all(other.last < n_written for other in self.uses[: max(index - 1, 0)] if other.last < use.first)
         }
 
-    def done_with(self, n_written: int) -> set[str]:
-        """The shards of which nothing is read any more once `n_written` tensors stand."""
-        return {read.name for read in self.reads if read.last < n_written}
+    def finished(self, n_written: int) -> set[str]:
+        """Return the shards that are not read again once `n_written` tensors are written."""
+        return {use.name for use in self.uses if use.last < n_written}
 
-    def peak_bytes(self, here: Collection[str]) -> int:
-        """The most that lies on the disk at once, where the shards in `here` lie there from the beginning."""
-        peaks = [sum(read.n_bytes for read in self.reads if read.name in here)]
-        for index, read in enumerate(self.reads):
-            before, later = self.reads[: max(index - 1, 0)], self.reads[index + 1 :]
-            beside = [other for other in before if other.last >= read.first] + [it for it in later if it.name in here]
-            peaks.append(sum(it.n_bytes for it in (*beside, *self.reads[max(index - 1, 0) : index + 1])))
+    def peak_bytes(self, existing: Collection[str]) -> int:
+        """Return the most bytes on the disk at once, if the shards `existing` are there from the beginning."""
+        peaks = [sum(use.n_bytes for use in self.uses if use.name in existing)]
+        for index, use in enumerate(self.uses):
+            before, later = self.uses[: max(index - 1, 0)], self.uses[index + 1 :]
+            others = [it for it in before if it.last >= use.first] + [it for it in later if it.name in existing]
+            peaks.append(sum(it.n_bytes for it in (*others, *self.uses[max(index - 1, 0) : index + 1])))
         return max(peaks)
 
 
-_SPARE_BYTES = 64 << 20
-
-
 class ShardStream:
-    """One run of the job with the shards that it reads."""
+    """One run of the job and the fetching of its shards."""
 
     def __init__(self, store: CheckpointStore, request: JobRequest, *, is_removing: bool, report: Report) -> None:
         self._store = store
@@ -93,9 +88,9 @@ class ShardStream:
         self._changed = asyncio.Condition()
 
     async def run(self, on_event: Callable[[Event], None]) -> None:
-        """Convert it all; `on_event` is told what the job says. Raises what fetching and the job raise."""
+        """Convert everything, passing the job's events to `on_event`. Raises as fetching and the job do."""
         for file in self._weights.values():
-            if await self._store.is_here(file):
+            if await self._store.exists(file):
                 self._here.add(file.name)
         async with open_job(self._request) as job:
             for name in self._here:
@@ -117,18 +112,18 @@ class ShardStream:
     async def _listen(self, job: RunningQuantization, on_event: Callable[[Event], None]) -> None:
         async for event in job.events():
             async with self._changed:
-                self._take_in(event)
+                self._apply(event)
                 self._changed.notify_all()
             on_event(event)
 
-    def _take_in(self, event: Event) -> None:
+    def _apply(self, event: Event) -> None:
         match event:
             case Planned():
                 self._n_planned_bytes = event.n_bytes
             case Resumed():
                 self._n_tensors, self._n_written_bytes = event.n_tensors, event.n_bytes
             case WaitingForShard() if self._window is None and event.name not in self._here:
-                self._urgent.append(event.name)  # planning itself reads it
+                self._urgent.append(event.name)  # the job needs it for planning
             case ShardOrder():
                 n_bytes = {name: file.n_bytes for name, file in self._weights.items()}
                 self._window = ShardWindow.of(event.files, n_bytes)
@@ -136,7 +131,7 @@ class ShardStream:
                 self._release(self._window)
             case Progress() if self._window:
                 self._n_tensors, self._n_written_bytes = event.index + 1, event.n_written
-                self._tell()
+                self._report_progress()
                 self._release(self._window)
 
     async def _fetch(self, job: RunningQuantization) -> None:
@@ -146,49 +141,50 @@ class ShardStream:
                 name = self._next()
             if not name:
                 return
-            await self._store.bring(name)
+            await self._store.fetch(name)
             self._here.add(name)
             self._urgent = [other for other in self._urgent if other != name]
             await job.mark_arrived(name)
 
     def _next(self) -> str:
-        """The shard to fetch now, empty where none is due."""
+        """Return the shard to fetch now, empty for none."""
         if self._window is None:
             return next(iter(self._urgent), "")
-        due = self._window.may_come(self._n_tensors) if self._is_removing else self._left(self._window)
-        return next((name for name in self._left(self._window) if name in due), "")
+        left = self._left(self._window)
+        fetchable = self._window.fetchable(self._n_tensors) if self._is_removing else left
+        return next((name for name in left if name in fetchable), "")
 
     def _has_all(self) -> bool:
         return self._window is not None and not self._left(self._window)
 
     def _left(self, window: ShardWindow) -> list[str]:
-        """The shards that still have to come, in the order of their first use."""
-        reads = [read.name for read in window.reads]
-        others = [] if self._is_removing else [name for name in self._weights if name not in reads]
-        over = window.done_with(self._n_tensors) if self._is_removing else set()
-        return [name for name in (*reads, *others) if name not in self._here | over]
+        """Return the shards that still have to be fetched, in the order of their first use."""
+        used = [use.name for use in window.uses]
+        others = [] if self._is_removing else [name for name in self._weights if name not in used]
+        finished = window.finished(self._n_tensors) if self._is_removing else set()
+        return [name for name in (*used, *others) if name not in self._here | finished]
 
     def _release(self, window: ShardWindow) -> None:
-        """Let the shards go that nothing more is made of."""
+        """Remove the shards that are not read again."""
         if self._is_removing:
-            needed = {read.name for read in window.reads} - window.done_with(self._n_tensors)
+            needed = {use.name for use in window.uses} - window.finished(self._n_tensors)
             for name in self._here - needed:
                 self._store.remove(name)
             self._here &= needed
 
     def _check_space(self, window: ShardWindow) -> None:
-        """Say what disk the rest takes at the most, and raise StorageError where that is not free."""
+        """Report the peak use of the disk, and raise StorageError if that is not free."""
         n_here = sum(self._weights[name].n_bytes for name in self._here)
         held = window.peak_bytes(self._here) if self._is_removing else sum(f.n_bytes for f in self._weights.values())
         self._peak_bytes = held + self._n_planned_bytes
-        self._tell()
+        self._report_progress()
         n_missing = self._peak_bytes - n_here - self._n_written_bytes
         folder = Path(self._request.output).parent
         free = shutil.disk_usage(folder).free
         if free < n_missing + _SPARE_BYTES:
-            cause = f"That takes {n_missing / 1e9:.3f} GB more at the most, and {folder} has {free / 1e9:.3f} GB free."
+            cause = f"That takes up to {n_missing / 1e9:.3f} GB more, and {folder} has {free / 1e9:.3f} GB free."
             raise StorageError(cause, "Free some space, or set LOCALLLM_DATA_DIR to another disk.")
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         name = Path(self._request.output).name
         self._report(Converting(name, self._n_planned_bytes, self._n_written_bytes, self._peak_bytes))

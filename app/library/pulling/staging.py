@@ -1,8 +1,7 @@
-"""Where the files of one model are while they are fetched, and how they appear in the library: whole, checked, at once.
+"""The staging folder of a pull, `<repo>/.fetching/`: files appear in the library together, complete and checked.
 
-`<repo>/.fetching/` holds them under their own names, so that the gate sees a split model as it will be; no list shows
-hidden folders. Owns that folder and the lock by which many processes that want a model fetch it once. What is sound
-the caller knows.
+Files have their final names there, so that a split model can be validated; lists skip hidden folders. Owns the folder,
+and the lock that lets one of several processes fetch a model.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """The files of one model, `names` in order, on their way into `folder`."""
+    """The files of one model, `names` in order, that are fetched for `folder`."""
 
     folder: Path
     names: tuple[str, ...]
 
     def path(self, name: str) -> Path:
-        """Where a file is fetched to."""
+        """Return where a file is fetched to."""
         return self.folder / FETCHING / name
 
-    def made(self, name: str) -> Path:
-        """The same, in a folder that is there. Raises StorageError."""
+    def prepared_path(self, name: str) -> Path:
+        """Create the folder of `path(name)` and return that. Raises StorageError."""
         try:
             self.path(name).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -48,13 +47,13 @@ class Staging:
         return self.path(name)
 
     def target(self, name: str) -> Path:
-        """Where it will lie."""
+        """Return the final path of a file."""
         return self.folder / name
 
     def publish(self, check: Callable[[Path], object]) -> None:
-        """Let the files pass `check`, which is given the first one's path, then name them all, the first one last.
+        """Call `check` with the path of the first file, then move all to their final paths, the first one last.
 
-        Raises StorageError, and what `check` does: after that nothing is left of them.
+        Raises StorageError, and the errors of `check`, after which all files are deleted.
         """
         try:
             check(self.path(self.names[0]))
@@ -70,8 +69,8 @@ class Staging:
             raise _not_placed(self.folder, error) from error
         self.discard()
 
-    def place(self, name: str) -> None:
-        """Let one file that is whole and right stand under its name, before the others. Raises StorageError."""
+    def publish_file(self, name: str) -> None:
+        """Move one complete file to its final path, before the others. Raises StorageError."""
         try:
             self.target(name).parent.mkdir(exist_ok=True)
             self.path(name).replace(self.target(name))
@@ -81,7 +80,7 @@ class Staging:
             raise _not_placed(self.folder, error) from error
 
     def discard(self) -> None:
-        """Remove what is left of the fetching. Raises StorageError."""
+        """Delete everything in the staging folder. Raises StorageError."""
         try:
             for name in self.names:
                 self.path(name).unlink(missing_ok=True)
@@ -93,20 +92,20 @@ class Staging:
 
 @asynccontextmanager
 async def staged(folder: Path, names: Sequence[str], report: Report) -> AsyncIterator[Staging]:
-    """Give the staging of a model to one process at a time; the others wait, and say so once. Raises StorageError."""
+    """Lock and yield the staging of a model; others wait, and report that once. Raises StorageError."""
     staging = Staging(folder, tuple(names))
     path = staging.path(f"{names[0]}.lock")
-    has_said = False
+    has_reported = False
     while (lock := _locked(path)) is None:
-        if not has_said:
+        if not has_reported:
             report(Waiting(names[0]))
-            has_said = True
+            has_reported = True
         await asyncio.sleep(_POLL_S)
     try:
         yield staging
     finally:
         remove_lock(lock)
-        for empty in (path.parent, folder, folder.parent):  # a pull that came to nothing leaves no folders
+        for empty in (path.parent, folder, folder.parent):  # a failed pull leaves no empty folders
             _remove_if_empty(empty)
 
 
@@ -121,7 +120,7 @@ def _locked(path: Path) -> BaseFileLock | None:
 
 
 def _remove_if_empty(folder: Path) -> None:
-    with suppress(OSError):  # something is in it, or it went already
+    with suppress(OSError):  # not empty, or removed already
         folder.rmdir()
 
 

@@ -64,7 +64,7 @@ class LibraryService:
         if is_fresh:
             await asyncio.to_thread(self._fit_cache.forget)
         entries = await asyncio.to_thread(self._surveyed, has_external=has_external)
-        unknown = [entry for entry in entries if not (entry.is_read and self._fit_cache.is_known(entry))]
+        unknown = [entry for entry in entries if not (entry.is_read and self._fit_cache.has(entry))]
         if unknown and (self._reading is None or self._reading.done()):
             self._reading = asyncio.create_task(asyncio.to_thread(self._read, unknown))
         return Listing(tuple((entry.ref, self._told(entry)) for entry in entries), not unknown)
@@ -133,8 +133,8 @@ class LibraryService:
             found = [entry if entry.is_read else read_entry(entry, index) for entry in self._until_closing(entries)]
         with contextlib.suppress(EngineError):
             for entry in self._until_closing(found):
-                if not self._fit_cache.is_known(entry):
-                    self._fit_cache.learn(entry)
+                if not self._fit_cache.has(entry):
+                    self._fit_cache.compute(entry)
 
     def _until_closing(self, entries: Sequence[LibraryEntry]) -> Iterator[LibraryEntry]:
         for entry in entries:
@@ -143,7 +143,7 @@ class LibraryService:
             yield entry
 
     def _told(self, entry: LibraryEntry) -> dict[str, Any]:
-        fit = self._fit_cache.known(entry)
+        fit = self._fit_cache.get(entry)
         return entry_json(entry) | {"fit": fit_json(fit) if fit else None}
 
     def _checked_up(self) -> dict[str, Any]:

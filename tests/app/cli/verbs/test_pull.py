@@ -67,14 +67,14 @@ def test_people_are_told_where_it_is_and_what_to_do_next(own: Mapping[str, str])
     done = pull(own, "org/small:Q4_0")
     assert done.returncode == 0
     assert "localllm run m-Q4_0" in done.stdout
-    assert "It was asked for by name." in done.stderr
+    assert "It was named." in done.stderr
 
 
 @pytest.mark.parametrize(
     ("reference", "status", "words"),
     [
         ("org/nothing:Q4_0", 1, "Check the spelling"),
-        ("../etc", 2, "refers to no model"),
+        ("../etc", 2, "is not a reference to a model"),
         ("no-such-name", 2, "catalogue"),
     ],
 )
@@ -126,7 +126,7 @@ def test_a_checkpoint_is_fetched_and_made_a_model(own: Mapping[str, str], hub: H
     made = tmp_path / "data" / "models" / "org" / "check" / "check-Q8_0.gguf"
     assert (said[-1]["event"], said[-1]["output"], said[-1]["bytes"]) == ("quantized", str(made), made.stat().st_size)
     assert said[0]["n_files"] == len(files)
-    assert "GB is made of it while it comes" in said[0]["reason"]
+    assert "GB while it is fetched" in said[0]["reason"]
     assert not list((tmp_path / "data" / "checkpoints").glob("*/*"))
     again = pull(own, "org/check", "--quantize", "q8_0")
     assert again.returncode == 1

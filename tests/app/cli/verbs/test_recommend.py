@@ -37,5 +37,5 @@ def test_people_are_told_what_to_pull_and_why(environment: Mapping[str, str]) ->
     assert done.returncode == 0, done.stderr
     first, why, *_others, pull, _blank = done.stdout.split("\n")[:-1]
     assert first.startswith("To write code, filling in the middle: Qwen2.5 Coder 7B in Q8_0 (7.6B parameters, 8.1 GB)")
-    assert "the best that fits" in why
+    assert "that fits" in why
     assert pull == "  localllm pull ggml-org/Qwen2.5-Coder-7B-Q8_0-GGUF:Q8_0"

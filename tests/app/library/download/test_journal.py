@@ -34,30 +34,30 @@ def test_what_was_not_synced_is_believed_until_the_machine_starts_anew(
 ) -> None:
     written(tmp_path)
     run = journal(tmp_path, booted_s)
-    standing = run.standing(MARK)
+    ranges = run.resumable_ranges(MARK)
     run.close()
-    assert standing is not None
-    assert standing.n_bytes == n_bytes
+    assert ranges is not None
+    assert ranges.n_bytes == n_bytes
 
 
 def test_what_a_run_after_a_restart_adds_is_believed(tmp_path: Path) -> None:
     written(tmp_path)
     run = journal(tmp_path, LATER_S)
-    run.standing(MARK)
+    run.resumable_ranges(MARK)
     run.add(Range(80, 90))
     run.close()
     again = journal(tmp_path, LATER_S)
-    standing = again.standing(MARK)
+    ranges = again.resumable_ranges(MARK)
     again.close()
-    assert standing is not None
-    assert standing.missing(100) == [Range(40, 80), Range(90, 100)]
+    assert ranges is not None
+    assert ranges.missing(100) == [Range(40, 80), Range(90, 100)]
 
 
 @pytest.mark.parametrize("mark", ["sha256 another 100", ""])
 def test_another_content_has_nothing(tmp_path: Path, mark: str) -> None:
     written(tmp_path)
     run = journal(tmp_path)
-    assert run.standing(mark) is None
+    assert run.resumable_ranges(mark) is None
     run.close()
 
 
@@ -70,13 +70,13 @@ def test_a_torn_or_spoilt_journal_claims_nothing_that_was_not_written(
     file = path / "journal"
     file.write_bytes(file.read_bytes()[:n_kept] + b"x" + rubbish.translate(None, b"0123456789"))
     run = journal(path)
-    standing = run.standing(MARK)
+    ranges = run.resumable_ranges(MARK)
     run.add(Range(90, 95))  # it goes on in a line of its own
     run.close()
     again = journal(path)
-    after = again.standing(MARK)
+    after = again.resumable_ranges(MARK)
     again.close()
-    if standing is not None:
-        assert standing.n_bytes <= 60
+    if ranges is not None:
+        assert ranges.n_bytes <= 60
         assert after is not None
-        assert after.n_bytes == standing.n_bytes + 5
+        assert after.n_bytes == ranges.n_bytes + 5

@@ -46,7 +46,7 @@ def test_what_is_passed_over_would_not_fit_or_is_too_slow() -> None:
 def test_where_all_are_slow_the_fastest_is_recommended_and_it_is_said() -> None:
     found = recommended(Role.MOE, "container of 4 GiB")
     assert found.suggestion is None
-    assert "Nothing of this kind runs" in found.why
+    assert "No model of this kind runs" in found.why
     assert all(suggestion.candidate.fit.verdict is FitLevel.WONT_RUN for suggestion in found.passed_over)
     slow = recommended(Role.CODE, "container of 4 GiB")
     assert slow.suggestion is not None

@@ -116,8 +116,8 @@ async def test_what_passes_is_tried_again(tmp_path: Path, kind: str) -> None:
     ("kind", "reason"),
     [
         ("5xx", "cannot be reached"),
-        ("redirect loop", "in circles"),
-        ("wrong length", "does not come"),
+        ("redirect loop", "redirects too often"),
+        ("wrong length", "could not be read"),
         ("etag change", "changed"),
     ],
 )

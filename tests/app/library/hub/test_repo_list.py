@@ -66,5 +66,5 @@ def test_what_is_listed_otherwise_than_it_should_be_is_left_out(tags: object) ->
 
 @pytest.mark.parametrize("more", [{"tags": 3}, {"tags": ["gguf"], "downloads": "many"}, {"config": 5}])
 def test_answers_that_make_no_sense_are_a_sentence(more: dict[str, object]) -> None:
-    with HubServer(HubRepo.of("a/b", {}, **more)) as hub, pytest.raises(HubError, match="makes no sense"):
+    with HubServer(HubRepo.of("a/b", {}, **more)) as hub, pytest.raises(HubError, match="is invalid"):
         list_repos(HubAccess(hub.url), "b", 10)

@@ -22,7 +22,7 @@ class Machine:
     def __init__(self) -> None:
         self.n_looks = 0
 
-    def look(self, rpc: Sequence[str]) -> Survey:
+    def survey(self, rpc: Sequence[str]) -> Survey:
         self.n_looks += 1
         return Survey(MACHINES["processor only, 32 GB"], host_memory(), ())
 
@@ -33,42 +33,42 @@ def machine() -> Machine:
 
 
 @pytest.fixture
-def shelf(machine: Machine, tmp_path: Path) -> FitCache:
-    return FitCache(Settings(cache_dir=tmp_path / "cache"), machine.look)
+def cache(machine: Machine, tmp_path: Path) -> FitCache:
+    return FitCache(Settings(cache_dir=tmp_path / "cache"), machine.survey)
 
 
 def entry(path: Path) -> LibraryEntry:
     return LibraryEntry(ModelRef(path.stem, path), stat_model(path))
 
 
-def test_a_verdict_is_kept_while_the_file_is_as_it_was(shelf: FitCache, machine: Machine, tmp_path: Path) -> None:
+def test_a_verdict_is_kept_while_the_file_is_as_it_was(cache: FitCache, machine: Machine, tmp_path: Path) -> None:
     path = tiny_llama(tmp_path / "tiny.gguf")
-    assert not shelf.is_known(entry(path))
-    shelf.learn(entry(path))
-    known = shelf.known(entry(path))
+    assert not cache.has(entry(path))
+    cache.compute(entry(path))
+    known = cache.get(entry(path))
     assert known is not None
     assert known.runs_well
     shutil.copy(path, tmp_path / "other.gguf")
     (tmp_path / "other.gguf").replace(path)
-    assert not shelf.is_known(entry(path))
-    assert shelf.known(entry(path)) is None
+    assert not cache.has(entry(path))
+    assert cache.get(entry(path)) is None
     assert machine.n_looks == 1
 
 
-def test_a_file_that_is_no_model_has_no_verdict_and_is_not_read_again(shelf: FitCache, tmp_path: Path) -> None:
+def test_a_file_that_is_no_model_has_no_verdict_and_is_not_read_again(cache: FitCache, tmp_path: Path) -> None:
     path = tmp_path / "broken.gguf"
     path.write_bytes(b"GGUF\x03\x00\x00\x00")
-    shelf.learn(entry(path))
-    assert shelf.is_known(entry(path))
-    assert shelf.known(entry(path)) is None
+    cache.compute(entry(path))
+    assert cache.has(entry(path))
+    assert cache.get(entry(path)) is None
 
 
 def test_the_machine_is_looked_at_anew_when_that_is_asked_for(
-    shelf: FitCache, machine: Machine, tmp_path: Path
+    cache: FitCache, machine: Machine, tmp_path: Path
 ) -> None:
     path = tiny_llama(tmp_path / "tiny.gguf")
-    shelf.learn(entry(path))
-    shelf.forget()
-    assert not shelf.is_known(entry(path))
-    shelf.learn(entry(path))
+    cache.compute(entry(path))
+    cache.forget()
+    assert not cache.has(entry(path))
+    cache.compute(entry(path))
     assert machine.n_looks == 2

@@ -12,7 +12,7 @@ from app.library.download.remote_file import Digest, RemoteFile
 from app.library.hub.access import HubAccess, async_http_client
 from app.library.local.index import Index
 from app.library.pulling.checkpoint import CheckpointPuller, check_free
-from app.library.pulling.checkpoint_store import CheckpointStore, was_made
+from app.library.pulling.checkpoint_store import CheckpointStore, was_converted
 from app.library.pulling.puller import Puller, PullPlan
 from app.library.pulling.staging import staged
 from quantizer.errors import StorageError
@@ -42,32 +42,32 @@ async def store(order: PullPlan, tmp_path: Path) -> AsyncIterator[CheckpointStor
 
 
 def test_a_run_that_was_killed_while_it_cleared_up_is_known(store: CheckpointStore, tmp_path: Path) -> None:
-    output, folder = tmp_path / "m.gguf", store.order.folder
-    assert not was_made(folder, output)
+    output, folder = tmp_path / "m.gguf", store.plan.folder
+    assert not was_converted(folder, output)
     store.begin(output)
-    assert not was_made(folder, output)
+    assert not was_converted(folder, output)
     output.write_bytes(b"whole")
-    assert was_made(folder, output)
+    assert was_converted(folder, output)
     check_free(folder, output, is_overwriting=False)
     store.clear(output, is_removing=False)
-    assert not was_made(folder, output)
+    assert not was_converted(folder, output)
 
 
-def test_what_stood_there_before_is_not_taken_for_what_was_made(store: CheckpointStore, tmp_path: Path) -> None:
-    output, folder = tmp_path / "m.gguf", store.order.folder
+def test_what_stood_there_before_is_not_taken_for_what_was_converted(store: CheckpointStore, tmp_path: Path) -> None:
+    output, folder = tmp_path / "m.gguf", store.plan.folder
     output.write_bytes(b"an old one")
     for _ in range(2):  # the second run begins it again
         store.begin(output)
-        assert not was_made(folder, output)
+        assert not was_converted(folder, output)
     with pytest.raises(StorageError, match="exists already"):
         check_free(folder, output, is_overwriting=False)
     check_free(folder, output, is_overwriting=True)
     output.write_bytes(b"the new one, of another length")
-    assert was_made(folder, output)
+    assert was_converted(folder, output)
 
 
 def test_what_was_fetched_goes_and_what_somebody_put_there_stays(store: CheckpointStore, tmp_path: Path) -> None:
-    folder = store.order.folder
+    folder = store.plan.folder
     for name in (*_NAMES, "mine.txt", f".fetching/{_NAMES[1]}.0000.head"):
         (folder / name).write_text("x")
     store.begin(tmp_path / "m.gguf")

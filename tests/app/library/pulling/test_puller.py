@@ -193,7 +193,7 @@ async def test_a_gated_repository_is_explained(library: Library) -> None:
     library.hub.readers.add("reader")
     with pytest.raises(HubError, match="Accept its terms"):
         await library.pull("org/gated")
-    with pytest.raises(HubError, match="not let in yet"):
+    with pytest.raises(HubError, match="no access yet"):
         await library.pull("org/gated", "known")
     assert (await library.pull("org/gated", "reader")).name == "m.gguf"
     strangers = [request for request in library.hub.log if request.origin != "hub"]
@@ -203,7 +203,7 @@ async def test_a_gated_repository_is_explained(library: Library) -> None:
 
 @pytest.mark.parametrize(
     ("reference", "words"),
-    [("org/nothing", "not there"), ("org/repo:Q2_K", "Q4_0, Q8_0"), ("org/repo/other.gguf", "m-Q4_0.gguf")],
+    [("org/nothing", "does not exist"), ("org/repo:Q2_K", "Q4_0, Q8_0"), ("org/repo/other.gguf", "m-Q4_0.gguf")],
 )
 async def test_what_is_not_there_is_said_with_what_is(library: Library, reference: str, words: str) -> None:
     with pytest.raises(HubError, match=words):

@@ -16,17 +16,17 @@ IN_ORDER = window(("a", 0, 9), ("b", 9, 19), ("c", 20, 29), ("d", 30, 39))
 
 
 def test_one_shard_comes_ahead_of_the_one_that_is_converted() -> None:
-    assert IN_ORDER.may_come(0) == {"a", "b"}
-    assert IN_ORDER.may_come(9) == {"a", "b"}
-    assert IN_ORDER.may_come(10) == {"a", "b", "c"}
-    assert IN_ORDER.may_come(19) == {"a", "b", "c"}
-    assert IN_ORDER.may_come(20) == {"a", "b", "c", "d"}
+    assert IN_ORDER.fetchable(0) == {"a", "b"}
+    assert IN_ORDER.fetchable(9) == {"a", "b"}
+    assert IN_ORDER.fetchable(10) == {"a", "b", "c"}
+    assert IN_ORDER.fetchable(19) == {"a", "b", "c"}
+    assert IN_ORDER.fetchable(20) == {"a", "b", "c", "d"}
 
 
 def test_a_shard_is_done_with_after_its_last_tensor() -> None:
-    assert IN_ORDER.done_with(9) == set()
-    assert IN_ORDER.done_with(10) == {"a"}
-    assert IN_ORDER.done_with(40) == {"a", "b", "c", "d"}
+    assert IN_ORDER.finished(9) == set()
+    assert IN_ORDER.finished(10) == {"a"}
+    assert IN_ORDER.finished(40) == {"a", "b", "c", "d"}
 
 
 def test_the_peak_is_what_lies_there_at_once() -> None:
@@ -50,13 +50,13 @@ def windows(draw: st.DrawFn) -> tuple[ShardWindow, set[str]]:
 def test_no_conversion_stands_still_or_takes_more_than_the_peak(case: tuple[ShardWindow, set[str]]) -> None:
     window, here = case
     peak, held, came = window.peak_bytes(here), set(here), set(here)
-    n_tensors = 1 + max(read.last for read in window.reads)
-    n_bytes = {read.name: read.n_bytes for read in window.reads}
+    n_tensors = 1 + max(use.last for use in window.uses)
+    n_bytes = {use.name: use.n_bytes for use in window.uses}
     for n_written in range(n_tensors):
-        held -= window.done_with(n_written)
-        needed = {read.name for read in window.reads if read.first <= n_written <= read.last}
-        may_come = window.may_come(n_written) - came - window.done_with(n_written)
-        assert needed <= came | may_come  # whoever waits for a shard gets it
-        held |= may_come  # as many as may
-        came |= may_come
+        held -= window.finished(n_written)
+        needed = {use.name for use in window.uses if use.first <= n_written <= use.last}
+        fetchable = window.fetchable(n_written) - came - window.finished(n_written)
+        assert needed <= came | fetchable  # whoever waits for a shard gets it
+        held |= fetchable  # as many as may
+        came |= fetchable
         assert sum(n_bytes[name] for name in held) <= peak
