@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.engine.llama.native import lib
-from app.engine.load.dry_run import compute_by_device, dry_run_request
+from app.engine.load.dry_run import DryRunRequest, compute_by_device
 from offload.footprint.kv_cache import KvTypes, n_seq_max, supports_truncation
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import RunConfig
@@ -73,7 +73,7 @@ def points(name: str, log: EngineLog, folder: Path) -> Iterator[Point]:
     try:
         weights_mib = log.buffers_of("model")
         for setting in settings():
-            runs = (compute_by_device(dry_run_request(path, setting)) for path in (part, whole))
+            runs = (compute_by_device(DryRunRequest(path, setting)) for path in (part, whole))
             dry, dry_whole = (sum(run.values()) for run in runs)
             planned = PlannedModel(header, header.tensors).measured(setting, dry).profile(setting)
             kept, computed = make_context(model, log, setting, places)

@@ -22,7 +22,7 @@ from app.engine.llama.dry_run import context_params, dry_compute_bytes
 from app.engine.llama.model_params import ModelParams
 from app.engine.llama.native import lib, native_log
 from app.engine.llama.rpc import add_rpc_servers
-from app.engine.load.dry_run import dry_run_request
+from app.engine.load.dry_run import DryRunRequest
 from offload.devices.machine import Device, DeviceKind, Machine
 from offload.footprint.kv_cache import parse_kv_types
 from offload.footprint.model import PlannedModel
@@ -82,7 +82,7 @@ def load(path: Path, wanted: LoadParameters, setting: RunConfig) -> Held:
     model = lib.llama_model_load_from_file(os.fsencode(path), params)
     if not model:
         sys.exit(log.last_lines())
-    context = lib.llama_init_from_model(model, context_params(model, dry_run_request(path, setting, wanted)))
+    context = lib.llama_init_from_model(model, context_params(model, DryRunRequest(path, setting, wanted)))
     if not context:
         sys.exit(log.last_lines())
     lib.llama_free(context)
@@ -132,7 +132,7 @@ def run_all(n_runs: int, seed: int, names: Sequence[str]) -> int:
 
 
 def dry_run(path: Path, setting: RunConfig, parameters: LoadParameters) -> dict[str, int]:
-    return dry_compute_bytes(dry_run_request(path, setting, parameters))
+    return dry_compute_bytes(DryRunRequest(path, setting, parameters))
 
 
 def main() -> None:

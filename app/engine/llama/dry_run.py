@@ -6,14 +6,13 @@ Independent of plans.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from app.engine.llama.devices import buffer_bytes_by_device
 from app.engine.llama.model import flash_attention, supports_truncation
 from app.engine.llama.model_params import ModelParams
 from app.engine.llama.native import lib, native_log
 from app.engine.load.dry_run import DryRunRequest
-from offload.footprint.kv_cache import n_seq_max, parse_kv_types
+from offload.footprint.kv_cache import n_seq_max
 from quantizer.errors import EngineError
 
 __all__ = ["context_params", "dry_compute_bytes"]
@@ -24,7 +23,7 @@ def dry_compute_bytes(request: DryRunRequest) -> dict[str, int]:
 
     Raises EngineError if llama.cpp cannot run the model, or a device no longer exists.
     """
-    path, log = Path(request.path), native_log()
+    path, log = request.path, native_log()
     lib.llama_backend_init()
     placing = ModelParams(request.parameters)
     params = lib.llama_model_default_params()
@@ -47,12 +46,12 @@ def dry_compute_bytes(request: DryRunRequest) -> dict[str, int]:
 
 def context_params(model: int, request: DryRunRequest) -> lib.llama_context_params:
     """Return the parameters of the requested context over a loaded `model`."""
-    params = lib.llama_context_default_params()
-    params.n_ctx = request.n_cells
-    params.n_seq_max = n_seq_max(request.n_sequences, supports_truncation=supports_truncation(model))
-    params.n_batch = params.n_ubatch = request.n_ubatch
-    params.type_k, params.type_v = parse_kv_types(request.kv_type).ids
+    params, config = lib.llama_context_default_params(), request.config
+    params.n_ctx = config.n_cells
+    params.n_seq_max = n_seq_max(config.n_sequences, supports_truncation=supports_truncation(model))
+    params.n_batch = params.n_ubatch = config.n_ubatch
+    params.type_k, params.type_v = config.kv_types.ids
     params.kv_unified = True
     params.offload_kqv = request.parameters.offload_kqv
-    params.flash_attn_type = flash_attention(is_fused=request.is_fused, parameters=request.parameters)
+    params.flash_attn_type = flash_attention(is_fused=config.is_fused, parameters=request.parameters)
     return params

@@ -61,7 +61,7 @@ _NEXT = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "attn_norm", "attn_outpu
 _EXPERTS = ("ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 _SHARED_EXPERT = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
 _LATENT = ("attn_q_a", "attn_q_a_norm", "attn_q_b", "attn_kv_a_mqa", "attn_kv_a_norm", "attn_k_b", "attn_v_b")
-# Tensors of the layer by architecture. Left out: those whose cache cannot be truncated (recurrent, hybrid, sliding window),
+# Tensors of the layer by architecture. Left out: those whose cache cannot be truncated (recurrent, hybrid, window),
 # and those that llama.cpp loads and never runs.
 _NEEDED: dict[str, tuple[str, ...]] = {
     "glm4moe": (*_NEXT, *_EXPERTS, "post_attention_norm"),

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.engine.load.dry_run import dry_run_request
+from app.engine.load.dry_run import DryRunRequest
 from app.engine.load.machine import detect_machine
 from app.engine.load.machine_file import MachineFile, model_key, this_build
 from app.engine.load.planner import LoadAttempt, LoadPlanner
@@ -95,4 +95,4 @@ class LoadDevices:
 def _dry_run(path: Path, setting: RunConfig, parameters: LoadParameters) -> dict[str, int]:
     from app.engine import llama
 
-    return llama.dry_compute_bytes(dry_run_request(path, setting, parameters))
+    return llama.dry_compute_bytes(DryRunRequest(path, setting, parameters))

@@ -15,23 +15,19 @@ from app.engine.model_task import TaskProgress, run_task, serve_task
 from offload.footprint.profile import RunConfig
 from offload.placement.load_parameters import ON_HOST, LoadParameters
 
-__all__ = ["DryRunRequest", "compute_by_device", "dry_run_request"]
+__all__ = ["DryRunRequest", "compute_by_device"]
 
 
 @dataclass(frozen=True, slots=True)
 class DryRunRequest:
-    """A context as the engine would make it of the validated model at `path`, with its layers placed.
+    """A context of the validated model at `path`, with its layers placed by `parameters`.
 
-    All `n_sequences` that it answers at once, and the cached ones beside them, share its cells. `rpc` are the servers
-    whose devices may be among those of `parameters`.
+    The answers and the cached sequences beside them share its cells. `rpc` are the servers whose devices may be among
+    those of `parameters`.
     """
 
-    path: str
-    n_cells: int
-    n_sequences: int
-    n_ubatch: int
-    kv_type: str
-    is_fused: bool
+    path: Path
+    config: RunConfig
     parameters: LoadParameters = ON_HOST
     rpc: tuple[str, ...] = ()
 
@@ -39,19 +35,6 @@ class DryRunRequest:
 @dataclass(frozen=True, slots=True)
 class _ComputeBuffers:
     n_bytes: Mapping[str, int]
-
-
-def dry_run_request(path: Path, setting: RunConfig, parameters: LoadParameters = ON_HOST) -> DryRunRequest:
-    """Return the request for a dry run of the model at `path` with `setting`."""
-    return DryRunRequest(
-        str(path),
-        setting.n_cells,
-        setting.n_sequences,
-        setting.n_ubatch,
-        str(setting.kv_types),
-        setting.is_fused,
-        parameters,
-    )
 
 
 def compute_by_device(request: DryRunRequest) -> dict[str, int]:

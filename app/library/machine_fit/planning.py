@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from app.engine.load.dry_run import compute_by_device, dry_run_request
+from app.engine.load.dry_run import DryRunRequest, compute_by_device
 from app.engine.load.machine import survey
 from app.engine.load.run_history import calibrated_rates
 from app.engine.load.sizing import plan_constraints
@@ -95,8 +95,8 @@ def plan_of(model: PlannedModel, settings: Settings, wanted: PlanningContext, *,
     """Plan with compute buffers from llama.cpp's dry run; those of devices not present are estimated on the CPU."""
 
     def dry_run(setting: RunConfig, parameters: LoadParameters) -> dict[str, int]:
-        request = dry_run_request(model.header.path, setting, parameters)
-        return compute_by_device(replace(request, rpc=parse_rpc_endpoints(settings.rpc)))
+        rpc = parse_rpc_endpoints(settings.rpc)
+        return compute_by_device(DryRunRequest(model.header.path, setting, parameters, rpc))
 
     setting = wanted.best_assessment(model).profile.setting
     if setting.n_cells > _MOST_DRY_CELLS:

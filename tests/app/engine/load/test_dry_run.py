@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.load.dry_run import DryRunRequest, compute_by_device, dry_run_request
+from app.engine.load.dry_run import DryRunRequest, compute_by_device
 from app.engine.model_task import run_child
 from app.protocol.codec import decode, encode
 from offload.footprint.kv_cache import KvTypes
@@ -21,7 +21,7 @@ SETTING = RunConfig(n_ctx=1024, n_cells=1024, kv_types=KvTypes(), n_sequences=4,
 
 
 def dry_bytes(path: Path) -> int:
-    return compute_by_device(dry_run_request(path, SETTING))["CPU"]
+    return compute_by_device(DryRunRequest(path, SETTING))["CPU"]
 
 
 def test_a_dry_run_tells_what_a_context_computes_in(tiny_model: Path) -> None:
@@ -56,10 +56,10 @@ def test_an_abort_of_llama_cpp_names_its_source_without_the_folder_it_was_built_
 def test_a_device_that_no_longer_exists_is_named(tiny_model: Path) -> None:
     gone = replace(ON_HOST, n_gpu_layers=1, devices=("CUDA7",), tensor_split=(1,))
     with pytest.raises(EngineError, match="The device CUDA7 of the plan no longer exists"):
-        compute_by_device(dry_run_request(tiny_model, SETTING, gone))
+        compute_by_device(DryRunRequest(tiny_model, SETTING, gone))
 
 
 def test_a_request_is_the_same_in_the_process() -> None:
     parameters = replace(ON_HOST, devices=("A", "B"), tensor_split=(1, 2), host_pattern=r"\.ffn_")
-    request = replace(dry_run_request(Path("m.gguf"), SETTING, parameters), rpc=("host:1",))
+    request = replace(DryRunRequest(Path("m.gguf"), SETTING, parameters), rpc=("host:1",))
     assert decode(DryRunRequest, json.loads(json.dumps(encode(request)))) == request
