@@ -1,8 +1,8 @@
-"""What drafts gain where steps cost what they are said to cost: the edit benchmark without a model, and without noise.
+"""The gain of drafts for given step costs: the edit benchmark without a model and without noise.
 
-Run: `uv run python tests/bench/draft_gain.py [--ratios 1:1,2:1.67,16:4.14,32:7.02]`. The answers of app/bench/workloads.py
-are given to the engine's own drafter token by token; a step counts as many times a step of one token as the ratios say,
-by default those that the engine starts with.
+Run: `uv run python tests/bench/draft_gain.py [--ratios 1:1,2:1.67,16:4.14,32:7.02]`. The answers of
+app/bench/workloads.py go through the engine's own drafter token by token; a step costs a step of one token times its
+ratio, by default the ratios that the engine starts with.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TOKENIZER = Path(__file__).parents[2] / "assets/guide/tokenizer.json"
 
 
 def gain(prompt: list[int], answer: list[int], ratios: dict[int, float]) -> tuple[float, int, int]:
-    """Return how many times faster than without drafts `answer` is said, and how many tokens were drafted and taken."""
+    """Return how many times faster than without drafts `answer` is, and how many tokens were drafted and accepted."""
     cost = StepCost(dict(ratios))
     drafter = Drafter(StepCost(dict(ratios)), [], lambda: 0.0)
     sampling = SamplingParams(temperature=0.0)
@@ -49,13 +49,15 @@ def gain(prompt: list[int], answer: list[int], ratios: dict[int, float]) -> tupl
         drafter.assign([sequence], StepBudget(512, 128))
         draft = sequence.draft.tokens
         spent += cost.ratio(1 + len(draft))
-        said = answer[sequence.n_output :]
-        n_taken = next((i for i, (one, other) in enumerate(zip(draft, said, strict=False)) if one != other), len(draft))
-        for token in said[: n_taken + 1]:
+        rest = answer[sequence.n_output :]
+        n_accepted = next(
+            (i for i, (one, other) in enumerate(zip(draft, rest, strict=False)) if one != other), len(draft)
+        )
+        for token in rest[: n_accepted + 1]:
             drafter.observe_sample(sequence, token)
             sequence.append(token)
         if draft:
-            drafter.record_outcome(sequence, len(draft), n_taken)
+            drafter.record_outcome(sequence, len(draft), n_accepted)
     return len(answer) / spent, sequence.n_drafted, sequence.n_accepted
 
 
@@ -75,8 +77,8 @@ def main() -> None:
 
     for name, make in TASKS.items():
         found = [of(make(RandomText(seed))) for seed in range(options.count)]
-        times, n_drafted, n_taken = (mean(values) for values in zip(*found, strict=True))
-        print(f"{name:7} {times:.2f} × plain, {n_taken:.0f} of {n_drafted:.0f} draft tokens taken")
+        times, n_drafted, n_accepted = (mean(values) for values in zip(*found, strict=True))
+        print(f"{name:7} {times:.2f} × plain, {n_accepted:.0f} of {n_drafted:.0f} draft tokens accepted")
 
 
 if __name__ == "__main__":

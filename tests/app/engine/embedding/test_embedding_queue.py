@@ -19,35 +19,35 @@ from quantizer.errors import EngineError
 POOLINGS = [pooling for pooling in Pooling if pooling is not Pooling.RANK]
 
 
-class Desk:
-    """A queue over the fake embedder, and what it said by call."""
+class RecordingQueue:
+    """A queue over the fake embedder, and its events by call."""
 
     def __init__(self, embedder: FakeEmbedder) -> None:
-        self.said: dict[str, Embedded | Reranked | Failed] = {}
+        self.events: dict[str, Embedded | Reranked | Failed] = {}
         self.embedder = embedder
         self.queue = EmbeddingQueue(FakeBackend(), lambda: embedder, self._note)
 
     def _note(self, event: Embedded | Reranked | Failed) -> None:
         name = event.request_id if isinstance(event, Failed) else event.call_id
-        assert name not in self.said, "a call ends once"
-        self.said[name] = event
+        assert name not in self.events, "a call ends once"
+        self.events[name] = event
 
     def run(self) -> None:
         for _ in range(2000):
             if self.queue.is_idle:
-                assert self.embedder.n_cells_used == 0, "nothing of a finished call is left"
+                assert self.embedder.n_cells_used == 0, "finished calls leave nothing"
                 return
             self.queue.step()
         raise AssertionError("the queue does not come to rest")
 
     def vectors(self, name: str) -> list[Vector]:
-        event = self.said[name]
+        event = self.events[name]
         assert isinstance(event, Embedded)
         return [np.frombuffer(vector, "<f4") for vector in event.vectors]
 
 
 def alone(text: str, pooling: Pooling) -> Vector:
-    """The vector of a text computed by itself, in one piece."""
+    """Return the vector of a text computed alone, in one piece."""
     embedder = FakeEmbedder(n_batch=4096, pooling=pooling)
     vector = embedder.compute([Chunk(0, 0, list(text.encode()), 1)])[0]
     return vector / np.linalg.norm(vector)
@@ -61,35 +61,37 @@ calls = st.lists(st.tuples(st.integers(0, 3), st.lists(st.text("abc é", min_siz
 def test_batched_and_chunked_vectors_equal_those_of_texts_alone(
     rows: list[tuple[int, list[str]]], n_batch: int, n_sequences: int, pooling: Pooling, can_split: bool
 ) -> None:
-    desk = Desk(FakeEmbedder(n_batch=n_batch, n_sequences=n_sequences, pooling=pooling, can_split=can_split))
+    recorder = RecordingQueue(
+        FakeEmbedder(n_batch=n_batch, n_sequences=n_sequences, pooling=pooling, can_split=can_split)
+    )
     for index, (delay, texts) in enumerate(rows):
         for _ in range(delay):
-            desk.queue.step()
-        desk.queue.submit(Embed(str(index), tuple(texts)))
-    desk.run()
+            recorder.queue.step()
+        recorder.queue.submit(Embed(str(index), tuple(texts)))
+    recorder.run()
     for index, (_, texts) in enumerate(rows):
-        for text, vector in zip(texts, desk.vectors(str(index)), strict=True):
+        for text, vector in zip(texts, recorder.vectors(str(index)), strict=True):
             np.testing.assert_allclose(vector, alone(text, pooling), rtol=1e-4, atol=1e-6)
-        assert desk.said[str(index)].n_tokens == sum(len(text.encode()) for text in texts)
+        assert recorder.events[str(index)].n_tokens == sum(len(text.encode()) for text in texts)
 
 
 def test_a_small_call_overtakes_the_rest_of_a_large_one() -> None:
-    desk = Desk(FakeEmbedder(n_batch=10))
-    desk.queue.submit(Embed("large", ("x" * 10,) * 50))
-    desk.queue.submit(Embed("small", ("y",)))
+    recorder = RecordingQueue(FakeEmbedder(n_batch=10))
+    recorder.queue.submit(Embed("large", ("x" * 10,) * 50))
+    recorder.queue.submit(Embed("small", ("y",)))
     for _ in range(3):
-        desk.queue.step()
-    assert set(desk.said) == {"small"}
+        recorder.queue.step()
+    assert set(recorder.events) == {"small"}
 
 
 def test_an_aborted_call_frees_its_cells_and_emits_nothing() -> None:
-    desk = Desk(FakeEmbedder(n_batch=10))
-    desk.queue.submit(Embed("a", ("x" * 25,)))
-    desk.queue.step()
-    assert desk.embedder.n_cells_used == 10
-    desk.queue.abort("a")
-    desk.run()
-    assert desk.said == {}
+    recorder = RecordingQueue(FakeEmbedder(n_batch=10))
+    recorder.queue.submit(Embed("a", ("x" * 25,)))
+    recorder.queue.step()
+    assert recorder.embedder.n_cells_used == 10
+    recorder.queue.abort("a")
+    recorder.run()
+    assert recorder.events == {}
 
 
 @pytest.mark.parametrize(
@@ -103,24 +105,24 @@ def test_an_aborted_call_frees_its_cells_and_emits_nothing() -> None:
 def test_one_bad_input_fails_its_call_with_the_numbers_and_no_other(
     inputs: tuple[str | tuple[int, ...], ...], kind: str, details: dict[str, int]
 ) -> None:
-    desk = Desk(FakeEmbedder())
-    desk.queue.submit(Embed("bad", inputs))
-    desk.queue.submit(Embed("good", ("fine",)))
-    desk.run()
-    failed = desk.said["bad"]
+    recorder = RecordingQueue(FakeEmbedder())
+    recorder.queue.submit(Embed("bad", inputs))
+    recorder.queue.submit(Embed("good", ("fine",)))
+    recorder.run()
+    failed = recorder.events["bad"]
     assert isinstance(failed, Failed)
     assert (failed.error.kind, failed.error.details) == (kind, details)
-    assert len(desk.vectors("good")) == 1
+    assert len(recorder.vectors("good")) == 1
 
 
 def test_more_vectors_than_the_limit_of_a_call_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedding_queue, "MAX_VECTOR_BYTES", 3 * 8 * 4)
-    desk = Desk(FakeEmbedder())
-    desk.queue.submit(Embed("fits", ("x",) * 3))
-    desk.queue.submit(Embed("too many", ("x",) * 4))
-    desk.run()
-    assert len(desk.vectors("fits")) == 3
-    assert isinstance(desk.said["too many"], Failed)
+    recorder = RecordingQueue(FakeEmbedder())
+    recorder.queue.submit(Embed("fits", ("x",) * 3))
+    recorder.queue.submit(Embed("too many", ("x",) * 4))
+    recorder.run()
+    assert len(recorder.vectors("fits")) == 3
+    assert isinstance(recorder.events["too many"], Failed)
 
 
 class Broken(FakeEmbedder):
@@ -137,13 +139,13 @@ class Broken(FakeEmbedder):
 
 
 def test_a_failed_batch_ends_its_calls_and_the_next_one_succeeds() -> None:
-    desk = Desk(Broken(n_batch=10, n_sequences=2))
-    desk.queue.submit(Embed("a", ("x" * 25, "y")))
-    desk.run()
-    assert isinstance(desk.said["a"], Failed)
-    desk.queue.submit(Embed("b", ("x" * 25, "y", "z")))
-    desk.run()
-    assert len(desk.vectors("b")) == 3
+    recorder = RecordingQueue(Broken(n_batch=10, n_sequences=2))
+    recorder.queue.submit(Embed("a", ("x" * 25, "y")))
+    recorder.run()
+    assert isinstance(recorder.events["a"], Failed)
+    recorder.queue.submit(Embed("b", ("x" * 25, "y", "z")))
+    recorder.run()
+    assert len(recorder.vectors("b")) == 3
 
 
 class NotANumber(FakeEmbedder):
@@ -152,28 +154,28 @@ class NotANumber(FakeEmbedder):
 
 
 def test_a_result_that_is_not_a_number_is_an_error() -> None:
-    desk = Desk(NotANumber())
-    desk.queue.submit(Embed("a", ("x",)))
-    desk.run()
-    assert isinstance(desk.said["a"], Failed)
+    recorder = RecordingQueue(NotANumber())
+    recorder.queue.submit(Embed("a", ("x",)))
+    recorder.run()
+    assert isinstance(recorder.events["a"], Failed)
 
 
 def test_a_model_without_a_ranking_head_cannot_rank_and_a_ranker_cannot_embed() -> None:
-    plain, ranker = Desk(FakeEmbedder()), Desk(FakeEmbedder(pooling=Pooling.RANK))
+    plain, ranker = RecordingQueue(FakeEmbedder()), RecordingQueue(FakeEmbedder(pooling=Pooling.RANK))
     plain.queue.submit(Rerank("a", "query", ("document",)))
     ranker.queue.submit(Embed("a", ("text",)))
-    for desk in (plain, ranker):
-        assert desk.queue.is_idle
-        failed = desk.said["a"]
+    for recorder in (plain, ranker):
+        assert recorder.queue.is_idle
+        failed = recorder.events["a"]
         assert isinstance(failed, Failed)
         assert failed.error.kind == "RequestError"
 
 
 def test_a_ranker_scores_each_document() -> None:
-    desk = Desk(FakeEmbedder(pooling=Pooling.RANK, can_split=False))
-    desk.queue.submit(Rerank("a", "query", ("one", "two", "one")))
-    desk.run()
-    ranked = desk.said["a"]
+    recorder = RecordingQueue(FakeEmbedder(pooling=Pooling.RANK, can_split=False))
+    recorder.queue.submit(Rerank("a", "query", ("one", "two", "one")))
+    recorder.run()
+    ranked = recorder.events["a"]
     assert isinstance(ranked, Reranked)
     assert ranked.scores[0] == ranked.scores[2] != ranked.scores[1]
     assert ranked.n_tokens == 3 * len("query\none")

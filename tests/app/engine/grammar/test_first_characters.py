@@ -16,7 +16,7 @@ PIECES = st.lists(st.one_of(TEXTS.map(str.encode), CUTS, st.binary(max_size=3)),
 @given(PIECES, st.sets(TEXTS, max_size=5), st.sets(st.integers(0, 59), max_size=3))
 def test_every_allowed_token_is_possible(pieces: list[bytes], texts: set[str], ends: set[int]) -> None:
     def allows(token: int) -> bool:
-        """A grammar of some texts: what they begin with may come next."""
+        """Return whether a grammar of some texts allows a token: one of them begins with it."""
         return any(text.encode().startswith(pieces[token]) for text in texts)
 
     ends = {token for token in ends if token < len(pieces)}

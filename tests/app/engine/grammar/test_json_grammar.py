@@ -43,7 +43,7 @@ TREE = {
 
 
 def fits(value: Any, schema: Any, document: Any) -> bool:
-    """Whether `value` satisfies `schema`; the plain reading of the standard, for the keywords that are served."""
+    """Return whether `value` satisfies `schema`, by the standard, for the supported keywords."""
     if isinstance(schema, bool):
         return schema
     if "$ref" in schema:
@@ -257,8 +257,11 @@ def test_references_that_double_the_work_are_limited() -> None:
 
 
 def test_annotations_and_formats_change_nothing() -> None:
-    plain, told = {"type": "string"}, {"type": "string", "format": "date", "title": "t", "default": "x", "x-mine": 1}
-    assert schema_grammar(plain) == schema_grammar(told)
+    plain, annotated = (
+        {"type": "string"},
+        {"type": "string", "format": "date", "title": "t", "default": "x", "x-mine": 1},
+    )
+    assert schema_grammar(plain) == schema_grammar(annotated)
 
 
 def test_llama_cpp_accepts_the_grammar_of_the_deepest_schema() -> None:

@@ -1,6 +1,6 @@
 """Answers with a real model that drafts for itself; run as a child, for native code may end its process.
 
-Usage: python real_draft.py MODEL.gguf; prints JSON: the answers without and with drafts, and what was drafted.
+Usage: python real_draft.py MODEL.gguf; prints JSON: the answers without and with drafts, and the draft counters.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def free_steps() -> StepCost:
 def answers(backend: LlamaBackend, draft_model: DraftModel | None, temperature: float) -> dict[str, Any]:
     texts = dict.fromkeys(PROMPTS, "")
 
-    def hear(event: Event) -> None:
+    def on_event(event: Event) -> None:
         texts[event.request_id] += getattr(event, "text", "")
 
-    # A clock that stands still teaches no costs: each draft stays as cheap as it is said to be.
-    engine = Engine(backend, hear, None, free_steps(), [draft_model] if draft_model else [], clock=lambda: 0.0)
+    # A constant clock measures no costs: each draft stays as cheap as configured.
+    engine = Engine(backend, on_event, None, free_steps(), [draft_model] if draft_model else [], clock=lambda: 0.0)
     for seed, prompt in enumerate(PROMPTS):
         sampling = SamplingParams(temperature=temperature, seed=seed)
         engine.submit(Request(request_id=prompt, prompt=prompt, sampling=sampling, max_tokens=48, ignore_eos=True))

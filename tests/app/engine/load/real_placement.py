@@ -1,7 +1,7 @@
-"""Loads a model over RPC servers as the plan says, and tells what came of it; a child, for native code may end it.
+"""Loads a model over RPC servers as planned and reports the result; a child, since native code may end it.
 
 Usage: python real_placement.py MODEL.gguf CACHE_DIR ENDPOINT,ENDPOINT N_CTX FREE_BYTES; prints one JSON object.
-Without servers the processor has it all; FREE_BYTES is what each of them is believed to have, 0 what it says.
+Without servers the processor has everything; FREE_BYTES is the assumed memory of each server, 0 the reported one.
 """
 
 from __future__ import annotations

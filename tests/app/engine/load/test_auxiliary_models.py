@@ -20,7 +20,7 @@ def projector(path: Path, architecture: str = "clip") -> Path:
     return path
 
 
-def test_a_model_alone_has_no_companions(tiny_model: Path) -> None:
+def test_a_model_alone_has_no_auxiliary_models(tiny_model: Path) -> None:
     companions = read_auxiliary_models(validate_gguf(tiny_model))
     assert companions.draft is None
     assert not companions.has_mtp_layer
@@ -35,7 +35,7 @@ def test_a_draft_model_is_read_with_its_tensors(tiny_model: Path) -> None:
 
 
 @pytest.mark.parametrize(("architecture", "expected"), [("glm4moe", True), ("qwen35", False)])
-def test_a_prediction_layer_counts_where_it_can_draft(tmp_path: Path, architecture: str, expected: bool) -> None:
+def test_an_mtp_layer_counts_if_it_can_draft(tmp_path: Path, architecture: str, expected: bool) -> None:
     header = validate_gguf(predicting_model(tmp_path / "m.gguf", architecture))
     assert read_auxiliary_models(header).has_mtp_layer is expected
 

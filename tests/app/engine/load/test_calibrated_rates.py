@@ -33,7 +33,7 @@ def recorder(cache_dir: Path, model: Path, *, is_fused: bool = False) -> RunReco
     )
 
 
-def test_what_ran_here_is_predicted_from_then_on(tmp_path: Path, tiny_model: Path) -> None:
+def test_recorded_speeds_are_predicted_afterwards(tmp_path: Path, tiny_model: Path) -> None:
     recorder(tmp_path / "first", tiny_model).record(ANSWER)
     decode, prefill = run_history(tmp_path / "first").records()
     expected = 1 / decode_s(decode.work, expected_rates(MACHINE))
@@ -43,7 +43,7 @@ def test_what_ran_here_is_predicted_from_then_on(tmp_path: Path, tiny_model: Pat
     assert 1 / prefill_s(prefill.work, rates, "CPU", prefill.n_ubatch) == pytest.approx(50.0, rel=0.02)
 
 
-def test_one_run_that_was_held_up_is_not_believed(tmp_path: Path, tiny_model: Path) -> None:
+def test_a_single_slow_run_changes_little(tmp_path: Path, tiny_model: Path) -> None:
     recorder(tmp_path, tiny_model).record(replace(ANSWER, decode_tps=0.01))
     rates = calibrated_rates(MACHINE, tmp_path, n_threads=2)
     (decode, _) = run_history(tmp_path).records()
@@ -60,7 +60,7 @@ def test_runs_with_other_threads_or_on_another_machine_change_nothing(tmp_path: 
     assert machine_key(other) != machine_key(MACHINE)
 
 
-def test_attention_that_is_not_fused_is_as_deep_as_what_everybody_holds(tmp_path: Path, tiny_model: Path) -> None:
+def test_unfused_attention_is_as_deep_as_all_cells_in_use(tmp_path: Path, tiny_model: Path) -> None:
     recorder(tmp_path, tiny_model).record(ANSWER)
     recorder(tmp_path, tiny_model, is_fused=True).record(ANSWER)
     plain, fused = (record.depth for record in run_history(tmp_path).records() if record.kind == "decode")

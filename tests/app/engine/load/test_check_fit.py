@@ -30,29 +30,29 @@ def planned(free_gib: float, on_card_gib: float | None = None) -> Plan:
 
 
 @pytest.mark.parametrize("when_unfit", UnfitPolicy)
-def test_a_model_that_fits_is_loaded_without_a_word(when_unfit: UnfitPolicy) -> None:
+def test_a_model_that_fits_has_no_warning(when_unfit: UnfitPolicy) -> None:
     assert check_fit(planned(20, 11.5), when_unfit) == ""
 
 
 @pytest.mark.parametrize("when_unfit", UnfitPolicy)
-def test_a_processor_alone_is_not_called_slow(when_unfit: UnfitPolicy) -> None:
+def test_a_processor_alone_has_no_warning(when_unfit: UnfitPolicy) -> None:
     assert check_fit(planned(20), when_unfit) == ""
 
 
 @pytest.mark.parametrize("when_unfit", [UnfitPolicy.WARN, UnfitPolicy.LOAD])
-def test_of_a_model_that_fits_in_part_the_cliff_is_said_in_one_sentence(when_unfit: UnfitPolicy) -> None:
-    said = check_fit(planned(20, 5), when_unfit)
-    assert "of 33 layers fit" in said
-    assert "tok/s instead of" in said
-    assert "\n" not in said
+def test_a_partly_offloaded_model_has_a_warning_of_one_sentence(when_unfit: UnfitPolicy) -> None:
+    warning = check_fit(planned(20, 5), when_unfit)
+    assert "of 33 layers fit" in warning
+    assert "tok/s instead of" in warning
+    assert "\n" not in warning
 
 
-def test_a_model_that_fits_in_part_waits_for_a_yes_where_somebody_can_be_asked() -> None:
+def test_a_partly_offloaded_model_needs_a_yes_when_the_user_can_be_asked() -> None:
     with pytest.raises(UnfitError, match=r"tok/s instead of .* What would help: "):
         check_fit(planned(20, 5), UnfitPolicy.ASK)
 
 
-def test_a_model_beyond_all_memory_is_refused_with_ways_out_unless_somebody_agrees() -> None:
+def test_a_model_beyond_all_memory_is_an_error_with_remedies_unless_the_user_agrees() -> None:
     hopeless = planned(6)
     assert hopeless.found.verdict is FitLevel.WONT_RUN
     with pytest.raises(EngineError, match=r"It needs .* are free.* What would help: .*quantize .* with --yes"):
@@ -62,7 +62,7 @@ def test_a_model_beyond_all_memory_is_refused_with_ways_out_unless_somebody_agre
     assert "It needs" in check_fit(hopeless, UnfitPolicy.LOAD)
 
 
-def test_no_gpu_is_passed_over_in_silence() -> None:
+def test_a_gpu_without_layers_is_an_error() -> None:
     with pytest.raises(EngineError, match="with --yes"):
         check_fit(planned(7.9, 0.5), UnfitPolicy.WARN)
 

@@ -42,7 +42,7 @@ def test_answers_are_those_without_a_draft_model(answers: dict[str, dict[str, An
     assert drafted["texts"] == plain["texts"]
 
 
-def test_a_model_that_drafts_for_itself_is_taken_nearly_always(answers: dict[str, dict[str, Any]]) -> None:
+def test_drafts_of_the_same_model_are_nearly_always_accepted(answers: dict[str, dict[str, Any]]) -> None:
     drafted = answers["drafted at 0.0"]
     tally = drafted["drafts"]["draft model"]
     assert tally["n_drafted"] > 50
@@ -50,7 +50,7 @@ def test_a_model_that_drafts_for_itself_is_taken_nearly_always(answers: dict[str
     assert drafted["n_steps"] < answers["plain at 0.0"]["n_steps"], "which looks up drafts too"
 
 
-def test_a_draft_model_with_another_vocabulary_is_refused_by_name(tmp_path: Path, tiny_model: Path) -> None:
+def test_a_draft_model_with_another_vocabulary_is_an_error_with_its_name(tmp_path: Path, tiny_model: Path) -> None:
     def with_other_tokens(writer: gguf.GGUFWriter) -> None:
         writer.add_add_bos_token(True)
         writer.add_bos_token_id(258)
@@ -60,7 +60,7 @@ def test_a_draft_model_with_another_vocabulary_is_refused_by_name(tmp_path: Path
         load(tiny_model, other)
 
 
-def test_a_model_whose_cache_cannot_be_cut_takes_no_draft_model(tiny_model: Path) -> None:
+def test_a_model_whose_cache_cannot_be_truncated_takes_no_draft_model(tiny_model: Path) -> None:
     with pytest.raises(ModelFileError, match="cannot drop rejected draft tokens"):
         load(tiny_model, tiny_model, supports_truncation=False)
 

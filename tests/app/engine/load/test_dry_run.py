@@ -24,7 +24,7 @@ def dry_bytes(path: Path) -> int:
     return compute_by_device(DryRunRequest(path, SETTING))["CPU"]
 
 
-def test_a_dry_run_tells_what_a_context_computes_in(tiny_model: Path) -> None:
+def test_a_dry_run_returns_the_compute_buffers_of_a_context(tiny_model: Path) -> None:
     scores = 4 * 1024 * 512 * 4  # heads, cells, tokens of a micro-batch, F32
     assert scores < dry_bytes(tiny_model) < 2 * scores
 
@@ -39,9 +39,9 @@ def test_a_plan_uses_the_bytes_of_the_dry_run(tiny_model: Path) -> None:
 def test_a_file_that_llama_cpp_rejects_is_an_error_with_its_output(tmp_path: Path) -> None:
     path = tmp_path / "no.gguf"
     path.write_bytes(b"GGUF")
-    with pytest.raises(EngineError, match=r"cannot load no\.gguf: .*failed") as refused:
+    with pytest.raises(EngineError, match=r"cannot load no\.gguf: .*failed") as raised:
         dry_bytes(path)
-    assert str(tmp_path) not in str(refused.value)
+    assert str(tmp_path) not in str(raised.value)
 
 
 def test_an_abort_of_llama_cpp_names_its_source_without_the_folder_it_was_built_in() -> None:

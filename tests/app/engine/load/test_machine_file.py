@@ -5,7 +5,7 @@ from pathlib import Path
 from app.engine.load.machine_file import MachineFile, fingerprint
 
 
-def test_what_is_kept_of_one_machine_is_nothing_to_another(tmp_path: Path) -> None:
+def test_entries_of_one_machine_are_not_those_of_another(tmp_path: Path) -> None:
     path = tmp_path / "cache" / "found.json"
     MachineFile(path, "here").update("a", {"n": 1})
     MachineFile(path, "here").update("a", {"m": 2})

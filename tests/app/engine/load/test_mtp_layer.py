@@ -30,13 +30,13 @@ def test_a_model_without_such_layers_has_none(tiny_model: Path) -> None:
     assert mtp_layer(header) is None
 
 
-def test_a_layer_of_a_model_whose_cache_cannot_be_cut_does_not_draft(tmp_path: Path) -> None:
+def test_a_layer_of_a_model_whose_cache_cannot_be_truncated_does_not_draft(tmp_path: Path) -> None:
     header = validate_gguf(predicting_model(tmp_path / "m.gguf", "qwen35"))
     assert has_mtp_layers(header)
     assert mtp_layer(header) is None
 
 
-# What llama.cpp would end the process for when it is asked to run the layer.
+# Files with which llama.cpp would end the process if it ran the layer.
 @pytest.mark.parametrize(
     ("architecture", "edit"),
     [
@@ -46,7 +46,7 @@ def test_a_layer_of_a_model_whose_cache_cannot_be_cut_does_not_draft(tmp_path: P
         ("deepseek2", lambda w: w.add_float32("deepseek2.attention.temperature_scale", 0.1)),
     ],
 )
-def test_a_layer_that_cannot_be_run_is_not_asked_to(
+def test_a_layer_that_llama_cpp_cannot_run_does_not_draft(
     tmp_path: Path, architecture: str, edit: Callable[[gguf.GGUFWriter], None]
 ) -> None:
     assert found(predicting_model(tmp_path / "m.gguf", architecture, edit)) is None
@@ -66,7 +66,7 @@ def test_a_deepseek_that_is_read_without_latent_queries_does_not_draft(
 
 
 @pytest.mark.parametrize("name", ["nextn.eh_proj", "nextn.hnorm", "ffn_gate_inp"])
-def test_a_layer_that_is_announced_and_not_there_in_whole_does_not_draft(tmp_path: Path, name: str) -> None:
+def test_a_declared_layer_with_missing_tensors_does_not_draft(tmp_path: Path, name: str) -> None:
     weights = predicting_weights()
     del weights[f"blk.1.{name}.weight"]
     assert found(predicting_model(tmp_path / "m.gguf", weights=weights)) is None

@@ -35,21 +35,21 @@ def load(model: Path, folder: Path, endpoints: list[str], *, n_ctx: int = 1024, 
     command = [sys.executable, str(script), str(model), str(folder), ",".join(endpoints), *sizes]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
-    said: dict[str, Any] = json.loads(run.stdout)
-    return said
+    report: dict[str, Any] = json.loads(run.stdout)
+    return report
 
 
 def test_servers_are_devices_like_others_with_a_link_that_was_measured(endpoints: list[str]) -> None:
-    said = list(run_child(python_command("app.engine.load.machine"), {"rpc": endpoints}))
-    assert [device["name"] for device in said] == ["RPC0", "RPC1"]
-    for device, endpoint in zip(said, endpoints, strict=True):
+    report = list(run_child(python_command("app.engine.load.machine"), {"rpc": endpoints}))
+    assert [device["name"] for device in report] == ["RPC0", "RPC1"]
+    for device, endpoint in zip(report, endpoints, strict=True):
         assert device["description"] == endpoint
         assert device["free_bytes"] > MIB
         assert 0 < device["link"]["latency_s"] < 1
         assert device["link"]["bytes_per_s"] > MIB
 
 
-def test_layers_lie_where_they_were_planned_and_answer_as_on_the_processor(
+def test_layers_are_on_the_planned_devices_and_answers_equal_those_of_the_processor(
     tiny_model: Path, tmp_path: Path, endpoints: list[str]
 ) -> None:
     alone = load(tiny_model, tmp_path, [])
@@ -65,21 +65,19 @@ def test_layers_lie_where_they_were_planned_and_answer_as_on_the_processor(
     assert sum(whole["held"]["RPC1"].values()) == 0
 
 
-def test_what_has_no_room_stays_with_the_processor(tiny_model: Path, tmp_path: Path, endpoints: list[str]) -> None:
-    said = load(tiny_model, tmp_path, endpoints, free_bytes=MARGIN_BYTES - 1)
-    assert [device["layers"] for device in said["plan"]["devices"]] == [0, 0, 3]
-    assert said["is_on_host"]
+def test_layers_without_room_stay_on_the_processor(tiny_model: Path, tmp_path: Path, endpoints: list[str]) -> None:
+    report = load(tiny_model, tmp_path, endpoints, free_bytes=MARGIN_BYTES - 1)
+    assert [device["layers"] for device in report["plan"]["devices"]] == [0, 0, 3]
+    assert report["is_on_host"]
 
 
-def test_a_gpu_with_less_memory_than_it_said_ends_in_an_error_with_the_numbers(
-    tiny_model: Path, tmp_path: Path
-) -> None:
+def test_a_gpu_with_less_memory_than_reported_is_an_error_with_the_numbers(tiny_model: Path, tmp_path: Path) -> None:
     with pseudo_gpus(free_ports(1), most_bytes=32 * MIB) as full:
-        said = load(tiny_model, tmp_path, full, n_ctx=1 << 18)
-    assert "allocate" in said["error"]
-    assert "on RPC0 with" in said["error"]
+        report = load(tiny_model, tmp_path, full, n_ctx=1 << 18)
+    assert "allocate" in report["error"]
+    assert "on RPC0 with" in report["error"]
 
 
-def test_a_server_that_went_away_is_named(tiny_model: Path, tmp_path: Path) -> None:
+def test_a_server_that_is_gone_is_named(tiny_model: Path, tmp_path: Path) -> None:
     (port,) = free_ports(1)
     assert f"127.0.0.1:{port} cannot be reached" in load(tiny_model, tmp_path, [f"127.0.0.1:{port}"])["error"]

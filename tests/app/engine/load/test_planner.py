@@ -35,7 +35,7 @@ def planner(machine: Machine, excess: ExcessUsage = ExcessUsage()) -> LoadPlanne
 
 
 class Loader:
-    """Fails for memory so many times, and remembers what it was to load."""
+    """A loader that fails for memory `n_failures` times, and records the attempts."""
 
     def __init__(self, n_failures: int) -> None:
         self.n_failures = n_failures
@@ -48,7 +48,7 @@ class Loader:
         return "loaded"
 
 
-def test_without_a_gpu_nothing_of_what_was_measured_changes_and_nothing_is_run_dry() -> None:
+def test_without_a_gpu_the_measured_settings_are_unchanged_without_a_dry_run() -> None:
     attempt = planner(WITHOUT_CARD).attempt(CONFIG, TUNED)
     assert (attempt.config, attempt.setting, attempt.parameters) == (CONFIG, TUNED, ON_HOST)
     assert attempt.plan.setting.n_cells == CONFIG.n_cells
@@ -62,9 +62,9 @@ def test_with_a_gpu_layers_go_there_as_planned() -> None:
     assert {share.compute_bytes for share in attempt.shares} == {64 << 20}
 
 
-def test_layers_that_a_person_wants_on_a_gpu_go_there_until_memory_does_not_suffice() -> None:
-    wanted = replace(CONFIG, gpu_layers=(("CUDA0", 12),))
-    attempt = planner(CARD).attempt(wanted, TUNED)
+def test_manually_placed_layers_go_to_their_gpu_until_memory_is_too_small() -> None:
+    requested = replace(CONFIG, gpu_layers=(("CUDA0", 12),))
+    attempt = planner(CARD).attempt(requested, TUNED)
     assert attempt.parameters.n_gpu_layers == 12
     smaller = planner(CARD).smaller(attempt, may_shorten=False)
     assert smaller is not None
@@ -78,7 +78,7 @@ def test_the_excess_of_the_last_load_makes_the_next_one_smaller() -> None:
     assert 0 < after < before
 
 
-def test_a_gpu_that_is_fuller_than_it_said_gets_fewer_layers_and_a_person_is_told() -> None:
+def test_a_gpu_with_less_memory_than_reported_gets_fewer_layers_with_a_notice() -> None:
     small = Machine(CARD.host, (replace(CARD.gpus[0], free_bytes=6 * GIB),))
     plans, load, notices = planner(small), Loader(1), list[str]()
     attempt = plans.attempt(CONFIG, TUNED)
@@ -96,14 +96,14 @@ def test_a_second_failure_is_an_error_with_the_numbers() -> None:
     assert len(load.attempts) == 2
 
 
-def test_the_processor_gives_up_context_that_nobody_asked_for() -> None:
+def test_without_a_gpu_an_automatic_context_is_shortened() -> None:
     plans, load, notices = planner(WITHOUT_CARD), Loader(1), list[str]()
     _, smaller = load_within_memory(plans, plans.attempt(CONFIG, TUNED), load, notices.append, may_shorten=True)
     assert (smaller.config.n_ctx, smaller.config.n_cells) == (4096, 4096)
     assert "a context of 4,096 tokens" in notices[0]
 
 
-def test_a_context_that_was_asked_for_is_not_shortened() -> None:
+def test_a_requested_context_is_not_shortened() -> None:
     plans, load = planner(WITHOUT_CARD), Loader(1)
     with pytest.raises(EngineError, match="GiB on CPU"):
         load_within_memory(plans, plans.attempt(CONFIG, TUNED), load, lambda _: None, may_shorten=False)

@@ -15,12 +15,12 @@ def test_servers_are_separated_by_commas_and_each_counts_once() -> None:
 
 
 @pytest.mark.parametrize("text", ["host", "host:", ":1", "host:0", "host:65536", "http://host:1", "[::1]:1", "-o:1"])
-def test_what_is_no_server_is_refused(text: str) -> None:
+def test_invalid_servers_are_errors(text: str) -> None:
     with pytest.raises(UsageError, match="no RPC server"):
         parse_rpc_endpoints(text)
 
 
-def test_a_server_where_nobody_listens_is_told_of_at_once() -> None:
+def test_a_server_that_does_not_answer_is_an_error() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{listener.getsockname()[1]}"
@@ -30,6 +30,6 @@ def test_a_server_where_nobody_listens_is_told_of_at_once() -> None:
         check_reachable([endpoint])
 
 
-def test_only_who_leaves_this_machine_is_warned_that_nothing_is_encrypted() -> None:
+def test_only_servers_on_other_machines_have_a_warning() -> None:
     assert exposure_warning(["127.0.0.1:1", "localhost:2"]) == ""
     assert "10.0.0.2:50052 can read and change" in exposure_warning(["127.0.0.1:1", "10.0.0.2:50052"])

@@ -22,14 +22,14 @@ def history(tmp_path: Path) -> RunHistory:
     return RunHistory(tmp_path / "cache" / "runs.jsonl")
 
 
-def test_what_was_added_is_read_again_by_machine(history: RunHistory) -> None:
+def test_added_records_are_read_by_machine(history: RunHistory) -> None:
     assert history.records("here") == []
     assert history.add([RECORD, replace(RECORD, machine="elsewhere")])
     assert history.records("here") == [RECORD]
     assert len(history.records()) == 2
 
 
-def test_lines_that_make_no_sense_are_passed_over(history: RunHistory, tmp_path: Path) -> None:
+def test_invalid_lines_are_ignored(history: RunHistory, tmp_path: Path) -> None:
     history.add([RECORD])
     path = tmp_path / "cache" / "runs.jsonl"
     whole = path.read_bytes()
@@ -40,7 +40,7 @@ def test_lines_that_make_no_sense_are_passed_over(history: RunHistory, tmp_path:
     assert history.records("here") == [RECORD]
 
 
-def test_a_line_that_was_cut_off_by_a_kill_costs_only_itself(history: RunHistory, tmp_path: Path) -> None:
+def test_a_line_truncated_by_a_kill_loses_only_itself(history: RunHistory, tmp_path: Path) -> None:
     history.add([RECORD])
     path = tmp_path / "cache" / "runs.jsonl"
     path.write_bytes(path.read_bytes() + path.read_bytes()[:40])
@@ -48,7 +48,7 @@ def test_a_line_that_was_cut_off_by_a_kill_costs_only_itself(history: RunHistory
     assert [record.model for record in history.records("here")] == ["a", "b"]
 
 
-def test_the_oldest_go_when_the_file_has_grown_large(history: RunHistory, tmp_path: Path) -> None:
+def test_the_oldest_records_are_dropped_when_the_file_is_large(history: RunHistory, tmp_path: Path) -> None:
     for start in range(0, 3000, 500):
         history.add(replace(RECORD, depth=start + index) for index in range(500))
     assert (tmp_path / "cache" / "runs.jsonl").stat().st_size <= 1 << 18
@@ -57,7 +57,7 @@ def test_the_oldest_go_when_the_file_has_grown_large(history: RunHistory, tmp_pa
     assert len(depths) > 100
 
 
-def test_a_file_that_another_process_holds_is_left_as_it_is(history: RunHistory, tmp_path: Path) -> None:
+def test_a_file_locked_by_another_process_is_unchanged(history: RunHistory, tmp_path: Path) -> None:
     history.add([RECORD])
     lock = try_lock(tmp_path / "cache" / "runs.lock")
     assert lock is not None
@@ -66,22 +66,22 @@ def test_a_file_that_another_process_holds_is_left_as_it_is(history: RunHistory,
     assert history.records("here") == [RECORD]
 
 
-def test_a_folder_that_cannot_be_made_loses_only_what_comes_again(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_loses_the_record_only(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     history = RunHistory(tmp_path / "file" / "runs.jsonl")
     assert not history.add([RECORD])
     assert history.records() == []
 
 
-def test_processes_that_add_at_once_lose_nothing(history: RunHistory, tmp_path: Path) -> None:
+def test_processes_that_add_records_at_once_lose_none(history: RunHistory, tmp_path: Path) -> None:
     path = tmp_path / "cache" / "runs.jsonl"
     code = f"""
 from pathlib import Path
 from app.engine.load.run_history import RunHistory, RunRecord
 from offload.speed.cost_model import Work
 for depth in range(40):
-    what = dict(machine="m", n_threads=1, model="x", kind="decode")
-    record = RunRecord(**what, depth=depth, tokens_per_s=1.0, work=Work(read_bytes={{}}))
+    fields = dict(machine="m", n_threads=1, model="x", kind="decode")
+    record = RunRecord(**fields, depth=depth, tokens_per_s=1.0, work=Work(read_bytes={{}}))
     while not RunHistory(Path({str(path)!r})).add([record]):
         pass
 """
@@ -97,7 +97,7 @@ def test_the_median_of_the_newest_runs_of_a_model_at_a_depth_counts() -> None:
     assert prompts == []
 
 
-def test_runs_at_other_depths_or_of_other_models_stand_for_themselves() -> None:
+def test_runs_at_other_depths_or_of_other_models_are_separate() -> None:
     others = [
         RECORD,
         replace(RECORD, depth=600),
@@ -109,5 +109,5 @@ def test_runs_at_other_depths_or_of_other_models_stand_for_themselves() -> None:
     assert prompts[0].n_ubatch == 512
 
 
-def test_runs_with_another_number_of_threads_say_nothing() -> None:
+def test_runs_with_another_number_of_threads_are_ignored() -> None:
     assert measured_runs([RECORD], n_threads=4) == ([], [])

@@ -22,14 +22,14 @@ def test_a_small_model_gets_the_context_it_was_trained_on_and_cells_for_all_answ
     assert notice == ""
 
 
-def test_a_context_beyond_this_machines_memory_is_refused_before_loading() -> None:
+def test_a_context_beyond_the_memory_of_this_machine_is_an_error_before_loading() -> None:
     n_ctx = psutil.virtual_memory().total // bytes_per_cell(KvTypes(), kv_shape_of(GUIDE)) + 1
     with pytest.raises(EngineError, match="MiB of KV cache"):
         size_context(EngineConfig(n_ctx=n_ctx), GUIDE, is_on_host=True)
     assert size_context(EngineConfig(n_ctx=n_ctx), GUIDE, is_on_host=False)[0].n_ctx == n_ctx
 
 
-def test_the_cache_types_that_were_asked_for_are_checked_and_kept() -> None:
+def test_requested_cache_types_are_validated() -> None:
     assert size_context(EngineConfig(kv_type="Q8_0"), GUIDE, is_on_host=True)[0].kv_type == "q8_0"
     with pytest.raises(UsageError, match="no type"):
         size_context(EngineConfig(kv_type="q3"), GUIDE, is_on_host=True)

@@ -39,7 +39,7 @@ def new_sequence(backend: FakeBackend, prompt: str, place: int = 0) -> Sequence:
 
 
 def new_source(head: FakeMtpHead, share_of_bytes: float = 0.01) -> DraftHead:
-    """Drafts that cost nothing but what is read for them, as far as the clock goes."""
+    """Drafts that cost only the bytes read for them, by the clock."""
     return DraftHead(head, share_of_bytes, StepCost(), clock=lambda: 0.0)
 
 
@@ -50,10 +50,10 @@ def propose(drafts: DraftHead, *sequences: Sequence, n_tokens: int = 4) -> list[
 
 
 def next_tokens(backend: FakeBackend, sequence: Sequence, n_tokens: int) -> list[int]:
-    said: list[int] = []
+    sampled: list[int] = []
     for _ in range(n_tokens):
-        said.append(backend.likeliest([*sequence.tokens, *said], ignore_eos=True))
-    return said
+        sampled.append(backend.likeliest([*sequence.tokens, *sampled], ignore_eos=True))
+    return sampled
 
 
 def test_a_draft_is_the_greedy_output_of_the_head() -> None:
@@ -109,13 +109,13 @@ def test_a_head_that_does_not_pay_drafts_a_probe_now_and_then() -> None:
     backend = FakeBackend()
     drafts = new_source(FakeMtpHead(backend))
     sequence = new_sequence(backend, "a prompt")
-    asked = 0
+    n_probes = 0
     for _ in range(200):
         if drafts.n_probe_tokens(sequence):
-            asked += 1
+            n_probes += 1
             propose(drafts, sequence, n_tokens=1)
         sequence.tokens.append(ord("!"))
-    assert 2 <= asked <= 4
+    assert 2 <= n_probes <= 4
 
 
 def test_a_sequence_that_ended_is_forgotten() -> None:

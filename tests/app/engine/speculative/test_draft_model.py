@@ -20,7 +20,7 @@ GREEDY = SamplingParams(temperature=0.0)
 
 
 class Drafting(FakeBackend):
-    """A fake that is sure of what it would say, with logits that cost nothing."""
+    """A fake that is certain of its output, with logits that cost nothing."""
 
     n_decoded = 0
 
@@ -35,7 +35,7 @@ class Drafting(FakeBackend):
 
 
 def new_source(backend: FakeBackend, target: FakeBackend | None = None) -> DraftModel:
-    """A draft model that costs nothing, as far as its clock goes."""
+    """A draft model that costs nothing by its clock."""
     return DraftModel(backend, (target or FakeBackend()).facts, StepCost(), clock=lambda: 0.0)
 
 
@@ -49,15 +49,15 @@ def new_sequence(prompt: str, n_limit: int = 4096) -> Sequence:
 
 
 def next_tokens(tokens: Many[int], n_tokens: int) -> list[int]:
-    """Return how the fake goes on, token by token."""
+    """Return the greedy continuation of the fake."""
     backend = FakeBackend(n_sequences=1, n_batch=4096)
     sampler = backend.new_sampler(GREEDY, ignore_eos=True)
-    said, new, n_computed = [], list(tokens), 0
+    sampled, new, n_computed = [], list(tokens), 0
     for _ in range(n_tokens):
         backend.decode([Chunk(0, n_computed, new, 1)])
-        said.append(sampler.sample(len(new) - 1))
-        n_computed, new = n_computed + len(new), said[-1:]
-    return said
+        sampled.append(sampler.sample(len(new) - 1))
+        n_computed, new = n_computed + len(new), sampled[-1:]
+    return sampled
 
 
 def propose(model: DraftModel, *sequences: Sequence, n_tokens: int = 4) -> list[list[int]]:
@@ -80,7 +80,7 @@ def test_requests_of_one_call_are_drafted_in_the_same_batches() -> None:
     for sequence in sequences:
         sequence.tokens += next_tokens(sequence.tokens, 5)
     assert propose(model, *sequences) == [next_tokens(sequence.tokens, 4) for sequence in sequences]
-    assert backend.n_decoded - n_decoded == 3 * (2 + 3), "what was drafted and said is not computed again"
+    assert backend.n_decoded - n_decoded == 3 * (2 + 3), "accepted tokens are not computed again"
 
 
 @pytest.mark.parametrize("n_accepted", range(5))
@@ -101,7 +101,7 @@ def test_a_long_prompt_is_caught_up_with_over_several_steps() -> None:
     assert [len(propose(model, sequence)[0]) for _ in range(3)] == [0, 0, 4]
 
 
-def test_the_next_turn_computes_only_what_is_new() -> None:
+def test_the_next_turn_computes_new_tokens_only() -> None:
     backend = Drafting()
     model = new_source(backend)
     first = new_sequence("a long prompt of the first turn")
@@ -143,9 +143,9 @@ class BrokenOnce(Drafting):
 def test_a_batch_that_fails_ends_the_draft_and_the_next_is_whole_again() -> None:
     model = new_source(BrokenOnce())
     sequence = new_sequence("a prompt")
-    said = next_tokens(sequence.tokens, 4)
-    assert propose(model, sequence) == [said[:1]]
-    assert propose(model, sequence) == [said]
+    sampled = next_tokens(sequence.tokens, 4)
+    assert propose(model, sequence) == [sampled[:1]]
+    assert propose(model, sequence) == [sampled]
 
 
 def test_the_measured_cost_of_drafting_is_in_the_estimate() -> None:
@@ -168,10 +168,10 @@ def test_before_anything_is_measured_a_draft_costs_its_share_of_bytes() -> None:
 def test_a_model_that_does_not_pay_drafts_a_probe_now_and_then() -> None:
     model = new_source(Drafting())
     sequence = new_sequence("a prompt")
-    asked = []
-    for n_said in range(200):
+    probes = []
+    for n_sampled in range(200):
         if model.n_probe_tokens(sequence):
-            asked.append(n_said)
+            probes.append(n_sampled)
             propose(model, sequence, n_tokens=1)
         sequence.tokens.append(ord("#"))
-    assert 2 <= len(asked) <= 4
+    assert 2 <= len(probes) <= 4

@@ -32,7 +32,7 @@ def expected(source: EditLookup, sequence: Sequence, n_tokens: int = 12) -> str:
 
 
 def followed(source: EditLookup, sequence: Sequence, answer: str) -> list[str]:
-    """Say `answer` letter by letter; return what was expected before each letter."""
+    """Append `answer` letter by letter; return the proposal before each letter."""
     seen = []
     for letter in answer:
         seen.append(expected(source, sequence, 1))

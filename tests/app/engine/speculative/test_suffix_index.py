@@ -48,13 +48,13 @@ def test_a_draft_continues_past_the_end_of_the_text() -> None:
 
 def test_a_copy_of_a_long_text_takes_one_pass_for_each_full_draft() -> None:
     text = [(n * 7919) % 1009 for n in range(500)]
-    index, n_said, n_passes = SuffixIndex(text), 0, 0
-    while n_said < len(text):
+    index, n_done, n_passes = SuffixIndex(text), 0, 0
+    while n_done < len(text):
         draft = index.propose(15).tokens
-        n_right = next((i for i, token in enumerate(draft) if text[n_said + i : n_said + i + 1] != [token]), len(draft))
-        said = text[n_said : n_said + n_right + 1]
-        index.extend(said)
-        n_said += len(said)
+        n_right = next((i for i, token in enumerate(draft) if text[n_done + i : n_done + i + 1] != [token]), len(draft))
+        new = text[n_done : n_done + n_right + 1]
+        index.extend(new)
+        n_done += len(new)
         n_passes += 1
     assert n_passes <= len(text) / 16 + 3
 
@@ -93,12 +93,12 @@ def test_a_reader_is_after_the_longest_suffix_that_the_index_contains(text: list
 def test_a_reader_of_a_growing_index_never_matches_more_than_it_contains(
     parts: list[list[int]], other: list[int]
 ) -> None:
-    index, text, said = SuffixIndex(), [], []
+    index, text, new = SuffixIndex(), [], []
     reader = SuffixReader(index)
     for part in parts:
         index.extend(part)
         text += part
-        said += other
+        new += other
         reader.read(other)
-        matched = said[len(said) - reader.n_matched :]
+        matched = new[len(new) - reader.n_matched :]
         assert matched == [] or any(text[i : i + len(matched)] == matched for i in range(len(text)))

@@ -34,7 +34,7 @@ def test_work_that_is_mostly_prompts_takes_the_setting_that_prefills_fast() -> N
     assert fastest([FAST_PREFILL, FAST_DECODE], Workload(n_prefill=4000, n_decode=40, depth=2000)) is FAST_PREFILL
 
 
-def test_speed_between_measured_depths_is_straight_and_beyond_them_flat() -> None:
+def test_speed_between_measured_depths_is_linear_and_beyond_them_constant() -> None:
     middle = Workload(n_prefill=0, n_decode=100, depth=256)
     beyond = Workload(n_prefill=0, n_decode=100, depth=9999)
     assert seconds(FAST_DECODE, middle) == pytest.approx(100 / 18.3)
@@ -51,20 +51,20 @@ def test_a_cache_of_quantized_values_brings_fused_attention_with_it() -> None:
     assert not with_kv_type(PLAIN, "q8_0,f16").flash_attention
 
 
-def test_what_was_measured_is_found_again_by_machine_and_model(tmp_path: Path) -> None:
+def test_measurements_are_found_by_machine_and_model(tmp_path: Path) -> None:
     path = tmp_path / "cache" / "tune.json"
-    here = TuneFile(path, "this machine")
-    here.store("model", "name.gguf", [FAST_PREFILL, FAST_DECODE])
-    here.record_use("model", Workload(1, 2, 3), {1: 1.0, 16: 4.0})
+    results = TuneFile(path, "this machine")
+    results.store("model", "name.gguf", [FAST_PREFILL, FAST_DECODE])
+    results.record_use("model", Workload(1, 2, 3), {1: 1.0, 16: 4.0})
     assert TuneFile(path, "this machine").measured("model") == (FAST_PREFILL, FAST_DECODE)
     assert TuneFile(path, "this machine").work("model") == Workload(1, 2, 3)
     assert TuneFile(path, "this machine").step_ratios("model") == {1: 1.0, 16: 4.0}
-    assert here.names() == {"model": "name.gguf"}
+    assert results.names() == {"model": "name.gguf"}
     assert TuneFile(path, "another machine").measured("model") == ()
     assert TuneFile(path, "another machine").work("model") == DEFAULT_WORKLOAD
 
 
-def test_a_broken_file_counts_as_empty_and_is_written_anew(tmp_path: Path) -> None:
+def test_a_damaged_file_counts_as_empty_and_is_rewritten(tmp_path: Path) -> None:
     path = tmp_path / "tune.json"
     path.write_text("{")
     file = TuneFile(path, "machine")
@@ -104,7 +104,7 @@ class TimedBackend(FakeBackend):
         return super().decode(chunks)
 
 
-def test_measuring_finds_what_the_backend_takes() -> None:
+def test_measured_speeds_are_those_of_the_backend() -> None:
     clock = CountedTime()
     found = measure(TimedBackend(clock, n_sequences=20), PLAIN, THOROUGH, clock)
     assert found.prefill == pytest.approx(512 / 0.522)
@@ -114,7 +114,7 @@ def test_measuring_finds_what_the_backend_takes() -> None:
     assert dict(found.step_ratios)[16] == pytest.approx(26 / 11)
 
 
-def test_depth_is_what_the_measured_sequence_attends_to_and_not_what_others_hold() -> None:
+def test_depth_counts_the_cells_that_the_measured_sequence_attends_to() -> None:
     clock = CountedTime()
     found = measure(TimedBackend(clock, cell_s=1e-5, n_sequences=20), PLAIN, THOROUGH, clock)
     for depth, speed in found.decode:
@@ -127,7 +127,7 @@ def test_depths_that_the_cache_cannot_hold_are_left_out() -> None:
     assert [depth for depth, _ in found.decode] == [0, 512]
 
 
-def test_a_quick_look_takes_less_than_half_of_a_thorough_one() -> None:
+def test_quick_tuning_takes_less_than_half_of_thorough_tuning() -> None:
     spent = {}
     for effort in (QUICK, THOROUGH):
         clock = CountedTime()
@@ -142,7 +142,7 @@ def test_settings_that_share_loaded_weights_come_one_after_the_other() -> None:
     assert not any(setting.extra_buffers for setting in first_settings(2, extra_buffers_are_safe=False))
 
 
-def test_a_refinement_changes_one_thing_and_what_that_needs() -> None:
+def test_a_refinement_changes_one_setting_and_those_it_requires() -> None:
     found = refinements(RuntimeSettings(4, flash_attention=True, extra_buffers=True), n_processors=8)
     assert [setting.n_threads for setting in found if setting.n_threads != 4] == [2, 8]
     assert {setting.n_ubatch for setting in found} == {128, 256, 512}
@@ -150,10 +150,10 @@ def test_a_refinement_changes_one_thing_and_what_that_needs() -> None:
     assert all(setting.extra_buffers for setting in found)
 
 
-def test_a_setting_measured_again_takes_the_place_of_what_was_known_of_it(tmp_path: Path) -> None:
-    here = TuneFile(tmp_path / "tune.json", "this machine")
-    here.add("model", "name.gguf", FAST_PREFILL)
-    here.add("model", "name.gguf", FAST_DECODE)
+def test_a_new_measurement_replaces_that_of_the_same_setting(tmp_path: Path) -> None:
+    results = TuneFile(tmp_path / "tune.json", "this machine")
+    results.add("model", "name.gguf", FAST_PREFILL)
+    results.add("model", "name.gguf", FAST_DECODE)
     again = SpeedMeasurement(PLAIN, 1.0, FAST_DECODE.decode, FAST_DECODE.step_ratios)
-    here.add("model", "name.gguf", again)
-    assert here.measured("model") == (FAST_PREFILL, again)
+    results.add("model", "name.gguf", again)
+    assert results.measured("model") == (FAST_PREFILL, again)
