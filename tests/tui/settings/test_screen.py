@@ -72,7 +72,7 @@ async def test_a_change_is_checked_written_and_told_to_be_for_the_next_start(tmp
     async with sat_down(tmp_path, "# mine\nthreads = 3\n") as app:
         person = meet(Pilot(app))
         await person.presses("f10", "down", "enter")
-        await person.sees("Tokens of context", "Enter takes it")
+        await person.sees("Context length in tokens", "Enter takes it")
         await person.presses("backspace", "x", "enter")
         await person.sees("It takes a whole number")
         await person.presses("backspace", *"4096", "enter")
@@ -121,7 +121,7 @@ async def test_a_switch_and_a_choice_are_chosen_and_what_goes_before_the_file_is
     async with sat_down(tmp_path, CONTEXT_SHIFT="false") as app:
         person = meet(Pilot(app))
         await person.presses("f10", *["down"] * 3, "e")
-        await person.sees("Answers that fill the context", "Enter chooses")
+        await person.sees("Drop the oldest tokens", "Enter chooses")
         await person.presses("home", "enter")
         await person.sees("LOCALLLM_CONTEXT_SHIFT in the")
         assert written(tmp_path) == {"context_shift": True}

@@ -138,5 +138,5 @@ def test_without_a_network_the_search_ends_before_this_machine_is_measured(monke
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("HF_TOKEN", "")
     with pytest.raises(HubError, match="cannot be reached"):
-        search_verb.callback(("llama",), only_fitting=False, n_most=1, vram=(), ram=None, wants_json=False)  # type: ignore[misc]
+        search_verb.callback(("llama",), only_fitting=False, limit=1, vram=(), ram=None, wants_json=False)  # type: ignore[misc]
     assert not measured
