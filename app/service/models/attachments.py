@@ -1,6 +1,6 @@
-"""What the settings attach to the model that the service begins with: LoRA adapters, control vectors, a draft model.
+"""What the settings attach to the default model of the service: LoRA adapters, control vectors, a draft model.
 
-Owns how they are written, FILE[=NAME] and FILE[=SCALE], and their way through the gate. Knows nothing of engines.
+Owns their syntax, FILE[=NAME] and FILE[=SCALE], and their validation. Knows nothing of engines.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ MAX_SCALE = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Attachments:
-    """Files that have passed the gate: (path, name) of each adapter, (path, scale) of each control vector.
+    """Valid files: (path, name) of each adapter, (path, scale) of each control vector.
 
-    `draft_path` is that of the draft model, or empty.
+    `draft_path` is the path of the draft model, or empty.
     """
 
     lora: tuple[tuple[str, str], ...] = ()
@@ -36,10 +36,10 @@ NOTHING_ATTACHED = Attachments()
 
 
 def read_attachments(settings: Settings, model: Path) -> Attachments:
-    """Return what `settings` attach to the GGUF `model`, which has passed the gate.
+    """Return what `settings` attach to the valid GGUF `model`.
 
-    Raises UsageError for a scale that is none, ModelFileError for a file that the gate does not let through, its kind
-    UnknownModelError for a draft model that is not here.
+    Raises UsageError for an invalid scale, ModelFileError for an invalid file, UnknownModelError for a draft model that
+    is not installed.
     """
     lora = tuple((str(path), name or path.stem) for path, name in map(_split, settings.lora))
     vectors = tuple((str(path), _scale(text)) for path, text in map(_split, settings.control_vector))
@@ -51,7 +51,7 @@ def read_attachments(settings: Settings, model: Path) -> Attachments:
 
 
 def _check_control_vector(path: Path, model: Path) -> None:
-    from quantizer.gguf.control_vector import read_control_vector  # with numpy, 0.3 s that a service without one saves
+    from quantizer.gguf.control_vector import read_control_vector  # imports numpy, 0.3 s
 
     read_control_vector(path, model)
 
@@ -65,7 +65,7 @@ def _draft_path(settings: Settings) -> str:
 
 
 def _split(text: str) -> tuple[Path, str]:
-    """Return the absolute path and what stands behind its last `=`; a file may have one in its name."""
+    """Return the absolute path and the text after its last `=`; a file name may contain one."""
     whole = absolute(text)
     before, _, after = text.rpartition("=")
     return (whole, "") if not before or whole.exists() else (absolute(before), after)

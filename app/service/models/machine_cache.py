@@ -1,6 +1,6 @@
-"""This machine as the planner of the service sees it: looked at once in a while, with room for what would be reloaded.
+"""A cached survey of this machine, and the machine without a model that is to be reloaded.
 
-Owns what is kept and for how long. Knows nothing of models beyond what their workers hold.
+Owns how long a survey is valid. Knows nothing of models beyond the memory that their workers hold.
 """
 
 from __future__ import annotations
@@ -20,42 +20,39 @@ if TYPE_CHECKING:
 
 __all__ = ["MachineCache", "machine_for_reload"]
 
-_KEPT_S = 300.0
+_MAX_AGE_S = 300.0
 
 
 class MachineCache:
-    """`survey` looks at everything, in about a second; what is free of the processor's memory is asked every time.
+    """Caches `survey`, which takes about a second; `free_bytes`, the free host memory, is called every time.
 
-    Calls may come from several threads.
+    Methods may be called in several threads.
     """
 
     def __init__(self, survey: Callable[[], Machine], free_bytes: Callable[[], int]) -> None:
         self._survey = survey
         self._free_bytes = free_bytes
         self._lock = threading.Lock()
-        self._seen: Machine | None = None
-        self._seen_with: frozenset[int | None] = frozenset()
-        self._seen_at_s = 0.0
+        self._machine: Machine | None = None
+        self._surveyed_pids: frozenset[int | None] = frozenset()
+        self._surveyed_s = 0.0
 
     def machine(self, loaded: Sequence[LoadedModel], *, is_fresh: bool = False) -> Machine:
-        """Return the machine as it is, looking anew where GPUs are held by other processes than at the last look.
-
-        Raises EngineError where looking fails.
-        """
+        """Return the machine, surveyed again if other workers hold its GPUs now. Raises EngineError."""
         with self._lock:
             pids = frozenset(model.worker_pid for model in loaded)
-            if self._seen is None or is_fresh or self._is_outdated(self._seen, pids):
-                self._seen, self._seen_with, self._seen_at_s = self._survey(), pids, time.monotonic()
-            seen = self._seen
-        return replace(seen, host=replace(seen.host, free_bytes=self._free_bytes()))
+            if self._machine is None or is_fresh or self._is_outdated(self._machine, pids):
+                self._machine, self._surveyed_pids, self._surveyed_s = self._survey(), pids, time.monotonic()
+            machine = self._machine
+        return replace(machine, host=replace(machine.host, free_bytes=self._free_bytes()))
 
-    def _is_outdated(self, seen: Machine, pids: frozenset[int | None]) -> bool:
-        is_old = time.monotonic() - self._seen_at_s > _KEPT_S
-        return is_old or (bool(seen.gpus) and pids != self._seen_with)
+    def _is_outdated(self, machine: Machine, pids: frozenset[int | None]) -> bool:
+        is_old = time.monotonic() - self._surveyed_s > _MAX_AGE_S
+        return is_old or (bool(machine.gpus) and pids != self._surveyed_pids)
 
 
 def machine_for_reload(machine: Machine, path: Path, loaded: Sequence[LoadedModel]) -> Machine:
-    """Return `machine` as it would be without the model at `path`, which loading it again makes leave first."""
+    """Return `machine` without the model at `path`, which a reload unloads first."""
     for model in loaded:
         if model.path == path:
             gpus = tuple(_more(gpu, model.held_bytes.get(gpu.name, 0)) for gpu in machine.gpus)

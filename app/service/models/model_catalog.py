@@ -1,10 +1,6 @@
-"""What the files of models say of themselves, for lists of models: read once, for as long as a file stays as it is.
+"""The models that a request may name, loaded or not, and the facts in their files.
 
-Owns what is kept of a header. Knows nothing of engines or dialects.
-
-The models of this machine that a request may name, whether they are loaded or not, and what their files say.
-
-Owns names and facts. Knows nothing of engines.
+Owns names, and facts cached until a file changes. Knows nothing of engines or dialects.
 """
 
 from __future__ import annotations
@@ -18,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.library.local.resolve import ModelRef, available, find_by_name, resolve
+from app.service.threads import in_thread
 from app.settings.settings import Settings
 from quantizer.errors import ModelFileError
 from quantizer.gguf.gguf_reader import ArrayRef, Scalar
@@ -25,19 +22,19 @@ from quantizer.gguf.header import Header
 from quantizer.gguf.model_info import ModelInfo, read_model_info
 from quantizer.gguf.validation import validate_gguf
 
-__all__ = ["FileFacts", "FileFactsCache", "ModelCatalog", "read_facts", "with_served_id"]
+__all__ = ["FileFacts", "ModelCatalog", "read_facts", "with_served_id"]
 
 _TEMPLATE = "tokenizer.chat_template"
 
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """A file that has passed the gate: its card, its metadata but for lists and the chat template, which is apart.
+    """A valid file: its model info, its metadata without lists and the chat template, and that template.
 
     `identity` are 64 hexadecimal digits that change with the file's name, size or time.
     """
 
-    card: ModelInfo
+    info: ModelInfo
     metadata: Mapping[str, Scalar | str]
     chat_template: str
     modified_s: float
@@ -46,16 +43,16 @@ class FileFacts:
     @property
     def only_embeds(self) -> bool:
         """Whether the model is an encoder, which cannot write."""
-        return self.metadata.get(f"{self.card.architecture}.attention.causal") is False
+        return self.metadata.get(f"{self.info.architecture}.attention.causal") is False
 
 
 def read_facts(path: Path) -> FileFacts:
-    """Return the facts of the GGUF at `path`. Raises ModelFileError when the gate does not let it through."""
+    """Return the facts of the GGUF at `path`. Raises ModelFileError for an invalid one."""
     stat = path.stat()
     header = validate_gguf(path)
     metadata = {key: value for key, value in header.metadata.items() if not isinstance(value, ArrayRef)}
     return FileFacts(
-        card=read_model_info(header),
+        info=read_model_info(header),
         metadata={key: value for key, value in metadata.items() if key != _TEMPLATE},
         chat_template=header.text(_TEMPLATE),
         modified_s=stat.st_mtime,
@@ -67,40 +64,18 @@ def _identity(header: Header, stat: os.stat_result) -> str:
     return hashlib.sha256(repr((header.path.name, stat.st_size, stat.st_mtime_ns)).encode()).hexdigest()
 
 
-class FileFactsCache:
-    """Facts by path; a file that changed is read again."""
-
-    def __init__(self) -> None:
-        self._facts: dict[Path, tuple[tuple[int, int], FileFacts]] = {}
-
-    async def of(self, path: Path) -> FileFacts:
-        """Return the facts of the file at `path`. Raises ModelFileError, for one that is gone too."""
-        return await asyncio.to_thread(self._of, path)
-
-    def _of(self, path: Path) -> FileFacts:
-        try:
-            stat = path.stat()
-        except OSError as error:
-            raise ModelFileError(f"{path.name} cannot be read: {error.strerror}.", "Name another model.") from error
-        state = (stat.st_size, stat.st_mtime_ns)
-        kept = self._facts.get(path)
-        if kept is None or kept[0] != state:
-            kept = self._facts[path] = (state, read_facts(path))
-        return kept[1]
-
-
 def with_served_id(ref: ModelRef) -> ModelRef:
-    """Return `ref` with the id that clients of the service use."""
+    """Return `ref` with its id for clients."""
     return replace(ref, id=ref.served_as or ref.id)
 
 
 class ModelCatalog:
-    """What `settings` have in their models folder, behind those that `loaded` gives: they may lie anywhere."""
+    """The models in the folder of `settings`, after those of `loaded`, which may be anywhere."""
 
     def __init__(self, settings: Settings, loaded: Callable[[], Sequence[ModelRef]]) -> None:
         self._settings = settings
         self._loaded = loaded
-        self._facts = FileFactsCache()
+        self._facts: dict[Path, tuple[tuple[int, int], FileFacts]] = {}
 
     async def list_models(self) -> tuple[ModelRef, ...]:
         """Return every model that a request may name: the loaded ones first, then the installed ones."""
@@ -110,25 +85,34 @@ class ModelCatalog:
         return (*loaded, *(with_served_id(ref) for ref in installed if ref.path not in paths))
 
     async def find(self, name: str) -> ModelRef:
-        """Return the model that a client calls `name`. Raises UnknownModelError that lists what is here."""
+        """Return the model that clients call `name`. Raises UnknownModelError that lists the models."""
         return find_by_name(name, await self.list_models())
 
     async def resolve(self, name: str) -> ModelRef:
-        """Return what `name` means to a person at this machine, paths too. Raises ModelFileError as `resolve` does."""
+        """Return the model `name` (or path). Raises ModelFileError as `app.library.local.resolve` does."""
         return with_served_id(await asyncio.to_thread(resolve, name, self._settings))
 
     async def list_with_facts(self) -> list[tuple[ModelRef, FileFacts]]:
-        """Return every model that a request may name, with its facts; files that the gate refuses are none."""
+        """Return every model that a request may name, with its facts; skip invalid files."""
         return await self.with_facts(await self.list_models())
 
     async def with_facts(self, refs: Sequence[ModelRef]) -> list[tuple[ModelRef, FileFacts]]:
-        """Return those of `refs` whose files the gate lets through, with their facts; files may have gone meanwhile."""
+        """Return `refs` with their facts; skip invalid and missing files."""
         found = await asyncio.gather(*(self._facts_or_none(ref) for ref in refs))
         return [(ref, facts) for ref, facts in zip(refs, found, strict=True) if facts]
 
-    async def facts(self, ref: ModelRef) -> FileFacts:
-        """Return what the file of `ref` says of itself. Raises ModelFileError when the gate does not let it through."""
-        return await self._facts.of(ref.path)
+    @in_thread
+    def facts(self, ref: ModelRef) -> FileFacts:
+        """Return the facts in the file of `ref`, read again when it changed. Raises ModelFileError."""
+        try:
+            stat = ref.path.stat()
+        except OSError as error:
+            raise ModelFileError(f"{ref.path.name} cannot be read: {error.strerror}.", "Name another model.") from error
+        version = (stat.st_size, stat.st_mtime_ns)
+        cached = self._facts.get(ref.path)
+        if cached is None or cached[0] != version:
+            cached = self._facts[ref.path] = (version, read_facts(ref.path))
+        return cached[1]
 
     async def _facts_or_none(self, ref: ModelRef) -> FileFacts | None:
         with contextlib.suppress(ModelFileError):

@@ -1,6 +1,6 @@
-"""What the service needs to know of a model file before an engine loads it.
+"""The header of a model file, as far as chat needs it before an engine loads the model.
 
-Owns the way through the header gate and the few facts that chat needs. Knows nothing of weights or of processes.
+Knows nothing of weights or of processes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["ModelFile", "read_model_file"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFile:
-    """A model that has passed the gate. `chat_template` is empty when it has none.
+    """A valid model. `chat_template` is empty for a model without one.
 
-    `recipe` is what it was made with, if it was made of another one; its template is the `chat_template` then.
+    `recipe` is how it was made of another model, if it was; its template becomes the `chat_template`.
 
-    `infill` are the tokens around gaps, None for a model that cannot fill them. `identity` is the same for all names of
-    the file.
+    `infill` are the tokens for filling in the middle, None for a model that cannot. `identity` is the same for all
+    names of the file.
     """
 
     chat_template: str
@@ -38,14 +38,13 @@ class ModelFile:
 
     @property
     def recipe_n_ctx(self) -> int:
-        """The context that its recipe asks for, 0 where that is left open."""
+        """The context length of its recipe, 0 for a recipe without one."""
         wanted = self.recipe.parameters.get("num_ctx")
         return wanted if isinstance(wanted, int) else 0  # requests refuse a recipe with anything else
 
 
 def read_model_file(path: Path) -> ModelFile:
-    """Read the header of the GGUF at `path`. Raises ModelFileError when the gate does not let it through, and for one
-    that holds no model, or none that text can be put to."""
+    """Read the header of the GGUF at `path`. Raises ModelFileError for a file without a text model."""
     header, recipe = validate_gguf(path), read_recipe(path)
     check_answers(header, needs_tokenizer=True)
     return ModelFile(
@@ -61,7 +60,7 @@ def read_model_file(path: Path) -> ModelFile:
 
 
 def _token(header: Header, key: str) -> str:
-    """Return the text of the token whose id `key` gives, empty when there is none: honest files have such ids."""
+    """Return the text of the token whose id is at `key`, empty for none or an invalid id."""
     token_id = header.integer(key)
     if token_id is None or "tokenizer.ggml.tokens" not in header.fields:
         return ""

@@ -1,7 +1,7 @@
-"""Plans for whoever asks the service, each in milliseconds: headers and the look at this machine are kept for a while.
+"""Plans for requests, each in milliseconds: headers and the survey of this machine are cached.
 
-Owns what is kept. The arithmetic is `offload`'s, the ways to a model are `app.library`'s. Knows nothing of HTTP. What
-imports numbers is imported when it is first asked.
+Owns these caches; `offload` computes and `app.library` finds models. Knows nothing of HTTP. Imports numpy only when it
+is needed.
 """
 
 from __future__ import annotations
@@ -27,58 +27,58 @@ if TYPE_CHECKING:
 
 __all__ = ["PlanService"]
 
-_N_MODELS, _MODEL_KEPT_S = 8, 300.0
-_N_MEASURED = 64
+_MAX_MODELS, _MODEL_MAX_AGE_S = 8, 300.0
+_MAX_MEASURED_RUNS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """A model that was asked for: its header, what to say of how it was found, and since when that is known."""
+class _CachedModel:
+    """A model with the notice of how it was found (empty for one in the library), and when it was read."""
 
     model: PlannedModel
     notice: str
-    changed_s: float
-    since_s: float
+    modified_s: float
+    read_s: float
 
     @property
     def is_current(self) -> bool:
-        """Whether its file is still the same; of one that is elsewhere, whether it was asked for of late."""
+        """Whether its file is unchanged; for a model of the hub, whether it was read lately."""
         if self.notice:
-            return time.monotonic() - self.since_s < _MODEL_KEPT_S
-        return self.changed_s == _changed_s(self.model)
+            return time.monotonic() - self.read_s < _MODEL_MAX_AGE_S
+        return self.modified_s == _modified_s(self.model)
 
 
 class PlanService:
-    """Answers wishes under `settings`. Its methods take their time and may be called in several threads."""
+    """Makes plans under `settings`. Its methods block, and may be called in several threads."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._known: OrderedDict[str, _CachedModel] = OrderedDict()
         self._lock = threading.Lock()
 
     def plan(self, request: PlanRequest, loaded: Sequence[LoadedModel] = ()) -> PlanReport:
-        """Return the plan for `request`, with what was measured of the model here.
+        """Return the plan for `request`, with the measured speed of the model on this machine.
 
         Raises UnknownModelError, HubError or ModelFileError for an unavailable model, UsageError for an invalid
-        request, EngineError where the machine or llama.cpp cannot be asked.
+        request, EngineError where the machine cannot be surveyed.
         """
         from offload.footprint.kv_cache import KV_TYPES, KvTypes, can_have
 
         settings = _settings_for(request, self._settings)
         known = self._model(request, settings)
-        wanted = self._circumstances(request, settings, known, loaded)
-        found = _planned(request, settings, known, wanted)
+        context = self._context(request, settings, known, loaded)
+        found = _planned(request, settings, known, context)
         has_records = request.is_here and not known.notice
         return PlanReport.of(
             describe_plan(found),
             request,
             n_ctx_train=known.model.n_ctx_train,
             kv_types=tuple(name for name in KV_TYPES if can_have(KvTypes(name, name), known.model.kv_shape)),
-            measured=self._measured(known.model, wanted.machine) if has_records else (),
+            measured=self._measured(known.model, context.machine) if has_records else (),
         )
 
     @cached_property
-    def _look(self) -> MachineCache:
+    def _machines(self) -> MachineCache:
         from app.engine.load.machine import survey
         from app.settings.parsing import parse_rpc_endpoints
         from offload.devices.host_memory import host_memory
@@ -86,8 +86,8 @@ class PlanService:
         endpoints = parse_rpc_endpoints(self._settings.rpc)
         return MachineCache(lambda: survey(endpoints).machine, lambda: host_memory().free_bytes)
 
-    def _model(self, request: PlanRequest, settings: Settings) -> _Known:
-        """Return the model that is meant, its header read once for as long as the file stays the same."""
+    def _model(self, request: PlanRequest, settings: Settings) -> _CachedModel:
+        """Return the requested model; its header is read once for each version of the file."""
         from app.library.hub.lookup import find_model
         from app.library.machine_fit.planning import planning_context
 
@@ -99,11 +99,11 @@ class PlanService:
                 return planning_context(settings, self._machine(request, ()))
 
             model, notice = find_model(request.model, settings, here)
-            known = _Known(model, notice, 0.0 if notice else _changed_s(model), time.monotonic())
+            known = _CachedModel(model, notice, 0.0 if notice else _modified_s(model), time.monotonic())
         with self._lock:
             self._known[request.model] = known
             self._known.move_to_end(request.model)
-            while len(self._known) > _N_MODELS:
+            while len(self._known) > _MAX_MODELS:
                 self._known.popitem(last=False)
         return known
 
@@ -111,24 +111,24 @@ class PlanService:
         from app.library.machine_fit.machine_spec import parse_machine
 
         def here() -> Machine:
-            return self._look.machine(loaded, is_fresh=request.is_fresh)
+            return self._machines.machine(loaded, is_fresh=request.is_fresh)
 
         return here() if request.is_here else parse_machine(here, request.vram, request.ram or None)
 
-    def _circumstances(
-        self, request: PlanRequest, settings: Settings, known: _Known, loaded: Sequence[LoadedModel]
+    def _context(
+        self, request: PlanRequest, settings: Settings, known: _CachedModel, loaded: Sequence[LoadedModel]
     ) -> PlanningContext:
         from app.library.machine_fit.planning import local_planning_context, planning_context
 
         machine = self._machine(request, loaded)
         if request.is_here:
-            wanted = local_planning_context(settings, machine_for_reload(machine, known.model.header.path, loaded))
+            context = local_planning_context(settings, machine_for_reload(machine, known.model.header.path, loaded))
         else:
-            wanted = planning_context(settings, machine)
-        return replace(wanted, question=replace(wanted.question, gpu_layers=request.gpu_layers))
+            context = planning_context(settings, machine)
+        return replace(context, question=replace(context.question, gpu_layers=request.gpu_layers))
 
     def _measured(self, model: PlannedModel, machine: Machine) -> tuple[MeasuredRun, ...]:
-        """Return how fast the newest answers and prompts of the model were here, the oldest first."""
+        """Return the speeds of the newest answers and prompts of the model on this machine, oldest first."""
         from app.engine.load.machine_file import model_key
         from app.engine.load.run_history import machine_key, run_history
 
@@ -142,7 +142,7 @@ class PlanService:
                 gpu_layers=record.gpu_layers,
                 at_s=record.at_s,
             )
-            for record in [record for record in records if record.model == key][-_N_MEASURED:]
+            for record in [record for record in records if record.model == key][-_MAX_MEASURED_RUNS:]
         )
 
 
@@ -156,15 +156,15 @@ def _settings_for(request: PlanRequest, settings: Settings) -> Settings:
     )
 
 
-def _planned(request: PlanRequest, settings: Settings, known: _Known, wanted: PlanningContext) -> Plan:
+def _planned(request: PlanRequest, settings: Settings, known: _CachedModel, context: PlanningContext) -> Plan:
     from app.library.machine_fit.planning import plan_of, plan_of_absent
 
     if not request.is_full:
-        return wanted.plan(known.model, wants_remedies=False)
+        return context.plan(known.model, wants_remedies=False)
     if known.notice:
-        return plan_of_absent(known.model, known.notice, wanted)
-    return plan_of(known.model, settings, wanted, is_here=request.is_here)
+        return plan_of_absent(known.model, known.notice, context)
+    return plan_of(known.model, settings, context, is_here=request.is_here)
 
 
-def _changed_s(model: PlannedModel) -> float:
+def _modified_s(model: PlannedModel) -> float:
     return model.header.path.stat().st_mtime

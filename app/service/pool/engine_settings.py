@@ -1,6 +1,6 @@
-"""How engines are run, as the settings say: by which command, with which sizes, for how long when idle.
+"""The settings of engines: their command, their config, and how long idle ones stay loaded.
 
-Owns what such settings mean, and that nonsense is refused at the start. Knows nothing of models.
+Owns the meaning of these settings, and refuses invalid ones at the start. Knows nothing of models.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from quantizer.process import python_command
 
 __all__ = ["engine_config", "keep_alive_s", "worker_command"]
 
-# What can run a model: the arguments of its worker. The fake one needs no native code; its answers are random letters.
+# Arguments of the worker. The fake engine needs no native code; its answers are random letters.
 _ENGINES: Mapping[str, tuple[str, ...]] = {
     "llama": (),
     "fake": ("--fake", "--fake-step-ms", "5"),
@@ -32,7 +32,7 @@ def worker_command(settings: Settings) -> list[str]:
 
 
 def keep_alive_s(settings: Settings) -> float | None:
-    """Return how long an idle model stays that a request has loaded, None for good. Raises UsageError."""
+    """Return how long an idle model stays loaded after a request, None for no limit. Raises UsageError."""
     try:
         return parse_duration(settings.keep_alive)
     except RequestError as error:
@@ -40,7 +40,7 @@ def keep_alive_s(settings: Settings) -> float | None:
 
 
 def engine_config(settings: Settings, attached: Attachments, when_unfit: UnfitPolicy | None) -> EngineConfig:
-    """Return how a model is loaded with what is `attached`; `when_unfit` None is what the settings say.
+    """Return how to load a model with what is `attached`; `when_unfit` None is the policy of the settings.
 
     Raises UsageError.
     """
@@ -64,4 +64,4 @@ def _when_unfit(settings: Settings) -> UnfitPolicy:
         return UnfitPolicy(settings.when_unfit)
     except ValueError:
         known = ", ".join(UnfitPolicy)
-        raise UsageError(f"when_unfit is {settings.when_unfit!r}, which means nothing.", f"Known: {known}.") from None
+        raise UsageError(f"when_unfit is {settings.when_unfit!r}, which is unknown.", f"Known: {known}.") from None

@@ -1,9 +1,7 @@
-"""What models hold and what another one needs, in bytes of this machine's memories.
+"""The memory that models hold and that another one needs, by device of this machine.
 
-Owns asking: the planner, from headers alone; the system, for what is free; workers, for what they were planned to take.
-Knows nothing of whose turn it is. What imports numbers is imported when it is first asked, after the service has begun.
-
-What a process holds of the processor's memory. None holds nothing, nor does a process that has ended.
+Owns where the figures come from: the planner, from headers alone; the system, for free memory; the workers' plans.
+Knows nothing of the order of loading. Imports numpy only when it is needed, after the service has started.
 """
 
 from __future__ import annotations
@@ -34,37 +32,37 @@ if TYPE_CHECKING:
     from offload.speed.cost_model import Rates
 
 
-_PLENTY_BYTES = 1 << 60
+_UNLIMITED_BYTES = 1 << 60
 
 
 class Memory(Protocol):
-    """What the service asks of this machine's memory. Its methods take their time: they are called in threads."""
+    """The memory of a machine. Its methods block, and are called in threads."""
 
     @property
     def is_limited(self) -> bool:
-        """Whether even a model that is alone has to be asked about."""
+        """Whether models may take less than there is, so that even a model that is alone needs a check."""
 
     def machine(self, loaded: Sequence[LoadedModel]) -> Machine:
-        """Return this machine as free as it is with `loaded` loaded to the full. Raises EngineError."""
+        """Return the machine with the memory that is free when `loaded` are fully loaded. Raises EngineError."""
 
     def held_bytes(self, path: Path, plan: Plan | None) -> Mapping[str, int]:
-        """Return what the model at `path` holds of each device; `plan` is its worker's, as in its status."""
+        """Return the bytes that the model at `path` holds of each device; `plan` is the one in its status."""
 
     def demand(self, path: Path, config: EngineConfig) -> ModelDemand:
-        """Return what the model at `path` comes to. Raises ModelFileError when the gate does not let it through."""
+        """Return how well the model at `path` would run. Raises ModelFileError for an invalid file."""
 
     def check(self, path: Path, config: EngineConfig, machine: Machine) -> None:
-        """Raise the planner's refusal, an EngineError, where the model at `path` is not to be loaded on `machine`."""
+        """Raise the planner's refusal, an EngineError, if the model at `path` must not be loaded on `machine`."""
 
 
 class MachineMemory:
-    """The memory of this machine, of which models may take what the setting `max_memory` says."""
+    """The memory of this machine, of which models may take the setting `max_memory`."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises UsageError for a size that is none."""
+        """Raises UsageError for an invalid size."""
         self._settings = settings
         self._max_bytes = parse_byte_size(settings.max_memory) if settings.max_memory else None
-        self._has_gpu = settings.gpu and settings.engine == "llama"  # until a look has told otherwise
+        self._has_gpu = settings.gpu and settings.engine == "llama"  # until a survey finds none
 
     @property
     def is_limited(self) -> bool:
@@ -72,61 +70,62 @@ class MachineMemory:
         return self._max_bytes is not None
 
     def machine(self, loaded: Sequence[LoadedModel]) -> Machine:
-        """Look at memory, and at GPUs where there are any, which takes a second. Raises EngineError.
+        """Survey memory, and GPUs, which takes a second. Raises EngineError.
 
-        Systems count the pages of mapped files as free though a model reads them for every token: of what a worker
-        was planned to hold, that part is not.
+        Systems count the pages of mapped files as free though a model reads them for every token. They are subtracted
+        from what the plan of each worker says it holds.
         """
         from app.engine.load.machine import detect_machine
         from app.engine.load.machine_file import MachineFile, this_build
 
-        kept = MachineFile(self._settings.cache_dir / "bandwidth.json", this_build())
-        machine = detect_machine(self._gpus(), kept)
-        free_bytes = machine.host.free_bytes - sum(map(_unseen_bytes, loaded))  # below 0 where too much was promised
+        machine_file = MachineFile(self._settings.cache_dir / "bandwidth.json", this_build())
+        machine = detect_machine(self._gpus(), machine_file)
+        free_bytes = machine.host.free_bytes - sum(map(_uncounted_bytes, loaded))  # below 0 if too much is loaded
         if self._max_bytes is not None:
             from offload.placement.search import margin_bytes
 
             held_bytes = sum(model.held_bytes.get(HOST_NAME, 0) for model in loaded)
-            # The margin is for other programs, which the limit leaves room for already.
+            # The margin is for other programs, for which the limit leaves memory already.
             free_bytes = min(free_bytes, self._max_bytes - held_bytes + margin_bytes(machine.host))
         return replace(machine, host=replace(machine.host, free_bytes=free_bytes))
 
     def held_bytes(self, path: Path, plan: Plan | None) -> Mapping[str, int]:
-        """Return what the plan says; where it places nothing, or there is none, the size of the file."""
+        """Return the bytes of the plan, or the size of the file without a plan that places anything."""
         if plan is None or not plan.devices:
             return {HOST_NAME: stat_model(path).n_bytes}
         return {device.name: device.n_bytes for device in plan.devices}
 
     def demand(self, path: Path, config: EngineConfig) -> ModelDemand:
-        """Return how fast the model would answer; where nobody can tell, how many of its layers GPUs would hold."""
+        """Return how fast the model would answer or, where that is unknown, how many layers GPUs would hold."""
         model = _planned(path, config)
-        return lambda machine: _worth(self._found(model, config, machine))
+        return lambda machine: _worth(self._assess(model, config, machine))
 
     def check(self, path: Path, config: EngineConfig, machine: Machine) -> None:
-        """Raise UnfitError where a yes is needed first, EngineError where the model is too large."""
+        """Raise UnfitError where the user has to confirm, EngineError where the model is too large."""
         from app.engine.load.sizing import check_fit
         from offload.plan import plan
 
         model = _planned(path, config)
-        check_fit(plan(model, self._question(config, machine), machine, self._rates(machine)), config.when_unfit)
-        found = self._found(model, config, machine)
-        if self._max_bytes is not None and found.placement is None and config.when_unfit is not UnfitPolicy.LOAD:
-            needed, allowed = memory(found.profile.total_bytes), memory(self._max_bytes)
+        check_fit(plan(model, self._constraints(config, machine), machine, self._rates(machine)), config.when_unfit)
+        assessment = self._assess(model, config, machine)
+        if self._max_bytes is not None and assessment.placement is None and config.when_unfit is not UnfitPolicy.LOAD:
+            needed, allowed = memory(assessment.profile.total_bytes), memory(self._max_bytes)
             cause = f"{path.stem} needs {needed}, and models may take {allowed} together."
             raise EngineError(cause, "Raise max_memory, use a smaller --ctx, or load it all the same with --yes.")
 
-    def _found(self, model: PlannedModel, config: EngineConfig, machine: Machine) -> Assessment:
-        """Return what comes of `model`, in the setting that a worker chooses: without a GPU that gives up nothing."""
+    def _assess(self, model: PlannedModel, config: EngineConfig, machine: Machine) -> Assessment:
+        """Assess `model` in the config that a worker would choose: without a GPU, one for unlimited memory."""
         from offload.placement.assessment import assess
         from offload.plan import best_assessment
 
-        question, rates = self._question(config, machine), self._rates(machine)
+        constraints, rates = self._constraints(config, machine), self._rates(machine)
         if machine.gpus:
-            return best_assessment(model, question, machine, rates)
-        plenty = replace(machine, host=replace(machine.host, free_bytes=_PLENTY_BYTES))
-        return assess(model.profile(best_assessment(model, question, plenty, rates).profile.setting), machine, rates)
+            return best_assessment(model, constraints, machine, rates)
+        unlimited = replace(machine, host=replace(machine.host, free_bytes=_UNLIMITED_BYTES))
+        run_config = best_assessment(model, constraints, unlimited, rates).profile.setting
+        return assess(model.profile(run_config), machine, rates)
 
-    def _question(self, config: EngineConfig, machine: Machine) -> PlanConstraints:
+    def _constraints(self, config: EngineConfig, machine: Machine) -> PlanConstraints:
         from app.engine.load.sizing import plan_constraints
 
         return replace(plan_constraints(self._settings, machine), n_ctx=config.n_ctx)
@@ -158,27 +157,27 @@ def _planned(path: Path, config: EngineConfig) -> PlannedModel:
     return PlannedModel(header, tensors_of(header), companions=companions)
 
 
-def _worth(found: Assessment) -> float:
-    if found.placement is None:
+def _worth(assessment: Assessment) -> float:
+    if assessment.placement is None:
         return 0.0
-    return found.decode_tps if found.decode_tps is not None else 1.0 + found.placement.n_on_gpus
+    tps = assessment.decode_tps
+    return tps if tps is not None else 1.0 + assessment.placement.n_on_gpus
 
 
-def _unseen_bytes(model: LoadedModel) -> int:
-    """What a model holds of the processor's memory, or is about to, and the system still counts as free."""
+def _uncounted_bytes(model: LoadedModel) -> int:
+    """Return the host memory that a model holds, or is about to, and the system still counts as free."""
     held_bytes = model.held_bytes.get(HOST_NAME, 0)
     return max(0, held_bytes - private_bytes(model.worker_pid))
 
 
 def resident_bytes(pid: int | None) -> int:
-    """Return the memory that a process has in use."""
+    """Return the memory of a process; 0 for None and for one that has ended."""
     info = _info(pid)
     return int(info.rss) if info is not None else 0
 
 
 def private_bytes(pid: int | None) -> int:
-    """Return it without pages of files, which systems count as free; all of it where the system does not tell them
-    apart."""
+    """Return the memory of a process without mapped files, which systems count as free, where that is known."""
     info = _info(pid)
     return int(info.rss - getattr(info, "shared", 0)) if info is not None else 0
 

@@ -1,6 +1,6 @@
-"""A scripted stand-in for `app.service.pool.memory.MachineMemory`: so many bytes, and what each model takes of them.
+"""A fake of `app.service.pool.memory.MachineMemory`, with the size of each model given by a test.
 
-Owns what a test says of memory. Knows nothing of this machine, of headers or of plans.
+Knows nothing of this machine, of headers or of plans.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def host_with(free_bytes: int) -> Machine:
 
 
 class FakeMemory:
-    """`total_bytes`, of which the model in the file `<name>.gguf` takes `sizes[name]`; it runs with all of them or not.
+    """A memory of `total_bytes`, of which the file `<name>.gguf` needs `sizes[name]`, all of them or it does not run.
 
-    `most_bytes` is how many were held at once so far.
+    `most_bytes` is the most that was held at once.
     """
 
     is_limited = True
@@ -36,7 +36,7 @@ class FakeMemory:
         self._sizes = sizes
 
     def machine(self, loaded: Sequence[LoadedModel]) -> Machine:
-        """Return a machine with what `loaded` leave."""
+        """Return a machine with the memory that `loaded` leave free."""
         held_bytes = sum(model.held_bytes[HOST_NAME] for model in loaded)
         self.most_bytes = max(self.most_bytes, held_bytes)
         return host_with(self._total_bytes - held_bytes)
@@ -46,10 +46,10 @@ class FakeMemory:
         return {HOST_NAME: self._sizes[path.stem]}
 
     def demand(self, path: Path, config: EngineConfig) -> ModelDemand:  # noqa: ARG002
-        """Return that all of it has to fit."""
+        """Return a demand for all of its bytes."""
         return lambda machine: float(machine.host.free_bytes >= self._sizes[path.stem])
 
     def check(self, path: Path, config: EngineConfig, machine: Machine) -> None:
-        """Refuse what is larger than everything, unless somebody has agreed to it."""
+        """Refuse a model that is too large, unless the user has confirmed it."""
         if self._sizes[path.stem] > machine.host.free_bytes and config.when_unfit is not UnfitPolicy.LOAD:
             raise EngineError(f"{path.stem} is too large.", "Take a smaller one.")

@@ -78,9 +78,9 @@ def _entry(ref: ModelRef, facts: FileFacts, served: ServedModel | None) -> dict[
         "object": "model",
         "type": "embeddings" if facts.only_embeds else "llm",
         "publisher": ref.repo.partition("/")[0] or "localllm",
-        "arch": facts.card.architecture,
+        "arch": facts.info.architecture,
         "compatibility_type": "gguf",
-        "quantization": facts.card.file_type,
+        "quantization": facts.info.file_type,
         **_context(facts, served),
         "capabilities": ["tool_use"] if facts.chat_template else [],
     }
@@ -88,7 +88,7 @@ def _entry(ref: ModelRef, facts: FileFacts, served: ServedModel | None) -> dict[
 
 def _context(facts: FileFacts, served: ServedModel | None) -> dict[str, Any]:
     ready = served.status.ready if served else None
-    trained = {"max_context_length": facts.card.n_ctx_train}
+    trained = {"max_context_length": facts.info.n_ctx_train}
     if ready is None:
         return {"state": "not-loaded", **trained}
     return {"state": "loaded", **trained, "loaded_context_length": ready.n_ctx}

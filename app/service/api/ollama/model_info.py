@@ -60,7 +60,7 @@ def list_entry(ref: ModelRef, facts: FileFacts) -> ModelEntry:
         "name": ref.id,
         "model": ref.id,
         "modified_at": rfc3339_time(facts.modified_s),
-        "size": facts.card.file_bytes,
+        "size": facts.info.file_bytes,
         "digest": facts.identity,
         "details": _details(facts),
     }
@@ -89,13 +89,13 @@ def show_response(ref: ModelRef, facts: FileFacts, recipe: Recipe, model: Served
     capabilities = _capabilities(facts)
     metadata = dict(facts.metadata)
     if model is not None and model.status.ready is not None:
-        metadata[f"{facts.card.architecture}.context_length"] = model.status.ready.n_ctx
+        metadata[f"{facts.info.architecture}.context_length"] = model.status.ready.n_ctx
     told: ShowResponse = {
         "modelfile": format_modelfile(ref.id, recipe),
         "parameters": format_parameters(recipe),
         "template": f"{_hints(capabilities)}{facts.chat_template}",
         "details": _details(facts, recipe.base),
-        "model_info": {**metadata, "general.parameter_count": facts.card.n_parameters},
+        "model_info": {**metadata, "general.parameter_count": facts.info.n_parameters},
         "capabilities": capabilities,
         "modified_at": rfc3339_time(facts.modified_s),
     }
@@ -110,7 +110,7 @@ def show_response(ref: ModelRef, facts: FileFacts, recipe: Recipe, model: Served
 
 def _details(facts: FileFacts, parent: str = "") -> ModelDetails:
     """Return the short facts. Clients look for `<family>.context_length`, so the family is the architecture."""
-    card = facts.card
+    card = facts.info
     return {
         "parent_model": parent,
         "format": "gguf",
@@ -126,7 +126,7 @@ def _capabilities(facts: FileFacts) -> list[Capability]:
         return ["embedding"]
     optional: dict[Capability, bool] = {
         "tools": bool(facts.chat_template),
-        "insert": facts.card.has_fim,
+        "insert": facts.info.has_fim,
         "thinking": reasoning_tags_of(facts.chat_template, "") != NO_REASONING,
     }
     return ["completion", *(name for name, is_there in optional.items() if is_there)]

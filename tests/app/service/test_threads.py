@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from app.service.models.library import run_in_thread
+from app.service.threads import run_in_thread
 from quantizer.errors import EngineError
 
 
