@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.settings.parsing import parse_duration
-from quantizer.errors import RequestError
+from app.settings.parsing import parse_duration, parse_rpc_endpoints
+from quantizer.errors import RequestError, UsageError
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,14 @@ def test_any_text_is_a_duration_or_refused(text: str) -> None:
     except RequestError:
         return
     assert seconds is None or 0 <= seconds <= 1e9
+
+
+def test_servers_are_separated_by_commas_and_each_counts_once() -> None:
+    assert parse_rpc_endpoints("") == ()
+    assert parse_rpc_endpoints("a.local:1, 10.0.0.2:50052,a.local:1") == ("a.local:1", "10.0.0.2:50052")
+
+
+@pytest.mark.parametrize("text", ["host", "host:", ":1", "host:0", "host:65536", "http://host:1", "[::1]:1", "-o:1"])
+def test_invalid_servers_are_errors(text: str) -> None:
+    with pytest.raises(UsageError, match="not an RPC server"):
+        parse_rpc_endpoints(text)

@@ -5,19 +5,7 @@ import socket
 import pytest
 
 from app.engine.load.rpc import check_reachable, exposure_warning
-from app.settings.parsing import parse_rpc_endpoints
-from quantizer.errors import EngineError, UsageError
-
-
-def test_servers_are_separated_by_commas_and_each_counts_once() -> None:
-    assert parse_rpc_endpoints("") == ()
-    assert parse_rpc_endpoints("a.local:1, 10.0.0.2:50052,a.local:1") == ("a.local:1", "10.0.0.2:50052")
-
-
-@pytest.mark.parametrize("text", ["host", "host:", ":1", "host:0", "host:65536", "http://host:1", "[::1]:1", "-o:1"])
-def test_invalid_servers_are_errors(text: str) -> None:
-    with pytest.raises(UsageError, match="no RPC server"):
-        parse_rpc_endpoints(text)
+from quantizer.errors import EngineError
 
 
 def test_a_server_that_does_not_answer_is_an_error() -> None:
