@@ -17,7 +17,7 @@ from app.library.local.resolve import available, resolve
 from offload.advice.health import Findings, Problem, problems_of
 from offload.devices.bandwidth import measure_disk_read
 from offload.devices.cpu import cpu_model, default_threads, has_avx2
-from offload.format import gigabytes_per_s, memory
+from offload.format import format_bandwidth, format_memory
 
 if TYPE_CHECKING:
     from app.settings.settings import Settings
@@ -101,5 +101,5 @@ def _link(gpu: Device) -> str:
 def _memory(device: Device) -> str:
     if not device.total_bytes:
         return "how much memory it has is unknown"
-    pace = f"read at {gigabytes_per_s(device.bytes_per_s)} GB/s" if device.bytes_per_s else "speed unknown"
-    return f"{memory(device.free_bytes)} of {memory(device.total_bytes)} free, {pace}"
+    pace = f"read at {format_bandwidth(device.bytes_per_s)} GB/s" if device.bytes_per_s else "speed unknown"
+    return f"{format_memory(device.free_bytes)} of {format_memory(device.total_bytes)} free, {pace}"

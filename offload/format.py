@@ -1,28 +1,28 @@
-"""Numbers as people read them in a plan. Pure."""
+"""Numbers formatted for plans. Pure."""
 
 from __future__ import annotations
 
-__all__ = ["gigabytes_per_s", "memory", "speed", "tokens"]
+__all__ = ["format_bandwidth", "format_memory", "format_speed", "format_tokens"]
 
 _MIB, _GIB = 1 << 20, 1 << 30
 
 
-def memory(n_bytes: float) -> str:
-    """Return memory: 7.9 GiB, below one 512 MiB."""
+def format_memory(n_bytes: float) -> str:
+    """Return memory: 7.9 GiB, or 512 MiB below one GiB."""
     return f"{n_bytes / _GIB:.1f} GiB" if n_bytes >= _GIB else f"{n_bytes / _MIB:,.0f} MiB"
 
 
-def gigabytes_per_s(bytes_per_s: float) -> str:
+def format_bandwidth(bytes_per_s: float) -> str:
     """Return bandwidth in decimal gigabytes, as makers count: 936."""
     return f"{bytes_per_s / 1e9:,.0f}"
 
 
-def speed(tps: float) -> str:
-    """Return tokens a second with two digits that matter: 106, 32, 8.4, 0.52."""
+def format_speed(tps: float) -> str:
+    """Return tokens per second with two significant digits: 106, 32, 8.4, 0.52."""
     digits = 0 if tps >= 10 else 1 if tps >= 1 else 2
     return f"{tps:,.{digits}f}"
 
 
-def tokens(count: int) -> str:
+def format_tokens(count: int) -> str:
     """Return a count of tokens: 32,768."""
     return f"{count:,}"

@@ -26,20 +26,20 @@ __all__ = [
     "Plan",
     "PlanConstraints",
     "best_assessment",
+    "complete_plan",
     "dry_plan",
     "parameters_of",
     "plan",
-    "told",
 ]
 
-_DEPTH_SHARE = 4  # a speed is told for a quarter of the context: who asks for a long one will not leave it empty
+_DEPTH_SHARE = 4  # speeds are predicted for a quarter of the context: a long one will not stay empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanConstraints:
-    """How a model is wanted. `n_ctx` 0 leaves the context open, `n_cells` 0 how many cells all sequences share.
+    """Constraints on a plan. `n_ctx` 0 leaves the context open, `n_cells` 0 the cells that all sequences share.
 
-    `gpu_layers` are layers by names of GPUs, the output counted as one; None leaves them to the planner.
+    `gpu_layers` are layers by GPU name, the output counted as one; None leaves them to the planner.
     """
 
     n_ctx: int = 0
@@ -52,9 +52,9 @@ class PlanConstraints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The best there is: where everything goes (`found`), sentences to be told, ways out ranked by speed.
+    """The best plan: the placement with its assessment (`found`), warnings, and remedies ranked by speed.
 
-    A speed may be off by `uncertainty`, a share of it.
+    Speeds may be off by `uncertainty`, a share of them.
     """
 
     setting: RunConfig
@@ -65,89 +65,92 @@ class Plan:
 
 
 def plan(
-    model: PlannedModel, question: PlanConstraints, machine: Machine, rates: Rates, *, wants_remedies: bool = True
+    model: PlannedModel, constraints: PlanConstraints, machine: Machine, rates: Rates, *, wants_remedies: bool = True
 ) -> Plan:
     """Plan `model` for `machine`, whose speeds are `rates`. Raises UsageError for a cache that it cannot have, and for
     layers on GPUs that are not there."""
-    found = best_assessment(model, question, machine, rates)
-    return told(found, model, question, machine, rates, wants_remedies=wants_remedies)
+    found = best_assessment(model, constraints, machine, rates)
+    return complete_plan(found, model, constraints, machine, rates, wants_remedies=wants_remedies)
 
 
-def best_assessment(model: PlannedModel, question: PlanConstraints, machine: Machine, rates: Rates) -> Assessment:
-    """Return the best that `model` comes to, without what to tell of it. Raises as `plan` does."""
-    wanted = _setting(model, question)
-    if question.gpu_layers is not None:
-        return choose_manual(model, wanted, machine, rates, question.gpu_layers)
+def best_assessment(model: PlannedModel, constraints: PlanConstraints, machine: Machine, rates: Rates) -> Assessment:
+    """Return the best assessment of `model`, without warnings and remedies. Raises as `plan` does."""
+    wanted = _setting(model, constraints)
+    if constraints.gpu_layers is not None:
+        return choose_manual(model, wanted, machine, rates, constraints.gpu_layers)
     return choose(model, wanted, machine, rates)
 
 
-def told(
+def complete_plan(
     found: Assessment,
     model: PlannedModel,
-    question: PlanConstraints,
+    constraints: PlanConstraints,
     machine: Machine,
     rates: Rates,
     *,
     wants_remedies: bool = True,
 ) -> Plan:
-    """Return what was `found` of a model with all that there is to tell of it; looking for ways out takes longest, and
-    who asks at every key leaves them out."""
+    """Return the plan of an assessment with its warnings and remedies. Remedies take the longest: interactive callers
+    leave them out.
+    """
     return Plan(
         setting=found.profile.setting,
         found=found,
         uncertainty=rates.uncertainty,
         warnings=(*warnings_of(found, rates), *beyond_training(found.profile.setting.n_ctx, model.n_ctx_train)),
-        remedies=remedies_of(model, _setting(model, question), machine, rates, found) if wants_remedies else (),
+        remedies=remedies_of(model, _setting(model, constraints), machine, rates, found) if wants_remedies else (),
     )
 
 
-def _setting(model: PlannedModel, question: PlanConstraints) -> RunConfig:
-    """Return the sizes that the engine would choose with memory enough."""
-    n_ctx = question.n_ctx or min(model.n_ctx_train or DEFAULT_N_CTX, DEFAULT_N_CTX)
+def _setting(model: PlannedModel, constraints: PlanConstraints) -> RunConfig:
+    """Return the sizes that the engine would choose with enough memory."""
+    n_ctx = constraints.n_ctx or min(model.n_ctx_train or DEFAULT_N_CTX, DEFAULT_N_CTX)
     return RunConfig(
         n_ctx=n_ctx,
-        n_cells=question.n_cells or max(n_ctx, min(n_ctx * question.n_sequences, DEFAULT_N_CELLS)),
-        kv_types=question.kv_types,
-        n_sequences=question.n_sequences,
+        n_cells=constraints.n_cells or max(n_ctx, min(n_ctx * constraints.n_sequences, DEFAULT_N_CELLS)),
+        kv_types=constraints.kv_types,
+        n_sequences=constraints.n_sequences,
         depth=min(n_ctx, max(DEFAULT_DEPTH, n_ctx // _DEPTH_SHARE)),
-        is_fused=question.is_fused or question.kv_types.needs_flash_attention,
+        is_fused=constraints.is_fused or constraints.kv_types.needs_flash_attention,
     )
 
 
 DryRun = Callable[[RunConfig, LoadParameters], Mapping[str, int]]
-"""Tells what each device, by name, computes in under a setting when layers are placed so."""
+"""Returns the compute buffer of each device, by name, for a run configuration and a placement."""
 
-_MOST_ROUNDS = 3
+_MAX_ROUNDS = 3
 
 
-def dry_plan(model: PlannedModel, question: PlanConstraints, machine: Machine, rates: Rates, dry_run: DryRun) -> Plan:
-    """Plan as `offload.plan` does, and hold each placement against a dry run of it; where it takes more, plan again.
+def dry_plan(
+    model: PlannedModel, constraints: PlanConstraints, machine: Machine, rates: Rates, dry_run: DryRun
+) -> Plan:
+    """Plan as `plan` does, and compare each placement with a dry run of it; where that takes more, plan again.
 
     Raises UsageError for a cache that the model cannot have, and what `dry_run` raises.
     """
-    found = best_assessment(model, question, machine, rates)
-    for _ in range(_MOST_ROUNDS):
+    found = best_assessment(model, constraints, machine, rates)
+    for _ in range(_MAX_ROUNDS):
         measured = dry_run(found.profile.setting, parameters_of(found))
         if found.placement is not None:
             shares = with_compute(found.shares, measured)
             is_well = is_held(shares, machine)
-            if is_well or question.gpu_layers is not None:  # those stay where they were put
+            if is_well or constraints.gpu_layers is not None:  # manual placements stay
                 verdict = found.verdict if is_well else FitLevel.WONT_RUN
-                return told(replace(found, shares=shares, verdict=verdict), model, question, machine, rates)
+                return complete_plan(replace(found, shares=shares, verdict=verdict), model, constraints, machine, rates)
         model = _scaled(model, found, measured)
-        found = best_assessment(model, question, machine, rates)
-    return told(found, model, question, machine, rates)
+        found = best_assessment(model, constraints, machine, rates)
+    return complete_plan(found, model, constraints, machine, rates)
 
 
 def parameters_of(found: Assessment) -> LoadParameters:
-    """Return what makes llama.cpp load as planned; what runs nowhere is left to the processor."""
+    """Return the parameters that make llama.cpp load as planned; a model that does not fit is left to the processor."""
     if found.placement is None:
         return ON_HOST
     return load_parameters(found.profile, found.machine, found.placement)
 
 
 def _scaled(model: PlannedModel, found: Assessment, measured: Mapping[str, int]) -> PlannedModel:
-    """Return `model` with compute buffers as large as on the device that the formula falls shortest of."""
+    """Return `model` with compute buffers scaled to the device that the formula underestimates most."""
     if found.placement is None:
         return model.measured(found.profile.setting, sum(measured.values()))
     in_use = [share for share in found.shares if share.n_layers]

@@ -44,10 +44,10 @@ def attached_to(
     )
 
 
-def told_of_projectors(found: Plan, model: Path, companions: AuxiliaryModels) -> Plan:
+def told_of_projectors(found: Plan, model: Path, auxiliary: AuxiliaryModels) -> Plan:
     """Return `found` with a sentence for a projector that lies beside the model and is not counted."""
     beside = find_projectors(model)
-    if companions.projector is not None or not beside:
+    if auxiliary.projector is not None or not beside:
         return found
     sentence = (
         f"{beside[0].name} lies beside it and is not counted, for this engine does not load it; --mmproj does so."

@@ -1,6 +1,6 @@
-"""What is wrong with a machine as a place to run models, and the next step for each. Pure.
+"""Problems of a machine as a place to run models, and the next step for each. Pure.
 
-Owns the checks. Independent of how their figures were found out.
+Owns the checks. Independent of how their figures were measured.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from offload.devices.machine import Machine
-from offload.format import memory
+from offload.format import format_memory
 
 __all__ = ["Findings", "Problem", "problems_of"]
 
@@ -28,7 +28,7 @@ class Findings:
     """What was found out. `unusable_vendors` are makers of GPUs that this build of llama.cpp cannot use.
 
     `has_avx2` is None on processors that are not x86, `swapped_bytes` what the system has moved out of memory,
-    `disk_bytes_per_s` how fast models are read where they lie, None where nobody can tell.
+    `disk_bytes_per_s` the speed of the disk with the models, None where unknown.
     """
 
     machine: Machine
@@ -43,14 +43,14 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong, and what to do about it."""
+    """A problem, and what to do about it."""
 
     what: str
     next_step: str
 
 
 def problems_of(findings: Findings) -> tuple[Problem, ...]:
-    """Return what is wrong, the weightiest first."""
+    """Return the problems, the most important first."""
     return tuple(problem for check in _CHECKS for problem in check(findings))
 
 
@@ -58,7 +58,7 @@ def _unused_gpus(findings: Findings) -> Iterator[Problem]:
     for vendor in sorted(set(findings.unusable_vendors)):
         command = _INSTALL.format(flag=_BUILD_FLAGS[vendor], version=findings.engine_version)
         yield Problem(
-            f"A GPU of {vendor} is here and this build of llama.cpp cannot use it.", f"Install one: {command}"
+            f"This build of llama.cpp cannot use the {vendor} GPU of this machine.", f"Install one: {command}"
         )
 
 
@@ -66,31 +66,32 @@ def _little_memory(findings: Findings) -> Iterator[Problem]:
     host = findings.machine.host
     if host.total_bytes < _LITTLE_BYTES and not findings.is_limited:
         yield Problem(
-            f"{memory(host.total_bytes)} of memory hold small models only.", "Choose models below 4B parameters."
+            f"{format_memory(host.total_bytes)} of memory hold small models only.", "Choose models below 4B parameters."
         )
     if host.free_bytes < _LITTLE_FREE_BYTES:
-        yield Problem(f"Only {memory(host.free_bytes)} of memory are free.", "Close programs that take much of it.")
+        yield Problem(
+            f"Only {format_memory(host.free_bytes)} of memory are free.", "Close programs that take much of it."
+        )
 
 
 def _container(findings: Findings) -> Iterator[Problem]:
     if findings.is_limited:
-        limit = memory(findings.machine.host.total_bytes)
+        limit = format_memory(findings.machine.host.total_bytes)
         yield Problem(f"This container may use {limit} of memory, less than the machine has.", "Raise its limit.")
 
 
 def _swap(findings: Findings) -> Iterator[Problem]:
     if findings.swapped_bytes > _SWAPPED_BYTES:
-        moved = memory(findings.swapped_bytes)
-        yield Problem(f"{moved} were moved to swap: what is read from there is slow.", "Close programs, or add memory.")
+        moved = format_memory(findings.swapped_bytes)
+        yield Problem(f"{moved} were moved to swap, which is slow to read.", "Close programs, or add memory.")
 
 
 def _slow_disk(findings: Findings) -> Iterator[Problem]:
     speed = findings.disk_bytes_per_s
     if speed is not None and speed < _SLOW_DISK_BYTES_PER_S:
         load_s = _COMMON_MODEL_BYTES / speed
-        what = (
-            f"Models are read from disk at {speed / 1e6:,.0f} MB/s: {memory(_COMMON_MODEL_BYTES)} take {load_s:,.0f} s."
-        )
+        size = format_memory(_COMMON_MODEL_BYTES)
+        what = f"Models are read from disk at {speed / 1e6:,.0f} MB/s: {size} take {load_s:,.0f} s."
         yield Problem(what, "Move them to a faster disk, and set LOCALLLM_DATA_DIR.")
 
 

@@ -1,7 +1,7 @@
-"""Ways out of a plan that is slow or impossible, each assessed like the plan itself, the fastest first. Pure.
+"""Remedies for a plan that is slow or impossible, each assessed like the plan itself, the fastest first. Pure.
 
-Owns the list of ways: a smaller file, a smaller cache, a shorter context, a larger GPU, several machines. Knows nothing
-of screens.
+Owns the list: a smaller file, a smaller cache, a shorter context, a larger GPU, several machines. Independent of
+screens.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 from offload.advice.vllm import checkpoint_of, cluster_for, vllm_command
 from offload.devices.machine import Device, DeviceKind, Machine
-from offload.footprint.kv_cache import KvTypes, can_have
+from offload.footprint.kv_cache import KvTypes, supports_kv_types
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import RunConfig
-from offload.format import gigabytes_per_s, memory, tokens
+from offload.format import format_bandwidth, format_memory, format_tokens
 from offload.placement.assessment import Assessment, FitLevel, assess, choose
 from offload.speed.cost_model import Rates, expected_rates
 from quantizer.gguf.file_types import FILE_TYPES
@@ -22,19 +22,19 @@ from quantizer.gguf.file_types import FILE_TYPES
 __all__ = ["NO_CHANGE", "Change", "Remedy", "remedies_of"]
 
 _FILE_TYPES = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_XS", "Q3_K_M", "Q2_K")  # from the best to the smallest
-_SMALLER_FILE = 0.95  # of the bytes: less is no way out
+_SMALLER_FILE = 0.95  # of the bytes: a smaller saving is no remedy
 _FASTER = 1.05
-_READING_TPS = 5.0  # what is slower than people read makes them look for other machines
+_READING_TPS = 5.0  # below reading speed, other machines are worth it
 _SMALLER_KV = "q8_0"
 _LEAST_N_CTX = 2048
 _GPU_GIB = (6, 8, 12, 16, 24, 32, 48, 80)
-_COMMON_GPU_BYTES_PER_S = 360e9  # an RTX 3060, where there is no GPU to take as a measure
+_COMMON_GPU_BYTES_PER_S = 360e9  # an RTX 3060, for machines without a GPU
 _GPU_SHARE = 0.97  # of a card's memory that is free on it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What a program can do about it: another context, cache or type of file; empty where that does not change."""
+    """The setting to change: another context, cache or file type; empty where it stays."""
 
     n_ctx: int = 0
     kv_type: str = ""
@@ -46,9 +46,9 @@ NO_CHANGE = Change()
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to do, what the answer then comes at (None where nobody can tell), and what it costs.
+    """What to do, the predicted speed (None where unknown), and what it costs.
 
-    `change` is the same for programs; nothing where a person has to buy or to join something.
+    `change` is the same for programs; empty where the user has to buy or to join something.
     """
 
     what: str
@@ -60,7 +60,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """What is to be helped, and the setting it was wanted under."""
+    """The assessment to improve, and the run configuration that was wanted."""
 
     model: PlannedModel
     wanted: RunConfig
@@ -77,11 +77,11 @@ class _Case:
 def remedies_of(
     model: PlannedModel, wanted: RunConfig, machine: Machine, rates: Rates, found: Assessment
 ) -> tuple[Remedy, ...]:
-    """Return what helps `found`, the best that comes of `model` when it is `wanted` so; nothing where all fits."""
+    """Return the remedies for `found`, the best assessment of `model` as `wanted`; none where everything fits."""
     if found.verdict is FitLevel.FITS:
         return ()
     case = _Case(model, wanted, machine, rates, found)
-    ways = [remedy for way in _WAYS for remedy in way(case)]
+    ways = [remedy for way in _REMEDIES for remedy in way(case)]
     if all((remedy.decode_tps or 0.0) < _READING_TPS for remedy in ways) and (found.decode_tps or 0.0) < _READING_TPS:
         ways += _several_machines(case)
     ways += _larger_gpu(case)
@@ -106,7 +106,7 @@ def _smaller_file(case: _Case) -> Iterator[Remedy]:
         cost = f"+{loss:.2f} on a perplexity of 6.23" if loss is not None else FILE_TYPES[name].description
         if _helps(found, case.found):
             helping.append(
-                _remedy(f"quantize to {name} ({memory(smaller.n_bytes)})", found, cost, Change(file_type=name))
+                _remedy(f"quantize to {name} ({format_memory(smaller.n_bytes)})", found, cost, Change(file_type=name))
             )
             if found.verdict in (FitLevel.FITS, FitLevel.TIGHT):
                 yield helping[-1]
@@ -116,28 +116,30 @@ def _smaller_file(case: _Case) -> Iterator[Remedy]:
 
 def _smaller_cache(case: _Case) -> Iterator[Remedy]:
     kv_types = KvTypes(_SMALLER_KV, _SMALLER_KV)
-    if case.wanted.kv_types == KvTypes() and can_have(kv_types, case.model.kv_shape):
+    if case.wanted.kv_types == KvTypes() and supports_kv_types(kv_types, case.model.kv_shape):
         wanted = replace(case.wanted, kv_types=kv_types, is_fused=True)
         found = choose(case.model, wanted, case.machine, case.rates)
         if _helps(found, case.found):
-            size = memory(found.profile.cache_bytes)
-            yield _remedy(f"--kv-type {_SMALLER_KV} ({size} of cache)", found, "almost none", Change(kv_type=_SMALLER_KV))
+            size = format_memory(found.profile.cache_bytes)
+            yield _remedy(
+                f"--kv-type {_SMALLER_KV} ({size} of cache)", found, "almost none", Change(kv_type=_SMALLER_KV)
+            )
 
 
 def _shorter_context(case: _Case) -> Iterator[Remedy]:
-    """Yield the longest that helps, by halves."""
+    """Yield the longest context that helps, by halves."""
     n_ctx = case.wanted.n_ctx // 2
     while n_ctx >= _LEAST_N_CTX:
         wanted = replace(case.wanted, n_ctx=n_ctx, n_cells=n_ctx, depth=min(n_ctx, case.wanted.depth))
         found = choose(case.model, wanted, case.machine, case.rates)
         if _helps(found, case.found):
-            yield _remedy(f"--ctx {n_ctx}", found, f"context of {tokens(n_ctx)} tokens", Change(n_ctx=n_ctx))
+            yield _remedy(f"--ctx {n_ctx}", found, f"context of {format_tokens(n_ctx)} tokens", Change(n_ctx=n_ctx))
             return
         n_ctx //= 2
 
 
 def _larger_gpu(case: _Case) -> Iterator[Remedy]:
-    """Yield the smallest card of usual size that holds everything, as fast as the fastest here."""
+    """Yield the smallest usual card that holds everything, as fast as the fastest GPU of this machine."""
     known = [gpu.bytes_per_s for gpu in case.machine.gpus if gpu.bytes_per_s]
     bytes_per_s = max(known, default=_COMMON_GPU_BYTES_PER_S)
     is_unified = bool(case.machine.gpus) and all(gpu.kind is DeviceKind.INTEGRATED for gpu in case.machine.gpus)
@@ -158,13 +160,13 @@ def _larger_gpu(case: _Case) -> Iterator[Remedy]:
         found = assess(case.found.profile, machine, expected_rates(machine))
         if found.verdict in (FitLevel.FITS, FitLevel.TIGHT):
             what, cost = ("a machine with a GPU", "the machine") if is_unified else ("a GPU", "the card")
-            said_for = f"said for one of {gigabytes_per_s(bytes_per_s)} GB/s"
-            yield _remedy(f"{what} of {size} GiB", found, f"{cost}; {said_for}")
+            assumed = f"assuming {format_bandwidth(bytes_per_s)} GB/s"
+            yield _remedy(f"{what} of {size} GiB", found, f"{cost}; {assumed}")
             return
 
 
 def _several_machines(case: _Case) -> Iterator[Remedy]:
-    """Another engine; how fast it is there nobody can tell from here."""
+    """Yield another engine; its speed is unknown."""
     cluster = cluster_for(case.model, case.found.profile, case.machine)
     if cluster is not None:
         needs = "" if checkpoint_of(case.model) else "; of a GGUF vLLM takes one file only, with vllm-gguf-plugin"
@@ -173,11 +175,11 @@ def _several_machines(case: _Case) -> Iterator[Remedy]:
         yield Remedy(vllm_command(case.model, cluster, case.wanted.n_ctx), None, cost, FitLevel.FITS)
 
 
-_WAYS: tuple[Callable[[_Case], Iterator[Remedy]], ...] = (_smaller_file, _smaller_cache, _shorter_context)
+_REMEDIES: tuple[Callable[[_Case], Iterator[Remedy]], ...] = (_smaller_file, _smaller_cache, _shorter_context)
 
 
 def _helps(found: Assessment, before: Assessment) -> bool:
-    """Return whether a way leads anywhere: it runs at all, or more of it fits, or it is faster."""
+    """Return whether a remedy helps: the model runs, or more of it fits, or it is faster."""
     if found.verdict.rank < before.verdict.rank:
         return True
     faster = found.decode_tps is not None and before.decode_tps is not None

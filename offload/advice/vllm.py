@@ -1,6 +1,7 @@
-"""What serves a model that outgrows one machine: vLLM's command line, its sizes worked out from the footprint. Pure.
+"""vLLM's command line for a model that outgrows one machine, with sizes from the footprint. Pure.
 
-Owns the sizes and the command. Independent of how fast that is.
+Owns the sizes and the command. Independent of its speed.
+
 Source: "Parallelism and Scaling" and "GGUF" of vLLM's documentation (docs.vllm.ai): tensors are split among the GPUs of
 a machine, a number that divides the attention heads, and layers among machines; nine tenths of a GPU's memory are used.
 """
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from offload.devices.machine import DeviceKind, Machine
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import ModelProfile
-from offload.format import memory
+from offload.format import format_memory
 from quantizer.gguf.hyperparameters import hyperparameter, layer_values
 
 __all__ = ["Cluster", "checkpoint_of", "cluster_for", "vllm_command"]
@@ -37,7 +38,7 @@ class Cluster:
     is_like_this: bool
 
     def __str__(self) -> str:
-        cards = f"{self.n_gpus} GPU{'s' if self.n_gpus > 1 else ''} of {memory(self.gpu_bytes)}"
+        cards = f"{self.n_gpus} GPU{'s' if self.n_gpus > 1 else ''} of {format_memory(self.gpu_bytes)}"
         if self.n_machines == 1:
             return f"a machine with {cards}"
         return f"{self.n_machines} machines {'like this' if self.is_like_this else 'each'} with {cards}"
@@ -52,7 +53,7 @@ def cluster_for(model: PlannedModel, profile: ModelProfile, machine: Machine) ->
 
 
 def vllm_command(model: PlannedModel, cluster: Cluster, n_ctx: int) -> str:
-    """Return what to run on the first machine of `cluster`; the others have joined its Ray cluster before."""
+    """Return the command for the first machine of `cluster`; the others have joined its Ray cluster before."""
     command = ["vllm", "serve", checkpoint_of(model) or str(model.header.path)]
     command += ["--tensor-parallel-size", str(cluster.n_gpus), "--pipeline-parallel-size", str(cluster.n_machines)]
     command += ["--max-model-len", str(n_ctx)]
@@ -62,7 +63,7 @@ def vllm_command(model: PlannedModel, cluster: Cluster, n_ctx: int) -> str:
 
 
 def checkpoint_of(model: PlannedModel) -> str:
-    """Return the repository that the file says it was made of, or "": vLLM runs checkpoints better than GGUFs."""
+    """Return the repository that the file names as its source, or "": vLLM runs checkpoints better than GGUFs."""
     found = (_REPO.fullmatch(model.header.text(name)) for name in _REPO_FIELDS)
     return next((match[1] for match in found if match), "")
 

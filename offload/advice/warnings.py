@@ -1,6 +1,6 @@
-"""What a person must be told of a plan before anything is loaded: the cliff, and what could not be known. Pure.
+"""Warnings of a plan before anything is loaded: the cost of a partial fit, and what is unknown. Pure.
 
-Owns the sentences. Independent of ways out.
+Owns the sentences. Independent of remedies.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from offload.devices.machine import Device
-from offload.format import gigabytes_per_s, memory, speed, tokens
+from offload.format import format_bandwidth, format_memory, format_speed, format_tokens
 from offload.placement.allocation import overfull
 from offload.placement.assessment import Assessment, FitLevel
 from offload.speed.cost_model import Rates
@@ -17,14 +17,14 @@ __all__ = ["beyond_training", "fit_summary", "warnings_of"]
 
 
 def warnings_of(found: Assessment, rates: Rates) -> tuple[str, ...]:
-    """Return the sentences about an assessment, the weightiest first."""
+    """Return the warnings of an assessment, the most important first."""
     return tuple(_sentences(found, rates))
 
 
 def beyond_training(n_ctx: int, n_ctx_train: int) -> Iterator[str]:
-    """Yield what is to be said of a context that the model never saw; `n_ctx_train` 0 is not known."""
+    """Yield the warning about a context longer than that of training; `n_ctx_train` 0 is unknown."""
     if 0 < n_ctx_train < n_ctx:
-        yield f"It was made for {tokens(n_ctx_train)} tokens of context: what comes beyond them may make no sense."
+        yield f"It was trained on {format_tokens(n_ctx_train)} tokens of context: text beyond them may make no sense."
 
 
 def _sentences(found: Assessment, rates: Rates) -> Iterator[str]:
@@ -36,30 +36,32 @@ def _sentences(found: Assessment, rates: Rates) -> Iterator[str]:
         yield "It fits with little to spare: another program that takes memory may make loading fail."
     for gpu in found.machine.gpus:
         if not gpu.total_bytes:
-            yield f"How much memory {gpu.name} has is unknown, so nothing is planned for it; say it with --vram."
+            yield f"How much memory {gpu.name} has is unknown, so nothing is planned for it; set it with --vram."
     for device in _unknown(found, rates):
-        yield f"How fast {device.name} reads its memory is unknown, so no speed is predicted; give it with @GB/s."
+        yield f"How fast {device.name} reads its memory is unknown, so no speed is predicted; set it with @GB/s."
     if not found.profile.is_exact:
         yield "This architecture keeps an index beside its cache, which is not counted: it needs more memory."
 
 
 def _too_large(found: Assessment) -> str:
-    if found.placement is not None:  # somebody wanted it so, on devices of which some have too little
+    if found.placement is not None:  # a manual placement
         full = [
-            f"{share.device.name} would hold {memory(share.n_bytes)} and has {memory(share.device.free_bytes)} free"
+            f"{share.device.name} would hold {format_memory(share.n_bytes)}"
+            f" and has {format_memory(share.device.free_bytes)} free"
             for share in overfull(found.shares, found.machine)
         ]
-        return f"{'; '.join(full)}, of which some must stay so."
+        return f"{'; '.join(full)}, minus a safety margin."
     free = found.machine.free_bytes
     profile = found.profile
-    parts = f"{memory(profile.weight_bytes)} of weights, {memory(profile.cache_bytes)} of cache"
+    parts = f"{format_memory(profile.weight_bytes)} of weights, {format_memory(profile.cache_bytes)} of cache"
     if beside := profile.beside_bytes + profile.beside_host_bytes:
-        parts += f", {memory(beside)} beside the model"
-    return f"It needs {memory(profile.total_bytes)} ({parts}) and {memory(free)} are free, of which some must stay so."
+        parts += f", {format_memory(beside)} beside the model"
+    needed = format_memory(profile.total_bytes)
+    return f"It needs {needed} ({parts}) and {format_memory(free)} are free, minus a safety margin."
 
 
 def fit_summary(found: Assessment) -> str:
-    """Say how much of a model that runs is on GPUs: 20 of 33 layers fit."""
+    """Return how much of a model that runs is on GPUs: 20 of 33 layers fit."""
     placement, n_layers = found.placement, len(found.profile.layers)
     assert placement is not None
     n_split = max(0, placement.n_split - (n_layers - placement.n_on_gpus))
@@ -72,7 +74,7 @@ def fit_summary(found: Assessment) -> str:
         return f"{what[0].upper()}{what[1:]} {verb} with the processor"
     without = f", {n_split} of them without their {movable}" if n_split else ""
     without += ", all without their cache" if placement.has_cache_on_host else ""
-    verb = "are on GPUs" if found.is_pinned else "fit"
+    verb = "are on GPUs" if found.is_manual else "fit"
     return f"{placement.n_on_gpus} of {n_layers} layers {verb}{without}"
 
 
@@ -82,8 +84,8 @@ def _what_it_costs(found: Assessment) -> str:
     if found.speed is None or found.best_tps is None or not host.device.bytes_per_s or not fastest:
         return ", the rest is read by the processor"
     share = host.read_bytes / sum(share.read_bytes for share in found.shares)
-    slow, fast = gigabytes_per_s(host.device.bytes_per_s), gigabytes_per_s(fastest)
-    pace = f"{speed(found.speed.decode_tps)} tok/s instead of {speed(found.best_tps)}"
+    slow, fast = format_bandwidth(host.device.bytes_per_s), format_bandwidth(fastest)
+    pace = f"{format_speed(found.speed.decode_tps)} tok/s instead of {format_speed(found.best_tps)}"
     if not host.read_bytes:
         return f": {pace}, because part of it is on a slower GPU"
     return f": {pace}, because {share:.0%} of the bytes are read at {slow} GB/s instead of {fast}"

@@ -1,10 +1,7 @@
-"""How fast this machine's processor reads memory: measured, not looked up.
+"""Measured read speeds: of memory, by this machine's processor, and of a disk, past the system's cache.
 
-Owns the measurement. Independent of models; a ceiling for decode is made of it elsewhere.
-
-How fast a file is read from its disk: measured past the system's cache, or not told.
-
-Owns the measurement. What cannot be read so is None: from the cache every disk looks fast.
+Owns the measurements. A disk speed that cannot be measured is None: from the cache every disk looks fast. Independent
+of models.
 """
 
 from __future__ import annotations
@@ -60,7 +57,8 @@ _MOST_S = 2.0
 
 
 def measure_disk_read(path: Path) -> float | None:
-    """Return the bytes a second that come from the middle of the file at `path`, in two seconds at most.
+    """Return the bytes per second that the middle of the file at `path` is read with, in two seconds at most; None
+    where it cannot be measured.
 
     None where the system has no way past its cache, the file is smaller than 8 MiB, or it cannot be read.
     """

@@ -1,6 +1,6 @@
-"""What the processor is and how much of it this process may use.
+"""The processor of this machine, and how much of it this process may use.
 
-Owns the reading of names and counts, one way per system. Independent of speed.
+Owns reading names and counts, one way per system. Independent of speed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MODEL_AND_FLAGS = (*_MODEL, "flags", "CPU implementer", "CPU part", "Features")
 
 
 def cpu_name() -> str:
-    """Return the processor's name and instruction sets as its system tells them, on one line."""
+    """Return the processor's name and instruction sets on one line."""
     if sys.platform == "linux":
         return _from_cpuinfo(_CPUINFO, _MODEL_AND_FLAGS)
     if sys.platform == "darwin":
@@ -35,12 +35,12 @@ def cpu_name() -> str:
 
 
 def cpu_model() -> str:
-    """Return what the processor is called, without its instruction sets."""
+    """Return the processor's name, without its instruction sets."""
     return _from_cpuinfo(_CPUINFO, _MODEL) if sys.platform == "linux" else cpu_name()
 
 
 def _from_cpuinfo(path: Path, wanted: Sequence[str]) -> str:
-    """Return what is said of the first processor; Arm kernels name it by its part number instead of a model."""
+    """Return the entries of the first processor; Arm kernels have a part number instead of a model name."""
     values: dict[str, str] = {}
     for line in path.read_text(errors="replace").splitlines():
         name, _, value = (part.strip() for part in line.partition(":"))
@@ -50,7 +50,7 @@ def _from_cpuinfo(path: Path, wanted: Sequence[str]) -> str:
 
 
 def has_avx2() -> bool | None:
-    """Return whether an x86 processor has AVX2, None for other processors and where its system does not tell."""
+    """Return whether an x86 processor has AVX2; None for other processors and where the system does not report it."""
     if sys.platform != "linux" or platform.machine().lower() not in _X86:
         return None
     return " avx2 " in f"{cpu_name()} "
@@ -63,5 +63,5 @@ def default_threads() -> int:
 
 
 def usable_processors() -> int:
-    """Return the processors that this process may use, hyper-threads counted."""
+    """Return the processors that this process may use, hyper-threads included."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

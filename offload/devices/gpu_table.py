@@ -1,8 +1,8 @@
-"""How fast GPUs read their memory, by name: what their makers publish.
+"""Memory bandwidth of GPUs by name, as their makers publish it.
 
-Owns the table. Independent of which GPUs are here. Names are looked for within what a driver calls a device, the more
-particular ones first.
-Source: the makers' data sheets (NVIDIA, AMD, Intel product pages; Apple's newsroom), memory bandwidth in GB/s.
+Owns the table. Independent of which GPUs a machine has. Names are searched for within the driver's name of a device,
+the more specific ones first. Source: the makers' data sheets (NVIDIA, AMD, Intel product pages; Apple's newsroom), in
+GB/s.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ _MOBILE = re.compile(r"laptop|mobile|max-q", re.IGNORECASE)  # slower memory und
 
 
 def known_bandwidth(description: str) -> float | None:
-    """Return the bytes a second that the GPU of this description reads, None for one that the table does not have."""
+    """Return the bytes per second that the GPU of this description reads, None for one that is not in the table."""
     if _MOBILE.search(description):
         return None
     found = [name for name in _GB_PER_S if re.search(rf"\b{re.escape(name)}\b", description, re.IGNORECASE)]

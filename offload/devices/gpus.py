@@ -1,18 +1,11 @@
-"""The GPUs on the PCI bus of a Linux machine, whether or not the engine can use them, and how wide their links are.
+"""The GPUs of a machine, from three sources: the PCI bus of Linux, NVIDIA's driver, and the list of llama.cpp's
+backends.
 
-Owns the reading of sysfs. Independent of drivers. Other systems have nothing to read here.
-Source: the kernel's Documentation/ABI/testing/sysfs-bus-pci (class, vendor, current_link_speed, current_link_width).
-
-What NVIDIA's driver tells of its GPUs: how fast they read their memory and how wide their links are.
-
-Owns the questions. The library that asks (nvidia-ml-py) and the driver may both be missing, and old drivers and virtual
-GPUs leave some of them open: then that is unknown.
-Source: the reference of NVML (docs.nvidia.com/deploy/nvml-api).
-
-GPUs that are listed more than once, by several backends of one build: each counts once. Pure.
-
-Owns which entries are the same GPU. Independent of memory or of speed.
-Source: `llama_prepare_model_devices` in src/llama.cpp as vendored in llama-cpp-python 0.3.36, which does so too.
+Owns reading sysfs and NVML, and which listed entries are the same GPU. NVIDIA's library (nvidia-ml-py) and driver may
+be missing, and old drivers and virtual GPUs report less: missing figures are None. Source: the kernel's
+Documentation/ABI/testing/sysfs-bus-pci (class, vendor, current_link_speed, current_link_width), the reference of NVML
+(docs.nvidia.com/deploy/nvml-api), and `llama_prepare_model_devices` in src/llama.cpp as vendored in llama-cpp-python
+0.3.36.
 """
 
 from __future__ import annotations
@@ -24,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["NvidiaGpu", "PciGpu", "distinct", "has_unified_memory", "nvidia_gpus", "pci_gpus"]
+__all__ = ["NvidiaGpu", "PciGpu", "distinct_gpus", "has_unified_memory", "nvidia_gpus", "pci_gpus"]
 
 _DEVICES = Path("/sys/bus/pci/devices")
 _DISPLAY_CLASS = 0x03
@@ -76,14 +69,14 @@ def _text(path: Path) -> str:
         return ""
 
 
-_TRANSFERS_PER_CLOCK = 2  # memory clocks are told of one edge
+_TRANSFERS_PER_CLOCK = 2  # memory clocks are reported for one edge
 _GENERATION_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}  # of one PCIe lane
 _ADDRESS_LENGTH = len("0000:01:00.0")  # NVML writes eight digits of the domain
 
 
 @dataclass(frozen=True, slots=True)
 class NvidiaGpu:
-    """A GPU by its PCI address, such as 0000:01:00.0; what the driver does not tell is None."""
+    """A GPU by its PCI address, such as 0000:01:00.0; figures that the driver does not report are None."""
 
     address: str
     bytes_per_s: float | None
@@ -91,7 +84,7 @@ class NvidiaGpu:
 
 
 def nvidia_gpus(library: Callable[[], Any] = lambda: importlib.import_module("pynvml")) -> tuple[NvidiaGpu, ...]:
-    """Return what the driver tells of each GPU; nothing without it, or without the library that asks it."""
+    """Return the GPUs that the driver reports; none without the driver or its library."""
     try:
         nvml = library()
     except ImportError:
@@ -141,8 +134,8 @@ _NUMBER = re.compile(r"\d+$")
 _APPLE = re.compile(r"Apple M\d")
 
 
-def distinct(listed: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    """Return the first of all entries with the same PCI address, and integrated GPUs of one backend only.
+def distinct_gpus(listed: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    """Return one entry per PCI address, and integrated GPUs of one backend only.
 
     Each entry has `name`, `description`, `address` (empty where it has none) and `is_integrated`; ggml lists the
     backend made for a maker's GPUs before the general ones. An integrated GPU often has no address.
@@ -151,7 +144,7 @@ def distinct(listed: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ..
 
 
 def has_unified_memory(entry: Mapping[str, Any]) -> bool:
-    """Return whether a GPU takes from the processor's memory: Metal does not say so of Apple's own, which all do."""
+    """Return whether a GPU uses the processor's memory: Metal does not report it, but all of Apple's do."""
     return bool(entry["is_integrated"]) or _APPLE.match(entry["description"]) is not None
 
 

@@ -1,8 +1,7 @@
-"""How much memory this process may use: the system's, or less where a container allows less.
+"""The memory that this process may use: the system's, or less where a container limits it.
 
-Owns the reading of limits. Independent of what they are for.
-Source: the kernel's documents of cgroup v1 (memory.limit_in_bytes) and v2 (memory.max); a limit above the system's
-memory is none.
+Owns reading limits. Independent of their use. Source: the kernel's documents of cgroup v1 (memory.limit_in_bytes) and
+v2 (memory.max); a limit above the system's memory is none.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a machine is made of, as far as running models goes: processor and GPUs, their memory and how fast it is read.
+"""A machine for running models: processor and GPUs, their memory and how fast it is read.
 
-Owns the description. Independent of how it was found out; what nobody could tell is None and stays so.
+Owns the description. Independent of how it was measured; unknown figures are None.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ HOST_NAME = "CPU"  # as llama.cpp calls it
 
 
 class DeviceKind(StrEnum):
-    """What a device is. An integrated GPU has no memory of its own: what it takes is taken from the processor's."""
+    """The kind of a device. An integrated GPU has no memory of its own: it uses the processor's."""
 
     CPU = "cpu"
     GPU = "gpu"
@@ -39,7 +39,7 @@ class Device:
 
     @property
     def is_remote(self) -> bool:
-        """Whether another machine has it."""
+        """Whether the device belongs to another machine."""
         return self.link_latency_s is not None
 
     @property

@@ -1,6 +1,6 @@
-"""What is loaded beside a model and takes memory too: a draft model, adapters, a projector, a prediction layer. Pure.
+"""Models loaded beside a model: a draft model, adapters, a projector, a prediction layer. Pure.
 
-Owns the bytes of each. Independent of files, or of which of these an engine runs.
+Owns their sizes. Independent of files, and of which of these an engine can run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class PlannedDraft:
-    """A model that drafts: its name, the header of its first file and the tensors of all. Its cache is as long."""
+    """A draft model: its name, the header of its first file and the tensors of all. Its context is as long as the
+    model's.
+    """
 
     name: str
     header: Header
@@ -31,7 +33,7 @@ class PlannedDraft:
 
 @dataclass(frozen=True, slots=True)
 class PlannedAdapter:
-    """A LoRA adapter: each of its tensors lies where the weight lies that it changes, whose name it begins with."""
+    """A LoRA adapter: each of its tensors lies beside the weight that it changes, whose name it begins with."""
 
     name: str
     tensors: tuple[TensorInfo, ...]
@@ -44,7 +46,7 @@ class PlannedAdapter:
 
 @dataclass(frozen=True, slots=True)
 class PlannedProjector:
-    """What turns pictures or sounds into tokens. What it computes in is not in its header and is not counted."""
+    """A projector of pictures or sounds into tokens. Its compute buffer is not in its header and is not counted."""
 
     name: str
     n_bytes: int
@@ -52,7 +54,9 @@ class PlannedProjector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuxiliaryModels:
-    """All that is loaded beside a model. Where it `has_mtp_layer` its prediction layer is loaded and follows every token."""
+    """All models loaded beside a model. Where it `has_mtp_layer`, the prediction layer is loaded and follows every
+    token.
+    """
 
     draft: PlannedDraft | None = None
     adapters: tuple[PlannedAdapter, ...] = ()
@@ -70,7 +74,7 @@ NO_AUXILIARY_MODELS = AuxiliaryModels()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuxiliaryUsage:
-    """Bytes of one companion, by what they are for.
+    """Bytes of one auxiliary model, by purpose.
 
     All lie on the device of the output, but for `host_bytes`, which are the processor's, and for the weights and the
     cache of what `is_in_layers`: those lie among the layers of the model. A GPU holds `tied_bytes` of weights again.

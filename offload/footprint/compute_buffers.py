@@ -1,7 +1,7 @@
-"""How many bytes a model computes in: activations, scores and logits of one micro-batch, from its header. Pure.
+"""The bytes of a model's compute buffers: activations, scores and logits of one micro-batch, from its header. Pure.
 
 Owns a formula that was fitted to llama.cpp's own figures (tests/bench/compare_footprint.py compares them): the largest
-of three moments of a pass. Where the file is here, the engine's dry run says it more exactly.
+of three moments of a pass. For a local file the engine's dry run is more exact.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphShape:
-    """Widths of what one token is while it passes through a model, in elements.
+    """Widths of one token on its way through a model, in elements.
 
     `feed_forward_width` counts gate, up and their product where there is a gate. `n_masks` is how many attention masks
     there are: layers with a window have one of their own. `n_logits` is 0 for models that make no tokens,

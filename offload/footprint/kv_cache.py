@@ -1,18 +1,8 @@
-"""What the KV cache stores its keys and values as, and how many bytes that takes. Pure.
+"""The KV cache: its element types, how many sequences and cells it has, and its bytes per layer. Pure.
 
-Owns the names of the types, what llama.cpp demands of them, and the arithmetic. Independent of free memory.
-Source: `kv_cache_types` in common/arg.cpp and `llama_init_from_model` in src/llama-context.cpp, as vendored in
-llama-cpp-python 0.3.36.
-
-How many sequences a context has room for: those that are answered, and those that are kept for their prefixes. Pure.
-
-Owns the count. Independent of what a sequence takes.
-
-How many bytes each layer keeps of what it has seen: keys and values, padded as llama.cpp pads, and states. Pure.
-
-Owns the count of cells. Independent of who asks for how many.
-Source: `llama_kv_cache`, `llama_kv_cache_iswa` and `llama_memory_recurrent` in src, as vendored in llama-cpp-python
-0.3.36.
+Owns the names of the types, llama.cpp's demands on them, padding as llama.cpp pads, and the arithmetic. Independent of
+free memory. Source: `kv_cache_types` in common/arg.cpp, `llama_init_from_model` in src/llama-context.cpp,
+`llama_kv_cache`, `llama_kv_cache_iswa` and `llama_memory_recurrent` in src, as vendored in llama-cpp-python 0.3.36.
 """
 
 from __future__ import annotations
@@ -31,12 +21,12 @@ __all__ = [
     "KvTypes",
     "bytes_per_cell",
     "cache_layers",
-    "can_have",
     "cells_for",
     "check_kv_types",
     "n_seq_max",
     "parse_kv_types",
     "prediction_cache_bytes",
+    "supports_kv_types",
     "supports_truncation",
 ]
 
@@ -69,7 +59,7 @@ class KvTypes:
 
 
 def parse_kv_types(text: str) -> KvTypes:
-    """Return what `TYPE` or `K_TYPE,V_TYPE` means; an empty text is f16. Raises UsageError for any other name."""
+    """Parse `TYPE` or `K_TYPE,V_TYPE`; an empty text is f16. Raises UsageError for any other name."""
     names = text.lower().split(",") if text else ["f16"]
     if len(names) > 2 or any(name not in KV_TYPES for name in names):
         remedy = f"Give TYPE or K_TYPE,V_TYPE out of {', '.join(KV_TYPES)}."
@@ -90,7 +80,7 @@ def check_kv_types(types: KvTypes, shape: KvShape) -> None:
         )
 
 
-def can_have(types: KvTypes, shape: KvShape) -> bool:
+def supports_kv_types(types: KvTypes, shape: KvShape) -> bool:
     """Return whether llama.cpp could keep a cache of this shape in these types."""
     try:
         check_kv_types(types, shape)
@@ -108,22 +98,22 @@ def _type(name: str) -> TensorType:
     return tensor_type_named(name.upper())
 
 
-N_CACHED_SEQUENCES = 32  # sequences kept beside those that are answered; each costs only its cells
-DRAFT_CELLS = 32  # of an answer, beside the cells of the model; where they do not suffice, drafts end
-_MOST_PLACES = 256  # LLAMA_MAX_SEQ of llama.cpp
+N_CACHED_SEQUENCES = 32  # sequences cached beside those being served; each costs only its cells
+DRAFT_CELLS = 32  # per sequence, beside the cells of the model; drafts end where they do not suffice
+_MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ of llama.cpp
 
 
 def supports_truncation(caches: LayerCaches) -> bool:
-    """Return whether what such a model has seen can be taken back in part: not out of states, nor out of windows."""
+    """Return whether such a model's cache can be truncated: states and windows cannot."""
     return not caches.n_window and not any(layer.state_elements for layer in caches.layers)
 
 
 def n_seq_max(n_sequences: int, *, supports_truncation: bool) -> int:
-    """Return the sequences that the engine keeps when it answers `n_sequences` at once.
+    """Return how many sequences the engine caches when it serves `n_sequences` at once.
 
-    A state takes its memory whether or not it is in use, so of what cannot be cut only as many are kept as answered.
+    A state takes its memory whether or not it is in use, so without truncation only as many are cached as are served.
     """
-    return min(n_sequences + (N_CACHED_SEQUENCES if supports_truncation else n_sequences), _MOST_PLACES)
+    return min(n_sequences + (N_CACHED_SEQUENCES if supports_truncation else n_sequences), _MAX_SEQUENCES)
 
 
 _CELL_BLOCK = 256
@@ -132,7 +122,7 @@ _STATE_BYTES = 4  # states are F32 whatever the cache's types
 
 @dataclass(frozen=True, slots=True)
 class CacheCells:
-    """Tokens that layers with a full view and layers with a window have room for, and sequences that have states."""
+    """Tokens that fit into layers with full attention and into layers with a window, and sequences that have states."""
 
     n_full: int
     n_windowed: int
@@ -144,7 +134,7 @@ def cells_for(
 ) -> CacheCells:
     """Return the cells of a cache of `n_ctx` tokens that all sequences share.
 
-    Where it `keeps_all`, as the engine does, layers with a window have room for every token too.
+    Where it `keeps_all`, as in the engine, layers with a window hold every token too.
     """
     n_full = _padded(n_ctx)
     n_seen = min(n_full, caches.n_window * n_sequences + n_ubatch)
@@ -168,7 +158,7 @@ def cache_layers(caches: LayerCaches, types: KvTypes, cells: CacheCells, *, is_f
 
 
 def prediction_cache_bytes(caches: LayerCaches, types: KvTypes, n_ctx: int) -> int:
-    """Return the bytes that a prediction layer keeps of `n_ctx` tokens."""
+    """Return the cache bytes of a prediction layer for `n_ctx` tokens."""
     layer = caches.layers[-1]
     return types.n_bytes(layer.k_elements, layer.v_elements) * _padded(n_ctx)
 

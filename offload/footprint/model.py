@@ -1,16 +1,8 @@
-"""What another quantization would make of a model's tensors, from its header alone.
+"""A model to plan for: its header, the tensors of all its files, and the models loaded beside it.
 
-Owns the change of types, and of sizes alone where only those are known. Independent of how tensors are converted.
-
-How many bytes each companion of a model takes under a setting. Pure.
-
-Owns the sums. Independent of devices.
-
-A model to plan for: its header and the tensors of all its files.
-
-Owns what is asked of it: a profile under a setting, the same model in another quantization. Independent of machines.
-
-How large a model's cache is, by context and type. Pure.
+Owns the views of it: a profile under a run configuration, the same model in another quantization, the memory of
+auxiliary models, and the sizes of its cache by context and type. Independent of machines, and of how tensors are
+converted.
 """
 
 from __future__ import annotations
@@ -20,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from offload.footprint.auxiliary_models import NO_AUXILIARY_MODELS, AuxiliaryModels, AuxiliaryUsage
-from offload.footprint.kv_cache import KV_TYPES, KvTypes, cache_layers, can_have, cells_for
+from offload.footprint.kv_cache import KV_TYPES, KvTypes, cache_layers, cells_for, supports_kv_types
 from offload.footprint.profile import ENGINE_BYTES, ModelProfile, RunConfig, profile_of
 from offload.footprint.weights import WeightTable, weights_of
 from quantizer.convert.gguf_source import model_shape
@@ -35,7 +27,9 @@ __all__ = ["KvRow", "PlannedModel", "auxiliary_usage_of", "kv_table", "quantized
 
 
 def quantized(header: Header, tensors: Sequence[TensorInfo], file_type: FileType) -> tuple[TensorInfo, ...]:
-    """Return `tensors` as `localllm quantize` would store them under `file_type`; offsets are left as they were."""
+    """Return `tensors` in the types that `localllm quantize` would store them in under `file_type`; offsets stay
+    unchanged.
+    """
     mix = [MixTensor(tensor.name, tensor.shape or (1,), tensor_type(tensor.type_id)) for tensor in tensors]
     verdicts = assign(mix, file_type, model_shape(header))
     return tuple(
@@ -51,21 +45,21 @@ def resized(tensors: Sequence[TensorInfo], n_bytes: int) -> tuple[TensorInfo, ..
     return tuple(replace(tensor, n_bytes=max(1, round(tensor.n_bytes * scale))) for tensor in tensors)
 
 
-def auxiliary_usage_of(companions: AuxiliaryModels, profile: ModelProfile) -> tuple[AuxiliaryUsage, ...]:
-    """Return what `companions` take beside the model of `profile`, which has their layers.
+def auxiliary_usage_of(auxiliary: AuxiliaryModels, profile: ModelProfile) -> tuple[AuxiliaryUsage, ...]:
+    """Return the memory of `auxiliary` models beside the model of `profile`, which includes their layers.
 
     Raises UsageError for a draft model that cannot have the model's kind of cache.
     """
-    return tuple(extra for source in _SOURCES for extra in source(companions, profile))
+    return tuple(extra for source in _SOURCES for extra in source(auxiliary, profile))
 
 
-def _draft(companions: AuxiliaryModels, profile: ModelProfile) -> Iterator[AuxiliaryUsage]:
+def _draft(auxiliary: AuxiliaryModels, profile: ModelProfile) -> Iterator[AuxiliaryUsage]:
     """Yield the engine makes it a context of the same size."""
-    if companions.draft is not None:
-        weights = weights_of(companions.draft.header, companions.draft.tensors)
-        draft = profile_of(companions.draft.header, weights, profile.setting)
+    if auxiliary.draft is not None:
+        weights = weights_of(auxiliary.draft.header, auxiliary.draft.tensors)
+        draft = profile_of(auxiliary.draft.header, weights, profile.setting)
         yield AuxiliaryUsage(
-            what=f"draft model {companions.draft.name}",
+            what=f"draft model {auxiliary.draft.name}",
             weight_bytes=draft.weight_bytes - draft.input_bytes,
             cache_bytes=draft.cache_bytes,
             compute_bytes=draft.compute_bytes,
@@ -74,9 +68,9 @@ def _draft(companions: AuxiliaryModels, profile: ModelProfile) -> Iterator[Auxil
         )
 
 
-def _head(companions: AuxiliaryModels, profile: ModelProfile) -> Iterator[AuxiliaryUsage]:
+def _head(auxiliary: AuxiliaryModels, profile: ModelProfile) -> Iterator[AuxiliaryUsage]:
     """Yield its context has a layer of its own and buffers of its own."""
-    if companions.has_mtp_layer:
+    if auxiliary.has_mtp_layer:
         layer = profile.layers[-2]
         yield AuxiliaryUsage(
             what="prediction layer",
@@ -88,14 +82,14 @@ def _head(companions: AuxiliaryModels, profile: ModelProfile) -> Iterator[Auxili
         )
 
 
-def _adapters(companions: AuxiliaryModels, _profile: ModelProfile) -> Iterator[AuxiliaryUsage]:
-    for adapter in companions.adapters:
+def _adapters(auxiliary: AuxiliaryModels, _profile: ModelProfile) -> Iterator[AuxiliaryUsage]:
+    for adapter in auxiliary.adapters:
         yield AuxiliaryUsage(what=f"adapter {adapter.name}", weight_bytes=adapter.n_bytes, is_in_layers=True)
 
 
-def _projector(companions: AuxiliaryModels, _profile: ModelProfile) -> Iterator[AuxiliaryUsage]:
-    if companions.projector is not None:
-        yield AuxiliaryUsage(what=f"projector {companions.projector.name}", weight_bytes=companions.projector.n_bytes)
+def _projector(auxiliary: AuxiliaryModels, _profile: ModelProfile) -> Iterator[AuxiliaryUsage]:
+    if auxiliary.projector is not None:
+        yield AuxiliaryUsage(what=f"projector {auxiliary.projector.name}", weight_bytes=auxiliary.projector.n_bytes)
 
 
 _SOURCES: tuple[Callable[[AuxiliaryModels, ModelProfile], Iterator[AuxiliaryUsage]], ...] = (
@@ -108,15 +102,15 @@ _SOURCES: tuple[Callable[[AuxiliaryModels, ModelProfile], Iterator[AuxiliaryUsag
 
 @dataclass(frozen=True)
 class PlannedModel:
-    """`header` is that of the first file, `tensors` are those of all.
+    """A model by the `header` of its first file and the `tensors` of all files.
 
-    `compute_scale` is what a dry run found the formula of compute buffers to be off by.
+    `compute_scale` corrects the formula of compute buffers by what a dry run measured.
     """
 
     header: Header
     tensors: tuple[TensorInfo, ...]
     compute_scale: float = 1.0
-    companions: AuxiliaryModels = NO_AUXILIARY_MODELS
+    auxiliary: AuxiliaryModels = NO_AUXILIARY_MODELS
 
     @property
     def n_bytes(self) -> int:
@@ -125,7 +119,7 @@ class PlannedModel:
 
     @property
     def n_ctx_train(self) -> int:
-        """Tokens of context that it was trained on, 0 where the file does not say."""
+        """Tokens of context that it was trained on, 0 where the file has none."""
         return hyperparameter(self.header, "context_length")
 
     @property
@@ -136,18 +130,18 @@ class PlannedModel:
     @cached_property
     def _weights(self) -> WeightTable:
         """Its weights with those of adapters, whatever the setting."""
-        tensors = (*self.tensors, *self.companions.adapter_tensors)
-        return weights_of(self.header, tensors, has_mtp_layer=self.companions.has_mtp_layer)
+        tensors = (*self.tensors, *self.auxiliary.adapter_tensors)
+        return weights_of(self.header, tensors, has_mtp_layer=self.auxiliary.has_mtp_layer)
 
     def profile(self, setting: RunConfig) -> ModelProfile:
-        """Return what it takes under `setting`. Raises UsageError for a cache it cannot have."""
-        profile = profile_of(self.header, self._weights, setting, has_mtp_layer=self.companions.has_mtp_layer)
+        """Return its memory under `setting`. Raises UsageError for a cache that it cannot have."""
+        profile = profile_of(self.header, self._weights, setting, has_mtp_layer=self.auxiliary.has_mtp_layer)
         profile = replace(
             profile,
             compute_bytes=int(profile.compute_bytes * self.compute_scale),
             inner_compute_bytes=int(profile.inner_compute_bytes * self.compute_scale),
         )
-        extras = auxiliary_usage_of(self.companions, profile)
+        extras = auxiliary_usage_of(self.auxiliary, profile)
         tied_bytes = profile.tied_bytes + sum(extra.tied_bytes for extra in extras)
         return replace(profile, extras=extras, tied_bytes=tied_bytes)
 
@@ -156,7 +150,7 @@ class PlannedModel:
         return replace(self, tensors=quantized(self.header, self.tensors, file_type))
 
     def resized(self, n_bytes: int) -> PlannedModel:
-        """Return the same model where its tensors take `n_bytes`, in types that are not known."""
+        """Return the same model with tensors of `n_bytes` in unknown types."""
         return replace(self, tensors=resized(self.tensors, n_bytes))
 
     def measured(self, setting: RunConfig, compute_bytes: int) -> PlannedModel:
@@ -165,7 +159,7 @@ class PlannedModel:
         return replace(self, compute_scale=compute_bytes / predicted if predicted else 1.0)
 
 
-_LEAST_N_CTX, _MOST_ROWS = 2048, 10
+_MIN_N_CTX, _MAX_ROWS = 2048, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +171,9 @@ class KvRow:
 
 
 def kv_table(model: PlannedModel, n_sequences: int) -> tuple[KvRow, ...]:
-    """Return a row for every doubling of the context, to what the model was trained on; only types it can have."""
+    """Return a row for every doubling of the context, up to that of training; only types that the model can have."""
     caches, shape = layer_caches_of(model.header), model.kv_shape
-    types = [kv_types for name in KV_TYPES if can_have(kv_types := KvTypes(name, name), shape)]
+    types = [kv_types for name in KV_TYPES if supports_kv_types(kv_types := KvTypes(name, name), shape)]
     rows = []
     for n_ctx in _contexts(model.n_ctx_train):
         cells = cells_for(caches, n_ctx, n_sequences=n_sequences)
@@ -188,5 +182,5 @@ def kv_table(model: PlannedModel, n_sequences: int) -> tuple[KvRow, ...]:
 
 
 def _contexts(n_ctx_train: int) -> list[int]:
-    doublings = [_LEAST_N_CTX << power for power in range(_MOST_ROWS)]
-    return [*(n_ctx for n_ctx in doublings if n_ctx < n_ctx_train), n_ctx_train or _LEAST_N_CTX]
+    doublings = [_MIN_N_CTX << power for power in range(_MAX_ROWS)]
+    return [*(n_ctx for n_ctx in doublings if n_ctx < n_ctx_train), n_ctx_train or _MIN_N_CTX]

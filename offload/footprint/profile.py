@@ -1,4 +1,4 @@
-"""What one model takes under one setting, layer by layer: bytes that lie there and bytes that a token reads. Pure.
+"""The memory of one model under one run configuration, layer by layer: bytes stored and bytes read per token. Pure.
 
 Owns the sum of weights, cache and compute buffers. Independent of devices.
 """
@@ -31,7 +31,7 @@ __all__ = ["DEFAULT_DEPTH", "DEFAULT_N_UBATCH", "ENGINE_BYTES", "Layer", "ModelP
 ENGINE_BYTES = 150 << 20  # of the engine's process: Python, libraries, vocabulary
 _FLOAT_BYTES = 4
 DEFAULT_N_UBATCH = 512  # tokens computed at once
-DEFAULT_DEPTH = 512  # tokens before the one that a speed is told for
+DEFAULT_DEPTH = 512  # tokens before the one whose speed is predicted
 _OPERATIONS_PER_WEIGHT = 2
 _F16 = KvTypes()
 
@@ -40,7 +40,7 @@ _F16 = KvTypes()
 class RunConfig:
     """How a model is to run. All sequences share `n_cells`, and `n_sequences` of them are answered at once.
 
-    `depth` is how many tokens a speed is told for.
+    `depth` is the number of tokens before the one whose speed is predicted.
     """
 
     n_ctx: int
@@ -74,7 +74,7 @@ class Layer:
 
     @property
     def work_bytes(self) -> float:
-        """What its weights keep a processor busy with for a token, in bytes read."""
+        """The time that its weights keep a processor busy for one token, in bytes read."""
         return self.read_bytes + self.unpacking_bytes
 
     @property
@@ -114,12 +114,12 @@ class ModelProfile:
 
     @property
     def beside_bytes(self) -> int:
-        """Bytes of companions, once, on the device of the output."""
+        """Bytes of auxiliary, once, on the device of the output."""
         return sum(extra.beside_bytes for extra in self.extras)
 
     @property
     def beside_host_bytes(self) -> int:
-        """Bytes of companions that are the processor's wherever the layers go."""
+        """Bytes of auxiliary that are the processor's wherever the layers go."""
         return sum(extra.host_bytes for extra in self.extras)
 
     @property
@@ -132,7 +132,7 @@ class ModelProfile:
 def profile_of(
     header: Header, weights: WeightTable, setting: RunConfig, *, has_mtp_layer: bool = False
 ) -> ModelProfile:
-    """Return what the model of `header` and its `weights` takes, and with its prediction layer where it `has_mtp_layer`.
+    """Return the memory of the model of `header` and its `weights`, with the prediction layer where it `has_mtp_layer`.
 
     Raises UsageError where the model cannot have such a cache.
     """

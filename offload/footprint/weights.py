@@ -1,12 +1,7 @@
-"""How many bytes of weights one token makes the processor read. Pure.
+"""Weights by input, layers and output, as llama.cpp groups them: bytes stored, and bytes read for a token. Pure.
 
-Owns which tensors a token touches. Independent of caches or of speed.
-
-Where a model's weights belong (input, layers, output), and how many bytes lie there and are read for a token. Pure.
-
-Owns the grouping, as llama.cpp groups them. Independent of devices.
-Source: `load_tensors` in src/llama-model.cpp and the tensor table of src/llama-arch.cpp, as vendored in
-llama-cpp-python 0.3.36.
+Owns the grouping, and which tensors a token reads. Independent of devices, caches and speed. Source: `load_tensors` in
+src/llama-model.cpp and the tensor table of src/llama-arch.cpp, as vendored in llama-cpp-python 0.3.36.
 """
 
 from __future__ import annotations
@@ -52,7 +47,7 @@ def is_of_experts(name: str) -> bool:
 
 
 def bytes_read(tensor: TensorInfo, header: Header) -> int:
-    """Return the bytes that one token reads of `tensor`; of the embedding, as an input, that is one row."""
+    """Return the bytes that one token reads of `tensor`; of the input embedding that is one row."""
     if tensor.name == EMBEDDING:
         return tensor.n_bytes // tensor.shape[-1]
     if is_of_experts(tensor.name):
@@ -108,7 +103,8 @@ class WeightTable:
 def weights_of(header: Header, tensors: Sequence[TensorInfo], *, has_mtp_layer: bool = False) -> WeightTable:
     """Group `tensors`, those of all files of the model, of which `header` is the first.
 
-    Layers that only predict are empty unless it `has_mtp_layer`: llama.cpp counts them, and loads them to draft with them.
+    Layers that only predict are empty unless it `has_mtp_layer`: llama.cpp counts them, and loads them to draft with
+    them.
     """
     n_all = hyperparameter(header, "block_count")
     n_loaded = n_all if has_mtp_layer else n_all - hyperparameter(header, "nextn_predict_layers")

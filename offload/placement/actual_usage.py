@@ -1,6 +1,6 @@
-"""What each device really holds of a loaded model, beside what was planned for it. Pure.
+"""The memory that each device really holds of a loaded model, compared with its plan. Pure.
 
-Owns the comparison and what is learnt of it. Independent of how the bytes were found out.
+Owns the comparison, and the corrections for the next plan. Independent of how the bytes were measured.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LEAST_SHARE = 0.5  # of the planned weights: with less a device was passed over
 
 @dataclass(frozen=True, slots=True)
 class DeviceUsage:
-    """Bytes of one device, by what they are for."""
+    """Bytes on one device, by purpose."""
 
     weight_bytes: int = 0
     cache_bytes: int = 0
@@ -32,16 +32,16 @@ class DeviceUsage:
 
 @dataclass(frozen=True, slots=True)
 class ExcessUsage:
-    """Bytes that a load took beyond its plan: on the GPU where that was most, and on the processor."""
+    """Bytes that a load took beyond its plan: the largest excess on a GPU, and that on the processor."""
 
     gpu_bytes: int = 0
     host_bytes: int = 0
 
 
 def excess_usage(shares: Sequence[Share], held: Mapping[str, DeviceUsage]) -> ExcessUsage:
-    """Return what was taken beyond `shares`, by the names of their devices.
+    """Return the bytes taken beyond `shares`, by device name.
 
-    Of the processor's weights nobody can tell: of a mapped file llama.cpp logs the whole, wherever its layers went.
+    The processor's weights are unknown: llama.cpp logs the whole of a mapped file, wherever its layers went.
     """
     on_gpus = [held[share.device.name].n_bytes - share.n_bytes for share in _on_gpus(shares)]
     (host,) = (share for share in shares if share.device.kind is DeviceKind.CPU)
@@ -51,13 +51,13 @@ def excess_usage(shares: Sequence[Share], held: Mapping[str, DeviceUsage]) -> Ex
 
 
 def with_reserved(machine: Machine, surplus: ExcessUsage) -> Machine:
-    """Return `machine` with so much less free as the last load took beyond its plan."""
+    """Return `machine` with less free memory, by the excess of the last load."""
     gpus = tuple(_less(gpu, surplus.gpu_bytes) for gpu in machine.gpus)
     return Machine(_less(machine.host, surplus.host_bytes), gpus)
 
 
 def missing_gpus(shares: Sequence[Share], held: Mapping[str, DeviceUsage]) -> tuple[str, ...]:
-    """Return the GPUs that were to have layers and have hardly any of their weights."""
+    """Return the GPUs whose planned layers are almost entirely missing."""
     names = (share.device.name for share in _on_gpus(shares) if not _has_weights(share, held[share.device.name]))
     return tuple(names)
 

@@ -1,4 +1,4 @@
-"""What a placement puts on each device, and what a token then makes it do. Pure.
+"""The bytes and the work of each device under a placement. Pure.
 
 Owns the bookkeeping of one placement. Independent of how it was found.
 """
@@ -20,9 +20,9 @@ _OPERATIONS_PER_CACHED_BYTE = 4  # of an F16 cache whose keys and values are sha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one device gets, in bytes; `n_layers` counts the output as a layer.
+    """The share of one device, in bytes; `n_layers` counts the output as a layer.
 
-    `host_bytes` are the engine's own, `beside_bytes` those of companions, `read_bytes` what one token of an answer
+    `host_bytes` are the engine's own, `beside_bytes` those of auxiliary, `read_bytes` what one token of an answer
     reads, `operations` what it computes. `work_bytes` is what reading keeps it busy with: of the processor weights, and
     what it could read while it unpacks them; `attention_bytes` is what it could read while it attends, 0 of GPUs.
     """
@@ -41,7 +41,7 @@ class Share:
 
     @property
     def n_bytes(self) -> int:
-        """All that the device holds."""
+        """All bytes that the device holds."""
         return self.weight_bytes + self.cache_bytes + self.compute_bytes + self.host_bytes + self.beside_bytes
 
 
@@ -88,12 +88,12 @@ def allocate(profile: ModelProfile, machine: Machine, placement: Placement) -> t
 
 
 def with_compute(shares: Sequence[Share], compute_bytes: Mapping[str, int]) -> tuple[Share, ...]:
-    """Return `shares` with the bytes that devices compute in as somebody measured them, by name."""
+    """Return `shares` with measured compute buffers, by device name."""
     return tuple(replace(share, compute_bytes=compute_bytes.get(share.device.name, 0)) for share in shares)
 
 
 def is_held(shares: Sequence[Share], machine: Machine) -> bool:
-    """Return whether every GPU keeps its margin, and the processor, from whose memory some GPUs take."""
+    """Return whether every GPU keeps its margin, and the processor, whose memory some GPUs use."""
     return not overfull(shares, machine)
 
 
@@ -114,13 +114,13 @@ def overfull(shares: Sequence[Share], machine: Machine) -> tuple[Share, ...]:
 
 
 def decode_work(shares: Sequence[Share], placement: Placement) -> Work:
-    """Return what one token of an answer makes the devices do."""
+    """Return the work of one token of an answer."""
     work = _work(shares, placement, {share.device.name: share.work_bytes for share in shares})
     return replace(work, attention_bytes=sum(share.attention_bytes for share in shares))
 
 
 def prefill_work(shares: Sequence[Share], placement: Placement) -> Work:
-    """Return what one token of a prompt does: of experts, many tokens together read all."""
+    """Return the work of one token of a prompt: many tokens together read all experts."""
     return _work(shares, placement, {share.device.name: share.weight_bytes for share in shares})
 
 
@@ -155,7 +155,7 @@ def _share(profile: ModelProfile, device: Device, n_layers: int, parts: Sequence
 
 
 def _left(layer: Layer, *, is_split: bool, has_cache_on_host: bool) -> _Part:
-    """Return what stays with the processor of a layer on a GPU."""
+    """Return the part of a layer on a GPU that stays with the processor."""
     left = _NOTHING
     if is_split:
         share = layer.movable_read_bytes / layer.read_bytes if layer.read_bytes else 0.0
@@ -177,7 +177,7 @@ def _left(layer: Layer, *, is_split: bool, has_cache_on_host: bool) -> _Part:
 
 
 def _rest(layer: Layer, left: _Part) -> _Part:
-    """Return what a device gets of a layer of which that is left elsewhere."""
+    """Return the part of a layer beside the part that is `left` elsewhere."""
     return _Part(
         weight_bytes=layer.weight_bytes - left.weight_bytes,
         cache_bytes=layer.cache_bytes - left.cache_bytes,

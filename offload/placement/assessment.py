@@ -1,10 +1,8 @@
-"""What comes of a model on a machine: does it fit, how fast is it, and what would it be with memory enough. Pure.
+"""The assessment of a model on a machine: does it fit, how fast is it, and how fast would it be with enough memory.
+Pure.
 
-Owns the verdict. Independent of words or of ways out.
-
-Under which setting a model comes out best on a machine: the wanted one, or one that takes less memory. Pure.
-
-Owns what is given up, in which order, and for what. Independent of words or of ways out that cost a person anything.
+Owns the fit level, and the choice between the requested run configuration and smaller ones: what is reduced, in which
+order, and for what gain. Independent of words, and of remedies that cost the user something.
 """
 
 from __future__ import annotations
@@ -29,7 +27,8 @@ _PLENTY_BYTES = 1 << 60
 
 
 class FitLevel(StrEnum):
-    """The best first: all where it is read fastest; the same with little to spare; some elsewhere; not at all."""
+    """From best to worst: all where memory is fastest; the same with little to spare; partly elsewhere; does not
+    fit."""
 
     FITS = "fits"
     TIGHT = "tight"
@@ -44,7 +43,9 @@ class FitLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Tokens a second of an answer and of a prompt, and the seconds until a prompt of 2,048 tokens is answered."""
+    """Tokens per second of an answer and of a prompt, and the seconds until the first token after 2,048 tokens of
+    prompt.
+    """
 
     decode_tps: float
     prefill_tps: float
@@ -53,13 +54,13 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """`speed` is None where a device in use has a bandwidth that nobody knows, or where the model does not run.
+    """`speed` is None where a device in use has an unknown bandwidth, or where the model does not run.
 
-    `placement` is None where none fits. One that was given may not fit either: the verdict then says that it won't
-    run, and shares and speed are those that it would have with room enough.
+    `placement` is None where none fits. A manual one may not fit either: the verdict is then WONT_RUN, and shares and
+    speed are those with enough memory.
 
-    `best` is the placement with memory enough, `best_tps` what the answer would then come at; `curve` what it comes at
-    with 0, 1, 2 … layers on the fastest GPU; without speeds where a GPU that could be used has no known bandwidth.
+    `best` is the placement with enough memory, `best_tps` its speed; `curve` has the speeds with 0, 1, 2 … layers on
+    the fastest GPU. Speeds are missing where a usable GPU has no known bandwidth.
     """
 
     verdict: FitLevel
@@ -71,11 +72,11 @@ class Assessment:
     speed: Speed | None = None
     best_tps: float | None = None
     curve: tuple[float, ...] = ()
-    is_pinned: bool = False
+    is_manual: bool = False
 
     @property
     def decode_tps(self) -> float | None:
-        """Tokens a second of an answer, None where nobody can tell."""
+        """Tokens per second of an answer, None where unknown."""
         return self.speed.decode_tps if self.speed else None
 
 
@@ -86,13 +87,12 @@ def assess(
     best: Placement | None = None,
     gpu_layers: Mapping[str, int] | None = None,
 ) -> Assessment:
-    """Place the model of `profile` on `machine`, as well as can be or with `gpu_layers` on GPUs, and say what comes of
-    it.
+    """Place the model of `profile` on `machine`, as well as possible or with `gpu_layers` on GPUs, and assess it.
 
-    `best` is the placement with memory enough, where it is known: it depends on nothing that only takes memory. Raises
-    UsageError for layers that cannot be so.
+    `best` is the placement with enough memory, where it is known: it depends on nothing that only takes memory. Raises
+    UsageError for impossible layers.
     """
-    is_pinned = gpu_layers is not None
+    is_manual = gpu_layers is not None
     placement = (
         place(profile, machine, rates) if gpu_layers is None else place_manually(profile, machine, rates, gpu_layers)
     )
@@ -104,13 +104,13 @@ def assess(
     is_partial = best.token_s < _SAME_SPEED * placement.token_s
     verdict = FitLevel.PARTIAL if is_partial else _whole(shares, machine)
     found = Assessment(
-        verdict=FitLevel.WONT_RUN if is_pinned and not is_held(shares, machine) else verdict,
+        verdict=FitLevel.WONT_RUN if is_manual and not is_held(shares, machine) else verdict,
         profile=profile,
         machine=machine,
         placement=placement,
         best=best,
         shares=shares,
-        is_pinned=is_pinned,
+        is_manual=is_manual,
     )
     in_use = {share.device.name for share in shares if share.read_bytes}
     if not in_use <= rates.known:
@@ -123,18 +123,18 @@ def assess(
 
 
 def _is_known(best: Placement, rates: Rates) -> bool:
-    """Return whether the devices of a placement are ones whose figures are known."""
+    """Return whether the figures of all devices of a placement are known."""
     return {name for name, count in zip(best.gpus, best.gpu_layers, strict=True) if count} <= rates.known
 
 
 def _with_plenty(machine: Machine) -> Machine:
-    """Return `machine` with all the memory that anyone could want."""
+    """Return `machine` with unlimited memory."""
     gpus = tuple(replace(gpu, free_bytes=_PLENTY_BYTES) for gpu in machine.gpus)
     return Machine(replace(machine.host, free_bytes=_PLENTY_BYTES), gpus)
 
 
 def _whole(shares: tuple[Share, ...], machine: Machine) -> FitLevel:
-    """Tell plenty from little: what is left of a memory in use should be twice the margin."""
+    """Return FITS or TIGHT: FITS leaves twice the margin free on every memory in use."""
     taken_from_host = sum(share.n_bytes for share in shares if share.device.shares_host)
     for share in shares:
         is_shared = share.device.shares_host
@@ -158,12 +158,12 @@ _EQUAL = 1 + 1e-9
 
 
 def choose(model: PlannedModel, wanted: RunConfig, machine: Machine, rates: Rates) -> Assessment:
-    """Return what comes of `model` under `wanted`, or under the first setting that helps more.
+    """Return the assessment of `model` under the `wanted` configuration, or under the first that helps more.
 
-    Cells beyond one context, which only spare computing prefixes again, go first, for any gain. Attention is not fused
-    where that is faster, as on processors. Smaller micro-batches, which slow prompts, and fused attention where it was
-    not wanted, only help where the model then lies where it is read fastest, or runs at all: with more memory a plan is
-    never slower.
+    Cells beyond one context, which only save computing prefixes again, are dropped first, for any gain. Attention is
+    not fused where that is faster, as on processors. Smaller micro-batches, which slow prompts down, and fused
+    attention where it was not wanted, only count where the model then lies in the fastest memory, or runs at all: with
+    more memory a plan is never slower.
     """
     found = assess(model.profile(wanted), machine, rates)
     for setting in _smaller(wanted):
@@ -179,8 +179,9 @@ def choose(model: PlannedModel, wanted: RunConfig, machine: Machine, rates: Rate
 def choose_manual(
     model: PlannedModel, wanted: RunConfig, machine: Machine, rates: Rates, gpu_layers: Mapping[str, int]
 ) -> Assessment:
-    """Return what comes of `model` with `gpu_layers` on GPUs, under `wanted` or the first smaller setting that then
-    fits; where none does, under the smallest. Raises UsageError for layers that cannot be so."""
+    """Return the assessment of `model` with `gpu_layers` on GPUs, under the `wanted` configuration or the first smaller
+    one that fits; the smallest where none does. Raises UsageError for impossible layers.
+    """
     found = assess(model.profile(wanted), machine, rates, gpu_layers=gpu_layers)
     for setting in _smaller(wanted):
         if found.verdict is not FitLevel.WONT_RUN:
@@ -216,7 +217,8 @@ def _is_fastest(found: Assessment) -> bool:
 
 
 def _rank(found: Assessment) -> tuple[bool, float, int]:
-    """Return the least is the best: it runs, it is fast, it has room to spare. Of what does not run it is the smallest."""
+    """Return the sort key, best first: it runs, it is fast, it has memory to spare. Of what does not run, the
+    smallest."""
     if found.placement is None:
         return True, found.profile.total_bytes, 0
     return False, found.placement.token_s, found.verdict.rank

@@ -21,7 +21,7 @@ _EXPERTS, _FEED_FORWARD = r"ffn_\w+_exps\.", r"ffn_(gate|up|down|gate_up)\.weigh
 
 
 class LoadMode(StrEnum):
-    """How the processor's weights get into memory, by llama.cpp's names of `llama_load_mode`.
+    """How the processor's weights are read into memory, by llama.cpp's names of `llama_load_mode`.
 
     AUTO maps the file wherever the devices allow it. NONE reads it into memory that GPUs can fetch from at full speed.
     MMAP_MLOCK maps it and keeps the system from dropping its pages.
@@ -64,11 +64,11 @@ ON_HOST = LoadParameters(
     load_mode=LoadMode.AUTO,
     n_threads=0,
 )
-"""Nothing on a GPU, and nothing that says how the processor computes."""
+"""Nothing on a GPU, and defaults for the processor."""
 
 
 def load_parameters(profile: ModelProfile, machine: Machine, placement: Placement) -> LoadParameters:
-    """Return what makes llama.cpp place the layers of `profile` so."""
+    """Return the parameters that make llama.cpp place the layers of `profile` so."""
     used = [(name, count) for name, count in zip(placement.gpus, placement.gpu_layers, strict=True) if count]
     used.reverse()  # a placement begins with the last layers
     host_pattern = _host_pattern(profile, placement)
@@ -94,7 +94,9 @@ def _host_pattern(profile: ModelProfile, placement: Placement) -> str:
 
 
 def _mapped(profile: ModelProfile, machine: Machine, placement: Placement) -> LoadMode:
-    """Pages of a mapped file are the first that a system short of memory drops, and reads from disk at every token."""
+    """Return MMAP unless memory is short: pages of a mapped file are the first that the system drops, and then reads
+    again for every token.
+    """
     on_host = sum(share.n_bytes for share in allocate(profile, machine, placement) if share.device.shares_host)
     is_short = machine.host.free_bytes - on_host < 2 * margin_bytes(machine.host)
     is_read = placement.n_on_gpus < len(profile.layers)

@@ -1,6 +1,6 @@
-"""A placement that somebody else chose: so many layers on this GPU, so many on that one. Pure.
+"""A placement that the user chose: layers per GPU. Pure.
 
-Owns its order and how fast it is. Whether it fits is not asked here: a person may look at what does not.
+Owns its order and its speed. Whether it fits is not checked: the user may look at one that does not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["check_gpu_layers", "place_manually"]
 
 
 def place_manually(profile: ModelProfile, machine: Machine, rates: Rates, gpu_layers: Mapping[str, int]) -> Placement:
-    """Return the placement with `gpu_layers` by names of GPUs, the output counted as one and the fastest last.
+    """Return the placement with `gpu_layers` by GPU name, the output counted as one and the fastest GPU last.
 
     Raises UsageError where the machine has no such GPU, or the model not so many layers.
     """
@@ -39,7 +39,8 @@ def place_manually(profile: ModelProfile, machine: Machine, rates: Rates, gpu_la
 
 
 def check_gpu_layers(gpu_layers: Mapping[str, int], machine: Machine, n_layers: int) -> None:
-    """Raise UsageError where `machine` has no such GPU, or a model of `n_layers`, the output counted, not so many."""
+    """Raise UsageError where `machine` has no such GPU, or a model of `n_layers`, with the output, not so many
+    layers."""
     names = [gpu.name for gpu in machine.gpus]
     for name, count in gpu_layers.items():
         if name not in names:

@@ -1,9 +1,9 @@
-"""Where layers go: of all placements that fit, the one that answers fastest. Pure.
+"""The search for a placement: of all that fit, the one with the fastest answers. Pure.
 
-Owns the search. The last layers go to GPUs, the output first; of layers there, the experts (or the feed-forward of a
-dense model) may stay with the processor, those of the first ones first, and so may the cache of all. For every order of
-GPUs, with the cache here and there, all numbers of such layers and of layers on GPUs are looked at. Independent of
-verdicts or of words.
+The last layers go to GPUs, the output first; of layers there, the experts (or the feed-forward of a dense model) may
+stay with the processor, those of the first ones first, and so may the cache of all. For every order of GPUs, with the
+cache on GPUs and on the host, all numbers of such layers and of layers on GPUs are tried. Independent of verdicts and
+of words.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Placement:
         return sum(self.gpu_layers)
 
 
-ALL_ON_HOST = Placement(gpus=(), gpu_layers=(), n_split=0, n_crossings=0, token_s=0.0)  # nobody has told its speed
+ALL_ON_HOST = Placement(gpus=(), gpu_layers=(), n_split=0, n_crossings=0, token_s=0.0)  # without a speed
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class _Tables:
 
 
 def margin_bytes(device: Device) -> int:
-    """Return what a plan leaves free on a device: drivers, displays and other programs need some of it."""
+    """Return the bytes that a plan leaves free on a device, for drivers, displays and other programs."""
     if device.shares_host:
         return _HOST_MARGIN_BYTES
     return min(max(_LEAST_MARGIN_BYTES, int(device.total_bytes * _MARGIN_SHARE)), _MOST_MARGIN_BYTES)
@@ -92,7 +92,7 @@ def place(profile: ModelProfile, machine: Machine, rates: Rates) -> Placement | 
 
 
 def _orders(gpus: Sequence[Device], rates: Rates) -> list[tuple[Device, ...]]:
-    """Return which GPUs may be filled in which order, every two alike only once.
+    """Return the orders in which GPUs may be filled, identical GPUs only once.
 
     The faster first, where there are few in every choice of them, and else each alone too; of two also the slower
     first, for a fast one may be too small for the last layers.
@@ -115,7 +115,7 @@ def _orders(gpus: Sequence[Device], rates: Rates) -> list[tuple[Device, ...]]:
 
 
 def curve(profile: ModelProfile, machine: Machine, rates: Rates) -> tuple[float, ...]:
-    """Return what a token takes with 0, 1, 2 … layers on the fastest GPU, as if it had room for them."""
+    """Return the time per token with 0, 1, 2 … layers on the fastest GPU, as if they fitted."""
     tables = _tables(profile, machine, rates, has_cache_on_host=False)
     gpu = min(machine.gpus, key=lambda device: rates.seconds_per_byte[device.name], default=None)
     if gpu is None:
@@ -185,7 +185,7 @@ class _Fill:
 
 @dataclass(frozen=True, slots=True)
 class _Filling:
-    """What each GPU takes, and where that is all a column asks for."""
+    """The share of each GPU, and whether it is complete for a column."""
 
     fills: tuple[_Fill, ...]
     has_room: NDArray[np.bool_]
@@ -205,7 +205,7 @@ def _fill_in_turn(profile: ModelProfile, tables: _Tables, gpus: Sequence[Device]
 
 
 def _fill_slower_first(profile: ModelProfile, tables: _Tables, slower: Device, faster: Device) -> _Filling:
-    """Give the slower GPU, which takes the last layers, no more than the faster one has no room for."""
+    """Give the slower GPU, which takes the last layers, only what does not fit on the faster one."""
     counts = _counts(tables)
     wanted = tables.on_gpu - _room(profile, faster)
     edges = [np.searchsorted(row, least) for row, least in zip(tables.on_gpu, wanted, strict=True)]

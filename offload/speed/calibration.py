@@ -1,6 +1,6 @@
-"""What runs say about a machine: rates that explain the speeds measured there, starting from those expected.
+"""The rates of a machine fitted to measured runs, starting from the expected ones.
 
-Owns the fit. Pure. Independent of where runs are kept.
+Owns the fit. Pure. Independent of where runs are stored.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from offload.speed.cost_model import Rates, Work, decode_s
 __all__ = ["PromptRun", "Run", "calibrated"]
 
 _PRIOR_WEIGHT = 0.03  # an expected rate weighs as much as a run that is known this well
-_LEAST_SHARE = 0.05  # of an expected rate: no device is twenty times as fast as was said
+_LEAST_SHARE = 0.05  # of an expected rate: no device is twenty times as fast
 _BEST_UNCERTAINTY = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One measured decode: what a token made the devices do, and how many came in a second."""
+    """One measured decode: the work of a token, and tokens per second."""
 
     work: Work
     tokens_per_s: float
@@ -39,7 +39,7 @@ class PromptRun:
 
 
 def calibrated(rates: Rates, runs: Sequence[Run], prompts: Sequence[PromptRun] = ()) -> Rates:
-    """Return `rates` refitted to what was measured: answers and, for operations, prompts.
+    """Return `rates` fitted to the measured answers and, for operations, prompts.
 
     Seconds per byte of each device, those of attention and the fixed cost are least squares of relative errors, in
     which each expected rate counts as a weak measurement: what no run touched stays as it was. Raises ValueError for a
@@ -77,7 +77,7 @@ def _fitted(rates: Rates, runs: Sequence[Run]) -> Rates:
 
 
 def _uncertainty(fitted: Rates, runs: Sequence[Run]) -> float:
-    """Return the worst error over the runs, but not what too few of them would have it be: they explain themselves."""
+    """Return the worst error over the runs, but at least that of few runs: they explain themselves."""
     worst: float = max(abs(decode_s(run.work, fitted) * run.tokens_per_s - 1) for run in runs)
     return max(_BEST_UNCERTAINTY, worst, fitted.uncertainty / math.sqrt(1 + len(runs)))
 
@@ -95,7 +95,7 @@ def _with_operations(rates: Rates, prompts: Iterable[PromptRun]) -> Rates:
 
 
 def _alone(rates: Rates, work: Work) -> str:
-    """Return the only device that computes; empty where others do too, or a processor's share may go to a GPU."""
+    """Return the only device that computes; "" where others do too, or a processor's share may go to a GPU."""
     busy = [name for name, operations in work.operations.items() if operations]
     gpus = rates.link_seconds_per_byte
     return busy[0] if len(busy) == 1 and (busy[0] in gpus or not gpus) else ""

@@ -1,6 +1,6 @@
-"""How long a token takes: the bytes that each device reads for it at its rate, and what comes on top.
+"""The time per token: the bytes that each device reads at its rate, plus overheads.
 
-Owns the model of bandwidth, for answering and for reading a prompt. Pure. Independent of layers or of memory.
+Owns the bandwidth model, for decoding and for prompts. Pure. Independent of layers and of memory.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _FIXED_S = 0.5e-3  # sampling, and starting a step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What a machine takes for what it does, by names of devices.
+    """The time that a machine takes for its work, by device name.
 
-    `known` are the devices whose figures were published, measured or given; a plan for others cannot tell a speed.
+    `known` are the devices whose figures were published, measured or given; a plan for others has no speed.
     `attention_seconds_per_byte` is the processor's. `latency_s` is what a step waits for each device of another machine
     that it uses. `uncertainty` is the share by which a prediction may be off.
     """
@@ -47,13 +47,13 @@ class Rates:
     uncertainty: float = 0.35
 
     def overhead_s(self, n_layers: int, n_crossings: int = 0) -> float:
-        """Return seconds of a step that no byte accounts for."""
+        """Return the seconds of a step that no byte accounts for."""
         return self.fixed_s + n_layers * self.layer_s + n_crossings * self.crossing_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a token makes the devices do: bytes read and operations (multiply and add apart) of each, layers of all.
+    """The work of one token: bytes read and operations (multiplications and additions) of each device, layers of all.
 
     Of the processor `read_bytes` are weights and what it could read while it unpacks them, `attention_bytes` what it
     could read while it attends (see `host_work`). Between devices a token changes `n_crossings` times.
@@ -67,7 +67,7 @@ class Work:
 
 
 def expected_rates(machine: Machine) -> Rates:
-    """Return the rates to expect of `machine` before anything ran there."""
+    """Return the rates to expect of `machine` before any measurement."""
     devices = (machine.host, *machine.gpus)
     bandwidths = {device.name: device.bytes_per_s or _ASSUMED_BYTES_PER_S[device.kind] for device in devices}
     seconds_per_byte = {device.name: 1 / (_REACHED[device.kind] * bandwidths[device.name]) for device in devices}
@@ -86,7 +86,7 @@ def expected_rates(machine: Machine) -> Rates:
 
 
 def decode_s(work: Work, rates: Rates) -> float:
-    """Return the seconds that one token of an answer takes: reading, one device after the other."""
+    """Return the seconds for one token of an answer: reading, one device after the other."""
     reading_s = sum(n_bytes * rates.seconds_per_byte[name] for name, n_bytes in work.read_bytes.items())
     attending_s = work.attention_bytes * rates.attention_seconds_per_byte
     overhead_s = _waiting_s(work, rates) + rates.overhead_s(work.n_layers, work.n_crossings)
@@ -116,7 +116,7 @@ def _busy_s(work: Work, rates: Rates, name: str, n_ubatch: int) -> float:
 
 
 def _lent_s(work: Work, rates: Rates, host: str, n_ubatch: int) -> list[float]:
-    """Return what the processor's share takes on each GPU that its weights could be sent to."""
+    """Return the time of the processor's share on each GPU that its weights could be sent to."""
     n_bytes, operations = work.read_bytes.get(host, 0.0) / n_ubatch, work.operations[host]
     return [
         n_bytes * seconds_per_byte + operations * rates.seconds_per_operation[name]

@@ -1,8 +1,8 @@
-"""What a processor does for a token beside reading: it unpacks weights, and it attends to what is in the cache. Pure.
+"""A processor's work for a token beside reading: unpacking weights, and attention over the cache. Pure.
 
-Owns the tables, in bytes that the processor could have read meanwhile; a GPU does both while it reads, and only bytes
-count there. Independent of how fast a processor is. Measured on 2 AVX-512 cores that read 19 GB/s, a thread on each:
-layers of one type each with rows of 512 to 8,192 weights, and attention of six shapes at 512, 1,792 and 3,584 tokens.
+Owns the tables, in bytes that the processor could have read meanwhile; a GPU does both while it reads, so only bytes
+count there. Independent of a processor's speed. Measured on 2 AVX-512 cores that read 19 GB/s, a thread on each: layers
+of one type each with rows of 512 to 8,192 weights, and attention of six shapes at 512, 1,792 and 3,584 tokens.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CELL_BLOCK = 256  # attention that is not fused computes whole blocks of cells,
 
 
 def unpacking_bytes(tensor: TensorInfo, read_share: float = 1.0) -> float:
-    """Return what the weights of `tensor` take beyond the reading, where `read_share` of them is read."""
+    """Return the work on the weights of `tensor` beyond reading, where `read_share` of them is read."""
     type_ = tensor_type(tensor.type_id)
     n_rows = tensor.n_elements / tensor.shape[0] if len(tensor.shape) > 1 else 0.0
     weights_bytes = tensor.n_elements * _UNPACKING.get(type_.name, _UNPACKING_OF_OTHERS)
@@ -49,7 +49,7 @@ def _row_bytes(type_: TensorType) -> float:
 
 
 def attention_bytes(header: Header, caches: LayerCaches, depth: int, *, is_fused: bool) -> tuple[float, ...]:
-    """Return what each answering layer takes behind `depth` tokens; fused attention passes over what it cannot see."""
+    """Return the work of each main layer after `depth` tokens; fused attention skips masked cells."""
     return tuple(_by_layer(header, caches, depth, is_fused=is_fused))
 
 

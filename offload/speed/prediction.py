@@ -1,4 +1,4 @@
-"""The speeds that a plan has at several depths, to stand beside what is measured there, and in smaller files. Pure.
+"""Predicted speeds at several depths, to compare with measurements, and in smaller files. Pure.
 
 Independent of how anything is measured.
 """
@@ -23,7 +23,7 @@ _WORTH_IT = 1.2  # times as fast
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Tokens a second of answers by tokens before them, and of prompts; without what nobody can tell.
+    """Tokens a second of answers by tokens before them, and of prompts; without unknown speeds.
 
     A speed of an answer may be off by `uncertainty`, a share of it.
     """
@@ -34,10 +34,11 @@ class Prediction:
 
 
 def predict(
-    model: PlannedModel, question: PlanConstraints, machine: Machine, rates: Rates, depths: Iterable[int]
+    model: PlannedModel, constraints: PlanConstraints, machine: Machine, rates: Rates, depths: Iterable[int]
 ) -> Prediction:
-    """Plan `model` and return how fast it will be behind each of `depths` tokens. Raises what `best_assessment` raises."""
-    setting = best_assessment(model, question, machine, rates).profile.setting
+    """Plan `model` and return how fast it will be behind each of `depths` tokens. Raises what `best_assessment`
+    raises."""
+    setting = best_assessment(model, constraints, machine, rates).profile.setting
     found = {depth: assess(model.profile(replace(setting, depth=depth)), machine, rates).speed for depth in depths}
     known = {depth: speed for depth, speed in found.items() if speed is not None}
     prefill_tps = next((speed.prefill_tps for speed in known.values()), None)
@@ -45,10 +46,10 @@ def predict(
 
 
 def faster_quantization(
-    model: PlannedModel, question: PlanConstraints, machine: Machine, rates: Rates
+    model: PlannedModel, constraints: PlanConstraints, machine: Machine, rates: Rates
 ) -> tuple[str, float] | None:
-    """Return the best type of file that answers much faster, and how many times; None where there is none."""
-    setting = best_assessment(model, question, machine, rates).profile.setting
+    """Return the best file type that decodes much faster, and how many times; None where there is none."""
+    setting = best_assessment(model, constraints, machine, rates).profile.setting
     now = assess(model.profile(setting), machine, rates).decode_tps
     for name in _FILE_TYPES if now else ():
         tps = assess(model.quantized(FILE_TYPES[name]).profile(setting), machine, rates).decode_tps

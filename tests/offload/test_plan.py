@@ -16,7 +16,7 @@ from offload.footprint.auxiliary_models import AuxiliaryModels, PlannedDraft
 from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import DEFAULT_N_UBATCH
-from offload.format import memory, speed
+from offload.format import format_memory, format_speed
 from offload.placement.assessment import FitLevel
 from offload.plan import Plan, PlanConstraints, plan
 from offload.speed.cost_model import expected_rates
@@ -50,7 +50,7 @@ def planned(name: str, file_type: str, machine: Machine, question: PlanConstrain
 def told(found: Plan) -> list[str]:
     """A plan on a few lines."""
     pace = found.found.speed
-    tps = f"{speed(pace.decode_tps)} tok/s, prompt {speed(pace.prefill_tps)}" if pace else "speed unknown"
+    tps = f"{format_speed(pace.decode_tps)} tok/s, prompt {format_speed(pace.prefill_tps)}" if pace else "speed unknown"
     setting = found.setting
     lines = [f"{found.found.verdict}, {tps}, {setting.n_cells} cells for a context of {setting.n_ctx}"]
     lines += (
@@ -59,13 +59,13 @@ def told(found: Plan) -> list[str]:
         else []
     )
     lines += [
-        f"  {share.device.name}: {share.n_layers} layers, {memory(share.n_bytes)} of {memory(share.device.free_bytes)}"
+        f"  {share.device.name}: {share.n_layers} layers, {format_memory(share.n_bytes)} of {format_memory(share.device.free_bytes)}"
         for share in found.found.shares
     ]
-    lines += [f"  + {extra.what}: {memory(extra.n_bytes)}" for extra in found.found.profile.extras]
+    lines += [f"  + {extra.what}: {format_memory(extra.n_bytes)}" for extra in found.found.profile.extras]
     lines += [f"  ! {warning}" for warning in found.warnings]
     for remedy in found.remedies:
-        gained = speed(remedy.decode_tps) if remedy.decode_tps else "?"
+        gained = format_speed(remedy.decode_tps) if remedy.decode_tps else "?"
         lines.append(f"  > {remedy.what}: {remedy.verdict}, {gained} tok/s; {remedy.cost}")
     return lines
 
@@ -78,7 +78,7 @@ def test_plans_for_known_machines_are_as_written_down() -> None:
     machine, draft = MACHINES["RTX 3060 12 GB, 32 GB RAM"], model("qwen3-0.6b", "Q8_0")
     drafting = replace(
         model("gemma-2-9b", "Q6_K"),
-        companions=AuxiliaryModels(draft=PlannedDraft("qwen3-0.6b", draft.header, draft.tensors)),
+        auxiliary=AuxiliaryModels(draft=PlannedDraft("qwen3-0.6b", draft.header, draft.tensors)),
     )
     with_draft = plan(drafting, QUESTION, machine, expected_rates(machine))
     lines += ["== gemma-2-9b Q6_K with a draft model on RTX 3060 12 GB, 32 GB RAM", *told(with_draft), ""]
@@ -166,12 +166,12 @@ def test_machines_that_make_no_sense_are_planned_for_without_a_crash(vram: int, 
         assert found.found.decode_tps is None or found.found.decode_tps > 0
 
 
-def test_a_context_beyond_what_the_model_was_made_for_is_told_last() -> None:
+def test_a_context_beyond_training_is_warned_of_last() -> None:
     machine = MACHINES["RTX 4090, 64 GB RAM"]
     n_ctx_train = model("gemma-2-9b", "Q6_K").n_ctx_train
     at_its_end, beyond = (
         plan(model("gemma-2-9b", "Q6_K"), replace(QUESTION, n_ctx=n_ctx), machine, expected_rates(machine)).warnings
         for n_ctx in (n_ctx_train, n_ctx_train + 1)
     )
-    assert not any("made for" in warning for warning in at_its_end)
-    assert beyond[-1].startswith(f"It was made for {n_ctx_train:,} tokens of context")
+    assert not any("trained on" in warning for warning in at_its_end)
+    assert beyond[-1].startswith(f"It was trained on {n_ctx_train:,} tokens of context")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from app.client.fake import PLAN
 from app.protocol.library import VerdictName
 from app.protocol.plan import MeasuredRun, Plan, PlanChange, PlanRemedy, PlanReport, PlanRequest, describe_plan
-from offload.footprint.kv_cache import KV_TYPES, KvTypes, can_have, parse_kv_types
+from offload.footprint.kv_cache import KV_TYPES, KvTypes, parse_kv_types, supports_kv_types
 from offload.footprint.model import PlannedModel
 from offload.plan import PlanConstraints, plan
 from offload.speed.cost_model import expected_rates
@@ -41,7 +41,7 @@ def planner_for(
             describe_plan(found),
             replace(wish, model=wish.model or name),
             n_ctx_train=model.n_ctx_train,
-            kv_types=tuple(kind for kind in KV_TYPES if can_have(KvTypes(kind, kind), model.kv_shape)),
+            kv_types=tuple(kind for kind in KV_TYPES if supports_kv_types(KvTypes(kind, kind), model.kv_shape)),
             measured=measured,
         )
 

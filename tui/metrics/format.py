@@ -10,7 +10,7 @@ from datetime import datetime
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from offload.format import memory, speed
+from offload.format import format_memory, format_speed
 
 __all__ = ["bench_runs", "compared_lines", "history_lines", "model_lines", "run_line", "sparkline"]
 
@@ -61,10 +61,15 @@ def model_lines(model: ModelStatus, samples: Sequence[Sample], n_columns: int) -
     cells = f"{held.n_cells_used:,} of {held.n_cells:,}"
     most_bytes = max((sample.n_bytes for sample in samples), default=0)
     rows: tuple[tuple[str, str, Sequence[float | None], float | None], ...] = (
-        ("tok/s", f"{speed(tps[-1]) if tps else '–'}, answers {speed(counters.decode_tokens_per_s)}", tps, None),
+        (
+            "tok/s",
+            f"{format_speed(tps[-1]) if tps else '–'}, answers {format_speed(counters.decode_tokens_per_s)}",
+            tps,
+            None,
+        ),
         ("first token", waited, [sample.first_token_s for sample in samples], None),
         ("cache hits", cached, [sample.cached_share for sample in samples], 1.0),
-        ("memory", memory(model.n_bytes), [sample.n_bytes for sample in samples], most_bytes),
+        ("memory", format_memory(model.n_bytes), [sample.n_bytes for sample in samples], most_bytes),
         ("KV cells", cells, [sample.n_cells_used for sample in samples], held.n_cells),
     )
     return [
@@ -83,7 +88,7 @@ def history_lines(runs: Sequence[MeasuredRun], n_columns: int) -> list[str]:
         return ["No answer of it was measured here yet."]
     times = [run.at_s for run in runs if run.kind == "decode" and run.at_s]
     since = f" since {datetime.fromtimestamp(min(times)):%Y-%m-%d}" if times else ""
-    said = f"{len(rates)} answers{since}: median {speed(median(rates))} tok/s, last {speed(rates[-1])} "
+    said = f"{len(rates)} answers{since}: median {format_speed(median(rates))} tok/s, last {format_speed(rates[-1])} "
     return [said + sparkline(rates, max(n_columns - len(said), 0))]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from app.cli.output.format import format_bytes
 from app.terminal import printable_line
-from offload.format import speed
+from offload.format import format_speed
 
 if TYPE_CHECKING:
     from app.client import Job, ModelFit, RemovalResult
@@ -32,7 +32,7 @@ def format_fit(fit: ModelFit | None) -> str:
 
 def pace(fit: ModelFit | None) -> str:
     """Return the predicted speed, such as 32 tok/s."""
-    return "" if fit is None or fit.decode_tps is None else f"{speed(fit.decode_tps)} tok/s"
+    return "" if fit is None or fit.decode_tps is None else f"{format_speed(fit.decode_tps)} tok/s"
 
 
 def context(n_tokens: int) -> str:

@@ -15,7 +15,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from app.terminal import printable
-from offload.format import speed
+from offload.format import format_speed
 from tui.plan.format import device_lines
 
 __all__ = ["BrailleCanvas", "DeviceBars", "SpeedCurve", "curve_lines", "measured_points"]
@@ -109,7 +109,7 @@ def curve_lines(report: PlanReport, n_fitting: int | None, n_columns: int, n_row
         canvas.mark(min(count, last) / last, tps / most, _MEASURED)
     here = min(report.n_on_gpus, last)
     canvas.mark(here / last, (report.decode_tps or report.curve[here]) / most, _HERE)
-    labels = {0: speed(most), down - 1: "0"}
+    labels = {0: format_speed(most), down - 1: "0"}
     lines = [f"{labels.get(row, ''):>{_LABEL_COLUMNS}}│{text}" for row, text in enumerate(canvas.rows())]
     axis = f"0{f' layers on GPUs {last}':─>{across - 1}}" if across > _AXIS_COLUMNS else f"0{last:>{across - 1}}"
     return [*lines, " " * (_LABEL_COLUMNS + 1) + axis, *explained]
@@ -126,7 +126,7 @@ def measured_points(report: PlanReport) -> dict[int, float]:
 
 def _explained(report: PlanReport, n_fitting: int | None, n_columns: int) -> list[str]:
     """Return the legend on as few lines as possible."""
-    tps = "?" if report.decode_tps is None else speed(report.decode_tps)
+    tps = "?" if report.decode_tps is None else format_speed(report.decode_tps)
     parts = [f"{_HERE} here: {report.n_on_gpus} layers, {tps} tok/s"]
     if n_fitting is not None and n_fitting < report.n_layers:
         parts.append(f"{_END} memory ends: {n_fitting}")
@@ -151,7 +151,7 @@ def _without_curve(report: PlanReport) -> list[str]:
     if not runs or report.decode_tps is None:
         return [why]
     off = report.decode_tps / median(runs) - 1
-    return [why, f"Measured here: {speed(median(runs))} tok/s (answers: {len(runs)}); predicted: {off:+.0%}."]
+    return [why, f"Measured here: {format_speed(median(runs))} tok/s (answers: {len(runs)}); predicted: {off:+.0%}."]
 
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offload.format import memory, speed
+from offload.format import format_memory, format_speed
 
 if TYPE_CHECKING:
     from app.client import DevicePlan, PlanReport, PlanRequest
@@ -29,9 +29,9 @@ def headline(report: PlanReport) -> str:
     """Return the verdict and the speeds, the most important first."""
     parts = [_VERDICTS[report.verdict]]
     if report.decode_tps is not None:
-        parts.append(f"{speed(report.decode_tps)} tok/s (± {report.uncertainty:.0%})")
+        parts.append(f"{format_speed(report.decode_tps)} tok/s (± {report.uncertainty:.0%})")
     if report.best_tps is not None and report.verdict in ("partial", "wont_run"):
-        parts.append(f"{speed(report.best_tps)} with memory enough")
+        parts.append(f"{format_speed(report.best_tps)} with memory enough")
     if report.first_token_s is not None:
         parts.append(f"first of 2,048 tokens after {report.first_token_s:.1f} s")
     return " · ".join(parts)
@@ -51,7 +51,7 @@ def device_lines(report: PlanReport, n_columns: int) -> list[str]:
 def remedy_text(report: PlanReport, index: int) -> str:
     """Return what a remedy does, its speed and its cost."""
     remedy = report.remedies[index]
-    gained = "speed unknown" if remedy.decode_tps is None else f"{speed(remedy.decode_tps)} tok/s"
+    gained = "speed unknown" if remedy.decode_tps is None else f"{format_speed(remedy.decode_tps)} tok/s"
     return f"{remedy.what}: {gained}; {remedy.cost}"
 
 
@@ -75,11 +75,11 @@ def _device(device: DevicePlan, n_layers: int, n_columns: int) -> tuple[str, str
     head = f"{name:<{_NAME_COLUMNS}} {device.layers:>3} of {n_layers} layers "
     room = n_columns - len(head)
     bar = _bar(device, room) if room >= _LEAST_BAR_COLUMNS else ""
-    parts = [f"{sign} {memory(size)}" for sign, size in _sections(device) if size]
+    parts = [f"{sign} {format_memory(size)}" for sign, size in _sections(device) if size]
     if device.left_bytes < 0:
-        parts.append(f"! {memory(-device.left_bytes)} too much for {memory(device.free_bytes)} free")
+        parts.append(f"! {format_memory(-device.left_bytes)} too much for {format_memory(device.free_bytes)} free")
     else:
-        parts.append(f"· {memory(device.left_bytes)} of {memory(device.total_bytes)}")
+        parts.append(f"· {format_memory(device.left_bytes)} of {format_memory(device.total_bytes)}")
     return f"{head}{bar}", f"  {'  '.join(parts)}"
 
 

@@ -16,7 +16,7 @@ from app.engine.speculative.acceptance import DraftGain
 from app.library.machine_fit.planning import Fit
 from offload.footprint.model import KvRow
 from offload.footprint.profile import DEFAULT_N_UBATCH
-from offload.format import memory, speed, tokens
+from offload.format import format_memory, format_speed, format_tokens
 from offload.placement.allocation import Share
 from offload.placement.assessment import FitLevel
 from offload.plan import Plan
@@ -36,16 +36,16 @@ def plan_lines(plan: Plan, *, with_curve: bool = False) -> Iterator[str]:
     """Yield the lines of a plan."""
     found, setting = plan.found, plan.setting
     yield _VERDICTS[found.verdict]
-    cells = f"{tokens(setting.n_cells)} cells of {setting.kv_types}"
-    yield f"Context {tokens(setting.n_ctx)} tokens, {cells}{_batches(plan)}."
+    cells = f"{format_tokens(setting.n_cells)} cells of {setting.kv_types}"
+    yield f"Context {format_tokens(setting.n_ctx)} tokens, {cells}{_batches(plan)}."
     if found.shares:
         yield ""
         yield from _table(plan)
-    yield from (f"Beside it: {extra.what}, {memory(extra.n_bytes)}." for extra in found.profile.extras)
+    yield from (f"Beside it: {extra.what}, {format_memory(extra.n_bytes)}." for extra in found.profile.extras)
     if found.speed:
-        answers, prompts = speed(found.speed.decode_tps), speed(found.speed.prefill_tps)
+        answers, prompts = format_speed(found.speed.decode_tps), format_speed(found.speed.prefill_tps)
         yield ""
-        behind = f"behind {tokens(setting.depth)} tokens"
+        behind = f"behind {format_tokens(setting.depth)} tokens"
         yield f"Answers {answers} tok/s {behind} (± {plan.uncertainty:.0%}), prompts {prompts} tok/s."
         yield f"First token of a 2,048-token prompt after {found.speed.first_token_s:.1f} s."
     yield from (f"! {warning}" for warning in plan.warnings)
@@ -66,7 +66,10 @@ def kv_table_json(rows: Sequence[KvRow]) -> dict[str, Any]:
 def kv_table_lines(rows: Sequence[KvRow]) -> Iterator[str]:
     """Yield the lines of the table, a column for each type."""
     yield from align_columns(
-        [["context", *rows[0].n_bytes], *([tokens(row.n_ctx), *map(memory, row.n_bytes.values())] for row in rows)]
+        [
+            ["context", *rows[0].n_bytes],
+            *([format_tokens(row.n_ctx), *map(format_memory, row.n_bytes.values())] for row in rows),
+        ]
     )
 
 
@@ -81,7 +84,7 @@ def _curve_lines(plan: Plan) -> Iterator[str]:
     yield "layers on the GPU, tok/s"
     for count in _sampled(len(found.curve), here):
         bar = "█" * max(1, round(_BAR_COLUMNS * found.curve[count] / most))
-        yield f"{count:>4} {bar} {speed(found.curve[count])}{'  ← here' if count == here else ''}"
+        yield f"{count:>4} {bar} {format_speed(found.curve[count])}{'  ← here' if count == here else ''}"
 
 
 def _sampled(n_points: int, here: int) -> Sequence[int]:
@@ -100,7 +103,7 @@ def _table(plan: Plan) -> Iterator[str]:
         columns["beside"] = lambda share: share.beside_bytes
     columns["free"] = lambda share: share.device.free_bytes
     rows = [
-        [share.device.name, str(share.n_layers), *(memory(size(share)) for size in columns.values())]
+        [share.device.name, str(share.n_layers), *(format_memory(size(share)) for size in columns.values())]
         for share in plan.found.shares
     ]
     yield from align_columns([["device", "layers", *columns], *rows])
@@ -123,7 +126,7 @@ def align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def _remedies(plan: Plan) -> Iterator[str]:
     width = max((len(remedy.what) for remedy in plan.remedies if len(remedy.what) <= _COMMAND_COLUMNS), default=0)
     for remedy in plan.remedies:
-        gained = f"{speed(remedy.decode_tps)} tok/s" if remedy.decode_tps is not None else "speed unknown"
+        gained = f"{format_speed(remedy.decode_tps)} tok/s" if remedy.decode_tps is not None else "speed unknown"
         if len(remedy.what) > _COMMAND_COLUMNS:  # a command line, to be copied
             yield f"  {remedy.what}"
             yield f"    {remedy.cost}"
@@ -179,5 +182,5 @@ _VERDICT_NAMES = {
 
 def format_fit(fit: Fit) -> str:
     """Return such as "fits, 32 tok/s"."""
-    pace = "" if fit.decode_tps is None else f", {speed(fit.decode_tps)} tok/s"
+    pace = "" if fit.decode_tps is None else f", {format_speed(fit.decode_tps)} tok/s"
     return _VERDICT_NAMES[fit.verdict] + pace

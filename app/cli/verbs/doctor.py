@@ -89,10 +89,10 @@ def model_json(examination: ModelDiagnosis) -> dict[str, Any]:
 
 def model_lines(model: str, examination: ModelDiagnosis) -> Iterator[str]:
     """Yield the lines for a person."""
-    from offload.format import speed
+    from offload.format import format_speed
 
     turn, found = examination.turn, examination.found
-    yield f"{model}: answers {speed(turn.decode_tps)} tok/s, prompts {speed(turn.prefill_tps)} tok/s."
+    yield f"{model}: answers {format_speed(turn.decode_tps)} tok/s, prompts {format_speed(turn.prefill_tps)} tok/s."
     yield f"What holds it back is {found.constraint}. {found.reason}"
     yield f"First: {found.first_step}"
 

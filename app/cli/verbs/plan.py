@@ -76,10 +76,10 @@ def plan(
         found = plan_of_absent(candidate, notice, wanted())
         told, lines = encode(describe_plan(found)), plan_lines(found, with_curve=plot)
     else:
-        companions = attached_to(candidate.header, model, settings, draft=draft, lora=lora or (), mmproj=mmproj)
-        candidate = replace(candidate, companions=companions)
+        auxiliary = attached_to(candidate.header, model, settings, draft=draft, lora=lora or (), mmproj=mmproj)
+        candidate = replace(candidate, auxiliary=auxiliary)
         found = plan_of(candidate, settings, wanted(), is_here=not vram and ram is None)
-        found = told_of_projectors(found, candidate.header.path, companions)
+        found = told_of_projectors(found, candidate.header.path, auxiliary)
         told, lines = encode(describe_plan(found)), plan_lines(found, with_curve=plot)
     if wants_json:
         click.echo(json.dumps(told))

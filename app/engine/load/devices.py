@@ -62,7 +62,7 @@ class LoadDevices:
         It reserves memory for the `auxiliary` models, which are loaded later.
         """
         machine = detect_machine([asdict(gpu) for gpu in self._gpus(with_links=True)], self._bandwidth)
-        model = PlannedModel(header, tensors_of(header), companions=auxiliary)
+        model = PlannedModel(header, tensors_of(header), auxiliary=auxiliary)
         entry = self._excess.entry(key)
         excess = ExcessUsage(int(entry.get("gpu_bytes", 0)), int(entry.get("host_bytes", 0)))
         return LoadPlanner(model, machine, partial(_dry_run, path), excess, self._rates_of)

@@ -17,7 +17,7 @@ from app.engine.model_task import Message, run_child, serve
 from offload.devices.bandwidth import measure_read_bandwidth
 from offload.devices.cpu import default_threads
 from offload.devices.gpu_table import known_bandwidth
-from offload.devices.gpus import PciGpu, distinct, has_unified_memory, nvidia_gpus, pci_gpus
+from offload.devices.gpus import PciGpu, distinct_gpus, has_unified_memory, nvidia_gpus, pci_gpus
 from offload.devices.host_memory import HostMemory, host_memory
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
 from quantizer.process import python_command
@@ -42,7 +42,7 @@ def survey(rpc: Sequence[str] = ()) -> Survey:
     check_reachable(rpc)
     memory, on_bus = host_memory(), pci_gpus()
     bandwidth = measure_read_bandwidth(default_threads())
-    gpus = distinct(list_gpus(rpc))
+    gpus = distinct_gpus(list_gpus(rpc))
     machine = _machine(memory, bandwidth.bytes_per_s, gpus, on_bus)
     return Survey(machine, memory, unusable_gpus(on_bus, [gpu["address"] for gpu in gpus]))
 
@@ -62,7 +62,7 @@ def detect_machine(gpus: Sequence[Mapping[str, Any]], bandwidths: MachineFile) -
     if gpus and bytes_per_s is None:
         bytes_per_s = measure_read_bandwidth(default_threads()).bytes_per_s
         bandwidths.update(HOST_NAME, {"bytes_per_s": bytes_per_s})
-    return _machine(host_memory(), bytes_per_s, distinct(gpus), pci_gpus() if gpus else ())
+    return _machine(host_memory(), bytes_per_s, distinct_gpus(gpus), pci_gpus() if gpus else ())
 
 
 def _machine(

@@ -18,7 +18,7 @@ from offload.devices.machine import Machine
 from offload.footprint.context import MIN_N_CTX
 from offload.footprint.kv_cache import parse_kv_types
 from offload.footprint.model import PlannedModel
-from offload.format import memory, tokens
+from offload.format import format_memory, format_tokens
 from offload.placement.actual_usage import ExcessUsage, with_reserved
 from offload.placement.allocation import Share
 from offload.placement.load_parameters import LoadParameters
@@ -132,13 +132,13 @@ def load_within_memory(
 
 def _summary(attempt: LoadAttempt) -> str:
     """Return the sizes of `attempt` as text: 30 of 33 layers fit, a context of 8,192 tokens."""
-    context = f"a context of {tokens(attempt.config.n_ctx)} tokens"
+    context = f"a context of {format_tokens(attempt.config.n_ctx)} tokens"
     return f"{fit_summary(attempt.plan.found)}, {context}" if attempt.parameters.devices else context
 
 
 def _too_large(attempt: LoadAttempt, error: MemoryShortError) -> EngineError:
     planned = ", ".join(
-        f"{memory(share.n_bytes)} on {share.device.name} with {memory(share.device.free_bytes)} free"
+        f"{format_memory(share.n_bytes)} on {share.device.name} with {format_memory(share.device.free_bytes)} free"
         for share in attempt.shares
         if share.n_bytes
     )

@@ -15,7 +15,7 @@ from offload.advice.remedies import Remedy
 from offload.devices.machine import Machine
 from offload.footprint.context import ContextRequest, plan_context
 from offload.footprint.kv_cache import bytes_per_cell, check_kv_types, parse_kv_types
-from offload.format import speed
+from offload.format import format_speed
 from offload.placement.assessment import FitLevel
 from offload.plan import Plan, PlanConstraints
 from quantizer.errors import EngineError, UnfitError
@@ -74,7 +74,7 @@ def _exceeds_memory(plan: Plan) -> bool:
 
 def _remedies_text(remedies: tuple[Remedy, ...]) -> str:
     texts = [
-        remedy.what + (f" ({speed(remedy.decode_tps)} tok/s)" if remedy.decode_tps is not None else "")
+        remedy.what + (f" ({format_speed(remedy.decode_tps)} tok/s)" if remedy.decode_tps is not None else "")
         for remedy in remedies[:_MAX_REMEDIES]
     ]
     return f"What would help: {'; '.join(texts)}." if texts else ""

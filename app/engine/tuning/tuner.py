@@ -39,7 +39,7 @@ from app.engine.tuning.tune_results import (
 )
 from app.settings.settings import load_settings
 from offload.devices.cpu import default_threads, usable_processors
-from offload.footprint.kv_cache import can_have, parse_kv_types
+from offload.footprint.kv_cache import parse_kv_types, supports_kv_types
 from quantizer.errors import UserError
 from quantizer.gguf.header import read_header
 from quantizer.gguf.layer_caches import KvShape, kv_shape_of
@@ -253,7 +253,7 @@ def _first(n_threads: int, cache_dir: Path) -> list[RuntimeSettings]:
 
 def _possible(settings: list[RuntimeSettings], shape: KvShape) -> list[RuntimeSettings]:
     """Return the `settings` whose KV cache type this model supports."""
-    return [setting for setting in settings if can_have(parse_kv_types(setting.kv_type), shape)]
+    return [setting for setting in settings if supports_kv_types(parse_kv_types(setting.kv_type), shape)]
 
 
 def _lower_priority() -> None:

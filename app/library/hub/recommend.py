@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from app.library.hub.catalogue import CatalogueModel, Role
 from app.library.machine_fit.planning import PlanningContext
 from app.library.machine_fit.quant_rule import COMFORTABLE_TPS, NEARLY_AS_FAST, Candidate, choose_quant
-from offload.format import memory, speed
+from offload.format import format_memory, format_speed
 from offload.placement.assessment import FitLevel
 
 __all__ = ["Recommendation", "Suggestion", "recommend"]
@@ -70,7 +70,7 @@ def recommend(models: Sequence[CatalogueModel], role: Role, here: PlanningContex
         return Recommendation(role, None, _why_nothing(here), tuple(passed_over))
     enough_tps = NEARLY_AS_FAST * max(suggestion.candidate.decode_tps for suggestion in running)
     best = next(suggestion for suggestion in running if suggestion.candidate.decode_tps >= enough_tps)
-    why = f"No model of this kind fits and reaches {speed(pace_tps)} tok/s; this is the best of the fastest."
+    why = f"No model of this kind fits and reaches {format_speed(pace_tps)} tok/s; this is the best of the fastest."
     return Recommendation(role, best, why, tuple(other for other in passed_over if other is not best))
 
 
@@ -87,10 +87,10 @@ def _suggestion(model: CatalogueModel, here: PlanningContext, pace_tps: float) -
 
 def _why(pace_tps: float, passed_over: Sequence[Suggestion]) -> str:
     others = f"the {len(passed_over)} above it do not" if passed_over else "none ranks above it"
-    pace = f" and reaches at least {speed(pace_tps)} tok/s" if pace_tps else ""
+    pace = f" and reaches at least {format_speed(pace_tps)} tok/s" if pace_tps else ""
     return f"The best of its kind in the catalogue that fits{pace}: {others}."
 
 
 def _why_nothing(here: PlanningContext) -> str:
     free = here.machine.host.free_bytes + sum(gpu.free_bytes for gpu in here.machine.gpus if not gpu.shares_host)
-    return f"No model of this kind runs in the {memory(free)} that are free."
+    return f"No model of this kind runs in the {format_memory(free)} that are free."

@@ -21,7 +21,7 @@ from app.library.machine_fit.planning import PlanningContext, local_planning_con
 from app.library.machine_fit.quant_rule import Candidate, choose_quant
 from app.settings.settings import Settings
 from offload.footprint.model import PlannedModel
-from offload.format import speed
+from offload.format import format_speed
 from quantizer.gguf.file_types import FILE_TYPES
 
 __all__ = [
@@ -170,6 +170,6 @@ def best_quant(repository: Repository, read: RepoModel, planned: PlannedModel, h
     best = choose_quant(candidates)
     if best is None:
         raise HubError(f"No quant of {repository.id} runs on this machine.", f"Name one: {repository.id}:QUANT.")
-    pace = f", at about {speed(best.fit.decode_tps)} tokens a second" if best.fit.decode_tps else ""
+    pace = f", at about {format_speed(best.fit.decode_tps)} tokens a second" if best.fit.decode_tps else ""
     rank = "the best that runs well here" if best.fit.runs_well else "none runs well here, this one runs best"
     return QuantChoice(family[candidates.index(best)], f"Of {len(family)} quants {rank}{pace}.")

@@ -62,7 +62,7 @@ class PlanService:
         Raises UnknownModelError, HubError or ModelFileError for an unavailable model, UsageError for an invalid
         request, EngineError where the machine cannot be surveyed.
         """
-        from offload.footprint.kv_cache import KV_TYPES, KvTypes, can_have
+        from offload.footprint.kv_cache import KV_TYPES, KvTypes, supports_kv_types
 
         settings = _settings_for(request, self._settings)
         known = self._model(request, settings)

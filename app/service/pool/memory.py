@@ -20,7 +20,7 @@ from app.service.pool.eviction import LoadedModel, ModelDemand
 from app.settings.parsing import parse_byte_size, parse_rpc_endpoints
 from app.settings.settings import Settings
 from offload.devices.machine import HOST_NAME, Machine
-from offload.format import memory
+from offload.format import format_memory
 from quantizer.errors import EngineError
 
 __all__ = ["MachineMemory", "Memory", "private_bytes", "resident_bytes"]
@@ -153,8 +153,8 @@ def _planned(path: Path, config: EngineConfig) -> PlannedModel:
 
     header = validate_gguf(path)
     adapters = [Path(file) for file, _ in config.lora]
-    companions = read_auxiliary_models(header, draft_path=config.draft_path, adapters=adapters)
-    return PlannedModel(header, tensors_of(header), companions=companions)
+    auxiliary = read_auxiliary_models(header, draft_path=config.draft_path, adapters=adapters)
+    return PlannedModel(header, tensors_of(header), auxiliary=auxiliary)
 
 
 def _worth(assessment: Assessment) -> float:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from offload.devices.gpus import distinct, has_unified_memory
+from offload.devices.gpus import distinct_gpus, has_unified_memory
 
 
 def entry(name: str, description: str = "Some GPU", address: str = "", is_integrated: bool = False) -> dict[str, Any]:
@@ -12,7 +12,7 @@ def entry(name: str, description: str = "Some GPU", address: str = "", is_integr
 
 
 def names(*entries: dict[str, Any]) -> list[str]:
-    return [found["name"] for found in distinct(entries)]
+    return [found["name"] for found in distinct_gpus(entries)]
 
 
 def test_a_card_that_two_backends_list_counts_once() -> None:

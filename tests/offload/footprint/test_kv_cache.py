@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from offload.footprint.kv_cache import KV_TYPES, KvTypes, bytes_per_cell, can_have, check_kv_types, parse_kv_types
+from offload.footprint.kv_cache import (
+    KV_TYPES,
+    KvTypes,
+    bytes_per_cell,
+    check_kv_types,
+    parse_kv_types,
+    supports_kv_types,
+)
 from quantizer.errors import UsageError
 from quantizer.gguf.layer_caches import KvShape
 
@@ -50,5 +57,5 @@ def test_a_latent_cache_takes_one_type_only() -> None:
 
 
 def test_what_a_model_can_have_is_what_is_not_refused() -> None:
-    assert can_have(KvTypes("q8_0", "q8_0"), LATENT)
-    assert not can_have(KvTypes("q8_0", "f16"), LATENT)
+    assert supports_kv_types(KvTypes("q8_0", "q8_0"), LATENT)
+    assert not supports_kv_types(KvTypes("q8_0", "f16"), LATENT)

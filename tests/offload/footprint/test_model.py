@@ -27,9 +27,9 @@ def draft() -> PlannedDraft:
     return PlannedDraft("small.gguf", header, header.tensors)
 
 
-def model(companions: AuxiliaryModels, name: str = "llama-3.1-8b") -> PlannedModel:
+def model(auxiliary: AuxiliaryModels, name: str = "llama-3.1-8b") -> PlannedModel:
     header = header_of(name)
-    return PlannedModel(header, header.tensors, companions=companions)
+    return PlannedModel(header, header.tensors, auxiliary=auxiliary)
 
 
 def test_a_draft_model_has_a_cache_of_the_same_size_and_lies_with_the_output() -> None:
@@ -59,8 +59,8 @@ def test_a_draft_model_takes_the_room_of_layers_on_a_small_card() -> None:
     card = replace(CARD.gpus[0], total_bytes=8 * GIB, free_bytes=8 * GIB)
     machine = Machine(CARD.host, (card,))
     counts = []
-    for companions in (AuxiliaryModels(), AuxiliaryModels(draft=draft())):
-        profile = model(companions).profile(SETTING)
+    for auxiliary in (AuxiliaryModels(), AuxiliaryModels(draft=draft())):
+        profile = model(auxiliary).profile(SETTING)
         placement = place(profile, machine, expected_rates(machine))
         assert placement is not None
         on_card = allocate(profile, machine, placement)[0]
@@ -89,7 +89,7 @@ def test_a_prediction_layer_counts_as_a_layer_and_has_a_context_of_its_own() -> 
     added = tuple(replace(tensor, name=tensor.name.replace("blk.0.", f"blk.{n_trunk}.")) for tensor in layer)
     header = with_prediction_layer(base)
     without = PlannedModel(header, (*base.tensors, *added)).profile(SETTING)
-    with_head = PlannedModel(header, (*base.tensors, *added), companions=AuxiliaryModels(has_mtp_layer=True)).profile(
+    with_head = PlannedModel(header, (*base.tensors, *added), auxiliary=AuxiliaryModels(has_mtp_layer=True)).profile(
         SETTING
     )
     assert len(without.layers) == len(with_head.layers) == n_trunk + 2

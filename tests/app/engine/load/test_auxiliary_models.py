@@ -21,17 +21,17 @@ def projector(path: Path, architecture: str = "clip") -> Path:
 
 
 def test_a_model_alone_has_no_auxiliary_models(tiny_model: Path) -> None:
-    companions = read_auxiliary_models(validate_gguf(tiny_model))
-    assert companions.draft is None
-    assert not companions.has_mtp_layer
-    assert not companions.adapters
+    auxiliary = read_auxiliary_models(validate_gguf(tiny_model))
+    assert auxiliary.draft is None
+    assert not auxiliary.has_mtp_layer
+    assert not auxiliary.adapters
 
 
 def test_a_draft_model_is_read_with_its_tensors(tiny_model: Path) -> None:
-    companions = read_auxiliary_models(validate_gguf(tiny_model), draft_path=str(tiny_model))
-    assert companions.draft is not None
-    assert companions.draft.name == tiny_model.name
-    assert companions.draft.tensors
+    auxiliary = read_auxiliary_models(validate_gguf(tiny_model), draft_path=str(tiny_model))
+    assert auxiliary.draft is not None
+    assert auxiliary.draft.name == tiny_model.name
+    assert auxiliary.draft.tensors
 
 
 @pytest.mark.parametrize(("architecture", "expected"), [("glm4moe", True), ("qwen35", False)])
