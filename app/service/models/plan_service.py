@@ -73,7 +73,7 @@ class PlanService:
             describe_plan(found),
             request,
             n_ctx_train=known.model.n_ctx_train,
-            kv_types=tuple(name for name in KV_TYPES if can_have(KvTypes(name, name), known.model.kv_shape)),
+            kv_types=tuple(name for name in KV_TYPES if supports_kv_types(KvTypes(name, name), known.model.kv_shape)),
             measured=self._measured(known.model, context.machine) if has_records else (),
         )
 

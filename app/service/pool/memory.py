@@ -109,7 +109,7 @@ class MachineMemory:
         check_fit(plan(model, self._constraints(config, machine), machine, self._rates(machine)), config.when_unfit)
         assessment = self._assess(model, config, machine)
         if self._max_bytes is not None and assessment.placement is None and config.when_unfit is not UnfitPolicy.LOAD:
-            needed, allowed = memory(assessment.profile.total_bytes), memory(self._max_bytes)
+            needed, allowed = format_memory(assessment.profile.total_bytes), format_memory(self._max_bytes)
             cause = f"{path.stem} needs {needed}, and models may take {allowed} together."
             raise EngineError(cause, "Raise max_memory, use a smaller --ctx, or load it all the same with --yes.")
 
