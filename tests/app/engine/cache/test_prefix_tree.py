@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -138,6 +138,7 @@ class TreeAgainstNaive(RuleBasedStateMachine):
 
 
 TestTreeAgainstNaive = TreeAgainstNaive.TestCase
+TestTreeAgainstNaive.settings = settings(max_examples=50)
 
 
 def test_integrity_holds_after_each_of_10000_random_operations() -> None:

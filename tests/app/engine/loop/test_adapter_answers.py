@@ -87,7 +87,7 @@ arrivals = st.lists(
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(arrivals, st.integers(1, 4), st.integers(4, 40), st.integers(100, 200), st.booleans())
 def test_answers_under_mixed_adapters_equal_serial_ones_so_nothing_is_shared_between_sets(
     rows: list[tuple[int, str, int, Lora]], n_sequences: int, n_batch: int, n_cells: int, supports_truncation: bool

@@ -570,7 +570,7 @@ arrivals = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(
     arrivals,
     st.integers(1, 4),
