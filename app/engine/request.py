@@ -9,18 +9,16 @@ import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from app.protocol.sampling import SamplingOptions
 from quantizer.errors import RequestError
 
 __all__ = ["FinishReason", "Request", "SamplingParams", "Timings", "TokenLogprob", "Usage"]
 
-MAX_GRAMMAR_BYTES = 64 * 1024
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARACTERS = 1024
 MAX_LOGIT_BIASES = 1024
 MAX_LOGPROBS = 20
 MAX_INDENT = 1024
-MAX_DRY_BREAKERS = 16
-MAX_DRY_BREAKER_BYTES = 40  # llama.cpp cuts longer ones
 
 
 class FinishReason(StrEnum):
@@ -32,92 +30,18 @@ class FinishReason(StrEnum):
     ERROR = "error"  # the request failed; the message has cause and remedy
 
 
-# name: (lowest, highest) allowed, both inclusive. NaN and infinities never pass.
-_RANGES: dict[str, tuple[float, float]] = {
-    "temperature": (0.0, 100.0),
-    "top_k": (0, 1_000_000),
-    "top_p": (0.0, 1.0),
-    "min_p": (0.0, 1.0),
-    "repeat_penalty": (0.01, 100.0),
-    "presence_penalty": (-100.0, 100.0),
-    "frequency_penalty": (-100.0, 100.0),
-    "penalty_last_n": (-1, 1_000_000),
-    "typical_p": (0.0, 1.0),
-    "top_n_sigma": (-1.0, 1000.0),
-    "xtc_probability": (0.0, 1.0),
-    "xtc_threshold": (0.0, 1.0),
-    "dynatemp_range": (0.0, 100.0),
-    "dynatemp_exponent": (0.0, 100.0),
-    "dry_multiplier": (0.0, 100.0),
-    "dry_base": (1.0, 100.0),
-    "dry_allowed_length": (0, 1_000_000),
-    "dry_penalty_last_n": (-1, 1_000_000),
-    "mirostat": (0, 2),
-    "mirostat_tau": (0.0, 100.0),
-    "mirostat_eta": (0.0, 10.0),
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
-    """Sampling parameters, named as in llama-server. `temperature` 0 is greedy; `seed` None is random.
+class SamplingParams(SamplingOptions):
+    """The sampling options with `logit_bias`: (token id, bias) pairs, where -infinity bans the token.
 
-    `penalty_last_n` and `dry_penalty_last_n` count tokens back, -1 meaning the whole context. `logit_bias` holds
-    (token id, bias) pairs; -infinity bans the token. `mirostat` 1 or 2 replaces every stage but biases and temperature.
-
-    Raises RequestError when a number is outside its range, a list too long or the grammar larger than 64 KiB.
+    Raises RequestError as SamplingOptions, and for biases that are too many or outside their range.
     """
 
-    temperature: float = 0.8
-    top_k: int = 40
-    top_p: float = 0.95
-    min_p: float = 0.05
-    repeat_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    penalty_last_n: int = 64
-    typical_p: float = 1.0
-    top_n_sigma: float = -1.0
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
-    dynatemp_range: float = 0.0
-    dynatemp_exponent: float = 1.0
-    dry_multiplier: float = 0.0
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
-    dry_penalty_last_n: int = 64
-    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
-    mirostat: int = 0
-    mirostat_tau: float = 5.0
-    mirostat_eta: float = 0.1
     logit_bias: tuple[tuple[int, float], ...] = ()
-    seed: int | None = None
-    grammar: str = ""
 
     def __post_init__(self) -> None:
-        self._check_numbers()
-        self._check_breakers()
+        SamplingOptions.__post_init__(self)
         self._check_biases()
-        if len(self.grammar.encode("utf-8", "surrogatepass")) > MAX_GRAMMAR_BYTES:
-            raise RequestError("The grammar is larger than 64 KiB.", "Use a smaller grammar.")
-
-    def _check_numbers(self) -> None:
-        for name, (lowest, highest) in _RANGES.items():
-            value = getattr(self, name)
-            if not (math.isfinite(value) and lowest <= value <= highest):
-                raise RequestError(f"{name} is {value}.", f"Give a number from {lowest} to {highest}.")
-        if self.seed is not None and not -(2**63) <= self.seed < 2**64:
-            raise RequestError(f"seed is {self.seed}.", "Give a 64-bit integer.")
-
-    def _check_breakers(self) -> None:
-        if len(self.dry_sequence_breakers) > MAX_DRY_BREAKERS:
-            cause = f"There are {len(self.dry_sequence_breakers)} dry_sequence_breakers."
-            raise RequestError(cause, f"Give at most {MAX_DRY_BREAKERS}.")
-        for text in self.dry_sequence_breakers:
-            n_bytes = len(text.encode("utf-8", "replace"))
-            if not 1 <= n_bytes <= MAX_DRY_BREAKER_BYTES or "\0" in text:
-                cause = "One of the dry_sequence_breakers is empty, too long or contains a NUL."
-                raise RequestError(cause, f"Use 1 to {MAX_DRY_BREAKER_BYTES} bytes of text.")
 
     def _check_biases(self) -> None:
         if len(self.logit_bias) > MAX_LOGIT_BIASES:

@@ -6,7 +6,6 @@ Owns routing and error handling. Knows nothing of sockets, signals or settings.
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import cache
@@ -43,6 +42,7 @@ from app.service.http.errors import (
 )
 from app.service.http.guard import Guard, GuardPolicy
 from app.service.http.openapi import document
+from app.service.http.routing import return_type_of
 from app.service.http.streaming import JsonResponse
 from app.service.jobs.manager import JobManager
 from app.service.models.library import LibraryService
@@ -139,7 +139,7 @@ def create_document() -> dict[str, Any]:
 
 def _error_kind(path: str) -> Any:
     """Return the type of an error at `path`: the annotated result of its dialect's function."""
-    return inspect.signature(_error_body(path), eval_str=True).return_annotation
+    return return_type_of(_error_body(path))
 
 
 def _error_body(path: str) -> ErrorBody:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from app.engine.loop.sampling import MAX_GRAMMAR_RULES
-from app.engine.request import MAX_GRAMMAR_BYTES
+from app.protocol.sampling import MAX_GRAMMAR_BYTES
 from quantizer.errors import RequestError
 
 __all__ = ["MAX_REPETITIONS", "PLAIN_VALUES", "GbnfRules", "json_literal", "keys_other_than", "literal", "text_through"]

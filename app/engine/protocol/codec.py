@@ -10,6 +10,7 @@ import json
 import struct
 from collections.abc import Callable
 from dataclasses import fields
+from functools import cache
 from typing import Any
 
 from app.engine.protocol.messages import WorkerMessage

@@ -1,4 +1,4 @@
-"""/openapi.json, and /docs: one page of what is served, without scripts and without anything from a network.
+"""/openapi.json, and /docs: a page of all routes, without scripts and without anything from a network.
 
 Owns the page. Knows nothing of what the routes do.
 """
@@ -9,15 +9,16 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from starlette.responses import HTMLResponse
 
 from app.service.api.app_state import document_of
+from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse
 
 __all__ = ["page", "router"]
 
-router = APIRouter(include_in_schema=False)
+router = Router(include_in_schema=False)
 
 _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color-scheme:light dark}"
@@ -38,30 +39,30 @@ async def docs(request: Request) -> Response:
     return HTMLResponse(page(await document_of(request)), headers=_HEADERS)
 
 
-def page(told: Mapping[str, Any]) -> str:
+def page(document: Mapping[str, Any]) -> str:
     """Return the page of an OpenAPI document."""
-    title = escape(f"{told['info']['title']} {told['info']['version']}")
-    rows = "".join(_rows(told))
+    title = escape(f"{document['info']['title']} {document['info']['version']}")
+    rows = "".join(_rows(document))
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
     return f'{head}<h1>{title}</h1><p><a href="/openapi.json">openapi.json</a></p><ul>{rows}</ul></html>\n'
 
 
-def _rows(told: Mapping[str, Any]) -> Iterator[str]:
-    for path, operations in told["paths"].items():
+def _rows(document: Mapping[str, Any]) -> Iterator[str]:
+    for path, operations in document["paths"].items():
         for method, operation in operations.items():
             name = f"<code>{method.upper()} {escape(path)}</code> {escape(operation['summary'])}"
-            fields = _fields(told, operation)
+            fields = _fields(document, operation)
             yield f"<li><details><summary>{name}</summary>{fields}</details></li>" if fields else f"<li>{name}</li>"
 
 
-def _fields(told: Mapping[str, Any], operation: Mapping[str, Any]) -> str:
-    """Return the names of what the body takes and of what is answered."""
-    takes = operation.get("requestBody", {}).get("content", {})
-    gives: Mapping[str, Any] = next(
-        (answer.get("content", {}) for status, answer in _answers(operation) if status < "300"), {}
+def _fields(document: Mapping[str, Any], operation: Mapping[str, Any]) -> str:
+    """Return the field names of the body and of the answer."""
+    body = operation.get("requestBody", {}).get("content", {})
+    answer: Mapping[str, Any] = next(
+        (each.get("content", {}) for status, each in _answers(operation) if status < "300"), {}
     )
     refusals = ", ".join(f"<code>{status}</code>" for status, _ in _answers(operation) if status >= "400")
-    parts = {"Takes": _names(told, takes), "Answers": _names(told, gives), "Refuses with": refusals}
+    parts = {"Takes": _names(document, body), "Answers": _names(document, answer), "Refuses with": refusals}
     return "".join(f"<div>{label} {names}</div>" for label, names in parts.items() if names)
 
 
@@ -69,9 +70,9 @@ def _answers(operation: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]
     return list(operation.get("responses", {}).items())
 
 
-def _names(told: Mapping[str, Any], content: Mapping[str, Any]) -> str:
-    """Return the fields of a JSON object as a list, those that are in each of its forms marked."""
-    forms = _forms(told, content.get("application/json", {}).get("schema", {}))
+def _names(document: Mapping[str, Any], content: Mapping[str, Any]) -> str:
+    """Return the fields of a JSON object as a list; those that all of its forms have are marked."""
+    forms = _forms(document, content.get("application/json", {}).get("schema", {}))
     if not forms:
         return ""
     required = set.intersection(*(set(form.get("required", ())) for form in forms))
@@ -79,9 +80,9 @@ def _names(told: Mapping[str, Any], content: Mapping[str, Any]) -> str:
     return f"<ul>{''.join(f'<li><code>{escape(field)}</code>{mark}</li>' for field, mark in marks.items())}</ul>"
 
 
-def _forms(told: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the objects that a schema refers to, lists, or may be one of."""
+def _forms(document: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the objects that a schema refers to, contains in a list, or is a union of."""
     if "$ref" in schema:
-        return _forms(told, told["components"]["schemas"][schema["$ref"].rpartition("/")[2]])
+        return _forms(document, document["components"]["schemas"][schema["$ref"].rpartition("/")[2]])
     several = (*schema.get("oneOf", ()), *schema.get("anyOf", ()), *([schema["items"]] if "items" in schema else ()))
-    return [form for one in several for form in _forms(told, one)] or ([schema] if "properties" in schema else [])
+    return [form for one in several for form in _forms(document, one)] or ([schema] if "properties" in schema else [])

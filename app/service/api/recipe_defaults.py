@@ -1,6 +1,6 @@
-"""What a request leaves out, as the recipe of its model has it: in every dialect's own words.
+"""Defaults from a model's recipe for the fields that a request leaves out, under every dialect's names.
 
-Owns which field of a body is meant by which parameter. Knows nothing of where recipes are kept.
+Owns which parameter of a recipe is which field of a body. Knows nothing of where recipes are stored.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, StrictInt, ValidationError
 
+from app.library.local.recipe import Recipe
 from app.service.api.fields import Body
 from app.service.api.sampling import SamplingBody
 from quantizer.errors import RequestError
 
-__all__ = ["NO_LIMITS", "OptionsBody", "completed", "parse_parameters"]
+__all__ = ["NO_LIMITS", "OptionsBody", "parse_parameters", "with_recipe_defaults"]
 
 NO_LIMITS = (None, -1, -2)  # to the end of the answer, and to the end of the context
 _LIMITS = ("num_predict", "n_predict", "max_completion_tokens", "max_tokens", "max_output_tokens")
@@ -25,14 +26,14 @@ AnyBody = TypeVar("AnyBody", bound=Body)
 
 
 class OptionsBody(SamplingBody):
-    """What Ollama calls as llama-server does keeps its name; how a model is loaded is not a request's to say here."""
+    """Ollama's options: sampling under llama-server's names; options of loading are ignored."""
 
     num_predict: int | None = None
     num_keep: int | None = None
 
 
 class _RecipeOptions(OptionsBody):
-    """A recipe says of its context what the engine is to have at least; 0 leaves it open."""
+    """The parameters of a recipe; `num_ctx` is the smallest context of the engine, 0 leaves it open."""
 
     num_ctx: Annotated[StrictInt, Field(ge=0, le=_MOST_CELLS)] | None = None
 
@@ -40,7 +41,7 @@ class _RecipeOptions(OptionsBody):
 def parse_parameters(parameters: Mapping[str, Any]) -> OptionsBody:
     """Return `parameters`, checked. Raises RequestError for values out of range or of another kind."""
     try:
-        options = _RecipeOptions.model_validate(parameters)
+        options: OptionsBody = _RecipeOptions.model_validate(parameters)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
         raise RequestError(f"The parameter {fault['loc'][0]}: {fault['msg']}.", "Correct it.") from None
@@ -48,22 +49,22 @@ def parse_parameters(parameters: Mapping[str, Any]) -> OptionsBody:
     return options
 
 
-def completed(body: AnyBody, parameters: Mapping[str, Any]) -> AnyBody:
-    """Return `body` with `parameters` where it says nothing. Raises RequestError as `parse_parameters` does."""
-    if not parameters:
+def with_recipe_defaults(body: AnyBody, recipe: Recipe) -> AnyBody:
+    """Return `body` with the parameters of `recipe` in fields that are not given. Raises as `parse_parameters`."""
+    if not recipe.parameters:
         return body
-    options = parse_parameters(parameters)
-    told = {name: getattr(options, name) for name in SamplingBody.model_fields if name != "stop"}
-    told["num_keep"] = told["n_keep"] = options.num_keep
-    told |= _in_first(body, _STOPS, [*options.stop_strings()] or None)
-    told |= _in_first(body, _LIMITS, None if options.num_predict in NO_LIMITS else options.num_predict)
+    options = parse_parameters(recipe.parameters)
+    defaults = {name: getattr(options, name) for name in SamplingBody.model_fields if name != "stop"}
+    defaults["num_keep"] = defaults["n_keep"] = options.num_keep
+    defaults |= _for_first(body, _STOPS, [*options.stop_strings()] or None)
+    defaults |= _for_first(body, _LIMITS, None if options.num_predict in NO_LIMITS else options.num_predict)
     fields = type(body).model_fields
-    missing = {name: value for name, value in told.items() if name in fields and getattr(body, name) is None}
+    missing = {name: value for name, value in defaults.items() if name in fields and getattr(body, name) is None}
     return body.model_copy(update={name: value for name, value in missing.items() if value is not None})
 
 
-def _in_first(body: Body, names: tuple[str, ...], value: Any) -> dict[str, Any]:
-    """Return `value` under the first of `names` that `body` has, nothing where the body has said it under any."""
+def _for_first(body: Body, names: tuple[str, ...], value: Any) -> dict[str, Any]:
+    """Return `value` under the first of `names` that `body` has as a field, nothing where any of them is given."""
     own = [name for name in names if name in type(body).model_fields]
-    is_said = any(getattr(body, name) is not None for name in own)
-    return {own[0]: value} if own and not is_said else {}
+    is_given = any(getattr(body, name) is not None for name in own)
+    return {own[0]: value} if own and not is_given else {}

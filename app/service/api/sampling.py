@@ -1,99 +1,57 @@
-"""How the next token is chosen, in the words of llama-server, which other dialects share or take from.
+"""The sampling fields of a request, under llama-server's names, which the other dialects share.
 
-Owns these fields' names and what each of them means by its odd values. Knows nothing of prompts or of answers.
+Owns how llama-server writes values that the engine writes otherwise. Knows nothing of prompts or of answers.
 """
 
 from __future__ import annotations
 
 from math import inf
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from pydantic import StrictBool, StrictInt, StrictStr
+from pydantic import StrictBool, StrictInt, StrictStr, create_model
 
 from app.engine.request import SamplingParams
+from app.protocol.sampling import NUMBER_TYPES
 from app.service.api.fields import Body
 from quantizer.errors import RequestError
 
 __all__ = ["SamplingBody"]
 
-_SAME_NAMES = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "top_n_sigma",
-    "xtc_probability",
-    "xtc_threshold",
-    "dynatemp_range",
-    "dynatemp_exponent",
-    "seed",
-    "repeat_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "dry_multiplier",
-    "dry_base",
-    "dry_allowed_length",
-    "dry_penalty_last_n",
-    "mirostat",
-    "mirostat_tau",
-    "mirostat_eta",
-    "grammar",
-)
-
 Bias: TypeAlias = StrictBool | float  # false bans the token
 
+_OTHER_NAMES = {"penalty_last_n": "repeat_last_n"}
+_NUMBER_FIELDS: dict[str, Any] = {
+    _OTHER_NAMES.get(name, name): (kind | None, None) for name, kind in NUMBER_TYPES.items()
+}
+_NumberFields = create_model("_NumberFields", __base__=Body, **_NUMBER_FIELDS)
 
-class SamplingBody(Body):
-    """None means: not given."""
+
+class SamplingBody(_NumberFields):  # type: ignore[valid-type, misc]  # made of the options that are declared once
+    """The numbers of SamplingOptions, and the other options; None means not given."""
 
     stop: StrictStr | list[StrictStr] | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    top_n_sigma: float | None = None
-    xtc_probability: float | None = None
-    xtc_threshold: float | None = None
-    dynatemp_range: float | None = None
-    dynatemp_exponent: float | None = None
     seed: int | None = None
-    repeat_penalty: float | None = None
-    repeat_last_n: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    dry_multiplier: float | None = None
-    dry_base: float | None = None
-    dry_allowed_length: int | None = None
-    dry_penalty_last_n: int | None = None
     dry_sequence_breakers: list[StrictStr] | None = None
-    mirostat: int | None = None
-    mirostat_tau: float | None = None
-    mirostat_eta: float | None = None
     logit_bias: dict[str, Bias] | list[tuple[StrictInt, Bias]] | None = None
     grammar: StrictStr | None = None
 
     def sampling(self, format_grammar: str = "") -> SamplingParams:
-        """Return the engine's parameters; `format_grammar` is what the form of the answer asks for, if any.
+        """Return the engine's parameters; `format_grammar` is the grammar of the output format, if any.
 
         Raises RequestError for values out of range, and for two grammars.
         """
-        given = {name: value for name in _SAME_NAMES if (value := getattr(self, name)) is not None}
-        # llama.cpp's ways to say "all of them" and "draw one"
-        if given.get("top_k", 0) < 0:
-            given["top_k"] = 0
-        if given.get("seed") == -1:
-            del given["seed"]
-        if self.repeat_last_n is not None:
-            given["penalty_last_n"] = self.repeat_last_n
+        numbers = {name: getattr(self, _OTHER_NAMES.get(name, name)) for name in NUMBER_TYPES}
+        options: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
+        if options.get("top_k", 0) < 0:  # llama.cpp's "all of them"
+            options["top_k"] = 0
+        if self.seed != -1:  # llama.cpp's "random"
+            options["seed"] = self.seed
         if self.dry_sequence_breakers is not None:
-            given["dry_sequence_breakers"] = tuple(self.dry_sequence_breakers)
-        if format_grammar:
-            if self.grammar:
-                raise RequestError("Both grammar and response_format (or a schema) are given.", "Give one of them.")
-            given["grammar"] = format_grammar
-        return SamplingParams(**given, logit_bias=self._biases())
+            options["dry_sequence_breakers"] = tuple(self.dry_sequence_breakers)
+        if format_grammar and self.grammar:
+            raise RequestError("Both grammar and response_format (or a schema) are given.", "Give one of them.")
+        options["grammar"] = format_grammar or self.grammar or ""
+        return SamplingParams(**options, logit_bias=self._biases())
 
     def stop_strings(self) -> tuple[str, ...]:
         """Return the texts that end the answer."""

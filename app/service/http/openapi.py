@@ -1,7 +1,7 @@
-"""The OpenAPI document of the routes: what each takes, what it answers, and with which statuses it refuses.
+"""The OpenAPI document of the routes, made of their signatures: bodies, answers, and the statuses of errors.
 
-Owns the document's form. Routes say with `takes`, `gives` and `refuses` what they read and answer; what the fields mean
-stays with bodies and objects. A status that a route does not name does not come from it.
+Owns the document's form. A route's parameter `body` and its return type say what it reads and answers, `errors` with
+which statuses it refuses; a status that a route does not name does not come from it.
 """
 
 from __future__ import annotations
@@ -10,54 +10,43 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
 from pydantic_core import core_schema
+from starlette.responses import PlainTextResponse, Response
 
 from app import __version__
+from app.service.http.routing import body_type_of, return_type_of
+from app.service.http.streaming import EventStream, JsonResponse
 
-__all__ = ["document", "gives", "refuses", "takes"]
+__all__ = ["document", "errors"]
 
-_BODY = "body"
 _SCHEMAS = "#/components/schemas/{model}"
 _JSON = "application/json"
-_EVENTS = "text/event-stream"
-_LINES = "application/x-ndjson"
-_OF_EACH = "x-item-schema"  # OpenAPI 3.2 calls it itemSchema; in 3.1 a stream has one schema, for all of its text
-_OF_ALL = ("401", "403", "413", "500")  # the guard's, and a bug's
-_OF_BODIES = ("400", "408")
+_ITEM_SCHEMA = "x-item-schema"  # OpenAPI 3.2 calls it itemSchema; in 3.1 a stream has one schema, for all of its text
+_ALWAYS = (401, 403, 413, 500)  # the guard's, and a bug's
+_WITH_BODY = (400, 408)
 
 ErrorKind = Callable[[str], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What is answered: JSON of a `kind`, nothing where that is None; or streams, by media type what each part is."""
+    """An answer with one status: the types of its whole content and of the items of its streams, by media type."""
 
-    kind: Any
-    streams: Mapping[str, Any] = field(default_factory=dict)
-
-
-def takes(kind: type[BaseModel]) -> dict[str, Any]:
-    """Return what a route says of itself that reads a body of `kind`."""
-    return {_BODY: kind}
+    content: dict[str, Any] = field(default_factory=dict)
+    streams: dict[str, Any] = field(default_factory=dict)
 
 
-def gives(kind: Any, *, events: Any = None, lines: Any = None, status: int = 200) -> dict[str, Any]:
-    """Return what a route says of itself that answers with JSON of `kind`, or with nothing where that is None.
+def errors(*statuses: int, kind: Any = None) -> dict[str, Any]:
+    """Return the `openapi_extra` of a route that answers with these errors, beside those that every route has.
 
-    Where the body may ask for a stream, it is one of server-sent `events`, or of `lines` of JSON, of these kinds.
+    Their body is of `kind`, None for the usual one of the path.
     """
-    streams = {_EVENTS: events, _LINES: lines}
-    return {str(status): _Answer(kind, {name: each for name, each in streams.items() if each is not None})}
-
-
-def refuses(*statuses: int) -> dict[str, Any]:
-    """Return what a route says of itself that answers with an error of these, beside those that every route has."""
-    return {str(status): None for status in statuses}
+    return {str(status): kind for status in statuses}
 
 
 def document(routes: Iterable[object], error_kind: ErrorKind) -> dict[str, Any]:
@@ -65,13 +54,16 @@ def document(routes: Iterable[object], error_kind: ErrorKind) -> dict[str, Any]:
 
     Raises pydantic's errors for a kind that has no schema.
     """
-    ours = [route for route in routes if isinstance(route, APIRoute) and route.include_in_schema]
-    schemas = _Schemas(kind for route in ours for kind in _kinds(route, error_kind))
+    ours = [
+        (route, _answers(route, error_kind))
+        for route in routes
+        if isinstance(route, APIRoute) and route.include_in_schema
+    ]
+    schemas = _Schemas(kind for route, answers in ours for kind in _kinds(route, answers))
     paths: dict[str, dict[str, Any]] = {}
-    for route in ours:
+    for route, answers in ours:
         for method in sorted((route.methods or set()) - {"HEAD"}):
-            operation = _operation(route, schemas, error_kind)
-            paths.setdefault(_plain(route.path), {})[method.lower()] = operation
+            paths.setdefault(_plain(route.path), {})[method.lower()] = _operation(route, answers, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "localllm", "version": __version__},
@@ -112,60 +104,64 @@ class _Strict(GenerateJsonSchema):
         return field["type"] == "dataclass-field" or super().field_is_required(field, total)
 
 
-def _said(route: APIRoute) -> Mapping[str, Any]:
-    return route.openapi_extra or {}
+def _answers(route: APIRoute, error_kind: ErrorKind) -> dict[str, _Answer]:
+    """Return what comes with each status."""
+    kind = error_kind(route.path)
+    refusals = (*_ALWAYS, *(_WITH_BODY if body_type_of(route.endpoint) else ()))
+    extra: Mapping[str, Any] = errors(*refusals) | (route.openapi_extra or {})
+    answers = {status: _Answer({_JSON: kind if own is None else own}) for status, own in extra.items()}
+    return dict(sorted((answers | {str(route.status_code or 200): _success(route)}).items()))
 
 
-def _answers(route: APIRoute) -> dict[str, _Answer | None]:
-    """Return what comes with each status, None for an error."""
-    said = {status: answer for status, answer in _said(route).items() if status != _BODY}
-    refusals = (*_OF_ALL, *(_OF_BODIES if _BODY in _said(route) else ()))
-    return dict(sorted((dict.fromkeys(refusals) | said).items()))
+def _success(route: APIRoute) -> _Answer:
+    """Return the answer that the return type of a route declares; a plain Response has no content."""
+    answer = _Answer()
+    annotation = return_type_of(route.endpoint)
+    members = (annotation,) if _response_type(annotation) else get_args(annotation)
+    for member in members:
+        response, items = _response_type(member), get_args(member)
+        if issubclass(response, EventStream):
+            answer.streams[str(response.media_type)] = items[0]
+        elif issubclass(response, JsonResponse):
+            answer.content[_JSON] = items[0]
+        elif issubclass(response, PlainTextResponse):
+            answer.content[str(response.media_type)] = str
+    return answer
 
 
-def _kinds(route: APIRoute, error_kind: ErrorKind) -> Iterable[tuple[Any, JsonSchemaMode]]:
-    if _BODY in _said(route):
-        yield _said(route)[_BODY], "validation"
-    for answer in _answers(route).values():
-        if answer is None:
-            yield error_kind(route.path), "serialization"
-            continue
-        for kind in (answer.kind, *answer.streams.values()):
-            if kind is not None:
-                yield kind, "serialization"
+def _response_type(annotation: Any) -> Any:
+    """Return the response class that `annotation` is, with or without a parameter, else None."""
+    kind = get_origin(annotation) or annotation
+    return kind if isinstance(kind, type) and issubclass(kind, Response) else None
 
 
-def _operation(route: APIRoute, schemas: _Schemas, error_kind: ErrorKind) -> dict[str, Any]:
-    answers = {
-        status: _response(route, status, _Answer(error_kind(route.path)) if answer is None else answer, schemas)
-        for status, answer in _answers(route).items()
-    }
+def _kinds(route: APIRoute, answers: Mapping[str, _Answer]) -> Iterable[tuple[Any, JsonSchemaMode]]:
+    if (body := body_type_of(route.endpoint)) is not None:
+        yield body, "validation"
+    for answer in answers.values():
+        for kind in (*answer.content.values(), *answer.streams.values()):
+            yield kind, "serialization"
+
+
+def _operation(route: APIRoute, answers: Mapping[str, _Answer], schemas: _Schemas) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "summary": inspect.cleandoc(route.endpoint.__doc__ or "").partition("\n")[0],
         "parameters": [_parameter("path", name) for name in route.param_convertors]
         + [_parameter("query", field.alias) for field in route.dependant.query_params],
-        "responses": answers,
+        "responses": {status: _response(status, answer, schemas) for status, answer in answers.items()},
     }
-    if _BODY in _said(route):
-        schema = schemas.body(_said(route)[_BODY])
-        operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": schema}}}
+    if (body := body_type_of(route.endpoint)) is not None:
+        operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": schemas.body(body)}}}
     return operation
 
 
-def _response(route: APIRoute, status: str, answer: _Answer, schemas: _Schemas) -> dict[str, Any]:
-    content: dict[str, Any] = {}
-    if answer.kind is not None:
-        content[_media_type(route, status)] = {"schema": schemas.answer(answer.kind)}
-    for media_type, each in answer.streams.items():
-        content[media_type] = {_OF_EACH: schemas.answer(each)}
-    told = {"description": f"{HTTPStatus(int(status)).phrase}."}
-    return {**told, "content": content} if content else told
-
-
-def _media_type(route: APIRoute, status: str) -> str:
-    """Return the type of a whole answer: the response class's, where a route has one of its own; errors are JSON."""
-    own = route.response_class if isinstance(route.response_class, type) else None
-    return (own.media_type if own is not None and status.startswith("2") else None) or _JSON
+def _response(status: str, answer: _Answer, schemas: _Schemas) -> dict[str, Any]:
+    content: dict[str, Any] = {
+        **{media_type: {"schema": schemas.answer(kind)} for media_type, kind in answer.content.items()},
+        **{media_type: {_ITEM_SCHEMA: schemas.answer(kind)} for media_type, kind in answer.streams.items()},
+    }
+    description = {"description": f"{HTTPStatus(int(status)).phrase}."}
+    return {**description, "content": content} if content else description
 
 
 def _parameter(place: str, name: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """HTTP responses that end when the client disconnects: streams of events or lines, and JSON that takes a while.
 
-Owns keep-alives, until when an error is a status, and cancelling at a disconnect. Knows nothing of the content of
-events.
+Owns keep-alives, until when an error is a status, and cancelling at a disconnect. Knows nothing of the objects that it
+sends: their types are parameters, from which the OpenAPI document is made.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,15 +22,13 @@ from app.service.http.errors import ErrorBody, status_of
 from quantizer.errors import UserError
 
 __all__ = [
+    "DONE_EVENTS",
     "EVENTS",
-    "LINES",
     "NAMED_EVENTS",
     "EventStream",
     "Framing",
     "JsonResponse",
-    "event",
-    "line",
-    "named_event",
+    "LineStream",
     "while_connected",
 ]
 
@@ -40,13 +38,17 @@ _CLIENT_CLOSED_REQUEST = 499
 _FIRST = asyncio.FIRST_COMPLETED
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=json_default)
 
-Result = TypeVar("Result")
+Item = TypeVar("Item")
+AnyResponse = TypeVar("AnyResponse", bound=Response)
 
 
-class JsonResponse(Response):
+class JsonResponse(Response, Generic[Item]):
     """Compact JSON on one line: some editors search it for `"content":"` instead of parsing it."""
 
     media_type = "application/json"
+
+    def __init__(self, content: Item, status_code: int = 200) -> None:
+        super().__init__(content, status_code)
 
     def render(self, content: object) -> bytes:
         return _json(content)
@@ -56,67 +58,67 @@ def _json(content: object) -> bytes:
     return _COMPACT.encode(content).encode("utf-8", "replace")
 
 
-def event(data: object) -> bytes:
-    """Return `data` as one server-sent event."""
+def _event(data: object) -> bytes:
     return b"data: " + _json(data) + b"\n\n"
 
 
-def named_event(data: dict[str, Any]) -> bytes:
-    """Return `data` as one server-sent event that is named by its type."""
-    return f"event: {data['type']}\n".encode() + event(data)
+def _named_event(data: Any) -> bytes:
+    return f"event: {data['type']}\n".encode() + _event(data)
 
 
-def line(data: object) -> bytes:
-    """Return `data` as one line of newline-delimited JSON."""
+def _line(data: object) -> bytes:
     return _json(data) + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """How a stream separates objects; `keep_alive` is sent in quiet times, empty where the format has none."""
+    """The bytes of each object of a stream; `keep_alive` fills quiet time, `end` follows the last object."""
 
-    media_type: str
     frame: Callable[[Any], bytes]
     keep_alive: bytes = b""
+    end: bytes = b""
 
 
-EVENTS = Framing("text/event-stream", event, _KEEP_ALIVE)
-NAMED_EVENTS = Framing("text/event-stream", named_event, _KEEP_ALIVE)
-LINES = Framing("application/x-ndjson", line)
+EVENTS = Framing(_event, _KEEP_ALIVE)
+DONE_EVENTS = Framing(_event, _KEEP_ALIVE, b"data: [DONE]\n\n")
+NAMED_EVENTS = Framing(_named_event, _KEEP_ALIVE)  # named by the `type` of each object
+_LINES = Framing(_line)
 
 
-class EventStream(Response):
-    """Sends `events`, framed already, as they come.
+class EventStream(Response, Generic[Item]):
+    """Server-sent events, one for each of `items`, sent as they come.
 
     An error before the first one, or before ten quiet seconds have passed, is an answer with a status of its own; later
-    it is an event. When the client goes away `events` is closed at once.
+    it is an event. When the client disconnects `items` is closed at once.
     """
 
-    def __init__(self, events: AsyncGenerator[bytes, None], error_body: ErrorBody, framing: Framing = EVENTS) -> None:
-        super().__init__(headers={"cache-control": "no-cache"}, media_type=framing.media_type)
+    media_type = "text/event-stream"
+
+    def __init__(self, items: AsyncGenerator[Item, None], error_body: ErrorBody, framing: Framing = EVENTS) -> None:
+        super().__init__(headers={"cache-control": "no-cache"})
         del self.headers["content-length"]
-        self._events = events
+        self._items = items
         self._framing = framing
         self._error_body = error_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         client = _Client(send, self.raw_headers)
         try:
-            await self._send_events(client, receive)
+            await self._send_items(client, receive)
         except UserError as error:
             if not client.is_answered:
                 await JsonResponse(self._error_body(error), status_of(error))(scope, receive, send)
                 return
             await client.send(self._framing.frame(self._error_body(error)))
         finally:
-            await self._events.aclose()
+            await self._items.aclose()
         if client.is_answered:
             await send({"type": "http.response.body", "body": b""})
 
-    async def _send_events(self, client: _Client, receive: Receive) -> None:
-        """Send events and keep-alives until the client disconnects. Raises the error that ends the events early."""
+    async def _send_items(self, client: _Client, receive: Receive) -> None:
+        """Send items and keep-alives until the client disconnects. Raises the error that ends the items early."""
         gone: asyncio.Future[Any] = asyncio.ensure_future(_disconnected(receive))
-        sending: asyncio.Future[Any] = asyncio.ensure_future(client.send_all(self._events))
+        sending: asyncio.Future[Any] = asyncio.ensure_future(client.send_all(self._items, self._framing))
         try:
             while not (sending.done() or gone.done()):
                 await asyncio.wait({sending, gone}, timeout=self._time_to_keep_alive_s(client), return_when=_FIRST)
@@ -130,6 +132,15 @@ class EventStream(Response):
     def _time_to_keep_alive_s(self, client: _Client) -> float | None:
         """Return how long nothing need be sent to `client`; None is forever."""
         return max(0.0, KEEP_ALIVE_S - client.quiet_s) if self._framing.keep_alive else None
+
+
+class LineStream(EventStream[Item]):
+    """Newline-delimited JSON, one line for each of `items`; otherwise as an EventStream."""
+
+    media_type = "application/x-ndjson"
+
+    def __init__(self, items: AsyncGenerator[Item, None], error_body: ErrorBody) -> None:
+        super().__init__(items, error_body, _LINES)
 
 
 class _Client:
@@ -153,19 +164,24 @@ class _Client:
             await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
         await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
 
-    async def send_all(self, chunks: AsyncGenerator[bytes, None]) -> None:
-        """Send `chunks` as they come, in one task: a task each would cost too much."""
-        async for chunk in chunks:
-            await self.send(chunk)
+    async def send_all(self, items: AsyncGenerator[Item, None], framing: Framing) -> None:
+        """Send `items` as they come, in one task: a task each would cost too much."""
+        frame = framing.frame
+        async for item in items:
+            await self.send(frame(item))
+        if framing.end:
+            await self.send(framing.end)
 
 
-async def while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+async def while_connected(request: Request, work: Coroutine[Any, Any, AnyResponse]) -> AnyResponse:
     """Return the response that `work` makes, cancelling it as soon as the client disconnects."""
     gone = asyncio.ensure_future(_disconnected(request.receive))
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait({task, gone}, return_when=_FIRST)
-        return task.result() if task.done() else Response(status_code=_CLIENT_CLOSED_REQUEST)
+        if task.done():
+            return task.result()
+        return cast("AnyResponse", Response(status_code=_CLIENT_CLOSED_REQUEST))  # which nobody receives
     finally:
         await _cancel(gone, task)
 

@@ -82,11 +82,6 @@ class ServedModel:
         """Whether the engine loads or is used under this name."""
         return self.keep_alive.is_used or self.status.state == "loading"
 
-    @property
-    def advice(self) -> dict[str, Any]:
-        """The field `warnings` of an answer, if the planner has a warning about the model."""
-        return {"warnings": warnings} if (warnings := self.engine.status.warnings) else {}
-
     @contextmanager
     def in_use(self) -> Iterator[EngineClient]:
         """Give the engine, which this name holds inside the context and for the idle time after it."""

@@ -1,27 +1,28 @@
-"""The engine's events -> Anthropic's message, whole or as its sequence of events.
+"""The engine's answer as Anthropic's message, whole or as its sequence of events.
 
 Owns the fields, their order and the bounds of blocks. Knows nothing of HTTP.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from app.engine.protocol.messages import Finished
 from app.engine.request import FinishReason
 from app.service.api.anthropic.requests import CALL_ID_PREFIX
-from app.service.api.anthropic.schemas import MessageUsage
+from app.service.api.anthropic.schemas import AnyBlock, MessageResponse, MessageUsage, StopReason
+from app.service.api.fields import WithWarnings
 from app.service.generation.generation import Answer, Delta
 from app.service.tools.tool import ToolCallDelta
 
-__all__ = ["MessageFormatter", "MessageStreamEvents"]
+__all__ = ["Event", "MessageFormatter", "MessageStreamEvents"]
 
 Event = dict[str, Any]
 BlockKind = Literal["thinking", "text", "tool_use"]
 
-# How a block begins, and how what is new in it is told.
+# How a block begins, and the type and field of its deltas.
 _EMPTY: dict[BlockKind, Event] = {
     "thinking": {"type": "thinking", "thinking": "", "signature": ""},
     "text": {"type": "text", "text": ""},
@@ -36,18 +37,22 @@ _DELTAS: dict[BlockKind, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class MessageFormatter:
-    """The identity of one answer of the model called `model_id`, and the `advice` that the planner has of it."""
+    """The identity of one answer of the model `model_id`, and the planner's `warnings`."""
 
     request_id: str
     model_id: str
-    advice: Mapping[str, Any] = field(default_factory=dict)
+    warnings: WithWarnings
 
-    def whole(self, answer: Answer) -> Event:
-        """Return the answer in one piece."""
-        return {**self.message(), "content": _blocks(answer), **_ending(answer), "usage": _usage(answer.end)}
+    def whole(self, answer: Answer) -> MessageResponse:
+        """Return the answer in one object."""
+        message = self.empty(_usage(answer.end))
+        message["content"] = _blocks(answer)
+        message["stop_reason"] = _stop_reason(answer)
+        message["stop_sequence"] = answer.end.stopped_by or None
+        return message
 
-    def message(self) -> Event:
-        """Return a message with nothing in it."""
+    def empty(self, usage: MessageUsage) -> MessageResponse:
+        """Return a message without content."""
         return {
             "id": f"msg_{self.request_id}",
             "type": "message",
@@ -56,29 +61,29 @@ class MessageFormatter:
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            **self.advice,
+            **self.warnings,
+            "usage": usage,
         }
 
 
 class MessageStreamEvents:
     """The events of one answer. A block ends when another kind of text, or another call, begins."""
 
-    def __init__(self, shape: MessageFormatter) -> None:
-        self._shape = shape
+    def __init__(self, formatter: MessageFormatter) -> None:
+        self._formatter = formatter
         self._n_blocks = 0
         self._open: BlockKind | None = None
 
     def opening(self, n_prompt_tokens: int) -> Event:
-        """Return the first event; how much of the prompt was cached is known at the end only."""
-        usage = _counts(n_prompt_tokens, 0, 0)
-        return {"type": "message_start", "message": {**self._shape.message(), "usage": usage}}
+        """Return the first event; the cached part of the prompt is known at the end only."""
+        return {"type": "message_start", "message": self._formatter.empty(_counts(n_prompt_tokens, 0, 0))}
 
-    def news(self, delta: Delta) -> Iterator[Event]:
-        """Return the events of what is new."""
+    def of_delta(self, delta: Delta) -> Iterator[Event]:
+        """Return the events of new text."""
         if delta.reasoning:
-            yield from self._say("thinking", delta.reasoning)
+            yield from self._add("thinking", delta.reasoning)
         if delta.text:
-            yield from self._say("text", delta.text)
+            yield from self._add("text", delta.text)
         for call in delta.calls:
             if call.name:
                 yield from self._begin("tool_use", id=_call_id(call), name=call.name)
@@ -86,12 +91,13 @@ class MessageStreamEvents:
                 yield self._delta("tool_use", call.arguments)
 
     def ending(self, answer: Answer) -> Iterator[Event]:
-        """Return the last events: why `answer` ended and what it took."""
+        """Return the last events: the reason why `answer` ended and its cost."""
         yield from self._end_block()
-        yield {"type": "message_delta", "delta": _ending(answer), "usage": _usage(answer.end)}
+        delta = {"stop_reason": _stop_reason(answer), "stop_sequence": answer.end.stopped_by or None}
+        yield {"type": "message_delta", "delta": delta, "usage": _usage(answer.end)}
         yield {"type": "message_stop"}
 
-    def _say(self, kind: BlockKind, text: str) -> Iterator[Event]:
+    def _add(self, kind: BlockKind, text: str) -> Iterator[Event]:
         if self._open != kind:
             yield from self._begin(kind)
         yield self._delta(kind, text)
@@ -116,32 +122,31 @@ class MessageStreamEvents:
         return self._n_blocks - 1
 
 
-def _blocks(answer: Answer) -> list[Event]:
-    """Return thought, text and calls; one that the limit of tokens has cut short is none."""
-    thought = [{**_EMPTY["thinking"], "thinking": answer.reasoning}] if answer.reasoning else []
-    text = [{**_EMPTY["text"], "text": answer.text}] if answer.text else []
-    calls = [(call, call.arguments_object()) for call in answer.calls]
-    uses = [
+def _blocks(answer: Answer) -> list[AnyBlock]:
+    """Return thought, text and calls, without a call that the token limit has cut short."""
+    blocks: list[AnyBlock] = []
+    if answer.reasoning:
+        blocks.append({"type": "thinking", "thinking": answer.reasoning, "signature": ""})
+    if answer.text:
+        blocks.append({"type": "text", "text": answer.text})
+    blocks.extend(
         {"type": "tool_use", "id": _call_id(call), "name": call.name, "input": arguments}
-        for call, arguments in calls
-        if arguments is not None
-    ]
-    return [*thought, *text, *uses]
+        for call in answer.calls
+        if (arguments := call.arguments_object()) is not None
+    )
+    return blocks
 
 
 def _call_id(call: ToolCallDelta) -> str:
     return f"{CALL_ID_PREFIX}{call.call_id}"
 
 
-def _ending(answer: Answer) -> Event:
-    end = answer.end
-    if end.reason is FinishReason.LENGTH:
-        reason = "max_tokens"
-    elif answer.calls:
-        reason = "tool_use"
-    else:
-        reason = "stop_sequence" if end.stopped_by else "end_turn"
-    return {"stop_reason": reason, "stop_sequence": end.stopped_by or None}
+def _stop_reason(answer: Answer) -> StopReason:
+    if answer.end.reason is FinishReason.LENGTH:
+        return "max_tokens"
+    if answer.calls:
+        return "tool_use"
+    return "stop_sequence" if answer.end.stopped_by else "end_turn"
 
 
 def _usage(finished: Finished) -> MessageUsage:

@@ -1,7 +1,4 @@
-"""Anthropic's dialect: /v1/messages and /v1/messages/count_tokens.
-
-Owns these routes; bodies and answers have modules of their own. Knows nothing of how an answer is made.
-"""
+"""Routes of Anthropic's dialect: /v1/messages and /v1/messages/count_tokens."""
 
 from __future__ import annotations
 
@@ -9,71 +6,66 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request
 
 from app.service.api.anthropic.requests import MessagesBody
-from app.service.api.anthropic.responses import MessageFormatter, MessageStreamEvents
+from app.service.api.anthropic.responses import Event, MessageFormatter, MessageStreamEvents
 from app.service.api.anthropic.schemas import MessageResponse, TokenCount
-from app.service.api.app_state import model_of
-from app.service.api.recipe_defaults import completed
+from app.service.api.app_state import model_of, planner_warnings
+from app.service.api.recipe_defaults import with_recipe_defaults
 from app.service.generation.chat import ChatTurn, chat_generation, prompt_of
-from app.service.http.body import read_body
 from app.service.http.errors import anthropic_error
-from app.service.http.openapi import gives, refuses, takes
-from app.service.http.streaming import NAMED_EVENTS, EventStream, JsonResponse, named_event, while_connected
+from app.service.http.openapi import errors
+from app.service.http.routing import Router
+from app.service.http.streaming import NAMED_EVENTS, EventStream, JsonResponse, while_connected
 from app.service.models.served_model import ServedModel
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/v1/messages")
+router = Router(prefix="/v1/messages")
 
 
-@router.post("", openapi_extra=takes(MessagesBody) | gives(MessageResponse, events=dict[str, Any]) | refuses(404))
-async def messages(request: Request) -> Response:
+@router.post("", openapi_extra=errors(404))
+async def messages(request: Request, body: MessagesBody) -> JsonResponse[MessageResponse] | EventStream[dict[str, Any]]:
     """The next message of a conversation."""
-    body = await read_body(request, MessagesBody)
-    body.turn()  # refuses what would be refused of any model
     model = await model_of(request, body.model or "")
-    turn = completed(body, model.file.recipe.parameters).turn()
+    turn = with_recipe_defaults(body, model.file.recipe).turn()
     if body.stream:
         return EventStream(_events(model, turn), anthropic_error, NAMED_EVENTS)
     return await while_connected(request, _whole(model, turn))
 
 
-@router.post("/count_tokens", openapi_extra=takes(MessagesBody) | gives(TokenCount) | refuses(404))
-async def count_tokens(request: Request) -> Response:
-    """How many tokens the prompt of a request would have."""
-    body = await read_body(request, MessagesBody)
+@router.post("/count_tokens", openapi_extra=errors(404))
+async def count_tokens(request: Request, body: MessagesBody) -> JsonResponse[TokenCount]:
+    """The number of tokens that the prompt of a request would have."""
     turn = body.turn()
     model = await model_of(request, body.model or "")
 
-    async def answer() -> Response:
+    async def count() -> JsonResponse[TokenCount]:
         prompt = await prompt_of(model, turn)
         return JsonResponse({"input_tokens": await model.n_tokens(prompt.text, add_special=prompt.add_special)})
 
-    return await while_connected(request, answer())
+    return await while_connected(request, count())
 
 
-async def _events(model: ServedModel, turn: ChatTurn) -> AsyncGenerator[bytes, None]:
+async def _events(model: ServedModel, turn: ChatTurn) -> AsyncGenerator[Event, None]:
     generation = await chat_generation(model, turn)
-    (wanted,) = generation.requests
-    n_prompt_tokens = await model.n_tokens(wanted.prompt, add_special=wanted.add_special)
-    events = MessageStreamEvents(MessageFormatter(wanted.request_id, model.ref.id, model.advice))
-    is_opened = False
+    (sent,) = generation.requests
+    n_prompt_tokens = await model.n_tokens(sent.prompt, add_special=sent.add_special)
+    events: MessageStreamEvents | None = None
     async with aclosing(generation.parts(model)) as parts:
         async for answer, delta in parts:
-            if not is_opened:
-                is_opened = True
-                yield named_event(events.opening(n_prompt_tokens))
-            for news in events.news(delta) if delta else ():
-                yield named_event(news)
-            if answer.is_finished:
-                for last in events.ending(answer):
-                    yield named_event(last)
+            if events is None:  # only now the model is loaded and there may be warnings
+                events = MessageStreamEvents(MessageFormatter(sent.request_id, model.ref.id, planner_warnings(model)))
+                yield events.opening(n_prompt_tokens)
+            for event in events.of_delta(delta) if delta else ():
+                yield event
+            for event in events.ending(answer) if answer.is_finished else ():
+                yield event
 
 
-async def _whole(model: ServedModel, turn: ChatTurn) -> Response:
+async def _whole(model: ServedModel, turn: ChatTurn) -> JsonResponse[MessageResponse]:
     generation = await chat_generation(model, turn)
     (answer,) = await generation.answers(model)
-    shape = MessageFormatter(generation.requests[0].request_id, model.ref.id, model.advice)
-    return JsonResponse(shape.whole(answer))
+    formatter = MessageFormatter(generation.requests[0].request_id, model.ref.id, planner_warnings(model))
+    return JsonResponse(formatter.whole(answer))

@@ -1,4 +1,4 @@
-"""Anthropic's objects: their fields and what these may be."""
+"""Anthropic's objects."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing_extensions import TypedDict
 
 from app.service.api.fields import WithWarnings
 
-__all__ = ["MessageResponse", "MessageUsage", "TokenCount"]
+__all__ = ["AnyBlock", "MessageResponse", "MessageUsage", "StopReason", "TokenCount"]
 
 
 class ThinkingBlock(TypedDict):
-    """What a model thought aloud."""
+    """A thought."""
 
     type: Literal["thinking"]
     thinking: str
@@ -21,14 +21,14 @@ class ThinkingBlock(TypedDict):
 
 
 class TextBlock(TypedDict):
-    """What it said."""
+    """Text."""
 
     type: Literal["text"]
     text: str
 
 
 class ToolUseBlock(TypedDict):
-    """What it calls."""
+    """A tool call."""
 
     type: Literal["tool_use"]
     id: str
@@ -36,11 +36,12 @@ class ToolUseBlock(TypedDict):
     input: dict[str, Any]
 
 
+StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 AnyBlock: TypeAlias = ThinkingBlock | TextBlock | ToolUseBlock
 
 
 class MessageUsage(TypedDict):
-    """What an answer took, in tokens; `input_tokens` are those that were computed."""
+    """The cost of an answer in tokens; `input_tokens` counts the computed ones."""
 
     input_tokens: NonNegativeInt
     cache_creation_input_tokens: Literal[0]
@@ -56,12 +57,12 @@ class MessageResponse(WithWarnings):
     role: Literal["assistant"]
     model: str
     content: list[AnyBlock]
-    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+    stop_reason: StopReason | None
     stop_sequence: str | None
     usage: MessageUsage
 
 
 class TokenCount(TypedDict):
-    """How many tokens a prompt has."""
+    """The number of tokens of a prompt."""
 
     input_tokens: NonNegativeInt

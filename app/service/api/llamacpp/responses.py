@@ -1,4 +1,4 @@
-"""The engine's events -> llama-server's answers to /completion and /infill.
+"""The engine's answers as llama-server's objects of /completion and /infill.
 
 Owns the fields and their order. Knows nothing of HTTP.
 """
@@ -6,55 +6,68 @@ Owns the fields and their order. Knows nothing of HTTP.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
-from app.engine.request import FinishReason, Request, TokenLogprob
+from app.engine.request import FinishReason, Request
+from app.protocol.codec import encode
+from app.protocol.sampling import SamplingOptions
+from app.service.api.fields import WithWarnings
+from app.service.api.llamacpp.schemas import (
+    Completion,
+    CompletionChunk,
+    GenerationSettings,
+    SelectedFields,
+    StopType,
+)
 from app.service.api.openai.responses import chat_logprobs, timings_of
 from app.service.generation.generation import Answer, Delta
 
 __all__ = ["LlamaCppFormatter"]
 
-_ENDLESS = -1
+_NO_LIMIT = -1
 
 
 @dataclass(frozen=True, slots=True)
 class LlamaCppFormatter:
-    """The objects that are made of the answers to `request` by the model called `model_id`.
-
-    Of a whole answer only `fields` are told, all without them; "a/b" is the field b of a, told under that name.
-    """
+    """The objects made of the answers to `request` by the model `model_id`."""
 
     request: Request
     model_id: str
-    fields: Sequence[str] | None = None
 
-    def text(self, delta: Delta) -> dict[str, Any]:
-        """Return the event of what is new in an answer."""
-        return {
+    def chunk(self, delta: Delta) -> CompletionChunk:
+        """Return the event of new text."""
+        chunk: CompletionChunk = {
             "index": delta.index,
             "content": delta.text,
             "tokens": [],
             "stop": False,
             "tokens_predicted": delta.n_tokens,
-            **self._probabilities(delta.logprobs),
         }
+        if self.request.n_logprobs is not None:
+            chunk["completion_probabilities"] = chat_logprobs(delta.logprobs)
+        return chunk
 
-    def ending(self, answer: Answer) -> dict[str, Any]:
+    def final_chunk(self, answer: Answer, warnings: WithWarnings) -> Completion:
         """Return the last event of an answer."""
-        return self._end(answer, "")
+        return self._completion(answer, "", warnings)
 
-    def whole(self, answer: Answer) -> dict[str, Any]:
-        """Return an answer in one piece."""
-        told = {**self._end(answer, answer.text), **self._probabilities(answer.logprobs)}
-        if self.fields is None:
-            return told
-        found = {field: _at(told, field) for field in self.fields}
-        return {field: value for field, value in found.items() if value is not None}
+    def whole(
+        self, answer: Answer, warnings: WithWarnings, selected: Sequence[str] | None
+    ) -> Completion | SelectedFields:
+        """Return the answer in one object, of which only the fields `selected`, if any; "a/b" is the field b of a."""
+        completion = self._completion(answer, answer.text, {} if selected else warnings)
+        if self.request.n_logprobs is not None:
+            completion["completion_probabilities"] = chat_logprobs(answer.logprobs)
+        if selected is None:
+            return completion
+        data = encode(completion)
+        values = {path: _value_at(data, path) for path in selected}
+        return {path: value for path, value in values.items() if value is not None}
 
-    def _end(self, answer: Answer, text: str) -> dict[str, Any]:
+    def _completion(self, answer: Answer, text: str, warnings: WithWarnings) -> Completion:
         end = answer.end
-        return {
+        completion: Completion = {
             "index": answer.index,
             "content": text,
             "tokens": [],
@@ -71,26 +84,24 @@ class LlamaCppFormatter:
             "stopping_word": end.stopped_by,
             "timings": timings_of(end),
         }
+        if "warnings" in warnings:
+            completion["warnings"] = warnings["warnings"]
+        return completion
 
-    def _settings(self) -> dict[str, Any]:
-        """Return how tokens were chosen; biases are left out, for one that bans a token is no JSON."""
-        sampling = {name: value for name, value in asdict(self.request.sampling).items() if name != "logit_bias"}
+    def _settings(self) -> GenerationSettings:
+        options = {item.name: getattr(self.request.sampling, item.name) for item in fields(SamplingOptions)}
         limit = self.request.max_tokens
-        return {**sampling, "n_predict": _ENDLESS if limit is None else limit, "stop": list(self.request.stop)}
-
-    def _probabilities(self, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
-        return {"completion_probabilities": chat_logprobs(entries)} if self.request.n_logprobs is not None else {}
+        return GenerationSettings(**options, n_predict=_NO_LIMIT if limit is None else limit, stop=self.request.stop)
 
 
-def _stop_type(answer: Answer) -> str:
+def _stop_type(answer: Answer) -> StopType:
     if answer.end.reason is FinishReason.LENGTH:
         return "limit"
     return "word" if answer.end.stopped_by else "eos"
 
 
-def _at(told: dict[str, Any], field: str) -> Any:
-    """Return the value at the path `field`, None where there is none."""
-    value: Any = told
-    for name in field.split("/"):
-        value = value.get(name) if isinstance(value, dict) else None
-    return value
+def _value_at(data: Any, path: str) -> Any:
+    """Return the value at `path` in `data`, None where there is none."""
+    for name in path.split("/"):
+        data = data.get(name) if isinstance(data, dict) else None
+    return data

@@ -1,14 +1,16 @@
-"""llama-server's objects: their fields and what these may be."""
+"""llama-server's objects."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NotRequired, TypeAlias
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
 from annotated_types import MinLen
-from pydantic import ConfigDict, NonNegativeInt, with_config
+from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
 from app.engine.request import SamplingParams
+from app.protocol.sampling import SamplingOptions
 from app.service.api.fields import Byte, WithWarnings
 from app.service.api.openai.schemas import ChatTokenLogprob, Timings
 
@@ -16,40 +18,46 @@ __all__ = [
     "ApplyTemplateResponse",
     "Completion",
     "CompletionChunk",
-    "CompletionFinalChunk",
-    "Content",
-    "Health",
-    "Loading",
+    "DefaultSettings",
+    "DetokenizeResponse",
+    "GenerationSettings",
+    "HealthResponse",
+    "LoadingError",
     "LoraAdapter",
-    "Pieces",
+    "Modalities",
+    "Piece",
     "Props",
     "SelectedFields",
     "SeveralCompletions",
     "SlotState",
-    "Tokens",
+    "StopType",
+    "TokenizePiecesResponse",
+    "TokenizeResponse",
 ]
 
+StopType: TypeAlias = Literal["eos", "limit", "word"]
 
-class Health(TypedDict):
+
+class HealthResponse(TypedDict):
     """The default model can answer."""
 
     status: Literal["ok"]
 
 
-class _LoadingError(TypedDict):
+class _LoadingFields(TypedDict):
     code: Literal[503]
     message: Literal["Loading model"]
     type: Literal["unavailable_error"]
 
 
-class Loading(TypedDict):
-    """It is not loaded yet."""
+class LoadingError(TypedDict):
+    """The default model is not loaded yet."""
 
-    error: _LoadingError
+    error: _LoadingFields
 
 
 class LoraAdapter(TypedDict):
-    """An adapter of the default model, and its scale where a request names none."""
+    """An adapter of the default model, and its scale in requests that name none."""
 
     id: NonNegativeInt
     name: str
@@ -57,21 +65,21 @@ class LoraAdapter(TypedDict):
 
 
 class DefaultSettings(TypedDict):
-    """The context that a request has, and how tokens are chosen where it says nothing."""
+    """The context of a request, and the default sampling options."""
 
     n_ctx: NonNegativeInt
     params: SamplingParams
 
 
 class Modalities(TypedDict):
-    """What a model takes besides text."""
+    """The inputs of a model besides text."""
 
     vision: Literal[False]
     audio: Literal[False]
 
 
 class Props(TypedDict):
-    """What clients ask before they send work."""
+    """The facts that clients read before they send work."""
 
     default_generation_settings: DefaultSettings
     total_slots: NonNegativeInt
@@ -85,14 +93,14 @@ class Props(TypedDict):
 
 
 class SlotState(TypedDict):
-    """A place for an answer."""
+    """A slot of the engine."""
 
     id: NonNegativeInt
     n_ctx: NonNegativeInt
     is_processing: bool
 
 
-class Tokens(TypedDict):
+class TokenizeResponse(TypedDict):
     """A text as token ids."""
 
     tokens: list[int]
@@ -105,13 +113,13 @@ class Piece(TypedDict):
     piece: str | list[Byte]
 
 
-class Pieces(TypedDict):
+class TokenizePiecesResponse(TypedDict):
     """A text as token ids with the text of each."""
 
     tokens: list[Piece]
 
 
-class Content(TypedDict):
+class DetokenizeResponse(TypedDict):
     """Token ids as a text."""
 
     content: str
@@ -123,39 +131,16 @@ class ApplyTemplateResponse(TypedDict):
     prompt: str
 
 
-class GenerationSettings(TypedDict):
-    """How tokens were chosen: SamplingParams without the biases, and where an answer was to end."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationSettings(SamplingOptions):
+    """The options of a request: how tokens were sampled (but for biases), and where the answer was to end."""
 
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repeat_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    penalty_last_n: int
-    typical_p: float
-    top_n_sigma: float
-    xtc_probability: float
-    xtc_threshold: float
-    dynatemp_range: float
-    dynatemp_exponent: float
-    dry_multiplier: float
-    dry_base: float
-    dry_allowed_length: int
-    dry_penalty_last_n: int
-    dry_sequence_breakers: list[str]
-    mirostat: Literal[0, 1, 2]
-    mirostat_tau: float
-    mirostat_eta: float
-    seed: int | None
-    grammar: str
     n_predict: int
-    stop: list[str]
+    stop: tuple[str, ...]
 
 
 class CompletionChunk(TypedDict):
-    """What is new in an answer."""
+    """The new part of an answer."""
 
     index: NonNegativeInt
     content: str
@@ -165,8 +150,8 @@ class CompletionChunk(TypedDict):
     completion_probabilities: NotRequired[list[ChatTokenLogprob]]
 
 
-class CompletionFinalChunk(WithWarnings):
-    """The last event of an answer."""
+class Completion(WithWarnings):
+    """An answer in one object; also the last event of a stream, without its text."""
 
     index: NonNegativeInt
     content: str
@@ -180,37 +165,11 @@ class CompletionFinalChunk(WithWarnings):
     prompt: str
     has_new_line: bool
     truncated: bool
-    stop_type: Literal["eos", "limit", "word"]
+    stop_type: StopType
     stopping_word: str
     timings: Timings
-
-
-class Completion(CompletionFinalChunk):
-    """An answer in one piece."""
-
     completion_probabilities: NotRequired[list[ChatTokenLogprob]]
 
 
-@with_config(ConfigDict(json_schema_extra={"patternProperties": {"/": {}}}))
-class SelectedFields(TypedDict, total=False):
-    """Those fields of an answer that `response_fields` names; "a/b" is the field b of a."""
-
-    index: NonNegativeInt
-    content: str
-    tokens: list[None]
-    stop: Literal[True]
-    model: str
-    tokens_predicted: NonNegativeInt
-    tokens_evaluated: NonNegativeInt
-    tokens_cached: NonNegativeInt
-    generation_settings: GenerationSettings
-    prompt: str
-    has_new_line: bool
-    truncated: bool
-    stop_type: Literal["eos", "limit", "word"]
-    stopping_word: str
-    timings: Timings
-    completion_probabilities: list[ChatTokenLogprob]
-
-
+SelectedFields: TypeAlias = dict[str, Any]  # the fields of a Completion that `response_fields` names
 SeveralCompletions: TypeAlias = Annotated[list[Completion | SelectedFields], MinLen(2)]

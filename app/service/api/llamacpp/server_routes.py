@@ -1,36 +1,40 @@
-"""llama.cpp's dialect for what there is: /health, /props, /slots, /lora-adapters, /tokenize, /detokenize.
-
-Knows nothing of answers, whose routes are in `llamacpp_text`.
-"""
+"""Routes of llama-server's dialect for its state and for tokens: /health, /props, /slots, /lora-adapters, /tokenize."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import StrictInt
 
 from app import __version__
 from app.engine.request import SamplingParams
 from app.service.api.app_state import model_of, models_of
 from app.service.api.fields import Body
-from app.service.api.llamacpp.schemas import Content, Health, Loading, LoraAdapter, Pieces, Props, SlotState, Tokens
-from app.service.http.body import read_body
+from app.service.api.llamacpp.schemas import (
+    DetokenizeResponse,
+    HealthResponse,
+    LoadingError,
+    LoraAdapter,
+    Props,
+    SlotState,
+    TokenizePiecesResponse,
+    TokenizeResponse,
+)
 from app.service.http.errors import LlamaCppError, llamacpp_error
-from app.service.http.openapi import gives, refuses, takes
+from app.service.http.openapi import errors
+from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse
 from quantizer.errors import ServiceError
 
 __all__ = ["router"]
 
-router = APIRouter()
+router = Router()
 
-_LOADING = {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
-_HEALTH = gives(Health) | gives(Loading | LlamaCppError, status=503)
+_LOADING: LoadingError = {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
+_HEALTH_ERRORS = errors(503, kind=LoadingError | LlamaCppError)
 
 
 class TokenizeBody(Body):
-    """`content` as text; special tokens written in it count as such unless `parse_special` is false."""
+    """`content` is text, in which special tokens are parsed unless `parse_special` is false."""
 
     content: str
     add_special: bool = False
@@ -40,15 +44,15 @@ class TokenizeBody(Body):
 
 
 class DetokenizeBody(Body):
-    """`tokens` of the model's vocabulary."""
+    """`tokens` are ids of the model's vocabulary."""
 
     tokens: list[StrictInt]
     model: str = ""
 
 
-@router.get("/health", openapi_extra=_HEALTH)
-@router.get("/v1/health", openapi_extra=_HEALTH)
-async def health(request: Request) -> Response:
+@router.get("/health", openapi_extra=_HEALTH_ERRORS)
+@router.get("/v1/health", openapi_extra=_HEALTH_ERRORS)
+async def health(request: Request) -> JsonResponse[HealthResponse] | Response:
     """200 when the default model can answer, if need be after loading it again, 503 while it cannot."""
     status = models_of(request).default.engine.status
     if status.state in ("ready", "unloaded"):
@@ -58,21 +62,21 @@ async def health(request: Request) -> Response:
     return JsonResponse(llamacpp_error(status.error or ServiceError("The model could not be loaded.")), 503)
 
 
-@router.get("/lora-adapters", openapi_extra=gives(list[LoraAdapter]))
-async def lora_adapters(request: Request) -> Response:
-    """The adapters of the default model, and the scale that each has where a request names none."""
+@router.get("/lora-adapters")
+async def lora_adapters(request: Request) -> JsonResponse[list[LoraAdapter]]:
+    """The adapters of the default model, and the scale of each in requests that name none."""
     adapters = models_of(request).default.adapters
     return JsonResponse([{"id": index, "name": name, "scale": 1.0} for index, name in enumerate(adapters)])
 
 
-@router.get("/props", openapi_extra=gives(Props) | refuses(404))
-async def props(request: Request, model: str = "") -> Response:
-    """What clients ask before they send work: context, places, template. The model's folder is not told."""
+@router.get("/props", openapi_extra=errors(404))
+async def props(request: Request, model: str = "") -> JsonResponse[Props]:
+    """The facts that clients read before they send work: context, slots, template; without the model's folder."""
     served = await model_of(request, model)
     ready = await served.ready()
     return JsonResponse(
         {
-            "default_generation_settings": {"n_ctx": ready.n_ctx, "params": asdict(SamplingParams())},
+            "default_generation_settings": {"n_ctx": ready.n_ctx, "params": SamplingParams()},
             "total_slots": ready.n_sequences,
             "model_alias": served.ref.id,
             "model_path": served.ref.path.name,
@@ -85,32 +89,30 @@ async def props(request: Request, model: str = "") -> Response:
     )
 
 
-@router.get("/slots", openapi_extra=gives(list[SlotState]) | refuses(404))
-async def slots(request: Request, model: str = "") -> Response:
-    """The places for answers. Which answer has which is not told: they are told apart by nothing else."""
+@router.get("/slots", openapi_extra=errors(404))
+async def slots(request: Request, model: str = "") -> JsonResponse[list[SlotState]]:
+    """The slots, the busy ones first: which answer has which slot is not reported."""
     served = await model_of(request, model)
     ready, observed = await served.ready(), await served.engine.metrics()
     n_running = observed.occupancy.n_running if observed else 0
-    places = range(ready.n_sequences)
-    return JsonResponse([{"id": place, "n_ctx": ready.n_ctx, "is_processing": place < n_running} for place in places])
+    ids = range(ready.n_sequences)
+    return JsonResponse([{"id": slot, "n_ctx": ready.n_ctx, "is_processing": slot < n_running} for slot in ids])
 
 
-@router.post("/tokenize", openapi_extra=takes(TokenizeBody) | gives(Tokens | Pieces) | refuses(404))
-async def tokenize(request: Request) -> Response:
+@router.post("/tokenize", openapi_extra=errors(404))
+async def tokenize(request: Request, body: TokenizeBody) -> JsonResponse[TokenizeResponse | TokenizePiecesResponse]:
     """Text to token ids, with the text of each where that is wanted."""
-    body = await read_body(request, TokenizeBody)
-    how = {"add_special": body.add_special, "parse_special": body.parse_special}
+    options = {"add_special": body.add_special, "parse_special": body.parse_special}
     with (await model_of(request, body.model)).in_use() as engine:
         if body.with_pieces:
-            pieces = await engine.pieces(body.content, **how)
+            pieces = await engine.pieces(body.content, **options)
             return JsonResponse({"tokens": [{"id": token, "piece": _piece(piece)} for token, piece in pieces]})
-        return JsonResponse({"tokens": await engine.tokenize(body.content, **how)})
+        return JsonResponse({"tokens": list(await engine.tokenize(body.content, **options))})
 
 
-@router.post("/detokenize", openapi_extra=takes(DetokenizeBody) | gives(Content) | refuses(404))
-async def detokenize(request: Request) -> Response:
+@router.post("/detokenize", openapi_extra=errors(404))
+async def detokenize(request: Request, body: DetokenizeBody) -> JsonResponse[DetokenizeResponse]:
     """Token ids to text."""
-    body = await read_body(request, DetokenizeBody)
     with (await model_of(request, body.model)).in_use() as engine:
         return JsonResponse({"content": await engine.detokenize(body.tokens)})
 

@@ -1,32 +1,30 @@
-"""LM Studio's dialect: /api/v0/*. Its routes for text are OpenAI's; its models say more.
-
-Owns the fields of these models. Knows nothing of how an answer is made.
-"""
+"""Routes of LM Studio's dialect: /api/v0/*. Those for text are OpenAI's; the entries of models have more fields."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired
+from typing import Literal, NotRequired
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request
 from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
 from app.library.local.resolve import ModelRef
 from app.service.api.app_state import models_of
-from app.service.api.openai import embeddings, routes
-from app.service.api.openai.requests import ChatCompletionBody, CompletionBody
-from app.service.http.openapi import gives, refuses, takes
+from app.service.api.openai import embeddings
+from app.service.api.openai import routes as openai
+from app.service.http.openapi import errors
+from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse
 from app.service.models.model_catalog import FileFacts
 from app.service.models.served_model import ServedModel
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/api/v0")
+router = Router(prefix="/api/v0")
 
 
 class StudioModel(TypedDict):
-    """A model that a request may name; `loaded_context_length` comes with one that is loaded."""
+    """A model that a request may name; `loaded_context_length` only of a loaded one."""
 
     id: str
     object: Literal["model"]
@@ -42,38 +40,36 @@ class StudioModel(TypedDict):
 
 
 class StudioModels(TypedDict):
-    """All of them."""
+    """Every model that a request may name."""
 
     object: Literal["list"]
     data: list[StudioModel]
 
 
-for path, answer, told in (
-    ("/chat/completions", routes.chat_completions, takes(ChatCompletionBody) | routes.GIVES_CHAT),
-    ("/completions", routes.completions, takes(CompletionBody) | routes.GIVES_TEXT),
-    ("/embeddings", embeddings.embeddings, embeddings.EMBEDS),
-):
-    router.add_api_route(path, answer, methods=["POST"], openapi_extra=told)
+router.post("/chat/completions", openapi_extra=errors(404))(openai.chat_completions)
+router.post("/completions", openapi_extra=errors(404, 501))(openai.completions)
+router.post("/embeddings", openapi_extra=errors(404))(embeddings.embeddings)
 
 
-@router.get("/models", openapi_extra=gives(StudioModels))
-async def list_models(request: Request) -> Response:
-    """Every model that a request may name; files that the gate refuses are none."""
+@router.get("/models")
+async def list_models(request: Request) -> JsonResponse[StudioModels]:
+    """Every model that a request may name, without files that fail validation."""
     models = models_of(request)
     data = [_entry(ref, facts, models.serving(ref)) for ref, facts in await models.catalog.list_with_facts()]
     return JsonResponse({"object": "list", "data": data})
 
 
-@router.get("/models/{model_id:path}", openapi_extra=gives(StudioModel) | refuses(404))
-async def retrieve_model(request: Request, model_id: str) -> Response:
+@router.get("/models/{model_id:path}", openapi_extra=errors(404))
+async def retrieve_model(request: Request, model_id: str) -> JsonResponse[StudioModel]:
     """One model."""
     models = models_of(request)
     ref = await models.find(model_id)
     return JsonResponse(_entry(ref, await models.catalog.facts(ref), models.serving(ref)))
 
 
-def _entry(ref: ModelRef, facts: FileFacts, served: ServedModel | None) -> dict[str, Any]:
-    return {
+def _entry(ref: ModelRef, facts: FileFacts, served: ServedModel | None) -> StudioModel:
+    ready = served.status.ready if served else None
+    entry: StudioModel = {
         "id": ref.id,
         "object": "model",
         "type": "embeddings" if facts.only_embeds else "llm",
@@ -81,14 +77,10 @@ def _entry(ref: ModelRef, facts: FileFacts, served: ServedModel | None) -> dict[
         "arch": facts.info.architecture,
         "compatibility_type": "gguf",
         "quantization": facts.info.file_type,
-        **_context(facts, served),
+        "state": "not-loaded" if ready is None else "loaded",
+        "max_context_length": facts.info.n_ctx_train,
         "capabilities": ["tool_use"] if facts.chat_template else [],
     }
-
-
-def _context(facts: FileFacts, served: ServedModel | None) -> dict[str, Any]:
-    ready = served.status.ready if served else None
-    trained = {"max_context_length": facts.info.n_ctx_train}
-    if ready is None:
-        return {"state": "not-loaded", **trained}
-    return {"state": "loaded", **trained, "loaded_context_length": ready.n_ctx}
+    if ready is not None:
+        entry["loaded_context_length"] = ready.n_ctx
+    return entry

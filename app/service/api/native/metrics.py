@@ -1,6 +1,6 @@
-"""/metrics: what engines did and hold, for Prometheus; llama-server's names stand beside ours.
+"""/metrics: the counters and gauges of all engines for Prometheus, under our names and llama-server's.
 
-Owns names and the text format. Knows nothing of how things were counted.
+Owns names and the text format. Knows nothing of how the figures are counted.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request
 from starlette.responses import PlainTextResponse
 
 from app.engine.loop.counters import Histogram
 from app.engine.protocol.messages import EngineMetrics
 from app.service.api.app_state import models_of
-from app.service.http.openapi import gives
+from app.service.http.routing import Router
 
 __all__ = ["prometheus_text", "router"]
 
-router = APIRouter()
+router = Router()
 
 _MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True)
 class _Metric:
-    """A figure under each of its names."""
+    """A metric under each of its names."""
 
     names: tuple[str, ...]
     kind: Literal["counter", "gauge"]
@@ -42,124 +42,129 @@ _METRICS = (
         ("localllm_prompt_tokens_computed_total", "llamacpp:prompt_tokens_total"),
         "counter",
         "Prompt tokens that were computed.",
-        lambda seen: seen.counters.n_prompt_tokens - seen.counters.n_cached_tokens,
+        lambda metrics: metrics.counters.n_prompt_tokens - metrics.counters.n_cached_tokens,
     ),
     _Metric(
         ("localllm_prompt_tokens_cached_total",),
         "counter",
         "Prompt tokens that were in the cache.",
-        lambda seen: seen.counters.n_cached_tokens,
+        lambda metrics: metrics.counters.n_cached_tokens,
     ),
     _Metric(
         ("localllm_prefill_seconds_total", "llamacpp:prompt_seconds_total"),
         "counter",
-        "Seconds from a place to the first token, over all answers.",
-        lambda seen: seen.counters.prefill_s,
+        "Seconds from a slot to the first token, over all answers.",
+        lambda metrics: metrics.counters.prefill_s,
     ),
     _Metric(
         ("localllm_prefill_tokens_per_second", "llamacpp:prompt_tokens_seconds"),
         "gauge",
         "Mean rate of prompts.",
-        lambda seen: seen.counters.prefill_rate,
+        lambda metrics: metrics.counters.prefill_rate,
     ),
     _Metric(
         ("localllm_output_tokens_total", "llamacpp:tokens_predicted_total"),
         "counter",
-        "Tokens that were said.",
-        lambda seen: seen.counters.n_decode_tokens,
+        "Output tokens.",
+        lambda metrics: metrics.counters.n_decode_tokens,
     ),
     _Metric(
         ("localllm_decode_seconds_total", "llamacpp:tokens_predicted_seconds_total"),
         "counter",
         "Seconds between outputs, over all answers.",
-        lambda seen: seen.counters.inter_token_s.total,
+        lambda metrics: metrics.counters.inter_token_s.total,
     ),
     _Metric(
         ("localllm_decode_tokens_per_second", "llamacpp:predicted_tokens_seconds"),
         "gauge",
         "Mean rate that an answer got.",
-        lambda seen: seen.counters.decode_rate,
+        lambda metrics: metrics.counters.decode_rate,
     ),
     _Metric(
         ("localllm_requests_running", "llamacpp:requests_processing"),
         "gauge",
-        "Answers that are under way.",
-        lambda seen: seen.occupancy.n_running,
+        "Answers in progress.",
+        lambda metrics: metrics.occupancy.n_running,
     ),
     _Metric(
         ("localllm_requests_waiting", "llamacpp:requests_deferred"),
         "gauge",
-        "Requests that wait for a place.",
-        lambda seen: seen.occupancy.n_waiting,
+        "Requests that wait for a slot.",
+        lambda metrics: metrics.occupancy.n_waiting,
     ),
     _Metric(
         ("localllm_steps_total", "llamacpp:n_decode_total"),
         "counter",
         "Batches that were computed.",
-        lambda seen: seen.counters.n_steps,
+        lambda metrics: metrics.counters.n_steps,
     ),
     _Metric(
         ("localllm_draft_tokens_total", "llamacpp:spec_decode_num_draft_tokens_total"),
         "counter",
         "Draft tokens that were verified.",
-        lambda seen: seen.counters.n_drafted_tokens,
+        lambda metrics: metrics.counters.n_drafted_tokens,
     ),
     _Metric(
         ("localllm_draft_tokens_accepted_total", "llamacpp:spec_decode_num_accepted_tokens_total"),
         "counter",
-        "Draft tokens that were taken.",
-        lambda seen: seen.counters.n_accepted_tokens,
+        "Draft tokens that were accepted.",
+        lambda metrics: metrics.counters.n_accepted_tokens,
     ),
-    _Metric(("localllm_answers_total",), "counter", "Answers that have ended.", lambda seen: seen.counters.n_finished),
-    _Metric(("localllm_cache_cells",), "gauge", "Cells of the cache.", lambda seen: seen.occupancy.n_cells),
     _Metric(
-        ("localllm_cache_cells_used",), "gauge", "Cells that hold a token.", lambda seen: seen.occupancy.n_cells_used
+        ("localllm_answers_total",), "counter", "Answers that have ended.", lambda metrics: metrics.counters.n_finished
+    ),
+    _Metric(("localllm_cache_cells",), "gauge", "Cells of the cache.", lambda metrics: metrics.occupancy.n_cells),
+    _Metric(
+        ("localllm_cache_cells_used",),
+        "gauge",
+        "Cells that hold a token.",
+        lambda metrics: metrics.occupancy.n_cells_used,
     ),
 )
 _HISTOGRAMS: tuple[tuple[str, str, Callable[[EngineMetrics], Histogram]], ...] = (
     (
         "localllm_first_token_seconds",
         "Waits for the first token, queue included.",
-        lambda seen: seen.counters.first_token_s,
+        lambda metrics: metrics.counters.first_token_s,
     ),
     (
         "localllm_inter_token_seconds",
         "Waits from one output to the next.",
-        lambda seen: seen.counters.inter_token_s,
+        lambda metrics: metrics.counters.inter_token_s,
     ),
 )
 
 
-@router.get("/metrics", response_class=PlainTextResponse, openapi_extra=gives(str))
-async def metrics(request: Request) -> Response:
-    """Every engine that answers, by the label `model`: of several names of one file, the one that was used first."""
-    seen = {model_id: await engine.metrics() for model_id, engine in models_of(request).engines.items()}
-    text = prometheus_text({model_id: observed for model_id, observed in seen.items() if observed})
-    return Response(text, media_type=_MEDIA_TYPE)
+@router.get("/metrics")
+async def metrics(request: Request) -> PlainTextResponse:
+    """The metrics of every engine, by the label `model`: of several names of one file, the one that was used first."""
+    found = {model_id: await engine.metrics() for model_id, engine in models_of(request).engines.items()}
+    text = prometheus_text({model_id: each for model_id, each in found.items() if each})
+    return PlainTextResponse(text, media_type=_MEDIA_TYPE)
 
 
-def prometheus_text(seen: Mapping[str, EngineMetrics]) -> str:
-    """Return the figures of each model (by id) in Prometheus' text format, version 0.0.4."""
-    return "".join(f"{line}\n" for line in _lines(seen))
+def prometheus_text(by_model: Mapping[str, EngineMetrics]) -> str:
+    """Return the metrics of each model (by id) in Prometheus' text format, version 0.0.4."""
+    return "".join(f"{line}\n" for line in _lines(by_model))
 
 
-def _lines(seen: Mapping[str, EngineMetrics]) -> Iterator[str]:
+def _lines(by_model: Mapping[str, EngineMetrics]) -> Iterator[str]:
     for metric in _METRICS:
         for name in metric.names:
             yield from _head(name, metric.kind, metric.help)
-            yield from (f"{name}{{{_label(model)}}} {metric.value(observed)}" for model, observed in seen.items())
-    for name, meaning, histogram_of in _HISTOGRAMS:
-        yield from _head(name, "histogram", meaning)
-        for model, observed in seen.items():
-            yield from _histogram_lines(name, _label(model), histogram_of(observed))
+            yield from (f"{name}{{{_label(model)}}} {metric.value(engine)}" for model, engine in by_model.items())
+    for name, description, histogram_of in _HISTOGRAMS:
+        yield from _head(name, "histogram", description)
+        for model, engine in by_model.items():
+            yield from _histogram_lines(name, _label(model), histogram_of(engine))
 
 
-def _head(name: str, kind: str, meaning: str) -> Iterable[str]:
-    return (f"# HELP {name} {meaning}", f"# TYPE {name} {kind}")
+def _head(name: str, kind: str, description: str) -> Iterable[str]:
+    return (f"# HELP {name} {description}", f"# TYPE {name} {kind}")
 
 
 def _histogram_lines(name: str, label: str, histogram: Histogram) -> Iterator[str]:
-    """Return the buckets that are not empty, cumulated, and the one without a bound."""
+    """Yield the buckets that are not empty, cumulated, and the one without a bound."""
     buckets = [(bound, count) for bound, count in histogram.buckets() if not math.isinf(bound)]
     n_so_far = accumulate(count for _, count in buckets)
     for (bound, _), count in zip(buckets, n_so_far, strict=True):

@@ -1,6 +1,6 @@
-"""Our own routes /api/localllm/status, load and stay.
+"""Routes of the service itself: /api/localllm/status, load and stay.
 
-Errors may name paths of this machine: the caller named them.
+Only our own routes have paths of this machine in their errors: the caller gave them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from functools import partial
 from typing import Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request
 
 from app import __version__
 from app.engine.loop.counters import Counters, Histogram
@@ -19,9 +19,9 @@ from app.protocol.status import EngineCounters, LatencySummary, ModelStatus, Ser
 from app.service.api.app_state import models_of, shutdown_policy_of
 from app.service.api.fields import Body
 from app.service.api.native.schemas import ModelId, StaysUntil
-from app.service.http.body import read_body
 from app.service.http.errors import openai_error
-from app.service.http.openapi import gives, refuses, takes
+from app.service.http.openapi import errors
+from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse
 from app.service.models.manager import ModelManager
 from app.service.models.served_model import ServedModel
@@ -30,29 +30,28 @@ from quantizer.errors import ErrorInfo
 
 __all__ = ["error_body", "router", "summarize"]
 
-
-router = APIRouter(prefix="/api/localllm")
+router = Router(prefix="/api/localllm")
 error_body = partial(openai_error, hide_paths=False)
 
 
 class LoadBody(Body):
-    """`model` is a name or a path; empty is the default model. `when_unfit` null is what the service's settings say."""
+    """`model` is a name or a path; empty is the default model. `when_unfit` null takes the service's setting."""
 
     model: str = ""
     when_unfit: UnfitPolicy | None = None
 
 
 class StayBody(Body):
-    """For what the service is to outlive the face that started it."""
+    """The event until which the service outlives the program that started it."""
 
     until: Literal["jobs-end"]
 
 
-@router.get("/status", openapi_extra=gives(ServiceStatus))
-async def status(request: Request) -> Response:
-    """The service's version and its models, each with what its engine holds (`occupancy`) and did (`counters`).
+@router.get("/status")
+async def status(request: Request) -> JsonResponse[ServiceStatus]:
+    """The service's version and its models, each with the occupancy and the counters of its engine.
 
-    Both are null while the engine loads, has died or does not answer for a second.
+    Both are null while the engine loads, has died or does not respond for a second.
     """
     models = models_of(request)
     return JsonResponse(
@@ -65,21 +64,19 @@ async def status(request: Request) -> Response:
     )
 
 
-@router.post("/load", openapi_extra=takes(LoadBody) | gives(ModelId) | refuses(404))
-async def load(request: Request) -> Response:
-    """Begin to load a model; /status tells how far it is."""
-    body = await read_body(request, LoadBody)
+@router.post("/load", openapi_extra=errors(404))
+async def load(request: Request, body: LoadBody) -> JsonResponse[ModelId]:
+    """Begin to load a model; /status reports the progress."""
     model = await models_of(request).load(body.model, body.when_unfit)
     return JsonResponse({"id": model.ref.id})
 
 
-@router.post("/stay", openapi_extra=takes(StayBody) | gives(StaysUntil))
-async def stay(request: Request) -> Response:
-    """Let a service that a face started outlive it until its last job has ended and nobody watches; /status tells."""
-    await read_body(request, StayBody)
-    shutdown_policy = shutdown_policy_of(request)
-    shutdown_policy.stay()
-    return JsonResponse({"stays_until": shutdown_policy.stays_until})
+@router.post("/stay")
+async def stay(request: Request, body: StayBody) -> JsonResponse[StaysUntil]:  # noqa: ARG001  # checked is enough
+    """Keep a service that the TUI or CLI started alive until its last job has ended and nobody watches."""
+    policy = shutdown_policy_of(request)
+    policy.stay()
+    return JsonResponse({"stays_until": policy.stays_until})
 
 
 async def _status_of(models: ModelManager, model: ServedModel) -> ModelStatus:

@@ -1,10 +1,6 @@
-"""A model's recipe as Ollama writes it: the lines of `parameters`, and a Modelfile.
+"""Models as Ollama describes them: in lists, one by one (/api/show), and as a Modelfile.
 
-Owns how values and texts are quoted there. Knows nothing of what they mean. Pure.
-
-Models as Ollama describes them: in lists, and one by one.
-
-Owns these fields. Knows nothing of HTTP.
+Owns these fields, and how a recipe's values are quoted. Knows nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -25,6 +21,99 @@ from app.service.models.served_model import ServedModel
 __all__ = ["format_modelfile", "format_parameters", "list_entry", "running_entry", "show_response"]
 
 _NAME_WIDTH = 30  # source: Ollama's ShowHandler
+_FOREVER = "9999-12-31T23:59:59Z"
+_UNITS = ((1e9, "B"), (1e6, "M"), (1e3, "K"))
+
+
+def list_entry(ref: ModelRef, facts: FileFacts) -> ModelEntry:
+    """Return the entry of a model in a list. `digest` identifies the file; it is not the hash of its bytes."""
+    return {
+        "name": ref.id,
+        "model": ref.id,
+        "modified_at": rfc3339_time(facts.modified_s),
+        "size": facts.info.file_bytes,
+        "digest": facts.identity,
+        "details": _details(facts),
+    }
+
+
+def running_entry(model: ServedModel, facts: FileFacts) -> RunningEntry:
+    """Return the entry of a loaded model. The engine does not report the part of it on a GPU."""
+    ready, expires_s = model.status.ready, model.keep_alive.expires_s
+    expires_at = _FOREVER if expires_s is None else rfc3339_time(expires_s)
+    entry = list_entry(model.ref, facts)
+    return {
+        "name": entry["name"],
+        "model": entry["model"],
+        "size": entry["size"],
+        "digest": entry["digest"],
+        "details": entry["details"],
+        "expires_at": expires_at,
+        "size_vram": 0,
+        "context_length": ready.n_ctx if ready else 0,
+    }
+
+
+def show_response(ref: ModelRef, facts: FileFacts, recipe: Recipe, model: ServedModel | None) -> ShowResponse:
+    """Return the description of one model; of a loaded one (`model`) with its context in place of the trained one."""
+    facts = replace(facts, chat_template=recipe.template or facts.chat_template)
+    capabilities = _capabilities(facts)
+    metadata = dict(facts.metadata)
+    if model is not None and model.status.ready is not None:
+        metadata[f"{facts.info.architecture}.context_length"] = model.status.ready.n_ctx
+    response: ShowResponse = {
+        "modelfile": format_modelfile(ref.id, recipe),
+        "parameters": format_parameters(recipe),
+        "template": f"{_hints(capabilities)}{facts.chat_template}",
+        "details": _details(facts, recipe.base),
+        "model_info": {**metadata, "general.parameter_count": facts.info.n_parameters},
+        "capabilities": capabilities,
+        "modified_at": rfc3339_time(facts.modified_s),
+    }
+    if recipe.system:
+        response["system"] = recipe.system
+    if recipe.license:
+        response["license"] = recipe.license
+    if recipe.messages:
+        response["messages"] = [{"role": item["role"], "content": item["content"]} for item in recipe.messages]
+    return response
+
+
+def _details(facts: FileFacts, parent: str = "") -> ModelDetails:
+    """Return the short facts. Clients read `<family>.context_length`, so the family is the architecture."""
+    info = facts.info
+    return {
+        "parent_model": parent,
+        "format": "gguf",
+        "family": info.architecture,
+        "families": [info.architecture],
+        "parameter_size": _short(info.n_parameters),
+        "quantization_level": info.file_type,
+    }
+
+
+def _capabilities(facts: FileFacts) -> list[Capability]:
+    if facts.only_embeds:
+        return ["embedding"]
+    optional: dict[Capability, bool] = {
+        "tools": bool(facts.chat_template),
+        "insert": facts.info.has_fim,
+        "thinking": reasoning_tags_of(facts.chat_template, "") != NO_REASONING,
+    }
+    return ["completion", *(name for name, is_there in optional.items() if is_there)]
+
+
+def _hints(capabilities: list[Capability]) -> str:
+    """Return a comment for the template with the words that clients search templates for."""
+    words: dict[Capability, str] = {"tools": "tools", "insert": ".Suffix"}
+    found = [word for name, word in words.items() if name in capabilities]
+    return f"{{# {' '.join(found)} #}}" if found else ""
+
+
+def _short(count: int) -> str:
+    """Return a count as Ollama shortens it: 7.6B, 494.03M."""
+    unit, name = next(((unit, name) for unit, name in _UNITS if count >= unit), (1.0, ""))
+    return f"{count / unit:.1f}{name}" if name == "B" else f"{count / unit:.2f}{name}"
 
 
 def format_parameters(recipe: Recipe) -> str:
@@ -48,98 +137,3 @@ def _each(recipe: Recipe) -> Iterator[tuple[str, Any]]:
     for name, value in recipe.parameters.items():
         for item in value if isinstance(value, list) else [value]:
             yield name, item
-
-
-_FOREVER = "9999-12-31T23:59:59Z"
-_UNITS = ((1e9, "B"), (1e6, "M"), (1e3, "K"))
-
-
-def list_entry(ref: ModelRef, facts: FileFacts) -> ModelEntry:
-    """Return a model as a list has it. `digest` tells files apart; it is not the hash of what is in them."""
-    return {
-        "name": ref.id,
-        "model": ref.id,
-        "modified_at": rfc3339_time(facts.modified_s),
-        "size": facts.info.file_bytes,
-        "digest": facts.identity,
-        "details": _details(facts),
-    }
-
-
-def running_entry(model: ServedModel, facts: FileFacts) -> RunningEntry:
-    """Return a loaded model. What part of it is on a GPU the engine does not tell."""
-    ready, expires_s = model.status.ready, model.keep_alive.expires_s
-    expires_at = _FOREVER if expires_s is None else rfc3339_time(expires_s)
-    entry = list_entry(model.ref, facts)
-    return {
-        "name": entry["name"],
-        "model": entry["model"],
-        "size": entry["size"],
-        "digest": entry["digest"],
-        "details": entry["details"],
-        "expires_at": expires_at,
-        "size_vram": 0,
-        "context_length": ready.n_ctx if ready else 0,
-    }
-
-
-def show_response(ref: ModelRef, facts: FileFacts, recipe: Recipe, model: ServedModel | None) -> ShowResponse:
-    """Return all that is told of one model; of a loaded one (`model`) the context it has is told, not the trained."""
-    facts = replace(facts, chat_template=recipe.template or facts.chat_template)
-    capabilities = _capabilities(facts)
-    metadata = dict(facts.metadata)
-    if model is not None and model.status.ready is not None:
-        metadata[f"{facts.info.architecture}.context_length"] = model.status.ready.n_ctx
-    told: ShowResponse = {
-        "modelfile": format_modelfile(ref.id, recipe),
-        "parameters": format_parameters(recipe),
-        "template": f"{_hints(capabilities)}{facts.chat_template}",
-        "details": _details(facts, recipe.base),
-        "model_info": {**metadata, "general.parameter_count": facts.info.n_parameters},
-        "capabilities": capabilities,
-        "modified_at": rfc3339_time(facts.modified_s),
-    }
-    if recipe.system:
-        told["system"] = recipe.system
-    if recipe.license:
-        told["license"] = recipe.license
-    if recipe.messages:
-        told["messages"] = [{"role": item["role"], "content": item["content"]} for item in recipe.messages]
-    return told
-
-
-def _details(facts: FileFacts, parent: str = "") -> ModelDetails:
-    """Return the short facts. Clients look for `<family>.context_length`, so the family is the architecture."""
-    card = facts.info
-    return {
-        "parent_model": parent,
-        "format": "gguf",
-        "family": card.architecture,
-        "families": [card.architecture],
-        "parameter_size": _short(card.n_parameters),
-        "quantization_level": card.file_type,
-    }
-
-
-def _capabilities(facts: FileFacts) -> list[Capability]:
-    if facts.only_embeds:
-        return ["embedding"]
-    optional: dict[Capability, bool] = {
-        "tools": bool(facts.chat_template),
-        "insert": facts.info.has_fim,
-        "thinking": reasoning_tags_of(facts.chat_template, "") != NO_REASONING,
-    }
-    return ["completion", *(name for name, is_there in optional.items() if is_there)]
-
-
-def _hints(capabilities: list[Capability]) -> str:
-    """Return a comment in front of the template with the words that clients search templates for."""
-    words: dict[Capability, str] = {"tools": "tools", "insert": ".Suffix"}
-    found = [word for name, word in words.items() if name in capabilities]
-    return f"{{# {' '.join(found)} #}}" if found else ""
-
-
-def _short(count: int) -> str:
-    """Return a count as Ollama shortens it: 7.6B, 494.03M."""
-    unit, name = next(((unit, name) for unit, name in _UNITS if count >= unit), (1.0, ""))
-    return f"{count / unit:.1f}{name}" if name == "B" else f"{count / unit:.2f}{name}"

@@ -1,7 +1,6 @@
-"""Ollama's request bodies -> turns of a chat and requests to the engine.
+"""Ollama's request bodies, and the chat turns and engine requests made of them.
 
-Owns field names, defaults and what is refused because ignoring it would give a wrong answer. Knows nothing of
-responses.
+Owns field names, defaults, and which fields are refused because ignoring them would give a wrong answer.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from app.library.local.recipe import NO_RECIPE, Recipe
 from app.service.api.fields import Body
 from app.service.api.function_tools import FunctionToolBody, tool_options_of
 from app.service.api.messages import ChatMessage
-from app.service.api.recipe_defaults import NO_LIMITS, OptionsBody, completed, parse_parameters
+from app.service.api.recipe_defaults import NO_LIMITS, OptionsBody, parse_parameters, with_recipe_defaults
 from app.service.generation.chat import ChatTurn
 from app.service.infill.fim_request import FimRequest
 from app.settings.parsing import parse_duration
@@ -30,12 +29,12 @@ __all__ = [
     "CopyBody",
     "CreateBody",
     "EmbedBody",
+    "KeepAliveBody",
     "ModelBody",
     "OllamaChatBody",
     "OllamaGenerateBody",
     "OllamaTextBody",
     "PullBody",
-    "UseBody",
 ]
 
 MAX_INPUTS = 2048
@@ -44,7 +43,7 @@ _GO_TEMPLATE = re.compile(r"\{\{-?\s*(?:[.$]|(?:if|else|range(?!\s*\()|with|end|
 
 
 class ModelBody(Body):
-    """A model by name; `name` is what older clients call it."""
+    """A model by name; older clients call it `name`."""
 
     model: StrictStr | None = None
     name: StrictStr | None = None
@@ -89,7 +88,7 @@ class CreateBody(PullBody):
     license: StrictStr | list[StrictStr] | None = None
 
     def check(self) -> None:
-        """Raise RequestError for what would make another model than is asked for."""
+        """Raise RequestError for fields that are not supported and would make another model."""
         if self.modelfile:
             raise RequestError("A modelfile is not read here.", "Send `from`, `system`, `parameters` and so on.")
         for name in ("files", "adapters"):
@@ -103,7 +102,7 @@ class CreateBody(PullBody):
         parse_parameters(self.parameters or {})
 
     def recipe(self, base: str) -> Recipe:
-        """Return what the model is made with, of the one called `base`."""
+        """Return the recipe of a model made of the one called `base`."""
         licences = [self.license] if isinstance(self.license, str) else self.license or []
         recipe = Recipe(
             system=self.system or "",
@@ -115,24 +114,24 @@ class CreateBody(PullBody):
         return recipe if recipe == NO_RECIPE else replace(recipe, base=base)
 
 
-class UseBody(ModelBody):
-    """A model that is to be used, and how long it is to stay loaded afterwards."""
+class KeepAliveBody(ModelBody):
+    """A model that is used, and for how long it stays loaded afterwards."""
 
     keep_alive: StrictStr | float | None = None
 
     @property
     def idle_s(self) -> float | None:
-        """For how many idle seconds the model is to stay, None where that is for good. Raises RequestError."""
+        """The idle seconds after which the model is unloaded, None for never. Raises RequestError."""
         return None if self.keep_alive is None else parse_duration(self.keep_alive)
 
     @property
-    def ends_use(self) -> bool:
-        """Whether the model is to go at once."""
+    def unloads(self) -> bool:
+        """True where the model is to be unloaded at once."""
         return self.idle_s == 0
 
 
-class OllamaTextBody(UseBody):
-    """What chat and generate have in common."""
+class OllamaTextBody(KeepAliveBody):
+    """The fields that chat and generate share."""
 
     stream: bool | None = None
     format: StrictStr | dict[str, Any] | None = None
@@ -141,9 +140,9 @@ class OllamaTextBody(UseBody):
     logprobs: bool | None = None
     top_logprobs: int | None = None
 
-    def under(self, recipe: Recipe) -> Self:
-        """Return the body with what it leaves out of the options as `recipe` has it."""
-        return self.model_copy(update={"options": completed(self.options or OptionsBody(), recipe.parameters)})
+    def with_defaults(self, recipe: Recipe) -> Self:
+        """Return the body with the parameters of `recipe` in options that are not given."""
+        return self.model_copy(update={"options": with_recipe_defaults(self.options or OptionsBody(), recipe)})
 
     @property
     def is_streamed(self) -> bool:
@@ -157,7 +156,7 @@ class OllamaTextBody(UseBody):
         return {"enable_thinking": bool(self.think), **effort}
 
     def request(self, prompt: str = "") -> Request:
-        """Return the engine's request. Raises RequestError for values out of range or not served."""
+        """Return the engine's request. Raises RequestError for values out of range or not supported."""
         options = self.options or OptionsBody()
         return Request(
             request_id=uuid4().hex,
@@ -201,7 +200,7 @@ class OllamaChatBody(OllamaTextBody):
     tools: list[FunctionToolBody] | None = None
 
     def turn(self) -> ChatTurn:
-        """Return what is asked of at least one message. Raises RequestError for what is not served."""
+        """Return the turn of at least one message. Raises RequestError for what is not supported."""
         return ChatTurn(
             messages=[message.for_template() for message in self.messages or ()],
             request=self.request(),
@@ -214,7 +213,7 @@ class OllamaChatBody(OllamaTextBody):
 class OllamaGenerateBody(OllamaTextBody):
     """The body of /api/generate: a `raw` prompt is continued as it is, others become a message of the user.
 
-    With a suffix the answer is what stands between the two.
+    With a suffix the answer is the text between the two.
     """
 
     prompt: StrictStr | None = None
@@ -226,20 +225,20 @@ class OllamaGenerateBody(OllamaTextBody):
     images: list[Any] | None = None
 
     def check(self) -> None:
-        """Raise RequestError for fields that would change the answer and are not served."""
+        """Raise RequestError for fields that would change the answer and are not supported."""
         _refuse_images(self.images)
         if self.template:
-            raise RequestError("A template of a request is not served.", "Use raw with the prompt filled in.")
+            raise RequestError("A template in a request is not supported.", "Use raw with the prompt filled in.")
         if self.context:
-            raise RequestError("The context of an earlier answer is not served.", "Send messages to /api/chat.")
+            raise RequestError("The context of an earlier answer is not supported.", "Send messages to /api/chat.")
 
     @property
     def gap(self) -> FimRequest | None:
-        """What is to be filled, where there is a suffix."""
+        """The request to fill in the middle, where there is a suffix."""
         return FimRequest(prefix=self.prompt or "", suffix=self.suffix) if self.suffix else None
 
     def turn(self) -> ChatTurn:
-        """Return what is asked of a prompt that is not raw. Raises RequestError as `check` does."""
+        """Return the turn of a prompt that is not raw. Raises RequestError as `check` does."""
         system = [{"role": "system", "content": self.system}] if self.system else []
         return ChatTurn(
             messages=[*system, {"role": "user", "content": self.prompt or ""}],
@@ -248,7 +247,7 @@ class OllamaGenerateBody(OllamaTextBody):
         )
 
 
-class EmbedBody(UseBody):
+class EmbedBody(KeepAliveBody):
     """The body of /api/embed, and of the older /api/embeddings with its one `prompt`."""
 
     input: StrictStr | Annotated[list[StrictStr], Field(max_length=MAX_INPUTS)] | None = None

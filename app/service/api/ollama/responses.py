@@ -1,65 +1,109 @@
-"""The engine's events -> Ollama's response objects. Times are in nanoseconds.
+"""The engine's answers as Ollama's objects. Durations are in nanoseconds.
 
 Owns the fields and their order. Knows nothing of HTTP.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Generic, TypeVar
 
-from app.engine.protocol.messages import Finished
-from app.engine.request import TokenLogprob
+from app.engine.request import FinishReason
+from app.service.api.fields import WithWarnings
+from app.service.api.ollama.schemas import (
+    ChatResponse,
+    DoneReason,
+    GenerateResponse,
+    ResponseMessage,
+    ToolCall,
+    Usage,
+)
 from app.service.api.openai.responses import chat_logprobs
 from app.service.generation.generation import Answer, Delta
 from app.service.tools.tool import ToolCallDelta
 
-__all__ = ["Kind", "OllamaFormatter", "rfc3339_time"]
-
-Kind = Literal["chat", "generate"]
+__all__ = ["ChatFormatter", "GenerateFormatter", "Object", "OllamaFormatter", "rfc3339_time"]
 
 _NS = 1_000_000_000
 
+Object = TypeVar("Object", ChatResponse, GenerateResponse)
+
 
 @dataclass(frozen=True, slots=True)
-class OllamaFormatter:
-    """The objects that are made of one answer of the model called `model_id`."""
+class OllamaFormatter(ABC, Generic[Object]):
+    """The objects made of one answer of the model `model_id`."""
 
-    kind: Kind
     model_id: str
 
-    def text(self, delta: Delta) -> dict[str, Any] | None:
-        """Return the frame of what is new, None where that are parts of calls: those are told whole."""
+    def line(self, delta: Delta) -> Object | None:
+        """Return the object of new text, None where there are only parts of calls: calls are reported whole."""
         if not (delta.text or delta.reasoning or delta.logprobs):
             return None
-        return {**self._frame(delta.text, delta.reasoning), **_probabilities(delta.logprobs)}
+        line = self.new(delta.text, delta.reasoning)
+        if delta.logprobs:
+            line["logprobs"] = chat_logprobs(delta.logprobs)
+        return line
 
-    def calls(self, answer: Answer) -> dict[str, Any] | None:
-        """Return the frame of the calls of an answer that has ended, None where it has none."""
-        return self._frame(calls=answer.calls) if _told(answer.calls) else None
+    def calls_line(self, answer: Answer) -> Object | None:
+        """Return the object of a finished answer's calls, None where it has none."""
+        return self.new(calls=answer.calls) if _tool_calls(answer.calls) else None
 
-    def ending(self, answer: Answer) -> dict[str, Any]:
-        """Return the last frame: why `answer` ended and what it took."""
-        return {**self._frame(), **_end(answer.end)}
+    def last_line(self, answer: Answer, warnings: WithWarnings) -> Object:
+        """Return the last object: the reason why `answer` ended and its cost."""
+        return self._finish(self.new(), answer, warnings)
 
-    def whole(self, answer: Answer) -> dict[str, Any]:
-        """Return the answer in one piece."""
-        said = self._frame(answer.text, answer.reasoning, answer.calls)
-        return {**said, **_end(answer.end), **_probabilities(answer.logprobs)}
+    def whole(self, answer: Answer, warnings: WithWarnings) -> Object:
+        """Return the answer in one object."""
+        whole = self._finish(self.new(answer.text, answer.reasoning, answer.calls), answer, warnings)
+        if answer.logprobs:
+            whole["logprobs"] = chat_logprobs(answer.logprobs)
+        return whole
 
-    def without_words(self, reason: Literal["load", "unload"]) -> dict[str, Any]:
-        """Return the answer to a request that only asks for the model to be loaded or let go."""
-        return {**self._frame(), "done_reason": reason, "done": True}
+    def without_text(self, reason: DoneReason, warnings: WithWarnings) -> Object:
+        """Return the answer to a request that only loads or unloads the model."""
+        return {**self.new(), "done": True, "done_reason": reason, **warnings}
 
-    def _frame(self, text: str = "", reasoning: str = "", calls: Sequence[ToolCallDelta] = ()) -> dict[str, Any]:
-        thinking = {"thinking": reasoning} if reasoning else {}
-        head = {"model": self.model_id, "created_at": rfc3339_time(datetime.now(UTC).timestamp())}
-        if self.kind == "generate":
-            return {**head, "response": text, **thinking, "done": False}
-        tools = {"tool_calls": told} if (told := _told(calls)) else {}
-        return {**head, "message": {"role": "assistant", "content": text, **thinking, **tools}, "done": False}
+    @abstractmethod
+    def new(self, text: str = "", reasoning: str = "", calls: Sequence[ToolCallDelta] = ()) -> Object:
+        """Return an object that is not done."""
+
+    def _finish(self, line: Object, answer: Answer, warnings: WithWarnings) -> Object:
+        reason: DoneReason = "length" if answer.end.reason is FinishReason.LENGTH else "stop"
+        return {**line, "done": True, "done_reason": reason, **_usage(answer), **warnings}
+
+
+class ChatFormatter(OllamaFormatter[ChatResponse]):
+    """The objects of /api/chat."""
+
+    __slots__ = ()
+
+    def new(self, text: str = "", reasoning: str = "", calls: Sequence[ToolCallDelta] = ()) -> ChatResponse:
+        message: ResponseMessage = {"role": "assistant", "content": text}
+        if reasoning:
+            message["thinking"] = reasoning
+        if tool_calls := _tool_calls(calls):
+            message["tool_calls"] = tool_calls
+        return {"model": self.model_id, "created_at": _now(), "message": message, "done": False}
+
+
+class GenerateFormatter(OllamaFormatter[GenerateResponse]):
+    """The objects of /api/generate."""
+
+    __slots__ = ()
+
+    def new(self, text: str = "", reasoning: str = "", calls: Sequence[ToolCallDelta] = ()) -> GenerateResponse:  # noqa: ARG002
+        line: GenerateResponse = {
+            "model": self.model_id,
+            "created_at": _now(),
+            "response": text,
+            "done": False,
+        }
+        if reasoning:
+            line["thinking"] = reasoning
+        return line
 
 
 def rfc3339_time(seconds: float) -> str:
@@ -67,21 +111,19 @@ def rfc3339_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-def _told(calls: Sequence[ToolCallDelta]) -> list[dict[str, Any]]:
-    """Return calls with their arguments as objects; one that the limit of tokens has cut short is none."""
-    objects = [(call, call.arguments_object()) for call in calls]
-    return [{"function": {"name": call.name, "arguments": value}} for call, value in objects if value is not None]
+def _now() -> str:
+    return rfc3339_time(datetime.now(UTC).timestamp())
 
 
-def _probabilities(entries: Sequence[TokenLogprob]) -> dict[str, Any]:
-    return {"logprobs": chat_logprobs(entries)} if entries else {}
+def _tool_calls(calls: Sequence[ToolCallDelta]) -> list[ToolCall]:
+    """Return calls with their arguments as objects, without a call that the token limit has cut short."""
+    arguments = [(call.name, call.arguments_object()) for call in calls]
+    return [{"function": {"name": name, "arguments": value}} for name, value in arguments if value is not None]
 
 
-def _end(finished: Finished) -> dict[str, Any]:
-    usage, timings = finished.usage, finished.timings
+def _usage(answer: Answer) -> Usage:
+    usage, timings = answer.end.usage, answer.end.timings
     return {
-        "done": True,
-        "done_reason": finished.reason.value,
         "total_duration": int((timings.time_to_first_token_s + timings.decode_s) * _NS),
         "load_duration": 0,
         "prompt_eval_count": usage.n_prompt_tokens,

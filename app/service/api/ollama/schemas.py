@@ -1,4 +1,4 @@
-"""Ollama's objects: their fields and what these may be. Times that something took are in nanoseconds."""
+"""Ollama's objects, named as in Ollama's Python client. Durations are in nanoseconds."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from app.service.api.openai.schemas import ChatTokenLogprob
 
 __all__ = [
     "Capability",
-    "ChatLoadResponse",
     "ChatResponse",
-    "ChatResponseChunk",
+    "DoneReason",
     "EmbedResponse",
     "EmbeddingsResponse",
-    "GenerateLoadResponse",
     "GenerateResponse",
-    "GenerateResponseChunk",
     "ListResponse",
     "ModelDetails",
     "ModelEntry",
     "ProcessResponse",
     "ProgressResponse",
+    "ResponseMessage",
     "RunningEntry",
     "ShowResponse",
     "StatusResponse",
+    "ToolCall",
+    "Usage",
     "Version",
 ]
 
 Capability: TypeAlias = Literal["completion", "embedding", "insert", "thinking", "tools"]
-LoadReason: TypeAlias = Literal["load", "unload"]
+DoneReason: TypeAlias = Literal["stop", "length", "load", "unload"]
 
 
 class Version(TypedDict):
-    """The version whose API is spoken."""
+    """The version of the API."""
 
     version: str
 
@@ -70,7 +70,7 @@ class ListResponse(TypedDict):
 
 
 class RunningEntry(TypedDict):
-    """A model that is loaded. What part of it is on a GPU is not told."""
+    """A loaded model. The part of it on a GPU is not reported."""
 
     name: str
     model: str
@@ -83,7 +83,7 @@ class RunningEntry(TypedDict):
 
 
 class ProcessResponse(TypedDict):
-    """The models that are loaded."""
+    """The loaded models."""
 
     models: list[RunningEntry]
 
@@ -96,7 +96,7 @@ class RecipeMessage(TypedDict):
 
 
 class ShowResponse(TypedDict):
-    """All that is told of one model; the last three of one that was made with them."""
+    """The description of one model; the last three fields only of one that was created with them."""
 
     modelfile: str
     parameters: str
@@ -117,33 +117,24 @@ class CalledFunction(TypedDict):
     arguments: dict[str, Any]
 
 
-class Call(TypedDict):
-    """A call, which has no id at Ollama's."""
+class ToolCall(TypedDict):
+    """A tool call, which has no id in Ollama's dialect."""
 
     function: CalledFunction
 
 
 class ResponseMessage(TypedDict):
-    """What a model says."""
+    """A message of a model."""
 
     role: Literal["assistant"]
     content: str
     thinking: NotRequired[str]
-    tool_calls: NotRequired[list[Call]]
+    tool_calls: NotRequired[list[ToolCall]]
 
 
-class ResponseFields(TypedDict):
-    """What every line has."""
+class Usage(TypedDict):
+    """The cost of an answer."""
 
-    model: str
-    created_at: str
-
-
-class Ended(WithWarnings):
-    """Why an answer ended and what it took."""
-
-    done: Literal[True]
-    done_reason: Literal["stop", "length"]
     total_duration: NonNegativeInt
     load_duration: Literal[0]
     prompt_eval_count: NonNegativeInt
@@ -152,54 +143,33 @@ class Ended(WithWarnings):
     eval_duration: NonNegativeInt
 
 
-class Loaded(WithWarnings):
-    """The model was loaded, or let go."""
+class _Response(WithWarnings):
+    """The fields of a whole answer and of a line of a stream; after `done` those of the last one."""
 
-    done: Literal[True]
-    done_reason: LoadReason
+    model: str
+    created_at: str
+    done: bool
+    done_reason: NotRequired[DoneReason]
+    logprobs: NotRequired[list[ChatTokenLogprob]]
+    total_duration: NotRequired[NonNegativeInt]
+    load_duration: NotRequired[Literal[0]]
+    prompt_eval_count: NotRequired[NonNegativeInt]
+    prompt_eval_duration: NotRequired[NonNegativeInt]
+    eval_count: NotRequired[NonNegativeInt]
+    eval_duration: NotRequired[NonNegativeInt]
 
 
-class Going(TypedDict):
-    """There is more to come."""
+class ChatResponse(_Response):
+    """The next message of a conversation, or the new part of it."""
 
-    done: Literal[False]
-
-
-class _Said(ResponseFields):
     message: ResponseMessage
 
 
-class _Written(ResponseFields):
+class GenerateResponse(_Response):
+    """The answer to a prompt, or the new part of it."""
+
     response: str
     thinking: NotRequired[str]
-
-
-class _Ranked(TypedDict, total=False):
-    logprobs: list[ChatTokenLogprob]
-
-
-class ChatResponse(_Said, _Ranked, Ended):
-    """The next message of a conversation; the last line of a stream is one without words."""
-
-
-class ChatResponseChunk(_Said, _Ranked, Going):
-    """What is new in it."""
-
-
-class ChatLoadResponse(_Said, Loaded):
-    """The answer to a conversation without messages."""
-
-
-class GenerateResponse(_Written, _Ranked, Ended):
-    """The answer to a prompt; the last line of a stream is one without words."""
-
-
-class GenerateResponseChunk(_Written, _Ranked, Going):
-    """What is new in it."""
-
-
-class GenerateLoadResponse(_Written, Loaded):
-    """The answer to no prompt."""
 
 
 class EmbedResponse(TypedDict):
@@ -217,13 +187,13 @@ class EmbeddingsResponse(TypedDict):
 
 
 class StatusResponse(TypedDict):
-    """A model is there that was fetched or made."""
+    """The end of fetching or creating a model."""
 
     status: Literal["success"]
 
 
 class ProgressResponse(TypedDict):
-    """How far that is."""
+    """The progress of fetching or creating a model."""
 
     status: str
     digest: NotRequired[str]

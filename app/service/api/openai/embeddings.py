@@ -1,6 +1,6 @@
-"""Vectors and ranks: /v1/embeddings as OpenAI has it, /v1/rerank as Jina and llama-server have it.
+"""Embeddings and reranking: /v1/embeddings as OpenAI has it, /v1/rerank as Jina and llama-server have it.
 
-Owns these bodies and answers. Knows nothing of pooling or of how texts are computed.
+Owns these bodies and objects. Knows nothing of pooling or of how texts are computed.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ import base64
 import struct
 from typing import Annotated, Any, Literal, NotRequired
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request
 from pydantic import Field, NonNegativeInt, StrictInt, StrictStr
 from typing_extensions import TypedDict
 
 from app.engine.protocol.messages import Embedded, Reranked
 from app.service.api.app_state import model_of
 from app.service.api.fields import Body, IdleSeconds
-from app.service.http.body import read_body
-from app.service.http.openapi import gives, refuses, takes
+from app.service.http.openapi import errors
+from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse, while_connected
 from quantizer.errors import RequestError
 
-__all__ = ["EMBEDS", "EmbeddingsBody", "Ranking", "RerankBody", "Vectors", "as_floats", "check_dimensions", "router"]
+__all__ = ["EmbeddingsBody", "RerankBody", "as_floats", "check_dimensions", "embeddings", "router"]
 
-router = APIRouter()
+router = Router()
 
 MAX_INPUTS = 2048  # OpenAI's limit
 _FLOAT32 = struct.Struct("<f")
@@ -42,13 +42,13 @@ class EmbeddingsBody(Body):
     ttl: IdleSeconds | None = None
 
     def inputs(self) -> list[str | tuple[int, ...]]:
-        given: Any = self.input
-        is_one = isinstance(given, str) or isinstance(given[0], int)
-        return [item if isinstance(item, str) else tuple(item) for item in ([given] if is_one else given)]
+        value: Any = self.input
+        is_one = isinstance(value, str) or isinstance(value[0], int)
+        return [item if isinstance(item, str) else tuple(item) for item in ([value] if is_one else value)]
 
 
 class RerankBody(Body):
-    """`documents` to be ordered by how well they answer `query`; the best `top_n` are told, all without it."""
+    """`documents` to be ordered by how well they answer `query`; the best `top_n` are returned, all without it."""
 
     query: StrictStr
     documents: Annotated[list[StrictStr], Field(min_length=1, max_length=MAX_INPUTS)]
@@ -57,7 +57,7 @@ class RerankBody(Body):
     return_documents: bool = False
 
 
-class _Vector(TypedDict):
+class _Embedding(TypedDict):
     """The vector of one input: numbers, or their bytes as base64."""
 
     object: Literal["embedding"]
@@ -66,17 +66,17 @@ class _Vector(TypedDict):
 
 
 class _InputUsage(TypedDict):
-    """What computing took, in tokens."""
+    """The cost in tokens."""
 
     prompt_tokens: NonNegativeInt
     total_tokens: NonNegativeInt
 
 
-class Vectors(TypedDict):
+class EmbeddingList(TypedDict):
     """A vector for each input."""
 
     object: Literal["list"]
-    data: list[_Vector]
+    data: list[_Embedding]
     model: str
     usage: _InputUsage
 
@@ -86,7 +86,7 @@ class _Document(TypedDict):
 
 
 class _Rank(TypedDict):
-    """How well a document answers; its text where that is wanted."""
+    """The score of a document; its text where that is wanted."""
 
     index: NonNegativeInt
     relevance_score: float
@@ -102,39 +102,35 @@ class Ranking(TypedDict):
     results: list[_Rank]
 
 
-EMBEDS = takes(EmbeddingsBody) | gives(Vectors) | refuses(404)
-_RANKS = takes(RerankBody) | gives(Ranking) | refuses(404)
-
-
-@router.post("/v1/embeddings", openapi_extra=EMBEDS)
-async def embeddings(request: Request) -> Response:
+@router.post("/v1/embeddings", openapi_extra=errors(404))
+async def embeddings(request: Request, body: EmbeddingsBody) -> JsonResponse[EmbeddingList]:
     """A vector of length 1 for each input."""
-    body = await read_body(request, EmbeddingsBody)
-    model = await model_of(request, body.model, body.ttl)
+    model = await model_of(request, body.model)
+    if body.ttl is not None:
+        model.keep_alive.set_idle_limit(body.ttl)
 
-    async def answer() -> Response:
-        return JsonResponse(_embeddings(await model.embed(body.inputs()), body, model.ref.id))
+    async def answer() -> JsonResponse[EmbeddingList]:
+        return JsonResponse(_embedding_list(await model.embed(body.inputs()), body, model.ref.id))
 
     return await while_connected(request, answer())
 
 
-@router.post("/v1/rerank", openapi_extra=_RANKS)
-@router.post("/rerank", openapi_extra=_RANKS)
-async def rerank(request: Request) -> Response:
+@router.post("/v1/rerank", openapi_extra=errors(404))
+@router.post("/rerank", openapi_extra=errors(404))
+async def rerank(request: Request, body: RerankBody) -> JsonResponse[Ranking]:
     """The documents' scores, the best first."""
-    body = await read_body(request, RerankBody)
     model = await model_of(request, body.model)
 
-    async def answer() -> Response:
+    async def answer() -> JsonResponse[Ranking]:
         return JsonResponse(_ranking(await model.rerank(body.query, body.documents), body, model.ref.id))
 
     return await while_connected(request, answer())
 
 
-def _embeddings(embedded: Embedded, body: EmbeddingsBody, model_id: str) -> Vectors:
+def _embedding_list(embedded: Embedded, body: EmbeddingsBody, model_id: str) -> EmbeddingList:
     check_dimensions(embedded, body.dimensions)
     encode = _as_base64 if body.encoding_format == "base64" else as_floats
-    data: list[_Vector] = [
+    data: list[_Embedding] = [
         {"object": "embedding", "index": index, "embedding": encode(vector)}
         for index, vector in enumerate(embedded.vectors)
     ]
@@ -150,10 +146,10 @@ def _ranking(ranked: Reranked, body: RerankBody, model_id: str) -> Ranking:
 
 
 def check_dimensions(embedded: Embedded, wanted: int | None) -> None:
-    """Raise RequestError unless the vectors have as many dimensions as were `wanted`."""
+    """Raise RequestError unless the vectors have `wanted` dimensions, or any where that is None."""
     n_dimensions = len(embedded.vectors[0]) // _FLOAT32.size
     if wanted not in (None, n_dimensions):
-        cause = f"This model's embeddings have {n_dimensions} dimensions, and {wanted} were asked for."
+        cause = f"This model's embeddings have {n_dimensions} dimensions, not {wanted}."
         raise RequestError(cause, "Leave `dimensions` out: the file does not say that shorter vectors are any good.")
 
 

@@ -1,94 +1,40 @@
-"""The engine's token probabilities -> OpenAI's `logprobs`, in the form of each of its two routes; others took one.
+"""The engine's answers as OpenAI's objects, whole or in chunks, with llama.cpp's `timings` beside `usage`.
 
-Owns these fields. Knows nothing of how they were computed.
-
-The engine's events -> OpenAI's response objects, with llama.cpp's `timings` beside `usage`.
-
-Owns the fields and their order. Knows nothing of HTTP.
+Owns the fields and their order; other dialects take `timings_of` and `chat_logprobs`. Knows nothing of HTTP.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import ClassVar, Generic, Self, TypeVar
 
 from app.engine.protocol.messages import Finished
 from app.engine.request import FinishReason, Request, TokenLogprob, Usage
-from app.service.api.openai import schemas as objects
-from app.service.api.openai.schemas import Timings
+from app.service.api.fields import WithWarnings
+from app.service.api.openai import schemas
 from app.service.generation.generation import Answer, Delta
 from app.service.tools.tool import ToolCallDelta
 
-__all__ = ["LOGPROB_SHAPES", "CompletionFormatter", "Kind", "Logprobs", "chat_logprobs", "timings_of", "usage_of"]
+__all__ = ["ChatFormatter", "CompletionFormatter", "TextFormatter", "chat_logprobs", "timings_of"]
 
-
-def chat_logprobs(entries: Sequence[TokenLogprob]) -> list[objects.ChatTokenLogprob]:
-    """Return tokens with their rivals, as chat has them."""
-    return [_chat_entry(entry) for entry in entries]
-
-
-def _chat(entries: Sequence[TokenLogprob]) -> objects.ChatLogprobs:
-    return {"content": chat_logprobs(entries), "refusal": None}
-
-
-def _chat_entry(entry: TokenLogprob) -> objects.ChatTokenLogprob:
-    assert entry.logprob is not None, "only the first token of a prompt has none, and only texts tell prompts"
-    rivals = [_token(piece, logprob) for piece, logprob in entry.top]
-    return {**_token(entry.piece, entry.logprob), "top_logprobs": rivals}
-
-
-def _token(piece: bytes, logprob: float) -> objects.TokenLogprob:
-    """Return one token; `bytes` says what `token` cannot where a character is split over several."""
-    return {"token": _text(piece), "logprob": logprob, "bytes": list(piece)}
-
-
-def _completion(entries: Sequence[TokenLogprob]) -> objects.TextLogprobs:
-    return {
-        "tokens": [_text(entry.piece) for entry in entries],
-        "token_logprobs": [entry.logprob for entry in entries],
-        "top_logprobs": [None if entry.logprob is None else _rivals(entry) for entry in entries],
-        "text_offset": [entry.offset for entry in entries],
-    }
-
-
-def _rivals(entry: TokenLogprob) -> dict[str, float]:
-    """Return rivals by text, best first; of those that read the same, for they are parts of characters, the best."""
-    rivals: dict[str, float] = {}
-    for piece, logprob in entry.top:
-        rivals.setdefault(_text(piece), logprob)
-    return rivals
-
-
-def _text(piece: bytes) -> str:
-    return piece.decode("utf-8", "replace")
-
-
-Logprobs: TypeAlias = objects.ChatLogprobs | objects.TextLogprobs
-
-LOGPROB_SHAPES: Mapping[Literal["chat", "text"], Callable[[Sequence[TokenLogprob]], Logprobs]] = {
-    "chat": _chat,
-    "text": _completion,
-}
-
-
-Kind = Literal["chat", "text"]
-
-_FINISH_REASONS = {FinishReason.LENGTH: "length"}
-_ID_PREFIX: dict[Kind, str] = {"chat": "chatcmpl-", "text": "cmpl-"}
-_OBJECT: dict[Kind, str] = {"chat": "chat.completion", "text": "text_completion"}
-_CHUNK_OBJECT: dict[Kind, str] = {"chat": "chat.completion.chunk", "text": "text_completion"}
+Choice = TypeVar("Choice")
+ChunkChoice = TypeVar("ChunkChoice")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionFormatter:
-    """The identity of what one call gets, and the objects that are made of its `n_answers` answers.
+class CompletionFormatter(ABC, Generic[Choice, ChunkChoice]):
+    """The identity of one call's response, and the objects made of its `n_answers` answers.
 
-    Of these `n_each` in turn go on from one prompt. Each text begins with what is `echoed` of its prompt, if anything.
+    Of these `n_each` in turn continue one prompt. Each text begins with the `echoed` part of its prompt, if any.
     """
 
-    kind: Kind
+    id_prefix: ClassVar[str]
+    whole_object: ClassVar[schemas.WholeObject]
+    chunk_object: ClassVar[schemas.ChunkObject]
+
     request_id: str
     model_id: str
     n_answers: int
@@ -98,104 +44,217 @@ class CompletionFormatter:
     created_s: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
-    def of(
-        cls, kind: Kind, wanted: Sequence[Request], model_id: str, n_each: int, echoed: tuple[str, ...] = ()
-    ) -> CompletionFormatter:
-        """Return the shape of the answers to `wanted`, which are `n_each` variants of one request after the other."""
-        first = wanted[0]
-        has_logprobs = first.n_logprobs is not None
+    def of(cls, requests: Sequence[Request], model_id: str, n_each: int, echoed: tuple[str, ...] = ()) -> Self:
+        """Return the formatter of the answers to `requests`: `n_each` variants of one, then those of the next."""
         return cls(
-            kind=kind,
-            request_id=first.request_id,
+            request_id=requests[0].request_id,
             model_id=model_id,
-            n_answers=len(wanted),
+            n_answers=len(requests),
             n_each=n_each,
-            has_logprobs=has_logprobs,
+            has_logprobs=requests[0].n_logprobs is not None,
             echoed=echoed,
         )
 
-    def openings(self) -> list[dict[str, Any]]:
-        """Return the chunks before the first text, where the kind has them."""
-        if self.kind == "chat":
-            opening = {"delta": {"role": "assistant", "content": ""}}
-            return [self._chunk(index, opening, None) for index in range(self.n_answers)]
-        return [self._chunk(index, {"text": text}, None) for index, text in enumerate(self.echoed)]
+    def opening_chunks(self) -> list[schemas.Chunk[ChunkChoice]]:
+        """Return the chunks before the first text."""
+        return [self._chunk([choice]) for choice in self._opening_choices()]
 
-    def text(self, delta: Delta, *, counts_tokens: bool) -> dict[str, Any]:
-        """Return the chunk of what is new in an answer; with `counts_tokens` also how many tokens it has by now."""
-        part: dict[str, Any] = {"delta": _delta(delta)} if self.kind == "chat" else {"text": delta.text}
-        if self.has_logprobs:
-            part["logprobs"] = LOGPROB_SHAPES[self.kind](delta.logprobs)
-        chunk = self._chunk(delta.index, part, None)
-        return {**chunk, "timings": {"predicted_n": delta.n_tokens}} if counts_tokens else chunk
+    def chunk(self, delta: Delta, *, counts_tokens: bool) -> schemas.Chunk[ChunkChoice]:
+        """Return the chunk of new text; with `counts_tokens` also the number of tokens so far."""
+        chunk = self._chunk([self._chunk_choice(delta)])
+        if counts_tokens:
+            chunk["timings"] = {"predicted_n": delta.n_tokens}
+        return chunk
 
-    def ending(self, answer: Answer) -> dict[str, Any]:
-        """Return the chunk that says why `answer` ended and what it took."""
-        part: dict[str, Any] = {"delta": {}} if self.kind == "chat" else {"text": ""}
-        return {**self._chunk(answer.index, part, _reason(answer)), "timings": timings_of(answer.end)}
+    def final_chunk(self, answer: Answer, warnings: WithWarnings) -> schemas.Chunk[ChunkChoice]:
+        """Return the chunk with the reason why `answer` ended and its cost."""
+        return {**self._chunk([self._final_choice(answer)]), "timings": timings_of(answer.end), **warnings}
 
-    def usage(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        """Return the chunk after the endings, for clients that ask for it."""
-        total = self._together(answers)
-        return {**self._head(_CHUNK_OBJECT[self.kind]), "choices": [], "usage": usage_of(total)}
+    def usage_chunk(self, answers: Sequence[Answer]) -> schemas.Chunk[ChunkChoice]:
+        """Return the chunk after the final ones, for clients that ask for it."""
+        return {**self._chunk([]), "usage": _usage(self._total(answers))}
 
-    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        """Return the answers in one piece."""
-        total = self._together(answers)
+    def whole(self, answers: Sequence[Answer], warnings: WithWarnings) -> schemas.Completion[Choice]:
+        """Return the answers in one object."""
+        total = self._total(answers)
         return {
-            **self._head(_OBJECT[self.kind]),
-            "choices": [self._choice(answer) for answer in answers],
-            "usage": usage_of(total),
-            "timings": timings_of(total),
-        }
-
-    def _choice(self, answer: Answer) -> dict[str, Any]:
-        thought = {"reasoning_content": answer.reasoning} if answer.reasoning else {}
-        calls = {"tool_calls": [_call(call) for call in answer.calls]} if answer.calls else {}
-        content = None if calls and not answer.text else answer.text
-        message = {"message": {"role": "assistant", "content": content, **thought, **calls}}
-        part: dict[str, Any] = message if self.kind == "chat" else {"text": self._echo(answer) + answer.text}
-        logprobs = LOGPROB_SHAPES[self.kind](answer.logprobs) if self.has_logprobs else None
-        return {"index": answer.index, **part, "logprobs": logprobs, "finish_reason": _reason(answer)}
-
-    def _echo(self, answer: Answer) -> str:
-        return self.echoed[answer.index] if self.echoed else ""
-
-    def _together(self, answers: Sequence[Answer]) -> Finished:
-        """Return what all of `answers` took, in whatever order they ended."""
-        ends = [answer.end for answer in sorted(answers, key=lambda answer: answer.index)]
-        return _together([ends[begin : begin + self.n_each] for begin in range(0, len(ends), self.n_each)])
-
-    def _head(self, name: str) -> dict[str, Any]:
-        return {
-            "id": _ID_PREFIX[self.kind] + self.request_id,
-            "object": name,
+            "id": f"{self.id_prefix}{self.request_id}",
+            "object": self.whole_object,
             "created": self.created_s,
             "model": self.model_id,
+            "choices": [self._choice(answer) for answer in answers],
+            "usage": _usage(total),
+            "timings": timings_of(total),
+            **warnings,
         }
 
-    def _chunk(self, index: int, part: dict[str, Any], finish_reason: str | None) -> dict[str, Any]:
-        choice = {"index": index, **part, "finish_reason": finish_reason}
-        return {**self._head(_CHUNK_OBJECT[self.kind]), "choices": [choice]}
+    @abstractmethod
+    def _choice(self, answer: Answer) -> Choice: ...
+
+    @abstractmethod
+    def _opening_choices(self) -> list[ChunkChoice]: ...
+
+    @abstractmethod
+    def _chunk_choice(self, delta: Delta) -> ChunkChoice: ...
+
+    @abstractmethod
+    def _final_choice(self, answer: Answer) -> ChunkChoice: ...
+
+    def _chunk(self, choices: list[ChunkChoice]) -> schemas.Chunk[ChunkChoice]:
+        return {
+            "id": f"{self.id_prefix}{self.request_id}",
+            "object": self.chunk_object,
+            "created": self.created_s,
+            "model": self.model_id,
+            "choices": choices,
+        }
+
+    def _total(self, answers: Sequence[Answer]) -> Finished:
+        """Return the cost of all `answers`, in whatever order they ended."""
+        ends = [answer.end for answer in sorted(answers, key=lambda answer: answer.index)]
+        return _total([ends[begin : begin + self.n_each] for begin in range(0, len(ends), self.n_each)])
 
 
-def _delta(delta: Delta) -> dict[str, Any]:
+class ChatFormatter(CompletionFormatter[schemas.ChatChoice, schemas.ChatChunkChoice]):
+    """The objects of a chat."""
+
+    __slots__ = ()
+    id_prefix = "chatcmpl-"
+    whole_object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+
+    def _choice(self, answer: Answer) -> schemas.ChatChoice:
+        content = None if answer.calls and not answer.text else answer.text
+        message: schemas.ChatCompletionMessage = {"role": "assistant", "content": content}
+        if answer.reasoning:
+            message["reasoning_content"] = answer.reasoning
+        if answer.calls:
+            message["tool_calls"] = [_call(call) for call in answer.calls]
+        return {
+            "index": answer.index,
+            "message": message,
+            "logprobs": _chat_logprobs(answer.logprobs) if self.has_logprobs else None,
+            "finish_reason": _chat_reason(answer),
+        }
+
+    def _opening_choices(self) -> list[schemas.ChatChunkChoice]:
+        opening: schemas.ChatDelta = {"role": "assistant", "content": ""}
+        return [{"index": index, "delta": opening, "finish_reason": None} for index in range(self.n_answers)]
+
+    def _chunk_choice(self, delta: Delta) -> schemas.ChatChunkChoice:
+        choice: schemas.ChatChunkChoice = {"index": delta.index, "delta": _delta(delta), "finish_reason": None}
+        if self.has_logprobs:
+            choice["logprobs"] = _chat_logprobs(delta.logprobs)
+        return choice
+
+    def _final_choice(self, answer: Answer) -> schemas.ChatChunkChoice:
+        return {"index": answer.index, "delta": {}, "finish_reason": _chat_reason(answer)}
+
+
+class TextFormatter(CompletionFormatter[schemas.TextChoice, schemas.TextChunkChoice]):
+    """The objects of text completions."""
+
+    __slots__ = ()
+    id_prefix = "cmpl-"
+    whole_object = "text_completion"
+    chunk_object = "text_completion"
+
+    def _choice(self, answer: Answer) -> schemas.TextChoice:
+        return {
+            "index": answer.index,
+            "text": (self.echoed[answer.index] if self.echoed else "") + answer.text,
+            "logprobs": _text_logprobs(answer.logprobs) if self.has_logprobs else None,
+            "finish_reason": _text_reason(answer),
+        }
+
+    def _opening_choices(self) -> list[schemas.TextChunkChoice]:
+        return [{"index": index, "text": text, "finish_reason": None} for index, text in enumerate(self.echoed)]
+
+    def _chunk_choice(self, delta: Delta) -> schemas.TextChunkChoice:
+        choice: schemas.TextChunkChoice = {"index": delta.index, "text": delta.text, "finish_reason": None}
+        if self.has_logprobs:
+            choice["logprobs"] = _text_logprobs(delta.logprobs)
+        return choice
+
+    def _final_choice(self, answer: Answer) -> schemas.TextChunkChoice:
+        return {"index": answer.index, "text": "", "finish_reason": _text_reason(answer)}
+
+
+def _text_reason(answer: Answer) -> schemas.TextReason:
+    return "length" if answer.end.reason is FinishReason.LENGTH else "stop"
+
+
+def _chat_reason(answer: Answer) -> schemas.ChatReason:
+    reason = _text_reason(answer)
+    return "tool_calls" if answer.calls and reason == "stop" else reason
+
+
+def _delta(delta: Delta) -> schemas.ChatDelta:
     """Return thought, answer and calls under their names; clients take even an empty thought for one."""
-    others: dict[str, Any] = {"reasoning_content": delta.reasoning} if delta.reasoning else {}
+    fields: schemas.ChatDelta = {}
+    if delta.reasoning:
+        fields["reasoning_content"] = delta.reasoning
     if delta.calls:
-        others["tool_calls"] = [{"index": call.index, **_call(call)} for call in delta.calls]
-    return others if others and not delta.text else {**others, "content": delta.text}
+        fields["tool_calls"] = [_call_chunk(call) for call in delta.calls]
+    if delta.text or not fields:
+        fields["content"] = delta.text
+    return fields
 
 
-def _call(call: ToolCallDelta) -> dict[str, Any]:
-    """Return a call, or what is new in one: only its first part says which it is."""
-    if not call.name:
-        return {"function": {"arguments": call.arguments}}
+def _call(call: ToolCallDelta) -> schemas.ToolCall:
     return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def _together(by_prompt: Sequence[Sequence[Finished]]) -> Finished:
-    """Return what several answers took: each prompt counts once, and they ran side by side."""
+def _call_chunk(call: ToolCallDelta) -> schemas.ToolCallChunk:
+    """Return the new part of a call; only its first part has the name."""
+    if call.name:
+        return {"index": call.index, **_call(call)}
+    return {"index": call.index, "function": {"arguments": call.arguments}}
+
+
+def chat_logprobs(entries: Sequence[TokenLogprob]) -> list[schemas.ChatTokenLogprob]:
+    """Return tokens with their alternatives, as chat has them."""
+    return [_chat_logprob(entry) for entry in entries]
+
+
+def _chat_logprobs(entries: Sequence[TokenLogprob]) -> schemas.ChatLogprobs:
+    return {"content": chat_logprobs(entries), "refusal": None}
+
+
+def _chat_logprob(entry: TokenLogprob) -> schemas.ChatTokenLogprob:
+    assert entry.logprob is not None, "only a prompt's first token has none, and chats do not report prompts"
+    alternatives = [_token(piece, logprob) for piece, logprob in entry.top]
+    return {**_token(entry.piece, entry.logprob), "top_logprobs": alternatives}
+
+
+def _token(piece: bytes, logprob: float) -> schemas.TokenLogprob:
+    """Return one token; `bytes` has what `token` cannot where a character is split over several."""
+    return {"token": _text(piece), "logprob": logprob, "bytes": list(piece)}
+
+
+def _text_logprobs(entries: Sequence[TokenLogprob]) -> schemas.TextLogprobs:
+    return {
+        "tokens": [_text(entry.piece) for entry in entries],
+        "token_logprobs": [entry.logprob for entry in entries],
+        "top_logprobs": [None if entry.logprob is None else _alternatives(entry) for entry in entries],
+        "text_offset": [entry.offset for entry in entries],
+    }
+
+
+def _alternatives(entry: TokenLogprob) -> dict[str, float]:
+    """Return alternatives by text, best first; of parts of characters, which read the same, only the best."""
+    alternatives: dict[str, float] = {}
+    for piece, logprob in entry.top:
+        alternatives.setdefault(_text(piece), logprob)
+    return alternatives
+
+
+def _text(piece: bytes) -> str:
+    return piece.decode("utf-8", "replace")
+
+
+def _total(by_prompt: Sequence[Sequence[Finished]]) -> Finished:
+    """Return the cost of several answers: each prompt counts once, and they ran side by side."""
     firsts = [min(ends, key=lambda item: item.usage.n_cached_tokens) for ends in by_prompt]  # it computed the prompt
     finished = [item for ends in by_prompt for item in ends]
     usages = [item.usage for item in finished]
@@ -217,8 +276,7 @@ def _together(by_prompt: Sequence[Sequence[Finished]]) -> Finished:
     return replace(firsts[0], usage=usage, timings=timings)
 
 
-def usage_of(finished: Finished) -> objects.Usage:
-    """Return OpenAI's `usage`."""
+def _usage(finished: Finished) -> schemas.Usage:
     usage = finished.usage
     return {
         "prompt_tokens": usage.n_prompt_tokens,
@@ -228,10 +286,10 @@ def usage_of(finished: Finished) -> objects.Usage:
     }
 
 
-def timings_of(finished: Finished) -> Timings:
-    """Return `timings` with llama-server's names, and more. Decode's rate leaves out the first token.
+def timings_of(finished: Finished) -> schemas.Timings:
+    """Return `timings` with llama-server's names, and more. The decode rate leaves out the first token.
 
-    `draft_saved_ms` is an estimate: a step less for each draft token taken, less what verifying added.
+    `draft_saved_ms` is an estimate: one step saved for each accepted draft token, less the cost of verification.
     """
     usage, timings = finished.usage, finished.timings
     n_computed = usage.n_prompt_tokens - usage.n_cached_tokens
@@ -261,7 +319,3 @@ def _rate(n_tokens: int, seconds: float) -> float:
 
 def _each_ms(n_tokens: int, seconds: float) -> float:
     return 1000 * seconds / n_tokens if n_tokens > 0 else 0.0
-
-
-def _reason(answer: Answer) -> str:
-    return _FINISH_REASONS.get(answer.end.reason, "tool_calls" if answer.calls else "stop")

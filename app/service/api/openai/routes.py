@@ -1,51 +1,52 @@
-"""OpenAI's dialect: /v1/models, /v1/chat/completions, /v1/completions, and Mistral's /v1/fim/completions.
-
-Owns these routes; bodies and answers have modules of their own. Knows nothing of how an answer is made.
-"""
+"""Routes of OpenAI's dialect: /v1/models, /v1/chat/completions, /v1/completions, and Mistral's /v1/fim/completions."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from typing import TypeAlias, TypeVar
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request
 
 from app.library.local.model_files import ModelRef
-from app.service.api.app_state import model_of, models_of
+from app.service.api.app_state import model_of, models_of, planner_warnings
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody, FimBody, OpenAiBody
-from app.service.api.openai.responses import CompletionFormatter, Kind
+from app.service.api.openai.responses import ChatFormatter, CompletionFormatter, TextFormatter
 from app.service.api.openai.schemas import (
     ChatChunk,
     ChatCompletion,
+    Chunk,
+    Completion,
     Model,
     ModelList,
     ModelMeta,
     TextChunk,
     TextCompletion,
 )
-from app.service.api.recipe_defaults import completed
+from app.service.api.recipe_defaults import with_recipe_defaults
 from app.service.generation.chat import chat_generation
 from app.service.generation.generation import Answer, Generation, Prepare
-from app.service.http.body import read_body
 from app.service.http.errors import openai_error
-from app.service.http.openapi import gives, refuses, takes
-from app.service.http.streaming import EventStream, JsonResponse, event, while_connected
+from app.service.http.openapi import errors
+from app.service.http.routing import Router
+from app.service.http.streaming import DONE_EVENTS, EventStream, JsonResponse, while_connected
 from app.service.infill.fim_request import fim_generation
 from app.service.models.served_model import ServedModel
 
-__all__ = ["GIVES_CHAT", "GIVES_TEXT", "router"]
+__all__ = ["router"]
 
-router = APIRouter(prefix="/v1")
+router = Router(prefix="/v1")
 
-GIVES_CHAT = gives(ChatCompletion, events=ChatChunk) | refuses(404)
-GIVES_TEXT = gives(TextCompletion, events=TextChunk) | refuses(404, 501)
+Choice = TypeVar("Choice")
+ChunkChoice = TypeVar("ChunkChoice")
 
-_DONE = b"data: [DONE]\n\n"
+ChatResponse: TypeAlias = JsonResponse[ChatCompletion] | EventStream[ChatChunk]
+TextResponse: TypeAlias = JsonResponse[TextCompletion] | EventStream[TextChunk]
 
 
-@router.get("/models", openapi_extra=gives(ModelList))
-async def list_models(request: Request) -> Response:
+@router.get("/models")
+async def list_models(request: Request) -> JsonResponse[ModelList]:
     """Every model that a request may name."""
     models = models_of(request)
     refs = await models.catalog.list_models()
@@ -54,8 +55,8 @@ async def list_models(request: Request) -> Response:
     return JsonResponse({"object": "list", "data": data})
 
 
-@router.get("/models/{model_id:path}", openapi_extra=gives(Model) | refuses(404))
-async def retrieve_model(request: Request, model_id: str) -> Response:
+@router.get("/models/{model_id:path}", openapi_extra=errors(404))
+async def retrieve_model(request: Request, model_id: str) -> JsonResponse[Model]:
     """One model, by any of its names."""
     models = models_of(request)
     ref = await models.find(model_id)
@@ -63,82 +64,84 @@ async def retrieve_model(request: Request, model_id: str) -> Response:
     return JsonResponse(_model_entry(ref, time_s, models.serving(ref)))
 
 
-@router.post("/chat/completions", openapi_extra=takes(ChatCompletionBody) | GIVES_CHAT)
-async def chat_completions(request: Request) -> Response:
+@router.post("/chat/completions", openapi_extra=errors(404))
+async def chat_completions(request: Request, body: ChatCompletionBody) -> ChatResponse:
     """The next message of a conversation."""
-    body = await read_body(request, ChatCompletionBody)
-    body.turn()  # refuses what would be refused of any model
-    model = await model_of(request, body.model or "", body.ttl)
-    turn = completed(body, model.file.recipe.parameters).turn()
-    return await _respond(request, "chat", body, model, lambda: chat_generation(model, turn))
+    model = await model_of(request, body.model or "")
+    turn = with_recipe_defaults(body, model.file.recipe).turn()
+    return await _respond(request, ChatFormatter, body, model, lambda: chat_generation(model, turn))
 
 
-@router.post("/completions", openapi_extra=takes(CompletionBody) | GIVES_TEXT)
-async def completions(request: Request) -> Response:
-    """The continuation of a text, or what stands between two."""
-    body = await read_body(request, CompletionBody)
-    body.completion_requests()  # refuses what would be refused of any model
+@router.post("/completions", openapi_extra=errors(404, 501))
+async def completions(request: Request, body: CompletionBody) -> TextResponse:
+    """The continuation of a text, or the text between two."""
     gap, echoed = body.gap, body.echoed()
-    model = await model_of(request, body.model or "", body.ttl)
-    requests = completed(body, model.file.recipe.parameters).completion_requests()
+    model = await model_of(request, body.model or "")
+    requests = with_recipe_defaults(body, model.file.recipe).completion_requests()
 
     async def prepare() -> Generation:
         return await fim_generation(model, gap, requests) if gap else Generation(requests)
 
-    return await _respond(request, "text", body, model, prepare, echoed)
+    return await _respond(request, TextFormatter, body, model, prepare, echoed)
 
 
-@router.post("/fim/completions", openapi_extra=takes(FimBody) | GIVES_CHAT | refuses(501))
-async def fim_completions(request: Request) -> Response:
-    """What stands between two texts, as Mistral has it: told like a chat's answer."""
-    body = await read_body(request, FimBody)
-    body.request().variants(body.n_answers())  # refuses what would be refused of any model
-    model = await model_of(request, body.model or "", body.ttl)
-    requests = completed(body, model.file.recipe.parameters).request().variants(body.n_answers())
-    return await _respond(request, "chat", body, model, lambda: fim_generation(model, body.gap, requests))
+@router.post("/fim/completions", openapi_extra=errors(404, 501))
+async def fim_completions(request: Request, body: FimBody) -> ChatResponse:
+    """The text between two, as Mistral has it: in the form of a chat's answer."""
+    model = await model_of(request, body.model or "")
+    requests = with_recipe_defaults(body, model.file.recipe).request().variants(body.n_answers())
+    return await _respond(request, ChatFormatter, body, model, lambda: fim_generation(model, body.gap, requests))
 
 
 async def _respond(
-    request: Request, kind: Kind, body: OpenAiBody, model: ServedModel, prepare: Prepare, echoed: tuple[str, ...] = ()
-) -> Response:
+    request: Request,
+    kind: type[CompletionFormatter[Choice, ChunkChoice]],
+    body: OpenAiBody,
+    model: ServedModel,
+    prepare: Prepare,
+    echoed: tuple[str, ...] = (),
+) -> JsonResponse[Completion[Choice]] | EventStream[Chunk[ChunkChoice]]:
+    if body.ttl is not None:
+        model.keep_alive.set_idle_limit(body.ttl)
+
+    async def begin() -> tuple[Generation, CompletionFormatter[Choice, ChunkChoice]]:
+        generation = await prepare()
+        return generation, kind.of(generation.requests, model.ref.id, body.n_answers(), echoed)
+
+    async def whole() -> JsonResponse[Completion[Choice]]:
+        generation, formatter = await begin()
+        return JsonResponse(formatter.whole(await generation.answers(model), planner_warnings(model)))
+
     if body.stream:
-        return EventStream(_chunks(kind, model, prepare, body, echoed), openai_error)
-    return await while_connected(request, _whole(kind, model, prepare, body, echoed))
+        return EventStream(_chunks(begin, model, body), openai_error, DONE_EVENTS)
+    return await while_connected(request, whole())
 
 
 async def _chunks(
-    kind: Kind, model: ServedModel, prepare: Prepare, body: OpenAiBody, echoed: tuple[str, ...]
-) -> AsyncGenerator[bytes, None]:
-    generation = await prepare()
-    shape = CompletionFormatter.of(kind, generation.requests, model.ref.id, body.n_answers(), echoed)
+    begin: Callable[[], Awaitable[tuple[Generation, CompletionFormatter[Choice, ChunkChoice]]]],
+    model: ServedModel,
+    body: OpenAiBody,
+) -> AsyncGenerator[Chunk[ChunkChoice], None]:
+    generation, formatter = await begin()
     ended: list[Answer] = []
     is_opened = False
     async with aclosing(generation.parts(model)) as parts:
         async for answer, delta in parts:
             if not is_opened:
                 is_opened = True
-                for opening in shape.openings():
-                    yield event(opening)
+                for opening in formatter.opening_chunks():
+                    yield opening
             if delta:
-                yield event(shape.text(delta, counts_tokens=bool(body.timings_per_token)))
+                yield formatter.chunk(delta, counts_tokens=bool(body.timings_per_token))
             if answer.is_finished:
                 ended.append(answer)
-                yield event({**shape.ending(answer), **model.advice})
+                yield formatter.final_chunk(answer, planner_warnings(model))
     if body.wants_usage:
-        yield event(shape.usage(ended))
-    yield _DONE
-
-
-async def _whole(
-    kind: Kind, model: ServedModel, prepare: Prepare, body: OpenAiBody, echoed: tuple[str, ...]
-) -> Response:
-    generation = await prepare()
-    shape = CompletionFormatter.of(kind, generation.requests, model.ref.id, body.n_answers(), echoed)
-    return JsonResponse({**shape.whole(await generation.answers(model)), **model.advice})
+        yield formatter.usage_chunk(ended)
 
 
 def _created_s(refs: Sequence[ModelRef]) -> list[int]:
-    """Return when each model's file was written; 0 for one that is gone."""
+    """Return the time at which each model's file was written; 0 for a missing one."""
     times_s = []
     for ref in refs:
         try:
@@ -156,7 +159,7 @@ def _model_entry(ref: ModelRef, created_s: int, model: ServedModel | None) -> Mo
 
 
 def _meta(model: ServedModel) -> ModelMeta:
-    """Return the facts that llama.cpp's clients look for (source: llama-server's /v1/models)."""
+    """Return the facts that llama.cpp's clients read (source: llama-server's /v1/models)."""
     meta: ModelMeta = {"n_ctx_train": model.file.n_ctx_train, "size": model.file.n_bytes}
     if (ready := model.status.ready) is not None:
         meta |= {"n_vocab": ready.n_vocab, "n_params": ready.n_parameters, "n_ctx": ready.n_ctx}

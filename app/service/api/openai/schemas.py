@@ -1,8 +1,8 @@
-"""OpenAI's objects, with llama.cpp's `timings` beside `usage`: their fields and what these may be."""
+"""OpenAI's objects, with llama.cpp's `timings` beside `usage`."""
 
 from __future__ import annotations
 
-from typing import Literal, NotRequired, TypeAlias
+from typing import Generic, Literal, NotRequired, TypeAlias, TypeVar
 
 from pydantic import NonNegativeFloat, NonNegativeInt
 from typing_extensions import TypedDict
@@ -11,27 +11,48 @@ from app.service.api.fields import Byte, WithWarnings
 
 __all__ = [
     "CalledFunction",
+    "ChatChoice",
     "ChatChunk",
+    "ChatChunkChoice",
     "ChatCompletion",
+    "ChatCompletionMessage",
+    "ChatDelta",
     "ChatLogprobs",
+    "ChatReason",
     "ChatTokenLogprob",
+    "Chunk",
+    "ChunkObject",
+    "Completion",
+    "FunctionArgumentsDelta",
     "Model",
     "ModelList",
     "ModelMeta",
+    "PromptTokensDetails",
+    "TextChoice",
     "TextChunk",
+    "TextChunkChoice",
     "TextCompletion",
     "TextLogprobs",
+    "TextReason",
     "Timings",
+    "TimingsSoFar",
     "TokenLogprob",
+    "ToolCall",
+    "ToolCallChunk",
     "Usage",
+    "WholeObject",
 ]
 
 ChatReason: TypeAlias = Literal["stop", "length", "tool_calls"]
 TextReason: TypeAlias = Literal["stop", "length"]
+WholeObject: TypeAlias = Literal["chat.completion", "text_completion"]
+ChunkObject: TypeAlias = Literal["chat.completion.chunk", "text_completion"]
+
+Choice = TypeVar("Choice")
 
 
 class ModelMeta(TypedDict):
-    """What llama.cpp's clients look for; the last three are known of a model that is ready."""
+    """The facts that llama.cpp's clients read; the last three only of a model that is ready."""
 
     n_ctx_train: NonNegativeInt
     size: NonNegativeInt
@@ -41,7 +62,7 @@ class ModelMeta(TypedDict):
 
 
 class Model(TypedDict):
-    """A model that a request may name; `meta` comes with one that has an engine."""
+    """A model that a request may name; `meta` only of one that has an engine."""
 
     id: str
     object: Literal["model"]
@@ -51,20 +72,20 @@ class Model(TypedDict):
 
 
 class ModelList(TypedDict):
-    """All of them."""
+    """Every model that a request may name."""
 
     object: Literal["list"]
     data: list[Model]
 
 
 class PromptTokensDetails(TypedDict):
-    """How much of a prompt was computed before."""
+    """The cached part of a prompt."""
 
     cached_tokens: NonNegativeInt
 
 
 class Usage(TypedDict):
-    """What answers took, in tokens."""
+    """The cost of answers in tokens."""
 
     prompt_tokens: NonNegativeInt
     completion_tokens: NonNegativeInt
@@ -94,13 +115,13 @@ class Timings(TypedDict):
 
 
 class TimingsSoFar(TypedDict):
-    """How many tokens an answer has by now."""
+    """The number of tokens of an answer so far."""
 
     predicted_n: NonNegativeInt
 
 
 class TokenLogprob(TypedDict):
-    """A token; `bytes` says what `token` cannot where a character is split over several."""
+    """A token; `bytes` has what `token` cannot where a character is split over several."""
 
     token: str
     logprob: float
@@ -108,7 +129,7 @@ class TokenLogprob(TypedDict):
 
 
 class ChatTokenLogprob(TokenLogprob):
-    """A token with its rivals, best first."""
+    """A token with its alternatives, best first."""
 
     top_logprobs: list[TokenLogprob]
 
@@ -137,7 +158,7 @@ class CalledFunction(TypedDict):
 
 
 class ToolCall(TypedDict):
-    """A call."""
+    """A tool call."""
 
     id: str
     type: Literal["function"]
@@ -162,18 +183,6 @@ class ChatChoice(TypedDict):
     finish_reason: ChatReason
 
 
-class ChatCompletion(WithWarnings):
-    """The answers to a conversation."""
-
-    id: str
-    object: Literal["chat.completion"]
-    created: NonNegativeInt
-    model: str
-    choices: list[ChatChoice]
-    usage: Usage
-    timings: Timings
-
-
 class TextChoice(TypedDict):
     """One of the texts."""
 
@@ -183,26 +192,14 @@ class TextChoice(TypedDict):
     finish_reason: TextReason
 
 
-class TextCompletion(WithWarnings):
-    """The continuations of texts."""
-
-    id: str
-    object: Literal["text_completion"]
-    created: NonNegativeInt
-    model: str
-    choices: list[TextChoice]
-    usage: Usage
-    timings: Timings
-
-
 class FunctionArgumentsDelta(TypedDict):
-    """What is new in the arguments of a call."""
+    """The new part of a call's arguments."""
 
     arguments: str
 
 
 class ToolCallChunk(TypedDict):
-    """What is new in call `index`; only its first part says which it is."""
+    """The new part of call `index`; only its first part has id and name."""
 
     index: NonNegativeInt
     id: NotRequired[str]
@@ -211,7 +208,7 @@ class ToolCallChunk(TypedDict):
 
 
 class ChatDelta(TypedDict, total=False):
-    """What is new in an answer."""
+    """The new part of a message."""
 
     role: Literal["assistant"]
     content: str
@@ -220,7 +217,7 @@ class ChatDelta(TypedDict, total=False):
 
 
 class ChatChunkChoice(TypedDict):
-    """What is new in answer `index`."""
+    """The new part of answer `index`."""
 
     index: NonNegativeInt
     delta: ChatDelta
@@ -228,20 +225,8 @@ class ChatChunkChoice(TypedDict):
     finish_reason: ChatReason | None
 
 
-class ChatChunk(WithWarnings):
-    """An event of a chat; the very last says [DONE] instead."""
-
-    id: str
-    object: Literal["chat.completion.chunk"]
-    created: NonNegativeInt
-    model: str
-    choices: list[ChatChunkChoice]
-    usage: NotRequired[Usage]
-    timings: NotRequired[Timings | TimingsSoFar]
-
-
 class TextChunkChoice(TypedDict):
-    """What is new in text `index`."""
+    """The new part of text `index`."""
 
     index: NonNegativeInt
     text: str
@@ -249,13 +234,31 @@ class TextChunkChoice(TypedDict):
     finish_reason: TextReason | None
 
 
-class TextChunk(WithWarnings):
-    """An event of a text; the very last says [DONE] instead."""
+class Completion(WithWarnings, Generic[Choice]):
+    """The answers of one call."""
 
     id: str
-    object: Literal["text_completion"]
+    object: WholeObject
     created: NonNegativeInt
     model: str
-    choices: list[TextChunkChoice]
+    choices: list[Choice]
+    usage: Usage
+    timings: Timings
+
+
+class Chunk(WithWarnings, Generic[Choice]):
+    """An event of a stream; the last one is the word [DONE] instead."""
+
+    id: str
+    object: ChunkObject
+    created: NonNegativeInt
+    model: str
+    choices: list[Choice]
     usage: NotRequired[Usage]
     timings: NotRequired[Timings | TimingsSoFar]
+
+
+ChatCompletion: TypeAlias = Completion[ChatChoice]
+TextCompletion: TypeAlias = Completion[TextChoice]
+ChatChunk: TypeAlias = Chunk[ChatChunkChoice]
+TextChunk: TypeAlias = Chunk[TextChunkChoice]

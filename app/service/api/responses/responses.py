@@ -1,4 +1,4 @@
-"""The engine's events -> the response object of /v1/responses, whole or as its sequence of events.
+"""The engine's answer as the response object of /v1/responses, whole or as its sequence of events.
 
 Owns the fields, their order and the bounds of items. Knows nothing of HTTP.
 """
@@ -6,19 +6,30 @@ Owns the fields, their order and the bounds of items. Knows nothing of HTTP.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from app.engine.protocol.messages import Finished
 from app.engine.request import FinishReason
-from app.service.api.responses.schemas import ResponseUsage
+from app.service.api.fields import WithWarnings
+from app.service.api.responses.schemas import (
+    FunctionCallItem,
+    ItemStatus,
+    MessageItem,
+    OutputText,
+    ReasoningItem,
+    ReasoningText,
+    ResponseObject,
+    ResponseStatus,
+    ResponseUsage,
+)
 from app.service.generation.generation import Answer, Delta
 from app.service.http.errors import code_of, message_of
 from app.service.tools.tool import ToolCallDelta
 from quantizer.errors import UserError
 
-__all__ = ["ResponseFormatter", "ResponseStreamEvents"]
+__all__ = ["Event", "ResponseFormatter", "ResponseStreamEvents"]
 
 Event = dict[str, Any]
 Kind = Literal["reasoning", "message", "function_call"]
@@ -33,7 +44,7 @@ _TEXT: dict[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """Number `index` of the output. `call` is what is called by a function_call, whose text are its arguments."""
+    """Item `index` of the output. The text of a function_call is the arguments of `call`."""
 
     kind: Kind
     index: int
@@ -45,57 +56,67 @@ class _Item:
     def item_id(self) -> str:
         return f"{_ID_PREFIX[self.kind]}{self.response_id}_{self.index}"
 
-    def told(self, status: str) -> Event:
+    def as_object(self, status: ItemStatus) -> ReasoningItem | MessageItem | FunctionCallItem:
         """Return the item as it is now."""
-        head = {"id": self.item_id, "type": self.kind, "status": status}
         if self.kind == "function_call":
-            return {**head, "call_id": self.call.call_id, "name": self.call.name, "arguments": self.text}
-        parts = [self.part()] if self.text else []
+            return {
+                "id": self.item_id,
+                "type": "function_call",
+                "status": status,
+                "call_id": self.call.call_id,
+                "name": self.call.name,
+                "arguments": self.text,
+            }
         if self.kind == "reasoning":
-            return {**head, "summary": [], "content": parts}
-        return {**head, "role": "assistant", "content": parts}
+            thoughts = [self._reasoning_text()] if self.text else []
+            return {"id": self.item_id, "type": "reasoning", "status": status, "summary": [], "content": thoughts}
+        texts = [self._output_text()] if self.text else []
+        return {"id": self.item_id, "type": "message", "status": status, "role": "assistant", "content": texts}
 
-    def part(self) -> Event:
-        """Return the text as the one part of the content."""
-        if self.kind == "reasoning":
-            return {"type": "reasoning_text", "text": self.text}
+    def part(self) -> ReasoningText | OutputText:
+        """Return the text as the only part of the content."""
+        return self._reasoning_text() if self.kind == "reasoning" else self._output_text()
+
+    def _reasoning_text(self) -> ReasoningText:
+        return {"type": "reasoning_text", "text": self.text}
+
+    def _output_text(self) -> OutputText:
         return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": []}
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseFormatter:
-    """The identity of one response of the model called `model_id`, and the `advice` that the planner has of it."""
+    """The identity of one response of the model `model_id`, and the planner's `warnings`."""
 
     request_id: str
     model_id: str
-    advice: Mapping[str, Any] = field(default_factory=dict)
+    warnings: WithWarnings
     created_s: int = field(default_factory=lambda: int(time.time()))
 
-    def whole(self, answer: Answer) -> Event:
+    def whole(self, answer: Answer) -> ResponseObject:
         """Return the response in one piece."""
         items = [_Item(kind, 0, self.request_id, text, call) for kind, text, call in _contents(answer)]
         return self.ended(answer, [replace(item, index=index) for index, item in enumerate(items)])
 
-    def begun(self) -> Event:
+    def begun(self) -> ResponseObject:
         """Return the response with nothing in it."""
         return self._response("in_progress", [])
 
-    def ended(self, answer: Answer, items: list[_Item]) -> Event:
-        """Return the response whose output are `items`."""
+    def ended(self, answer: Answer, items: list[_Item]) -> ResponseObject:
+        """Return the response with the output `items`."""
         is_cut = answer.end.reason is FinishReason.LENGTH
-        status = "incomplete" if is_cut else "completed"
-        return {
-            **self._response(status, [item.told("completed") for item in items]),
-            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-            "usage": _usage(answer.end),
-        }
+        response = self._response("incomplete" if is_cut else "completed", items)
+        response["incomplete_details"] = {"reason": "max_output_tokens"} if is_cut else None
+        response["usage"] = _usage(answer.end)
+        return response
 
-    def failed(self, error: UserError) -> Event:
+    def failed(self, error: UserError) -> ResponseObject:
         """Return the response that ended with `error`."""
-        told = {"code": code_of(error), "message": message_of(error, hide_paths=True)}
-        return {**self._response("failed", []), "error": told}
+        response = self._response("failed", [])
+        response["error"] = {"code": code_of(error), "message": message_of(error, hide_paths=True)}
+        return response
 
-    def _response(self, status: str, output: list[Event]) -> Event:
+    def _response(self, status: ResponseStatus, items: list[_Item]) -> ResponseObject:
         return {
             "id": f"resp_{self.request_id}",
             "object": "response",
@@ -104,13 +125,13 @@ class ResponseFormatter:
             "error": None,
             "incomplete_details": None,
             "model": self.model_id,
-            "output": output,
+            "output": [item.as_object("completed") for item in items],
             "parallel_tool_calls": True,
             "tool_choice": "auto",
             "tools": [],
             "store": False,
             "usage": None,
-            **self.advice,
+            **self.warnings,
         }
 
 
@@ -128,17 +149,17 @@ class ResponseStreamEvents:
         for name in ("response.created", "response.in_progress"):
             yield self._event(name, response=self._shape.begun())
 
-    def news(self, delta: Delta) -> Iterator[Event]:
-        """Return the events of what is new."""
+    def of_delta(self, delta: Delta) -> Iterator[Event]:
+        """Return the events of new text."""
         if delta.reasoning:
-            yield from self._say("reasoning", delta.reasoning)
+            yield from self._add("reasoning", delta.reasoning)
         if delta.text:
-            yield from self._say("message", delta.text)
+            yield from self._add("message", delta.text)
         for call in delta.calls:
             if call.name:
                 yield from self._begin("function_call", call)
             if call.arguments:
-                yield from self._say("function_call", call.arguments)
+                yield from self._add("function_call", call.arguments)
 
     def ending(self, answer: Answer) -> Iterator[Event]:
         """Return the last events, the very last with the whole response."""
@@ -150,7 +171,7 @@ class ResponseStreamEvents:
         """Return the last event of a response that cannot go on."""
         return self._event("response.failed", response=self._shape.failed(error))
 
-    def _say(self, kind: Kind, text: str) -> Iterator[Event]:
+    def _add(self, kind: Kind, text: str) -> Iterator[Event]:
         if self._open is None or self._open.kind != kind:
             yield from self._begin(kind)
         assert self._open is not None, "an item has begun"
@@ -175,15 +196,15 @@ class ResponseStreamEvents:
             yield self._of_part("response.content_part.done", item)
         yield self._of_item("response.output_item.done", item, "completed")
 
-    def _of_item(self, name: str, item: _Item, status: str) -> Event:
-        return self._event(name, output_index=item.index, item=item.told(status))
+    def _of_item(self, name: str, item: _Item, status: ItemStatus) -> Event:
+        return self._event(name, output_index=item.index, item=item.as_object(status))
 
     def _of_part(self, name: str, item: _Item) -> Event:
         return self._event(name, **_place(item), part=item.part())
 
-    def _of_text(self, item: _Item, what: str, **fields: str) -> Event:
+    def _of_text(self, item: _Item, suffix: str, **fields: str) -> Event:
         logprobs: dict[str, Any] = {"logprobs": []} if item.kind == "message" else {}
-        return self._event(f"{_TEXT[item.kind]}.{what}", **_place(item), **fields, **logprobs)
+        return self._event(f"{_TEXT[item.kind]}.{suffix}", **_place(item), **fields, **logprobs)
 
     def _event(self, name: str, **fields: Any) -> Event:
         self._n_events += 1
@@ -200,7 +221,7 @@ def _whole_name(item: _Item) -> str:
 
 
 def _contents(answer: Answer) -> Iterator[tuple[Kind, str, ToolCallDelta]]:
-    """Return kind, text and call of the items of a whole answer."""
+    """Yield kind, text and call of the items of a whole answer."""
     none = ToolCallDelta(0)
     if answer.reasoning:
         yield "reasoning", answer.reasoning, none

@@ -1,4 +1,4 @@
-"""The objects of /v1/responses: their fields and what these may be."""
+"""The objects of /v1/responses."""
 
 from __future__ import annotations
 
@@ -10,20 +10,31 @@ from typing_extensions import TypedDict
 from app.service.api.fields import WithWarnings
 from app.service.api.openai.schemas import PromptTokensDetails
 
-__all__ = ["ResponseObject", "ResponseUsage"]
+__all__ = [
+    "FunctionCallItem",
+    "ItemStatus",
+    "MessageItem",
+    "OutputText",
+    "ReasoningItem",
+    "ReasoningText",
+    "ResponseObject",
+    "ResponseStatus",
+    "ResponseUsage",
+]
 
 ItemStatus: TypeAlias = Literal["in_progress", "completed"]
+ResponseStatus: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
 
 
 class ReasoningText(TypedDict):
-    """What a model thought aloud."""
+    """The text of a thought."""
 
     type: Literal["reasoning_text"]
     text: str
 
 
 class OutputText(TypedDict):
-    """What it said."""
+    """The text of a message."""
 
     type: Literal["output_text"]
     text: str
@@ -52,7 +63,7 @@ class MessageItem(TypedDict):
 
 
 class FunctionCallItem(TypedDict):
-    """A call; `arguments` are JSON in a text."""
+    """A tool call; `arguments` are JSON in a text."""
 
     id: str
     type: Literal["function_call"]
@@ -69,7 +80,7 @@ class ReasoningTokens(TypedDict):
 
 
 class ResponseUsage(TypedDict):
-    """What a response took, in tokens."""
+    """The cost of a response in tokens."""
 
     input_tokens: NonNegativeInt
     input_tokens_details: PromptTokensDetails
@@ -79,9 +90,16 @@ class ResponseUsage(TypedDict):
 
 
 class IncompleteDetails(TypedDict):
-    """Why a response is cut short."""
+    """The reason why a response is cut short."""
 
     reason: Literal["max_output_tokens"]
+
+
+class ResponseError(TypedDict):
+    """The reason why a response failed."""
+
+    code: str
+    message: str
 
 
 class ResponseObject(WithWarnings):
@@ -90,8 +108,8 @@ class ResponseObject(WithWarnings):
     id: str
     object: Literal["response"]
     created_at: NonNegativeInt
-    status: Literal["completed", "incomplete"]
-    error: None
+    status: ResponseStatus
+    error: ResponseError | None
     incomplete_details: IncompleteDetails | None
     model: str
     output: list[ReasoningItem | MessageItem | FunctionCallItem]
@@ -99,4 +117,4 @@ class ResponseObject(WithWarnings):
     tool_choice: Literal["auto"]
     tools: list[None]
     store: Literal[False]
-    usage: ResponseUsage
+    usage: ResponseUsage | None

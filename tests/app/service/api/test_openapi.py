@@ -233,6 +233,7 @@ def test_each_answers_as_the_document_says(own: RunningService, operation: str, 
     method, path = operation.split()
     job_id = failed_job_id(own) if "{job_id}" in path else ""
     url = path.replace("{model_id}", "coder").replace("{job_id}", job_id) + ASKED.get(operation, "")
+    own.wait_until(lambda model: model["state"] != "loading")  # a model that loads cannot be unloaded
     for body in ANSWERED.get(operation, [None]):
         asked = body | {"source": str(coder)} if operation == "POST /api/localllm/import" and body else body
         response = own.http.request(method, url, json=asked)

@@ -78,7 +78,7 @@ async def test_a_line_tells_the_route_the_model_and_its_tokens_and_never_a_promp
 ) -> None:
     async with _service(tmp_path, tiny_model) as service:
         answer = await service.http.post(f"{path}?key=hidden", json=WHOLE[path])
-        assert answer.status_code == 200
+        assert answer.status_code == 200, answer.text
     (line,) = service.lines
     assert re.fullmatch(
         rf"\S+Z POST {re.escape(path)} 200 \d+\.\dms model=tiny prompt_tokens=\d+ output_tokens=4", line

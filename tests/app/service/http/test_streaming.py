@@ -9,7 +9,7 @@ import pytest
 
 from app.service.http import streaming
 from app.service.http.errors import openai_error
-from app.service.http.streaming import EventStream, JsonResponse, event
+from app.service.http.streaming import DONE_EVENTS, EventStream, Framing, JsonResponse, LineStream
 from quantizer.errors import ContextOverflowError, EngineError
 
 
@@ -27,8 +27,8 @@ class Client:
     async def send(self, message: Any) -> None:
         self.sent.append(dict(message))
 
-    async def read(self, events: AsyncGenerator[bytes, None]) -> None:
-        await EventStream(events, openai_error)({"type": "http"}, self.receive, self.send)
+    async def read(self, items: AsyncGenerator[object, None], framing: Framing = streaming.EVENTS) -> None:
+        await EventStream(items, openai_error, framing)({"type": "http"}, self.receive, self.send)
 
     @property
     def status(self) -> int:
@@ -39,7 +39,7 @@ class Client:
         return b"".join(message.get("body", b"") for message in self.sent)
 
 
-async def _events(*parts: bytes | Exception | float) -> AsyncIterator[bytes]:
+async def _events(*parts: int | Exception | float) -> AsyncIterator[int]:
     for part in parts:
         if isinstance(part, Exception):
             raise part
@@ -51,9 +51,21 @@ async def _events(*parts: bytes | Exception | float) -> AsyncIterator[bytes]:
 
 async def test_events_are_sent_as_they_come_and_the_answer_is_closed() -> None:
     client = Client()
-    await client.read(_events(b"one", b"two"))
-    assert (client.status, client.body) == (200, b"onetwo")
+    await client.read(_events(1, 2))
+    assert (client.status, client.body) == (200, b"data: 1\n\ndata: 2\n\n")
     assert not client.sent[-1].get("more_body", False)
+
+
+async def test_openais_streams_end_with_done() -> None:
+    client = Client()
+    await client.read(_events(1), DONE_EVENTS)
+    assert client.body == b"data: 1\n\ndata: [DONE]\n\n"
+
+
+async def test_lines_are_json_on_one_line_each() -> None:
+    client = Client()
+    await LineStream(_events(1, 2), openai_error)({"type": "http"}, client.receive, client.send)
+    assert client.body == b"1\n2\n"
 
 
 async def test_an_error_before_the_first_event_is_a_status() -> None:
@@ -65,7 +77,7 @@ async def test_an_error_before_the_first_event_is_a_status() -> None:
 
 async def test_an_error_in_mid_answer_is_an_event() -> None:
     client = Client()
-    await client.read(_events(b"data: 1\n\n", EngineError("It died.")))
+    await client.read(_events(1, EngineError("It died.")))
     assert client.status == 200
     _, second = client.body.strip().split(b"\n\n")
     assert json.loads(second.removeprefix(b"data: "))["error"]["cause"] == "It died."
@@ -74,7 +86,7 @@ async def test_an_error_in_mid_answer_is_an_event() -> None:
 async def test_quiet_time_is_filled_with_bare_comments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "KEEP_ALIVE_S", 0.02)
     client = Client()
-    await client.read(_events(0.09, b"data: 1\n\n", EngineError("It died.")))
+    await client.read(_events(0.09, 1, EngineError("It died.")))
     assert client.status == 200
     comments, _, rest = client.body.partition(b"data: 1\n\n")
     assert set(comments.split(b"\n\n")) == {b":", b""}
@@ -86,9 +98,9 @@ async def test_a_client_that_leaves_closes_the_events_at_once() -> None:
     client = Client()
     has_begun, is_closed = asyncio.Event(), asyncio.Event()
 
-    async def endless() -> AsyncIterator[bytes]:
+    async def endless() -> AsyncIterator[int]:
         try:
-            yield b"one"
+            yield 1
             has_begun.set()
             await asyncio.sleep(60)
         finally:
@@ -104,4 +116,3 @@ async def test_a_client_that_leaves_closes_the_events_at_once() -> None:
 
 def test_json_is_compact_on_one_line() -> None:
     assert JsonResponse({"content": "é\n", "n": [1, 2]}).body == '{"content":"é\\n","n":[1,2]}'.encode()
-    assert event({"a": 1}) == b'data: {"a":1}\n\n'

@@ -76,6 +76,6 @@ def test_its_own_errors_are_raised(client: ollama.Client) -> None:
     assert unknown.value.status_code == 404
     with pytest.raises(ollama.ResponseError, match="context holds 4096"):
         list(client.generate("tiny", "x" * 5000, stream=True))
-    with pytest.raises(ollama.ResponseError, match="not published") as absent:
+    with pytest.raises(ollama.ResponseError, match="does not publish") as absent:
         client.push("tiny")
     assert absent.value.status_code == 501

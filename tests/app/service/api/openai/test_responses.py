@@ -6,22 +6,22 @@ import pytest
 
 from app.engine.protocol.messages import Finished, Output
 from app.engine.request import FinishReason, Request, Timings, Usage
-from app.service.api.openai.responses import CompletionFormatter
+from app.service.api.openai.responses import ChatFormatter
 from app.service.generation.generation import Answer
 from app.service.generation.reasoning import ReasoningTags
 
 TAGS = ReasoningTags("<think>", "</think>")
-SHAPE = CompletionFormatter.of("chat", Request(request_id="id", prompt="p").variants(2), "model", n_each=2)
+FORMATTER = ChatFormatter.of(Request(request_id="id", prompt="p").variants(2), "model", n_each=2)
 
 
 def _finished(index: int, **usage: int) -> Finished:
     return Finished(f"{index}", FinishReason.STOP, Usage(n_prompt_tokens=9, **usage), Timings(decode_s=1.0 + index))
 
 
-def _deltas(*texts: str) -> list[dict[str, Any]]:
+def _deltas(*texts: str) -> list[Any]:
     answer = Answer(0, TAGS)
-    told = [answer.add(Output("id", text, 1)) for text in texts]
-    return [SHAPE.text(delta, counts_tokens=False)["choices"][0]["delta"] for delta in told if delta]
+    deltas = [answer.add(Output("id", text, 1)) for text in texts]
+    return [FORMATTER.chunk(delta, counts_tokens=False)["choices"][0]["delta"] for delta in deltas if delta]
 
 
 def test_thoughts_stream_under_a_name_of_their_own_and_only_where_there_are_some() -> None:
@@ -48,14 +48,14 @@ def test_a_whole_answer_has_its_thought_beside_it(text: str, message: dict[str, 
     for answer in answers:
         answer.add(Output("id", text, 1))
         answer.add(_finished(answer.index))
-    assert [choice["message"] for choice in SHAPE.whole(answers)["choices"]] == [message, message]
+    assert [choice["message"] for choice in FORMATTER.whole(answers, {})["choices"]] == [message, message]
 
 
 def test_usage_of_several_answers_counts_the_prompt_once_as_the_first_computed_it() -> None:
     answers = [Answer(index, TAGS) for index in range(2)]
     answers[0].add(_finished(0, n_cached_tokens=8, n_output_tokens=5))
     answers[1].add(_finished(1, n_cached_tokens=2, n_output_tokens=7))
-    whole = SHAPE.whole(answers)
+    whole = FORMATTER.whole(answers, {})
     assert whole["usage"] == {
         "prompt_tokens": 9,
         "completion_tokens": 12,

@@ -1,0 +1,90 @@
+"""The sampling options: names, types, defaults and ranges, declared once for the engine, the HTTP bodies and chats.
+
+Names and defaults are llama-server's. Independent of how a token is sampled.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, get_args, get_type_hints
+
+from annotated_types import Interval
+
+from quantizer.errors import RequestError
+
+__all__ = ["MAX_GRAMMAR_BYTES", "NUMBER_RANGES", "NUMBER_TYPES", "SamplingOptions"]
+
+MAX_GRAMMAR_BYTES = 64 * 1024
+_MAX_BREAKERS = 16
+_MAX_BREAKER_BYTES = 40  # llama.cpp cuts longer ones
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingOptions:
+    """The options of the sampler. `temperature` 0 is greedy; `seed` None is random.
+
+    `penalty_last_n` and `dry_penalty_last_n` count tokens back, -1 meaning the whole context. `mirostat` 1 or 2
+    replaces every stage but biases and temperature.
+
+    Raises RequestError when a number is outside its range, a list too long or the grammar larger than 64 KiB.
+    """
+
+    temperature: Annotated[float, Interval(ge=0, le=100)] = 0.8
+    top_k: Annotated[int, Interval(ge=0, le=1_000_000)] = 40
+    top_p: Annotated[float, Interval(ge=0, le=1)] = 0.95
+    min_p: Annotated[float, Interval(ge=0, le=1)] = 0.05
+    repeat_penalty: Annotated[float, Interval(ge=0.01, le=100)] = 1.0
+    presence_penalty: Annotated[float, Interval(ge=-100, le=100)] = 0.0
+    frequency_penalty: Annotated[float, Interval(ge=-100, le=100)] = 0.0
+    penalty_last_n: Annotated[int, Interval(ge=-1, le=1_000_000)] = 64
+    typical_p: Annotated[float, Interval(ge=0, le=1)] = 1.0
+    top_n_sigma: Annotated[float, Interval(ge=-1, le=1000)] = -1.0
+    xtc_probability: Annotated[float, Interval(ge=0, le=1)] = 0.0
+    xtc_threshold: Annotated[float, Interval(ge=0, le=1)] = 0.1
+    dynatemp_range: Annotated[float, Interval(ge=0, le=100)] = 0.0
+    dynatemp_exponent: Annotated[float, Interval(ge=0, le=100)] = 1.0
+    dry_multiplier: Annotated[float, Interval(ge=0, le=100)] = 0.0
+    dry_base: Annotated[float, Interval(ge=1, le=100)] = 1.75
+    dry_allowed_length: Annotated[int, Interval(ge=0, le=1_000_000)] = 2
+    dry_penalty_last_n: Annotated[int, Interval(ge=-1, le=1_000_000)] = 64
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    mirostat: Annotated[int, Interval(ge=0, le=2)] = 0
+    mirostat_tau: Annotated[float, Interval(ge=0, le=100)] = 5.0
+    mirostat_eta: Annotated[float, Interval(ge=0, le=10)] = 0.1
+    seed: int | None = None
+    grammar: str = ""
+
+    def __post_init__(self) -> None:
+        self._check_numbers()
+        self._check_breakers()
+        if len(self.grammar.encode("utf-8", "surrogatepass")) > MAX_GRAMMAR_BYTES:
+            raise RequestError("The grammar is larger than 64 KiB.", "Use a smaller grammar.")
+
+    def _check_numbers(self) -> None:
+        for name, (lowest, highest) in NUMBER_RANGES.items():
+            value = getattr(self, name)
+            if not (math.isfinite(value) and lowest <= value <= highest):
+                raise RequestError(f"{name} is {value}.", f"Give a number from {lowest} to {highest}.")
+        if self.seed is not None and not -(2**63) <= self.seed < 2**64:
+            raise RequestError(f"seed is {self.seed}.", "Give a 64-bit integer.")
+
+    def _check_breakers(self) -> None:
+        if len(self.dry_sequence_breakers) > _MAX_BREAKERS:
+            cause = f"There are {len(self.dry_sequence_breakers)} dry_sequence_breakers."
+            raise RequestError(cause, f"Give at most {_MAX_BREAKERS}.")
+        for text in self.dry_sequence_breakers:
+            n_bytes = len(text.encode("utf-8", "replace"))
+            if not 1 <= n_bytes <= _MAX_BREAKER_BYTES or "\0" in text:
+                cause = "One of the dry_sequence_breakers is empty, too long or contains a NUL."
+                raise RequestError(cause, f"Use 1 to {_MAX_BREAKER_BYTES} bytes of text.")
+
+
+_NUMBERS = {
+    name: get_args(hint)
+    for name, hint in get_type_hints(SamplingOptions, include_extras=True).items()
+    if hasattr(hint, "__metadata__")
+}
+NUMBER_TYPES: dict[str, type[int] | type[float]] = {name: kind for name, (kind, _) in _NUMBERS.items()}
+# name: (lowest, highest) allowed, both inclusive. NaN and infinities are refused.
+NUMBER_RANGES: dict[str, tuple[float, float]] = {name: (range_.ge, range_.le) for name, (_, range_) in _NUMBERS.items()}
