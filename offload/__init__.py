@@ -1,1 +1,1 @@
-"""Where layers go and what that costs: devices, footprint, speed, plan, advice."""
+"""The plan of a model on a machine: devices, footprint, speed, placement, advice."""

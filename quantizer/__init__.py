@@ -1,1 +1,1 @@
-"""Model files: read and validate them, convert checkpoints, quantize, judge the loss."""
+"""Model files: reading, validation, conversion and quantization; errors, atomic files and child processes for all rooms."""

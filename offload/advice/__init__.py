@@ -1,1 +1,1 @@
-"""advice."""
+"""Advice: warnings, remedies, bottlenecks and problems of a machine."""

@@ -1,1 +1,1 @@
-"""speed."""
+"""Speed: a cost model over bandwidth, its calibration, and predictions."""

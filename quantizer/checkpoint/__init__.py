@@ -1,1 +1,1 @@
-"""checkpoint."""
+"""Hugging Face checkpoint folders, which are trusted in nothing."""

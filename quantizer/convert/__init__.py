@@ -1,1 +1,1 @@
-"""convert."""
+"""Sources of a quantization: checkpoints, PEFT adapters and GGUFs as tensors that are read row by row."""

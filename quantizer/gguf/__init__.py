@@ -1,1 +1,1 @@
-"""gguf."""
+"""The GGUF format: types, headers, validation, and what a header implies about a model."""

@@ -1,1 +1,1 @@
-"""write."""
+"""Plans of quantizations, and the job that carries them out."""
