@@ -1,9 +1,9 @@
 """Child processes: starting them, exchanging lines with them, ending them, and the error for one that died.
 
-`ChildProcess` is a child with pipes for asyncio, `OwnedProcess` one that may outlive its owner. `run_child` runs one from synchronous code: a JSON object goes in,
-JSON objects come out. `serve_request` is the other end of that pipe; such a child ends with the process that started
-it. Interprets no message but the one by which a child reports its failure. Imports no native code and no numpy, so
-that user interfaces can use it.
+`ChildProcess` is a child with pipes for asyncio, `OwnedProcess` one that may outlive its owner. `run_child` runs one
+from synchronous code: a JSON object goes in, JSON objects come out. `serve_request` is the other end of that pipe; such
+a child ends with the process that started it. Interprets no message but the one by which a child reports its failure.
+Imports no native code and no numpy, so that user interfaces can use it.
 """
 
 from __future__ import annotations
