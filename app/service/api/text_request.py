@@ -105,5 +105,5 @@ class PromptField(Body):
         """Return the prompt as text. Raises RequestError for token ids."""
         prompt = self.one_prompt()
         if not isinstance(prompt, str):
-            raise RequestError("The prompt of a gap is token ids.", "Give text.")
+            raise RequestError("The prompt before a suffix is token ids.", "Give text.")
         return prompt

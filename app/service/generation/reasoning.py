@@ -1,7 +1,7 @@
-"""What a model thinks aloud before its answer, told apart from the answer while both still come.
+"""Separates a model's reasoning from its answer while both stream.
 
-Owns the tags by model family and the hold-back that keeps a tag from being shown in part. Knows nothing of tokens or of
-how a dialect names the two.
+Owns the tags by model family, and holds text back so that no part of a tag is sent. Knows nothing of tokens or
+dialects.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from app.service.tools.tool import ParsedText
 
 __all__ = ["NO_REASONING", "ReasoningParser", "ReasoningTags", "reasoning_tags_of"]
 
-# How families begin and end a reasoning (source: the chat templates of DeepSeek R1, Qwen3 and GLM; of Seed-OSS; of
+# The tags of each family (source: the chat templates of DeepSeek R1, Qwen3 and GLM; of Seed-OSS; of
 # Magistral; of Granite 3).
 _FAMILIES = (
     ("<think>", "</think>"),
@@ -25,7 +25,7 @@ _FAMILIES = (
 
 @dataclass(frozen=True, slots=True)
 class ReasoningTags:
-    """The tags around a reasoning, empty for a model that has none; `is_open` when the prompt ends within one."""
+    """The tags around reasoning, empty for a model without; `is_open` when the prompt ends inside them."""
 
     opening: str = ""
     closing: str = ""
@@ -36,7 +36,7 @@ NO_REASONING = ReasoningTags()
 
 
 def reasoning_tags_of(chat_template: str, prompt: str) -> ReasoningTags:
-    """Return how a model of `chat_template` marks its reasonings, when it goes on from `prompt`."""
+    """Return the tags of a model of `chat_template` that continues `prompt`."""
     for opening, closing in _FAMILIES:
         if opening in chat_template or closing in chat_template:
             return ReasoningTags(opening, closing, is_open=prompt.rstrip().endswith(opening))
@@ -44,9 +44,9 @@ def reasoning_tags_of(chat_template: str, prompt: str) -> ReasoningTags:
 
 
 class ReasoningParser:
-    """Splits one answer as it grows. Only a reasoning at the begin is one: later tags are what the model writes about.
+    """Splits one answer as it streams. Reasoning comes first only: later tags are part of the text.
 
-    Blanks around a reasoning are dropped. All that is held back comes with `finish`.
+    Blanks around reasoning are dropped. `finish` returns all text that was held back.
     """
 
     def __init__(self, tags: ReasoningTags) -> None:
@@ -59,12 +59,12 @@ class ReasoningParser:
         return bool(self._held)
 
     def push(self, text: str) -> ParsedText:
-        """Return what `text` makes safe to show."""
+        """Return the text that is certain after `text`."""
         self._held += text
         return self._step()
 
     def finish(self) -> ParsedText:
-        """Return what was held back, at the end."""
+        """Return the text that was held back, at the end."""
         held, self._held = self._held, ""
         is_reasoning = self._step in (self._reasoning, self._reasoning_first)
         return ParsedText(reasoning=held.rstrip()) if is_reasoning else ParsedText(held)

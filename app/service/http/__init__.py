@@ -1,1 +1,1 @@
-"""http."""
+"""HTTP without dialects: access control, bodies, streams, errors, the access log, OpenAPI."""

@@ -1,1 +1,1 @@
-"""Filling a gap in a text, for models that were trained to."""
+"""Fill-in-the-middle for models that were trained for it."""

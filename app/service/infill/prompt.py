@@ -1,7 +1,7 @@
-"""Texts around a gap, as tokens -> the prompt that makes a model fill it. Pure.
+"""The fill-in-the-middle prompt of tokenized texts. Pure.
 
-Owns order and budgets. Where the head of a prefix has to go, the text itself says how much of it, so that a keystroke
-or a line later the prompt still begins with what was computed. Knows nothing of texts or engines.
+Owns order and token budgets. Where a prefix has to be cut, its own content decides the place, so that the prompt after
+a keystroke or a line still begins with the cached one. Knows nothing of texts or engines.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from app.service.infill.tokens import InfillTokens
 __all__ = ["InfillParts", "infill_prompt"]
 
 MAX_WINDOW = 2048  # tokens around the gap, the batch of llama-server
-DEFAULT_ANSWER = 256  # tokens that are left to an answer without a limit
-_N_SPECIAL = 8  # at most, around the gap
-_LEEWAY = 8  # a prefix that is longer than its share may be cut by so large a part of it more than it must
-_N_MARK = 4  # tokens that say whether a prefix begins with them
+DEFAULT_ANSWER = 256  # tokens reserved for an answer without a limit
+_N_SPECIAL = 8  # special tokens, at most
+_LEEWAY = 8  # a prefix may be cut by up to 1/8 of its budget more than necessary
+_N_MARK = 4  # tokens hashed to choose where a prefix begins
 
 Tokens = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfillParts:
-    """What stands before the gap and behind it, and other files that may help, the most helpful last.
+    """The texts before and after the missing one, and other files as context, the most relevant last.
 
-    `project` and `file_name` are the names that stand before them, each file in `extras` begins with its own.
+    `project` and `file_name` are names in the prompt; each file in `extras` begins with its own.
     """
 
     prefix: Tokens
@@ -38,10 +38,10 @@ class InfillParts:
 
 
 def infill_prompt(parts: InfillParts, tokens: InfillTokens, n_ctx: int, n_answer: int | None) -> Tokens:
-    """Return the prompt for a context of `n_ctx` tokens, of which the answer gets `n_answer` at least.
+    """Return the prompt for a context of `n_ctx` tokens, with `n_answer` tokens reserved for the answer.
 
     The end of the prefix gets three quarters of a window, the begin of the suffix one quarter; the window is half the
-    context at most. Other files take what is left, the least helpful giving way whole.
+    context at most. Other files share the rest; the least relevant ones are left out whole.
     """
     window = min(MAX_WINDOW, n_ctx // 2)
     prefix = _end_of(parts.prefix, 3 * window // 4)
@@ -54,31 +54,31 @@ def infill_prompt(parts: InfillParts, tokens: InfillTokens, n_ctx: int, n_answer
     return (*extras, *begin, tokens.prefix, *prefix, tokens.suffix, *suffix, *_one(tokens.middle))
 
 
-def _end_of(prefix: Tokens, n_most: int) -> Tokens:
-    """Return the end of `prefix`, `n_most` tokens or a few less.
+def _end_of(prefix: Tokens, limit: int) -> Tokens:
+    """Return the end of `prefix`, at most `limit` tokens.
 
-    Editors send a window of lines, whose head goes as the cursor moves down. So where it begins is not counted from any
-    end: of the places where it may, that with the least hash of its tokens stays the same until it has to go.
+    Editors send a window of lines that moves with the cursor. So the first token is chosen by content: of the allowed
+    places, the one whose tokens have the least hash stays the same until it is cut off.
     """
-    n_over = len(prefix) - n_most
+    n_over = len(prefix) - limit
     if n_over <= 0:
         return prefix
-    places = range(n_over, n_over + max(1, n_most // _LEEWAY))
+    places = range(n_over, n_over + max(1, limit // _LEEWAY))
     return prefix[min(places, key=lambda place: crc32(repr(prefix[place : place + _N_MARK]).encode())) :]
 
 
-def _extras(parts: InfillParts, tokens: InfillTokens, n_room: int) -> Tokens:
-    """Return the project's name and as many of the other files, counted from the last, as there is room for."""
+def _extras(parts: InfillParts, tokens: InfillTokens, n_free: int) -> Tokens:
+    """Return the project's name and as many of the other files, counted from the last, as fit into `n_free` tokens."""
     if not parts.extras:
         return ()
     separator = _one(tokens.separator)
     head = (*_one(tokens.repository), *parts.project) if tokens.repository is not None else ()
     tail = (*separator, *parts.file_name) if separator else ()
     kept: list[Tokens] = []
-    n_room -= len(head) + len(tail)
+    n_free -= len(head) + len(tail)
     for extra in reversed(parts.extras):
-        n_room -= len(separator) + len(extra)
-        if n_room < 0:
+        n_free -= len(separator) + len(extra)
+        if n_free < 0:
             break
         kept.append((*separator, *extra))
     if not kept:

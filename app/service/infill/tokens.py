@@ -1,6 +1,6 @@
-"""The special tokens with which a model was taught to fill gaps, as its file tells them.
+"""The special tokens of a model file for fill-in-the-middle.
 
-Owns the keys and the spellings by family. Knows nothing of prompts.
+Owns their metadata keys and the spellings by family. Knows nothing of prompts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["InfillTokens", "infill_tokens_of"]
 
 _TOKENS = "tokenizer.ggml.tokens"
 
-# Where a file gives an id, the newer key first, and how the token is spelled where it gives none (source: llama.cpp
+# The metadata keys, the newer first, and the spellings in files without them (source: llama.cpp
 # src/llama-vocab.cpp @ the version vendored in llama-cpp-python 0.3.36; mistral-common for [PREFIX] and [SUFFIX]).
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "prefix": ("fim_pre_token_id", "prefix_token_id"),
@@ -48,11 +48,10 @@ _SPELLINGS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfillTokens:
-    """Ids of tokens before the text in front of the gap, the text behind it, and the text that fills it.
+    """Ids of the tokens before the prefix, the suffix, and the text to be generated.
 
-    A model without `middle` fills the gap right after the prefix, which then comes last (`is_suffix_first`).
-    `repository` and `separator` stand before the names of a project and its files, `begin` before the prefix where the
-    engine begins texts with it.
+    A model without `middle` generates right after the prefix, which then comes last (`is_suffix_first`). `repository`
+    and `separator` precede the names of a project and its files; `begin` is BOS, where the engine adds it.
     """
 
     prefix: int
@@ -68,10 +67,10 @@ class InfillTokens:
 
 
 def infill_tokens_of(header: Header) -> InfillTokens | None:
-    """Return the tokens that the model of `header` has, None where it cannot fill gaps."""
+    """Return the tokens of the model of `header`, None if it has none."""
     if _TOKENS not in header.fields:
         return None
-    ids = _given(header) or _spelled(header)
+    ids = _ids_by_key(header) or _ids_by_spelling(header)
     prefix, suffix = ids.get("prefix"), ids.get("suffix")
     if prefix is None or suffix is None:
         return None
@@ -85,8 +84,8 @@ def infill_tokens_of(header: Header) -> InfillTokens | None:
     )
 
 
-def _given(header: Header) -> dict[str, int]:
-    """Return the ids that the file gives; one beyond the vocabulary is none."""
+def _ids_by_key(header: Header) -> dict[str, int]:
+    """Return the ids in the metadata, ignoring those beyond the vocabulary."""
     n_tokens = header.array_ref(_TOKENS).count
     found = {
         name: [token for key in keys if (token := header.integer(f"tokenizer.ggml.{key}")) is not None]
@@ -95,8 +94,8 @@ def _given(header: Header) -> dict[str, int]:
     return {name: tokens[0] for name, tokens in found.items() if tokens and 0 <= tokens[0] < n_tokens}
 
 
-def _spelled(header: Header) -> dict[str, int]:
-    """Return the ids of the tokens that are spelled as a family's, the first of each."""
+def _ids_by_spelling(header: Header) -> dict[str, int]:
+    """Return the ids of the tokens with a known spelling, the first of each."""
     ids: dict[str, int] = {}
     for token, text in enumerate(header.array(_TOKENS)):
         if isinstance(text, str) and text in _SPELLINGS:

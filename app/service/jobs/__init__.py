@@ -1,1 +1,1 @@
-"""Long work that the service has done for others: queued, run in processes of its own, watched and kept."""
+"""Long work in processes of its own: queued, run, saved, and published to subscribers."""

@@ -1,1 +1,1 @@
-"""models."""
+"""The models that requests may name: found, opened, listed, planned."""

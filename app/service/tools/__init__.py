@@ -1,1 +1,1 @@
-"""Tools that a model may call: what is offered, how its family writes calls, and reading them while they come."""
+"""Tool calls: offered to a model, parsed from its answer, enforced by a grammar."""

@@ -71,7 +71,7 @@ class InfillBody(LlamaCppTextBody):
     prompt: StrictStr | None = None
 
     @property
-    def gap(self) -> FimRequest:
+    def fim_request(self) -> FimRequest:
         return FimRequest(
             prefix=self.input_prefix,
             typed=self.prompt or "",

@@ -56,7 +56,7 @@ async def infill(request: Request, body: InfillBody) -> TextResponse:
     """The text between two; with n_predict 0 the prompt is only computed ahead."""
     model = await model_of(request, body.model or "")
     requests = with_recipe_defaults(body, model.file.recipe).requests()
-    return await _respond(request, body, model, lambda: fim_generation(model, body.gap, requests))
+    return await _respond(request, body, model, lambda: fim_generation(model, body.fim_request, requests))
 
 
 @router.post("/apply-template", openapi_extra=errors(404))

@@ -233,7 +233,7 @@ class OllamaGenerateBody(OllamaTextBody):
             raise RequestError("The context of an earlier answer is not supported.", "Send messages to /api/chat.")
 
     @property
-    def gap(self) -> FimRequest | None:
+    def fim_request(self) -> FimRequest | None:
         """The request to fill in the middle, where there is a suffix."""
         return FimRequest(prefix=self.prompt or "", suffix=self.suffix) if self.suffix else None
 

@@ -105,8 +105,8 @@ async def generate(
         return await _load(request, formatter, body, model)
 
     async def prepare() -> Generation:
-        if body.gap:
-            return await fim_generation(model, body.gap, (body.request(),))
+        if body.fim_request:
+            return await fim_generation(model, body.fim_request, (body.request(),))
         if body.raw:
             return Generation((body.request(body.prompt or ""),))
         return await chat_generation(model, body.turn())

@@ -135,13 +135,13 @@ class CompletionBody(OpenAiBody, PromptField):
         return tuple(variant for request in requests for variant in request.variants(n_answers))
 
     @property
-    def gap(self) -> FimRequest | None:
+    def fim_request(self) -> FimRequest | None:
         """What is to be filled, None where the prompt is only continued. Raises RequestError for token ids."""
         return FimRequest(prefix=self.text_prompt(), suffix=self.suffix) if self.suffix else None
 
     def echoed(self) -> tuple[str, ...]:
-        """Return the text before each answer that the engine does not tell itself. Raises RequestError for a gap whose
-        probabilities are asked for: its text is not what the model reads.
+        """Return the prompt before each answer, if it is echoed and not by the engine. Raises RequestError for a suffix
+        with logprobs: the model reads another prompt.
         """
         if not self.echo or self._engine_echoes:
             return ()
@@ -164,7 +164,7 @@ class FimBody(OpenAiBody):
     suffix: StrictStr | None = None
 
     @property
-    def gap(self) -> FimRequest:
+    def fim_request(self) -> FimRequest:
         return FimRequest(prefix=self.prompt, suffix=self.suffix or "")
 
     def _n_logprobs(self) -> int | None:

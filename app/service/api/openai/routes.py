@@ -75,12 +75,12 @@ async def chat_completions(request: Request, body: ChatCompletionBody) -> ChatRe
 @router.post("/completions", openapi_extra=errors(404, 501))
 async def completions(request: Request, body: CompletionBody) -> TextResponse:
     """The continuation of a text, or the text between two."""
-    gap, echoed = body.gap, body.echoed()
+    fim, echoed = body.fim_request, body.echoed()
     model = await model_of(request, body.model or "")
     requests = with_recipe_defaults(body, model.file.recipe).completion_requests()
 
     async def prepare() -> Generation:
-        return await fim_generation(model, gap, requests) if gap else Generation(requests)
+        return await fim_generation(model, fim, requests) if fim else Generation(requests)
 
     return await _respond(request, TextFormatter, body, model, prepare, echoed)
 
@@ -90,7 +90,7 @@ async def fim_completions(request: Request, body: FimBody) -> ChatResponse:
     """The text between two, as Mistral has it: in the form of a chat's answer."""
     model = await model_of(request, body.model or "")
     requests = with_recipe_defaults(body, model.file.recipe).request().variants(body.n_answers())
-    return await _respond(request, ChatFormatter, body, model, lambda: fim_generation(model, body.gap, requests))
+    return await _respond(request, ChatFormatter, body, model, lambda: fim_generation(model, body.fim_request, requests))
 
 
 async def _respond(
