@@ -14,7 +14,7 @@ from app.service.infill.tokens import InfillTokens
 
 __all__ = ["InfillParts", "infill_prompt"]
 
-MAX_WINDOW = 2048  # tokens around the gap, the batch of llama-server
+MAX_WINDOW = 2048  # tokens of prefix and suffix, as in llama-server
 DEFAULT_ANSWER = 256  # tokens reserved for an answer without a limit
 _N_SPECIAL = 8  # special tokens, at most
 _LEEWAY = 8  # a prefix may be cut by up to 1/8 of its budget more than necessary

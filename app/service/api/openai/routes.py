@@ -90,7 +90,8 @@ async def fim_completions(request: Request, body: FimBody) -> ChatResponse:
     """The text between two, as Mistral has it: in the form of a chat's answer."""
     model = await model_of(request, body.model or "")
     requests = with_recipe_defaults(body, model.file.recipe).request().variants(body.n_answers())
-    return await _respond(request, ChatFormatter, body, model, lambda: fim_generation(model, body.fim_request, requests))
+    fim = body.fim_request
+    return await _respond(request, ChatFormatter, body, model, lambda: fim_generation(model, fim, requests))
 
 
 async def _respond(
