@@ -176,7 +176,7 @@ async def test_a_loaded_model_is_kept_for_as_long_as_is_said(own: RunningService
     async with ServiceClient(own.url) as client:
         model = (await client.status()).default_model
         await client.library.keep_alive(model, "5m")
-        with pytest.raises(RequestError, match="no duration"):
+        with pytest.raises(RequestError, match="not a duration"):
             await client.library.keep_alive(model, "soon")
         kept = own.http.post("/api/localllm/keep-alive", json={"model": model, "keep_alive": "-1"}).json()
     assert kept["expires_s"] is None

@@ -236,4 +236,4 @@ def test_probabilities_come_where_they_are_asked_for(service: RunningService, pa
 
 
 def test_a_stay_that_is_none_is_refused(service: RunningService) -> None:
-    assert "no duration" in _refusal(service, "/api/chat", CHAT | {"keep_alive": "soon"})
+    assert "not a duration" in _refusal(service, "/api/chat", CHAT | {"keep_alive": "soon"})
