@@ -29,6 +29,7 @@ _ADAPTER_UNIT = 1000  # a cell's adapters are encoded as a multiple of it
 _SAY_TAG = re.compile(rb"<say>(.+?)</say>", re.DOTALL)
 _NOISE_TAG = re.compile(rb"<noise>([0-9]{1,6})</noise>")
 _LETTERS = b"etaoinshrdlu etaoinshrdlu etaoinshrdlu,.\n"
+_WRONG = ord("#")  # never an output of the fake backend
 
 
 class _Cell:
@@ -246,9 +247,6 @@ class FakeSampler:
 
     def close(self) -> None:
         """Do nothing."""
-
-
-_WRONG = ord("#")  # never an output of the fake backend
 
 
 class FakeMtpHead:

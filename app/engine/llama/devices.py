@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Iterator
+from ctypes import c_char_p, c_size_t, c_void_p
 from dataclasses import dataclass, replace
 
 from app.engine.llama.native import Buffer, ggml_function
@@ -54,8 +55,7 @@ class _Properties(ctypes.Structure):
 
 def ggml_gpus(*, with_links: bool = False) -> Iterator[GgmlDevice]:
     """Yield every GPU in the order of ggml and llama.cpp; measure the bandwidth to other machines `with_links`."""
-    read = ggml_function("ggml_backend_dev_get_props")
-    read.restype, read.argtypes = None, [ctypes.c_void_p, ctypes.POINTER(_Properties)]
+    read = ggml_function("ggml_backend_dev_get_props", None, c_void_p, ctypes.POINTER(_Properties))
     for address in _gpus():
         properties = _Properties()
         read(address, ctypes.byref(properties))
@@ -86,23 +86,19 @@ def buffer_bytes_by_device(buffers: Iterable[Buffer]) -> dict[str, DeviceUsage]:
 
 
 def _gpus() -> Iterator[int]:
-    count, get, kind = (ggml_function(f"ggml_backend_dev_{name}") for name in ("count", "get", "type"))
-    count.restype, get.restype, get.argtypes = ctypes.c_size_t, ctypes.c_void_p, [ctypes.c_size_t]
-    kind.restype, kind.argtypes = ctypes.c_int, [ctypes.c_void_p]
+    count = ggml_function("ggml_backend_dev_count", c_size_t)
+    get = ggml_function("ggml_backend_dev_get", c_void_p, c_size_t)
+    kind = ggml_function("ggml_backend_dev_type", ctypes.c_int, c_void_p)
     return (address for address in map(get, range(count())) if kind(address) in _GPU_KINDS)
 
 
 def _name(device: int) -> str:
-    read = ggml_function("ggml_backend_dev_name")
-    read.restype, read.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
-    return _text(read(device))
+    return _text(ggml_function("ggml_backend_dev_name", c_char_p, c_void_p)(device))
 
 
 def _buffer_name(device: int) -> str:
-    of_device, name = ggml_function("ggml_backend_dev_buffer_type"), ggml_function("ggml_backend_buft_name")
-    of_device.restype, of_device.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-    name.restype, name.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
-    return _text(name(of_device(device)))
+    buffer_type = ggml_function("ggml_backend_dev_buffer_type", c_void_p, c_void_p)(device)
+    return _text(ggml_function("ggml_backend_buft_name", c_char_p, c_void_p)(buffer_type))
 
 
 def _device(properties: _Properties) -> GgmlDevice:

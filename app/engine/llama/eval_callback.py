@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Collection
+from ctypes import c_size_t, c_void_p
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ __all__ = ["N_SOURCES", "ActivationRecorder", "Tensor", "WritableWeights"]
 
 N_SOURCES = 10
 _N_DIMS, _N_OP_PARAMS, _NAME_BYTES = 4, 16, 64
+_MIN_ROWS = 16  # smaller products are left out, as llama-imatrix leaves them out
+_F32 = 0  # of ggml_type
+_MAX_OPS = 64  # products come among the first
 
 
 class Tensor(ctypes.Structure):
@@ -42,11 +46,6 @@ Tensor._fields_ = (
 )
 
 
-_MIN_ROWS = 16  # smaller products are left out, as llama-imatrix leaves them out
-_F32 = 0  # of ggml_type
-_MAX_OPS = 64  # products come among the first
-
-
 class ActivationRecorder:
     """Recorder of the inputs of every product with a layer's weight, in the contexts created with it.
 
@@ -58,11 +57,8 @@ class ActivationRecorder:
         self._gathering = gathering
         self._failure: Exception | None = None
         self._ops = _ops()
-        self._read = ggml_function("ggml_backend_tensor_get")
-        self._read.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
-        self._read.restype = None
-        self._n_bytes = ggml_function("ggml_nbytes")
-        self._n_bytes.argtypes, self._n_bytes.restype = (ctypes.c_void_p,), ctypes.c_size_t
+        self._read = ggml_function("ggml_backend_tensor_get", None, c_void_p, c_void_p, c_size_t, c_size_t)
+        self._n_bytes = ggml_function("ggml_nbytes", c_size_t, c_void_p)
 
     def check(self) -> None:
         """Raise an exception of the callback."""
@@ -117,8 +113,7 @@ def _weight_name(node: Tensor) -> str:
 
 def _ops() -> dict[int, str]:
     """Return number → name of ggml's product operations."""
-    name_of = ggml_function("ggml_op_name")
-    name_of.argtypes, name_of.restype = (ctypes.c_int,), ctypes.c_char_p
+    name_of = ggml_function("ggml_op_name", ctypes.c_char_p, ctypes.c_int)
     names = {op: name_of(op).decode() for op in range(_MAX_OPS)}
     return {op: name for op, name in names.items() if name in ("MUL_MAT", "MUL_MAT_ID")}
 
@@ -135,9 +130,7 @@ class WritableWeights:
         self._names = {name.encode(): name for name in names}
         self._places: dict[str, set[int]] = {}
         self._is_complete = False
-        self._write = ggml_function("ggml_backend_tensor_set")
-        self._write.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t)
-        self._write.restype = None
+        self._write = ggml_function("ggml_backend_tensor_set", None, c_void_p, ctypes.c_char_p, c_size_t, c_size_t)
 
     def found(self) -> set[str]:
         """Return the names found in the graph so far, and stop searching."""

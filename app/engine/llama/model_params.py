@@ -60,7 +60,5 @@ class ModelParams:
 
 
 def _host_buffer_type() -> int:
-    function = ggml_function("ggml_backend_cpu_buffer_type")
-    function.restype = ctypes.c_void_p
-    address: int = function()
+    address: int = ggml_function("ggml_backend_cpu_buffer_type", ctypes.c_void_p)()
     return address

@@ -23,6 +23,7 @@ from app.engine.llama.native import hidden_states, lib
 __all__ = ["HiddenRows", "MtpBackend", "MtpContext", "Row"]
 
 Row = NDArray[np.float32]
+_LENGTH_BYTES = 8  # of the model's own part of a state, which comes first
 
 
 class HiddenRows:
@@ -116,9 +117,6 @@ class MtpContext(LlamaBackend):
             self.truncate(chunk.sequence_id, chunk.position if end > chunk.position else 0)
         known = (rows.before(chunk.sequence_id, chunk.position) for rows in (self._drafted, self._computed))
         self._batch.states[row] = next((state for state in known if state is not None), 0.0)
-
-
-_LENGTH_BYTES = 8  # of the model's own part of a state, which comes first
 
 
 class MtpBackend(LlamaBackend):

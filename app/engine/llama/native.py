@@ -37,7 +37,9 @@ __all__ = [
 
 NativeSampler = Any  # a ctypes pointer to llama_sampler
 EvalCallback = Any  # a ctypes function pointer, ggml_backend_sched_eval_callback
-_N_KEPT_LOG_LINES = 50
+_N_LOG_LINES = 50
+_MIB = 1 << 20
+_BUFFER_SIZE = re.compile(r": +(\S+?)(?:_Mapped)? +(model|KV|RS|compute) buffer size = +([\d.]+) MiB")
 _OF_MEMORY = re.compile(r"(failed|unable) to allocate|out of memory|OutOf(Device|Host)Memory")
 _WARN, _ERROR, _CONTINUED = 3, 4, 5  # ggml_log_level@0.3.36; llama_cpp._logger has another, wrong order
 
@@ -52,7 +54,7 @@ class NativeLog:
     """Receiver of llama.cpp's log: the last warnings and errors, which also go to stderr, and the sizes of buffers."""
 
     def __init__(self) -> None:
-        self._lines: deque[str] = deque(maxlen=_N_KEPT_LOG_LINES)
+        self._lines: deque[str] = deque(maxlen=_N_LOG_LINES)
         self._level = 0
         self._buffers: list[Buffer] = []
         self._callback = lib.llama_log_callback(self._receive)  # must live as long as llama.cpp may call it
@@ -99,17 +101,19 @@ def hidden_states() -> Any:
     return llama_cpp_ext
 
 
-def ggml_function(name: str) -> Any:
-    """Return a function of ggml, which llama_cpp does not bind; not every system resolves it through libllama."""
+def ggml_function(name: str, *types: Any) -> Any:
+    """Return a function of ggml, which llama_cpp does not bind; `types` are those of its result and its arguments.
+
+    Not every system resolves it through libllama. Raises EngineError if no library has it.
+    """
     folder = Path(lib.__file__).parent / "lib"
     for library in (lib._lib, *(load_shared_library(part, folder) for part in ("ggml", "ggml-base"))):  # noqa: SLF001
         if hasattr(library, name):
-            return getattr(library, name)
+            function = getattr(library, name)
+            if types:
+                function.restype, function.argtypes = types[0], types[1:]
+            return function
     raise EngineError(f"This build of llama.cpp has no {name}.", "Install llama-cpp-python again.")
-
-
-_LINE = re.compile(r": +(\S+?)(?:_Mapped)? +(model|KV|RS|compute) buffer size = +([\d.]+) MiB")
-_MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,5 +127,5 @@ class Buffer:
 
 def parse_buffer(line: str) -> Buffer | None:
     """Return the buffer that a line of llama.cpp's log reports, None for any other line."""
-    match = _LINE.search(line)
+    match = _BUFFER_SIZE.search(line)
     return Buffer(match[1], match[2], round(float(match[3]) * _MIB)) if match else None

@@ -20,6 +20,7 @@ from app.engine.request import SamplingParams
 
 __all__ = ["Candidates", "ChainBuilder", "LlamaSampler", "allowed_by"]
 
+MIROSTAT_M = 100  # tokens that estimate the exponent of Zipf's law, as in common/sampling.cpp@0.3.36
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
 
 
@@ -88,9 +89,6 @@ def _selected(chain: NativeSampler, data: NDArray[np.void]) -> tuple[int, float]
 def _token_array(data: NDArray[np.void]) -> lib.llama_token_data_array:
     pointer = ctypes.cast(ctypes.c_void_p(data.ctypes.data), lib.llama_token_data_p)
     return lib.llama_token_data_array(pointer, len(data), -1, False)
-
-
-MIROSTAT_M = 100  # tokens that estimate the exponent of Zipf's law, as in common/sampling.cpp@0.3.36
 
 
 class ChainBuilder:
