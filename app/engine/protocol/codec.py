@@ -10,7 +10,6 @@ import json
 import struct
 from collections.abc import Callable
 from dataclasses import fields
-from functools import cache
 from typing import Any
 
 from app.engine.protocol.messages import WorkerMessage
