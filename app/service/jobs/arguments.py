@@ -1,6 +1,6 @@
-"""What each kind of job is told, checked: the arguments of our own verbs.
+"""The validated arguments of each kind of job, and the command line of the verb that does it.
 
-Owns names, ranges and the words of the command line. Knows nothing of processes or of what is on the disk.
+Owns names, ranges and options. Knows nothing of processes or of the disk.
 """
 
 from __future__ import annotations
@@ -22,11 +22,18 @@ __all__ = [
 ]
 
 Resource: TypeAlias = Literal["network", "machine"]
-Word: TypeAlias = Annotated[str, Field(strict=True, max_length=4096, pattern=r"^[^\x00]*$")]
+Text: TypeAlias = Annotated[str, Field(strict=True, max_length=4096, pattern=r"^[^\x00]*$")]
 Name: TypeAlias = Annotated[str, Field(strict=True, min_length=1, max_length=4096, pattern=r"^[^\x00]+$")]
+Count: TypeAlias = Annotated[int, Field(ge=0, le=1 << 24)]
+Bytes: TypeAlias = Annotated[int, Field(ge=0, lt=10**15)]
 Threads: TypeAlias = Annotated[int, Field(ge=0, le=4096)]
 
-_Argv: TypeAlias = list[str]
+_OPTIONS = {  # where an option is not called like its field
+    "limit_bytes_per_s": "limit-rate",
+    "n_bytes": "size",
+    "tensor_types": "tensor",
+    "max_shard_bytes": "max-shard-size",
+}
 
 
 class Arguments(BaseModel):
@@ -34,16 +41,34 @@ class Arguments(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     kind: ClassVar[JobKind]
+    positional: ClassVar[tuple[str, ...]] = ("model",)
 
     @property
     def title(self) -> str:
-        """What a list calls the job."""
+        """The title of the job in lists."""
         raise NotImplementedError
 
     @property
     def resources(self) -> frozenset[Resource]:
-        """What of the machine it takes to itself."""
+        """What the job needs for itself."""
         return frozenset({"machine"})
+
+    def argv(self) -> tuple[str, ...]:
+        """Return the command line, without the program's name."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        positional = [values.pop(name) for name in self.positional]
+        options = [word for name, value in values.items() for word in _option(name, value)]
+        return (self.kind, "--json", *options, "--", *filter(None, positional))
+
+
+def _option(name: str, value: object) -> list[str]:
+    """Return an option in one word, so that a value that begins with a dash stays a value."""
+    option = f"--{_OPTIONS.get(name) or name.replace('_', '-')}"
+    if isinstance(value, tuple):
+        return [f"{option}={item}" for item in value]
+    if not value:
+        return []
+    return [option] if value is True else [f"{option}={value}"]
 
 
 class PullArguments(Arguments):
@@ -51,11 +76,12 @@ class PullArguments(Arguments):
     the catalogue. `quantize` makes a GGUF of that type of a checkpoint."""
 
     kind = "pull"
+    positional = ("reference",)
     reference: Name
-    quantize: Word = ""
+    quantize: Text = ""
     remove_checkpoint: bool = False
     overwrite: bool = False
-    limit_bytes_per_s: Annotated[int, Field(ge=0, lt=10**15)] = 0
+    limit_bytes_per_s: Bytes = 0
     connections: Annotated[int, Field(ge=1, le=16)] = 4
 
     @property
@@ -66,40 +92,28 @@ class PullArguments(Arguments):
     def resources(self) -> frozenset[Resource]:
         return frozenset({"network", "machine"} if self.quantize else {"network"})
 
-    def argv(self) -> _Argv:
-        """Return the command line."""
-        return [
-            "pull",
-            "--json",
-            *_option("--quantize", self.quantize),
-            *_flag("--remove-checkpoint", self.remove_checkpoint),
-            *_flag("--overwrite", self.overwrite),
-            *_option("--limit-rate", self.limit_bytes_per_s),
-            f"--connections={self.connections}",
-            *("--", self.reference),
-        ]
-
 
 class QuantizeArguments(Arguments):
     """`source` is a model's name, `guide`, or the absolute path of a GGUF or of a checkpoint's folder.
 
-    `output` is an absolute path, or a name in the library (NAME, PUBLISHER/REPO or PUBLISHER/REPO/NAME); without one it
-    lies there beside its source's name. `file_type`, `n_bytes` (at most so many) and `kld` (at most so many nats a
-    token) exclude each other.
+    `output` is an absolute path, or a name in the library (NAME, PUBLISHER/REPO or PUBLISHER/REPO/NAME), by default
+    next to its source. `file_type`, `n_bytes` (at most that size) and `kld` (at most that divergence in nats a token)
+    exclude each other.
     """
 
     kind = "quantize"
+    positional = ("source", "file_type")
     source: Name
-    file_type: Word = ""
-    output: Word = ""
-    n_bytes: Annotated[int, Field(ge=0, lt=10**15)] = 0
+    file_type: Text = ""
+    output: Text = ""
+    n_bytes: Bytes = 0
     kld: Annotated[float, Field(gt=0, lt=1e6)] | None = None
     tensor_types: Annotated[tuple[Name, ...], Field(max_length=1000)] = ()
-    output_type: Word = ""
-    embedding_type: Word = ""
-    imatrix: Word = ""
-    base: Word = ""
-    max_shard_bytes: Annotated[int, Field(ge=0, lt=10**15)] = 0
+    output_type: Text = ""
+    embedding_type: Text = ""
+    imatrix: Text = ""
+    base: Text = ""
+    max_shard_bytes: Bytes = 0
     threads: Threads = 0
     overwrite: bool = False
     allow_nan: bool = False
@@ -110,30 +124,10 @@ class QuantizeArguments(Arguments):
 
     @property
     def target(self) -> str:
-        """What is to come of it, in a word: a type, a size or a divergence."""
+        """The type, size or divergence that is wanted, in a word."""
         if self.kld:
             return f"kld{self.kld:g}"
         return f"{self.n_bytes / 1e9:.4g}GB" if self.n_bytes else self.file_type.upper()
-
-    def argv(self, source: str, output: str) -> _Argv:
-        """Return the command line that makes the file `output` of the file or folder `source`."""
-        return [
-            "quantize",
-            "--json",
-            *_option("--output", output),
-            *_option("--size", self.n_bytes),
-            *_option("--kld", self.kld or ""),
-            *(f"--tensor={rule}" for rule in self.tensor_types),
-            *_option("--output-type", self.output_type),
-            *_option("--embedding-type", self.embedding_type),
-            *_option("--imatrix", self.imatrix),
-            *_option("--base", self.base),
-            *_option("--max-shard-size", self.max_shard_bytes),
-            *_option("--threads", self.threads),
-            *_flag("--overwrite", self.overwrite),
-            *_flag("--allow-nan", self.allow_nan),
-            *("--", source, *([self.file_type] if self.file_type else [])),
-        ]
 
 
 class TuneArguments(Arguments):
@@ -147,71 +141,33 @@ class TuneArguments(Arguments):
     def title(self) -> str:
         return f"Tune {self.model}"
 
-    def argv(self) -> _Argv:
-        """Return the command line."""
-        return ["tune", "--json", *_option("--threads", self.threads), *("--", self.model)]
-
 
 class EvalArguments(Arguments):
     """`model` and `against` are names, `guide`, or absolute paths of GGUFs; `text` is the absolute path of a text."""
 
     kind = "eval"
     model: Name
-    against: Word = ""
-    text: Word = ""
-    ctx: Annotated[int, Field(ge=0, le=1 << 24)] = 0
-    chunks: Annotated[int, Field(ge=0, le=1 << 24)] = 0
+    against: Text = ""
+    text: Text = ""
+    ctx: Count = 0
+    chunks: Count = 0
     threads: Threads = 0
 
     @property
     def title(self) -> str:
         return f"Evaluate {self.model}" + (f" against {self.against}" if self.against else "")
 
-    def argv(self) -> _Argv:
-        """Return the command line."""
-        return [
-            "eval",
-            "--json",
-            *_option("--against", self.against),
-            *_option("--text", self.text),
-            *_option("--ctx", self.ctx),
-            *_option("--chunks", self.chunks),
-            *_option("--threads", self.threads),
-            *("--", self.model),
-        ]
-
 
 class BenchArguments(Arguments):
-    """`model` is a name, `guide`, or the absolute path of a GGUF; `only` is the work to do, separated by commas."""
+    """`model` is a name, `guide`, or the absolute path of a GGUF; `only` are workloads, separated by commas."""
 
     kind = "bench"
     model: Name
-    only: Word = ""
+    only: Text = ""
     runs: Annotated[int, Field(ge=1, le=100)] = 3
-    ctx: Annotated[int, Field(ge=0, le=1 << 24)] = 0
+    ctx: Count = 0
     threads: Threads = 0
 
     @property
     def title(self) -> str:
         return f"Measure how fast {self.model} answers"
-
-    def argv(self) -> _Argv:
-        """Return the command line."""
-        return [
-            "bench",
-            "--json",
-            *_option("--only", self.only),
-            f"--runs={self.runs}",
-            *_option("--ctx", self.ctx),
-            *_option("--threads", self.threads),
-            *("--", self.model),
-        ]
-
-
-def _option(name: str, value: str | float) -> _Argv:
-    """An option in one word: a value that begins with a dash stays a value."""
-    return [f"{name}={value}"] if value else []
-
-
-def _flag(name: str, is_set: bool) -> _Argv:
-    return [name] if is_set else []

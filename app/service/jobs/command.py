@@ -1,6 +1,6 @@
-"""From the arguments of a job to the command line of our own verb that does it.
+"""The command of a job: the arguments of its verb, with every path absolute or in the library.
 
-Owns which paths it gets: absolute ones, or places in the library. Knows nothing of processes.
+Knows nothing of processes.
 """
 
 from __future__ import annotations
@@ -38,58 +38,55 @@ _NEEDS_ROOT = "A service has no current folder."
 
 @dataclass(frozen=True, slots=True)
 class JobCommand:
-    """The words behind `localllm`. `folder` is where the verb writes a new file and must be made before, if any."""
+    """The arguments of `localllm`. `folder`, if any, must be created before: the verb writes its new file there."""
 
     argv: tuple[str, ...]
     folder: Path | None = None
 
 
 def arguments_of(kind: JobKind, data: Any) -> Arguments:
-    """Return the arguments that a kept job was started with. Raises ValueError for what is none of this version."""
+    """Return the arguments of a saved job. Raises ValueError for invalid ones, such as those of another version."""
     return TypeAdapter(_KINDS[kind]).validate_python(data)
 
 
 def command_of(arguments: Arguments, settings: Settings) -> JobCommand:
-    """Return the command for `arguments`; what is on the disk is looked at. Raises RequestError, ModelFileError."""
+    """Return the command for `arguments`, reading the disk. Raises RequestError, ModelFileError."""
     try:
         match arguments:
             case QuantizeArguments():
-                return _quantizing(arguments, settings)
+                return _quantize_command(arguments, settings)
             case TuneArguments() | BenchArguments():
                 _check_path(arguments.model)
-                return JobCommand(tuple(arguments.argv()))
             case EvalArguments():
                 for path in (arguments.model, arguments.against):
                     _check_path(path)
                 if arguments.text and not Path(arguments.text).is_absolute():
-                    raise RequestError(f"{arguments.text} is no absolute path.", _NEEDS_ROOT)
-                return JobCommand(tuple(arguments.argv()))
-            case PullArguments():
-                return JobCommand(tuple(arguments.argv()))
+                    raise RequestError(f"{arguments.text} is not an absolute path.", _NEEDS_ROOT)
     except UsageError as error:
         raise RequestError(error.cause, error.remedy) from error
-    raise AssertionError(f"{type(arguments).__name__} has no command")
+    return JobCommand(arguments.argv())
 
 
-def _quantizing(arguments: QuantizeArguments, settings: Settings) -> JobCommand:
+def _quantize_command(arguments: QuantizeArguments, settings: Settings) -> JobCommand:
     if arguments.file_type:
         file_type_named(arguments.file_type)
     source = _source(arguments.source, settings)
     for path in (arguments.imatrix, arguments.base):
         _check_path(path)
-    wanted = arguments.output
-    if not Path(wanted).is_absolute():
+    output = arguments.output
+    if not Path(output).is_absolute():
         name = f"{_stem(source)}-{arguments.target or DEFAULT_FILE_TYPE}"
-        made = ModelRef(name, Path(f"{name}.gguf"), source.repo)
-        wanted = str(model_output_path(made, wanted, settings.models_dir))
-    elif not wanted.endswith(".gguf"):  # whoever may start jobs shall not replace files of any kind
-        raise RequestError(f"{wanted} is no name for a model.", "Give a path that ends in .gguf.")
+        ref = ModelRef(name, Path(f"{name}.gguf"), source.repo)
+        output = str(model_output_path(ref, output, settings.models_dir))
+    elif not output.endswith(".gguf"):  # a client must not replace other kinds of files
+        raise RequestError(f"{output} is no name for a model.", "Give a path that ends in .gguf.")
     path = GUIDE if source.id == GUIDE else str(source.path)
-    return JobCommand(tuple(arguments.argv(path, wanted)), Path(wanted).parent)
+    argv = arguments.model_copy(update={"source": path, "output": output}).argv()
+    return JobCommand(argv, Path(output).parent)
 
 
 def _source(name: str, settings: Settings) -> ModelRef:
-    """Return the file or the folder that `name` means, with its repository where the library knows it."""
+    """Return the file or folder of `name`, with its repository if the library knows it."""
     path = Path(name)
     if not path.is_absolute():
         _check_path(name)
@@ -114,6 +111,6 @@ def _stem(source: ModelRef) -> str:
 
 
 def _check_path(name: str) -> None:
-    """Raise RequestError for a path that means nothing without a current folder."""
+    """Raise RequestError for a path relative to the current folder."""
     if name.startswith((".", "~")):
-        raise RequestError(f"{name} is no absolute path.", _NEEDS_ROOT)
+        raise RequestError(f"{name} is not an absolute path.", _NEEDS_ROOT)
