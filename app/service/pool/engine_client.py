@@ -154,7 +154,7 @@ class EngineClient:
         self._fail_loading(error)
 
     async def ended(self) -> None:
-        """Wait until every worker that was told to end is gone, and its memory free."""
+        """Wait until every ending worker is gone, and its memory free."""
         if self._ending:
             await asyncio.wait(self._ending)
 

@@ -1,7 +1,7 @@
-"""An offer of which one tool has to be called -> the grammar of the answer: a thought, if any, and then calls. Pure.
+"""The grammar of an answer that must call a tool: reasoning, if any, then calls. Pure.
 
-Owns how calls are put together of a family's writing and the tools' schemas. Knows nothing of how a schema of JSON
-values becomes rules.
+Owns how calls are built from a format's syntax and the tools' schemas. `app.engine.grammar` turns JSON schemas into
+rules.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from quantizer.errors import RequestError
 
 __all__ = ["call_grammar"]
 
-MAX_CALLS = 16  # in one answer that has to be calls
+MAX_CALLS = 16  # in one answer that must be calls
 _BLANKS = r"[ \t\n]{0,8}"
 _LINE = "\n"
 
 
 def call_grammar(tool_format: ToolFormat, options: ToolOptions, tags: ReasoningTags) -> str:
-    """Return the grammar whose answers are calls of the tools of `offer`, after a thought where the model has thoughts.
+    """Return the grammar of calls of the tools in `options`, after reasoning where the model has `tags` for it.
 
-    Raises RequestError for a schema that is not served, and where the grammar would be too large.
+    Raises RequestError for an unsupported schema and for too large a grammar.
     """
     rules = GbnfRules()
     syntax = tool_format.syntax
@@ -61,7 +61,7 @@ def _call(tool_format: ToolFormat, tool: Tool, rules: GbnfRules) -> str:
 
 
 def _tagged(tags: ParameterTags, schema: Mapping[str, Any], rules: GbnfRules) -> str:
-    """Return a rule for parameters in the order of the schema, each in its tags, those not required left out or not."""
+    """Return a rule for parameters in the order of the schema, each in its tags, optional unless required."""
     foreign = constraints(schema) - {"type", "properties", "required", "additionalProperties"}
     properties = schema.get("properties", {})
     required = names_in(schema, "required")
@@ -82,14 +82,14 @@ def _parameter(tags: ParameterTags, name: str, value: object, document: Mapping[
     if isinstance(value, Mapping) and value.get("type") == "string":
         if constraints(value) == {"type"}:
             return rules.add(f"{begin} {text_through(closing, rules)} {literal(_LINE)}")
-        told = _choices(value)
+        rule = _choices(value)
     else:
-        told = schema_rule(value, rules, document)
-    return rules.add(f"{begin} {told} {literal(closing + _LINE)}")
+        rule = schema_rule(value, rules, document)
+    return rules.add(f"{begin} {rule} {literal(closing + _LINE)}")
 
 
 def _choices(schema: Mapping[str, Any]) -> str:
-    """Return the texts of an enum, written without quotes."""
+    """Return the texts of an enum, without quotes."""
     values = schema.get("enum", [schema.get("const")])
     texts = [value for value in values if isinstance(value, str)] if isinstance(values, list) else []
     if constraints(schema) - {"type", "enum", "const"} or not texts:

@@ -1,10 +1,6 @@
-"""The arguments of one call as they come, in the two ways that models write them: a JSON object, or tagged parameters.
+"""Readers of one streamed tool call: a JSON object with name and arguments, JSON arguments, tagged arguments.
 
-Owns where the arguments end and their form as JSON text. Knows nothing of what stands around them.
-
-A call written as one JSON object that holds the tool's name and its arguments.
-
-Owns the keys that models use. Knows nothing of what stands around the object.
+Owns where arguments end, their form as JSON text, and the keys of models. Knows nothing of the text around a call.
 """
 
 from __future__ import annotations
@@ -30,25 +26,25 @@ __all__ = [
 
 MAX_KEY_CHARACTERS = 200
 _JSON_MARK = re.compile(r'\\(?:.|\Z)|["{}\[\]]', re.DOTALL)
-_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}  # Jinja writes them so, and models repeat it
+_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}  # as Jinja prints them, which models imitate
 
 
 class ArgumentsReader(Protocol):
-    """Turns what comes into JSON text; `rest` is None until the arguments are over, then what follows them."""
+    """Turns arguments into JSON text; `rest` is None until they end, then the text after them."""
 
     rest: str | None
 
     def push(self, text: str) -> str:
-        """Return the JSON text that `text` makes known."""
+        """Return the JSON text that is certain after `text`."""
         ...
 
     def finish(self) -> str:
-        """Return what is known at the end of the answer."""
+        """Return the remaining JSON text at the end of the answer."""
         ...
 
 
 class JsonSpan:
-    """Finds where a JSON object ends while it comes; what is inside may be broken, as long as it is balanced."""
+    """Finds where a streamed JSON object ends; its content may be invalid, as long as brackets are balanced."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -56,7 +52,7 @@ class JsonSpan:
         self._is_escaped = False
 
     def end_in(self, text: str) -> int:
-        """Return where in `text`, which follows what came before, the object ends, -1 while it goes on."""
+        """Return where in `text`, the next part, the object ends, -1 if it goes on."""
         begin = int(self._is_escaped and bool(text))
         self._is_escaped = self._is_escaped and not text
         for found in _JSON_MARK.finditer(text, begin):
@@ -73,7 +69,7 @@ class JsonSpan:
 
 
 class JsonArguments:
-    """Arguments that are JSON already: they pass as they come."""
+    """Arguments that are JSON already."""
 
     def __init__(self) -> None:
         self.rest: str | None = None
@@ -94,7 +90,7 @@ class JsonArguments:
 class ParameterTags:
     """How parameters are marked: `opening`, a key and `before_value`, the value, `closing`; after the last one `end`.
 
-    With `has_lines` a value stands on lines of its own.
+    With `has_lines` a value is on lines of its own.
     """
 
     opening: str
@@ -105,15 +101,15 @@ class ParameterTags:
 
     @property
     def key(self) -> re.Pattern[str]:
-        """What stands before a value; its group `key` names the parameter."""
+        """The text before a value; its group `key` is the name of the parameter."""
         between = r"\s*".join(map(re.escape, self.before_value))
         return re.compile(f"{re.escape(self.opening)}(?P<key>.*?){between}", re.DOTALL)
 
 
 class TaggedArguments:
-    """Arguments with a tag around each: texts pass as they come, other values when they are whole.
+    """Arguments with a tag around each: strings stream, other values come whole.
 
-    `schema` tells which are texts; where it says nothing, what reads as JSON is JSON.
+    `schema` says which are strings; without a type, a value that parses as JSON is JSON.
     """
 
     def __init__(self, tags: ParameterTags, schema: Mapping[str, Any]) -> None:
@@ -129,10 +125,10 @@ class TaggedArguments:
 
     def push(self, text: str) -> str:
         self._held += text
-        told = []
+        parts = []
         while self.rest is None and (more := self._step()) is not None:
-            told.append(more)
-        return "".join(told)
+            parts.append(more)
+        return "".join(parts)
 
     def finish(self) -> str:
         held, self._held = self._held, ""
@@ -142,7 +138,7 @@ class TaggedArguments:
         return self._closed()
 
     def _between(self) -> str | None:
-        """Begin the next parameter or end the arguments; whatever else stands here ends them too and is left over."""
+        """Begin the next parameter, or end the arguments, also at any other text."""
         tags = self._tags
         held = self._held = self._held.lstrip()
         if held.startswith(tags.end):
@@ -197,13 +193,13 @@ def _inside_string(text: str) -> str:
 
 
 def _as_json(text: str) -> str:
-    """Return `text` where it is JSON, and as a JSON string where it is not."""
-    told = _PYTHON_WORDS.get(text.strip(), text.strip())
+    """Return `text` if it is JSON, else as a JSON string."""
+    value = _PYTHON_WORDS.get(text.strip(), text.strip())
     try:
-        json.loads(told, parse_constant=_refuse)
+        json.loads(value, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return json.dumps(text, ensure_ascii=False)
-    return told
+    return value
 
 
 def _refuse(name: str) -> NoReturn:
@@ -215,7 +211,7 @@ _WINDOW_CHARACTERS = 512  # names and ids are short
 _NAME_KEYS = ("name", "tool_name")
 _ARGUMENT_KEYS = ("arguments", "parameters")
 _OTHER_PAIRS = r'(?:"(?:id|type|tool_call_id)"\s*:\s*"[\w:.-]*"\s*,\s*)*'
-# The order in which models are taught to write a call, so that its arguments can be told as they come.
+# The order in which models are trained to write a call, which lets its arguments stream.
 _NAME_FIRST = re.compile(
     rf'\{{\s*{_OTHER_PAIRS}"(?:{"|".join(_NAME_KEYS)})"\s*:\s*"(?P<name>[^"\\]*)"\s*,\s*'
     rf'{_OTHER_PAIRS}"(?:{"|".join(_ARGUMENT_KEYS)})"\s*:\s*(?=\{{)'
@@ -225,9 +221,9 @@ _END = re.compile(r'\s*(?:,\s*"\w*"\s*:\s*(?:"[\w:.-]*"|[\w.-]+)\s*)*\}')
 
 @dataclass(frozen=True, slots=True)
 class ObjectHead:
-    """What the first `n_characters` say: a call of `name`, or none where that is empty.
+    """The first `n_characters` of a call of `name`, which is empty for no call.
 
-    `arguments` are JSON text, None where they are only about to come.
+    `arguments` are JSON text, None if they follow.
     """
 
     n_characters: int
@@ -236,14 +232,14 @@ class ObjectHead:
 
 
 class ObjectReader:
-    """Reads one object that begins with the text."""
+    """Reads one object at the begin of the text."""
 
     def __init__(self) -> None:
         self._span = JsonSpan()
         self._n_scanned = 0
 
     def read(self, text: str, *, is_final: bool) -> ObjectHead | None:
-        """Return what `text`, longer each time, begins with; None until more has come. `is_final`: no more will."""
+        """Return the head of `text`, which grows with each call; None if more is needed and will come."""
         if found := _NAME_FIRST.match(text[:_WINDOW_CHARACTERS]):
             return ObjectHead(found.end(), found["name"])
         window = text[:MAX_OBJECT_CHARACTERS]
@@ -256,9 +252,9 @@ class ObjectReader:
 
 
 def n_after_arguments(text: str, *, is_final: bool) -> int | None:
-    """Return how much of `text`, which follows the arguments, ends their object; None until more has come.
+    """Return how many characters of `text` after the arguments end their object, None if more is needed.
 
-    0 where something else follows: models forget the brace.
+    0 if other text follows: models forget the brace.
     """
     window = text[:_WINDOW_CHARACTERS]
     if found := _END.match(window):
@@ -276,5 +272,5 @@ def _head_of(text: str) -> ObjectHead:
     call = value.get("function") if isinstance(value.get("function"), Mapping) else value
     name = next((call[key] for key in _NAME_KEYS if isinstance(call.get(key), str)), "")
     arguments: object = next((call[key] for key in _ARGUMENT_KEYS if call.get(key) is not None), {})
-    told = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return ObjectHead(len(text), name if told.lstrip().startswith("{") else "", told)
+    json_text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return ObjectHead(len(text), name if json_text.lstrip().startswith("{") else "", json_text)

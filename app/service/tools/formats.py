@@ -1,7 +1,7 @@
-"""How each family of models writes a call: a table, recognised by what stands in the chat template.
+"""The tool call formats of model families: a table, by which a chat template is recognised.
 
-Owns the tags of all families. Knows nothing of streams or grammars. Sources: the chat templates of these models, as
-they stand in models/templates of llama.cpp @ the version vendored in llama-cpp-python 0.3.36.
+Owns the tags of all formats. Knows nothing of streams or grammars. Sources: the chat templates of these models, in
+models/templates of llama.cpp @ the version vendored in llama-cpp-python 0.3.36.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from app.service.tools.call_reader import ParameterTags
 __all__ = ["GENERIC", "CallSyntax", "ToolFormat", "tool_format_of"]
 
 _NAME = r"(?P<name>[A-Za-z0-9_.-]{1,64})"
-_OBJECT = r"\s*\[?\s*(?=\{)"  # where a call is an object with its name inside, several may stand in a list
+_OBJECT = r"\s*\[?\s*(?=\{)"  # a call as an object that contains its name; several may form a list
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSyntax:
-    """The text around a call's name and arguments, as the model was taught it. `between` calls; None: one call only."""
+    """The text around a call's name and arguments in training. `between` is None where only one call is possible."""
 
     before_first: str = ""
     before_name: str
@@ -31,10 +31,10 @@ class CallSyntax:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFormat:
-    """How a family marks its calls. `marks` all stand in its templates.
+    """How a family writes its calls. Its templates contain all `marks`.
 
     A call begins with one of `openings`, or with the answer itself where it `may_be_bare`; then comes `header`, up to
-    the arguments. A header without a name is followed by an object that has it. `fillers` may follow. Arguments are
+    the arguments. A header without a name is followed by an object with the name. `fillers` may follow. Arguments are
     JSON unless `parameters` are tagged.
     """
 
@@ -50,13 +50,13 @@ class ToolFormat:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Every text that may be a special token of these models: it has to be told for calls to be seen."""
+        """Texts that may be special tokens of these models, and must be visible for calls to be parsed."""
         return (*self.openings, *self.separators, *self.fillers)
 
 
 def tool_format_of(chat_template: str) -> ToolFormat | None:
-    """Return the family whose calls `chat_template` writes, None when it is not known here."""
-    return next((family for family in _FAMILIES if all(mark in chat_template for mark in family.marks)), None)
+    """Return the format in which `chat_template` writes calls, None for an unknown one."""
+    return next((known for known in _FORMATS if all(mark in chat_template for mark in known.marks)), None)
 
 
 def _object(before: str, after: str, name: str = "name", arguments: str = "arguments") -> tuple[str, str, str]:
@@ -65,7 +65,7 @@ def _object(before: str, after: str, name: str = "name", arguments: str = "argum
 
 
 def _objects(opening: str, closing: str, **keys: str) -> CallSyntax:
-    """Return the writing of a list of objects between tags."""
+    """Return the syntax of a list of objects between tags."""
     name, arguments, end = _object("", "", **keys)
     return CallSyntax(
         before_first=f"{opening}[",
@@ -78,13 +78,13 @@ def _objects(opening: str, closing: str, **keys: str) -> CallSyntax:
 
 
 def _tagged_object(opening: str, closing: str) -> CallSyntax:
-    """Return the writing of objects with tags around each."""
+    """Return the syntax of objects with tags around each."""
     name, arguments, end = _object(f"{opening}\n", f"\n{closing}")
     return CallSyntax(before_name=name, before_arguments=arguments, after_arguments=end, between="\n")
 
 
 def _functions(name: str, opening: str, closing: str, *marks: str) -> ToolFormat:
-    """Return a family that writes <function=…> with a tag for each parameter, in tags of its own."""
+    """Return a format with <function=…> and a tag for each parameter, inside other tags."""
     return ToolFormat(
         name=name,
         marks=("<function=", "<parameter=", *marks),
@@ -109,8 +109,8 @@ _HERMES = ToolFormat(
     syntax=_tagged_object("<tool_call>", "</tool_call>"),
 )
 
-# The first whose marks all stand in the template counts.
-_FAMILIES = (
+# The first whose marks are all in the template counts.
+_FORMATS = (
     ToolFormat(
         name="deepseek-r1",
         marks=("<｜tool▁call▁begin｜>", "```json"),
@@ -233,4 +233,4 @@ _FAMILIES = (
     ),
 )
 
-GENERIC = _HERMES  # for models whose own form is not known here
+GENERIC = _HERMES  # for models of an unknown format

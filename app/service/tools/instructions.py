@@ -1,7 +1,7 @@
-"""Tools told in words, for models whose chat template knows of none.
+"""Instructions about tools in plain messages, for models whose chat template does not support tools.
 
-Owns those words, and how calls and results of earlier turns read as plain messages. No role is used that the client did
-not use, for templates refuse those they do not know. Knows nothing of templates.
+Owns their text, and how earlier calls and results read as plain messages. Uses no role that the client did not use:
+templates refuse unknown ones. Knows nothing of templates.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Message = dict[str, Any]
 
 
 def with_instructions(messages: Sequence[Message], tool_format: ToolFormat, options: ToolOptions) -> list[Message]:
-    """Return `messages` with the tools told in the system message, or before the first message where there is none."""
+    """Return `messages` with instructions in the system message, or else before the first message."""
     if not options.tools:
         return list(messages)
     functions = [json.dumps(tool.for_template()["function"], ensure_ascii=False) for tool in options.tools]
@@ -35,7 +35,7 @@ def with_instructions(messages: Sequence[Message], tool_format: ToolFormat, opti
 
 
 def as_plain_messages(messages: Sequence[Message], tool_format: ToolFormat) -> list[Message]:
-    """Return `messages` with calls written as the model writes them and results told by the user."""
+    """Return `messages` with calls in the model's format and results in messages of the user."""
     plain: list[Message] = []
     for message in messages:
         if message["role"] == "tool":
@@ -50,7 +50,7 @@ def as_plain_messages(messages: Sequence[Message], tool_format: ToolFormat) -> l
 
 
 def _add_result(plain: list[Message], content: str) -> None:
-    """Add the result of a call; those of several calls are one message, since roles have to alternate."""
+    """Add the result of a call, to the message of the result before it, since roles have to alternate."""
     result = f"<tool_response>\n{content}\n</tool_response>"
     if plain and plain[-1].get("role") == "user" and plain[-1]["content"].endswith("</tool_response>"):
         plain[-1] = {"role": "user", "content": f"{plain[-1]['content']}\n{result}"}

@@ -1,11 +1,7 @@
-"""Calls told apart from the text of an answer while both still come.
+"""Separates tool calls from the text of an answer while both stream.
 
-Owns what is held back until it is clear whether it is a call. Knows nothing of dialects, or of thoughts, which are told
-apart before. What turns out to be no call of an offered tool is text again.
-
-How one request's calls are written: a family and an offer together.
-
-Owns what the other modules of this room make of the two. Knows nothing of prompts or dialects.
+Owns what is held back until it is clear whether it is a call. Knows nothing of dialects, nor of reasoning, which is
+separated before. Text that turns out to be no call of an offered tool is text again.
 """
 
 from __future__ import annotations
@@ -30,13 +26,13 @@ __all__ = ["ToolCallParser", "ToolCalling"]
 
 MAX_HEADER_CHARACTERS = 256
 _BLANKS = " \t\r\n"
-_SEPARATORS = _BLANKS + ",;]}"  # of calls in a list; a brace too many is the model's slip
+_SEPARATORS = _BLANKS + ",;]}"  # between calls in a list; models add a brace too many
 
 
 class ToolCallParser:
-    """Splits one answer of a model of `family` to which `offer` was made. All that is held back comes at the end.
+    """Splits one answer of a model of `tool_format` with the tools of `options`.
 
-    Each step reads of what is unread and returns whether another can follow before more comes.
+    Each step reads from the unread text and returns whether another step can follow without more text.
     """
 
     def __init__(self, tool_format: ToolFormat, options: ToolOptions, new_id: Callable[[], str] = new_call_id) -> None:
@@ -45,7 +41,7 @@ class ToolCallParser:
         self._is_parallel = options.is_parallel
         self._new_id = new_id
         self._unread = ""
-        self._doubtful = ""  # read as the begin of a call, and text again if it is none
+        self._doubtful = ""  # read as the begin of a call, and text if it is none
         self._is_final = False
         self._is_among_calls = False
         self._object = ObjectReader()
@@ -60,7 +56,7 @@ class ToolCallParser:
         return bool(self._unread or self._doubtful)
 
     def push(self, text: str, *, is_final: bool = False) -> ParsedText:
-        """Return what `text` makes clear, and at the end all that was held back."""
+        """Return the text and calls that are certain after `text`; with `is_final`, all that was held back."""
         self._unread += text
         self._is_final = is_final
         while self._step():
@@ -72,7 +68,7 @@ class ToolCallParser:
     # Text, and where a call may begin
 
     def _bare(self) -> bool:
-        """At the begin of an answer that may be a call without a tag."""
+        """Read the begin of an answer that may be a call without a tag."""
         begun = self._unread.lstrip()
         if not begun and not self._is_final:
             return False
@@ -83,18 +79,18 @@ class ToolCallParser:
         found = [(index, tag) for tag in self._format.openings if (index := self._unread.find(tag)) >= 0]
         if found:
             index, tag = min(found)
-            self._say(len(self._unread[:index].rstrip()))
+            self._add_text(len(self._unread[:index].rstrip()))
             self._doubt(self._unread.index(tag) + len(tag))
             self._step = self._header
             return True
         n_shown = len(self._unread)
-        if not self._is_final:  # blanks before a call are not told
+        if not self._is_final:  # blanks before a call are dropped
             n_shown = len(self._unread[: n_shown - partial_match_length(self._unread, self._format.openings)].rstrip())
-        self._say(n_shown)
+        self._add_text(n_shown)
         return False
 
     def _header(self) -> bool:
-        """Read up to the arguments, or to the object that holds name and arguments."""
+        """Read up to the arguments, or up to the object with name and arguments."""
         found = self._format.header.match(self._unread[:MAX_HEADER_CHARACTERS])
         if found is None:
             return (len(self._unread) >= MAX_HEADER_CHARACTERS or self._is_final) and self._give_up(0)
@@ -112,18 +108,18 @@ class ToolCallParser:
         if not self._begin_call(head.n_characters, head.name):
             return self._give_up(head.n_characters)
         if head.arguments is not None:
-            self._say_arguments(head.arguments)
+            self._add_arguments(head.arguments)
             self._step = self._after_call
         return True
 
     def _give_up(self, n_characters: int) -> bool:
-        """Let all that seemed to be a call, and so many of the next characters, be text."""
+        """Turn all that seemed to be a call, and the next `n_characters`, into text."""
         self._doubt(n_characters)
         self._text.append(self._doubtful)
         self._doubtful, self._step = "", self._plain
         return True
 
-    def _say(self, n_characters: int) -> None:
+    def _add_text(self, n_characters: int) -> None:
         self._text.append(self._unread[:n_characters])
         self._unread = self._unread[n_characters:]
 
@@ -134,7 +130,7 @@ class ToolCallParser:
     # In a call and after it
 
     def _begin_call(self, n_characters: int, name: str, call_id: str | None = None) -> bool:
-        """Begin a call after so many characters. Return False, reading nothing, where `name` may not be called."""
+        """Begin a call after `n_characters`. Return False, reading nothing, where `name` may not be called."""
         if name not in self._tools or (self.n_calls and not self._is_parallel):
             return False
         self._unread, self._doubtful = self._unread[n_characters:], ""
@@ -150,13 +146,13 @@ class ToolCallParser:
         self._unread = ""
         if self._is_final and self._arguments.rest is None:
             more += self._arguments.finish()
-        self._say_arguments(more)
+        self._add_arguments(more)
         if self._arguments.rest is None:
             return False
         self._unread, self._step = self._arguments.rest, self._end_of_object
         return True
 
-    def _say_arguments(self, text: str) -> None:
+    def _add_arguments(self, text: str) -> None:
         if text:
             self._parts.append(ToolCallDelta(self.n_calls - 1, arguments=text))
 
@@ -168,7 +164,7 @@ class ToolCallParser:
         return True
 
     def _after_call(self) -> bool:
-        """Read what may stand between calls and after them."""
+        """Read the text between and after calls."""
         unread = self._unread = self._unread.lstrip(_SEPARATORS if self._is_among_calls else _BLANKS)
         fillers = self._format.fillers
         if tag := next((tag for tag in fillers if unread.startswith(tag)), ""):
@@ -183,17 +179,17 @@ class ToolCallParser:
 
 @dataclass(frozen=True, slots=True)
 class ToolCalling:
-    """A model of `family` to which `offer` was made."""
+    """The tool calls of one request: the model's format and the client's options."""
 
     tool_format: ToolFormat
     options: ToolOptions
 
     def new_parser(self) -> ToolCallParser:
-        """Return what tells the calls of one answer apart from its text."""
+        """Return the parser of one answer."""
         return ToolCallParser(self.tool_format, self.options)
 
     def grammar(self, tags: ReasoningTags) -> str:
-        """Return the grammar of an answer that is a call, in GBNF; "" where it may be text.
+        """Return the GBNF grammar of an answer that must be a call, "" if it may be text.
 
         Raises RequestError for a schema that cannot be enforced.
         """

@@ -1,10 +1,6 @@
-"""The tools that a client offers with a request, in no dialect.
+"""Tools that a client offers with a request, and their calls as parts of an answer, in any dialect.
 
-Owns their limits and what the client says about calling them. Knows nothing of how a model writes a call.
-
-What a client is told of calls, part by part.
-
-Owns how parts come together and the ids of calls. Knows nothing of how models write calls.
+Owns the limits of tools, how parts of a call are merged, and the ids of calls. Knows nothing of how models write calls.
 """
 
 from __future__ import annotations
@@ -23,13 +19,15 @@ __all__ = ["NO_TOOLS", "ParsedText", "Tool", "ToolCallDelta", "ToolOptions", "me
 
 MAX_TOOLS = 128
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_ID_CHARACTERS = 9  # Mistral's templates take nine letters and digits, the others anything
+_ID_ALPHABET = string.ascii_letters + string.digits
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
     """A function with a name, what it does, and the JSON schema of its arguments; an empty one allows any object.
 
-    Raises RequestError for a name that could not be told from the text around it.
+    Raises RequestError for a name that cannot be parsed in a call.
     """
 
     name: str
@@ -42,17 +40,17 @@ class Tool:
             raise RequestError(cause, "Use 1 to 64 letters, digits, underscores, dots and dashes.")
 
     def for_template(self) -> dict[str, Any]:
-        """Return the tool as chat templates know it (source: transformers, utils/chat_template_utils.py)."""
+        """Return the tool in the form of chat templates (source: transformers, utils/chat_template_utils.py)."""
         function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
         return {"type": "function", "function": function}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolOptions:
-    """The `tools` of a request. With `must_call` the answer is a call, of the tool named `only` where that is given.
+    """The `tools` of a request. With `must_call` the answer must be a call, of the tool `only` if that is given.
 
-    Unless `is_parallel`, it is one call at most. Raises RequestError for too many tools, two of a name, and an `only`
-    that is not among them.
+    Unless `is_parallel`, at most one call is made. Raises RequestError for too many tools, two of one name, and an
+    unknown `only`.
     """
 
     tools: tuple[Tool, ...] = ()
@@ -80,13 +78,9 @@ class ToolOptions:
 NO_TOOLS = ToolOptions()
 
 
-_ID_CHARACTERS = 9  # Mistral's templates take nine letters and digits, the others anything
-_ID_ALPHABET = string.ascii_letters + string.digits
-
-
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """What is new in call `index`: its id and name come with its first part, `arguments` piece by piece as JSON."""
+    """The new part of call `index`: the first one has its id and name; `arguments` is a piece of JSON."""
 
     index: int
     call_id: str = ""
@@ -94,7 +88,7 @@ class ToolCallDelta:
     arguments: str = ""
 
     def arguments_object(self) -> dict[str, Any] | None:
-        """Return the arguments of a call that is complete, None of one that was cut short."""
+        """Return the arguments of a complete call, None for one that was cut off."""
         try:
             value = json.loads(self.arguments or "{}")
         except ValueError:
@@ -112,7 +106,7 @@ class ParsedText:
 
 
 def merge_deltas(parts: Iterable[ToolCallDelta]) -> tuple[ToolCallDelta, ...]:
-    """Return `parts` with those of one call put together."""
+    """Return `parts` with those of one call merged."""
     calls: dict[int, ToolCallDelta] = {}
     for part in parts:
         begun = calls.get(part.index)
@@ -121,5 +115,5 @@ def merge_deltas(parts: Iterable[ToolCallDelta]) -> tuple[ToolCallDelta, ...]:
 
 
 def new_call_id() -> str:
-    """Return an id that any template takes."""
+    """Return an id that every template accepts."""
     return "".join(secrets.choice(_ID_ALPHABET) for _ in range(_ID_CHARACTERS))
