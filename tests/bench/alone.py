@@ -1,7 +1,7 @@
-"""What a model says when it answers alone: the text that every other way of computing it is held against.
+"""Reference answers of a model, computed alone, and their comparison with answers computed in other ways.
 
-One sequence at a time in a context of its own, without engine, batches, reuse or drafts. Owns the rule of what counts
-as the same answer. Knows nothing of how the other one was made.
+One sequence at a time in a context of its own, without engine, batches, reuse or drafts. Owns the rule of which answers
+are equal. Independent of how the other answer was made.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ from app.engine.protocol.messages import EngineConfig
 from app.engine.request import SamplingParams
 from app.engine.tuning.tune_results import RuntimeSettings
 
-__all__ = ["GREEDY", "MARGIN", "Alone", "AloneAnswer", "Verdict", "compare", "compare_text"]
+__all__ = ["GREEDY", "MARGIN", "Alone", "Match", "ReferenceAnswer", "compare", "compare_text"]
 
 GREEDY = SamplingParams(temperature=0.0)
-MARGIN = 0.05  # of logits: batches of other shapes round otherwise, so a tie within it may go either way
+MARGIN = 0.05  # of logits: batches of other shapes round differently, so a tie within it may go either way
 
 
 @dataclass(frozen=True, slots=True)
-class AloneAnswer:
-    """A greedy answer, an end token last where the model ended it; `margins[i]` is top-1 minus top-2 logit at i."""
+class ReferenceAnswer:
+    """A greedy answer, with its end token if it has one; `margins[i]` is top-1 minus top-2 logit at i."""
 
     tokens: tuple[int, ...]
     margins: tuple[float, ...]
 
 
-class Verdict(Enum):
+class Match(Enum):
     EQUAL = "equal"
     WITHIN = "differs within the margin"
     BEYOND = "differs beyond the margin"
 
 
-def compare(said: Sequence[int], alone: AloneAnswer) -> tuple[Verdict, int]:
-    """Return how the tokens `said`, or the begin of an answer, compare with the one made alone, and where they part."""
-    pairs = enumerate(zip(said, alone.tokens, strict=False))
-    n_same = next((n for n, (ours, other) in pairs if ours != other), min(len(said), len(alone.tokens)))
-    if n_same == len(said):
-        return Verdict.EQUAL, n_same
+def compare(tokens: Sequence[int], alone: ReferenceAnswer) -> tuple[Match, int]:
+    """Return how `tokens`, or the first tokens of an answer, match the reference, and how many are equal."""
+    pairs = enumerate(zip(tokens, alone.tokens, strict=False))
+    n_same = next((n for n, (ours, other) in pairs if ours != other), min(len(tokens), len(alone.tokens)))
+    if n_same == len(tokens):
+        return Match.EQUAL, n_same
     is_tie = n_same < len(alone.tokens) and alone.margins[n_same] <= MARGIN
-    return (Verdict.WITHIN if is_tie else Verdict.BEYOND), n_same
+    return (Match.WITHIN if is_tie else Match.BEYOND), n_same
 
 
-def compare_text(said: str, pieces: Sequence[bytes], alone: AloneAnswer) -> tuple[Verdict, int]:
-    """Do what `compare` does where only the whole text is known; `pieces` are those of the answer made alone."""
+def compare_text(text: str, pieces: Sequence[bytes], alone: ReferenceAnswer) -> tuple[Match, int]:
+    """Do the same as `compare` if only the text is known; `pieces` are those of the reference."""
     stream, known = IncrementalDetokenizer(), ""
     for n_same, piece in enumerate(pieces):
         known += stream.push(piece)
-        if not said.startswith(known):
-            return (Verdict.WITHIN if alone.margins[n_same] <= MARGIN else Verdict.BEYOND), n_same
-    return (Verdict.EQUAL if said == known + stream.finish() else Verdict.BEYOND), len(pieces)
+        if not text.startswith(known):
+            return (Match.WITHIN if alone.margins[n_same] <= MARGIN else Match.BEYOND), n_same
+    return (Match.EQUAL if text == known + stream.finish() else Match.BEYOND), len(pieces)
 
 
 class Alone:
@@ -68,8 +68,8 @@ class Alone:
         self._backend = model.context(EngineConfig(n_ctx=n_ctx, n_sequences=1, n_batch=n_ctx), setting)
         self._ends = [token for token in range(self._backend.facts.n_vocab) if self._backend.is_eog(token)]
 
-    def answer(self, prompt: Sequence[int], n_tokens: int, *, ignore_eos: bool) -> AloneAnswer:
-        """Return at most `n_tokens` that go on from `prompt`, which is computed as one batch."""
+    def answer(self, prompt: Sequence[int], n_tokens: int, *, ignore_eos: bool) -> ReferenceAnswer:
+        """Return at most `n_tokens` after `prompt`, which is computed as one batch."""
         self._backend.truncate(0, 0)
         sampler = self._backend.new_sampler(GREEDY, ignore_eos)
         tokens: list[int] = []
@@ -81,7 +81,7 @@ class Alone:
             tokens.append(sampler.sample(len(new) - 1))
             position, new = position + len(new), tokens[-1:]
         sampler.close()
-        return AloneAnswer(tuple(tokens), tuple(margins))
+        return ReferenceAnswer(tuple(tokens), tuple(margins))
 
     def lead(self, token: int, other: int, before: Sequence[int], n_batch: int) -> float:
         """Return by how much the logit of `token` leads that of `other` after `before`, in batches of `n_batch`."""
@@ -93,7 +93,7 @@ class Alone:
         return float(logits[token] - logits[other])
 
     def scores(self, tokens: Sequence[int]) -> NDArray[np.float64]:
-        """Return how likely each of `tokens` but the first is after those before it; they are computed as one batch."""
+        """Return the log probability of each of `tokens` but the first, computed as one batch."""
         self._backend.truncate(0, 0)
         before = tokens[:-1]
         self._backend.decode([Chunk(0, 0, before, len(before))])

@@ -1,11 +1,11 @@
-"""Does a score depend on how it was computed? Random workloads that ask for probabilities, against those of alone.
+"""Whether a score depends on how it was computed: random workloads with probabilities, against those of alone.py.
 
 Run: `uv run python tests/bench/compare_scores.py MODEL.gguf [--kv-type f32] [--flash] [--reference F32.gguf]`. The
-engine batches, chunks, reuses prefixes, drafts, evicts and restarts from its store; every answer is told with its
-probabilities, and every second prompt (`echo`). With weights and a cache of F32 only the order of sums differs, so that
-whatever is further off than --limit is a fault of ours. Quantized activations and a cache of F16 magnify that order:
-what is found then is what kernels do, to be compared with how far the model is from the reference anyway. Exits with 1
-where a score is further than --limit from the one that a single batch with nothing beside it gives.
+engine batches, chunks, reuses prefixes, drafts, evicts and restarts from its store; every answer comes with its
+probabilities, and every second prompt too (`echo`). With weights and a cache of F32 only the order of sums differs, so
+that a difference beyond --limit is a fault of ours. Quantized activations and a cache of F16 magnify that order: the
+differences then are those of kernels, to be compared with the distance of the model from the reference. Exits with 1
+when a score differs by more than --limit from that of a single batch computed alone.
 """
 
 from __future__ import annotations
@@ -28,47 +28,47 @@ from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
 from quantizer.gguf.validation import validate_gguf
 from tests.bench.alone import Alone
-from tests.bench.playing import Player, Said
+from tests.bench.playing import PlayedAnswer, Player
 from tests.bench.random_workload import random_workload
 from tests.bench.report import show
 
-__all__ = ["Scores", "examine"]
+__all__ = ["Scores", "run"]
 
 N_CTX = 512
 REFERENCE = RuntimeSettings(1, flash_attention=False, extra_buffers=False, kv_type="f32")
 _COLUMNS = ("texts", "apart", "scores", "equal", "mean", "largest", "signed mean", "mean of worst text")
-_SAME = 1e-6  # nats: logits are told in 32 bits
+_SAME = 1e-6  # nats: logits have 32 bits
 
 Texts: TypeAlias = list[NDArray[np.float64]]
 
 
 @dataclass(slots=True)
 class Scores:
-    """Scores of the same texts, in nats, as the engine told them and as a model alone and a reference have them."""
+    """Scores of the same texts, in nats: by the engine, by the model alone, and by a reference."""
 
-    told: Texts = field(default_factory=list)
+    engine: Texts = field(default_factory=list)
     alone: Texts = field(default_factory=list)
     reference: Texts = field(default_factory=list)
 
-    def add(self, said: Said, alone: Alone, reference: Alone | None) -> None:
-        """Add what was told of one request, an answer or a prompt and its answer."""
-        told = np.array([entry.logprob for entry in said.logprobs if entry.logprob is not None])
-        if not len(told):
+    def add(self, played: PlayedAnswer, alone: Alone, reference: Alone | None) -> None:
+        """Add the scores of one request: of its answer, and of its prompt if that is echoed."""
+        scored = np.array([entry.logprob for entry in played.logprobs if entry.logprob is not None])
+        if not len(scored):
             return
-        n_silent = 0 if said.is_echoed else len(said.prompt)
-        tokens = [*said.prompt, *said.tokens][: n_silent + len(said.logprobs)]
-        self.told.append(told)
-        self.alone.append(alone.scores(tokens)[-len(told) :])
+        n_unscored = 0 if played.is_echoed else len(played.prompt)
+        tokens = [*played.prompt, *played.tokens][: n_unscored + len(played.logprobs)]
+        self.engine.append(scored)
+        self.alone.append(alone.scores(tokens)[-len(scored) :])
         if reference is not None:
-            self.reference.append(reference.scores(tokens)[-len(told) :])
+            self.reference.append(reference.scores(tokens)[-len(scored) :])
 
     @property
     def furthest(self) -> float:
-        return max(float(np.abs(apart).max()) for apart in _apart(self.told, self.alone))
+        return max(float(np.abs(apart).max()) for apart in _apart(self.engine, self.alone))
 
 
-def examine(path: Path, seeds: range, setting: RuntimeSettings, reference_path: Path | None) -> Scores:
-    """Play the workloads of `seeds` on the model at `path` and take every score."""
+def run(path: Path, seeds: range, setting: RuntimeSettings, reference_path: Path | None) -> Scores:
+    """Play the workloads of `seeds` on the model at `path` and collect every score."""
     scores = Scores()
     with ExitStack() as owned:
         model = _loaded(path, setting, owned)
@@ -79,8 +79,8 @@ def examine(path: Path, seeds: range, setting: RuntimeSettings, reference_path: 
         for seed in seeds:
             workload = random_workload(seed, N_CTX, alone.tokenize)
             with tempfile.TemporaryDirectory() as folder:
-                for said in Player(model, setting, workload, N_CTX, Path(folder), asks_scores=True).play():
-                    scores.add(said, alone, reference)
+                for played in Player(model, setting, workload, N_CTX, Path(folder), with_scores=True).play():
+                    scores.add(played, alone, reference)
     return scores
 
 
@@ -90,9 +90,9 @@ def table(scores: Scores) -> Table:
     made.add_column("nats a token", no_wrap=True)
     for name in _COLUMNS:
         made.add_column(name, justify="right")
-    made.add_row("told, against alone", *_row(_apart(scores.told, scores.alone)))
+    made.add_row("engine, against alone", *_row(_apart(scores.engine, scores.alone)))
     if scores.reference:
-        made.add_row("told, against the reference", *_row(_apart(scores.told, scores.reference)))
+        made.add_row("engine, against the reference", *_row(_apart(scores.engine, scores.reference)))
         made.add_row("alone, against the reference", *_row(_apart(scores.alone, scores.reference)))
     return made
 
@@ -143,7 +143,7 @@ def main() -> None:
     options = parser.parse_args()
     setting = RuntimeSettings(options.threads, options.flash, options.repack, options.ubatch, options.kv_type)
     seeds = range(options.first, options.first + options.count)
-    scores = examine(options.model, seeds, setting, options.reference)
+    scores = run(options.model, seeds, setting, options.reference)
     show(table(scores))
     sys.exit(scores.furthest > options.limit)
 

@@ -1,9 +1,9 @@
-"""Do all dialects give the same answers under load, and leave nothing behind? Sixteen clients, mixed dialects.
+"""Whether all dialects give the same answers under load, and leave nothing behind: sixteen clients, mixed dialects.
 
 Run: `uv run python tests/bench/dialects.py MODEL.gguf [--seconds 300]`. Greedy answers to a fixed set of questions are
-taken alone first; clients then ask in a dialect drawn anew each time, whole or streamed, and one in five hangs up in
-mid-answer. No answer may differ (alone.py has the rule); at the end nobody's cells are held and no file is open that
-was not open before. Exits with 1 otherwise.
+computed alone first; clients then use a random dialect each time, whole or streamed, and one in five hangs up in
+mid-answer. No answer may differ (alone.py has the rule); at the end no cells are in use and no file is open that was
+not open before. Exits with 1 otherwise.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from app.engine.llama import LlamaModel
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
 from quantizer.gguf.validation import validate_gguf
-from tests.bench.alone import Alone, Verdict, compare_text
+from tests.bench.alone import Alone, Match, compare_text
 from tests.bench.report import show
 from tests.bench.served import Served, footprint, n_answered_in_all_cells, serve
 from tests.bench.soak import Job
@@ -44,7 +44,7 @@ _FREE_WITHIN_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Where a dialect is asked, with which body, and what it said: `whole` of an answer, `part` of one event of it."""
+    """The path of a dialect, its body for a message, and the text of an answer: `whole`, or a `part` in one event."""
 
     path: str
     body: Callable[[str], dict[str, Any]]
@@ -60,8 +60,8 @@ def _openai(path: str) -> Dialect:
     return Dialect(
         path,
         lambda message: _chat(message, max_tokens=_N_TOKENS),
-        lambda told: told["choices"][0]["message"]["content"],
-        lambda told: told["choices"][0]["delta"].get("content") or "",
+        lambda reply: reply["choices"][0]["message"]["content"],
+        lambda reply: reply["choices"][0]["delta"].get("content") or "",
     )
 
 
@@ -71,20 +71,20 @@ DIALECTS: Mapping[str, Dialect] = {
     "responses": Dialect(
         "/v1/responses",
         lambda message: {"input": message, "temperature": 0, "max_output_tokens": _N_TOKENS},
-        lambda told: "".join(part["text"] for item in told["output"] for part in item["content"]),
-        lambda told: told["delta"] if told["type"] == "response.output_text.delta" else "",
+        lambda reply: "".join(part["text"] for item in reply["output"] for part in item["content"]),
+        lambda reply: reply["delta"] if reply["type"] == "response.output_text.delta" else "",
     ),
     "anthropic": Dialect(
         "/v1/messages",
         lambda message: _chat(message, max_tokens=_N_TOKENS),
-        lambda told: "".join(block["text"] for block in told["content"]),
-        lambda told: told["delta"]["text"] if told["type"] == "content_block_delta" else "",
+        lambda reply: "".join(block["text"] for block in reply["content"]),
+        lambda reply: reply["delta"]["text"] if reply["type"] == "content_block_delta" else "",
     ),
     "ollama": Dialect(
         "/api/chat",
         lambda message: _chat(message, options={"temperature": 0, "num_predict": _N_TOKENS}),
-        lambda told: told["message"]["content"],
-        lambda told: told["message"]["content"],
+        lambda reply: reply["message"]["content"],
+        lambda reply: reply["message"]["content"],
     ),
 }
 
@@ -107,21 +107,21 @@ def known_jobs(path: Path, served: Served, seed: int) -> list[Job]:
     return jobs
 
 
-async def _ask(http: httpx.AsyncClient, dialect: Dialect, message: str, chance: random.Random) -> str | None:
-    """Return what was said, None where the client has hung up."""
+async def _request(http: httpx.AsyncClient, dialect: Dialect, message: str, chance: random.Random) -> str | None:
+    """Return the text of the answer, None if the client hung up."""
     body = dialect.body(message)
     if chance.random() < 0.5:
         return dialect.whole((await http.post(dialect.path, json={**body, "stream": False})).raise_for_status().json())
     n_most = chance.randint(1, 10) if chance.random() < 2 * HANG_UP_SHARE else None
-    said: list[str] = []
+    parts: list[str] = []
     async with http.stream("POST", dialect.path, json={**body, "stream": True}) as response:
         async for line in response.raise_for_status().aiter_lines():
             data = line.removeprefix("data: ")
             if data.startswith("{"):
-                said.append(dialect.part(json.loads(data)))
-            if n_most is not None and len(said) >= n_most:
+                parts.append(dialect.part(json.loads(data)))
+            if n_most is not None and len(parts) >= n_most:
                 return None
-    return "".join(said)
+    return "".join(parts)
 
 
 async def _client(
@@ -129,9 +129,9 @@ async def _client(
 ) -> None:
     while time.perf_counter() < until_s:
         name, job = chance.choice(list(DIALECTS)), chance.choice(jobs)
-        said = await _ask(http, DIALECTS[name], job.prompt, chance)
-        verdict = "left" if said is None else compare_text(said, job.pieces, job.known)[0].value
-        seen[name, verdict] += 1
+        text = await _request(http, DIALECTS[name], job.prompt, chance)
+        match = "left" if text is None else compare_text(text, job.pieces, job.known)[0].value
+        seen[name, match] += 1
 
 
 async def _load(served: Served, jobs: Sequence[Job], seconds: float, seed: int) -> Counter[tuple[str, str]]:
@@ -156,10 +156,10 @@ def _n_leaked(served: Served, n_before: int) -> tuple[int, int]:
 
 
 def table(seen: Counter[tuple[str, str]]) -> Table:
-    verdicts = [*(verdict.value for verdict in Verdict), "left"]
-    made = Table("dialect", *verdicts, box=None, pad_edge=False)
+    matches = [*(match.value for match in Match), "left"]
+    made = Table("dialect", *matches, box=None, pad_edge=False)
     for name in DIALECTS:
-        made.add_row(name, *(str(seen[name, verdict]) for verdict in verdicts))
+        made.add_row(name, *(str(seen[name, match]) for match in matches))
     return made
 
 
@@ -180,7 +180,7 @@ def main() -> None:
         n_held, n_more = _n_leaked(served, n_before)
         n_answered = n_answered_in_all_cells(served, 8)
     show(table(seen))
-    n_wrong = sum(count for (_, verdict), count in seen.items() if verdict == Verdict.BEYOND.value)
+    n_wrong = sum(count for (_, match), count in seen.items() if match == Match.BEYOND.value)
     print(f"wrong {n_wrong}, answers held {n_held}, files more {n_more}, answered in all cells {n_answered} of 8")
     sys.exit(1 if n_wrong or n_held or n_more > 0 or n_answered < 8 else 0)
 

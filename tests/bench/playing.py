@@ -1,6 +1,6 @@
-"""Plays a random workload on an engine over a real model, as a worker drives it.
+"""A random workload played on an engine over a real model, as a worker drives it.
 
-Owns what was said to each request, in tokens and in text. Knows nothing of what it should have been.
+Owns the answers, in tokens and in text. Independent of what they should be.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from app.engine.tuning.tune_results import RuntimeSettings
 from tests.bench.alone import GREEDY
 from tests.bench.random_workload import Arrival, Workload
 
-__all__ = ["FreeDrafts", "Player", "Said"]
+__all__ = ["FreeDrafts", "PlayedAnswer", "Player"]
 
 _N_SEQUENCES = 4
 
 
 @dataclass(slots=True)
-class Said:
-    """What a request was answered. `tokens` were sampled in this order, an end token last where the model ended it."""
+class PlayedAnswer:
+    """The answer to a request. `tokens` were sampled in this order, with an end token if the model ended it."""
 
     arrival: Arrival
     prompt: tuple[int, ...]
@@ -45,19 +45,19 @@ class Said:
 
 
 class FreeDrafts(StepCost):
-    """Whatever can be drafted pays, whatever it takes."""
+    """Step costs with which every draft pays."""
 
     def observe(self, n_tokens: int, duration_s: float) -> None:
-        """Learn nothing."""
+        """Ignore the step."""
 
     def ratio(self, n_tokens: int) -> float:
         return 1.0
 
 
 class Player:
-    """Plays `workload` over `model`, the store in `folder`.
+    """A player of `workload` over `model`, with its store in `folder`.
 
-    With `asks_scores` every answer is told with its probabilities, and every second prompt too.
+    With `with_scores` every answer comes with its probabilities, and every second prompt too.
     """
 
     def __init__(
@@ -68,19 +68,19 @@ class Player:
         n_ctx: int,
         folder: Path,
         *,
-        asks_scores: bool = False,
+        with_scores: bool = False,
     ) -> None:
         self._model = model
         self._setting = setting
         self._workload = workload
         self._n_ctx = n_ctx
         self._folder = folder
-        self._asks_scores = asks_scores
-        self.said: list[Said] = []
+        self._with_scores = with_scores
+        self.answers: list[PlayedAnswer] = []
         self._start()
 
-    def play(self) -> list[Said]:
-        """Return what was said to every arrival, in order."""
+    def play(self) -> list[PlayedAnswer]:
+        """Return the answer to every arrival, in order."""
         for arrival in self._workload.arrivals:
             if arrival.restarts:
                 self._end()
@@ -91,7 +91,7 @@ class Player:
         while not self._engine.is_idle:
             self._step()
         self._end()
-        return self.said
+        return self.answers
 
     def _start(self) -> None:
         workload = self._workload
@@ -100,9 +100,9 @@ class Player:
         )
         self._native = self._model.context(config, self._setting)
         self._store = StateStore(self._folder)
-        backend: Any = _Watched(self._native, self)
+        backend: Any = _RecordingBackend(self._native, self)
         cost = FreeDrafts() if workload.has_free_drafts else StepCost()
-        self._engine = Engine(backend, self._hear, self._store, cost)
+        self._engine = Engine(backend, self._on_event, self._store, cost)
 
     def _end(self) -> None:
         self._engine.close()
@@ -116,16 +116,16 @@ class Player:
         self._engine.check_integrity()
 
     def _submit(self, arrival: Arrival) -> None:
-        is_echoed = self._asks_scores and len(self.said) % 2 == 0
-        self.said.append(Said(arrival, self._prompt(arrival), is_echoed))
+        is_echoed = self._with_scores and len(self.answers) % 2 == 0
+        self.answers.append(PlayedAnswer(arrival, self._prompt(arrival), is_echoed))
         request = Request(
-            request_id=str(len(self.said) - 1),
-            prompt=self.said[-1].prompt,
+            request_id=str(len(self.answers) - 1),
+            prompt=self.answers[-1].prompt,
             sampling=GREEDY,
             max_tokens=arrival.n_tokens,
             ignore_eos=arrival.ignore_eos,
             priority=arrival.priority,
-            n_logprobs=0 if self._asks_scores else None,
+            n_logprobs=0 if self._with_scores else None,
             echo=is_echoed,
         )
         self._engine.submit(request)
@@ -133,30 +133,30 @@ class Player:
     def _prompt(self, arrival: Arrival) -> tuple[int, ...]:
         if arrival.parent is None:
             return arrival.fresh
-        parent = self.said[arrival.parent]
+        parent = self.answers[arrival.parent]
         if arrival.is_again:
             return parent.prompt
-        had = (*parent.prompt, *parent.tokens)
-        kept = had[: int(arrival.kept * len(had))]
-        return (*kept, *arrival.fresh)[: self._n_ctx - arrival.n_tokens]
+        history = (*parent.prompt, *parent.tokens)
+        prefix = history[: int(arrival.kept_share * len(history))]
+        return (*prefix, *arrival.fresh)[: self._n_ctx - arrival.n_tokens]
 
-    def _hear(self, event: Event) -> None:
-        said = self.said[int(event.request_id)]
-        assert said.end is None, "nothing follows the end of an answer"
+    def _on_event(self, event: Event) -> None:
+        answer = self.answers[int(event.request_id)]
+        assert answer.end is None, "nothing follows the end of an answer"
         if isinstance(event, Output):
-            said.text += event.text
-            said.logprobs += event.logprobs
+            answer.text += event.text
+            answer.logprobs += event.logprobs
         else:
-            said.end = event
+            answer.end = event
 
-    def stop_those_due(self) -> None:
-        for index, said in enumerate(self.said):
-            if said.is_due_to_stop:
+    def stop_due_answers(self) -> None:
+        for index, answer in enumerate(self.answers):
+            if answer.is_due_to_stop:
                 self._engine.abort(str(index))
 
 
-class _Watched:
-    """A backend that a player watches: it notes what is sampled and stops answers in mid-batch."""
+class _RecordingBackend:
+    """A backend that records sampled tokens and stops answers in mid-batch."""
 
     def __init__(self, backend: LlamaBackend, player: Player) -> None:
         self._backend = backend
@@ -166,15 +166,17 @@ class _Watched:
         return getattr(self._backend, name)
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
-        self._player.stop_those_due()
+        self._player.stop_due_answers()
         return self._backend.decode(chunks)
 
     def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> Sampler:
-        return _Noting(self._backend.new_sampler(params, ignore_eos, history), self._player.said[-1].tokens)
+        return _RecordingSampler(
+            self._backend.new_sampler(params, ignore_eos, history), self._player.answers[-1].tokens
+        )
 
 
-class _Noting:
-    """A sampler that notes what it samples."""
+class _RecordingSampler:
+    """A sampler that records its tokens."""
 
     def __init__(self, sampler: Sampler, tokens: list[int]) -> None:
         self._sampler = sampler

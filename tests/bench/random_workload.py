@@ -1,7 +1,8 @@
-"""Random workloads for an engine: who comes when, going on from whom, for how long. Pure: a seed gives one workload.
+"""Random workloads for an engine: when requests arrive, which ones they continue, for how long. Pure: one for each
+seed.
 
-Owns what a person does with a chat, as chance has it: new prompts with shared begins, next turns, edits, regenerated
-answers, stops, restarts. Knows nothing of engines or of tokens' meaning.
+Owns the random actions of a user of a chat: new prompts with shared prefixes, next turns, edits, regenerated answers,
+stops, restarts. Independent of engines and of the meaning of tokens.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ _KEPT_SHARES = {"new": 0.0, "next turn": 1.0, "edit": 0.6, "again": 0.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A request that comes `delay_steps` after the one before.
+    """A request that arrives `delay_steps` after the one before.
 
-    Its prompt is the first `kept` share of all that request `parent` had by then, and `fresh` tokens; with `is_again`
-    it is the parent's prompt once more. It is stopped once it has `stop_after` tokens; `restarts` says that everything
-    but the store is gone before it comes.
+    Its prompt is the first `kept_share` of the tokens that request `parent` had by then, and `fresh` tokens; with
+    `is_again` it is the parent's prompt. It is stopped after `stop_after` tokens. If it `restarts`, the engine starts
+    anew before it, with the same store.
     """
 
     delay_steps: int
     parent: int | None
-    kept: float
+    kept_share: float
     is_again: bool
     fresh: tuple[int, ...]
     n_tokens: int
@@ -52,7 +53,7 @@ class Workload:
 
 
 def random_workload(seed: int, n_ctx: int, tokenize: Callable[[str], Sequence[int]]) -> Workload:
-    """Return the workload of `seed` for sequences of at most `n_ctx` tokens; `tokenize` gives text its tokens."""
+    """Return the workload of `seed` for sequences of at most `n_ctx` tokens; `tokenize` returns the tokens of a text."""
     chance, prose = random.Random(seed), RandomText(seed)
     documents = [tuple(tokenize(prose.words(chance.randint(*_DOCUMENT_WORDS)))) for _ in range(_N_DOCUMENTS)]
     arrivals = tuple(_arrival(index, chance, documents) for index in range(N_ARRIVALS))
@@ -71,7 +72,7 @@ def _arrival(index: int, chance: random.Random, documents: Sequence[tuple[int, .
     return Arrival(
         delay_steps=chance.choice((0, 0, 1, 4, 30)),
         parent=chance.randrange(index) if kind != "new" else None,
-        kept=_KEPT_SHARES[kind],
+        kept_share=_KEPT_SHARES[kind],
         is_again=kind == "again",
         fresh=(*begin, *chance.sample(document, min(len(document), chance.randint(1, 12)))),
         n_tokens=chance.randint(1, 40),

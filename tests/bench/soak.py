@@ -27,7 +27,7 @@ from app.engine.llama import LlamaModel
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
 from quantizer.gguf.validation import validate_gguf
-from tests.bench.alone import Alone, AloneAnswer, Verdict, compare_text
+from tests.bench.alone import Alone, Match, ReferenceAnswer, compare_text
 from tests.bench.report import show
 from tests.bench.served import Served, n_answered_in_all_cells, serve
 
@@ -43,18 +43,18 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A prompt and what is said to it alone, token by token."""
+    """A prompt and its reference answer, token by token."""
 
     prompt: str
-    known: AloneAnswer
+    known: ReferenceAnswer
     pieces: tuple[bytes, ...]
 
 
 @dataclass(slots=True)
 class Watch:
-    """What came of the run: verdicts, and (seconds, bytes) of each process."""
+    """What came of the run: matches, and (seconds, bytes) of each process."""
 
-    verdicts: Counter[Verdict] = field(default_factory=Counter)
+    matches: Counter[Match] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     n_tokens: int = 0
     sizes: dict[str, list[tuple[float, int]]] = field(default_factory=lambda: {"service": [], "worker": []})
@@ -91,9 +91,9 @@ async def _client(served: Served, jobs: Sequence[Job], watch: Watch, chance: ran
             job = chance.choice(jobs)
             answer = await client.complete(job.prompt, _N_TOKENS, temperature=0.0, ignore_eos=True)
             watch.n_tokens += answer.n_output
-            verdict, n_same = compare_text(answer.text, job.pieces, job.known)
-            watch.verdicts[verdict] += 1
-            if verdict is Verdict.BEYOND:
+            match, n_same = compare_text(answer.text, job.pieces, job.known)
+            watch.matches[match] += 1
+            if match is Match.BEYOND:
                 watch.wrong.append(f"{job.prompt[-40:]!r}: {answer.text!r} parts at token {n_same}")
 
 
@@ -116,9 +116,9 @@ async def _soak(served: Served, jobs: Sequence[Job], seconds: float, seed: int) 
 def table(watch: Watch) -> Table:
     made = Table("what", "seen", "", box=None, pad_edge=False)
     made.add_row("tokens", str(watch.n_tokens), "")
-    for verdict in Verdict:
-        is_wrong = verdict is Verdict.BEYOND and watch.verdicts[verdict]
-        made.add_row(f"answers: {verdict.value}", str(watch.verdicts[verdict]), "WRONG" if is_wrong else "")
+    for match in Match:
+        is_wrong = match is Match.BEYOND and watch.matches[match]
+        made.add_row(f"answers: {match.value}", str(watch.matches[match]), "WRONG" if is_wrong else "")
     for name, sizes in watch.sizes.items():
         slope = watch.slope_mib(name)
         seen = f"{slope:+.2f} MiB a minute, {sizes[-1][1] / _MIB:.0f} MiB at the end"

@@ -21,7 +21,8 @@ _QUIET_SCALE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class RandomTensor:
-    """Float32 normal numbers around `center`; `shape` in ggml order. A source tensor of `quantizer.convert.source_model`.
+    """Float32 normal numbers around `center`; `shape` in ggml order. A source tensor of
+    `quantizer.convert.source_model`.
 
     The first `n_quiet_rows` are scaled down: as rows of an output matrix they are then never chosen.
     """
