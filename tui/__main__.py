@@ -85,10 +85,10 @@ def _run_app(settings: Settings, options: Mapping[str, object]) -> int:
     return run(settings, options)
 
 
-def _run_inline(talk: ChatOptions) -> None:
-    from tui.inline.session import hold
+def _run_inline(options: ChatOptions) -> None:
+    from tui.inline.session import run_inline
 
-    hold(talk)
+    run_inline(options)
 
 
 if __name__ == "__main__":

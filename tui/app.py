@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalllmApp"]
 
-_THEME_KEPT = "The settings file keeps it. NO_COLOR in the environment takes all colours away."
+_THEME_KEPT = "Saved to the settings file. NO_COLOR in the environment turns colours off."
 _NEWS_S = 30.0  # a person may be reading
-_LOSS = "Lost the service: connecting again. What was said is kept; F8 lists jobs that were interrupted."
+_LOSS = "Lost the service: reconnecting. Your messages are saved; F8 lists interrupted jobs."
 
 
 class LocalllmApp(App[None]):
@@ -57,12 +57,12 @@ class LocalllmApp(App[None]):
     def __init__(
         self,
         connection: ServiceConnection,
-        keeper: ChatRepository | None = None,
+        repository: ChatRepository | None = None,
         clock: Clock = time.monotonic,
         settings: Settings | None = None,
         *,
         is_welcoming: bool = False,
-        book: SettingsController | None = None,
+        settings_controller: SettingsController | None = None,
     ) -> None:
         if os.environ.get("NO_COLOR") == "":
             del os.environ["NO_COLOR"]  # an empty variable is not given, but Textual would take all colours away
@@ -71,35 +71,35 @@ class LocalllmApp(App[None]):
         self.animation_level = "none"
         self._connection = connection
         self._settings = settings or Settings()
-        self._book = book or SettingsController(self._settings)
-        self._book.on_change("theme", self._obey_theme)
-        self._book.on_change("keys", self._obey_keys)
+        self._settings_controller = settings_controller or SettingsController(self._settings)
+        self._settings_controller.on_change("theme", self._apply_theme)
+        self._settings_controller.on_change("keys", self._apply_keys)
         self.register_theme(HIGH_CONTRAST)
         self._downloads = Downloads(connection)
         self._jobs = JobMonitor(connection)
-        self._departure = QuitFlow(self, self._jobs, connection, self._book)
-        self._jobs.on_end(self._tell_end)
-        self._connection.on_loss(self._tell_loss)
-        resources = AppContext(
+        self._quit_flow = QuitFlow(self, self._jobs, connection, self._settings_controller)
+        self._jobs.on_end(self._notify_job_end)
+        self._connection.on_disconnect(self._warn_disconnected)
+        app_context = AppContext(
             connection=connection,
             downloads=self._downloads,
             jobs=self._jobs,
-            keeper=keeper or InMemoryChatRepository(),
+            repository=repository or InMemoryChatRepository(),
             settings=self._settings,
-            book=self._book,
+            settings_controller=self._settings_controller,
             clock=clock,
         )
-        for place in FEATURES:
-            self.add_mode(place.id, partial(_opened, place, resources))
+        for feature in FEATURES:
+            self.add_mode(feature.id, partial(_opened, feature, app_context))
 
     def on_mount(self) -> None:
         if self._settings.theme:
-            self._obey_theme()
+            self._apply_theme()
         if self._settings.keys:
             self.set_keymap(dict(self._settings.keys))  # so that no press is lost before they are checked
-            self.call_after_refresh(self._obey_keys)
-        self.call_after_refresh(self._import_what_answers_need)
-        self.run_worker(self._jobs.hold(), group="jobs")
+            self.call_after_refresh(self._apply_keys)
+        self.call_after_refresh(self._preload)
+        self.run_worker(self._jobs.run(), group="jobs")
         if self._is_welcoming:
             self.call_after_refresh(self._welcome)
 
@@ -135,9 +135,9 @@ class LocalllmApp(App[None]):
         if self._exception is None:
             super()._print_error_renderables()
 
-    async def go_to(self, place_id: str) -> None:
+    async def go_to(self, feature_id: str) -> None:
         """Show a feature in its last state."""
-        await self.switch_mode(place_id)
+        await self.switch_mode(feature_id)
 
     async def open_chat(self, chat_id: int, message_id: int | None = None) -> None:
         """Show the chat with this id, at one of its messages or at its end."""
@@ -151,14 +151,14 @@ class LocalllmApp(App[None]):
             await self._connection.use_model(self._downloads.newest)
             await self.go_to(HOME)
         else:
-            self.notify("No model was fetched since the app began: F6 shows what can be.", markup=False)
+            self.notify("No model was downloaded in this session: F6 lists models to download.", markup=False)
 
     def show_help(self) -> None:
         """Show the keys and commands of the current screen."""
         from tui.widgets.help import HelpScreen
 
         if isinstance(self.screen, CommandScreen):
-            self.push_screen(HelpScreen(self.screen, self._book.keys))
+            self.push_screen(HelpScreen(self.screen, self._settings_controller.keys))
 
     @work
     async def change_theme(self) -> None:
@@ -169,56 +169,56 @@ class LocalllmApp(App[None]):
         if chosen is None:
             return
         try:
-            told = await self._book.change("theme", chosen)
+            effect = await self._settings_controller.change("theme", chosen)
         except UserError as error:
             self.notify(printable(str(error)), severity="error", markup=False)
         else:
-            self.notify(printable(f"{chosen}: {told}"), markup=False)
+            self.notify(printable(f"{chosen}: {effect}"), markup=False)
 
-    def _obey_theme(self) -> None:
+    def _apply_theme(self) -> None:
         """Apply the theme of the settings; warn if it does not exist."""
-        theme = self._book.settings.theme or DEFAULT_THEME
+        theme = self._settings_controller.settings.theme or DEFAULT_THEME
         if theme in self.available_themes:
             self.theme = theme
         else:
-            self._warn(f"The settings name a theme that is none: {theme}. F10 lists them.")
+            self._warn(f"Unknown theme in the settings: {theme}. F10 lists the themes.")
 
-    def _obey_keys(self) -> None:
+    def _apply_keys(self) -> None:
         """Bind the keys of the settings; if they are invalid, warn and use the defaults."""
         from tui.settings.keymap import check_keys  # imports every screen: the first frame does not wait for it
 
         try:
-            check_keys(self._book.keys)
+            check_keys(self._settings_controller.keys)
         except UserError as error:
-            self._book.drop_keys()
-            self._warn(f"The keys of the settings are not used. {error}")
-        self.set_keymap(dict(self._book.keys))
+            self._settings_controller.drop_keys()
+            self._warn(f"The key settings are ignored. {error}")
+        self.set_keymap(dict(self._settings_controller.keys))
 
     def _warn(self, text: str) -> None:
         self.notify(printable(text), severity="warning", timeout=_NEWS_S, markup=False)
 
     async def action_quit(self) -> None:
         """Quit; Textual binds Ctrl+Q to this before any screen's keys."""
-        self.leave()
+        self.quit_app()
 
-    def leave(self) -> None:
+    def quit_app(self) -> None:
         """Quit the app; handle running jobs as the settings say, or ask."""
-        self._departure.leave()
+        self._quit_flow.quit()
 
     def quit_without_asking(self) -> None:
         """Quit the app after the terminal closed."""
-        self._departure.quit_without_asking()
+        self._quit_flow.quit_without_asking()
 
-    def _tell_end(self, job: Job) -> None:
+    def _notify_job_end(self, job: Job) -> None:
         """Notify that a job ended; ring if the user may be away."""
         if self._downloads.note_end(job):
-            self._tell_of_download(job)
+            self._notify_download(job)
         else:
             self.notify(ending(job), severity="error" if job.error else "information", markup=False)
         if is_long(job) or not self.app_focus:
             self.bell()
 
-    def _tell_loss(self) -> None:
+    def _warn_disconnected(self) -> None:
         """Warn that the connection to the service was lost and is being restored."""
         self._warn(_LOSS)
 
@@ -228,20 +228,20 @@ class LocalllmApp(App[None]):
 
         self.push_screen(WelcomeScreen(self._connection, self._downloads), lambda _: mark_welcome_seen(self._settings))
 
-    def _tell_of_download(self, job: Job) -> None:
+    def _notify_download(self, job: Job) -> None:
         """Notify that a download ended."""
         name = printable_line(str(job.arguments["reference"]))
         if model_of(job):
-            self.notify(f"Ctrl+T talks with the new model: {name}", timeout=_NEWS_S, markup=False)
+            self.notify(f"Ctrl+T starts a chat with the new model: {name}", timeout=_NEWS_S, markup=False)
         elif job.state == "failed" and job.error is not None:
-            text = printable_line(f"{name} did not come: {job.error.cause} {job.error.remedy}")
+            text = printable_line(f"{name}: download failed. {job.error.cause} {job.error.remedy}")
             self.notify(text, severity="error", timeout=_NEWS_S, markup=False)
 
-    def _import_what_answers_need(self) -> None:
+    def _preload(self) -> None:
         """Import in a thread what would delay the first answer by half the time of the first frame."""
         self.run_worker(partial(import_module, "rich.markdown"), thread=True)
 
 
-def _opened(place: Feature, resources: AppContext) -> Screen[None]:
-    screen: Screen[None] = place.screen_class()(resources)
+def _opened(feature: Feature, app_context: AppContext) -> Screen[None]:
+    screen: Screen[None] = feature.screen_class()(app_context)
     return screen

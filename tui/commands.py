@@ -24,7 +24,7 @@ Actions = TypeVar("Actions")
 class AppActions(Protocol):
     """The methods of the app that its commands call."""
 
-    def go_to(self, place_id: str) -> Awaitable[None]: ...
+    def go_to(self, feature_id: str) -> Awaitable[None]: ...
 
     def chat_with_newest(self) -> Awaitable[None]: ...
 
@@ -32,7 +32,7 @@ class AppActions(Protocol):
 
     def change_theme(self) -> None: ...
 
-    def leave(self) -> None: ...
+    def quit_app(self) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: a generic dataclass that is frozen too cannot be made with them
@@ -113,34 +113,34 @@ def slash_line(line: str) -> tuple[str, str] | None:
     return word[1:].lower(), argument.strip()
 
 
-def _go_to(place_id: str, app: AppActions, _: str) -> Awaitable[None]:
-    return app.go_to(place_id)
+def _go_to(feature_id: str, app: AppActions, _: str) -> Awaitable[None]:
+    return app.go_to(feature_id)
 
 
 APP_COMMANDS: CommandTable[Any] = CommandTable(
     (
         *(
             Command[AppActions](
-                id=f"go-{place.id}",
-                title=place.title,
-                tooltip=place.tooltip,
-                keys=place.key,
-                slash=place.id,
-                run=partial(_go_to, place.id),
+                id=f"go-{feature.id}",
+                title=feature.title,
+                tooltip=feature.tooltip,
+                keys=feature.key,
+                slash=feature.id,
+                run=partial(_go_to, feature.id),
             )
-            for place in FEATURES
+            for feature in FEATURES
         ),
         Command[AppActions](
             id="talk-newest",
-            title="Talk with the new model",
-            tooltip="Talk with the model that was fetched last",
+            title="Chat with the new model",
+            tooltip="Chat with the model that was downloaded last",
             keys="ctrl+t",
             run=lambda app, _: app.chat_with_newest(),
         ),
         Command[AppActions](
             id="theme",
             title="Theme",
-            tooltip="Choose other colours",
+            tooltip="Change the colour theme",
             slash="theme",
             run=lambda app, _: app.change_theme(),
         ),
@@ -155,10 +155,10 @@ APP_COMMANDS: CommandTable[Any] = CommandTable(
         Command[AppActions](
             id="quit",
             title="Quit",
-            tooltip="Leave; the service stops too if this app started it",
+            tooltip="Quit; the service stops too if this app started it",
             keys="ctrl+q",
             slash="quit",
-            run=lambda app, _: app.leave(),
+            run=lambda app, _: app.quit_app(),
         ),
     )
 )

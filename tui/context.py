@@ -18,12 +18,12 @@ __all__ = ["AppContext"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppContext:
     """Connection, downloads, jobs, repository, settings and clock. The creator of the app closes the connection and the
-    repository. `clock` counts seconds, `book` changes settings."""
+    repository. `clock` counts seconds, `settings_controller` changes settings."""
 
     connection: ServiceConnection
     downloads: Downloads
     jobs: JobMonitor
-    keeper: ChatRepository
+    repository: ChatRepository
     settings: Settings
-    book: SettingsController
+    settings_controller: SettingsController
     clock: Clock

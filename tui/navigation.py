@@ -32,14 +32,14 @@ class Feature:
 
 
 FEATURES = (
-    Feature("chat", "Chat", "Talk with the model", "", "tui.chat.screen:ChatScreen"),
-    Feature("chats", "Chats", "Find a chat, and go on with it", "f5", "tui.history.screen:HistoryScreen"),
-    Feature("models", "Models", "Choose, fetch, quantize and remove models", "f6", "tui.models.screen:ModelsScreen"),
+    Feature("chat", "Chat", "Chat with the model", "", "tui.chat.screen:ChatScreen"),
+    Feature("chats", "Chats", "Find and reopen chats", "f5", "tui.history.screen:HistoryScreen"),
+    Feature("models", "Models", "Choose, download, quantize and remove models", "f6", "tui.models.screen:ModelsScreen"),
     Feature(
-        "plan", "Plan", "See where a model goes, how fast that is, and change it", "f7", "tui.plan.screen:PlanScreen"
+        "plan", "Plan", "See and change where a model's layers go, and its speed", "f7", "tui.plan.screen:PlanScreen"
     ),
-    Feature("jobs", "Jobs", "Follow, cancel and retry long work", "f8", "tui.jobs.screen:JobsScreen"),
-    Feature("metrics", "Metrics", "See what models do, and measure how fast", "f9", "tui.metrics.screen:MetricsScreen"),
-    Feature("settings", "Settings", "See and change every setting", "f10", "tui.settings.screen:SettingsScreen"),
-    Feature("log", "Log", "Read what the service writes", "", "tui.jobs.log:LogScreen"),
+    Feature("jobs", "Jobs", "Monitor, cancel and retry jobs", "f8", "tui.jobs.screen:JobsScreen"),
+    Feature("metrics", "Metrics", "Monitor and benchmark models", "f9", "tui.metrics.screen:MetricsScreen"),
+    Feature("settings", "Settings", "View and change settings", "f10", "tui.settings.screen:SettingsScreen"),
+    Feature("log", "Log", "Read the service's log", "", "tui.jobs.log:LogScreen"),
 )

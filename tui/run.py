@@ -31,36 +31,36 @@ from tui.settings.controller import SettingsController
 
 __all__ = ["report_background_errors", "report_crash", "report_of", "run", "write_report"]
 
-_HOUSE = Path(__file__).parents[1]
-_ROOMS = {"app", "offload", "quantizer", "tui"}
+_ROOT = Path(__file__).parents[1]
+_PACKAGES = {"app", "offload", "quantizer", "tui"}
 _N_KEPT = 10
 
 
 def report_crash(error: BaseException, folder: Path, *, is_kept: bool) -> int:
     """Report on standard error what ended the app and how to restart; return the exit status. Writes the report to
     `folder`, or to standard error if that fails. `is_kept`: all messages are saved."""
-    _say(
-        f"localllm has crashed: {_nature(error)}.",
-        "Everything that was said is kept." if is_kept else "What was said in the last seconds may not be kept.",
-        _whereabouts([error], folder),
-        "Start it again as before: localllm",
+    _write_lines(
+        f"localllm has crashed: {_summarize(error)}.",
+        "All messages are saved." if is_kept else "Messages of the last seconds may be lost.",
+        _save_report([error], folder),
+        "Restart it with: localllm",
     )
     return 1
 
 
 def report_background_errors(errors: Sequence[BaseException], folder: Path) -> None:
     """Report errors of background tasks on standard error and write a crash report."""
-    _say(f"A part of localllm has failed meanwhile: {_nature(errors[0])}.", _whereabouts(errors, folder))
+    _write_lines(f"A background task of localllm failed: {_summarize(errors[0])}.", _save_report(errors, folder))
 
 
-def _say(*lines: str) -> None:
+def _write_lines(*lines: str) -> None:
     sys.stderr.write(printable("".join(f"{line}\n" for line in lines)))
 
 
-def _whereabouts(errors: Sequence[BaseException], folder: Path) -> str:
+def _save_report(errors: Sequence[BaseException], folder: Path) -> str:
     report = report_of(errors)
     try:
-        return f"The full report, without a word of your chats: {write_report(report, folder, datetime.now())}"
+        return f"Full report (without chat texts): {write_report(report, folder, datetime.now())}"
     except OSError as error:
         return f"The report cannot be written into {folder} ({error.strerror}), so it is here:\n\n{report}"
 
@@ -71,7 +71,7 @@ def report_of(errors: Sequence[BaseException]) -> str:
         f"localllm {__version__}, Textual {version('textual')}, Python {platform.python_version()}, "
         f"{platform.platform()}\n"
     )
-    return printable(made_with + "".join(f"\n{_told(each)}" for error in errors for each in _chain(error)))
+    return printable(made_with + "".join(f"\n{_format_error(each)}" for error in errors for each in _chain(error)))
 
 
 def write_report(report: str, folder: Path, now: datetime) -> Path:
@@ -95,12 +95,12 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         yield error
 
 
-def _told(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     frames = traceback.format_list(_frames(error))
-    return f"{_nature(error)}\n{''.join(frames)}"
+    return f"{_summarize(error)}\n{''.join(frames)}"
 
 
-def _nature(error: BaseException) -> str:
+def _summarize(error: BaseException) -> str:
     """Return the error's type and its position in our code, or else in other code."""
     name = type(error).__qualname__
     if isinstance(error, OSError) and error.errno is not None:
@@ -111,7 +111,7 @@ def _nature(error: BaseException) -> str:
     ours = [frame for frame in frames if _is_ours(frame)]
     frame = (ours or frames)[-1]
     path = Path(frame.filename)
-    place = path.relative_to(_HOUSE).as_posix() if _is_ours(frame) else path.name
+    place = path.relative_to(_ROOT).as_posix() if _is_ours(frame) else path.name
     return f"{name} in {place}, line {frame.lineno} ({frame.name})"
 
 
@@ -121,68 +121,74 @@ def _frames(error: BaseException) -> traceback.StackSummary:
 
 def _is_ours(frame: traceback.FrameSummary) -> bool:
     path = Path(frame.filename)
-    return path.is_relative_to(_HOUSE) and path.relative_to(_HOUSE).parts[0] in _ROOMS
+    return path.is_relative_to(_ROOT) and path.relative_to(_ROOT).parts[0] in _PACKAGES
 
 
 def run(settings: Settings, flags: Mapping[str, object]) -> int:
     """Run the app until the user quits; return the exit status, also after a reported crash. `flags` is the part of
     `settings` from the command line. Raises the UserError that ended the app."""
-    sitting = _Sitting(settings, SettingsController(settings, flags))
+    app_run = _AppRun(settings, SettingsController(settings, flags))
     try:
-        asyncio.run(sitting.hold())
+        asyncio.run(app_run.run())
     except Exception as error:  # whatever it is: Python would print the texts that it may hold
-        sitting.failure = sitting.failure or error
-    if sitting.unseen:
-        report_background_errors(sitting.unseen, settings.cache_dir)
-    if isinstance(sitting.failure, UserError):
-        raise sitting.failure
-    if sitting.failure is not None:
-        return report_crash(sitting.failure, settings.cache_dir, is_kept=sitting.is_kept)
-    return sitting.status
+        app_run.failure = app_run.failure or error
+    if app_run.background_errors:
+        report_background_errors(app_run.background_errors, settings.cache_dir)
+    if isinstance(app_run.failure, UserError):
+        raise app_run.failure
+    if app_run.failure is not None:
+        return report_crash(app_run.failure, settings.cache_dir, is_kept=app_run.is_kept)
+    return app_run.status
 
 
-class _Sitting:
-    """The app from start to end. `failure` is the error that ended it, `unseen` holds errors of background tasks;
+class _AppRun:
+    """The app from start to end. `failure` is the error that ended it, `background_errors` those of background tasks;
     `is_kept` is true once all messages are saved."""
 
-    def __init__(self, settings: Settings, book: SettingsController) -> None:
+    def __init__(self, settings: Settings, settings_controller: SettingsController) -> None:
         self._settings = settings
-        self._book = book
+        self._settings_controller = settings_controller
         self.status = 0
         self.failure: Exception | None = None
-        self.unseen: list[Exception] = []
+        self.background_errors: list[Exception] = []
         self.is_kept = False
 
-    async def hold(self) -> None:
+    async def run(self) -> None:
         """Show the app until it ends."""
-        asyncio.get_running_loop().set_exception_handler(self._note)
-        async with SqliteChatRepository(self._settings.data_dir) as keeper:
+        asyncio.get_running_loop().set_exception_handler(self._on_task_error)
+        async with SqliteChatRepository(self._settings.data_dir) as repository:
             try:
-                await self._show(keeper)
+                await self._show(repository)
             except Exception as error:  # told once everything is kept
                 self.failure = self.failure or error
         self.is_kept = True
 
-    async def _show(self, keeper: SqliteChatRepository) -> None:
+    async def _show(self, repository: SqliteChatRepository) -> None:
         settings = self._settings
         async with ServiceConnection(local_service(settings), settings.model) as connection:
             is_new = is_first_run(settings)
-            app = LocalllmApp(connection, keeper, settings=settings, is_welcoming=is_new, book=self._book)
-            _leave_with_the_terminal(app)
+            app = LocalllmApp(
+                connection,
+                repository,
+                settings=settings,
+                is_welcoming=is_new,
+                settings_controller=self._settings_controller,
+            )
+            _quit_on_signals(app)
             try:
                 await app.run_async()
             finally:
                 self.failure, self.status = app.failure, app.return_code or 0
 
-    def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _on_task_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Store the error of a background task: asyncio would print its message."""
         if isinstance(error := context.get("exception"), Exception):
-            self.unseen.append(error)
+            self.background_errors.append(error)
         else:
             loop.default_exception_handler(context)
 
 
-def _leave_with_the_terminal(app: LocalllmApp) -> None:
+def _quit_on_signals(app: LocalllmApp) -> None:
     """Quit cleanly when the terminal closes, so that a service started here stops."""
     if sys.platform == "win32":
         return  # its event loop takes no signal handlers; a closed console ends the child processes too

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DisconnectAwareDriver"]
 
-_LOOK_EVERY_S = 0.25
+_CHECK_EVERY_S = 0.25
 
 
 class DisconnectAwareDriver(LinuxDriver):
@@ -35,7 +35,7 @@ class DisconnectAwareDriver(LinuxDriver):
         self._watch: asyncio.TimerHandle | None = None
 
     def start_application_mode(self) -> None:
-        self._look()
+        self._check()
         super().start_application_mode()  # type: ignore[no-untyped-call]
 
     def stop_application_mode(self) -> None:
@@ -50,11 +50,11 @@ class DisconnectAwareDriver(LinuxDriver):
         except Exception as error:
             self._app.call_later(cast("LocalllmApp", self._app).fail, error)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if self._output.is_broken or self._input.poll(0):
             cast("LocalllmApp", self._app).quit_without_asking()
         else:
-            self._watch = asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._look)
+            self._watch = asyncio.get_running_loop().call_later(_CHECK_EVERY_S, self._check)
 
 
 class _Output:

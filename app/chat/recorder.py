@@ -1,15 +1,14 @@
-"""An answer kept while it is written: a kill costs at most its last second.
+"""Saving of an answer while it is written: a kill loses at most its last second.
 
-Owns the pace of saving. Where the text comes from and who shows it, it does not know.
+Owns when to save. The caller appends the text.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from types import TracebackType
 
-from app.chat.conversation import Message, MessageContent, MessageState, Scalar
+from app.chat.conversation import Message, MessageContent, MessageState
 from app.chat.store import ChatStore, StoreThread
 from quantizer.errors import StorageError
 
@@ -19,11 +18,10 @@ SAVED_AFTER_S = 0.5  # text waits for this long, and then for the disk: together
 
 
 class AnswerRecorder:
-    """An async context manager that keeps the answer to one message; `message` is what is kept of it. Given
-    `continued`, an answer that is kept already, it is written on.
+    """An async context manager that saves the answer to one message, or continues the saved answer `continued`.
 
-    The answer is partial from the first moment on and stays so unless `finish` says otherwise: whatever ends the
-    process leaves nothing to mend. Leaving the block saves all of it, and raises StorageError when that fails.
+    `message` is the answer so far. It is partial unless its state says otherwise, so that a kill leaves nothing to
+    repair. Leaving the block saves all of it, and raises StorageError if that fails.
     """
 
     def __init__(
@@ -41,25 +39,17 @@ class AnswerRecorder:
             parent_id,
             MessageContent(role="assistant", content="", model=model, state=MessageState.PARTIAL),
         )
-        self._content = [continued.content] if continued else []
-        self._reasoning = [continued.reasoning] if continued else []
         self._has_news = asyncio.Event()
-        self._outcome: tuple[MessageState, Mapping[str, Scalar]] = (MessageState.PARTIAL, {})
 
     async def __aenter__(self) -> AnswerRecorder:
         self.message: Message = await self._thread.do(self._begin) if self._continued is None else self._continued
         self._saving = asyncio.create_task(self._save_along())
         return self
 
-    def write(self, content: str, reasoning: str = "") -> None:
-        """Take in what the answer went on with. Never waits."""
-        self._content.append(content)
-        self._reasoning.append(reasoning)
+    def update(self, message: Message) -> None:
+        """Replace the answer so far. Never waits."""
+        self.message = message
         self._has_news.set()
-
-    def finish(self, state: MessageState, stats: Mapping[str, Scalar]) -> None:
-        """Say how the answer ended, before the block is left."""
-        self._outcome = state, stats
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -74,17 +64,15 @@ class AnswerRecorder:
             self._has_news.clear()
             try:
                 await self._thread.do(self._save)
-            except StorageError:  # tried again, and reported if the last save fails too
+            except StorageError:  # retried, and reported if the last save fails too
                 self._has_news.set()
 
     def _begin(self, store: ChatStore) -> Message:
         return store.messages.add(*self._place)
 
     def _save(self, store: ChatStore) -> None:
-        store.messages.write(self.message.id, *self._text())
+        store.messages.write(self.message.id, self.message.content, self.message.reasoning)
 
     def _end(self, store: ChatStore) -> None:
-        store.messages.finish(self.message.id, *self._text(), *self._outcome)
-
-    def _text(self) -> tuple[str, str]:
-        return "".join(self._content), "".join(self._reasoning)
+        message = self.message
+        store.messages.finish(message.id, message.content, message.reasoning, message.state, message.stats)

@@ -68,10 +68,10 @@ async def main(n_messages: int) -> None:
             store.chats.create(title="short")
         settings = Settings(data_dir=Path(folder), cache_dir=Path(folder))
         async with (
-            SqliteChatRepository(Path(folder)) as keeper,
+            SqliteChatRepository(Path(folder)) as repository,
             ServiceConnection(ScriptedClient().opened, "guide") as connection,
         ):
-            app = LocalllmApp(connection, keeper, settings=settings)
+            app = LocalllmApp(connection, repository, settings=settings)
             async with app.run_test(size=(120, 40)) as pilot:
                 await measure(app, pilot, chat_id, n_messages)
 

@@ -96,10 +96,10 @@ def run_app(url: str, late_file: Path) -> None:
     async def run() -> float:
         settings = load_settings({"connect": url, "model": "paced"})
         async with (
-            SqliteChatRepository(settings.data_dir) as keeper,
+            SqliteChatRepository(settings.data_dir) as repository,
             ServiceConnection(local_service(settings), "paced") as connection,
         ):
-            app = Clocked(connection, keeper, settings=settings)
+            app = Clocked(connection, repository, settings=settings)
             await app.run_async()
             return app.worst_s
 

@@ -77,11 +77,11 @@ async def sitting(
     settings = Settings(port=0, model=str(model), data_dir=folder / "data", cache_dir=folder / "cache")
     backend = local_service(settings)
     async with (
-        SqliteChatRepository(settings.data_dir) as keeper,
+        SqliteChatRepository(settings.data_dir) as repository,
         ServiceConnection(backend, settings.model) as connection,
     ):
         ticking = asyncio.create_task(clock.run())
-        app = LocalllmApp(connection, keeper, settings=settings)
+        app = LocalllmApp(connection, repository, settings=settings)
         async with app.run_test(size=(120, 40)) as pilot:
             yield app, pilot, connection
         ticking.cancel()

@@ -87,7 +87,7 @@ class AppAtTerminal:
         self.terminal.close()
         self.start()
 
-    def leave(self, choice: str = "Stop the jobs and leave") -> None:
+    def leave(self, choice: str = "Cancel the jobs and quit") -> None:
         """Leave as a person does; where jobs run, with this choice."""
         self.goes_home()
         self.presses("ctrl+q")

@@ -35,7 +35,7 @@ async def wait_until(pilot: Pilot[None], predicate: Callable[[], bool], what: Ca
         await asyncio.sleep(0.01)
 
 
-class Person:
+class User:
     """Acts through keys and clicks, and knows only what is on the screen."""
 
     def __init__(self, pilot: Pilot[None]) -> None:
@@ -77,11 +77,11 @@ class Person:
         await wait_until(self.pilot, predicate, lambda: f"{complaint}:\n{self.screen_text}")
 
 
-InlineSession = Callable[..., AbstractAsyncContextManager[Person]]
+InlineSession = Callable[..., AbstractAsyncContextManager[User]]
 
 
 @pytest.fixture
-def sitting(tmp_path: Path) -> InlineSession:
+def open_app(tmp_path: Path) -> InlineSession:
     """Sit down at the app whose service is the given scripted client; the clock stands still, the disk is a test's."""
     on_disk = Settings(data_dir=tmp_path / "data", cache_dir=tmp_path / "cache")
 
@@ -89,23 +89,23 @@ def sitting(tmp_path: Path) -> InlineSession:
     async def sit_down(
         client: ScriptedClient,
         size: tuple[int, int] = (80, 24),
-        keeper: ChatRepository | None = None,
+        repository: ChatRepository | None = None,
         settings: Mapping[str, str] = NO_SETTINGS,
-    ) -> AsyncIterator[Person]:
+    ) -> AsyncIterator[User]:
         async with ServiceConnection(client.opened, "guide") as connection:
             changed: Any = settings
             own = replace(on_disk, **changed)
-            app = LocalllmApp(connection, keeper, clock=lambda: 0.0, settings=own)
+            app = LocalllmApp(connection, repository, clock=lambda: 0.0, settings=own)
             async with app.run_test(size=size, notifications=True) as pilot:
-                yield Person(pilot)
+                yield User(pilot)
 
     return sit_down
 
 
 @pytest.fixture
-def meet() -> type[Person]:
+def meet() -> type[User]:
     """Make a person of a pilot, for tests that run the app themselves."""
-    return Person
+    return User
 
 
 @pytest.fixture(autouse=True)

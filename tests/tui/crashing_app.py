@@ -1,4 +1,4 @@
-"""The app with a fault in it: `crashing_app.py PLACE` fails with the chats' texts in hand once F1 is pressed.
+"""The app with a fault in it: `crashing_app.py FEATURE` fails with the chats' texts in hand once F1 is pressed.
 
 Owns the places where it may fail. The error says, and its variables hold, what a person has said, and what a terminal
 would obey.

@@ -58,7 +58,7 @@ def _go_about(app: AppAtTerminal, chance: random.Random) -> None:
 def _read_log(app: AppAtTerminal, chance: random.Random) -> None:
     app.goes_home()
     app.presses("/log", "enter")
-    app.comes_to(lambda glance: "Only lines with" in glance.screen, patience_s=3.0)
+    app.comes_to(lambda glance: "Filter lines" in glance.screen, patience_s=3.0)
 
 
 def _quantize(app: AppAtTerminal, chance: random.Random) -> None:
@@ -68,7 +68,7 @@ def _quantize(app: AppAtTerminal, chance: random.Random) -> None:
     app.presses("f6")
     app.comes_to(lambda glance: "Here" in glance.screen and "guide" in glance.screen, patience_s=5.0)
     app.presses("home", "q")
-    if app.comes_to(lambda glance: "What shall it become?" in glance.screen, patience_s=3.0):
+    if app.comes_to(lambda glance: "Choose a type or a size" in glance.screen, patience_s=3.0):
         app.presses(*["up"] * chance.randrange(10), "enter")
 
 

@@ -63,10 +63,10 @@ class _Sitting:
 async def _sitting(folder: Path):
     settings = Settings(data_dir=folder / "data", cache_dir=folder / "cache", port=0)
     async with (
-        SqliteChatRepository(settings.data_dir) as keeper,
+        SqliteChatRepository(settings.data_dir) as repository,
         ServiceConnection(local_service(settings), settings.model) as connection,
     ):
-        app = LocalllmApp(connection, keeper, settings=settings)
+        app = LocalllmApp(connection, repository, settings=settings)
         async with app.run_test(size=SIZE) as pilot:
             yield _Sitting(pilot)
 
@@ -75,19 +75,19 @@ async def draw() -> None:
     """Go through the app and draw what is worth a picture."""
     PICTURES.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="localllm-pictures-") as folder:
-        async with _sitting(Path(folder)) as sitting:
-            await sitting.sees("ready")
-            await sitting.presses("f3")
-            await sitting.sees("tok/s")
-            await sitting.sees("ready")
-            sitting.draw("chat")
-            await sitting.presses("f6")
-            await sitting.sees("Recommended for this machine")
-            await sitting.no_longer_sees("…")
-            sitting.draw("models")
-            await sitting.presses("f7")
-            await sitting.sees("It fits")
-            sitting.draw("plan")
+        async with _sitting(Path(folder)) as open_app:
+            await open_app.sees("ready")
+            await open_app.presses("f3")
+            await open_app.sees("tok/s")
+            await open_app.sees("ready")
+            open_app.draw("chat")
+            await open_app.presses("f6")
+            await open_app.sees("Recommended for this machine")
+            await open_app.no_longer_sees("…")
+            open_app.draw("models")
+            await open_app.presses("f7")
+            await open_app.sees("Fits")
+            open_app.draw("plan")
 
 
 if __name__ == "__main__":

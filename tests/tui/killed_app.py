@@ -27,7 +27,7 @@ MAX_LOST_S = 1.0
 _PATIENCE_S = 60.0  # for a busy machine: what is there sooner is not waited for
 _KEYS_ARRIVE_S = 5.0
 _GONE_WITHIN_S = 20.0  # a worker keeps what it computed first
-_WORKING = ("reading your question", "answering")
+_WORKING = ("processing the prompt", "answering")
 
 # What tells a person that a part is gone; one of them must be on the screen.
 _TOLD = {
@@ -130,7 +130,7 @@ class KilledApp:
             glance = app.look()
             if glance.status == "ready" and (victim == "app" or app.has(victim, other_than=killed)):
                 return pressed
-            if glance.status == "not available" and "Ctrl+R tries again" in glance.screen and not pressed:
+            if glance.status == "not available" and "Ctrl+R retries" in glance.screen and not pressed:
                 pressed = "Ctrl+R"
                 app.presses("ctrl+r")
             if time.perf_counter() > deadline_s:

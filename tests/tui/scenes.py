@@ -69,7 +69,7 @@ class Scene:
             clock=getattr(client, "clock", lambda: 0.0),
             settings=settings,
             is_welcoming=self.is_welcoming,
-            book=SettingsController(settings, {"model": "guide"}, own | dict(self.environment)),
+            settings_controller=SettingsController(settings, {"model": "guide"}, own | dict(self.environment)),
         )
         app.theme = theme
         return app
@@ -236,7 +236,7 @@ SCENES = (
         furnish=_keep_file,
     ),
     Scene(name="slash", steps=(("slash", "Start an empty chat"),)),
-    Scene(name="options", steps=(("slash o p t i o n s enter", "How this chat is answered"),)),
+    Scene(name="options", steps=(("slash o p t i o n s enter", "Sampling options"),)),
     Scene(name="palette", steps=(("ctrl+p", "Search for commands", "Copy the last answer"),)),
     Scene(name="theme", steps=(("slash t h e m e enter", "High contrast"),)),
     Scene(name="help", steps=(("f1", "Keys and commands"),)),
@@ -253,16 +253,16 @@ SCENES = (
     Scene(name="models-search", steps=(MODELS, ("slash t i n y enter", "maker/Tiny-Coder")), client=client_with_models),
     Scene(name="card", steps=(MODELS, ("down c", "Esc closes")), client=client_with_models),
     Scene(name="quantize", steps=(MODELS, ("down q", "+0.1754")), client=client_with_models),
-    Scene(name="removal", steps=(MODELS, ("down d", "That frees")), client=client_with_models),
-    Scene(name="plan", steps=(("f7", "What would help"),), client=_planning),
+    Scene(name="removal", steps=(MODELS, ("down d", "This frees")), client=client_with_models),
+    Scene(name="plan", steps=(("f7", "Suggestions"),), client=_planning),
     Scene(
         name="plan-overfull",
-        steps=(("f7", "What would help"), ("a right l", "L again does it")),
+        steps=(("f7", "Suggestions"), ("a right l", "L again to confirm")),
         client=_planning,
     ),
-    Scene(name="jobs", steps=(("f8", "Fetching", "1.56 GB of 5.03 GB"),), client=_working),
-    Scene(name="jobs-note", steps=(("f8", "Fetching"), ("r", "is running.")), client=_working),
-    Scene(name="leaving", steps=(("f8", "Fetching"), ("ctrl+q", "Jobs that run or wait: 1.")), client=_working),
+    Scene(name="jobs", steps=(("f8", "Downloading", "1.56 GB of 5.03 GB"),), client=_working),
+    Scene(name="jobs-note", steps=(("f8", "Downloading"), ("r", "is running.")), client=_working),
+    Scene(name="leaving", steps=(("f8", "Downloading"), ("ctrl+q", "Running or queued jobs: 1.")), client=_working),
     Scene(
         name="metrics",
         steps=(
@@ -273,13 +273,13 @@ SCENES = (
     ),
     Scene(
         name="settings",
-        steps=(("f10 down down down", "Telemetry: none", "4096: L loads it so", "Variable:", "_CONTEXT_SHIFT"),),
+        steps=(("f10 down down down", "Telemetry: none", "4096: L reloads", "Variable:", "_CONTEXT_SHIFT"),),
         environment=(("LOCALLLM_CTX", "4096"),),
     ),
     Scene(
         name="settings-choice",
-        steps=(("f10", "Telemetry: none"), ("down down down", "_CONTEXT_SHIFT"), ("e", "Enter chooses")),
+        steps=(("f10", "Telemetry: none"), ("down down down", "_CONTEXT_SHIFT"), ("e", "Enter selects")),
     ),
     Scene(name="log", steps=(("slash l o g enter", "guide is ready", "completions 200"),), furnish=_keep_log),
-    Scene(name="log-empty", steps=(("slash l o g enter", "No line yet in"),)),
+    Scene(name="log-empty", steps=(("slash l o g enter", "No lines yet in"),)),
 )

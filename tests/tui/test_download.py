@@ -48,37 +48,37 @@ def settings(tmp_path):
 
 async def test_a_download_is_stopped_gone_on_with_left_to_itself_and_found_finished(settings, slow_hub, meet):
     @asynccontextmanager
-    async def sitting() -> AsyncIterator:
+    async def open_app() -> AsyncIterator:
         async with ServiceConnection(local_service(settings), settings.model) as connection:
             app = LocalllmApp(connection, settings=settings)
             async with app.run_test(size=(120, 40), notifications=True) as pilot:
-                person = meet(pilot)
-                await person.sees("guide · ready")
-                yield person
+                user = meet(pilot)
+                await user.sees("guide · ready")
+                yield user
 
-    async with sitting() as person:
-        await person.presses("f6", "slash")
-        await person.types("large")
-        await person.sees("org/large-GGUF")
-        await person.presses("enter", "enter")
-        await person.sees("Fetching", "B/s")
-        await person.presses("x")
-        await person.sees("Stopped. What came is kept")
-        await person.presses("f8")
-        await person.sees("cancelled")
-        await person.presses("r")
-        await person.sees("running", "B/s")
-        await person.presses("ctrl+q")
-        await person.sees("Leave; the jobs go on until they are done")
-        await person.presses("enter")
-        await person.leaves()
+    async with open_app() as user:
+        await user.presses("f6", "slash")
+        await user.types("large")
+        await user.sees("org/large-GGUF")
+        await user.presses("enter", "enter")
+        await user.sees("Downloading", "B/s")
+        await user.presses("x")
+        await user.sees("Stopped. Partial data is kept")
+        await user.presses("f8")
+        await user.sees("cancelled")
+        await user.presses("r")
+        await user.sees("running", "B/s")
+        await user.presses("ctrl+q")
+        await user.sees("Quit; the jobs continue until they finish")
+        await user.presses("enter")
+        await user.leaves()
     assert not list(settings.models_dir.glob("*/*/*.gguf"))
 
-    async with sitting() as person:
-        await person.presses("f8")
-        await person.sees("Fetch org/large-GGUF", "done")
-        await person.presses("f6")
-        await person.sees("large-Q8_0")
+    async with open_app() as user:
+        await user.presses("f8")
+        await user.sees("Fetch org/large-GGUF", "done")
+        await user.presses("f6")
+        await user.sees("large-Q8_0")
     (fetched,) = settings.models_dir.glob("*/*/*.gguf")
     assert fetched.stat().st_size == N_BYTES
     assert slow_hub.n_sent() < 1.5 * N_BYTES  # what came before the stop was kept

@@ -150,14 +150,14 @@ def world(texts: Sequence[str], settings: Settings) -> ScriptedClient:
 # The walk: what is done at each place, in this order
 
 
-async def pastes(person: Any, texts: Sequence[str]) -> None:
+async def pastes(user: Any, texts: Sequence[str]) -> None:
     for first in range(0, len(texts), N_PASTED_AT_ONCE):
-        await person.pastes("\n".join(text[:100] for text in texts[first : first + N_PASTED_AT_ONCE]))
+        await user.pastes("\n".join(text[:100] for text in texts[first : first + N_PASTED_AT_ONCE]))
 
 
-async def names_files(person: Any, _: Sequence[str]) -> None:
-    await person.presses("enter", "space", "at", "h", "0")
-    await person.sees("h0")
+async def names_files(user: Any, _: Sequence[str]) -> None:
+    await user.presses("enter", "space", "at", "h", "0")
+    await user.sees("h0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,16 +182,16 @@ FEATURES = (
     Place("file names", act=names_files),
     Place("chats", "f5", seen=("chats", "h119")),
     Place("titles of chats", "end", seen=("120 chats", "h000", "h119"), is_whole=True),
-    Place("title to change", "r", seen=("Enter takes it",)),
+    Place("title to change", "r", seen=("Enter confirms",)),
     Place("chats found", "escape slash p l a i n", seen=("h119",)),
     Place("kept chat", "escape escape f5 home enter", seen=("h000", "h119"), is_whole=True),
-    Place("question to edit", "ctrl+up ctrl+up e", seen=("Other words for this question",)),
+    Place("question to edit", "ctrl+up ctrl+up e", seen=("Editing the question",)),
     Place("models", "escape f6", seen=("h000", "h119"), is_whole=True),
     Place("card", "c", seen=("Esc closes",), is_whole=True),
-    Place("types", "escape q", seen=("Enter begins", "h119"), is_whole=True),
-    Place("removal", "escape d", seen=("That frees",)),
+    Place("types", "escape q", seen=("Enter starts", "h119"), is_whole=True),
+    Place("removal", "escape d", seen=("This frees",)),
     Place("hub", "escape slash r e p o enter", seen=("1 downloads",)),
-    Place("plan", "f7", seen=("What would help", "h060")),
+    Place("plan", "f7", seen=("Suggestions", "h060")),
     Place("jobs", "f8 down", seen=("h119",), is_whole=True),
     Place("metrics", "f9", seen=("h000",)),
     Place("log", "escape", question="/log", seen=("h119",), is_whole=True),
@@ -204,23 +204,23 @@ async def walk(texts: Sequence[str], folder: Path, meet: type) -> dict[str, Show
     client = world(texts, settings)
     shown = {}
     async with (
-        SqliteChatRepository(settings.data_dir) as keeper,
+        SqliteChatRepository(settings.data_dir) as repository,
         ServiceConnection(client.opened, "guide") as connection,
     ):
-        app = LocalllmApp(connection, keeper, lambda: 0.0, settings, is_welcoming=True)
+        app = LocalllmApp(connection, repository, lambda: 0.0, settings, is_welcoming=True)
         app.driver_class = RecordingDriver
         async with app.run_test(headless=False, size=SIZE, notifications=True) as pilot:
-            person = meet(pilot)
+            user = meet(pilot)
             for place in FEATURES:
-                await person.presses(*place.keys.split())
+                await user.presses(*place.keys.split())
                 if place.question:
-                    await person.asks(place.question)
+                    await user.asks(place.question)
                 if place.act:
-                    await place.act(person, texts)
-                await person.sees(*place.seen)
+                    await place.act(user, texts)
+                await user.sees(*place.seen)
                 await pilot.pause()
                 written, app._driver.written = app._driver.written, []
-                shown[place.name] = Shown("".join(written), person.screen_text)
+                shown[place.name] = Shown("".join(written), user.screen_text)
     return shown
 
 

@@ -46,28 +46,28 @@ async def test_a_newcomer_talks_with_a_downloaded_model_after_at_most_six_keys(t
     async with ServiceConnection(local_service(settings), settings.model) as connection:
         app = LocalllmApp(connection, settings=settings, is_welcoming=is_first_run(settings))
         async with app.run_test(size=(80, 24), notifications=True) as pilot:
-            person = meet(pilot)
+            user = meet(pilot)
 
             async def presses(key: str) -> None:
                 keys.append(key)
-                await person.presses(key)
+                await user.presses(key)
 
-            await person.sees("Chat while one comes")
+            await user.sees("You can chat during a download")
             service = await connection.service()
             assert isinstance(service, ServiceClient)
             await service.library.recommend()  # however long a busy machine takes to look at itself
-            await person.sees(" · to chat")
+            await user.sees(" · to chat")
             await presses("enter")
-            await person.sees("Fetching", "guide · ready")  # the guide can be talked to meanwhile
+            await user.sees("Downloading", "guide · ready")  # the guide can be talked to meanwhile
             (job,) = await service.jobs()
             states = [each.state async for each in service.watch_job(job.id)]
             assert states[-1] == "done"
-            await person.sees("Ctrl+T talks with the new model")
+            await user.sees("Ctrl+T starts a chat with the new model")
             await presses("ctrl+t")
-            await person.no_longer_sees("guide · ")
-            await person.sees("ready")
+            await user.no_longer_sees("guide · ")
+            await user.sees("ready")
             await presses("f2")
-            await person.sees("tok/s", "first token")
+            await user.sees("tok/s", "first token")
             (fetched,) = settings.models_dir.glob("*/*/*.gguf")
             here = {model.loaded_as: model for model in (await service.library.models()).models if model.loaded_as}
             assert here[connection.state.model].path == str(fetched)

@@ -72,27 +72,27 @@ async def test_person_chats_stops_survives_a_dead_worker_and_leaves_nothing_runn
     before = set(_descendants())
     connection = ServiceConnection(local_service(settings), settings.model)
     async with connection, LocalllmApp(connection).run_test(size=(80, 24)) as pilot:
-        person = meet(pilot)
-        await person.sees("ready", "context 0/")
+        user = meet(pilot)
+        await user.sees("ready", "context 0/")
         worker = _worker()
         worker.suspend()
-        await person.asks("Hello there")
+        await user.asks("Hello there")
         await _question_reaches_the_worker(connection, pilot)
-        await person.presses("escape")
-        await person.sees("stopped", "ready")
+        await user.presses("escape")
+        await user.sees("stopped", "ready")
         worker.resume()
-        await person.presses("ctrl+r")
-        await person.sees("tok/s", "first token", "ready")
+        await user.presses("ctrl+r")
+        await user.sees("tok/s", "first token", "ready")
 
         worker.suspend()
-        await person.asks("/new")
-        await person.asks("Hello again")
+        await user.asks("/new")
+        await user.asks("Hello again")
         await _question_reaches_the_worker(connection, pilot)
         worker.kill()
-        await person.sees("No answer", "Ctrl+R tries again.", "ready")
-        await person.presses("ctrl+r")
-        await person.no_longer_sees("No answer")
-        await person.sees("tok/s", "ready")
+        await user.sees("No answer", "Ctrl+R retries.", "ready")
+        await user.presses("ctrl+r")
+        await user.no_longer_sees("No answer")
+        await user.sees("tok/s", "ready")
         assert worker != _worker()
     assert set(_descendants()) <= before
 
@@ -101,16 +101,16 @@ async def test_a_service_that_is_killed_while_nobody_asks_it_anything_is_there_a
     connection = ServiceConnection(local_service(settings), settings.model)
     app = LocalllmApp(connection, settings=settings)
     async with connection, app.run_test(size=(80, 24), notifications=True) as pilot:
-        person = meet(pilot)
-        await person.sees("ready")
-        await person.presses("f9")
+        user = meet(pilot)
+        await user.sees("ready")
+        await user.presses("f9")
         _service().kill()
-        await person.presses("f6")
-        await person.sees("Lost the service:")
-        await person.presses("escape")
-        await person.sees("ready")
-        await person.asks("Hello there")
-        await person.sees("tok/s", "ready")
+        await user.presses("f6")
+        await user.sees("Lost the service:")
+        await user.presses("escape")
+        await user.sees("ready")
+        await user.asks("Hello there")
+        await user.sees("tok/s", "ready")
 
 
 async def test_what_a_model_thinks_is_told_apart_by_the_service(settings, tmp_path, meet):
@@ -118,9 +118,9 @@ async def test_what_a_model_thinks_is_told_apart_by_the_service(settings, tmp_pa
     model = tiny_llama(tmp_path / "thinker.gguf", lambda writer: writer.add_chat_template(template))
     connection = ServiceConnection(local_service(settings), str(model))
     async with connection, LocalllmApp(connection, settings=settings).run_test(size=(80, 24)) as pilot:
-        person = meet(pilot)
-        await person.asks("Hello there")
-        await person.sees("▸ thought for", "tokens", "ready")
+        user = meet(pilot)
+        await user.asks("Hello there")
+        await user.sees("▸ thought for", "tokens", "ready")
 
 
 async def test_an_idle_service_names_the_chat_after_its_first_answer(settings, tmp_path, meet):
@@ -129,39 +129,39 @@ async def test_an_idle_service_names_the_chat_after_its_first_answer(settings, t
             return store.chats.page()[0].title
 
     connection = ServiceConnection(local_service(settings), settings.model)
-    async with SqliteChatRepository(tmp_path) as keeper, connection:
-        app = LocalllmApp(connection, keeper, settings=settings)
+    async with SqliteChatRepository(tmp_path) as repository, connection:
+        app = LocalllmApp(connection, repository, settings=settings)
         async with app.run_test(size=(80, 24)) as pilot:
-            person = meet(pilot)
-            await person.asks("Hello there")
-            await person.sees("tok/s", "ready")
-            await person.until(lambda: title() != "Hello there", "the chat got no title")
+            user = meet(pilot)
+            await user.asks("Hello there")
+            await user.sees("tok/s", "ready")
+            await user.until(lambda: title() != "Hello there", "the chat got no title")
 
 
 async def test_model_that_is_missing_is_said_and_another_can_be_chosen(settings, tmp_path, meet):
     missing = str(tmp_path / "missing.gguf")
     connection = ServiceConnection(local_service(replace(settings, model=missing)), missing)
     async with connection, LocalllmApp(connection, settings=settings).run_test(size=(100, 30)) as pilot:
-        person = meet(pilot)
-        await person.sees("No answer", "missing.gguf", "F6 shows the models that are here", "not available")
+        user = meet(pilot)
+        await user.sees("No answer", "missing.gguf", "F6 lists local models", "not available")
         assert isinstance(connection.state.error, ModelFileError)
-        await person.presses("f6")
-        await person.sees("guide", "Enter talks with it.")
-        await person.presses("enter")
-        await person.sees("guide · ready")
-        await person.presses("f2")
-        await person.sees("tok/s", "first token")
+        await user.presses("f6")
+        await user.sees("guide", "Enter starts a chat.")
+        await user.presses("enter")
+        await user.sees("guide · ready")
+        await user.presses("f2")
+        await user.sees("tok/s", "first token")
 
 
 async def test_a_job_of_the_service_is_followed_to_its_end_and_told_of(settings, meet):
     connection = ServiceConnection(local_service(settings), settings.model)
     async with connection, LocalllmApp(connection, settings=settings).run_test(size=(120, 40)) as pilot:
-        person = meet(pilot)
-        await person.sees("ready")
-        await person.presses("f8")
+        user = meet(pilot)
+        await user.sees("ready")
+        await user.presses("f8")
         client = await connection.service()
         assert isinstance(client, ServiceClient)
         await client.start_job("eval", {"model": str(settings.data_dir / "missing.gguf")})
-        await person.sees("FAILED", "missing.gguf")
-        await person.presses("x")
-        await person.sees("No job runs, waits or has ended.")
+        await user.sees("FAILED", "missing.gguf")
+        await user.presses("x")
+        await user.sees("No jobs.")

@@ -63,7 +63,7 @@ def test_what_is_told_is_a_few_lines_and_the_report_is_for_its_owner_alone(tmp_p
     (report,) = (tmp_path / "cache").iterdir()
     assert len(said) == 4
     assert said[0].startswith("localllm has crashed: ExceptionGroup in test_crash.py, line ")
-    assert said[1] == "Everything that was said is kept."
+    assert said[1] == "All messages are saved."
     assert said[2].endswith(str(report))
     assert report.read_text() == report_of([failure()])
     assert stat.S_IMODE(report.stat().st_mode) == 0o600
@@ -71,7 +71,7 @@ def test_what_is_told_is_a_few_lines_and_the_report_is_for_its_owner_alone(tmp_p
 
 def test_what_may_be_lost_is_told(tmp_path, capsys):
     report_crash(failure(), tmp_path, is_kept=False)
-    assert "the last seconds may not be kept" in capsys.readouterr().err
+    assert "the last seconds may be lost" in capsys.readouterr().err
 
 
 def test_a_folder_that_takes_no_report_leaves_it_on_the_terminal(tmp_path, capsys):
@@ -133,7 +133,7 @@ def test_whatever_part_of_the_app_fails_nothing_that_was_said_is_told(place, env
     status, after, reports = after_a_fault(place, environment, tmp_path)
     assert status == 1
     assert re.search(r"localllm has crashed: LookupError in \S+\.py, line \d+ ", after)
-    assert "Everything that was said is kept." in after
+    assert "All messages are saved." in after
     assert controls_in(after.replace("\r\n", "\n")) == set()
     assert is_secret(after)
     (report,) = reports
@@ -158,7 +158,7 @@ def test_a_refusal_that_nobody_caught_is_told_as_every_refusal(environment, tmp_
 def test_a_task_that_failed_unseen_is_told_at_the_end(environment, tmp_path):
     status, after, reports = after_a_fault("unseen", environment, tmp_path, leaves=True)
     assert status == 0
-    assert "A part of localllm has failed meanwhile: LookupError" in after
+    assert "A background task of localllm failed: LookupError" in after
     assert is_secret(after)
     assert len(reports) == 1
     assert is_secret(reports[0])

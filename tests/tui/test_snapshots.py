@@ -52,9 +52,9 @@ def test_screen_in_high_contrast_looks_as_drawn(snap_compare, meet, name: str):
 
 def _walk(scene: Scene, meet: type) -> Callable[[Pilot[None]], Awaitable[None]]:
     async def act(pilot: Pilot[None]) -> None:
-        person = meet(pilot)
+        user = meet(pilot)
         for keys, *texts in (scene.first, *scene.steps):
-            await person.presses(*keys.split())
-            await person.sees(*texts)
+            await user.presses(*keys.split())
+            await user.sees(*texts)
 
     return act

@@ -114,7 +114,7 @@ def stops_an_answer(terminal):
 def asks_it_in_other_words(terminal):
     goes_up(terminal, 2)
     terminal.presses("e")
-    terminal.sees("Other words for this question")
+    terminal.sees("Editing the question")
     terminal.presses("C-u")
     terminal.sees("Ask something")
     terminal.asks(OTHER_QUESTION)
@@ -136,7 +136,7 @@ def searches_the_chats(terminal):
     terminal.sees("1 chat")
     terminal.presses("/")
     terminal.types("zebra")
-    terminal.sees("No chat is like that.")
+    terminal.sees("No chat matches.")
     escapes_from(terminal, "zebra")
     terminal.presses("/")
     terminal.types("usual")
@@ -148,9 +148,9 @@ def quantizes_the_guide(terminal):
     terminal.presses("F6")
     terminal.sees("● guide", "built in")
     terminal.presses("q")
-    terminal.sees("What shall it become?", "Enter begins")
+    terminal.sees("Choose a type or a size", "Enter starts")
     terminal.presses("Enter")
-    terminal.sees(f"{JOB}: under way", f"{JOB} is done.")
+    terminal.sees(f"{JOB}: started", f"{JOB} is finished.")
     terminal.presses("F8")
     terminal.sees(JOB, "100 %")
 
@@ -166,7 +166,7 @@ def talks_with_the_quantized_guide(terminal):
 
 def plans(terminal):
     terminal.presses("F7")
-    terminal.sees("on this machine", "It fits", "weights", "Answers at once")
+    terminal.sees("on this machine", "Fits", "weights", "Parallel")
 
 
 def leaves(terminal):

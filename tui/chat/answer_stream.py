@@ -1,92 +1,39 @@
-"""A stopwatch on one answer, for figures while it runs; the engine's own replace them at its end.
+"""An answer as it streams: printable chunks at the pace of a terminal, and the figures measured while it runs.
 
-Pure but for the clock it is given.
-
-An answer as the screen wants it: safe text, in portions that a terminal can keep up with.
-
-Owns the pace and the cleaning of streamed text. Knows nothing of widgets.
-
-What a model thought aloud before its answer, in figures and words.
-
-Owns the names under which the figures are kept with a message. Pure but for the clock it is given.
-
-An answer on its way from the service into what is kept.
-
-Owns its text, its figures and how it ended. Who shows it is told of each portion.
+Owns batching, cleaning and timing. Stores no text: `tui.chat.session` appends the chunks to the message.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import asdict, dataclass, replace
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from app.chat.conversation import Message, MessageContent, MessageState, Scalar
+from app.chat.conversation import MessageContent, Scalar
 from app.terminal import printable
 from tui.chat.conversation import Role
-from tui.chat.repository import AnswerWriter
 from tui.connection.connection import ServiceConnection
-
-__all__ = [
-    "PACE_S",
-    "AnswerTimer",
-    "Clock",
-    "ReasoningTimer",
-    "RunningAnswer",
-    "StreamChunk",
-    "format_reasoning",
-    "reply",
-]
-
-Clock = Callable[[], float]
-
-# A rate over less than this says nothing.
-_SHORTEST_SPAN_S = 0.2
-
-
-class AnswerTimer:
-    """Follows one answer from the moment it is made. Times are in seconds."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._started_s = clock()
-        self._first_s: float | None = None
-        self._n_at_first = 0
-        self._n_tokens = 0
-
-    def count(self, n_tokens: int) -> None:
-        """Take note that the answer has `n_tokens` now."""
-        self._n_tokens = n_tokens
-        if self._first_s is None:
-            self._first_s, self._n_at_first = self._clock(), n_tokens
-
-    @property
-    def time_to_first_token_s(self) -> float | None:
-        return None if self._first_s is None else self._first_s - self._started_s
-
-    @property
-    def tokens_per_s(self) -> float | None:
-        """The rate since the first portion; None until it means something."""
-        span_s = 0.0 if self._first_s is None else self._clock() - self._first_s
-        return (self._n_tokens - self._n_at_first) / span_s if span_s >= _SHORTEST_SPAN_S else None
-
 
 if TYPE_CHECKING:
     from app.client import Completed, TextDelta
 
+__all__ = ["BATCH_S", "AnswerTimer", "Clock", "StreamChunk", "format_reasoning", "stream_answer"]
 
-# Drawing each delta alone costs twice the CPU of drawing what 50 ms bring.
-PACE_S = 0.05
+BATCH_S = 0.05  # drawing each delta alone costs twice the CPU
+_MIN_RATE_SPAN_S = 0.2
+_REASONING_S, _N_REASONING_TOKENS = "thought_s", "n_thought_tokens"  # keys of a message's stats
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+
+Clock = Callable[[], float]
+"""Returns seconds from any fixed point."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamChunk:
-    """Text and thoughts fit for a terminal, and how many tokens the answer has with them: `n_thought_tokens` of them up
-    to the last thought, None where the portion has none."""
+    """Printable text and reasoning, and the number of tokens of the answer so far: `n_thought_tokens` of them up to
+    the last reasoning, None if the chunk has none."""
 
     text: str
     n_tokens: int
@@ -94,14 +41,13 @@ class StreamChunk:
     n_thought_tokens: int | None = None
 
 
-async def reply(
+async def stream_answer(
     connection: ServiceConnection, turns: Sequence[tuple[Role, str]], sampler: Mapping[str, Any] = _NO_OPTIONS
 ) -> AsyncGenerator[StreamChunk | Completed, None]:
-    """Yield the answer to `turns` portion by portion and, last, what it cost. Waits for the model to be ready.
-    `sampler` has options by their names, see `app.chat.sampling_options`.
+    """Yield the answer to `turns` in chunks and, last, its cost. Waits until the model is ready. If the last turn is an
+    answer, continues it. `sampler` holds options by name, see `app.chat.sampling_options`.
 
-    An answer that is the last of the turns is written on. Closing the generator stops the answer. Raises the UserError
-    that ended it; text that came before is yielded first.
+    Closing the generator stops the answer. Raises the UserError that ended it, after yielding the text before it.
     """
     client = await connection.client()
     from app.client import GenerationOptions, Message
@@ -109,19 +55,19 @@ async def reply(
     messages = [Message(role, content) for role, content in turns]
     options = GenerationOptions(continue_final_message=True if turns[-1][0] == "assistant" else None, **sampler)
     stream = client.chat(messages, model=connection.state.model, options=options)
-    inbox: asyncio.Queue[TextDelta | Completed | None] = asyncio.Queue()
-    reader = asyncio.create_task(_read(stream, inbox))
+    queue: asyncio.Queue[TextDelta | Completed | None] = asyncio.Queue()
+    reader = asyncio.create_task(_read(stream, queue))
     try:
         is_open = True
         while is_open:
-            events = [await inbox.get()]
-            while not inbox.empty():
-                events.append(inbox.get_nowait())
+            events = [await queue.get()]
+            while not queue.empty():
+                events.append(queue.get_nowait())
             is_open = events[-1] is not None
-            for part in _parts(events):
-                yield part
+            for event in _batch(events):
+                yield event
             if is_open:
-                await asyncio.sleep(PACE_S)
+                await asyncio.sleep(BATCH_S)
         await reader
     finally:
         # Cancelled inside the stream's own await, so that the connection is closed and the engine stops.
@@ -130,16 +76,17 @@ async def reply(
 
 
 async def _read(
-    stream: AsyncIterator[TextDelta | Completed], inbox: asyncio.Queue[TextDelta | Completed | None]
+    stream: AsyncIterator[TextDelta | Completed], queue: asyncio.Queue[TextDelta | Completed | None]
 ) -> None:
     try:
         async for event in stream:
-            inbox.put_nowait(event)
+            queue.put_nowait(event)
     finally:
-        inbox.put_nowait(None)
+        queue.put_nowait(None)
 
 
-def _parts(events: Sequence[TextDelta | Completed | None]) -> list[StreamChunk | Completed]:
+def _batch(events: Sequence[TextDelta | Completed | None]) -> list[StreamChunk | Completed]:
+    """Join the deltas into one chunk."""
     from app.client import Completed, TextDelta
 
     deltas = [event for event in events if isinstance(event, TextDelta)]
@@ -148,91 +95,56 @@ def _parts(events: Sequence[TextDelta | Completed | None]) -> list[StreamChunk |
         return [*completed]
     text, reasoning = ("".join(parts) for parts in zip(*((d.text, d.reasoning) for d in deltas), strict=True))
     counts = [delta.n_tokens for delta in deltas if delta.reasoning]
-    n_thought_tokens = counts[-1] if counts else None
-    return [StreamChunk(printable(text), deltas[-1].n_tokens, printable(reasoning), n_thought_tokens), *completed]
+    return [
+        StreamChunk(printable(text), deltas[-1].n_tokens, printable(reasoning), max(counts, default=None)),
+        *completed,
+    ]
 
 
-_SPAN_S, _N_TOKENS = "thought_s", "n_thought_tokens"
+class AnswerTimer:
+    """Measures one answer from its creation on; the engine's figures replace the rates when it ends.
 
+    `stats` are the figures of the reasoning for the message, at first those among `former_stats` of a continued answer.
+    """
 
-class ReasoningTimer:
-    """Times the thoughts of one answer from the first to the last; `stats` are the figures so far, none without a
-    thought. `former` are those of an answer that is written on."""
-
-    def __init__(self, clock: Clock, former: Mapping[str, Scalar]) -> None:
-        self.stats: Mapping[str, Scalar] = {name: former[name] for name in (_SPAN_S, _N_TOKENS) if name in former}
+    def __init__(self, clock: Clock, former_stats: Mapping[str, Scalar] = _NO_OPTIONS) -> None:
+        keys = (_REASONING_S, _N_REASONING_TOKENS)
+        self.stats: Mapping[str, Scalar] = {key: former_stats[key] for key in keys if key in former_stats}
         self._clock = clock
+        self._started_s = clock()
         self._first_s: float | None = None
+        self._n_first_tokens = 0
+        self._n_tokens = 0
+        self._reasoning_started_s: float | None = None
 
-    def follow(self, portion: StreamChunk) -> None:
-        """Take note of what has come."""
-        if portion.n_thought_tokens is None:
-            return
+    def observe(self, chunk: StreamChunk) -> None:
+        """Record that `chunk` arrived."""
         now_s = self._clock()
-        self._first_s = now_s if self._first_s is None else self._first_s
-        self.stats = {_SPAN_S: now_s - self._first_s, _N_TOKENS: portion.n_thought_tokens}
+        self._n_tokens = chunk.n_tokens
+        if self._first_s is None:
+            self._first_s, self._n_first_tokens = now_s, chunk.n_tokens
+        if chunk.n_thought_tokens is not None:
+            if self._reasoning_started_s is None:
+                self._reasoning_started_s = now_s
+            self.stats = {
+                _REASONING_S: now_s - self._reasoning_started_s,
+                _N_REASONING_TOKENS: chunk.n_thought_tokens,
+            }
+
+    @property
+    def time_to_first_token_s(self) -> float | None:
+        return None if self._first_s is None else self._first_s - self._started_s
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """The rate since the first chunk; None until the span is long enough."""
+        span_s = 0.0 if self._first_s is None else self._clock() - self._first_s
+        return (self._n_tokens - self._n_first_tokens) / span_s if span_s >= _MIN_RATE_SPAN_S else None
 
 
 def format_reasoning(message: MessageContent, *, is_running: bool) -> str:
-    """Return what is said of the thoughts of a message, as far as it is known."""
-    span_s, n_tokens = message.stats.get(_SPAN_S), message.stats.get(_N_TOKENS)
+    """Return how long a message's reasoning took and how many tokens it has, as far as known."""
+    span_s, n_tokens = message.stats.get(_REASONING_S), message.stats.get(_N_REASONING_TOKENS)
     verb = "thinking" if is_running and not message.content else "thought"
     span = f" for {span_s:.1f} s" if isinstance(span_s, float) else ""
     return f"{verb}{span}" + (f", {n_tokens} token{'s' if n_tokens != 1 else ''}" if n_tokens is not None else "")
-
-
-if TYPE_CHECKING:
-    from app.client import Completed
-
-
-class RunningAnswer:
-    """Writes on the answer that `recording` keeps; measures it with `meter`, and its thoughts with `thought`."""
-
-    def __init__(self, recording: AnswerWriter, meter: AnswerTimer, thought: ReasoningTimer) -> None:
-        self.meter = meter
-        self._recording = recording
-        self._text = [recording.message.content]
-        self._reasoning = [recording.message.reasoning]
-        self._thought = thought
-        self._state = MessageState.PARTIAL
-        self._cost: Mapping[str, Scalar] = {}
-
-    @property
-    def message(self) -> Message:
-        """The answer so far."""
-        content, reasoning = "".join(self._text), "".join(self._reasoning)
-        message = self._recording.message
-        return replace(message, content=content, reasoning=reasoning, state=self._state, stats=self.stats)
-
-    @property
-    def stats(self) -> Mapping[str, Scalar]:
-        """The figures so far: what was thought and, at the end, what it cost."""
-        return {**self._thought.stats, **self._cost}
-
-    async def follow(
-        self,
-        connection: ServiceConnection,
-        turns: Sequence[tuple[Role, str]],
-        sampler: Mapping[str, int | float],
-        shown: Callable[[StreamChunk], Awaitable[None]],
-    ) -> Completed:
-        """Write the answer to `turns`; return what it cost. Cancelling it stops the answer. Raises the UserError that
-        ended it."""
-        try:
-            async with aclosing(reply(connection, turns, sampler)) as parts:
-                async for part in parts:
-                    if not isinstance(part, StreamChunk):
-                        self._state, self._cost = MessageState.FINISHED, asdict(part)
-                        return part
-                    self._take(part)
-                    await shown(part)
-        finally:
-            self._recording.finish(self._state, self.stats)
-        raise AssertionError("a reply ends with its cost or with an error")
-
-    def _take(self, portion: StreamChunk) -> None:
-        self._text.append(portion.text)
-        self._reasoning.append(portion.reasoning)
-        self._recording.write(portion.text, portion.reasoning)
-        self.meter.count(portion.n_tokens)
-        self._thought.follow(portion)

@@ -23,7 +23,7 @@ class MessageActions(Protocol):
 
     def edit(self) -> None: ...
 
-    async def go_on(self) -> None: ...
+    async def continue_answer(self) -> None: ...
 
     async def delete(self) -> None: ...
 
@@ -41,21 +41,21 @@ MESSAGE_COMMANDS: CommandTable[Any] = CommandTable(
         Command[MessageActions](
             id="select-up",
             title="Select the message above",
-            tooltip="Go up to a message: its keys are shown below it",
+            tooltip="Select the previous message: its keys appear below it",
             keys="ctrl+up,alt+up",
             run=lambda chat, _: chat.select_step(-1),
         ),
         Command[MessageActions](
             id="select-down",
             title="Select the message below",
-            tooltip="Go down to a message, and from the last one to the prompt",
+            tooltip="Select the next message; after the last one, the prompt",
             keys="ctrl+down,alt+down",
             run=lambda chat, _: chat.select_step(1),
         ),
         Command[MessageActions](
             id="edit",
             title="Edit a question",
-            tooltip="Put a question in other words; the former stays as a version",
+            tooltip="Edit a question; the former text stays as a version",
             keys="e",
             slash="edit",
             has_priority=False,
@@ -63,8 +63,8 @@ MESSAGE_COMMANDS: CommandTable[Any] = CommandTable(
         ),
         Command[MessageActions](
             id="again",
-            title="Answer the selected message again",
-            tooltip="Make another version of the selected answer",
+            title="Regenerate the selected answer",
+            tooltip="Generate another version of the selected answer",
             keys="r",
             has_priority=False,
             is_listed=False,
@@ -73,10 +73,10 @@ MESSAGE_COMMANDS: CommandTable[Any] = CommandTable(
         Command[MessageActions](
             id="continue",
             title="Continue the answer",
-            tooltip="Write an answer on that was stopped or cut",
+            tooltip="Continue an answer that was stopped or cut off",
             keys="ctrl+g",
             slash="continue",
-            run=lambda chat, _: chat.go_on(),
+            run=lambda chat, _: chat.continue_answer(),
         ),
         Command[MessageActions](
             id="version-left",
@@ -97,7 +97,7 @@ MESSAGE_COMMANDS: CommandTable[Any] = CommandTable(
         Command[MessageActions](
             id="delete",
             title="Delete the selected message",
-            tooltip="Delete the selected message with all that follows it",
+            tooltip="Delete the selected message and all that follow it",
             keys="delete,backspace",
             has_priority=False,
             run=lambda chat, _: chat.delete(),
@@ -105,7 +105,7 @@ MESSAGE_COMMANDS: CommandTable[Any] = CommandTable(
         Command[MessageActions](
             id="undo",
             title="Undo the deletion",
-            tooltip="Bring back what was deleted just now",
+            tooltip="Restore the deleted messages",
             keys="ctrl+z",
             slash="undo",
             run=lambda chat, _: chat.undo(),
@@ -113,7 +113,7 @@ MESSAGE_COMMANDS: CommandTable[Any] = CommandTable(
         Command[MessageActions](
             id="copy-message",
             title="Copy the selected message",
-            tooltip="Put the selected message on the clipboard",
+            tooltip="Copy the selected message to the clipboard",
             keys="y",
             has_priority=False,
             run=lambda chat, _: chat.copy_message(),
@@ -121,7 +121,7 @@ MESSAGE_COMMANDS: CommandTable[Any] = CommandTable(
         Command[MessageActions](
             id="copy-code",
             title="Copy a code block",
-            tooltip="Put one of the message's code blocks on the clipboard",
+            tooltip="Copy one of the message's code blocks to the clipboard",
             keys="c",
             slash="code",
             argument="NUMBER",
@@ -130,8 +130,8 @@ MESSAGE_COMMANDS: CommandTable[Any] = CommandTable(
         ),
         Command[MessageActions](
             id="thoughts",
-            title="Open or fold thoughts",
-            tooltip="Read what the model thought before the answer",
+            title="Expand or collapse thoughts",
+            tooltip="Show the model's reasoning before the answer",
             keys="t",
             slash="thoughts",
             has_priority=False,
@@ -173,15 +173,15 @@ CHAT_COMMANDS: CommandTable[Any] = CommandTable(
         Command[ChatActions](
             id="stop",
             title="Stop the answer",
-            tooltip="Stop the answer and keep what came so far; else go back to the prompt",
+            tooltip="Stop the answer and keep its text; otherwise focus the prompt",
             keys="escape",
             slash="stop",
             run=lambda chat, _: chat.stop_answer(),
         ),
         Command[ChatActions](
             id="retry",
-            title="Answer again",
-            tooltip="Answer the last question again; both answers are kept",
+            title="Regenerate",
+            tooltip="Regenerate the last answer; both versions are kept",
             keys="ctrl+r",
             slash="retry",
             run=lambda chat, _: chat.answer_again(),
@@ -189,7 +189,7 @@ CHAT_COMMANDS: CommandTable[Any] = CommandTable(
         Command[ChatActions](
             id="new",
             title="New chat",
-            tooltip="Start an empty chat; this one is kept",
+            tooltip="Start a new chat; this one stays in the history",
             keys="ctrl+n",
             slash="new",
             run=lambda chat, _: chat.new_chat(),
@@ -197,7 +197,7 @@ CHAT_COMMANDS: CommandTable[Any] = CommandTable(
         Command[ChatActions](
             id="copy",
             title="Copy the last answer",
-            tooltip="Put the last answer on the clipboard",
+            tooltip="Copy the last answer to the clipboard",
             keys="ctrl+y",
             slash="copy",
             run=lambda chat, _: chat.copy_answer(),
@@ -206,15 +206,15 @@ CHAT_COMMANDS: CommandTable[Any] = CommandTable(
         Command[ChatActions](
             id="system",
             title="System prompt",
-            tooltip="Tell the model how to behave in this chat; alone, show it",
+            tooltip="Set the system prompt of this chat; without TEXT, show it",
             slash="system",
             argument="TEXT",
             run=lambda chat, text: chat.set_system_prompt(text),
         ),
         Command[ChatActions](
             id="options",
-            title="Sampler options",
-            tooltip="Set temperature and the like for this chat",
+            title="Sampling options",
+            tooltip="Set temperature and other sampling options for this chat",
             slash="options",
             argument="NAME=VALUE",
             run=lambda chat, text: chat.edit_options(text),
@@ -222,7 +222,7 @@ CHAT_COMMANDS: CommandTable[Any] = CommandTable(
         Command[ChatActions](
             id="preset",
             title="Presets",
-            tooltip="Answer as a preset says; alone, list them",
+            tooltip="Apply a preset; without NAME, list the presets",
             slash="preset",
             argument="NAME",
             run=lambda chat, name: chat.use_preset(name),
@@ -230,7 +230,7 @@ CHAT_COMMANDS: CommandTable[Any] = CommandTable(
         Command[ChatActions](
             id="page-up",
             title="Scroll up",
-            tooltip="Read what was said before",
+            tooltip="Scroll towards earlier messages",
             keys="pageup",
             is_listed=False,
             run=lambda chat, _: chat.scroll_pages(-1),
@@ -238,7 +238,7 @@ CHAT_COMMANDS: CommandTable[Any] = CommandTable(
         Command[ChatActions](
             id="page-down",
             title="Scroll down",
-            tooltip="Go towards the latest answer",
+            tooltip="Scroll towards the latest message",
             keys="pagedown",
             is_listed=False,
             run=lambda chat, _: chat.scroll_pages(1),
@@ -253,7 +253,7 @@ CHAT_COMMANDS: CommandTable[Any] = CommandTable(
         Command[ChatActions](
             id="to-end",
             title="Go to the last message",
-            tooltip="Go to the last message and follow what comes",
+            tooltip="Go to the last message and follow new text",
             keys="ctrl+end",
             run=lambda chat, _: chat.go_to_end(),
         ),

@@ -13,7 +13,7 @@ from typing import Literal
 
 from app.chat.conversation import ChatSettings, Message, MessageState, MessageTree
 from quantizer.errors import UserError
-from tui.chat.composer.attachments import told
+from tui.chat.composer.attachments import compose_prompt
 
 __all__ = ["UNSAVED_ID", "Conversation", "Ending", "RemovedMessages", "Role", "TranscriptEntry"]
 
@@ -137,7 +137,7 @@ class Conversation:
             self.leaf_id = self._tree.leaf_below(max(versions)) if versions else parent_id
         return removed
 
-    def put_back(self, removed: RemovedMessages) -> None:
+    def restore(self, removed: RemovedMessages) -> None:
         """Undo a removal."""
         self.messages = dict(sorted([*self.messages.items(), *((m.id, m) for m in removed.messages)]))
         self.leaf_id = removed.leaf_id
@@ -152,7 +152,7 @@ class Conversation:
         said = [m for m in self._tree.path(leaf_id) if m.role != "system" and (m.content or m.role == "user")]
         turns: list[tuple[Role, str]] = []
         for is_user, group in groupby(said, key=lambda message: message.role == "user"):
-            texts = [told(message.content, message.attachments) for message in group]
+            texts = [compose_prompt(message.content, message.attachments) for message in group]
             turns.append(("user", texts[-1]) if is_user else ("assistant", "\n\n".join(texts)))
         system = self.settings.system
         return [("system", system), *turns] if system else turns

@@ -22,15 +22,15 @@ __all__ = ["Status", "advice", "presets_text", "settings_line", "status_of"]
 def settings_line(settings: ChatSettings) -> str:
     """Return one line: the sampling options that are set, and the system prompt if there is one."""
     set_here = [f"{name} {value}" for name, value in sampler_of(settings.options).items()]
-    sampler = ", ".join(set_here) or "the sampler is the model's own"
+    sampler = ", ".join(set_here) or "the model's default sampling"
     return f"{sampler}; system prompt: {settings.system}" if settings.system else sampler
 
 
 def presets_text(presets: Mapping[str, ChatSettings]) -> str:
     """Return the presets, one per line."""
     if not presets:
-        return "There are no presets yet: /options in the full screen saves the first."
-    return "\n".join(["/preset NAME, of these:", *(f"{name}: {settings_line(presets[name])}" for name in presets)])
+        return "No presets yet: save one with /options in the full screen."
+    return "\n".join(["/preset NAME, one of:", *(f"{name}: {settings_line(presets[name])}" for name in presets)])
 
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _LABELS = {
     "starting": "starting the service",
     "loading": "loading",
     "ready": "ready",
-    "reading": "reading your question",
+    "reading": "processing the prompt",
     "answering": "answering",
     "failed": "not available",
 }
@@ -110,7 +110,7 @@ class Status:
     def _reused(self) -> str:
         """Return the share of the last prompt that came from the cache."""
         last = self.last
-        return f"reused {last.n_cached_tokens / last.n_prompt_tokens:.0%}" if last and last.n_cached_tokens else ""
+        return f"cached {last.n_cached_tokens / last.n_prompt_tokens:.0%}" if last and last.n_cached_tokens else ""
 
     def _drafts(self) -> str:
         last = self.last
@@ -147,8 +147,8 @@ def advice(plan: Plan | None) -> str:
     """Return the cost of an unfavourable placement and the first remedy; empty if the model fits."""
     if plan is None or plan.verdict not in _UNFIT or not plan.warning:
         return ""
-    helps = f" What would help: {plan.first_remedy}." if plan.first_remedy else ""
-    return f"{plan.warning}{helps} F7 shows the plan, and does it."
+    helps = f" Suggestion: {plan.first_remedy}." if plan.first_remedy else ""
+    return f"{plan.warning}{helps} F7 shows the plan and applies it."
 
 
 def _bar(progress: float) -> str:

@@ -32,13 +32,15 @@ __all__ = ["ConversationScreen", "MessageMixin"]
 class ConversationScreen(CommandScreen):
     """A screen with a transcript and a composer; runs one answer at a time, once the last chat is open."""
 
-    def __init__(self, resources: AppContext) -> None:
+    def __init__(self, app_context: AppContext) -> None:
         super().__init__()
-        self._connection = resources.connection
-        self._session = ChatSession(resources.connection, resources.keeper, resources.clock, self._show_status)
+        self._connection = app_context.connection
+        self._session = ChatSession(
+            app_context.connection, app_context.repository, app_context.clock, self._show_status
+        )
         self._answering: Worker[Any] | None = None
         self._titling: Worker[Any] | None = None
-        self._is_reopened = asyncio.Event()
+        self._is_open = asyncio.Event()
         self._edited_id: int | None = None  # the question that what is typed will stand beside
 
     @property
@@ -75,28 +77,28 @@ class ConversationScreen(CommandScreen):
 
     def _answer(self, answering: Callable[[], Awaitable[None]]) -> None:
         async def answer() -> None:
-            await self._is_reopened.wait()
+            await self._is_open.wait()
             await answering()
-            self._titling = self.run_worker(self._session.generate_title, group="title")
+            self._titling = self.run_worker(self._session.update_title, group="title")
 
         if self._titling is not None:
             self._titling.cancel()  # a title can wait, a person cannot
         self._answering = self.run_worker(answer, group="answer")
 
     @contextmanager
-    def _told_if_not_kept(self) -> Iterator[None]:
+    def _notify_storage_errors(self) -> Iterator[None]:
         try:
             yield
         except StorageError as error:
-            self.say(str(error))
+            self.inform(str(error))
 
-    def _selected_to_change(self) -> TranscriptEntry | None:
+    def _editable_selection(self) -> TranscriptEntry | None:
         """Return the selected message if it may change now; otherwise notify why not."""
         selected = self.transcript.selected
         if self.is_answering:
-            self.say("An answer is under way: Esc stops it.")
+            self.inform("An answer is running: Esc stops it.")
         elif selected is None:
-            self.say("Select a message first: Ctrl+Up.")
+            self.inform("Select a message first: Ctrl+Up.")
         else:
             return selected.entry
         return None
@@ -118,13 +120,13 @@ _UNDONE_FOR_S = 8.0
 class MessageMixin(ConversationScreen):
     """Commands for messages."""
 
-    def __init__(self, resources: AppContext) -> None:
-        super().__init__(resources)
+    def __init__(self, app_context: AppContext) -> None:
+        super().__init__(app_context)
         self._removed: RemovedMessages | None = None
 
     async def answer_again(self) -> None:
         """Answer the selected question, or the last one, again; without one, reconnect."""
-        await self._is_reopened.wait()
+        await self._is_open.wait()
         selected = self.transcript.selected
         await self.stop_answer()
         self._answer(partial(self._answer_again, selected.entry.message.id if selected else None))
@@ -136,9 +138,9 @@ class MessageMixin(ConversationScreen):
 
     async def step_to_version(self, n_steps: int) -> None:
         """Show another version of the selected message."""
-        if (selected := self._selected_to_change()) is None:
+        if (selected := self._editable_selection()) is None:
             return
-        with self._told_if_not_kept():
+        with self._notify_storage_errors():
             version_id = await self._session.step_to_version(selected.message.id, n_steps)
             if version_id is not None:
                 await self.transcript.show(self._session.conversation.entries(), at=version_id)
@@ -150,30 +152,30 @@ class MessageMixin(ConversationScreen):
         message_id = selected.entry.message.id if selected else conversation.leaf_id
         question = None if message_id is None else conversation.question_of(message_id)
         if question is None:
-            self.say("There is no question to edit yet.")
+            self.inform("There is no question to edit yet.")
             return
         self._edited_id = question.id
-        self.prompt.border_title = "Other words for this question: Enter sends them, Esc leaves it as it was"
+        self.prompt.border_title = "Editing the question: Enter sends it, Esc cancels"
         self.composer.put(question.content, question.attachments)
         self.set_focus(self.prompt)  # at once: what is typed next changes the question
 
-    async def go_on(self) -> None:
+    async def continue_answer(self) -> None:
         """Continue the last answer if it was stopped or cut off."""
-        await self._is_reopened.wait()
-        answer = None if self.is_answering else self._session.continuable()
+        await self._is_open.wait()
+        answer = None if self.is_answering else self._session.unfinished_answer()
         if answer is None:
-            self.say("There is no answer that was stopped or cut.")
+            self.inform("There is no unfinished answer.")
         else:
-            self._answer(lambda: self._session.go_on(answer, self.transcript))
+            self._answer(lambda: self._session.continue_answer(answer, self.transcript))
 
     async def delete(self) -> None:
         """Delete the selected message and its descendants; undo stays possible for a while."""
-        if (selected := self._selected_to_change()) is None:
+        if (selected := self._editable_selection()) is None:
             return
-        with self._told_if_not_kept():
+        with self._notify_storage_errors():
             self._removed = await self._session.remove(selected.message.id)
             n_removed = len(self._removed.messages)
-            self.say(f"Deleted {n_removed} message{'s' if n_removed > 1 else ''}. Ctrl+Z undoes it.", _UNDONE_FOR_S)
+            self.inform(f"Deleted {n_removed} message{'s' if n_removed > 1 else ''}. Ctrl+Z undoes it.", _UNDONE_FOR_S)
             self.set_timer(_UNDONE_FOR_S, partial(self._forget, self._removed))
         await self._show_all()
 
@@ -181,8 +183,8 @@ class MessageMixin(ConversationScreen):
         """Restore the deleted messages."""
         removed, self._removed = self._removed, None
         if removed is not None:
-            with self._told_if_not_kept():
-                await self._session.put_back(removed)
+            with self._notify_storage_errors():
+                await self._session.restore(removed)
             await self._show_all(at=removed.messages[0].id)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -192,7 +194,7 @@ class MessageMixin(ConversationScreen):
     def toggle_thoughts(self) -> None:
         """Expand or collapse the reasoning of the selected answer, or of the last one."""
         if not self.transcript.toggle_thoughts():
-            self.say("There are no thoughts to read here.")
+            self.inform("There are no thoughts here.")
 
     def copy_message(self) -> None:
         """Copy the selected message to the clipboard."""
@@ -204,7 +206,7 @@ class MessageMixin(ConversationScreen):
         if text := self._session.conversation.last_answer:
             self._copy(text)
         else:
-            self.say("There is no answer to copy yet.")
+            self.inform("There is no answer to copy yet.")
 
     def copy_code(self, number: str = "") -> None:
         """Copy a code block of the selected message, or of the last answer: the only one, the one with this number, or
@@ -214,13 +216,13 @@ class MessageMixin(ConversationScreen):
         blocks = {str(n): block for n, block in enumerate(code_blocks(text), start=1)}
         wanted = number or ("1" if len(blocks) == 1 else "")
         if not blocks:
-            self.say("There is no code block to copy.")
+            self.inform("There is no code block to copy.")
         elif not wanted:
             self._choose_code(blocks)
         elif block := blocks.get(wanted):
             self._copy(block.text)
         else:
-            self.say(f"There are {len(blocks)} code blocks.")
+            self.inform(f"There are {len(blocks)} code blocks.")
 
     @work
     async def _choose_code(self, blocks: Mapping[str, CodeBlock]) -> None:
@@ -254,4 +256,4 @@ class MessageMixin(ConversationScreen):
 
     def _copy(self, text: str) -> None:
         self.app.copy_to_clipboard(text)
-        self.say(f"Copied {len(text)} characters.")
+        self.inform(f"Copied {len(text)} characters.")

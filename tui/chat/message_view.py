@@ -94,9 +94,9 @@ class QuestionView(Static):
 _WAITING = "waiting for the answer"
 _MARKS = {
     Ending.COMPLETE: "",
-    Ending.CUT: "cut at the limit of tokens",
+    Ending.CUT: "token limit reached",
     Ending.STOPPED: "stopped",
-    Ending.FAILED: "not complete",
+    Ending.FAILED: "incomplete",
 }
 
 
@@ -112,8 +112,8 @@ class AnswerView(Vertical):
             yield ReasoningView(self._entry)
         if text := printable(self._entry.message.content):
             yield MarkdownText(text)
-        mark = Static(self._mark_words(), markup=False, classes="mark")
-        mark.display = bool(self._mark_words())
+        mark = Static(self._mark_text(), markup=False, classes="mark")
+        mark.display = bool(self._mark_text())
         yield mark
 
     async def write(self, entry: TranscriptEntry, text: str) -> None:
@@ -141,11 +141,11 @@ class AnswerView(Vertical):
         self.query_one(ReasoningView).show(self._entry)
 
     def _show_mark(self) -> None:
-        mark, words = self.query_one(".mark", Static), self._mark_words()
+        mark, words = self.query_one(".mark", Static), self._mark_text()
         mark.update(words)
         mark.display = bool(words)
 
-    def _mark_words(self) -> str:
+    def _mark_text(self) -> str:
         if not self._entry.is_running:
             return _MARKS[self._entry.ending]
         return "" if self._entry.message.content or self._entry.message.reasoning else _WAITING

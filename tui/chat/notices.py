@@ -20,17 +20,17 @@ class Notice(Static):
     def __init__(self, text: str, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name
         super().__init__(f"· {printable(text)}", markup=False, id=id)
 
-    def say(self, text: str) -> None:
+    def set_text(self, text: str) -> None:
         """Replace the text."""
         self.update(f"· {printable(text)}")
 
 
 _KEYS: dict[type[UserError], str] = {
     ContextOverflowError: "Ctrl+N starts a new chat.",
-    ModelFileError: "F6 shows the models that are here; Ctrl+R tries again.",
-    UnfitError: "F6 shows other models; Ctrl+R tries again.",
+    ModelFileError: "F6 lists local models; Ctrl+R retries.",
+    UnfitError: "F6 lists other models; Ctrl+R retries.",
 }
-_OTHER_KEYS = "Ctrl+R tries again."
+_OTHER_KEYS = "Ctrl+R retries."
 
 
 class ErrorPanel(Static):
@@ -51,16 +51,16 @@ class Greeting(Static):
             f"  [bold]F{number + 1}[/bold]  [@click=screen.command('example-{number}')]{example}[/]"
             for number, example in enumerate(EXAMPLES, start=1)
         )
-        places = "   ".join(
-            f"[bold]{place.key.upper()}[/bold] [@click=screen.command('go-{place.id}')]{place.title}[/]"
-            for place in FEATURES
-            if place.key
+        features = "   ".join(
+            f"[bold]{feature.key.upper()}[/bold] [@click=screen.command('go-{feature.id}')]{feature.title}[/]"
+            for feature in FEATURES
+            if feature.key
         )
         super().__init__(
             Content.from_markup(
                 "[bold]localllm[/bold]: chat with a language model on this machine, no network needed.\n\n"
                 f"Type a question, or ask one of these:\n\n{examples}\n\n"
-                f"  [bold]F1[/bold]  all keys and commands\n\n  {places}"
+                f"  [bold]F1[/bold]  all keys and commands\n\n  {features}"
             )
         )
 

@@ -23,7 +23,7 @@ from quantizer.errors import UserError
 __all__ = ["OptionsScreen"]
 
 _PRESET = "preset"
-_ABOUT_PRESET = "keep these, and the system prompt, under a name"
+_ABOUT_PRESET = "save these and the system prompt as a preset"
 
 Take = Callable[[dict[str, int | float], str], Awaitable[None]]
 
@@ -33,7 +33,7 @@ class OptionsScreen(ModalScreen[None]):
 
     CSS_PATH = "options.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "Cancel", id="options-cancel", tooltip="Change nothing"),
+        Binding("escape", "dismiss(None)", "Cancel", id="options-cancel", tooltip="Cancel without changes"),
         Binding("up", "app.focus_previous", "Field above", id="options-up", tooltip="Go to the field above"),
         Binding("down", "app.focus_next", "Field below", id="options-down", tooltip="Go to the field below"),
     ]
@@ -45,12 +45,12 @@ class OptionsScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="options", can_focus=False) as panel:
-            panel.border_title = "How this chat is answered"
-            panel.border_subtitle = "Enter takes all · Esc cancels"
+            panel.border_title = "Sampling options"
+            panel.border_subtitle = "Enter applies · Esc cancels"
             for option in SAMPLER_OPTIONS:
                 yield from self._field(option.name, option.meaning)
             yield from self._field(_PRESET, _ABOUT_PRESET)
-            yield Static("An empty field leaves the choice to the model.", markup=False, id="about")
+            yield Static("Empty fields use the model's defaults.", markup=False, id="about")
             yield Static("", markup=False, id="fault")
 
     def _field(self, name: str, meaning: str) -> ComposeResult:

@@ -1,16 +1,12 @@
-"""The seam behind which a chat is kept, and the keeper that keeps nothing.
+"""Where the chat on the screen is stored: in chats.db, or in memory only.
 
-Owns what a session needs of a store. `tui.chat.repository` is the one with a disk.
-
-The chat on the screen as it is kept in chats.db: there again tomorrow, and after a kill.
-
-Owns which chat that is. How messages are kept belongs to `app.chat`.
+Owns which chat is open. The tables of chats.db belong to `app.chat`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, fields
 from functools import partial
@@ -19,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
-from app.chat.conversation import ChatSettings, Draft, Message, MessageContent, MessageState, Scalar
+from app.chat.conversation import Draft, Message, MessageContent, MessageState
 from app.chat.text import provisional_title
 from tui.chat.conversation import UNSAVED_ID, Conversation, RemovedMessages
 
@@ -30,10 +26,12 @@ if TYPE_CHECKING:
 
 __all__ = ["AnswerTarget", "AnswerWriter", "ChatRepository", "InMemoryChatRepository", "SqliteChatRepository"]
 
+_N_RECENT_QUESTIONS = 200
+
 
 @dataclass(frozen=True, slots=True)
 class AnswerTarget:
-    """Which message is answered by which model; `continued` is the answer that is written on, None for a new one."""
+    """The message to answer and the model that answers; `continued` is the answer to continue, None for a new one."""
 
     parent_id: int | None
     model: str
@@ -41,109 +39,103 @@ class AnswerTarget:
 
 
 class AnswerWriter(Protocol):
-    """An answer that is being kept; see `app.chat.recorder.AnswerRecorder`."""
+    """A running answer; see `app.chat.recorder.AnswerRecorder`. `message` is the answer so far."""
 
     message: Message
 
-    def write(self, content: str, reasoning: str = "") -> None: ...
-
-    def finish(self, state: MessageState, stats: Mapping[str, Scalar]) -> None: ...
+    def update(self, message: Message) -> None:
+        """Replace the answer so far. Never waits."""
 
 
 class ChatRepository(Protocol):
-    """Keeps one chat at a time. What waits for a disk raises StorageError."""
+    """Stores one open chat at a time. Methods that wait for a disk raise StorageError."""
 
-    async def reopen(self, chat_id: int | None = None) -> Conversation:
-        """Go on with a chat; without an id with that in which something was said last, an empty one where there is
-        none."""
+    async def open(self, chat_id: int | None = None) -> Conversation:
+        """Open a chat; without an id the one with the latest message, or an empty one. Raises UnknownChatError."""
 
     async def prepare(self, question: str, model: str, settings: ChatSettings) -> None:
-        """Begin the chat, if it has not begun, and keep who answers in it, and how."""
+        """Create the chat unless it exists, and store its model and settings."""
 
-    async def say(self, parent_id: int | None, said: MessageContent) -> Message:
-        """Keep a question after the message `parent_id`, in the chat that was prepared."""
+    async def add_question(self, parent_id: int | None, question: MessageContent) -> Message:
+        """Store a question after the message `parent_id`, in the prepared chat."""
 
-    def answering(self, place: AnswerTarget) -> AbstractAsyncContextManager[AnswerWriter]:
-        """Keep an answer until the block is left."""
+    def writing(self, target: AnswerTarget) -> AbstractAsyncContextManager[AnswerWriter]:
+        """Store an answer until the block is left."""
 
     async def show(self, leaf_id: int | None) -> None:
-        """Remember which branch is shown."""
+        """Store which branch is shown."""
 
     async def remove(self, message_id: int, leaf_id: int | None) -> None:
-        """Forget a message and what follows, and show the branch that ends with `leaf_id`."""
+        """Remove a message with its descendants, and show the branch that ends with `leaf_id`."""
 
-    async def put_back(self, removed: RemovedMessages) -> None:
+    async def restore(self, removed: RemovedMessages) -> None:
         """Undo a removal."""
 
     def title_setter(self, question: str) -> Callable[[str], Awaitable[None]]:
-        """Return what gives the present chat a title, if it is still called after `question` then."""
+        """Return a function that sets the open chat's title if it still has the provisional title of `question`."""
 
-    def start_over(self) -> None:
-        """Begin another chat with the next question."""
+    def close(self) -> None:
+        """Close the chat: the next question creates one."""
 
     async def draft(self) -> Draft:
-        """Return what was typed in this chat and not sent."""
+        """Return the unsent text of the open chat."""
 
     async def save_draft(self, draft: Draft) -> None:
-        """Keep what is typed in this chat, in place of what was."""
+        """Replace the unsent text of the open chat."""
 
-    async def asked(self) -> Sequence[str]:
-        """Return what was asked lately in any chat, the latest last."""
+    async def recent_questions(self) -> Sequence[str]:
+        """Return the latest questions of all chats, the newest last."""
 
 
 class InMemoryChatRepository:
-    """Keeps nothing: for a chat that nobody should find later."""
+    """A repository without a disk, for a chat that leaves no trace."""
 
     def __init__(self) -> None:
         self._ids = count(UNSAVED_ID + 1)
 
-    async def reopen(self, chat_id: int | None = None) -> Conversation:  # noqa: ARG002
+    async def open(self, chat_id: int | None = None) -> Conversation:  # noqa: ARG002
         return Conversation()
 
     async def prepare(self, question: str, model: str, settings: ChatSettings) -> None: ...
 
-    async def say(self, parent_id: int | None, said: MessageContent) -> Message:
-        known = {field.name: getattr(said, field.name) for field in fields(MessageContent)}
-        return Message(id=next(self._ids), parent_id=parent_id, **known)
+    async def add_question(self, parent_id: int | None, question: MessageContent) -> Message:
+        values = {field.name: getattr(question, field.name) for field in fields(MessageContent)}
+        return Message(id=next(self._ids), parent_id=parent_id, **values)
 
     @asynccontextmanager
-    async def answering(self, place: AnswerTarget) -> AsyncIterator[AnswerWriter]:
-        said = MessageContent(role="assistant", content="", model=place.model, state=MessageState.PARTIAL)
-        yield _Unrecorded(place.continued or await self.say(place.parent_id, said))
+    async def writing(self, target: AnswerTarget) -> AsyncIterator[AnswerWriter]:
+        answer = MessageContent(role="assistant", content="", model=target.model, state=MessageState.PARTIAL)
+        yield _InMemoryWriter(target.continued or await self.add_question(target.parent_id, answer))
 
     async def show(self, leaf_id: int | None) -> None: ...
 
     async def remove(self, message_id: int, leaf_id: int | None) -> None: ...
 
-    async def put_back(self, removed: RemovedMessages) -> None: ...
+    async def restore(self, removed: RemovedMessages) -> None: ...
 
     def title_setter(self, question: str) -> Callable[[str], Awaitable[None]]:  # noqa: ARG002
-        return _forget_title
+        return _discard_title
 
-    def start_over(self) -> None: ...
+    def close(self) -> None: ...
 
     async def draft(self) -> Draft:
         return Draft()
 
     async def save_draft(self, draft: Draft) -> None: ...
 
-    async def asked(self) -> Sequence[str]:
+    async def recent_questions(self) -> Sequence[str]:
         return ()
 
 
-async def _forget_title(title: str) -> None: ...
+async def _discard_title(title: str) -> None: ...
 
 
 @dataclass(slots=True)
-class _Unrecorded:
+class _InMemoryWriter:
     message: Message
 
-    def write(self, content: str, reasoning: str = "") -> None: ...
-
-    def finish(self, state: MessageState, stats: Mapping[str, Scalar]) -> None: ...
-
-
-_N_RECALLED = 200
+    def update(self, message: Message) -> None:
+        self.message = message
 
 
 class SqliteChatRepository:
@@ -153,8 +145,8 @@ class SqliteChatRepository:
         self._data_dir = data_dir
         self._opened: StoreThread | None = None
         self._chat_id: int | None = None
-        self._one_at_a_time = asyncio.Lock()
-        self._beginning = asyncio.Lock()  # so that no draft stays with "no chat" when that has just begun
+        self._write_lock = asyncio.Lock()
+        self._prepare_lock = asyncio.Lock()  # no draft may be stored under "no chat" while a chat is created
 
     async def __aenter__(self) -> SqliteChatRepository:
         return self
@@ -162,15 +154,12 @@ class SqliteChatRepository:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        async with self._one_at_a_time:
+        async with self._write_lock:
             if self._opened is not None:
                 await self._opened.close()
 
-    async def reopen(self, chat_id: int | None = None) -> Conversation:
-        """Go on with a chat, without an id with that in which something was said last.
-
-        Raises StorageError, and UnknownChatError for one that is not there.
-        """
+    async def open(self, chat_id: int | None = None) -> Conversation:
+        """Open a chat; without an id the one with the latest message. Raises UnknownChatError."""
         transcript = await self._thread.do(partial(_read, chat_id))
         self._chat_id = transcript.chat.id if transcript else None
         if transcript is None:
@@ -178,72 +167,60 @@ class SqliteChatRepository:
         return Conversation.of(transcript.chat.settings, transcript.messages, transcript.chat.leaf_id)
 
     async def prepare(self, question: str, model: str, settings: ChatSettings) -> None:
-        """Begin the chat, if it has not begun, and keep who answers in it, and how. Raises StorageError."""
-        async with self._beginning:
+        async with self._prepare_lock:
             self._chat_id = await self._thread.do(partial(_prepare, self._chat_id, question, model, settings))
 
-    async def say(self, parent_id: int | None, said: MessageContent) -> Message:
-        """Keep a question. Raises StorageError."""
-        chat_id = self._known_chat_id
-        return await self._thread.do(lambda store: store.messages.add(chat_id, parent_id, said))
+    async def add_question(self, parent_id: int | None, question: MessageContent) -> Message:
+        chat_id = self._open_chat_id
+        return await self._thread.do(lambda store: store.messages.add(chat_id, parent_id, question))
 
     @asynccontextmanager
-    async def answering(self, place: AnswerTarget) -> AsyncIterator[AnswerRecorder]:
-        """Keep an answer until the block is left. Raises StorageError."""
+    async def writing(self, target: AnswerTarget) -> AsyncIterator[AnswerRecorder]:
         from app.chat.recorder import AnswerRecorder
 
         async with (
-            self._one_at_a_time,
+            self._write_lock,
             AnswerRecorder(
-                self._thread, self._known_chat_id, place.parent_id, place.model, place.continued
+                self._thread, self._open_chat_id, target.parent_id, target.model, target.continued
             ) as recorder,
         ):
             yield recorder
 
     async def show(self, leaf_id: int | None) -> None:
-        """Remember which branch is shown. Raises StorageError."""
-        chat_id = self._known_chat_id
+        chat_id = self._open_chat_id
         await self._thread.do(lambda store: store.messages.show(chat_id, leaf_id))
 
     async def remove(self, message_id: int, leaf_id: int | None) -> None:
-        """Forget a message and what follows, and show the branch that ends with `leaf_id`. Raises StorageError."""
-        await self._thread.do(partial(_remove, self._known_chat_id, message_id, leaf_id))
+        await self._thread.do(partial(_remove, self._open_chat_id, message_id, leaf_id))
 
-    async def put_back(self, removed: RemovedMessages) -> None:
-        """Undo a removal. Raises StorageError."""
-        chat_id = self._known_chat_id
+    async def restore(self, removed: RemovedMessages) -> None:
+        chat_id = self._open_chat_id
         await self._thread.do(lambda store: store.messages.put_back(chat_id, removed.messages, removed.leaf_id))
 
     def title_setter(self, question: str) -> Callable[[str], Awaitable[None]]:
-        """Return what gives the present chat a title, if it is still called after `question` then; it raises
-        StorageError."""
-        return partial(self._entitle, self._known_chat_id, provisional_title(question))
+        return partial(self._set_title, self._open_chat_id, provisional_title(question))
 
-    async def _entitle(self, chat_id: int, former: str, title: str) -> None:
+    async def _set_title(self, chat_id: int, former: str, title: str) -> None:
         await self._thread.do(lambda store: store.chats.set_title(chat_id, title, former=former))
 
-    def start_over(self) -> None:
-        """Begin another chat with the next question."""
+    def close(self) -> None:
         self._chat_id = None
 
     async def draft(self) -> Draft:
-        """Return what was typed in this chat and not sent. Raises StorageError."""
         chat_id = self._chat_id
         return await self._thread.do(lambda store: store.drafts.get(chat_id))
 
     async def save_draft(self, draft: Draft) -> None:
-        """Keep what is typed in this chat, in place of what was. Raises StorageError."""
-        async with self._beginning:
+        async with self._prepare_lock:
             chat_id = self._chat_id
             await self._thread.do(lambda store: store.drafts.keep(chat_id, draft))
 
-    async def asked(self) -> Sequence[str]:
-        """Return the last 200 questions of all chats, the latest last. Raises StorageError."""
-        return await self._thread.do(lambda store: store.messages.recent_prompts(_N_RECALLED))
+    async def recent_questions(self) -> Sequence[str]:
+        return await self._thread.do(lambda store: store.messages.recent_prompts(_N_RECENT_QUESTIONS))
 
     @property
-    def _known_chat_id(self) -> int:
-        assert self._chat_id is not None, "a chat is prepared before anything is kept in it"
+    def _open_chat_id(self) -> int:
+        assert self._chat_id is not None, "a chat is prepared before anything is stored in it"
         return self._chat_id
 
     @property
@@ -261,9 +238,9 @@ def _read(chat_id: int | None, store: ChatStore) -> Transcript | None:
 
 
 def _prepare(chat_id: int | None, question: str, model: str, settings: ChatSettings, store: ChatStore) -> int:
-    """Return the chat's id, begun if there was none, with the model and the settings of this exchange."""
+    """Return the chat's id, created if there was none, with the model and settings of this exchange."""
     if chat_id is None:
-        store.drafts.keep(None)  # it is the question now
+        store.drafts.keep(None)  # the draft is the question now
         return store.chats.create(title=provisional_title(question), model=model, settings=settings).id
     chat = store.chats.get(chat_id)
     if chat.settings != settings:

@@ -39,13 +39,13 @@ __all__ = ["ChatScreen", "ChatSettingsMixin"]
 class ChatSettingsMixin(ConversationScreen):
     """Commands for system prompt, sampling options and presets. The next question stores them."""
 
-    def __init__(self, resources: AppContext) -> None:
-        super().__init__(resources)
-        self._presets = Presets(resources.settings.data_dir)
+    def __init__(self, app_context: AppContext) -> None:
+        super().__init__(app_context)
+        self._presets = Presets(app_context.settings.data_dir)
 
     async def set_system_prompt(self, text: str) -> None:
         """Set the system prompt of this chat, or show it."""
-        await self._is_reopened.wait()
+        await self._is_open.wait()
         conversation = self._session.conversation
         current = text or conversation.settings.system
         conversation.settings = replace(conversation.settings, system=current)
@@ -55,7 +55,7 @@ class ChatSettingsMixin(ConversationScreen):
         """Set sampling options from text such as `temperature=0.2`; without a text, open the form."""
         from tui.chat.options_screen import OptionsScreen
 
-        await self._is_reopened.wait()
+        await self._is_open.wait()
         options = self._session.conversation.settings.options
         if not text:
             self.app.push_screen(OptionsScreen(options, self._take_options))
@@ -76,7 +76,7 @@ class ChatSettingsMixin(ConversationScreen):
 
     async def use_preset(self, name: str) -> None:
         """Apply a preset, with this chat's system prompt if it has none; without a name, list the presets."""
-        await self._is_reopened.wait()
+        await self._is_open.wait()
         try:
             if not name:
                 presets = await asyncio.to_thread(self._presets.all)
@@ -106,11 +106,11 @@ class ChatScreen(MessageMixin, ChatSettingsMixin):
     class ConnectionChanged(Message):
         """The connection has a new state."""
 
-    def __init__(self, resources: AppContext) -> None:
-        super().__init__(resources)
-        self._keeper = resources.keeper
-        self._drafts = DraftAutosave(resources.keeper, lambda error: self.say(str(error)))
-        self._seen_notices: set[str] = set()
+    def __init__(self, app_context: AppContext) -> None:
+        super().__init__(app_context)
+        self._repository = app_context.repository
+        self._drafts = DraftAutosave(app_context.repository, lambda error: self.inform(str(error)))
+        self._shown_notices: set[str] = set()
 
     def compose(self) -> ComposeResult:
         yield Transcript()
@@ -138,7 +138,7 @@ class ChatScreen(MessageMixin, ChatSettingsMixin):
             await self.run_command(command.id, line[1])
         else:
             self.composer.put(event.text)
-            self.say(f"There is no command /{line[0]}: F1 lists them.")
+            self.inform(f"Unknown command /{line[0]}: F1 lists commands.")
 
     @on(TextArea.Changed)
     @on(AttachmentBar.Changed)
@@ -158,7 +158,7 @@ class ChatScreen(MessageMixin, ChatSettingsMixin):
 
     @on(Composer.Refused)
     def _refused(self, event: Composer.Refused) -> None:
-        self.say(str(event.error))
+        self.inform(str(event.error))
 
     def _slash_words(self) -> list[tuple[str, str]]:
         return [(command.slash, command.tooltip) for command in self.all_commands() if command.slash]
@@ -169,7 +169,7 @@ class ChatScreen(MessageMixin, ChatSettingsMixin):
         """Send `question` with its attachments; while an answer is running, put it back into the composer."""
         if self.is_answering:
             self.composer.put(question, attachments)
-            self.say("An answer is under way: Esc stops it.")
+            self.inform("An answer is running: Esc stops it.")
             return
         said = MessageContent(role="user", content=question, attachments=attachments)
         edited_id = self._edited_id
@@ -181,10 +181,10 @@ class ChatScreen(MessageMixin, ChatSettingsMixin):
 
     async def new_chat(self) -> None:
         """Start an empty chat."""
-        await self._is_reopened.wait()
+        await self._is_open.wait()
         await self.stop_answer()
         await self._leave_draft()
-        self._session.start_over()
+        self._session.new_chat()
         await self.transcript.clear()
         await self._open_draft()
 
@@ -192,11 +192,11 @@ class ChatScreen(MessageMixin, ChatSettingsMixin):
 
     async def open_chat(self, chat_id: int, message_id: int | None = None) -> None:
         """Open a stored chat, at one of its messages or at its end."""
-        await self._is_reopened.wait()
+        await self._is_open.wait()
         await self.stop_answer()
         await self._leave_draft()
         await self.transcript.clear()
-        await self._reopen(chat_id, message_id)
+        await self._open_stored(chat_id, message_id)
         self.set_focus(self.prompt)
         if message_id in self._session.conversation.messages:
             await self.transcript.select(message_id)
@@ -205,16 +205,16 @@ class ChatScreen(MessageMixin, ChatSettingsMixin):
     async def _open_last(self) -> None:
         """Open the latest chat and load the recent questions."""
         try:
-            await self._reopen()
-            with self._told_if_not_kept():
-                self.prompt.remember(await self._keeper.asked())
+            await self._open_stored()
+            with self._notify_storage_errors():
+                self.prompt.remember(await self._repository.recent_questions())
             await self._open_draft()
         finally:
-            self._is_reopened.set()
+            self._is_open.set()
 
     async def _open_draft(self) -> None:
         """Restore the unsent text of the open chat; if the user is typing already, make it recallable."""
-        with self._told_if_not_kept():
+        with self._notify_storage_errors():
             draft = await self._drafts.open()
             if self.prompt.text:
                 self.prompt.push_recall(draft.text)
@@ -227,10 +227,10 @@ class ChatScreen(MessageMixin, ChatSettingsMixin):
         await self._drafts.close()
         self.composer.put("")
 
-    async def _reopen(self, chat_id: int | None = None, message_id: int | None = None) -> None:
+    async def _open_stored(self, chat_id: int | None = None, message_id: int | None = None) -> None:
         """Open a stored chat, without an id the latest one."""
         try:
-            await self._session.reopen(chat_id, message_id)
+            await self._session.open(chat_id, message_id)
             await self._show_all()
         except StorageError as error:
             await self.transcript.add_error(error)
@@ -245,11 +245,11 @@ class ChatScreen(MessageMixin, ChatSettingsMixin):
         if state.error is not None and not self.is_answering:
             await self.transcript.add_error(state.error)
         for notice in filter(None, (*state.notices, advice(state.plan))):
-            if notice not in self._seen_notices:
-                self._seen_notices.add(notice)
+            if notice not in self._shown_notices:
+                self._shown_notices.add(notice)
                 await self.transcript.add_notice(notice)
 
     def on_markdown_text_address_clicked(self, event: MarkdownText.AddressClicked) -> None:
         """Copy the address of a link instead of opening it: a model wrote it."""
         self.app.copy_to_clipboard(event.address)
-        self.say(f"Copied, not opened: {event.address}")
+        self.inform(f"Link copied, not opened: {event.address}")

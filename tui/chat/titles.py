@@ -23,7 +23,7 @@ __all__ = ["generate_title", "is_idle", "needs_title", "parse_title"]
 _REQUEST = "Give this conversation a title of two to six words. Answer with the title alone."
 _MAX_TOKENS = 32
 _GUIDE = "guide"  # answers questions about localllm, and does nothing else it is told
-_AROUND = " \t#*_`\"'“”‘’«»."
+_TRIMMED = " \t#*_`\"'“”‘’«»."
 
 
 def needs_title(branch: Sequence[Message]) -> bool:
@@ -51,14 +51,14 @@ async def generate_title(client: ChatBackend, model: str, turns: Sequence[tuple[
     messages = [*(Turn(role, content) for role, content in turns), Turn("user", _REQUEST)]
     options = GenerationOptions(temperature=0.0, max_tokens=_MAX_TOKENS)
     async with aclosing(client.chat(messages, model=model, options=options)) as events:
-        said = [event.text async for event in events if isinstance(event, TextDelta)]
-    return parse_title("".join(said))
+        parts = [event.text async for event in events if isinstance(event, TextDelta)]
+    return parse_title("".join(parts))
 
 
 def parse_title(answer: str) -> str:
     """Return the title in a model's response: its first line of words without quotes or markup, shortened."""
-    lines = (printable_line(line).strip(_AROUND) for line in answer.splitlines())
+    lines = (printable_line(line).strip(_TRIMMED) for line in answer.splitlines())
     line = next(filter(None, lines), "")
     label, colon, rest = line.partition(":")
-    title = rest if colon and label.strip(_AROUND).casefold() == "title" else line
-    return provisional_title(title.strip(_AROUND))
+    title = rest if colon and label.strip(_TRIMMED).casefold() == "title" else line
+    return provisional_title(title.strip(_TRIMMED))

@@ -6,7 +6,7 @@ Owns scrolling, selection and which messages are mounted. One message is drawn b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from textual import on
@@ -16,7 +16,7 @@ from textual.geometry import Size
 from textual.layout import DockArrangeResult
 from textual.widget import Widget
 
-from app.chat.conversation import Scalar
+from app.chat.conversation import Message
 from quantizer.errors import UserError
 from tui.chat.answer_stream import StreamChunk
 from tui.chat.conversation import TranscriptEntry
@@ -169,27 +169,25 @@ class Transcript(SteadyScroll):
             self._entries = tuple(entries)
             await self._move_to(self._window.cut(n_same))
             await self._update_views()
-            await self._greet_or_not()
+            await self._update_greeting()
             if at is not None:
                 await self._go_to(next(n for n, entry in enumerate(entries) if entry.message.id == at))
             elif n_new:
                 is_near = self._window.last == n_same and n_new <= STEP
                 await self._move_to(self._window.later(len(entries)) if is_near else MessageWindow.at_end(len(entries)))
                 self.follow()
-        self.call_after_refresh(self._top_up)
+        self.call_after_refresh(self._fill_window)
 
-    async def write(self, portion: StreamChunk, stats: Mapping[str, Scalar]) -> None:
+    async def write(self, message: Message, chunk: StreamChunk) -> None:
         """Append to the last message, whether it is mounted or not."""
         async with self._one_at_a_time:
             if not self._entries or not self.is_attached:
                 return
             *others, last = self._entries
-            said = last.message
-            content, reasoning = said.content + portion.text, said.reasoning + portion.reasoning
-            entry = replace(last, message=replace(said, content=content, reasoning=reasoning, stats=stats))
+            entry = replace(last, message=message)
             self._entries = (*others, entry)
             if self._window.last == len(self._entries):
-                await self._views[-1].write(entry, portion.text)
+                await self._views[-1].write(entry, chunk.text)
 
     def toggle_thoughts(self) -> bool:
         """Expand or collapse the reasoning of the selected message, else of the last with any; return False if there is
@@ -212,7 +210,7 @@ class Transcript(SteadyScroll):
             self._entries = ()
             await self._move_to(MessageWindow())
             await self.query("Transcript > Notice, Transcript > ErrorPanel").exclude("#earlier").remove()
-            await self._greet_or_not()
+            await self._update_greeting()
 
     # Moving about
 
@@ -231,7 +229,7 @@ class Transcript(SteadyScroll):
             return False
         async with self._one_at_a_time:
             await self._go_to(position)
-        self.call_after_refresh(self._top_up)
+        self.call_after_refresh(self._fill_window)
         return True
 
     async def select(self, message_id: int) -> None:
@@ -244,7 +242,7 @@ class Transcript(SteadyScroll):
             if self._window.first:
                 await self._move_to(MessageWindow.at(0, len(self._entries)))
         self.scroll_home(animate=False)
-        self.call_after_refresh(self._top_up)
+        self.call_after_refresh(self._fill_window)
 
     async def go_to_end(self) -> None:
         """Scroll to the last message and follow new text."""
@@ -252,7 +250,7 @@ class Transcript(SteadyScroll):
             if self._window.last < len(self._entries):
                 await self._move_to(MessageWindow.at_end(len(self._entries)))
         self.follow()
-        self.call_after_refresh(self._top_up)
+        self.call_after_refresh(self._fill_window)
 
     def may_hold(self, child: Widget) -> bool:
         """Return False for the line about earlier messages: they are mounted below it, one after the other."""
@@ -261,7 +259,7 @@ class Transcript(SteadyScroll):
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Mount more messages when the user scrolls near them."""
         super().watch_scroll_y(old_value, new_value)
-        self.call_after_refresh(self._top_up)
+        self.call_after_refresh(self._fill_window)
 
     @on(MessageView.KeysShown)
     def _keys_shown(self, event: MessageView.KeysShown) -> None:
@@ -270,7 +268,7 @@ class Transcript(SteadyScroll):
 
     # How
 
-    async def _top_up(self) -> None:
+    async def _fill_window(self) -> None:
         """Keep at least a screen mounted above and below the view, and at most a few."""
         if self._one_at_a_time.locked() or not self.is_attached:
             return  # who holds it comes here afterwards
@@ -280,13 +278,13 @@ class Transcript(SteadyScroll):
         elif self.max_scroll_y - self.scroll_y < rows and window.last < len(self._entries):
             self.release_anchor()  # the end of the window is not the end of the chat
             target = window.later(len(self._entries))
-        elif (target := self._without_far_ones()) == window:
+        elif (target := self._without_distant()) == window:
             return
         async with self._one_at_a_time:
             await self._move_to(target)
-        self.call_after_refresh(self._top_up)
+        self.call_after_refresh(self._fill_window)
 
-    def _without_far_ones(self) -> MessageWindow:
+    def _without_distant(self) -> MessageWindow:
         first, last = self._window.first, self._window.last
         far = _FAR_SCREENS * self.size.height
         views, top, bottom, selected = list(self._views), self.scroll_y - far, self.scroll_y + far, self.selected
@@ -329,11 +327,11 @@ class Transcript(SteadyScroll):
             if gone:
                 await self.remove_children(gone)
             self._views, self._window = [*before, *stay, *behind], window
-            self._tell_what_is_earlier()
+            self._show_earlier_notice()
 
-    def _tell_what_is_earlier(self) -> None:
+    def _show_earlier_notice(self) -> None:
         notice, n_earlier = self.query_one("#earlier", Notice), self._window.first
-        notice.say(f"{n_earlier} earlier messages: scroll up, or Ctrl+Home" if n_earlier else "")
+        notice.set_text(f"{n_earlier} earlier messages: scroll up, or Ctrl+Home" if n_earlier else "")
         notice.display = bool(n_earlier)
 
     async def _update_views(self) -> None:
@@ -341,7 +339,7 @@ class Transcript(SteadyScroll):
             if view.entry != entry:
                 await view.show(entry)
 
-    async def _greet_or_not(self) -> None:
+    async def _update_greeting(self) -> None:
         if self._entries:
             await self.query("Transcript > Greeting, Transcript > ErrorPanel").remove()
         elif not self.query(Greeting):

@@ -49,8 +49,8 @@ class ServiceConnection:
         self._task: asyncio.Task[None] | None = None
         self._is_settled = asyncio.Event()
         self._must_reload = asyncio.Event()
-        self._watchers: list[Callable[[], None]] = []
-        self._loss_callbacks: list[Callable[[], None]] = []
+        self._change_callbacks: list[Callable[[], None]] = []
+        self._disconnect_callbacks: list[Callable[[], None]] = []
         self._is_reached = asyncio.Event()  # the service is open, or it could not be opened
 
     async def __aenter__(self) -> ServiceConnection:
@@ -63,11 +63,11 @@ class ServiceConnection:
 
     def watch(self, callback: Callable[[], None]) -> None:
         """Call `callback` after every change of `state`."""
-        self._watchers.append(callback)
+        self._change_callbacks.append(callback)
 
-    def on_loss(self, callback: Callable[[], None]) -> None:
+    def on_disconnect(self, callback: Callable[[], None]) -> None:
         """Call `callback` when the connection to a ready service is lost; it is being reopened then."""
-        self._loss_callbacks.append(callback)
+        self._disconnect_callbacks.append(callback)
 
     def start(self) -> None:
         """Connect in the background, or retry after a failure; does nothing while connected or connecting."""
@@ -85,7 +85,7 @@ class ServiceConnection:
         else:
             self._reload()
 
-    def agree(self) -> None:
+    def accept_unfit(self) -> None:
         """Load the model even if it fits only partly, or not at all."""
         self._when_unfit = "load"
 
@@ -95,7 +95,7 @@ class ServiceConnection:
             self.start()
         await self._is_reached.wait()
         if self._backend is None:
-            raise self.state.error or ServiceError("The service is not there.", "Try again.")
+            raise self.state.error or ServiceError("The service is not available.", "Try again.")
         return self._backend
 
     async def client(self) -> ChatBackend:
@@ -112,7 +112,7 @@ class ServiceConnection:
         assert self._backend is not None
         return self._backend
 
-    async def lose(self, error: UserError) -> None:
+    async def report_failure(self, error: UserError) -> None:
         """Handle an error of an answer or of a subscription: EngineError reloads the model, ServiceError reconnects. A
         service that was not ready is looked for at the next question only. Other errors change nothing."""
         if self.state.phase in {"failed", "starting"}:
@@ -121,7 +121,7 @@ class ServiceConnection:
             self._reload()
         elif isinstance(error, ServiceError) and self.state.phase == "ready":
             self._begin()
-            for callback in self._loss_callbacks:
+            for callback in self._disconnect_callbacks:
                 callback()
         elif isinstance(error, ServiceError):
             await self._close()
@@ -149,28 +149,28 @@ class ServiceConnection:
                 self._backend = backend
                 self._is_reached.set()
                 while True:
-                    await self._load_until_told_otherwise(backend)
+                    await self._load_until_reload(backend)
                     self._must_reload.clear()
         except UserError as error:
             self._become(replace(self.state, phase="failed", error=error))
         finally:
             self._backend = None
 
-    async def _load_until_told_otherwise(self, backend: ChatBackend) -> None:
+    async def _load_until_reload(self, backend: ChatBackend) -> None:
         """Load the model, and return when it, or another one, must be reloaded."""
         loading = asyncio.create_task(self._load(backend))
         told = asyncio.create_task(self._must_reload.wait())
         try:
             await asyncio.wait({loading, told}, return_when=asyncio.FIRST_COMPLETED)
             if not told.done():
-                await self._note_failure(loading)
+                await self._record_failure(loading)
                 await told
         finally:
             loading.cancel()
             told.cancel()
             await asyncio.gather(loading, told, return_exceptions=True)
 
-    async def _note_failure(self, loading: asyncio.Task[None]) -> None:
+    async def _record_failure(self, loading: asyncio.Task[None]) -> None:
         """Record a failed load; a lost service is raised, a model that does not load keeps the connection open."""
         try:
             await loading
@@ -205,7 +205,7 @@ class ServiceConnection:
             self._is_settled.set()
         else:
             self._is_settled.clear()
-        for watcher in self._watchers:
+        for watcher in self._change_callbacks:
             watcher()
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -93,6 +93,6 @@ async def localllm_service(connection: ServiceConnection) -> LocalllmService:
     service = await connection.service()
     if not hasattr(service, "library"):
         raise RequestError(
-            "The engine that is connected only chats.", "Start localllm without --connect for models, plans and jobs."
+            "The connected engine only supports chat.", "Start localllm without --connect for models, plans and jobs."
         )
     return cast("LocalllmService", service)

@@ -98,21 +98,21 @@ class ChatList(OptionList):
     """Rows in the given order. Posts Hungry once per page if more rows are needed."""
 
     KEYS: ClassVar[tuple[Binding, ...]] = (
-        Binding("enter", "select", "Open", id="chats-open", tooltip="Go on with the chat"),
+        Binding("enter", "select", "Open", id="chats-open", tooltip="Open the chat"),
     )
     BINDINGS: ClassVar[list[BindingType]] = list(KEYS)
 
     @dataclass
-    class Hungry(Message):
+    class RowsNeeded(Message):
         """The user is near the end of the loaded rows, or scrolls beyond it."""
 
     def __init__(self) -> None:
         super().__init__(markup=False)
         self.rows: list[HistoryRow] = []
-        self.is_whole = True  # no row is kept that is not here
+        self.is_complete = True  # no row is kept that is not here
         self._known: set[int] = set()
         self._goal: float | None = None  # the row that a person goes to and that is not here yet
-        self._has_asked = False
+        self._has_requested = False
 
     @property
     def row(self) -> HistoryRow | None:
@@ -126,30 +126,30 @@ class ChatList(OptionList):
             return _ALL_AT_ONCE
         return min(max(len(self.rows), PAGE_SIZE), _MOST_AT_ONCE)
 
-    def show(self, rows: Sequence[HistoryRow], *, is_whole: bool, is_other: bool) -> None:
-        """Replace the rows. The highlight stays on its chat or, if that is missing, on its position; for an `is_other`
-        list, on the first row."""
-        chat_id, index = (self.row.chat.id if self.row else None), 0 if is_other else self.highlighted or 0
+    def show(self, rows: Sequence[HistoryRow], *, is_complete: bool, is_new_query: bool) -> None:
+        """Replace the rows. The highlight stays on its chat or, if that is missing, on its position; for an
+        `is_new_query` list, on the first row."""
+        chat_id, index = (self.row.chat.id if self.row else None), 0 if is_new_query else self.highlighted or 0
         self.clear_options()
         self.rows = []
         self._known.clear()
         self._goal = None
-        self.add(rows, is_whole=is_whole)
+        self.add(rows, is_complete=is_complete)
         places = {row.chat.id: place for place, row in enumerate(self.rows)}
         if rows:
             self.highlighted = places.get(chat_id or 0, min(index, len(self.rows) - 1))
 
-    def add(self, rows: Sequence[HistoryRow], *, is_whole: bool) -> None:
+    def add(self, rows: Sequence[HistoryRow], *, is_complete: bool) -> None:
         """Append rows, and continue towards a row that was not loaded yet."""
         new = [row for row in rows if row.chat.id not in self._known]  # another window may have moved a chat
         self._known.update(row.chat.id for row in new)
         self.rows += new
-        self.is_whole = is_whole
+        self.is_complete = is_complete
         self.add_options([Option(ChatRowVisual(self, row)) for row in new])
-        self._has_asked = False
+        self._has_requested = False
         if self._goal is not None and self.rows:
             self._go_towards(self._goal)
-        self._ask_if_hungry()
+        self._request_rows()
 
     def action_last(self) -> None:
         """Go to the last row of all, loaded or not."""
@@ -159,12 +159,12 @@ class ChatList(OptionList):
         """Go down a page, loaded or not."""
         before = self._place
         super().action_page_down()  # type: ignore[no-untyped-call]
-        if not self.is_whole and self.highlighted == len(self.rows) - 1:
+        if not self.is_complete and self.highlighted == len(self.rows) - 1:
             self._go_towards(max(before + self._n_rows_a_page, self.highlighted))
 
     def action_cursor_down(self) -> None:
         """Go down a row, and from the last one of all to the first."""
-        if self.is_whole or self._place < len(self.rows) - 1:
+        if self.is_complete or self._place < len(self.rows) - 1:
             super().action_cursor_down()
         else:
             self._go_towards(self._place + 1)
@@ -180,12 +180,12 @@ class ChatList(OptionList):
         super().watch_highlighted(highlighted)
         if highlighted is not None and highlighted != len(self.rows) - 1:
             self._goal = None  # the person has gone elsewhere
-        self._ask_if_hungry()
+        self._request_rows()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
         if new_value > old_value:
-            self._ask_if_hungry()
+            self._request_rows()
 
     @property
     def _place(self) -> float:
@@ -199,10 +199,10 @@ class ChatList(OptionList):
 
     def _go_towards(self, goal: float) -> None:
         """Highlight row `goal`, or the last loaded one until it is loaded."""
-        is_here = self.is_whole or goal < len(self.rows)
+        is_here = self.is_complete or goal < len(self.rows)
         self.highlighted = int(min(goal, len(self.rows) - 1))
         self._goal = None if is_here else goal
-        self._ask_if_hungry()
+        self._request_rows()
 
     def _is_near_end(self) -> bool:
         if not self.size.height:
@@ -210,8 +210,8 @@ class ChatList(OptionList):
         is_near = self.highlighted is not None and self.highlighted >= len(self.rows) - self.size.height
         return is_near or self.scroll_y >= self.max_scroll_y - self.size.height
 
-    def _ask_if_hungry(self) -> None:
-        is_hungry = not self.is_whole and (self._goal is not None or self._is_near_end())
-        if is_hungry and not self._has_asked:
-            self._has_asked = True
-            self.post_message(self.Hungry())
+    def _request_rows(self) -> None:
+        needs_rows = not self.is_complete and (self._goal is not None or self._is_near_end())
+        if needs_rows and not self._has_requested:
+            self._has_requested = True
+            self.post_message(self.RowsNeeded())

@@ -40,7 +40,7 @@ HISTORY_COMMANDS: CommandTable[Any] = CommandTable(
         Command[HistoryActions](
             id="chats-search",
             title="Search",
-            tooltip="Search every title and message; Down goes to what was found",
+            tooltip="Search titles and messages; Down goes to the results",
             keys="slash,ctrl+f",  # with priority, so that the next letter is one; check_action guards who types
             is_shown=True,
             run=lambda chats, _: chats.go_to_search(),
@@ -48,7 +48,7 @@ HISTORY_COMMANDS: CommandTable[Any] = CommandTable(
         Command[HistoryActions](
             id="chats-rename",
             title="Rename",
-            tooltip="Give the chat another title",
+            tooltip="Rename the chat",
             keys="r",
             has_priority=False,
             is_shown=True,
@@ -57,7 +57,7 @@ HISTORY_COMMANDS: CommandTable[Any] = CommandTable(
         Command[HistoryActions](
             id="chats-pin",
             title="Pin",
-            tooltip="Keep the chat at the top, or no longer",
+            tooltip="Pin the chat to the top, or unpin it",
             keys="p",
             has_priority=False,
             is_shown=True,
@@ -66,7 +66,7 @@ HISTORY_COMMANDS: CommandTable[Any] = CommandTable(
         Command[HistoryActions](
             id="chats-archive",
             title="Archive",
-            tooltip="Put the chat out of the way, or back",
+            tooltip="Archive the chat, or unarchive it",
             keys="a",
             has_priority=False,
             is_shown=True,
@@ -75,7 +75,7 @@ HISTORY_COMMANDS: CommandTable[Any] = CommandTable(
         Command[HistoryActions](
             id="chats-delete",
             title="Delete",
-            tooltip="Delete the chat; it can be brought back for a week",
+            tooltip="Delete the chat; it can be restored for a week",
             keys="delete,x",
             has_priority=False,
             is_shown=True,
@@ -84,7 +84,7 @@ HISTORY_COMMANDS: CommandTable[Any] = CommandTable(
         Command[HistoryActions](
             id="chats-undo",
             title="Undo",
-            tooltip="Bring back what was deleted last",
+            tooltip="Restore the last deleted chat",
             keys="u",
             has_priority=False,
             is_shown=True,
@@ -101,7 +101,7 @@ HISTORY_COMMANDS: CommandTable[Any] = CommandTable(
         Command[HistoryActions](
             id="chats-export",
             title="Export",
-            tooltip="Write the chat to a file: Markdown, JSON or HTML, as the name ends",
+            tooltip="Export the chat; the file extension selects Markdown, JSON or HTML",
             keys="e",
             has_priority=False,
             run=lambda chats, _: chats.export_chat(),
@@ -109,7 +109,7 @@ HISTORY_COMMANDS: CommandTable[Any] = CommandTable(
         Command[HistoryActions](
             id="chats-import",
             title="Import",
-            tooltip="Take in chats of localllm, ChatGPT, Open WebUI or Ollama from a JSON file",
+            tooltip="Import chats from a JSON file of localllm, ChatGPT, Open WebUI or Ollama",
             keys="i",
             has_priority=False,
             run=lambda chats, _: chats.import_chats(),

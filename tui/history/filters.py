@@ -24,7 +24,7 @@ class SearchInput(Input):
     """The search field. Down and Enter go to the list, Escape clears it first."""
 
     KEYS: ClassVar[tuple[Binding, ...]] = (
-        Binding("down", "leave", "To the list", id="search-list", tooltip="In the search: go to what was found"),
+        Binding("down", "leave", "To the list", id="search-list", tooltip="Go to the search results"),
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         *KEYS,
@@ -56,21 +56,21 @@ class ChatFilters(Container):
     class Changed(Message):
         """The query changed."""
 
-        wanted: ChatQuery
+        chat_query: ChatQuery
 
     def compose(self) -> ComposeResult:
         yield SearchInput()
         with Horizontal():
             yield Select[str]([], prompt="All models", compact=True, id="model")
             yield Select([(text, n_days) for n_days, text in AGES.items()], allow_blank=False, compact=True, id="age")
-            yield Select([("In the list", False), ("Archived", True)], allow_blank=False, compact=True, id="archived")
+            yield Select([("Active", False), ("Archived", True)], allow_blank=False, compact=True, id="archived")
 
     @property
     def search(self) -> SearchInput:
         return self.query_one(SearchInput)
 
     @property
-    def wanted(self) -> ChatQuery:
+    def chat_query(self) -> ChatQuery:
         """The current query."""
         model, age, archived = self._chosen("model"), self._chosen("age"), self._chosen("archived")
         return ChatQuery(typed=self.search.value, model=model, n_days=age or 0, is_archived=bool(archived))
@@ -89,7 +89,7 @@ class ChatFilters(Container):
     @on(Select.Changed)
     def _changed(self, event: Input.Changed | Select.Changed) -> None:
         event.stop()
-        self.post_message(self.Changed(self.wanted))
+        self.post_message(self.Changed(self.chat_query))
 
     def _chosen(self, name: str) -> Any:
         return self.query_one(f"#{name}", Select).selection

@@ -57,7 +57,7 @@ class ChatQuery:
 
 
 def query_rows(
-    wanted: ChatQuery,
+    chat_query: ChatQuery,
     now: datetime,
     shown: Sequence[HistoryRow],
     store: ChatStore,
@@ -65,12 +65,12 @@ def query_rows(
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> list[HistoryRow]:
     """Return up to `n_rows` rows after the `shown` ones; fewer if `is_wanted` became false during a search."""
-    narrowed = wanted.filter(now)
-    if wanted.is_search:
-        hits = store.search.find(wanted.typed, narrowed, limit=len(shown) + n_rows, is_wanted=is_wanted)
+    narrowed = chat_query.filter(now)
+    if chat_query.is_search:
+        hits = store.search.find(chat_query.typed, narrowed, limit=len(shown) + n_rows, is_wanted=is_wanted)
         return [HistoryRow(hit.chat, hit.message_id, hit.snippet) for hit in hits[len(shown) :]]
     after = shown[-1].chat if shown else None
-    chats = store.chats.page(after=after, archived=wanted.is_archived, chat_filter=narrowed, limit=n_rows)
+    chats = store.chats.page(after=after, archived=chat_query.is_archived, chat_filter=narrowed, limit=n_rows)
     return [HistoryRow(chat) for chat in chats]
 
 
@@ -80,12 +80,12 @@ class ChatQueryReader:
     def __init__(self, thread: StoreThread) -> None:
         self._thread = thread
 
-    async def rows(self, wanted: ChatQuery, n_rows: int, shown: Sequence[HistoryRow] = ()) -> list[HistoryRow]:
+    async def rows(self, chat_query: ChatQuery, n_rows: int, shown: Sequence[HistoryRow] = ()) -> list[HistoryRow]:
         """Return up to `n_rows` rows after the `shown` ones. If cancelled, releases the thread soon."""
         is_over = threading.Event()
         read = partial(
             query_rows,
-            wanted,
+            chat_query,
             datetime.now().astimezone(),
             shown,
             n_rows=n_rows,

@@ -40,14 +40,14 @@ class HistoryScreen(FeatureScreen):
     """All stored chats; implements `tui.history.commands.HistoryActions`."""
 
     CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "history.tcss"]
-    PLACE = "chats"
+    FEATURE = "chats"
     TABLE = HISTORY_COMMANDS
     KEYS = (*ChatList.KEYS, *SearchInput.KEYS)
     BINDINGS = HISTORY_COMMANDS.bindings()
 
-    def __init__(self, resources: AppContext) -> None:
-        super().__init__(resources)
-        self._thread = StoreThread(resources.settings.data_dir)
+    def __init__(self, app_context: AppContext) -> None:
+        super().__init__(app_context)
+        self._thread = StoreThread(app_context.settings.data_dir)
         self._reader = ChatQueryReader(self._thread)
         self._deleted: list[Chat] = []
 
@@ -63,7 +63,7 @@ class HistoryScreen(FeatureScreen):
         await self._thread.close()
 
     def on_screen_resume(self) -> None:
-        self._read_anew()
+        self._reload()
 
     @property
     def chat_list(self) -> ChatList:
@@ -81,37 +81,35 @@ class HistoryScreen(FeatureScreen):
     # What is on the list
 
     @on(ChatFilters.Changed)
-    def _wanted_changed(self) -> None:
-        self._read_anew(is_other=True)
+    def _query_changed(self) -> None:
+        self._reload(is_new_query=True)
 
     @work(group="read", exclusive=True)
-    async def _read_anew(self, *, is_other: bool = False) -> None:
-        """Read the list from its start: as many rows as shown, or one page if `is_other` list was requested."""
-        wanted = self.filters.wanted
-        n_there = len(self.chat_list.rows) + self.chat_list.is_whole  # one more tells that it is whole still
-        n_rows = PAGE_SIZE if is_other else max(PAGE_SIZE, n_there)
-        with self._warning():
+    async def _reload(self, *, is_new_query: bool = False) -> None:
+        """Read the list from its start: as many rows as shown, or one page if `is_new_query` list was requested."""
+        chat_query = self.filters.chat_query
+        n_there = len(self.chat_list.rows) + self.chat_list.is_complete  # one more tells that it is whole still
+        n_rows = PAGE_SIZE if is_new_query else max(PAGE_SIZE, n_there)
+        with self._warn_on_error():
             self.filters.offer(await self._reader.models())
-            rows = await self._reader.rows(wanted, n_rows)
-            self.chat_list.show(rows, is_whole=len(rows) < n_rows, is_other=is_other)
-            self._tell_count(wanted)
+            rows = await self._reader.rows(chat_query, n_rows)
+            self.chat_list.show(rows, is_complete=len(rows) < n_rows, is_new_query=is_new_query)
+            self._show_count(chat_query)
 
-    @on(ChatList.Hungry)
+    @on(ChatList.RowsNeeded)
     @work(group="read", exclusive=True)
     async def _read_more(self) -> None:
-        wanted, n_rows = self.filters.wanted, self.chat_list.n_wanted
-        with self._warning():
-            rows = await self._reader.rows(wanted, n_rows, tuple(self.chat_list.rows))
-            self.chat_list.add(rows, is_whole=len(rows) < n_rows)
-            self._tell_count(wanted)
+        chat_query, n_rows = self.filters.chat_query, self.chat_list.n_wanted
+        with self._warn_on_error():
+            rows = await self._reader.rows(chat_query, n_rows, tuple(self.chat_list.rows))
+            self.chat_list.add(rows, is_complete=len(rows) < n_rows)
+            self._show_count(chat_query)
 
-    def _tell_count(self, wanted: ChatQuery) -> None:
+    def _show_count(self, chat_query: ChatQuery) -> None:
         n_rows = len(self.chat_list.rows)
         some = f"{n_rows} chats" if n_rows != 1 else "1 chat"
-        none = (
-            "No chat is like that." if wanted.is_narrowed else "No chat is kept yet: what you say in the chat will be."
-        )
-        more = "" if self.chat_list.is_whole else " so far"
+        none = "No chat matches." if chat_query.is_narrowed else "No chats yet: every chat you start is saved here."
+        more = "" if self.chat_list.is_complete else " so far"
         self.query_one("#count", Static).update(f"{some}{more}" if n_rows else none)
 
     # What the commands do
@@ -138,9 +136,9 @@ class HistoryScreen(FeatureScreen):
 
     async def _rename(self, chat_id: int, title: str) -> None:
         if not title.strip():
-            raise UserError("A chat needs a title.")
+            raise UserError("The title is empty.")
         await self._thread.do(lambda store: store.chats.rename(chat_id, title.strip()))
-        self._read_anew()
+        self._reload()
 
     async def pin_chat(self) -> None:
         """Pin or unpin the chat."""
@@ -151,7 +149,7 @@ class HistoryScreen(FeatureScreen):
         """Archive or unarchive the chat."""
         if chat := self._chosen():
             await self._change(lambda store: store.chats.archive(chat.id, not chat.is_archived))
-            self.say(f"{_quoted(chat)} is {'back in the list' if chat.is_archived else 'archived'}.")
+            self.inform(f"{_quoted(chat)} is {'unarchived' if chat.is_archived else 'archived'}.")
 
     async def duplicate_chat(self) -> None:
         """Copy the chat."""
@@ -163,29 +161,29 @@ class HistoryScreen(FeatureScreen):
         if chat := self._chosen():
             await self._change(lambda store: store.chats.delete(chat.id))
             self._deleted.append(chat)
-            self.say(f"{_quoted(chat)} is deleted. U brings it back.")
+            self.inform(f"{_quoted(chat)} is deleted. U restores it.")
 
     async def restore_chat(self) -> None:
         """Restore the chat deleted last on this screen."""
         if not self._deleted:
-            self.say("Nothing was deleted here.")
+            self.inform("There is no deleted chat to restore.")
             return
         chat = self._deleted.pop()
         await self._change(lambda store: store.chats.restore(chat.id))
-        self.say(f"{_quoted(chat)} is back.")
+        self.inform(f"{_quoted(chat)} is restored.")
 
     def export_chat(self) -> None:
         """Ask for a file and export the chat to it."""
         if chat := self._chosen():
             path = Path.home() / f"{_file_name(chat)}.md"
-            explanation = "The name's ending says how: .md, .json (with every branch) or .html."
+            explanation = "The extension selects the format: .md, .json (with every branch) or .html."
             take = partial(self._export, chat.id)
             self.app.push_screen(InputDialog("Export the chat", take, value=str(path), explanation=explanation))
 
     async def _export(self, chat_id: int, line: str) -> None:
         path = _path(line)
         await self._thread.do(partial(_write, chat_id, path))
-        self.say(f"Written to {path}.")
+        self.inform(f"Exported to {path}.")
 
     def import_chats(self) -> None:
         """Ask for a file and import its chats."""
@@ -194,12 +192,12 @@ class HistoryScreen(FeatureScreen):
 
     async def _import(self, line: str) -> None:
         taken: ImportResult = await self._thread.do(partial(import_file, _path(line)))
-        self.say(f"Chats taken in: {len(taken.ids)}.")
+        self.inform(f"Imported chats: {len(taken.ids)}.")
         if taken.left_out:
             first = taken.left_out[0]
-            told = f"Left out: {len(taken.left_out)}. First: {first.place} {first.why}. "
+            told = f"Skipped: {len(taken.left_out)}. First: {first.place} {first.why}. "
             self.warn(f"{told}`localllm chats import` lists them all.")
-        self._read_anew()
+        self._reload()
 
     # The store
 
@@ -207,16 +205,16 @@ class HistoryScreen(FeatureScreen):
         """Return the selected chat; notify if there is none."""
         row = self.chat_list.row
         if row is None:
-            self.say("No chat is chosen.")
+            self.inform("No chat is selected.")
         return row.chat if row else None
 
     async def _change(self, action: Callable[[ChatStore], object]) -> None:
-        with self._warning():
+        with self._warn_on_error():
             await self._thread.do(action)
-        self._read_anew()
+        self._reload()
 
     @contextmanager
-    def _warning(self) -> Iterator[None]:
+    def _warn_on_error(self) -> Iterator[None]:
         try:
             yield
         except UserError as error:
@@ -229,7 +227,7 @@ def _write(chat_id: int, path: Path, store: ChatStore) -> None:
 
 def _path(line: str) -> Path:
     if not line.strip():
-        raise UserError("No file is named.")
+        raise UserError("The file name is empty.")
     return Path(line.strip()).expanduser()
 
 

@@ -29,13 +29,13 @@ __all__ = ["InlineChat"]
 
 _SHOWN_AFTER_S = 0.3  # what is told of waiting would only flicker before
 _EVERY_S = 0.2
-_ENDINGS = {Ending.STOPPED: "stopped", Ending.CUT: "cut at the limit of tokens: /continue writes on"}
+_ENDINGS = {Ending.STOPPED: "stopped", Ending.CUT: "token limit reached: /continue resumes"}
 
 
 class InlineChat:
     """Implements the methods that `tui.inline.commands.COMMANDS` call. Cancelling a method stops the answer.
 
-    `edited` is the question that the next one replaces; /quit sets `is_leaving`. Mentioned files are relative to
+    `edited` is the question that the next one replaces; /quit sets `is_quitting`. Mentioned files are relative to
     `folder`, by default the working folder.
     """
 
@@ -50,7 +50,7 @@ class InlineChat:
         folder: Path | None = None,
     ) -> None:
         self.edited: Message | None = None
-        self.is_leaving = False
+        self.is_quitting = False
         self._session = session
         self._presets = presets
         self._scrollback = scrollback
@@ -74,7 +74,7 @@ class InlineChat:
         """Open a stored chat, as `ChatSession.open`, or start one if `is_new`; override its settings by `answered`.
         Raises StorageError, UnknownChatError."""
         if not is_new:
-            await self._session.reopen(chat_id)
+            await self._session.open(chat_id)
         conversation = self._session.conversation
         conversation.settings = ChatSettings(
             system=answered.system or conversation.settings.system,
@@ -95,9 +95,11 @@ class InlineChat:
             if isawaitable(outcome):
                 await outcome
         elif needs_full_screen(word):
-            self._scrollback.say(f"/{word} needs the full screen: localllm chat. /help lists what can be said here.")
+            self._scrollback.print_line(
+                f"/{word} needs the full screen: localllm chat. /help lists the commands available here."
+            )
         else:
-            self._scrollback.say(f"There is no command /{word}: /help lists them.")
+            self._scrollback.print_line(f"Unknown command /{word}: /help lists commands.")
 
     async def ask(self, question: str, attachments: tuple[Attachment, ...] = ()) -> None:
         """Ask, and print the answer as it streams."""
@@ -110,7 +112,7 @@ class InlineChat:
 
     async def wait_for(self, work: Coroutine[Any, Any, object]) -> None:
         """Await `work`, with its progress in the last row."""
-        telling = asyncio.create_task(self._tell_progress())
+        telling = asyncio.create_task(self._show_progress())
         try:
             await work
         finally:
@@ -128,40 +130,40 @@ class InlineChat:
     async def answer_again(self) -> None:
         """Answer the last question again."""
         if self._session.conversation.leaf_id is None:
-            self._scrollback.say("Nothing was asked yet.")
+            self._scrollback.print_line("There is no question yet.")
         else:
             await self._answer(self._session.answer_again(self._scrollback))
 
-    async def go_on(self) -> None:
+    async def continue_answer(self) -> None:
         """Continue the last answer if it was stopped or cut off."""
-        answer = self._session.continuable()
+        answer = self._session.unfinished_answer()
         if answer is None:
-            self._scrollback.say("There is no answer that was stopped or cut.")
+            self._scrollback.print_line("There is no unfinished answer.")
         else:
-            await self._answer(self._session.go_on(answer, self._scrollback))
+            await self._answer(self._session.continue_answer(answer, self._scrollback))
 
     def edit(self) -> None:
         """Edit the last question."""
         leaf_id = self._session.conversation.leaf_id
         self.edited = None if leaf_id is None else self._session.conversation.question_of(leaf_id)
         if self.edited is None:
-            self._scrollback.say("There is no question to edit yet.")
+            self._scrollback.print_line("There is no question to edit yet.")
         else:
-            self._scrollback.say("Other words for this question; Ctrl+C leaves it as it was.")
+            self._scrollback.print_line("Edit the question; Ctrl+C cancels.")
 
     async def new_chat(self) -> None:
         """Start an empty chat with the settings of this one."""
         settings = self._session.conversation.settings
-        self._session.start_over()
+        self._session.new_chat()
         self._session.conversation.settings = settings
-        self._scrollback.say("A new chat." if self._is_kept else "Forgotten.")
+        self._scrollback.print_line("New chat." if self._is_kept else "Chat discarded.")
 
     async def set_system_prompt(self, text: str) -> None:
         """Set the system prompt of this chat, or print it."""
         conversation = self._session.conversation
         conversation.settings = replace(conversation.settings, system=text or conversation.settings.system)
         system = conversation.settings.system
-        self._scrollback.say(f"System prompt: {system}" if system else "No system prompt is set.")
+        self._scrollback.print_line(f"System prompt: {system}" if system else "No system prompt is set.")
 
     async def edit_options(self, text: str) -> None:
         """Set sampling options from `text`, or print them."""
@@ -169,29 +171,29 @@ class InlineChat:
         try:
             options = changed(conversation.settings.options, text)
         except UserError as error:
-            self._scrollback.say(str(error))
+            self._scrollback.print_line(str(error))
             return
         conversation.settings = replace(conversation.settings, options=options)
-        self._scrollback.say(settings_line(conversation.settings))
+        self._scrollback.print_line(settings_line(conversation.settings))
 
     async def use_preset(self, name: str) -> None:
         """Apply a preset, or list the presets."""
         conversation = self._session.conversation
         try:
             if not name:
-                self._scrollback.say(presets_text(await asyncio.to_thread(self._presets.all)))
+                self._scrollback.print_line(presets_text(await asyncio.to_thread(self._presets.all)))
                 return
             preset = await asyncio.to_thread(self._presets.get, name)
         except UserError as error:
-            self._scrollback.say(str(error))
+            self._scrollback.print_line(str(error))
             return
         conversation.settings = replace(preset, system=preset.system or conversation.settings.system)
-        self._scrollback.say(f"{name}: {settings_line(conversation.settings)}")
+        self._scrollback.print_line(f"{name}: {settings_line(conversation.settings)}")
 
     def toggle_thoughts(self) -> None:
         """Collapse reasoning from now on, or show it, including that of the last answer."""
         folds = self._scrollback.folds_thoughts = not self._scrollback.folds_thoughts
-        self._scrollback.say("Thoughts are one line from now on." if folds else "Thoughts are shown from now on.")
+        self._scrollback.print_line("Thoughts are now collapsed." if folds else "Thoughts are now shown.")
         reasoning = self.branch[-1].reasoning if self.branch else ""
         if reasoning and not folds:
             self._scrollback.unfold(reasoning)
@@ -200,19 +202,19 @@ class InlineChat:
         """Copy the last answer to the clipboard."""
         text = self._session.conversation.last_answer
         if not text:
-            self._scrollback.say("There is no answer to copy yet.")
+            self._scrollback.print_line("There is no answer to copy yet.")
         elif self._scrollback.copy(text):
-            self._scrollback.say(f"Copied {len(text)} characters.")
+            self._scrollback.print_line(f"Copied {len(text)} characters.")
         else:
-            self._scrollback.say("This terminal has no clipboard to reach.")
+            self._scrollback.print_line("This terminal has no clipboard access.")
 
     def show_help(self) -> None:
         """Print commands and keys."""
-        self._scrollback.say(help_text(is_kept=self._is_kept, breaks_lines=breaks_lines()))
+        self._scrollback.print_line(help_text(is_kept=self._is_kept, breaks_lines=breaks_lines()))
 
-    def leave(self) -> None:
+    def quit_app(self) -> None:
         """End the chat."""
-        self.is_leaving = True
+        self.is_quitting = True
 
     # How
 
@@ -227,15 +229,15 @@ class InlineChat:
         try:
             read = [await asyncio.to_thread(read_text_file, path, name) for name, path in files.items()]
         except UserError as error:
-            self._scrollback.say(f"Error: {error}")
+            self._scrollback.print_line(f"Error: {error}")
             return None
         for attachment in read:
-            self._scrollback.say(f"Attached {attachment.name}, {len(attachment.content):,} characters.")
+            self._scrollback.print_line(f"Attached {attachment.name}, {len(attachment.content):,} characters.")
         for name in missing_mentions(question, self._folder) if is_typed else ():
-            self._scrollback.say(f"There is no file {name} here: @{name} stays a word.")
-        return (*self._kept_of_the_edited(files), *read)
+            self._scrollback.print_line(f"No such file: {name}. @{name} is sent as text.")
+        return (*self._attachments_of_edited(files), *read)
 
-    def _kept_of_the_edited(self, files: Mapping[str, Path]) -> Iterator[Attachment]:
+    def _attachments_of_edited(self, files: Mapping[str, Path]) -> Iterator[Attachment]:
         if self.edited is not None:
             named = {*mentions(self.edited.content, self._folder), *files}
             yield from (each for each in self.edited.attachments if each.name not in named)
@@ -253,17 +255,17 @@ class InlineChat:
         if entry.error is None:
             self._note_answer()
         else:
-            self._scrollback.say(f"Error: {entry.error}")
+            self._scrollback.print_line(f"Error: {entry.error}")
 
     def _note_answer(self) -> None:
         """Print the cost of the answer, and generate a title for the chat in the background."""
         cost = self._session.status.last
         if self._shows_stats and cost is not None:
-            self._scrollback.say(stats_line(cost))
+            self._scrollback.print_line(stats_line(cost))
         if self._is_kept:
-            self._titling = asyncio.create_task(self._session.generate_title())
+            self._titling = asyncio.create_task(self._session.update_title())
 
-    async def _tell_progress(self) -> None:
+    async def _show_progress(self) -> None:
         await asyncio.sleep(_SHOWN_AFTER_S)
         while not self._scrollback.has_begun:
             self._scrollback.busy.put(self._session.status.text())

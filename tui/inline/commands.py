@@ -22,14 +22,14 @@ SLASH_WORDS = tuple(command.slash for command in COMMANDS)
 
 _ALSO = {"?": "help", "bye": "quit", "exit": "quit", "clear": "new"}  # as other prompts of this kind call them
 _KEYS = (
-    ("Ctrl+C", "Stop the answer and keep what came so far; at the prompt: begin the line anew"),
-    ("Ctrl+D", "Leave"),
-    ("Up, Down", "Recall what was asked before"),
-    ('"""', "Begin a question of several lines, and end it"),
-    ("@FILE", "A text file that goes with the question; Tab completes its name"),
+    ("Ctrl+C", "Stop the answer and keep the text so far; at the prompt: clear the line"),
+    ("Ctrl+D", "Quit"),
+    ("Up, Down", "Recall earlier questions"),
+    ('"""', "Start and end a question of several lines"),
+    ("@FILE", "Attach a text file; Tab completes its name"),
 )
-_BREAK = ("Alt+Enter", "Begin another line")
-_FORGETTING = {"new": "Start an empty chat; this one is forgotten"}
+_BREAK = ("Alt+Enter", "Start a new line")
+_FORGETTING = {"new": "Start a new chat; this one is discarded"}
 
 
 def parse_command(text: str) -> tuple[Command[Any] | None, str, str] | None:

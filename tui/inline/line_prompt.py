@@ -16,7 +16,7 @@ from types import ModuleType
 
 from app.cli.prompts import multiline
 from app.terminal import printable
-from tui.chat.composer.attachments import finished
+from tui.chat.composer.attachments import complete_path
 
 __all__ = ["CONTINUATION", "PROMPT", "LinePrompt", "breaks_lines", "has_pending_input", "without_echo"]
 
@@ -42,7 +42,7 @@ def without_echo() -> Iterator[None]:
             termios.tcsetattr(descriptor, termios.TCSANOW, usual)
 
 
-_GAP_S = 0.02  # a terminal hands over a paste in pieces that come closer than this; fingers are slower
+_PASTE_GAP_S = 0.02  # a terminal hands over a paste in pieces that come closer than this; fingers are slower
 
 
 def has_pending_input() -> bool:
@@ -59,7 +59,7 @@ def has_pending_input() -> bool:
     watching[3] &= ~(termios.ICANON | termios.ECHO)
     termios.tcsetattr(0, termios.TCSANOW, watching)
     try:
-        return bool(select.select([0], [], [], _GAP_S)[0])
+        return bool(select.select([0], [], [], _PASTE_GAP_S)[0])
     finally:
         termios.tcsetattr(0, termios.TCSANOW, usual)
 
@@ -139,7 +139,7 @@ class LinePrompt:
     def _complete(self, begun: str, index: int) -> str | None:
         is_first_word = self._editor is not None and self._editor.get_begidx() == 0
         if begun.startswith("@"):
-            fitting = [_offered(name) for name in finished(begun[1:], Path.cwd())]
+            fitting = [_offered(name) for name in complete_path(begun[1:], Path.cwd())]
         else:
             fitting = [offer for offer in self._offers if begun and is_first_word and offer.startswith(begun)]
         return fitting[index] if index < len(fitting) else None

@@ -16,7 +16,7 @@ __all__ = ["LoopThread"]
 
 _Result = TypeVar("_Result")
 
-_HEARING_S = 0.2  # on Windows who waits for a lock hears of Ctrl-C only in between
+_POLL_S = 0.2  # on Windows who waits for a lock hears of Ctrl-C only in between
 
 
 class LoopThread:
@@ -84,7 +84,7 @@ class _Running(Generic[_Result]):
             self._has_ended.set()
 
     def wait(self) -> None:
-        while not self._has_ended.wait(_HEARING_S):
+        while not self._has_ended.wait(_POLL_S):
             pass
 
     def result(self) -> _Result:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import sys
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import click
 
-from app.chat.conversation import Message, MessageContent, Scalar
+from app.chat.conversation import Message
 from app.cli.output.answer import AnswerPrinter, BusyLine, dimmed
 from app.terminal import printable
 from tui.chat.answer_stream import StreamChunk, format_reasoning
@@ -43,27 +43,27 @@ class Scrollback:
     async def show(self, entries: Sequence[TranscriptEntry]) -> None:
         """Do nothing: printed text stays."""
 
-    async def write(self, portion: StreamChunk, stats: Mapping[str, Scalar]) -> None:
+    async def write(self, message: Message, chunk: StreamChunk) -> None:
         """Print a chunk."""
         if self.folds_thoughts:
-            portion = self._folded(portion, stats)
-        shown = portion.text or portion.reasoning
+            chunk = self._folded(chunk, message)
+        shown = chunk.text or chunk.reasoning
         if shown:
             self.busy.clear()
             self.has_begun = True
-            self._printer(portion)
+            self._printer(chunk)
             self._must_end_line = not shown.endswith("\n")
 
-    def end(self, told: str = "") -> None:
+    def end(self, note: str = "") -> None:
         """Print how the answer ended, and end its line."""
         self.busy.clear()
-        if told:
-            click.echo(f"{' ' if self._must_end_line else ''}[{told}]", nl=False, err=True)
-        if told or self._must_end_line:
+        if note:
+            click.echo(f"{' ' if self._must_end_line else ''}[{note}]", nl=False, err=True)
+        if note or self._must_end_line:
             click.echo()
         self._must_end_line = False
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print text that is not part of an answer."""
         self.busy.clear()
         click.echo(printable(text), err=True)
@@ -89,14 +89,11 @@ class Scrollback:
         click.echo(f"\x1b]52;c;{b64encode(text.encode()).decode()}\x07", nl=False)
         return True
 
-    def _folded(self, portion: StreamChunk, stats: Mapping[str, Scalar]) -> StreamChunk:
+    def _folded(self, chunk: StreamChunk, message: Message) -> StreamChunk:
         """Replace reasoning by one line when the text begins."""
-        self._has_folded = self._has_folded or bool(portion.reasoning)
-        if self._has_folded and portion.text:
+        self._has_folded = self._has_folded or bool(chunk.reasoning)
+        if self._has_folded and chunk.text:
             self._has_folded = False
             self.busy.clear()
-            words = format_reasoning(
-                MessageContent(role="assistant", content=portion.text, stats=stats), is_running=False
-            )
-            click.echo(dimmed(f"▸ {words}"), err=True)
-        return replace(portion, reasoning="")
+            click.echo(dimmed(f"▸ {format_reasoning(message, is_running=False)}"), err=True)
+        return replace(chunk, reasoning="")

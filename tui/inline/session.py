@@ -29,52 +29,52 @@ from tui.inline.line_prompt import LinePrompt, without_echo
 from tui.inline.loop_thread import LoopThread
 from tui.inline.scrollback import Scrollback
 
-__all__ = ["InlineSession", "hold"]
+__all__ = ["InlineSession", "run_inline"]
 
 
-def hold(talk: ChatOptions) -> None:
+def run_inline(options: ChatOptions) -> None:
     """Run the chat until the user quits, or answer its one question. Raises UserError, and KeyboardInterrupt if nothing
     is running."""
-    settings = talk.settings
+    settings = options.settings
     connection = ServiceConnection(local_service(settings), settings.model, settings.when_unfit)
-    with LoopThread() as loop, _leaving_when_told_to():
-        if talk.is_kept:
-            with loop.within(SqliteChatRepository(settings.data_dir)) as keeper, loop.within(connection):
-                InlineSession(talk, loop, connection, keeper).run()
+    with LoopThread() as loop, _exit_on_signals():
+        if options.is_kept:
+            with loop.within(SqliteChatRepository(settings.data_dir)) as repository, loop.within(connection):
+                InlineSession(options, loop, connection, repository).run()
         else:
             with loop.within(connection):
-                InlineSession(talk, loop, connection, InMemoryChatRepository()).run()
+                InlineSession(options, loop, connection, InMemoryChatRepository()).run()
 
 
 class InlineSession:
     """One chat. `connection` and the repository live on `loop`; the caller closes them."""
 
     def __init__(
-        self, talk: ChatOptions, loop: LoopThread, connection: ServiceConnection, keeper: ChatRepository
+        self, options: ChatOptions, loop: LoopThread, connection: ServiceConnection, repository: ChatRepository
     ) -> None:
-        self._talk = talk
+        self._options = options
         self._loop = loop
         self._connection = connection
-        self._keeper = keeper
+        self._repository = repository
         self._scrollback = Scrollback()
         self._notices = LoadingLine()
-        session = ChatSession(connection, keeper, time.monotonic, lambda: None)
+        session = ChatSession(connection, repository, time.monotonic, lambda: None)
         self._chat = InlineChat(
             session,
-            Presets(talk.settings.data_dir),
+            Presets(options.settings.data_dir),
             self._scrollback,
-            is_kept=talk.is_kept,
-            shows_stats=talk.shows_stats,
+            is_kept=options.is_kept,
+            shows_stats=options.shows_stats,
         )
 
     def run(self) -> None:
         """Open the chat, load the model, and answer."""
-        talk = self._talk
-        self._loop.run(self._chat.open(talk.chat_id, is_new=talk.is_new, answered=talk.chat))
+        options = self._options
+        self._loop.run(self._chat.open(options.chat_id, is_new=options.is_new, answered=options.chat))
         self._load()
         try:
-            if talk.question:
-                self._answer_once(talk.question)
+            if options.question:
+                self._answer_once(options.question)
             else:
                 self._converse()
         finally:
@@ -87,10 +87,10 @@ class InlineSession:
         except UnfitError as error:
             if not confirm_load(error):
                 raise
-            self._connection.agree()
+            self._connection.accept_unfit()
             self._wait_for_model()
         self._notices.tell(self._connection.state.notices)
-        self._tell_context()
+        self._warn_about_context()
 
     def _wait_for_model(self) -> None:
         with without_echo():
@@ -103,9 +103,9 @@ class InlineSession:
 
     def _converse(self) -> None:
         prompt = LinePrompt(SLASH_WORDS)
-        prompt.remember(self._loop.run(_asked(self._keeper)))
+        prompt.remember(self._loop.run(_recent_questions(self._repository)))
         self._greet()
-        while not self._chat.is_leaving:
+        while not self._chat.is_quitting:
             try:
                 text = prompt.read(self._chat.edited.content if self._chat.edited else "")
             except KeyboardInterrupt:
@@ -116,9 +116,9 @@ class InlineSession:
                 click.echo()
                 return
             if text.strip():
-                self._do(text)
+                self._submit(text)
 
-    def _do(self, text: str) -> None:
+    def _submit(self, text: str) -> None:
         with suppress(KeyboardInterrupt), without_echo():  # Ctrl-C has stopped what was done, and that is told
             self._loop.run(self._chat.submit(text))
         self._notices.tell(self._connection.state.notices)
@@ -127,22 +127,24 @@ class InlineSession:
         """Print the last exchange and a hint."""
         branch = self._chat.branch
         self._scrollback.recall(branch)
-        stands = f" {len(branch)} messages so far, /new begins another chat;" if branch else " ask away;"
-        self._scrollback.say(f"{self._connection.state.model}:{stands} /help for help, Ctrl-D to leave.")
+        stands = f" {len(branch)} messages so far, /new starts another chat;" if branch else " ask a question;"
+        self._scrollback.print_line(f"{self._connection.state.model}:{stands} /help for help, Ctrl-D to quit.")
 
-    def _tell_context(self) -> None:
+    def _warn_about_context(self) -> None:
         """Warn if a model that was already loaded has another context size than requested."""
-        state, wanted = self._connection.state, self._talk.settings.ctx
+        state, wanted = self._connection.state, self._options.settings.ctx
         if state.n_ctx and wanted not in (0, state.n_ctx):
-            self._scrollback.say(f"Note: {state.model} is loaded with {state.n_ctx} tokens of context, not {wanted}.")
+            self._scrollback.print_line(
+                f"Note: {state.model} is loaded with {state.n_ctx} tokens of context, not {wanted}."
+            )
 
 
-async def _asked(keeper: ChatRepository) -> Sequence[str]:
-    return await keeper.asked()
+async def _recent_questions(repository: ChatRepository) -> Sequence[str]:
+    return await repository.recent_questions()
 
 
 @contextmanager
-def _leaving_when_told_to() -> Iterator[None]:
+def _exit_on_signals() -> Iterator[None]:
     """Exit cleanly on SIGTERM and SIGHUP, so that messages are saved and the service stops."""
 
     def leave(number: int, _: FrameType | None) -> None:

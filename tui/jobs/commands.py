@@ -28,7 +28,7 @@ JOBS_COMMANDS: CommandTable[Any] = CommandTable(
         Command[JobsActions](
             id="jobs-cancel",
             title="Cancel",
-            tooltip="End the job; a download keeps what came",
+            tooltip="Cancel the job; a download keeps its partial data",
             keys="c",
             has_priority=False,
             is_shown=True,
@@ -37,7 +37,7 @@ JOBS_COMMANDS: CommandTable[Any] = CommandTable(
         Command[JobsActions](
             id="jobs-retry",
             title="Retry",
-            tooltip="Do it again, or go on where it stopped",
+            tooltip="Run it again, or resume where it stopped",
             keys="r",
             has_priority=False,
             is_shown=True,
@@ -46,7 +46,7 @@ JOBS_COMMANDS: CommandTable[Any] = CommandTable(
         Command[JobsActions](
             id="jobs-forget",
             title="Forget",
-            tooltip="Take a job that has ended off the list, with its log",
+            tooltip="Remove a finished job and its log",
             keys="delete,x",
             has_priority=False,
             is_shown=True,

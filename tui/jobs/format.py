@@ -40,13 +40,13 @@ def detail(job: Job, n_hidden: int = 0) -> str:
     hidden = cells(job)[-n_hidden:] if n_hidden else ()
     parts = [title, printable_line(job.message), _bytes(job), *hidden]
     if job.state == "interrupted":
-        parts.append("The service ended first: R goes on from there.")
+        parts.append("The service stopped first: R resumes the job.")
     return " · ".join(part for part in parts if part)
 
 
 def ending(job: Job) -> str:
     """Return the notification of an ended job."""
-    how = {"done": "is done", "failed": "failed", "cancelled": "is cancelled"}.get(job.state, f"is {job.state}")
+    how = {"done": "is finished", "failed": "failed", "cancelled": "is cancelled"}.get(job.state, f"is {job.state}")
     cause = f": {printable_line(job.error.cause)}" if job.error else "."
     return f"{printable_line(job.title)} {how}{cause}"
 

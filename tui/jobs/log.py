@@ -72,11 +72,11 @@ class LogScreen(FeatureScreen):
     """Reads the file in a thread, once a second while visible."""
 
     CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "log.tcss"]
-    PLACE = "log"
+    FEATURE = "log"
     TABLE: ClassVar[CommandTable[Any]] = CommandTable(())
 
     def body(self) -> Iterable[Widget]:
-        field = Input(placeholder="Only lines with …", compact=True)
+        field = Input(placeholder="Filter lines", compact=True)
         field.cursor_blink = False
         yield field
         yield LogView()
@@ -97,11 +97,11 @@ class LogScreen(FeatureScreen):
 
     @work(exclusive=True)
     async def _read(self) -> None:
-        path = self.resources.settings.cache_dir / "service.log"
+        path = self.app_context.settings.cache_dir / "service.log"
         wanted = self.query_one(Input).value.casefold()
         text = await asyncio.to_thread(read_end, path)
         lines = [line for line in text.splitlines(keepends=True) if wanted in line.casefold()]
-        self.query_one(LogView).show("".join(lines) or f"No line yet in {path}.\n")
+        self.query_one(LogView).show("".join(lines) or f"No lines yet in {path}.\n")
 
 
 def read_end(path: Path, max_bytes: int = _MAX_BYTES) -> str:

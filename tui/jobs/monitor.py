@@ -44,51 +44,51 @@ class JobMonitor:
         """Call `ended` with every job that ends."""
         self._ended.append(ended)
 
-    async def hold(self) -> None:
+    async def run(self) -> None:
         """Follow the jobs whenever there is a service, until cancelled; the chat starts the service."""
         self._connection.watch(self._note_phase)
         self._note_phase()
         while True:
-            await self._service_is_there()
+            await self._wait_for_service()
             self._has_moved.clear()
             try:
                 await self._follow()
             except UserError as error:
                 self.trouble = error
-                self._tell()
+                self._notify()
             await self._has_moved.wait()
 
     async def _follow(self) -> None:
         client = await localllm_service(self._connection)
         self.jobs = {job.id: job for job in await client.jobs()}
         self.trouble = None
-        self._tell()
+        self._notify()
         try:
             async for job in client.watch_jobs():
-                self._take(job)
+                self._update(job)
         except ServiceError:
-            await self._find_loss()
+            await self._check_service()
             raise
 
-    async def _find_loss(self) -> None:
+    async def _check_service(self) -> None:
         """Report a lost service at once: no other request may be running."""
         try:
             await (await self._connection.service()).status()
         except ServiceError as gone:
-            await self._connection.lose(gone)
+            await self._connection.report_failure(gone)
 
-    def _take(self, job: Job) -> None:
+    def _update(self, job: Job) -> None:
         before = self.jobs.get(job.id)
         if job.state == "forgotten":
             self.jobs.pop(job.id, None)
         else:
             self.jobs[job.id] = job
             if job.has_ended and not (before and before.has_ended):  # one that is new may have failed at once
-                for told in self._ended:
-                    told(job)
-        self._tell()
+                for callback in self._ended:
+                    callback(job)
+        self._notify()
 
-    async def _service_is_there(self) -> None:
+    async def _wait_for_service(self) -> None:
         while self._phase in {"idle", "starting"} or isinstance(self._connection.state.error, ServiceError):
             self._has_moved.clear()
             await self._has_moved.wait()
@@ -99,6 +99,6 @@ class JobMonitor:
             self._phase = self._connection.state.phase
             self._has_moved.set()
 
-    def _tell(self) -> None:
-        for told in self._changed:
-            told()
+    def _notify(self) -> None:
+        for callback in self._changed:
+            callback()

@@ -23,32 +23,32 @@ __all__ = ["QuitFlow"]
 
 _ASK, _GO_ON, _STOP = "ask", "go-on", "stop"  # as the setting jobs_at_exit has them
 _CHOICES: Mapping[str, str] = {
-    _GO_ON: "Leave; the jobs go on until they are done",
-    _STOP: "Stop the jobs and leave; what was downloaded is kept",
+    _GO_ON: "Quit; the jobs continue until they finish",
+    _STOP: "Cancel the jobs and quit; partial downloads are kept",
 }
-_FAREWELL_S = 3.0  # for the service, when the terminal has closed
+_QUIT_TIMEOUT_S = 3.0  # for the service, when the terminal has closed
 
 
 class QuitFlow:
     """Ends `app` cleanly."""
 
     def __init__(
-        self, app: App[None], jobs: JobMonitor, connection: ServiceConnection, book: SettingsController
+        self, app: App[None], jobs: JobMonitor, connection: ServiceConnection, settings_controller: SettingsController
     ) -> None:
         self._app = app
         self._jobs = jobs
         self._connection = connection
-        self._book = book
+        self._settings_controller = settings_controller
         self._is_asking = False
-        self._is_unasked = False  # under way, since the terminal has closed
+        self._is_quitting = False  # under way, since the terminal has closed
 
-    def leave(self) -> None:
+    def quit(self) -> None:
         """End the app; handle running jobs as the settings say, or ask."""
-        choice = self._book.settings.jobs_at_exit
+        choice = self._settings_controller.settings.jobs_at_exit
         if not self._jobs.n_busy:
             self._app.exit()
         elif choice != _ASK:
-            self._begin(choice)
+            self._start(choice)
         elif not self._is_asking:
             self._is_asking = True
             self._app.run_worker(self._ask())
@@ -56,27 +56,27 @@ class QuitFlow:
     def quit_without_asking(self) -> None:
         """End the app after the terminal closed: jobs continue unless the settings say otherwise. Does not wait for an
         unresponsive service."""
-        choice = self._book.settings.jobs_at_exit
+        choice = self._settings_controller.settings.jobs_at_exit
         if not self._jobs.n_busy or not self._app.is_running:
             self._app.exit()
-        elif not self._is_unasked:  # a signal and the terminal itself may both tell of it
-            self._is_unasked = True
-            silently = self._leave_silently(_GO_ON if choice == _ASK else choice)
+        elif not self._is_quitting:  # a signal and the terminal itself may both tell of it
+            self._is_quitting = True
+            silently = self._quit_silently(_GO_ON if choice == _ASK else choice)
             self._app.run_worker(silently, group="leave", exclusive=True)
 
-    def _begin(self, choice: str) -> None:
-        self._app.run_worker(self._leave_with_jobs(choice), group="leave", exclusive=True)
+    def _start(self, choice: str) -> None:
+        self._app.run_worker(self._quit_with_jobs(choice), group="leave", exclusive=True)
 
     async def _ask(self) -> None:
         from tui.widgets.dialogs import ChoiceDialog
 
-        told = f"Jobs that run or wait: {self._jobs.n_busy}."
-        choice = await self._app.push_screen_wait(ChoiceDialog("Leave", told, _CHOICES))
+        text = f"Running or queued jobs: {self._jobs.n_busy}."
+        choice = await self._app.push_screen_wait(ChoiceDialog("Leave", text, _CHOICES))
         self._is_asking = False
         if choice is not None:
-            self._begin(choice)
+            self._start(choice)
 
-    async def _leave_with_jobs(self, choice: str) -> None:
+    async def _quit_with_jobs(self, choice: str) -> None:
         try:
             await self._settle_jobs(choice)
         except UserError as error:
@@ -84,9 +84,9 @@ class QuitFlow:
         else:
             self._app.exit()
 
-    async def _leave_silently(self, choice: str) -> None:
+    async def _quit_silently(self, choice: str) -> None:
         try:
-            async with asyncio.timeout(_FAREWELL_S):
+            async with asyncio.timeout(_QUIT_TIMEOUT_S):
                 await self._settle_jobs(choice)
         except (UserError, TimeoutError):
             pass  # nobody is there to be told: the jobs end with the service, and what was fetched is kept

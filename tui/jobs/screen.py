@@ -104,14 +104,14 @@ if TYPE_CHECKING:
 
 _DRAWN_EVERY_S = 0.2  # five times a second reads as motion
 _LOG_READ_EVERY_S = 1.0
-_NONE = "No job runs, waits or has ended. Downloads, conversions and measurements appear here."
+_NONE = "No jobs. Downloads, conversions and benchmarks appear here."
 
 
 class JobsScreen(FeatureScreen):
     """Implements `tui.jobs.commands.JobsActions`."""
 
     CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "jobs.tcss"]
-    PLACE = "jobs"
+    FEATURE = "jobs"
     TABLE = JOBS_COMMANDS
     BINDINGS = JOBS_COMMANDS.bindings()
 
@@ -124,7 +124,7 @@ class JobsScreen(FeatureScreen):
 
     def on_mount(self) -> None:
         self.table.focus()
-        self.resources.jobs.watch(self._note_change)
+        self.app_context.jobs.watch(self._note_change)
         self.set_interval(_DRAWN_EVERY_S, self._draw)
         self.set_interval(_LOG_READ_EVERY_S, self._follow_log)
         self._draw()
@@ -139,7 +139,7 @@ class JobsScreen(FeatureScreen):
     @property
     def job(self) -> Job | None:
         """The selected job."""
-        return self.resources.jobs.jobs.get(self.table.job_id or "")
+        return self.app_context.jobs.jobs.get(self.table.job_id or "")
 
     # What is shown
 
@@ -149,11 +149,11 @@ class JobsScreen(FeatureScreen):
     def _draw(self) -> None:
         if self._is_stale and self.is_current:
             self._is_stale = False
-            self.table.show(self.resources.jobs.jobs.values())
+            self.table.show(self.app_context.jobs.jobs.values())
             self._draw_detail()
 
     def _draw_detail(self) -> None:
-        board, job = self.resources.jobs, self.job
+        board, job = self.app_context.jobs, self.job
         text = printable(str(board.trouble)) if board.trouble else detail(job, self.table.n_hidden) if job else _NONE
         self.query_one("#detail", Static).update(text)
 
@@ -172,7 +172,7 @@ class JobsScreen(FeatureScreen):
         text = ""
         if job is not None:
             try:
-                text = await (await localllm_service(self.resources.connection)).job_log(job.id)
+                text = await (await localllm_service(self.app_context.connection)).job_log(job.id)
             except UserError as error:
                 text = f"{error}\n"
         self.query_one(LogView).show(text)
@@ -194,10 +194,10 @@ class JobsScreen(FeatureScreen):
     async def _do(self, action: Callable[[LocalllmService, Job], Awaitable[object]]) -> None:
         job = self.job
         if job is None:
-            self.say("No job is chosen.")
+            self.inform("No job is selected.")
             return
         try:
-            await action(await localllm_service(self.resources.connection), job)
+            await action(await localllm_service(self.app_context.connection), job)
         except UserError as error:
             self.warn(str(error))
         self._read_log()

@@ -35,7 +35,7 @@ class MarkdownDocument:
         self._final: list[str] = []
         self._final_references: dict[str, Any] = {}  # the addresses given in final blocks, as the parser keeps them
         self._references: dict[str, Any] = {}  # those and the ones behind, of which the last may not be whole yet
-        self._pen: BlockRenderer | None = None
+        self._renderer: BlockRenderer | None = None
         self._lines: list[list[Segment]] = []
         self._n_final_lines = 0
         self._drawn_blocks: dict[str, list[list[Segment]]] = {}  # by their source: those that are not final
@@ -51,13 +51,13 @@ class MarkdownDocument:
         self._rest += text
         self._is_drawn = False
 
-    def drawn(self, pen: BlockRenderer) -> Sequence[Sequence[Segment]]:
-        """Return all lines drawn with `pen`, one empty line between blocks."""
-        if pen != self._pen:
-            self._pen = pen
+    def draw(self, renderer: BlockRenderer) -> Sequence[Sequence[Segment]]:
+        """Return all lines drawn with `renderer`, one empty line between blocks."""
+        if renderer != self._renderer:
+            self._renderer = renderer
             self._begin_again()
         if not self._is_drawn:
-            self._draw_rest(pen)
+            self._draw_rest(renderer)
             self._is_drawn = True
         return self._lines
 
@@ -68,17 +68,19 @@ class MarkdownDocument:
         self._drawn_blocks = {}
         self._is_drawn = False
 
-    def _draw_rest(self, pen: BlockRenderer) -> None:
+    def _draw_rest(self, renderer: BlockRenderer) -> None:
         blocks = [*_blocks(self._parsed())]
         rows = self._rest.split("\n")
         n_open = 1 if rows[-1] == "" else 2  # what a row is that goes on may yet change, and whose it is
         sources = ["\n".join(rows[slice(*block[0].map)] if block[0].map else ()) for block in blocks]
-        drawn = [self._drawn_blocks.get(text) or pen.lines(block) for text, block in zip(sources, blocks, strict=True)]
-        self._drawn_blocks = dict(zip(sources[-n_open:], drawn[-n_open:], strict=True))
+        rendered = [
+            self._drawn_blocks.get(text) or renderer.lines(block) for text, block in zip(sources, blocks, strict=True)
+        ]
+        self._drawn_blocks = dict(zip(sources[-n_open:], rendered[-n_open:], strict=True))
         del self._lines[self._n_final_lines :]
-        self._add(drawn[:-n_open])
+        self._add(rendered[:-n_open])
         self._n_final_lines = len(self._lines)
-        self._add(drawn[-n_open:])
+        self._add(rendered[-n_open:])
         if blocks:
             self._keep_from(blocks[-n_open:][0])
 

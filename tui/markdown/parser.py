@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 @cache
 def markdown_parser() -> MarkdownIt:
     """Return a parser that shows HTML as text, so that nothing disappears, and images as links."""
-    return _made()
+    return _new_parser()
 
 
 @cache
 def block_parser() -> MarkdownIt:
     """Return the same parser without inline content, which takes most of the time."""
-    parser = _made()
+    parser = _new_parser()
     parser.core.ruler.enableOnly(["normalize", "block", "printable"])
     return parser
 
 
-def _made() -> MarkdownIt:
+def _new_parser() -> MarkdownIt:
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("gfm-like", {"html": False})
     parser.core.ruler.push("images", _make_links_of_images)
     parser.core.ruler.push("printable", _make_printable)
-    parser.core.ruler.push("addresses", _tell_addresses)
+    parser.core.ruler.push("addresses", _append_addresses)
     return parser
 
 
@@ -72,7 +72,7 @@ def _without_image(token: Token) -> Iterator[Token]:
     yield Token("link_close", "a", -1)
 
 
-def _tell_addresses(state: StateCore) -> None:
+def _append_addresses(state: StateCore) -> None:
     for token in state.tokens:
         if token.children:
             token.children = list(_with_addresses(token.children))
@@ -81,14 +81,14 @@ def _tell_addresses(state: StateCore) -> None:
 def _with_addresses(tokens: Iterable[Token]) -> Iterator[Token]:
     from markdown_it.token import Token
 
-    address, said = "", ""
+    address, shown = "", ""
     for token in tokens:
         if token.type == "link_open":
-            address, said = printable_line(str(token.attrs.get("href", ""))), ""
+            address, shown = printable_line(str(token.attrs.get("href", ""))), ""
             token.attrs["href"] = address
-        elif token.type == "link_close" and said != address:
+        elif token.type == "link_close" and shown != address:
             yield Token("text", "", 0, content=f" ({address})")
-        said += token.content
+        shown += token.content
         yield token
 
 

@@ -37,7 +37,7 @@ class MarkdownRenderer:
 
     def lines(self, block: Sequence[Token]) -> list[list[Segment]]:
         """Return the lines of a block, without empty ones around it."""
-        console, document = _tools(self)
+        console, document = _console_and_document(self)
         document.parsed = list(block)
         lines = [[*_without_links(line)] for line in console.render_lines(document, pad=False)]
         while lines and _is_empty(lines[-1]):
@@ -64,19 +64,19 @@ class MarkdownRenderer:
 
 
 @lru_cache(maxsize=8)
-def _tools(pen: MarkdownRenderer) -> tuple[Console, Markdown]:
+def _console_and_document(renderer: MarkdownRenderer) -> tuple[Console, Markdown]:
     from rich.console import Console
     from rich.markdown import Markdown
     from rich.theme import Theme
 
     console = Console(
-        width=max(pen.width, 1),
+        width=max(renderer.width, 1),
         color_system="truecolor",
         force_terminal=True,
         legacy_windows=False,
-        theme=Theme(pen.styles),
+        theme=Theme(renderer.styles),
     )
-    return console, Markdown("", hyperlinks=True, code_theme=pen.code_theme)
+    return console, Markdown("", hyperlinks=True, code_theme=renderer.code_theme)
 
 
 def _without_links(line: Iterable[Segment]) -> Iterator[Segment]:

@@ -85,7 +85,7 @@ class MarkdownText(Widget):
             for name in ("heading", "accent", "muted", "code")
         )
         theme = _CODE_THEMES[self.app.current_theme.dark]
-        return self._document.drawn(MarkdownRenderer(width, heading, accent, muted, code, theme))
+        return self._document.draw(MarkdownRenderer(width, heading, accent, muted, code, theme))
 
     def _marked(self, segments: Sequence[Segment], start: int, end: int) -> Sequence[Segment]:
         text = Text.assemble(*((segment.text, segment.style or "") for segment in segments), end="")

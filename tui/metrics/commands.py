@@ -25,7 +25,7 @@ METRICS_COMMANDS: CommandTable[Any] = CommandTable(
         Command[MetricsActions](
             id="metrics-measure",
             title="Measure",
-            tooltip="Measure how fast the model answers here, in a service of its own; takes a minute or more",
+            tooltip="Benchmark the model in a separate service; takes a minute or more",
             keys="b",
             has_priority=False,
             is_shown=True,
@@ -33,8 +33,8 @@ METRICS_COMMANDS: CommandTable[Any] = CommandTable(
         ),
         Command[MetricsActions](
             id="metrics-clear",
-            title="Compare no more",
-            tooltip="Forget which run is compared with",
+            title="Clear comparison",
+            tooltip="Clear the run selected for comparison",
             keys="c",
             has_priority=False,
             is_shown=True,

@@ -49,16 +49,16 @@ def model_lines(model: ModelStatus, samples: Sequence[Sample], n_columns: int) -
     if model.plan is not None and model.plan.n_on_gpus:
         head += f" · {model.plan.n_on_gpus} of {model.plan.n_layers} layers on GPUs"
     if model.shares_with:
-        head += f" · one engine with {', '.join(model.shares_with)}"
+        head += f" · shares an engine with {', '.join(model.shares_with)}"
     if model.occupancy is None or model.counters is None:
         return [head]
-    counters, held = model.counters, model.occupancy
-    head += f" · {held.n_running} answering, {held.n_waiting} waiting, {counters.n_finished} done"
+    counters, occupancy = model.counters, model.occupancy
+    head += f" · {occupancy.n_running} running, {occupancy.n_waiting} waiting, {counters.n_finished} finished"
     first_s = counters.first_token_s
-    waited = "none yet" if first_s.p50 is None else f"{first_s.p50:.2f} s, p95 {first_s.p95 or first_s.p50:.2f}"
+    latency = "none yet" if first_s.p50 is None else f"{first_s.p50:.2f} s, p95 {first_s.p95 or first_s.p50:.2f}"
     tps = [sample.output_tps for sample in samples]
     cached = "none yet" if not counters.n_prompt_tokens else f"{counters.cached_share:.0%} of all"
-    cells = f"{held.n_cells_used:,} of {held.n_cells:,}"
+    cells = f"{occupancy.n_cells_used:,} of {occupancy.n_cells:,}"
     most_bytes = max((sample.n_bytes for sample in samples), default=0)
     rows: tuple[tuple[str, str, Sequence[float | None], float | None], ...] = (
         (
@@ -67,10 +67,10 @@ def model_lines(model: ModelStatus, samples: Sequence[Sample], n_columns: int) -
             tps,
             None,
         ),
-        ("first token", waited, [sample.first_token_s for sample in samples], None),
+        ("first token", latency, [sample.first_token_s for sample in samples], None),
         ("cache hits", cached, [sample.cached_share for sample in samples], 1.0),
         ("memory", format_memory(model.n_bytes), [sample.n_bytes for sample in samples], most_bytes),
-        ("KV cells", cells, [sample.n_cells_used for sample in samples], held.n_cells),
+        ("KV cells", cells, [sample.n_cells_used for sample in samples], occupancy.n_cells),
     )
     return [
         head,
@@ -85,11 +85,11 @@ def history_lines(runs: Sequence[MeasuredRun], n_columns: int) -> list[str]:
     """Return the recorded answer speeds of a model on this machine."""
     rates = [run.tps for run in runs if run.kind == "decode"]
     if not rates:
-        return ["No answer of it was measured here yet."]
+        return ["No answers measured yet."]
     times = [run.at_s for run in runs if run.kind == "decode" and run.at_s]
     since = f" since {datetime.fromtimestamp(min(times)):%Y-%m-%d}" if times else ""
-    said = f"{len(rates)} answers{since}: median {format_speed(median(rates))} tok/s, last {format_speed(rates[-1])} "
-    return [said + sparkline(rates, max(n_columns - len(said), 0))]
+    text = f"{len(rates)} answers{since}: median {format_speed(median(rates))} tok/s, last {format_speed(rates[-1])} "
+    return [text + sparkline(rates, max(n_columns - len(text), 0))]
 
 
 if TYPE_CHECKING:
@@ -99,10 +99,10 @@ if TYPE_CHECKING:
 _Figures: TypeAlias = Mapping[tuple[str, str, str], float]
 _RATE = "tok/s"  # of all other units less is better
 _STATES = {
-    "queued": "waits",
-    "running": "is measured now",
-    "cancelled": "was stopped",
-    "interrupted": "was interrupted",
+    "queued": "queued",
+    "running": "running",
+    "cancelled": "cancelled",
+    "interrupted": "interrupted",
 }
 
 
@@ -121,8 +121,10 @@ def run_line(job: Job) -> str:
     figures = _figures(job.result)
     decode = next((f"answers {tps:.4g} tok/s" for (work, _, _), tps in figures.items() if work == "decode"), "")
     prefill = next((f"prompts {tps:.4g} tok/s" for (work, _, _), tps in figures.items() if work == "prefill"), "")
-    roofline = next((f"{item['share']:.0%} of what memory allows" for item in job.result.get("rooflines", ())), "")
-    return f"{begun}: {', '.join(filter(None, (decode, prefill, roofline))) or 'nothing could be measured'}"
+    roofline = next(
+        (f"{item['share']:.0%} of the memory bandwidth limit" for item in job.result.get("rooflines", ())), ""
+    )
+    return f"{begun}: {', '.join(filter(None, (decode, prefill, roofline))) or 'no results'}"
 
 
 def compared_lines(before: Job, after: Job) -> list[str]:
@@ -130,7 +132,7 @@ def compared_lines(before: Job, after: Job) -> list[str]:
     old, new = _figures(before.result or {}), _figures(after.result or {})
     both = [key for key in old if key in new]
     if not both:
-        return ["These two measured nothing in common."]
+        return ["These runs have no measurements in common."]
     width = max(len(f"{work} {case}") for work, case, _ in both)
     return [_compared(key, old[key], new[key], width) for key in both]
 

@@ -34,7 +34,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Snapshot:
     at_s: float
     counters: EngineCounters
 
@@ -43,14 +43,14 @@ class MetricsHistory:
     """Snapshots and samples by model. Drops a model that disappeared, and restarts one whose worker restarted."""
 
     def __init__(self) -> None:
-        self._looks: dict[str, _Look] = {}
+        self._snapshots: dict[str, _Snapshot] = {}
         self._samples: dict[str, deque[Sample]] = {}
 
     def take(self, status: ServiceStatus, at_s: float) -> None:
         """Record the state of all models at `at_s`, seconds of a monotonic clock."""
         for gone in self._samples.keys() - {model.id for model in status.models}:
             del self._samples[gone]
-            self._looks.pop(gone, None)
+            self._snapshots.pop(gone, None)
         for model in status.models:
             self._take(model, at_s)
 
@@ -62,15 +62,15 @@ class MetricsHistory:
         counters = model.counters
         kept = self._samples.setdefault(model.id, deque(maxlen=_N_KEPT))
         if counters is None:
-            self._looks.pop(model.id, None)
+            self._snapshots.pop(model.id, None)
             return
-        before = self._looks.get(model.id)
-        self._looks[model.id] = _Look(at_s, counters)
-        if before is not None and at_s > before.at_s and _goes_on(before.counters, counters):
-            kept.append(_sample(model, before, self._looks[model.id]))
+        before = self._snapshots.get(model.id)
+        self._snapshots[model.id] = _Snapshot(at_s, counters)
+        if before is not None and at_s > before.at_s and _is_same_worker(before.counters, counters):
+            kept.append(_sample(model, before, self._snapshots[model.id]))
 
 
-def _goes_on(before: EngineCounters, after: EngineCounters) -> bool:
+def _is_same_worker(before: EngineCounters, after: EngineCounters) -> bool:
     """Return whether the same worker counted both: a new one starts at 0."""
     return all(new >= old for old, new in zip(_sums(before), _sums(after), strict=True))
 
@@ -80,7 +80,7 @@ def _sums(counters: EngineCounters) -> Iterator[float]:
     yield from (counters.first_token_s.n_samples, counters.first_token_s.total_s)
 
 
-def _sample(model: ModelStatus, before: _Look, after: _Look) -> Sample:
+def _sample(model: ModelStatus, before: _Snapshot, after: _Snapshot) -> Sample:
     old, new = before.counters, after.counters
     n_first = new.first_token_s.n_samples - old.first_token_s.n_samples
     n_prompt = new.n_prompt_tokens - old.n_prompt_tokens

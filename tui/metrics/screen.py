@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MetricsScreen"]
 
-_LOOK_S = 0.5
-_LOOKS_AT_RUNS = 4  # every so many looks the runs are asked for too
+_POLL_S = 0.5
+_POLLS_PER_RUN_REFRESH = 4  # every so many looks the runs are asked for too
 _QUICK_WORK = "decode,prefill,turns"
 _MARGIN_COLUMNS = 3  # padding and scrollbar
 
@@ -40,36 +40,36 @@ class MetricsScreen(FeatureScreen):
     """Implements `tui.metrics.commands.MetricsActions`."""
 
     CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "metrics.tcss"]
-    PLACE = "metrics"
+    FEATURE = "metrics"
     TABLE = METRICS_COMMANDS
     BINDINGS = METRICS_COMMANDS.bindings()
 
-    def __init__(self, resources: AppContext) -> None:
-        super().__init__(resources)
+    def __init__(self, app_context: AppContext) -> None:
+        super().__init__(app_context)
         self._log = MetricsHistory()
         self._timer: Timer | None = None
-        self._n_looks = 0
-        self._is_looking = False
+        self._n_polls = 0
+        self._is_polling = False
         self._runs: tuple[Job, ...] = ()
         self._marked: Job | None = None
 
     def body(self) -> Iterable[Widget]:
         with VerticalScroll(can_focus=False):
-            yield Static("Looking…", id="models", markup=False)
+            yield Static("Loading…", id="models", markup=False)
             yield Static(id="history", markup=False)
             yield OptionList(id="runs", markup=False)
             yield Static(id="compared", markup=False)
 
     def on_mount(self) -> None:
-        self._timer = self.set_interval(_LOOK_S, self._look, pause=True)
-        self._text("history").border_title = "Answers here before"
+        self._timer = self.set_interval(_POLL_S, self._poll, pause=True)
+        self._text("history").border_title = "Answers so far"
         runs = self.query_one("#runs", OptionList)
-        runs.border_title = "Measured: B measures, Enter marks a run to compare another with"
+        runs.border_title = "Benchmarks: B runs one, Enter selects two runs to compare"
         runs.focus()
 
     def on_screen_resume(self) -> None:
-        self._n_looks = 0
-        self._look()
+        self._n_polls = 0
+        self._poll()
         self._show_history()
         if self._timer is not None:
             self._timer.resume()
@@ -82,7 +82,7 @@ class MetricsScreen(FeatureScreen):
 
     def measure(self, model: str) -> None:
         """Benchmark a model, by default the one of the chat."""
-        self._begin_measuring(model or self.resources.connection.state.model)
+        self._begin_measuring(model or self.app_context.connection.state.model)
 
     def clear_comparison(self) -> None:
         """Clear the run selected for comparison."""
@@ -93,10 +93,10 @@ class MetricsScreen(FeatureScreen):
     def _chose_run(self, event: OptionList.OptionSelected) -> None:
         run = self._runs[event.option_index]
         if run.state != "done":
-            self.say("Only runs that are done can be compared.")
+            self.inform("Only finished runs can be compared.")
         elif self._marked is None or self._marked.id == run.id:
             self._marked = run
-            self._text("compared").update(printable(f"Marked {run_line(run)}\nEnter on another run compares both."))
+            self._text("compared").update(printable(f"Selected {run_line(run)}\nEnter on another run compares both."))
         else:
             before, after = sorted((self._marked, run), key=lambda job: job.created_s)
             lines = [run_line(before), run_line(after), *compared_lines(before, after)]
@@ -105,38 +105,38 @@ class MetricsScreen(FeatureScreen):
     # Looks
 
     @work(group="look")
-    async def _look(self) -> None:
-        if self._is_looking:  # the service takes its time: an engine that is busy answers within a second
+    async def _poll(self) -> None:
+        if self._is_polling:  # the service takes its time: an engine that is busy answers within a second
             return
-        self._is_looking = True
+        self._is_polling = True
         try:
-            service = await localllm_service(self.resources.connection)
+            service = await localllm_service(self.app_context.connection)
             status = await service.status()
-            self._log.take(status, self.resources.clock())
+            self._log.take(status, self.app_context.clock())
             self._show_models(status)
-            if self._n_looks % _LOOKS_AT_RUNS == 0:
+            if self._n_polls % _POLLS_PER_RUN_REFRESH == 0:
                 self._show_runs(bench_runs(await service.jobs()))
-            self._n_looks += 1
+            self._n_polls += 1
         except UserError as error:
             self._text("models").update(printable(str(error)))
         finally:
-            self._is_looking = False
+            self._is_polling = False
 
     @work(group="measure")
     async def _begin_measuring(self, model: str) -> None:
         try:
-            service = await localllm_service(self.resources.connection)
+            service = await localllm_service(self.app_context.connection)
             await service.start_job("bench", {"model": model, "only": _QUICK_WORK})
-            self.say(f"{model} is being measured: leave the machine in peace for a minute. Jobs has its log.")
+            self.inform(f"{model} is being benchmarked: keep the machine idle for a minute. F8 shows the log.")
             self._show_runs(bench_runs(await service.jobs()))
         except UserError as error:
-            self.say(str(error))
+            self.inform(str(error))
 
     @work(group="history", exclusive=True)
     async def _show_history(self) -> None:
         history = self._text("history")
         try:
-            planner = (await localllm_service(self.resources.connection)).planner
+            planner = (await localllm_service(self.app_context.connection)).planner
             report = await planner.plan(PlanRequest(model=""))
         except UserError as error:
             history.update(printable(str(error)))
@@ -163,6 +163,6 @@ class MetricsScreen(FeatureScreen):
         options.clear_options()
         options.add_options(Option(printable(run_line(run))) for run in runs)
         if not runs:
-            options.add_option(Option("Nothing was measured yet.", disabled=True))
+            options.add_option(Option("No benchmarks yet.", disabled=True))
         elif highlighted is not None:
             options.highlighted = min(highlighted, len(runs) - 1)

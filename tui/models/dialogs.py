@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 
 from app.terminal import printable_line
 from quantizer.errors import UserError
-from tui.models.format import format_fit, pace, size
+from tui.models.format import format_fit, format_rate, format_size
 
 __all__ = ["ModelInfoScreen", "QuantizeScreen", "type_line"]
 
@@ -61,7 +61,7 @@ class QuantizeScreen(ModalScreen[dict[str, object]]):
 
     CSS_PATH = "panel.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "Close", id="quantize-close", tooltip="Go back and make nothing"),
+        Binding("escape", "dismiss(None)", "Close", id="quantize-close", tooltip="Cancel"),
     ]
 
     def __init__(self, name: str, n_bytes: int, choices: Sequence[TypeChoice]) -> None:
@@ -73,15 +73,13 @@ class QuantizeScreen(ModalScreen[dict[str, object]]):
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="panel") as panel:
             panel.border_title = "Quantize"
-            panel.border_subtitle = "Enter begins, Esc closes"
-            yield Static(f"{self._name} has {size(self._n_bytes)} now. What shall it become?", markup=False)
+            panel.border_subtitle = "Enter starts, Esc cancels"
+            yield Static(f"{self._name} is {format_size(self._n_bytes)} now. Choose a type or a size.", markup=False)
             yield Static(_HEADINGS, markup=False)
             yield OptionList(*(Option(Content(type_line(each)), id=name) for name, each in self._choices.items()))
             yield Static("", id="about", markup=False)
-            yield Input(placeholder="or at most so large, such as 4.2GB: the mix that loses least", compact=True)
-            yield Static(
-                "loss: what llama.cpp measured that a type adds to the perplexity 6.23 of Llama-3-8B.", markup=False
-            )
+            yield Input(placeholder="or a maximum size, such as 4.2GB: selects the best mix", compact=True)
+            yield Static("loss: increase of Llama-3-8B's perplexity (6.23), measured by llama.cpp.", markup=False)
 
     def on_mount(self) -> None:
         types = self.query_one(OptionList)
@@ -91,7 +89,7 @@ class QuantizeScreen(ModalScreen[dict[str, object]]):
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         """Describe the type."""
         choice = self._choices[event.option_id or ""]
-        needs = "; an importance matrix is gathered first, which takes a while" if choice.needs_imatrix else ""
+        needs = "; computes an importance matrix first, which takes a while" if choice.needs_imatrix else ""
         self.query_one("#about", Static).update(printable_line(f"{choice.description}{needs}"), layout=False)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
@@ -102,6 +100,7 @@ class QuantizeScreen(ModalScreen[dict[str, object]]):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Return the size."""
+
         from app.settings.parsing import parse_byte_size
 
         try:
@@ -117,4 +116,4 @@ def type_line(choice: TypeChoice) -> str:
     loss = "?" if choice.perplexity_loss is None else f"+{choice.perplexity_loss:.4f}"
     quant = choice.quant
     name = printable_line(quant.name)
-    return f"{name:<10}{size(quant.n_bytes):>9}{loss:>9}  {format_fit(quant.fit):<9}{pace(quant.fit):>11}"
+    return f"{name:<10}{format_size(quant.n_bytes):>9}{loss:>9}  {format_fit(quant.fit):<9}{format_rate(quant.fit):>11}"

@@ -14,13 +14,13 @@ from offload.format import format_speed
 if TYPE_CHECKING:
     from app.client import Job, ModelFit, RemovalResult
 
-__all__ = ["context", "format_fit", "format_progress", "format_removal", "pace", "size"]
+__all__ = ["format_context", "format_fit", "format_progress", "format_rate", "format_removal", "format_size"]
 
 _VERDICTS = {"fits": "fits", "tight": "tight", "partial": "partly", "wont_run": "won't run"}
 _MINUTE_S, _HOUR_S = 60, 3600
 
 
-def size(n_bytes: int) -> str:
+def format_size(n_bytes: int) -> str:
     """Return decimal bytes such as 4.92 GB; empty if unknown."""
     return format_bytes(n_bytes) if n_bytes else ""
 
@@ -30,12 +30,12 @@ def format_fit(fit: ModelFit | None) -> str:
     return "" if fit is None else _VERDICTS[fit.verdict]
 
 
-def pace(fit: ModelFit | None) -> str:
+def format_rate(fit: ModelFit | None) -> str:
     """Return the predicted speed, such as 32 tok/s."""
     return "" if fit is None or fit.decode_tps is None else f"{format_speed(fit.decode_tps)} tok/s"
 
 
-def context(n_tokens: int) -> str:
+def format_context(n_tokens: int) -> str:
     """Return a context size such as 128k, 40k or 512."""
     return "" if not n_tokens else str(n_tokens) if n_tokens < 1024 else f"{round(n_tokens / 1024)}k"
 
@@ -43,7 +43,7 @@ def context(n_tokens: int) -> str:
 def format_progress(job: Job) -> str:
     """Return a job's progress, such as 43 %, 12.3 MB/s, 2 min left."""
     if job.state == "queued":
-        return "waiting for its turn"
+        return "queued"
     if job.has_ended:
         return f"{job.state}: {job.error.cause}" if job.error else job.state
     parts = (
@@ -51,19 +51,19 @@ def format_progress(job: Job) -> str:
         f"{format_bytes(round(job.bytes_per_s))}/s" if job.bytes_per_s else "",
         "" if job.remaining_s is None else f"{_duration(job.remaining_s)} left",
     )
-    return ", ".join(filter(None, parts)) or "under way"
+    return ", ".join(filter(None, parts)) or "in progress"
 
 
 def format_removal(going: RemovalResult) -> str:
     """Return which files are deleted with a model and how much space that frees; the files last, since they may be
     many."""
     frees = (
-        f"That frees {size(going.n_bytes_freed)}."
+        f"This frees {format_size(going.n_bytes_freed)}."
         if going.n_bytes_freed
-        else "That frees nothing: its bytes have another name."
+        else "This frees nothing: other files share its data."
     )
     files = "\n".join(f"  {printable_line(path)}" for path in going.paths)
-    return f"{printable_line(going.id)} goes, with its files. {frees}\n{files}"
+    return f"{printable_line(going.id)} and its files are deleted. {frees}\n{files}"
 
 
 def _duration(seconds: float) -> str:

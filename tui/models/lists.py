@@ -41,7 +41,7 @@ class ModelLists:
         self._jobs = jobs
         jobs.watch(self._show_soon)
         self._showing: asyncio.TimerHandle | None = None
-        self._notes = {"here": "Looking …", "catalogue": "Choosing for this machine …", "hub": ""}
+        self._notes = {"here": "Scanning …", "catalogue": "Selecting models for this machine …", "hub": ""}
 
     def sections(self) -> tuple[Section, ...]:
         """Return the sections in order; only the error if there is one."""
@@ -49,10 +49,10 @@ class ModelLists:
             return (Section("Models", (), f"{self.error.cause} {self.error.remedy}".strip()),)
         here, elsewhere = local_rows(self._here, self.words)
         offers, found = downloadable_rows(self._recommended, self._found, self.words)
-        nothing = "Nothing here has that name." if self.words and not here else ""
+        nothing = "No local model matches." if self.words and not here else ""
         listed = [Section("Here", here, self._notes["here"] or nothing)]
         if elsewhere:
-            listed.append(Section("Elsewhere on this disk", elsewhere))
+            listed.append(Section("In other programs", elsewhere))
         if offers or self._notes["catalogue"]:
             listed.append(Section("Recommended for this machine", offers, self._notes["catalogue"]))
         listed += found
@@ -60,7 +60,7 @@ class ModelLists:
             listed.append(Section("On the hub", (), self._notes["hub"]))
         seen: set[str] = set()
         return tuple(
-            Section(section.title, with_jobs(_unseen(section.rows, seen), self._jobs.jobs.values()), section.note)
+            Section(section.title, with_jobs(_deduplicated(section.rows, seen), self._jobs.jobs.values()), section.note)
             for section in listed
         )
 
@@ -96,22 +96,22 @@ class ModelLists:
         """Show only models whose name contains all `words`."""
         self.words = words.strip()
         self._found = ()
-        self._notes["hub"] = "Searching …" if self.asks_the_hub else ""
+        self._notes["hub"] = "Searching …" if self.can_search_hub else ""
         self._on_change()
 
     @property
-    def asks_the_hub(self) -> bool:
+    def can_search_hub(self) -> bool:
         """Whether the search text is long enough for the hub."""
         return len(self.words) >= _FEWEST_LETTERS
 
     async def search(self) -> None:
         """Search the hub after a pause in typing."""
-        if not self.asks_the_hub:
+        if not self.can_search_hub:
             return
         await asyncio.sleep(DEBOUNCE_S)
         try:
             self._found = await (await localllm_service(self._connection)).library.search(self.words, N_REPOSITORIES)
-            self._notes["hub"] = "" if self._found else "The hub has nothing of that name."
+            self._notes["hub"] = "" if self._found else "No match on the hub."
         except UserError as error:
             self._notes["hub"] = str(error)
         self._on_change()
@@ -131,7 +131,7 @@ class ModelLists:
         self._on_change()
 
 
-def _unseen(rows: Iterable[ModelRow], seen: set[str]) -> Iterator[ModelRow]:
+def _deduplicated(rows: Iterable[ModelRow], seen: set[str]) -> Iterator[ModelRow]:
     """Yield each row once: hubs and disks may list the same model twice."""
     for row in rows:
         if row.id not in seen:

@@ -13,7 +13,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.terminal import printable_line
-from tui.models.format import format_fit, pace, size
+from tui.models.format import format_fit, format_rate, format_size
 from tui.models.rows import Columns, ModelRow, Section, columns, headings, row_line
 
 __all__ = ["ModelDetail", "ModelList", "SearchField", "detail_lines"]
@@ -36,9 +36,9 @@ class SearchField(Input):
 
 
 _ACTIONS = {
-    "here": "Enter talks with it.",
-    "elsewhere": "Enter talks with it where it is, I imports it.",
-    "fetch": "Enter fetches it in the background.",
+    "here": "Enter starts a chat.",
+    "elsewhere": "Enter starts a chat, I imports it.",
+    "fetch": "Enter downloads it in the background.",
 }
 
 
@@ -56,14 +56,14 @@ class ModelDetail(Static):
 def detail_lines(row: ModelRow) -> tuple[str, str]:
     """Return two printable lines: the facts about a row, and its actions."""
     context = f"context {row.n_ctx:,}" if row.n_ctx else ""
-    state = {"ready": "loaded", "loading": "loading", "failed": "could not be loaded"}.get(row.state, "")
+    state = {"ready": "loaded", "loading": "loading", "failed": "failed to load"}.get(row.state, "")
     if state == "loaded" and not row.is_staying:
-        state = "loaded until it was idle for a while"
+        state = "loaded, unloads when idle"
     name = row.reference or row.name
-    speed = f"about {pace(row.fit)}" if pace(row.fit) else ""
+    speed = f"about {format_rate(row.fit)}" if format_rate(row.fit) else ""
     facts = (
         name,
-        size(row.n_bytes),
+        format_size(row.n_bytes),
         row.type if row.type not in name else "",
         format_fit(row.fit),
         speed,
@@ -85,8 +85,8 @@ class ModelList(OptionList):
     """The sections; the highlight stays on its row while they change."""
 
     KEYS: ClassVar[tuple[Binding, ...]] = (
-        Binding("up,down", "", "Rows", id="rows", tooltip="Go from model to model"),
-        Binding("home,end,pageup,pagedown", "", "Pages", id="row-pages", tooltip="Go farther"),
+        Binding("up,down", "", "Rows", id="rows", tooltip="Select a model"),
+        Binding("home,end,pageup,pagedown", "", "Pages", id="row-pages", tooltip="Move by a page"),
     )
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class ModelList(OptionList):
         self._first = next((index for index, option in enumerate(options) if not option.disabled), None)
         self.highlighted = shape.index(chosen) if is_kept else self._first
 
-    def on_resize(self) -> None:
+    def on_reformat_size(self) -> None:
         """Adapt the columns to the new width."""
         self.show(self._sections)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from rich.cells import cell_len, set_cell_size
 
 from app.terminal import printable_line
-from tui.models.format import context, format_fit, format_progress, pace, size
+from tui.models.format import format_context, format_fit, format_progress, format_rate, format_size
 
 if TYPE_CHECKING:
     from app.client import HubRepository, Job, LocalModel, ModelFit, Recommended
@@ -34,11 +34,11 @@ RowKind: TypeAlias = Literal["here", "elsewhere", "fetch"]
 
 _LIBRARY_PLACES = ("library", "built in")
 _ROLES = {
-    "chat": "to chat",
-    "code": "for code",
-    "small": "small and quick",
-    "moe": "with experts",
-    "embedding": "to find texts",
+    "chat": "chat",
+    "code": "code",
+    "small": "small and fast",
+    "moe": "mixture of experts",
+    "embedding": "embeddings",
 }
 _MIN_NAME_CELLS = 18
 _LOADED_MARKS = {"ready": "●", "loading": "◌", "failed": "!"}
@@ -83,7 +83,7 @@ class Section:
 
 def local_rows(models: Iterable[LocalModel], words: str = "") -> tuple[tuple[ModelRow, ...], tuple[ModelRow, ...]]:
     """Return the rows of the library, and of other programs' models, whose names contain all `words`."""
-    rows = [_here(model) for model in models if _has(model.id, words)]
+    rows = [_here(model) for model in models if _matches(model.id, words)]
     return tuple(row for row in rows if row.kind == "here"), tuple(row for row in rows if row.kind == "elsewhere")
 
 
@@ -93,7 +93,7 @@ def downloadable_rows(
     """Return the rows of the catalogue, and a section for each found repository."""
     offers = {each.reference: each for each in reversed(recommended)}  # one model may be the best for two roles
     catalogue = tuple(
-        _offer(each) for each in reversed(offers.values()) if _has(f"{each.title} {each.reference}", words)
+        _offer(each) for each in reversed(offers.values()) if _matches(f"{each.title} {each.reference}", words)
     )
     return catalogue, tuple(_repository(repo) for repo in found)
 
@@ -137,23 +137,26 @@ def row_line(row: ModelRow, at: Columns) -> str:
     name = f"{mark} {set_cell_size(_cut(row.name, at.name), at.name)}"
     if row.damaged:
         return f"{name} damaged: {printable_line(row.damaged)}"
-    cells = [(size(row.n_bytes), at.size)]
+    cells = [(format_size(row.n_bytes), at.size)]
     if row.progress:
-        return f"{name} {_right(*cells[0])} {printable_line(row.progress)}"
+        return f"{name} {_right_aligned(*cells[0])} {printable_line(row.progress)}"
     cells += [
         (row.type, at.type),
         (format_fit(row.fit), at.fit),
-        (pace(row.fit), at.pace),
-        (context(row.n_ctx), at.context),
+        (format_rate(row.fit), at.pace),
+        (format_context(row.n_ctx), at.context),
     ]
-    return " ".join((name, *(_right(text, width) for text, width in cells if width))).rstrip()
+    return " ".join((name, *(_right_aligned(text, width) for text, width in cells if width))).rstrip()
 
 
 def headings(title: str, at: Columns) -> str:
     """Return a section's title followed by the column names."""
     named = (("size", at.size), ("type", at.type), ("fit", at.fit), ("speed", at.pace), ("ctx", at.context))
     return " ".join(
-        (set_cell_size(_cut(title, at.name + 2), at.name + 2), *(_right(text, width) for text, width in named if width))
+        (
+            set_cell_size(_cut(title, at.name + 2), at.name + 2),
+            *(_right_aligned(text, width) for text, width in named if width),
+        )
     )
 
 
@@ -190,7 +193,7 @@ def _offer(offer: Recommended) -> ModelRow:
 
 
 def _repository(repo: HubRepository) -> Section:
-    facts = [f"{repo.n_downloads:,} downloads", repo.licence, "gated: its terms must be accepted first"]
+    facts = [f"{repo.n_downloads:,} downloads", repo.licence, "gated: accept its terms first"]
     title = f"{repo.repo}  {', '.join(fact for fact in facts[: 3 if repo.is_gated else 2] if fact)}"
     left_out = f"and {repo.n_left_out} files of other models" if repo.n_left_out else ""
     return Section(title, tuple(_quants(repo)), repo.problem or left_out)
@@ -211,7 +214,7 @@ def _quants(repo: HubRepository) -> Iterator[ModelRow]:
                 reference=f"{repo.repo}{how[0]}",
                 quantize=how[1],
                 note=f"{found.architecture}, {found.n_parameters / 1e9:.1f}B"
-                + (", a checkpoint: it is made a GGUF of this type after fetching" if repo.is_checkpoint else ""),
+                + (", a checkpoint: converted to a GGUF of this type after download" if repo.is_checkpoint else ""),
             )
 
 
@@ -221,7 +224,7 @@ def _with_job(row: ModelRow, job: Job | None) -> ModelRow:
     return replace(row, progress=format_progress(job), job_id="" if job.has_ended else job.id)
 
 
-def _has(name: str, words: str) -> bool:
+def _matches(name: str, words: str) -> bool:
     return all(word in name.lower() for word in words.lower().split())
 
 
@@ -232,5 +235,5 @@ def _cut(text: str, n_cells: int) -> str:
     return line if cell_len(line) <= n_cells else f"{set_cell_size(line, n_cells - 1)}…"
 
 
-def _right(text: str, n_cells: int) -> str:
+def _right_aligned(text: str, n_cells: int) -> str:
     return f"{_cut(text, n_cells):>{n_cells}}"

@@ -38,26 +38,26 @@ Rest = ParamSpec("Rest")
 Action = Callable[Concatenate["ModelRowCommands", Rest], Coroutine[Any, Any, None]]
 
 
-def _telling(action: Action[Rest]) -> Action[Rest]:
+def _notify_errors(action: Action[Rest]) -> Action[Rest]:
     """Notify the user of a UserError."""
 
     @wraps(action)
-    async def told(self: ModelRowCommands, /, *rest: Rest.args, **more: Rest.kwargs) -> None:
+    async def wrapped(self: ModelRowCommands, /, *rest: Rest.args, **more: Rest.kwargs) -> None:
         try:
             await action(self, *rest, **more)
         except UserError as error:
-            self.say(str(error))
+            self.inform(str(error))
 
-    return told
+    return wrapped
 
 
 class ModelRowCommands(FeatureScreen):
     """Actions on the selected row."""
 
-    def __init__(self, resources: AppContext) -> None:
-        super().__init__(resources)
-        self._connection = resources.connection
-        self._downloads = resources.downloads
+    def __init__(self, app_context: AppContext) -> None:
+        super().__init__(app_context)
+        self._connection = app_context.connection
+        self._downloads = app_context.downloads
 
     @property
     def row(self) -> ModelRow | None:
@@ -68,109 +68,109 @@ class ModelRowCommands(FeatureScreen):
         """Refresh the lists."""
         raise NotImplementedError
 
-    @_telling
+    @_notify_errors
     async def choose(self) -> None:
         """Chat with the row's model, or download it."""
         row = self.row
         if row is None:
             return
         if row.damaged:
-            self.say(f"{row.name} cannot run: {row.damaged}")
+            self.inform(f"{row.name} cannot run: {row.damaged}")
         elif row.kind == "fetch":
             await self._fetch(row)
         else:
             await self._connection.use_model(row.model)
             await self.run_command(f"go-{HOME}")
 
-    @_telling
+    @_notify_errors
     async def show_card(self) -> None:
         """Show the metadata of the row's model."""
         from tui.models.dialogs import ModelInfoScreen
 
-        if row := self._of_this_disk():
+        if row := self._local_row():
             self.app.push_screen(ModelInfoScreen(row.name, await (await self._library()).card(row.model)))
 
-    @_telling
+    @_notify_errors
     async def quantize(self) -> None:
         """Ask for a type or a size and start a quantization job."""
         from tui.models.dialogs import QuantizeScreen
 
-        if row := self._of_this_disk():
+        if row := self._local_row():
             choices = await (await self._library()).types(row.model)
             self.app.push_screen(QuantizeScreen(row.name, row.n_bytes, choices), self._begin_quantizing(row))
 
-    @_telling
+    @_notify_errors
     async def import_model(self) -> None:
         """Link another program's model into the library."""
         row = self.row
         if row is None or row.kind != "elsewhere":
-            self.say("Only what another program holds can be imported.")
+            self.inform("Only models of other programs can be imported.")
             return
         name = await (await self._library()).import_model(row.model)
-        self.say(f"{name} is in the library; it shares its bytes with the original.")
+        self.inform(f"{name} is imported; it shares disk space with the original.")
         self.rescan()
 
-    @_telling
+    @_notify_errors
     async def remove_model(self) -> None:
         """Show what would be deleted, and delete it after confirmation."""
         from tui.widgets.dialogs import ChoiceDialog
 
-        if row := self._of_this_disk():
+        if row := self._local_row():
             going = await (await self._library()).removal(row.model)
             asked = ChoiceDialog("Remove a model", format_removal(going), _REMOVING)
             self.app.push_screen(asked, self._remove_agreed(row.model))
 
-    @_telling
+    @_notify_errors
     async def load_or_unload(self) -> None:
         """Unload a loaded model, or load one."""
-        row = self._of_this_disk()
+        row = self._local_row()
         if row is None:
             return
         if row.is_loaded:
             await (await self._library()).unload(row.loaded_as)
-            self.say(f"{row.name} is unloaded; talking with it loads it again.")
+            self.inform(f"{row.name} is unloaded; the next message loads it again.")
         else:
             await (await localllm_service(self._connection)).load(row.model)
-            self.say(f"{row.name} is loading.")
+            self.inform(f"{row.name} is loading.")
         self.rescan()
 
-    @_telling
+    @_notify_errors
     async def toggle_keep_alive(self) -> None:
         """Toggle whether a loaded model stays in memory when idle."""
         row = self.row
         if row is None or not row.is_loaded:
-            self.say("Only a loaded model can be kept.")
+            self.inform("Only a loaded model can be kept.")
             return
         await (await self._library()).keep_alive(row.loaded_as, _IDLE if row.is_staying else _FOR_GOOD)
-        self.say(f"{row.name} goes after ten idle minutes." if row.is_staying else f"{row.name} stays loaded.")
+        self.inform(f"{row.name} unloads after ten idle minutes." if row.is_staying else f"{row.name} stays loaded.")
         self.rescan()
 
-    @_telling
+    @_notify_errors
     async def cancel(self) -> None:
         """Stop the row's download."""
         row = self.row
         if row is None or not row.job_id:
-            self.say("Nothing is being fetched in this row.")
+            self.inform("This row has no download.")
             return
         await (await localllm_service(self._connection)).cancel_job(row.job_id)
-        self.say("Stopped. What came is kept: Enter goes on from there.")
+        self.inform("Stopped. Partial data is kept: Enter resumes.")
 
     # Parts of these
 
-    def _of_this_disk(self) -> ModelRow | None:
+    def _local_row(self) -> ModelRow | None:
         """Return the row if its model is on this disk; otherwise notify."""
         row = self.row
         if row is None or row.kind == "fetch":
-            self.say("That model is not here yet: Enter fetches it.")
+            self.inform("This model is not downloaded: Enter downloads it.")
             return None
         return row
 
     async def _fetch(self, row: ModelRow) -> None:
         if row.job_id:
-            self.say("It is being fetched already: X stops that.")
+            self.inform("Already downloading: X stops it.")
             return
         await self._downloads.start(row.reference, row.quantize)
-        self.say(f"Fetching {row.name.strip()} in the background: you can go on chatting.")
+        self.inform(f"Downloading {row.name.strip()} in the background.")
 
     async def _library(self) -> ModelLibrary:
         return (await localllm_service(self._connection)).library
@@ -182,12 +182,12 @@ class ModelRowCommands(FeatureScreen):
 
         return begin
 
-    @_telling
+    @_notify_errors
     async def _quantize_to(self, row: ModelRow, chosen: dict[str, object]) -> None:
         service = await localllm_service(self._connection)
         source = "guide" if row.name == "guide" else row.model
         job = await service.start_job("quantize", {"source": source, **chosen})
-        self.say(f"{job.title}: under way. F8 shows the jobs.")
+        self.inform(f"{job.title}: started. F8 shows the jobs.")
 
     def _remove_agreed(self, model: str) -> Callable[[str | None], Awaitable[None]]:
         async def agreed(choice: str | None) -> None:
@@ -196,10 +196,10 @@ class ModelRowCommands(FeatureScreen):
 
         return agreed
 
-    @_telling
+    @_notify_errors
     async def _remove(self, model: str) -> None:
         gone = await (await self._library()).remove(model)
-        self.say(f"{gone.id} is removed.")
+        self.inform(f"{gone.id} is removed.")
         self.rescan()
 
 
@@ -207,7 +207,7 @@ class ModelsScreen(ModelRowCommands):
     """The lists, a search field, and details of the selected row; implements `tui.models.commands.ModelActions`."""
 
     CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "models.tcss"]
-    PLACE = "models"
+    FEATURE = "models"
     TABLE = MODEL_COMMANDS
     KEYS = ModelList.KEYS
     BINDINGS = MODEL_COMMANDS.bindings()
@@ -215,12 +215,12 @@ class ModelsScreen(ModelRowCommands):
     class Changed(Message):
         """The lists changed."""
 
-    def __init__(self, resources: AppContext) -> None:
-        super().__init__(resources)
-        self._lists = ModelLists(resources.connection, resources.jobs, self._post_changed)
+    def __init__(self, app_context: AppContext) -> None:
+        super().__init__(app_context)
+        self._lists = ModelLists(app_context.connection, app_context.jobs, self._post_changed)
 
     def body(self) -> Iterable[Widget]:
-        yield SearchField(placeholder="/ searches: words of a name, here and on the hub", select_on_focus=False)
+        yield SearchField(placeholder="/ searches local models and the hub", select_on_focus=False)
         yield ModelList()
         yield ModelDetail()
 
@@ -228,7 +228,7 @@ class ModelsScreen(ModelRowCommands):
         self.rows.focus()
         self._show()
         self._begin(self._lists.recommend, "recommend")
-        self.resources.jobs.on_end(self._job_ended)
+        self.app_context.jobs.on_end(self._job_ended)
 
     def on_screen_resume(self) -> None:
         """Refresh: files may have changed in the meantime."""

@@ -22,7 +22,7 @@ from quantizer.errors import UserError
 from tui.connection.connection import ServiceConnection
 from tui.connection.localllm_service import localllm_service
 from tui.models.downloads import Downloads
-from tui.models.format import format_fit, pace, size
+from tui.models.format import format_fit, format_rate, format_size
 
 if TYPE_CHECKING:
     from app.client import MachineReport, Recommended
@@ -31,11 +31,11 @@ __all__ = ["WelcomeScreen", "first_choice", "offer_line", "offered"]
 
 _GUIDE_ID = "guide"
 _N_OFFERS = 3
-_ROLES = {"chat": "to chat", "small": "quick", "code": "for code"}  # in the order in which they are offered
+_ROLES = {"chat": "chat", "small": "fast", "code": "code"}  # in the order in which they are offered
 _HELLO = (
-    "localllm chats with language models on this machine, offline.\n"
-    "The guide, a tiny built-in model, knows localllm and little else.\n"
-    "These know more and suit this machine. Chat while one comes:\n"
+    "localllm runs language models on this machine, offline.\n"
+    "The guide, a tiny built-in model, answers questions about localllm.\n"
+    "These larger models suit this machine. You can chat during a download:\n"
 )
 
 
@@ -44,7 +44,7 @@ class WelcomeScreen(ModalScreen[None]):
 
     CSS_PATH = "panel.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "Talk with the guide", id="welcome-close", tooltip="Talk with the guide"),
+        Binding("escape", "dismiss(None)", "Chat with the guide", id="welcome-close", tooltip="Chat with the guide"),
     ]
 
     def __init__(self, connection: ServiceConnection, downloads: Downloads) -> None:
@@ -56,14 +56,14 @@ class WelcomeScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="panel") as panel:
             panel.border_title = "Welcome"
-            panel.border_subtitle = "Enter fetches, Esc talks with the guide"
+            panel.border_subtitle = "Enter downloads, Esc starts a chat with the guide"
             yield Static(_HELLO, markup=False)
-            yield OptionList(Option("Choosing for this machine …", id="waiting", disabled=True), markup=False)
-            yield Static("Looking at this machine …", id="machine", markup=False)
+            yield OptionList(Option("Selecting models for this machine …", id="waiting", disabled=True), markup=False)
+            yield Static("Scanning this machine …", id="machine", markup=False)
 
     def on_mount(self) -> None:
         self.choices.focus()
-        _: Worker[None] = self.run_worker(self._find_out)
+        _: Worker[None] = self.run_worker(self._fetch)
 
     @property
     def choices(self) -> OptionList:
@@ -80,14 +80,14 @@ class WelcomeScreen(ModalScreen[None]):
         except UserError as error:
             self.app.notify(printable_line(str(error)), severity="error", markup=False)
         else:
-            what = f"{offer.title}, {size(offer.quant.n_bytes)}"
-            text = f"Fetching {what}. Talk with the guide meanwhile; F6 shows how far it is."
+            what = f"{offer.title}, {format_size(offer.quant.n_bytes)}"
+            text = f"Downloading {what}. Chat with the guide meanwhile; F6 shows the progress."
             self.app.notify(printable_line(text), timeout=10.0, markup=False)
 
-    async def _find_out(self) -> None:
+    async def _fetch(self) -> None:
         """Load the recommendations first: they can be chosen."""
         await self._offer()
-        await self._look()
+        await self._show_machine()
 
     async def _offer(self) -> None:
         try:
@@ -95,18 +95,18 @@ class WelcomeScreen(ModalScreen[None]):
         except UserError as error:
             self._show_offers((), printable_line(str(error)))
         else:
-            self._show_offers(offered(found), "Nothing of the catalogue runs here: F6 searches for more.")
+            self._show_offers(offered(found), "No model of the catalogue fits this machine: F6 searches for more.")
 
     def _show_offers(self, offers: tuple[Recommended, ...], without: str) -> None:
         self._offers = {offer.reference: offer for offer in offers}
         options = [Option(Content(offer_line(offer)), id=offer.reference) for offer in offers]
         options = options or [Option(Content(without), id="none", disabled=True)]
-        self.choices.set_options([*options, Option("None of them now: talk with the guide", id=_GUIDE_ID)])
+        self.choices.set_options([*options, Option("Not now: chat with the guide", id=_GUIDE_ID)])
         self.choices.highlighted = first_choice(offers) if offers else 1
 
-    async def _look(self) -> None:
+    async def _show_machine(self) -> None:
         try:
-            text = _told(await (await localllm_service(self._connection)).library.machine())
+            text = _machine_text(await (await localllm_service(self._connection)).library.machine())
         except UserError as error:
             text = printable_line(str(error))
         self.query_one("#machine", Static).update(text)
@@ -127,12 +127,18 @@ def first_choice(offers: tuple[Recommended, ...]) -> int:
 
 def offer_line(offer: Recommended) -> str:
     """Return a recommendation as one printable line: title, size, fit, speed, role."""
-    speed = f"about {pace(offer.quant.fit)}" if pace(offer.quant.fit) else ""
-    facts = (offer.title, size(offer.quant.n_bytes), format_fit(offer.quant.fit), speed, _ROLES.get(offer.role, ""))
+    speed = f"about {format_rate(offer.quant.fit)}" if format_rate(offer.quant.fit) else ""
+    facts = (
+        offer.title,
+        format_size(offer.quant.n_bytes),
+        format_fit(offer.quant.fit),
+        speed,
+        _ROLES.get(offer.role, ""),
+    )
     return printable_line(" · ".join(fact for fact in facts if fact))
 
 
-def _told(checkup: MachineReport) -> str:
+def _machine_text(checkup: MachineReport) -> str:
     """Return the machine's parts and problems, one per line."""
     rows = [f"  {printable_line(label):<10} {printable_line(text)}" for label, text in checkup.rows]
     problems = [printable_line(f"! {problem.what} {problem.next_step}") for problem in checkup.problems]

@@ -129,7 +129,7 @@ def _explained(report: PlanReport, n_fitting: int | None, n_columns: int) -> lis
     tps = "?" if report.decode_tps is None else format_speed(report.decode_tps)
     parts = [f"{_HERE} here: {report.n_on_gpus} layers, {tps} tok/s"]
     if n_fitting is not None and n_fitting < report.n_layers:
-        parts.append(f"{_END} memory ends: {n_fitting}")
+        parts.append(f"{_END} memory limit: {n_fitting}")
     if measured_points(report):
         parts.append(f"{_MEASURED} measured")
     lines = [parts[0]]
@@ -144,9 +144,9 @@ def _explained(report: PlanReport, n_fitting: int | None, n_columns: int) -> lis
 def _without_curve(report: PlanReport) -> list[str]:
     """Return why there is no curve, and the measured speed."""
     if any(device.is_gpu for device in report.devices):
-        why = "No curve: how fast a GPU reads its memory is not known."
+        why = "No curve: the GPU's memory bandwidth is unknown."
     else:
-        why = "No curve: without a GPU all layers are the processor's."
+        why = "No curve: without a GPU all layers run on the CPU."
     runs = [run.tps for run in report.measured if run.kind == "decode"]
     if not runs or report.decode_tps is None:
         return [why]

@@ -33,7 +33,7 @@ PLAN_COMMANDS: CommandTable[Any] = CommandTable(
         Command[PlanActions](
             id="plan-load",
             title="Load it so",
-            tooltip="Load the model as planned here: says what will happen first, and does it at the second time",
+            tooltip="Load the model with this plan; the second press confirms",
             keys="l",
             has_priority=False,
             is_shown=True,
@@ -41,8 +41,8 @@ PLAN_COMMANDS: CommandTable[Any] = CommandTable(
         ),
         Command[PlanActions](
             id="plan-automatic",
-            title="Planner's own",
-            tooltip="Give every dial back to the planner",
+            title="Automatic",
+            tooltip="Reset every value to the planner's choice",
             keys="a",
             has_priority=False,
             is_shown=True,
@@ -51,7 +51,7 @@ PLAN_COMMANDS: CommandTable[Any] = CommandTable(
         Command[PlanActions](
             id="plan-model",
             title="Model",
-            tooltip="Plan another model: a name, a path, or org/repo:QUANT of the hub before any download",
+            tooltip="Plan another model: a name, a path, or org/repo:QUANT from the hub, without a download",
             keys="m",
             has_priority=False,
             is_shown=True,
@@ -60,7 +60,7 @@ PLAN_COMMANDS: CommandTable[Any] = CommandTable(
         Command[PlanActions](
             id="plan-machine",
             title="What if",
-            tooltip="Plan for another machine, such as RTX 3060=12GiB; nothing is this machine again",
+            tooltip="Plan for another machine, such as RTX 3060=12GiB; empty means this machine",
             keys="w",
             has_priority=False,
             is_shown=True,
@@ -68,8 +68,8 @@ PLAN_COMMANDS: CommandTable[Any] = CommandTable(
         ),
         Command[PlanActions](
             id="plan-look",
-            title="Look again",
-            tooltip="Look at this machine's memory again and plan anew",
+            title="Refresh",
+            tooltip="Rescan this machine's memory and plan again",
             keys="r",
             has_priority=False,
             run=lambda screen, _: screen.rescan(),

@@ -15,7 +15,7 @@ from textual.widgets import Static
 
 from app.terminal import printable
 
-__all__ = ["Stepper", "StepperState", "Turn", "plan_controls", "turned"]
+__all__ = ["Stepper", "StepperState", "Turn", "apply_step", "plan_controls"]
 
 if TYPE_CHECKING:
     from app.client import PlanReport, PlanRequest
@@ -38,41 +38,41 @@ class StepperState:
     has_more: bool
 
 
-def plan_controls(wish: PlanRequest, report: PlanReport) -> tuple[StepperState, ...]:
-    """Return the controls for `wish`, with open values from `report`."""
-    n_ctx, kv_type, n_sequences = _context(wish, report), _cache(wish, report), _sequences(wish, report)
+def plan_controls(request: PlanRequest, report: PlanReport) -> tuple[StepperState, ...]:
+    """Return the controls for `request`, with open values from `report`."""
+    n_ctx, kv_type, n_sequences = _context(request, report), _cache(request, report), _sequences(request, report)
     return (
         _dial("context", "Context", _contexts(report, n_ctx), n_ctx, f"{n_ctx:,} tokens"),
         _dial("cache", "Cache", _caches(report, kv_type), kv_type, kv_type),
-        _dial("sequences", "Answers at once", _counts(n_sequences), n_sequences, str(n_sequences)),
-        *(_layer_dial(name, wish, report) for name in _layers(wish, report)),
+        _dial("sequences", "Parallel", _counts(n_sequences), n_sequences, str(n_sequences)),
+        *(_layer_dial(name, request, report) for name in _layers(request, report)),
     )
 
 
-def turned(wish: PlanRequest, report: PlanReport, dial_id: str, n_steps: int) -> PlanRequest:
-    """Return `wish` with a control changed by `n_steps`, within its limits. Removed layers of a GPU go to the CPU."""
-    if dial_id == "context":
-        n_ctx = _context(wish, report)
-        return replace(wish, n_ctx=_stepped(_contexts(report, n_ctx), n_ctx, n_steps))
-    if dial_id == "cache":
-        kv_type = _cache(wish, report)
-        return replace(wish, kv_type=_stepped(_caches(report, kv_type), kv_type, n_steps))
-    if dial_id == "sequences":
-        n_sequences = _sequences(wish, report)
-        return replace(wish, n_sequences=_stepped(_counts(n_sequences), n_sequences, n_steps))
-    name, layers = dial_id.removeprefix(_LAYERS), _layers(wish, report)
+def apply_step(request: PlanRequest, report: PlanReport, control_id: str, n_steps: int) -> PlanRequest:
+    """Return `request` with a control changed by `n_steps` within its limits. Layers taken off a GPU go to the CPU."""
+    if control_id == "context":
+        n_ctx = _context(request, report)
+        return replace(request, n_ctx=_stepped(_contexts(report, n_ctx), n_ctx, n_steps))
+    if control_id == "cache":
+        kv_type = _cache(request, report)
+        return replace(request, kv_type=_stepped(_caches(report, kv_type), kv_type, n_steps))
+    if control_id == "sequences":
+        n_sequences = _sequences(request, report)
+        return replace(request, n_sequences=_stepped(_counts(n_sequences), n_sequences, n_steps))
+    name, layers = control_id.removeprefix(_LAYERS), _layers(request, report)
     most = report.n_layers - sum(layers.values()) + layers[name]
-    return replace(wish, gpu_layers=layers | {name: min(max(layers[name] + n_steps, 0), most)})
+    return replace(request, gpu_layers=layers | {name: min(max(layers[name] + n_steps, 0), most)})
 
 
-def _dial(dial_id: str, label: str, values: Sequence[Value], value: Value, shown: str) -> StepperState:
-    return StepperState(dial_id, label, shown, value != values[0], value != values[-1])
+def _dial(control_id: str, label: str, values: Sequence[Value], value: Value, shown: str) -> StepperState:
+    return StepperState(control_id, label, shown, value != values[0], value != values[-1])
 
 
-def _layer_dial(name: str, wish: PlanRequest, report: PlanReport) -> StepperState:
-    layers = _layers(wish, report)
+def _layer_dial(name: str, request: PlanRequest, report: PlanReport) -> StepperState:
+    layers = _layers(request, report)
     is_full = sum(layers.values()) >= report.n_layers
-    chosen = "" if wish.gpu_layers is not None else ", planned"
+    chosen = "" if request.gpu_layers is not None else ", planned"
     value = f"{layers[name]} of {report.n_layers}{chosen}"
     return StepperState(f"{_LAYERS}{name}", f"Layers on {name}", value, layers[name] > 0, not is_full)
 
@@ -92,23 +92,23 @@ def _counts(n_sequences: int) -> tuple[int, ...]:
     return tuple(sorted({*_SEQUENCES, n_sequences}))
 
 
-def _context(wish: PlanRequest, report: PlanReport) -> int:
-    return wish.n_ctx or report.setting.ctx
+def _context(request: PlanRequest, report: PlanReport) -> int:
+    return request.n_ctx or report.setting.ctx
 
 
-def _cache(wish: PlanRequest, report: PlanReport) -> str:
-    return wish.kv_type or report.setting.kv_type
+def _cache(request: PlanRequest, report: PlanReport) -> str:
+    return request.kv_type or report.setting.kv_type
 
 
-def _sequences(wish: PlanRequest, report: PlanReport) -> int:
-    return wish.n_sequences or report.setting.sequences
+def _sequences(request: PlanRequest, report: PlanReport) -> int:
+    return request.n_sequences or report.setting.sequences
 
 
-def _layers(wish: PlanRequest, report: PlanReport) -> dict[str, int]:
+def _layers(request: PlanRequest, report: PlanReport) -> dict[str, int]:
     """Return layers per GPU as requested or as planned."""
     planned = {device.name: device.layers for device in report.devices if device.is_gpu}
-    wished = wish.gpu_layers
-    return planned if wished is None else {name: wished.get(name, 0) for name in planned}
+    requested = request.gpu_layers
+    return planned if requested is None else {name: requested.get(name, 0) for name in planned}
 
 
 def _stepped(values: Sequence[Value], value: Value, n_steps: int) -> Value:
@@ -127,12 +127,24 @@ class Stepper(Static, can_focus=True):
     """One row: label, and value between arrows that show the possible directions."""
 
     KEYS: ClassVar[tuple[Binding, ...]] = (
-        Binding("left", "turn(-1)", "Less", id="dial-less", tooltip="Turn the dial down"),
-        Binding("right", "turn(1)", "More", id="dial-more", tooltip="Turn the dial up"),
-        Binding("shift+left,pagedown", f"turn(-{_FAR})", "Much less", id="dial-far-less", tooltip="Turn it down far"),
-        Binding("shift+right,pageup", f"turn({_FAR})", "Much more", id="dial-far-more", tooltip="Turn it up far"),
-        Binding("up", "app.focus_previous", "Up", id="dial-up", tooltip="Go to the dial above"),
-        Binding("down", "app.focus_next", "Down", id="dial-down", tooltip="Go to the dial below"),
+        Binding("left", "turn(-1)", "Less", id="dial-less", tooltip="Decrease the value"),
+        Binding("right", "turn(1)", "More", id="dial-more", tooltip="Increase the value"),
+        Binding(
+            "shift+left,pagedown",
+            f"turn(-{_FAR})",
+            "Much less",
+            id="dial-far-less",
+            tooltip="Decrease it by a large step",
+        ),
+        Binding(
+            "shift+right,pageup",
+            f"turn({_FAR})",
+            "Much more",
+            id="dial-far-more",
+            tooltip="Increase it by a large step",
+        ),
+        Binding("up", "app.focus_previous", "Up", id="dial-up", tooltip="Go to the value above"),
+        Binding("down", "app.focus_next", "Down", id="dial-down", tooltip="Go to the value below"),
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(key.key, key.action, key.description, id=key.id, tooltip=key.tooltip, show=False) for key in KEYS

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 __all__ = ["describe_load", "device_lines", "headline", "machine_text", "remedy_text"]
 
 _VERDICTS = {
-    "fits": "It fits",
-    "tight": "It fits, tightly",
-    "partial": "A part of it is where it is slow",
-    "wont_run": "It will not run so",
+    "fits": "Fits",
+    "tight": "Fits tightly",
+    "partial": "Partly offloaded",
+    "wont_run": "Does not fit",
 }
-_LEGEND = "  █ weights  ▓ cache  ▒ compute  ░ beside  · free"
+_LEGEND = "  █ weights  ▓ cache  ▒ compute  ░ other  · free"
 _NAME_COLUMNS = 18
 _LEAST_BAR_COLUMNS = 8
 
@@ -31,15 +31,19 @@ def headline(report: PlanReport) -> str:
     if report.decode_tps is not None:
         parts.append(f"{format_speed(report.decode_tps)} tok/s (± {report.uncertainty:.0%})")
     if report.best_tps is not None and report.verdict in ("partial", "wont_run"):
-        parts.append(f"{format_speed(report.best_tps)} with memory enough")
+        parts.append(f"{format_speed(report.best_tps)} with enough memory")
     if report.first_token_s is not None:
-        parts.append(f"first of 2,048 tokens after {report.first_token_s:.1f} s")
+        parts.append(f"first token of 2,048 after {report.first_token_s:.1f} s")
     return " · ".join(parts)
 
 
-def machine_text(wish: PlanRequest) -> str:
+def machine_text(request: PlanRequest) -> str:
     """Return the name of the planned machine."""
-    return "this machine" if wish.is_here else " + ".join(filter(None, (*wish.vram, wish.ram and f"{wish.ram} RAM")))
+    return (
+        "this machine"
+        if request.is_here
+        else " + ".join(filter(None, (*request.vram, request.ram and f"{request.ram} RAM")))
+    )
 
 
 def device_lines(report: PlanReport, n_columns: int) -> list[str]:
@@ -55,19 +59,19 @@ def remedy_text(report: PlanReport, index: int) -> str:
     return f"{remedy.what}: {gained}; {remedy.cost}"
 
 
-def describe_load(wish: PlanRequest, report: PlanReport) -> str:
+def describe_load(request: PlanRequest, report: PlanReport) -> str:
     """Return what loading will do; `report` may still belong to the previous request."""
     setting = report.setting
     parts = [
-        f"context {wish.n_ctx or setting.ctx:,}",
-        f"cache {wish.kv_type or setting.kv_type}",
-        f"{wish.n_sequences or setting.sequences} answers at once",
+        f"context {request.n_ctx or setting.ctx:,}",
+        f"cache {request.kv_type or setting.kv_type}",
+        f"{request.n_sequences or setting.sequences} parallel",
     ]
-    if wish.gpu_layers is not None:
-        parts += [f"{count} layers on {name}" for name, count in wish.gpu_layers.items()]
-    said = f"{report.model} is unloaded and loaded again with {', '.join(parts)}. Answers under way end."
-    is_too_large = report.verdict == "wont_run" and report.gpu_layers == wish.gpu_layers
-    return f"! {report.warnings[0]} {said}" if is_too_large and report.warnings else said
+    if request.gpu_layers is not None:
+        parts += [f"{count} layers on {name}" for name, count in request.gpu_layers.items()]
+    text = f"{report.model} reloads with {', '.join(parts)}. Running answers stop."
+    is_too_large = report.verdict == "wont_run" and report.gpu_layers == request.gpu_layers
+    return f"! {report.warnings[0]} {text}" if is_too_large and report.warnings else text
 
 
 def _device(device: DevicePlan, n_layers: int, n_columns: int) -> tuple[str, str]:
@@ -77,7 +81,7 @@ def _device(device: DevicePlan, n_layers: int, n_columns: int) -> tuple[str, str
     bar = _bar(device, room) if room >= _LEAST_BAR_COLUMNS else ""
     parts = [f"{sign} {format_memory(size)}" for sign, size in _sections(device) if size]
     if device.left_bytes < 0:
-        parts.append(f"! {format_memory(-device.left_bytes)} too much for {format_memory(device.free_bytes)} free")
+        parts.append(f"! {format_memory(-device.left_bytes)} over {format_memory(device.free_bytes)} free")
     else:
         parts.append(f"· {format_memory(device.left_bytes)} of {format_memory(device.total_bytes)}")
     return f"{head}{bar}", f"  {'  '.join(parts)}"

@@ -23,7 +23,7 @@ from tui.connection.localllm_service import localllm_service
 from tui.context import AppContext
 from tui.plan.charts import DeviceBars, SpeedCurve
 from tui.plan.commands import PLAN_COMMANDS
-from tui.plan.controls import Stepper, plan_controls, turned
+from tui.plan.controls import Stepper, apply_step, plan_controls
 from tui.plan.format import describe_load, headline, machine_text, remedy_text
 from tui.widgets.dialogs import InputDialog
 from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 __all__ = ["PlanScreen"]
 
 _QUIET_S = 0.4  # after the last key, before llama.cpp is asked for what is only a formula until then
-_ABOUT_MODELS = "A name, a path to a GGUF, or org/repo:QUANT of the hub, of which only the header is fetched."
+_ABOUT_MODELS = "A name, a path to a GGUF, or org/repo:QUANT from the hub; only the header is downloaded."
 _ABOUT_MACHINES = (
     "GPUs and memory, such as: RTX 3060=12GiB, RTX 3060=12GiB, 32GiB@45GB/s. "
-    "A part without = is the processor's memory; what is left out is this machine's. Nothing is this machine."
+    "A part without = is system memory; omitted parts are this machine's. Empty means this machine."
 )
 
 
@@ -45,16 +45,16 @@ class PlanScreen(FeatureScreen):
     """Implements `tui.plan.commands.PlanActions`."""
 
     CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "plan.tcss"]
-    PLACE = "plan"
+    FEATURE = "plan"
     TABLE = PLAN_COMMANDS
     AUTO_FOCUS = ""  # there is no dial before the first plan
     KEYS = Stepper.KEYS
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (76, "-usual")]  # noqa: RUF012 - Textual declares it so
     BINDINGS = PLAN_COMMANDS.bindings()
 
-    def __init__(self, resources: AppContext) -> None:
-        super().__init__(resources)
-        self._wish = PlanRequest()
+    def __init__(self, app_context: AppContext) -> None:
+        super().__init__(app_context)
+        self._request = PlanRequest()
         self._report: PlanReport | None = None
         self._n_fitting: int | None = None  # layers on GPUs in the planner's own plan
         self._is_sure = False  # what loading does was said, and nothing was changed since
@@ -70,9 +70,9 @@ class PlanScreen(FeatureScreen):
             yield OptionList(id="remedies", markup=False)
 
     def on_mount(self) -> None:
-        self.query_one("#remedies", OptionList).border_title = "What would help: Enter does it"
+        self.query_one("#remedies", OptionList).border_title = "Suggestions: Enter applies one"
         self.query_one("#remedies").display = False
-        self._headline.update("Looking at this machine…")
+        self._headline.update("Scanning this machine…")
 
     def on_screen_resume(self) -> None:
         self._replan()
@@ -85,43 +85,43 @@ class PlanScreen(FeatureScreen):
 
     async def load_plan(self) -> None:
         """Describe what loading will do; the second call does it."""
-        report, wish = self._report, self._wish
+        report, request = self._report, self._request
         if report is None:
             return
-        if not wish.is_here:
-            self.say("This plan is for another machine: W with an empty line plans for this one.")
+        if not request.is_here:
+            self.inform("This plan is for another machine: W with an empty line returns to this one.")
         elif not self._is_sure:
             self._is_sure = True
-            self._show_warnings(f"{describe_load(wish, report)} L again does it.")
+            self._show_warnings(f"{describe_load(request, report)} Press L again to confirm.")
         else:
             self._is_sure = False
-            self._reload(wish)
+            self._reload(request)
 
     def reset_plan(self) -> None:
         """Reset all controls to the planner's choice."""
-        self._change(PlanRequest(model=self._wish.model, vram=self._wish.vram, ram=self._wish.ram))
+        self._change(PlanRequest(model=self._request.model, vram=self._request.vram, ram=self._request.ram))
 
     def ask_for_model(self) -> None:
         """Ask which model to plan."""
-        value = self._wish.model
+        value = self._request.model
         self.app.push_screen(InputDialog("Plan which model?", self._use_model, value=value, explanation=_ABOUT_MODELS))
 
     def ask_for_machine(self) -> None:
         """Ask which machine to plan for."""
-        value = ", ".join(filter(None, (*self._wish.vram, self._wish.ram)))
+        value = ", ".join(filter(None, (*self._request.vram, self._request.ram)))
         about = _ABOUT_MACHINES
         self.app.push_screen(InputDialog("Plan for which machine?", self._use_machine, value=value, explanation=about))
 
     def rescan(self) -> None:
         """Measure this machine's memory again."""
-        self._wish = replace(self._wish, is_fresh=True)
+        self._request = replace(self._request, is_fresh=True)
         self._replan()
 
     # From dials, remedies and answers to wishes
 
     def _turn(self, dial_id: str, n_steps: int) -> None:
         if self._report is not None:
-            self._change(turned(self._wish, self._report, dial_id, n_steps))
+            self._change(apply_step(self._request, self._report, dial_id, n_steps))
 
     @on(OptionList.OptionSelected, "#remedies")
     def _chose_remedy(self, event: OptionList.OptionSelected) -> None:
@@ -129,30 +129,32 @@ class PlanScreen(FeatureScreen):
         remedy = self._report.remedies[event.option_index]
         change = remedy.change
         if change.n_ctx or change.kv_type:
-            wish = replace(self._wish, gpu_layers=None)
-            self._change(replace(wish, n_ctx=change.n_ctx or wish.n_ctx, kv_type=change.kv_type or wish.kv_type))
+            request = replace(self._request, gpu_layers=None)
+            self._change(
+                replace(request, n_ctx=change.n_ctx or request.n_ctx, kv_type=change.kv_type or request.kv_type)
+            )
         elif change.file_type:
             self.app.copy_to_clipboard(f"localllm quantize {self._report.model} {change.file_type}")
-            self.say(f"Copied the command that makes a {change.file_type} of it; Models does it too.")
+            self.inform(f"Copied the command that quantizes it to {change.file_type}; F6 does it too.")
         else:
             self.app.copy_to_clipboard(printable(remedy.what))
-            self.say(f"Nothing here can do that; copied: {remedy.what}")
+            self.inform(f"Not available in the app; copied: {remedy.what}")
 
     async def _use_model(self, name: str) -> None:
         self._n_fitting = None
-        self._change(PlanRequest(model=name.strip(), vram=self._wish.vram, ram=self._wish.ram))
+        self._change(PlanRequest(model=name.strip(), vram=self._request.vram, ram=self._request.ram))
 
     async def _use_machine(self, text: str) -> None:
         parts = [part.strip() for part in text.split(",") if part.strip()]
         vram = tuple(part for part in parts if "=" in part)
         ram = next((part for part in parts if "=" not in part), "")
-        self._change(replace(self._wish, vram=vram, ram=ram, gpu_layers=None))
+        self._change(replace(self._request, vram=vram, ram=ram, gpu_layers=None))
 
     # Plans
 
-    def _change(self, wish: PlanRequest) -> None:
+    def _change(self, request: PlanRequest) -> None:
         self._is_sure = False
-        self._wish = wish
+        self._request = request
         if self._report is not None:
             self._show_dials(self._report)
         self._replan()
@@ -160,33 +162,33 @@ class PlanScreen(FeatureScreen):
     @work(group="plan", exclusive=True)
     async def _replan(self) -> None:
         """Show the arithmetic plan at once, and llama.cpp's after a pause in typing."""
-        wish, self._wish = self._wish, replace(self._wish, is_fresh=False)
+        request, self._request = self._request, replace(self._request, is_fresh=False)
         try:
-            planner = (await localllm_service(self.resources.connection)).planner
-            if self._n_fitting is None or wish.gpu_layers is None:
-                self._n_fitting = (await planner.plan(replace(wish, gpu_layers=None))).n_on_gpus
-            await self._show(await planner.plan(wish))
+            planner = (await localllm_service(self.app_context.connection)).planner
+            if self._n_fitting is None or request.gpu_layers is None:
+                self._n_fitting = (await planner.plan(replace(request, gpu_layers=None))).n_on_gpus
+            await self._show(await planner.plan(request))
             await asyncio.sleep(_QUIET_S)
-            await self._show(await planner.plan(replace(wish, is_full=True, is_fresh=False)))
+            await self._show(await planner.plan(replace(request, is_full=True, is_fresh=False)))
         except UserError as error:
             self._headline.update(printable(f"No plan: {error}"))
 
     @work(group="reload", exclusive=True)
-    async def _reload(self, wish: PlanRequest) -> None:
-        connection = self.resources.connection
+    async def _reload(self, request: PlanRequest) -> None:
+        connection = self.app_context.connection
         try:
             planner = (await localllm_service(connection)).planner
-            model_id = await planner.reload(wish)
+            model_id = await planner.reload(request)
         except UserError as error:
             self._show_warnings(str(error))
             return
         await connection.use_model(model_id)
-        self.say("It is being loaded: Esc goes to the chat.")
+        self.inform("Loading: Esc returns to the chat.")
 
     async def _show(self, report: PlanReport) -> None:
         is_new = self._report is None or [d.name for d in self._report.devices] != [d.name for d in report.devices]
         self._report = report
-        self._headline.update(printable(f"{report.model} on {machine_text(self._wish)}\n{headline(report)}"))
+        self._headline.update(printable(f"{report.model} on {machine_text(self._request)}\n{headline(report)}"))
         self.query_one(DeviceBars).show(report)
         self.query_one(SpeedCurve).show(report, self._n_fitting)
         if is_new:
@@ -200,12 +202,12 @@ class PlanScreen(FeatureScreen):
     async def _mount_dials(self, report: PlanReport) -> None:
         dials = self.query_one("#dials")
         await dials.remove_children()
-        await dials.mount_all([Stepper(state, self._turn) for state in plan_controls(self._wish, report)])
+        await dials.mount_all([Stepper(state, self._turn) for state in plan_controls(self._request, report)])
         if self.focused is None:
             self.query(Stepper).last().focus()
 
     def _show_dials(self, report: PlanReport) -> None:
-        for dial, state in zip(self.query(Stepper), plan_controls(self._wish, report), strict=False):
+        for dial, state in zip(self.query(Stepper), plan_controls(self._request, report), strict=False):
             dial.show(state)
 
     def _show_warnings(self, text: str) -> None:

@@ -28,7 +28,7 @@ SETTINGS_COMMANDS: CommandTable[Any] = CommandTable(
         Command[SettingsActions](
             id="settings-change",
             title="Change",
-            tooltip="Give the setting another value, in the settings file; Enter does too",
+            tooltip="Change the setting in the settings file; Enter does the same",
             keys="e",
             has_priority=False,
             is_shown=True,
@@ -37,7 +37,7 @@ SETTINGS_COMMANDS: CommandTable[Any] = CommandTable(
         Command[SettingsActions](
             id="settings-reset",
             title="Reset",
-            tooltip="Take the setting out of the settings file, so that the default holds again",
+            tooltip="Remove the setting from the settings file: the default applies again",
             keys="r,delete",
             has_priority=False,
             is_shown=True,
@@ -46,7 +46,7 @@ SETTINGS_COMMANDS: CommandTable[Any] = CommandTable(
         Command[SettingsActions](
             id="settings-load",
             title="Load it so",
-            tooltip="Load the model anew with context, cache and answers at once as they are written",
+            tooltip="Reload the model with the saved context, cache and parallel settings",
             keys="l",
             has_priority=False,
             is_shown=True,

@@ -26,10 +26,10 @@ from app.settings.settings import (
 
 __all__ = ["SettingRow", "SettingsController"]
 
-_HIDDEN = "(set, not shown)"
-_TOLD = {
-    Effect.AT_ONCE: "It is in force.",
-    Effect.AT_LOAD: "L loads the model with it; else it takes effect at the next start.",
+_HIDDEN = "(hidden)"
+_EFFECTS = {
+    Effect.AT_ONCE: "It is effective now.",
+    Effect.AT_LOAD: "L reloads the model with it; otherwise it takes effect at the next start.",
     Effect.AT_START: "It takes effect at the next start of app and service.",
 }
 # What a model can be loaded with while the service goes on, by the names of a wish. Not so what its memory is counted
@@ -99,17 +99,17 @@ class SettingsController:
     def _row(self, name: str, upcoming: Settings, origin: SettingSource) -> SettingRow:
         now, then = getattr(self._in_force, name), getattr(upcoming, name)
         changes = now != then and DESCRIPTIONS[name].effect is not Effect.AT_ONCE
-        is_of_load = changes and name in _LOADED_WITH and _can_be_wished(then)
+        is_of_load = changes and name in _LOADED_WITH and _is_explicit(then)
         return SettingRow(name, shown(name, now), shown(name, then) if changes else None, origin, is_of_load)
 
-    def wish(self, model: str) -> PlanRequest | None:
+    def load_request(self, model: str) -> PlanRequest | None:
         """Return the request to load `model` with the saved settings; None if it already matches or only a restart can
         apply them: 0 and "" mean automatic and cannot be requested. Raises UsageError for an invalid file."""
         upcoming = load_settings(self._flags, self._environment)
         wanted: dict[str, Any] = {
             field: getattr(upcoming, name)
             for name, field in _LOADED_WITH.items()
-            if _can_be_wished(getattr(upcoming, name)) and getattr(upcoming, name) != getattr(self._in_force, name)
+            if _is_explicit(getattr(upcoming, name)) and getattr(upcoming, name) != getattr(self._in_force, name)
         }
         return PlanRequest(model=model, **wanted) if wanted else None
 
@@ -133,7 +133,7 @@ class SettingsController:
             self._in_force = replace(self._in_force, **{name: loaded})
             if obey := self._on_change.get(name):  # what is only read when it matters needs no call
                 obey()
-        return self._told(name)
+        return self._effect_text(name)
 
     def _checked(self, name: str, text: str) -> object:
         value: Any = parse_setting(name, text)
@@ -143,13 +143,13 @@ class SettingsController:
             check_keys(value)
         return value
 
-    def _told(self, name: str) -> str:
+    def _effect_text(self, name: str) -> str:
         match setting_sources(self._flags, self._environment)[name]:
             case SettingSource.ENVIRONMENT:
-                return f"{environment_variable(name)} in the environment goes before the settings file."
+                return f"{environment_variable(name)} in the environment overrides the settings file."
             case SettingSource.FLAG:
-                return "What the command line gave goes before the settings file."
-        return _TOLD[DESCRIPTIONS[name].effect]
+                return "The command line overrides the settings file."
+        return _EFFECTS[DESCRIPTIONS[name].effect]
 
     def detail(self, name: str) -> str:
         """Return meaning, choices, effect, default and variable of a setting."""
@@ -159,7 +159,7 @@ class SettingsController:
         return f"{meaning.text}{_choices(meaning)}\n{meaning.effect.value}. {others}"
 
 
-def _can_be_wished(value: object) -> bool:
+def _is_explicit(value: object) -> bool:
     """Return whether it is an explicit value, not automatic."""
     return isinstance(value, bool) or bool(value)
 

@@ -34,7 +34,7 @@ def check_keys(keys: Mapping[str, str]) -> None:
     commands = _with_keys(tables)
     for command_id, names in keys.items():
         if command_id not in commands:
-            raise UsageError(f"{command_id!r} is no command with a key.", "F10 lists them, under keys.")
+            raise UsageError(f"{command_id!r} is not a command with a key.", "F10 lists these commands, under keys.")
         for name in names.split(","):
             _check_key(name, commands[command_id])
     for title, table in tables.items():
@@ -58,11 +58,13 @@ def _tables() -> Iterator[tuple[str, tuple[Command[Any], ...]]]:
 def _check_key(name: str, command: Command[Any]) -> None:
     *modifiers, base = name.split("+")
     if not _MODIFIERS.issuperset(modifiers) or not (name in _KNOWN or base in _KNOWN or _is_character(base)):
-        raise UsageError(f"{name!r}, for {command.id}, is no key.", "Write it like f2, ctrl+x, alt+left or slash.")
+        raise UsageError(
+            f"{name!r} is not a valid key for {command.id}.", "Write it like f2, ctrl+x, alt+left or slash."
+        )
     if name in _FIXED and _FIXED[name] != command.id:
-        raise UsageError(f"{name} cannot become a key of {command.id}.", "It always does what it does now.")
+        raise UsageError(f"{name} cannot be a key of {command.id}.", "This key is reserved.")
     if command.has_priority and not {"ctrl", "alt"}.intersection(modifiers) and _is_character(base):
-        raise UsageError(f"{name} alone would be taken from what you type.", f"Give {command.id} one with ctrl+.")
+        raise UsageError(f"{name} alone would block typing.", f"Use a key with ctrl+ for {command.id}.")
 
 
 def _is_character(base: str) -> bool:
@@ -82,5 +84,5 @@ def _check_apart(title: str, table: tuple[Command[Any], ...], keys: Mapping[str,
             other = owners.setdefault(name, command.id)
             if other != command.id:
                 raise UsageError(
-                    f"{name} would be a key of both {other} and {command.id} in {title}.", "Give one of them another."
+                    f"{name} is assigned to both {other} and {command.id} in {title}.", "Change one of them."
                 )

@@ -76,28 +76,32 @@ class SettingTable(DataTable[Text]):
 def _value(row: SettingRow) -> str:
     if row.upcoming is None:
         return row.value
-    return f"{row.value} → {row.upcoming}{': L loads it so' if row.is_of_load else ' at the next start'}"
+    return f"{row.value} → {row.upcoming}{': L reloads' if row.is_of_load else ' at the next start'}"
 
 
 def _cell(text: str) -> Text:
     return Text(printable_line(text), no_wrap=True, overflow="ellipsis")
 
 
-_FACT = "This is only to be known; it follows from the settings above."
+_FACT = "Read-only: derived from the settings above."
 _LOAD, _LEAVE = "load", "leave"
-_LOADING = {_LOAD: "Load it anew now", _LEAVE: "Leave it as it is until the next start"}
+_LOADING = {_LOAD: "Reload it now", _LEAVE: "Keep it unchanged until the next start"}
 
 
 class SettingsScreen(FeatureScreen):
     """Implements `tui.settings.commands.SettingsActions`."""
 
     CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "settings.tcss"]
-    PLACE = "settings"
+    FEATURE = "settings"
     TABLE = SETTINGS_COMMANDS
     BINDINGS = SETTINGS_COMMANDS.bindings()
 
     def body(self) -> Iterable[Widget]:
-        yield Static(f"Telemetry: none. Changes go to {printable_line(str(self.book.path))}", markup=False, id="where")
+        yield Static(
+            f"Telemetry: none. Changes are saved to {printable_line(str(self.settings_controller.path))}",
+            markup=False,
+            id="where",
+        )
         yield SettingTable()
         yield Static("", markup=False, id="detail")
 
@@ -108,8 +112,8 @@ class SettingsScreen(FeatureScreen):
         self._draw()
 
     @property
-    def book(self) -> SettingsController:
-        return self.resources.book
+    def settings_controller(self) -> SettingsController:
+        return self.app_context.settings_controller
 
     @property
     def table(self) -> SettingTable:
@@ -117,14 +121,14 @@ class SettingsScreen(FeatureScreen):
 
     def _draw(self) -> None:
         try:
-            self.table.show(self.book.rows(), facts(self.book.settings))
+            self.table.show(self.settings_controller.rows(), facts(self.settings_controller.settings))
         except UserError as error:
             self.warn(str(error))
 
     @on(DataTable.RowHighlighted)
     def _chosen(self) -> None:
         name = self.table.setting_name
-        self.query_one("#detail", Static).update(printable(self.book.detail(name)) if name else _FACT)
+        self.query_one("#detail", Static).update(printable(self.settings_controller.detail(name)) if name else _FACT)
 
     @on(DataTable.RowSelected)
     def _entered(self) -> None:
@@ -137,10 +141,10 @@ class SettingsScreen(FeatureScreen):
         """Ask for another value of the selected setting."""
         name = self.table.setting_name
         if name is None:
-            self.say(_FACT)
+            self.inform(_FACT)
             return
         try:
-            text = self.book.text(name)
+            text = self.settings_controller.text(name)
         except UserError as error:
             self.warn(str(error))
             return
@@ -158,22 +162,25 @@ class SettingsScreen(FeatureScreen):
         """Remove the selected setting from the settings file."""
         name = self.table.setting_name
         if name is None:
-            self.say(_FACT)
+            self.inform(_FACT)
         else:
             await self._write_or_warn(name, None)
 
     @work(exclusive=True)
     async def load_as_written(self) -> None:
         """Reload the chat's model with the saved settings, after confirmation."""
-        connection = self.resources.connection
+        connection = self.app_context.connection
         try:
-            wish = self.book.wish(connection.state.model)
-            if wish is None:
-                self.say("Nothing is written that the model could be loaded with and is not.")
-            elif await self.app.push_screen_wait(ChoiceDialog("Load it so", describe_reload(wish), _LOADING)) == _LOAD:
-                model_id = await (await localllm_service(connection)).planner.reload(wish)
+            load_request = self.settings_controller.load_request(connection.state.model)
+            if load_request is None:
+                self.inform("The model already uses the saved settings.")
+            elif (
+                await self.app.push_screen_wait(ChoiceDialog("Load it so", describe_reload(load_request), _LOADING))
+                == _LOAD
+            ):
+                model_id = await (await localllm_service(connection)).planner.reload(load_request)
                 await connection.use_model(model_id)
-                self.say("It is being loaded: Esc goes to the chat.")
+                self.inform("Loading: Esc returns to the chat.")
         except UserError as error:
             self.warn(str(error))
 
@@ -191,9 +198,9 @@ class SettingsScreen(FeatureScreen):
             self.warn(str(error))
 
     async def _write(self, name: str, text: str | None) -> None:
-        told = await self.book.change(name, text)
+        told = await self.settings_controller.change(name, text)
         self._draw()
-        self.say(f"{name} is {'reset' if text is None else 'written'}. {told}")
+        self.inform(f"{name} is {'reset' if text is None else 'saved'}. {told}")
 
 
 def _explanation(name: str) -> str:
@@ -201,18 +208,18 @@ def _explanation(name: str) -> str:
     return f"{text} Commands: {', '.join(ids_with_keys())}." if name == "keys" else text
 
 
-def describe_reload(wish: PlanRequest) -> str:
+def describe_reload(load_request: PlanRequest) -> str:
     """Return what a model is reloaded with, and the cost."""
-    shift = None if wish.context_shift is None else "on" if wish.context_shift else "off"
-    wished = {
-        "context": wish.n_ctx,
-        "cache": wish.kv_type,
-        "answers at once": wish.n_sequences,
-        "threads": wish.n_threads,
+    shift = None if load_request.context_shift is None else "on" if load_request.context_shift else "off"
+    requested = {
+        "context": load_request.n_ctx,
+        "cache": load_request.kv_type,
+        "parallel": load_request.n_sequences,
+        "threads": load_request.n_threads,
         "context shift": shift,
     }
-    told = ", ".join(f"{name} {value}" for name, value in wished.items() if value)
-    return f"{wish.model} is unloaded and loaded again with {told}. Answers under way end."
+    told = ", ".join(f"{name} {value}" for name, value in requested.items() if value)
+    return f"{load_request.model} reloads with {told}. Running answers stop."
 
 
 def facts(settings: Settings) -> dict[str, str]:
@@ -221,7 +228,7 @@ def facts(settings: Settings) -> dict[str, str]:
         "address": settings.connect or settings.url,
         "models": str(settings.models_dir),
         "chats": str(settings.data_dir / "chats.db"),
-        "keys of others": f"{settings.data_dir / 'keys.json'} (made and removed by: localllm key)",
-        "service's log": str(settings.cache_dir / "service.log"),
+        "API keys": f"{settings.data_dir / 'keys.json'} (managed with: localllm key)",
+        "service log": str(settings.cache_dir / "service.log"),
         "telemetry": "none",
     }

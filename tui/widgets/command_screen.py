@@ -17,8 +17,8 @@ from tui.commands import APP_COMMANDS, Command, CommandTable
 
 __all__ = ["CommandScreen"]
 
-_SAID_FOR_S = 4.0
-_WARNED_FOR_S = 10.0
+_INFO_S = 4.0
+_WARNING_S = 10.0
 
 
 class CommandScreen(Screen[None]):
@@ -57,10 +57,10 @@ class CommandScreen(Screen[None]):
         """Return the command of `/word`."""
         return self.TABLE.of_word(word) or APP_COMMANDS.of_word(word)
 
-    def say(self, text: str, for_s: float = _SAID_FOR_S) -> None:
+    def inform(self, text: str, for_s: float = _INFO_S) -> None:
         """Show `text` in a corner for `for_s` seconds."""
         self.notify(printable(text), markup=False, timeout=for_s)
 
     def warn(self, text: str) -> None:
         """Show an error and its remedy in a corner."""
-        self.notify(printable(text), severity="error", markup=False, timeout=_WARNED_FOR_S)
+        self.notify(printable(text), severity="error", markup=False, timeout=_WARNING_S)

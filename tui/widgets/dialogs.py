@@ -28,7 +28,7 @@ class ChoiceDialog(ModalScreen[str | None]):
 
     CSS_PATH = "dialogs.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "Cancel", id="choice-cancel", tooltip="Change nothing"),
+        Binding("escape", "dismiss(None)", "Cancel", id="choice-cancel", tooltip="Cancel without changes"),
     ]
 
     def __init__(self, title: str, explanation: str, choices: Mapping[str, str], *, is_numbered: bool = False) -> None:
@@ -41,7 +41,7 @@ class ChoiceDialog(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="ask") as panel:
             panel.border_title = self._title
-            panel.border_subtitle = f"{'Number or ' if self._is_numbered else ''}Enter chooses · Esc cancels"
+            panel.border_subtitle = f"{'Number or ' if self._is_numbered else ''}Enter selects · Esc cancels"
             yield Static(self._explanation, markup=False, id="explanation")
             options = [Option(text, choice_id) for choice_id, text in self._lines()]
             yield OptionList(*options, markup=False, compact=True, classes="-numbered" if self._is_numbered else None)
@@ -72,7 +72,7 @@ class InputDialog(ModalScreen[None]):
 
     CSS_PATH = "dialogs.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "Cancel", id="ask-cancel", tooltip="Change nothing"),
+        Binding("escape", "dismiss(None)", "Cancel", id="ask-cancel", tooltip="Cancel without changes"),
     ]
 
     def __init__(
@@ -87,7 +87,7 @@ class InputDialog(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="ask") as panel:
             panel.border_title = self._title
-            panel.border_subtitle = "Enter takes it · Esc cancels"
+            panel.border_subtitle = "Enter confirms · Esc cancels"
             yield Static(self._explanation, markup=False, id="explanation")
             field = Input(self._value, compact=True, select_on_focus=False)
             field.cursor_blink = False

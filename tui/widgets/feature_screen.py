@@ -32,17 +32,19 @@ class NavigationBar(Static):
     def show(self, keys: Mapping[str, str]) -> None:
         """Update the keys."""
         names = (
-            _name(place.id, place.title, keys.get(f"go-{place.id}", place.key), is_here=place.id == self._here)
-            for place in FEATURES
+            _name(
+                feature.id, feature.title, keys.get(f"go-{feature.id}", feature.key), is_here=feature.id == self._here
+            )
+            for feature in FEATURES
         )
         self.update(Content.from_markup("  ".join(names)))
 
 
-def _name(place_id: str, title: str, key: str, *, is_here: bool) -> str:
+def _name(feature_id: str, title: str, key: str, *, is_here: bool) -> str:
     if is_here:
         return f"[reverse] {title} [/reverse]"
     shown = f" [dim]{key.upper()}[/dim]" if key else ""
-    return f"[@click=screen.command('go-{place_id}')]{title}[/]{shown}"
+    return f"[@click=screen.command('go-{feature_id}')]{title}[/]{shown}"
 
 
 class FeatureScreen(CommandScreen):
@@ -51,22 +53,22 @@ class FeatureScreen(CommandScreen):
 
     CSS_PATH: ClassVar[Any] = [FEATURE_CSS]
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (72, "-wide")]  # noqa: RUF012 - Textual declares no class variable
-    PLACE: ClassVar[str]
+    FEATURE: ClassVar[str]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", f"command('go-{HOME}')", "Chat", id="back", tooltip="Go back to the chat"),
     ]
 
-    def __init__(self, resources: AppContext) -> None:
+    def __init__(self, app_context: AppContext) -> None:
         super().__init__()
-        self.resources = resources
+        self.app_context = app_context
 
     def compose(self) -> ComposeResult:
-        yield NavigationBar(self.PLACE, self.resources.book.keys)
+        yield NavigationBar(self.FEATURE, self.app_context.settings_controller.keys)
         yield from self.body()
         yield Footer(compact=True, show_command_palette=False)
 
     def on_screen_resume(self) -> None:
-        self.query_one(NavigationBar).show(self.resources.book.keys)
+        self.query_one(NavigationBar).show(self.app_context.settings_controller.keys)
 
     def body(self) -> Iterable[Widget]:
         """Yield the widgets between the bar and the keys."""

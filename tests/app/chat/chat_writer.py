@@ -13,6 +13,7 @@ import json
 import random
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from app.chat.conversation import MessageContent, MessageState
@@ -44,10 +45,10 @@ async def _answer(thread: StoreThread, chat_id: int, question_id: int, chance: r
     async with AnswerRecorder(thread, chat_id, question_id) as answer:
         for number in range(chance.randrange(1, 300)):
             words.append(f"word{number} ")
-            answer.write(words[-1])
+            answer.update(replace(answer.message, content="".join(words)))
             _tell(said=words[-1], id=answer.message.id, at_s=time.monotonic())
             await asyncio.sleep(0.01)
-        answer.finish(MessageState.FINISHED, {})
+        answer.update(replace(answer.message, state=MessageState.FINISHED))
     _tell(kept=answer.message.id, content="".join(words))
     return answer.message.id
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,11 @@ def _last(tmp_path: Path, chat_id: int) -> Message:
         return window.messages.of(chat_id)[-1]
 
 
+def _append(answer: AnswerRecorder, content: str, reasoning: str = "") -> None:
+    message = answer.message
+    answer.update(replace(message, content=message.content + content, reasoning=message.reasoning + reasoning))
+
+
 async def _eventually(tmp_path: Path, chat_id: int, content: str) -> Message:
     """Look from another window until the last message has this content."""
     for _ in range(500):
@@ -42,11 +48,11 @@ async def _eventually(tmp_path: Path, chat_id: int, content: str) -> Message:
 async def test_another_window_sees_the_text_while_it_is_written(thread: StoreThread, tmp_path: Path) -> None:
     place = await _question(thread)
     async with AnswerRecorder(thread, *place, "guide") as answer:
-        answer.write("Because ")
-        answer.write("it is so", "hm")
+        _append(answer, "Because ")
+        _append(answer, "it is so", "hm")
         seen = await _eventually(tmp_path, place[0], "Because it is so")
         assert (seen.reasoning, seen.state, seen.model) == ("hm", MessageState.PARTIAL, "guide")
-        answer.finish(MessageState.FINISHED, {"n_output_tokens": 4})
+        answer.update(replace(answer.message, state=MessageState.FINISHED, stats={"n_output_tokens": 4}))
     whole = _last(tmp_path, place[0])
     assert (whole.content, whole.state, whole.stats) == (
         "Because it is so",
@@ -61,7 +67,7 @@ async def test_an_answer_that_is_cancelled_keeps_all_that_came_of_it(thread: Sto
 
     async def answering() -> None:
         async with AnswerRecorder(thread, *place) as answer:
-            answer.write("Half an ans")
+            _append(answer, "Half an ans")
             has_begun.set()
             await asyncio.sleep(60)
 
@@ -101,7 +107,7 @@ async def test_a_save_that_fails_is_tried_again(
 
     monkeypatch.setattr(AnswerRecorder, "_save", failing_at_first)
     async with AnswerRecorder(thread, *place) as answer:
-        answer.write("text")
+        _append(answer, "text")
         await _eventually(tmp_path, place[0], "text")
 
 
@@ -127,11 +133,11 @@ async def test_what_was_asked_of_the_store_is_done_before_it_closes(tmp_path: Pa
 async def test_an_answer_that_is_written_on_stays_one_message(thread: StoreThread, tmp_path: Path) -> None:
     chat_id, question_id = await _question(thread)
     async with AnswerRecorder(thread, chat_id, question_id) as answer:
-        answer.write("Once ", "hm ")
+        _append(answer, "Once ", "hm ")
     half = _last(tmp_path, chat_id)
     async with AnswerRecorder(thread, chat_id, question_id, continued=half) as answer:
-        answer.write("upon", "so")
-        answer.finish(MessageState.FINISHED, {})
+        _append(answer, "upon", "so")
+        answer.update(replace(answer.message, state=MessageState.FINISHED))
     whole = _last(tmp_path, chat_id)
     assert (whole.id, whole.content, whole.reasoning, whole.state) == (
         half.id,

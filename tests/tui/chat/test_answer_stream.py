@@ -11,37 +11,37 @@ from hypothesis import strategies as st
 from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
 from app.terminal import printable
 from quantizer.errors import EngineError
-from tui.chat import answer_stream as pacing
-from tui.chat.answer_stream import StreamChunk, reply
+from tui.chat import answer_stream as stream
+from tui.chat.answer_stream import StreamChunk, stream_answer
 from tui.connection.connection import ServiceConnection
 
 
 @pytest.fixture(autouse=True)
-def _no_pace(monkeypatch):
-    monkeypatch.setattr(pacing, "PACE_S", 0.0)
+def _no_batching(monkeypatch):
+    monkeypatch.setattr(stream, "BATCH_S", 0.0)
 
 
 async def _parts(client):
     async with ServiceConnection(client.opened, "guide") as connection:
-        return [part async for part in reply(connection, [("user", "hi")])]
+        return [part async for part in stream_answer(connection, [("user", "hi")])]
 
 
 @settings(max_examples=30)
 @given(st.lists(st.text(max_size=8), max_size=12))
-async def test_portions_add_up_to_the_cleaned_text_and_the_cost_comes_last(deltas):
+async def test_chunks_add_up_to_the_cleaned_text_and_the_cost_comes_last(deltas):
     parts = await _parts(ScriptedClient(ScriptedReply(deltas=tuple(deltas))))
-    portions = [part for part in parts if isinstance(part, StreamChunk)]
-    assert "".join(portion.text for portion in portions) == printable("".join(deltas))
-    assert [portion.n_tokens for portion in portions][-1:] == [len(deltas)][: len(portions)]
+    chunks = [part for part in parts if isinstance(part, StreamChunk)]
+    assert "".join(chunk.text for chunk in chunks) == printable("".join(deltas))
+    assert [chunk.n_tokens for chunk in chunks][-1:] == [len(deltas)][: len(chunks)]
     assert parts[-1] == COMPLETED
-    assert len(parts) == len(portions) + 1
+    assert len(parts) == len(chunks) + 1
 
 
 async def test_text_before_an_error_is_yielded_before_it_is_raised():
     client = ScriptedClient(ScriptedReply(deltas=("a", "b"), ending=EngineError("died")))
     async with (
         ServiceConnection(client.opened, "guide") as connection,
-        aclosing(reply(connection, [("user", "hi")])) as parts,
+        aclosing(stream_answer(connection, [("user", "hi")])) as parts,
     ):
         text = (await anext(parts)).text
         while text != "ab":
@@ -50,9 +50,9 @@ async def test_text_before_an_error_is_yielded_before_it_is_raised():
             await anext(parts)
 
 
-async def test_closing_the_reply_aborts_the_stream():
+async def test_closing_the_generator_aborts_the_stream():
     client = ScriptedClient(ScriptedReply(deltas=("a", "b"), pause_after=1))
     async with ServiceConnection(client.opened, "guide") as connection:
-        async with aclosing(reply(connection, [("user", "hi")])) as parts:
+        async with aclosing(stream_answer(connection, [("user", "hi")])) as parts:
             assert (await anext(parts)).text == "a"
         assert client.n_aborted == 1

@@ -1,26 +1,26 @@
-"""What a model thought, in figures and words."""
+"""Duration and length of an answer's reasoning."""
 
 from __future__ import annotations
 
 import pytest
 
 from app.chat.conversation import Message
-from tui.chat.answer_stream import ReasoningTimer, StreamChunk, format_reasoning
+from tui.chat.answer_stream import AnswerTimer, StreamChunk, format_reasoning
 
 
 def test_thoughts_are_timed_from_the_first_to_the_last_and_the_answer_is_not():
-    times_s = iter([10.0, 13.2])
-    watch = ReasoningTimer(lambda: next(times_s), former={})
-    for portion in (StreamChunk("", 5, "hm", 5), StreamChunk("Yes", 12, " so", 10), StreamChunk(".", 13)):
-        watch.follow(portion)
-    assert watch.stats == {"thought_s": pytest.approx(3.2), "n_thought_tokens": 10}
+    times_s = iter([9.0, 10.0, 13.2, 15.0])
+    timer = AnswerTimer(lambda: next(times_s))
+    for chunk in (StreamChunk("", 5, "hm", 5), StreamChunk("Yes", 12, " so", 10), StreamChunk(".", 13)):
+        timer.observe(chunk)
+    assert timer.stats == {"thought_s": pytest.approx(3.2), "n_thought_tokens": 10}
 
 
 def test_an_answer_that_is_written_on_keeps_the_figures_of_its_thoughts():
     former = {"thought_s": 1.5, "n_thought_tokens": 7, "finish_reason": "length"}
-    watch = ReasoningTimer(lambda: 0.0, former)
-    watch.follow(StreamChunk("on", 1))
-    assert watch.stats == {"thought_s": 1.5, "n_thought_tokens": 7}
+    timer = AnswerTimer(lambda: 0.0, former)
+    timer.observe(StreamChunk("on", 1))
+    assert timer.stats == {"thought_s": 1.5, "n_thought_tokens": 7}
 
 
 @pytest.mark.parametrize(

@@ -83,12 +83,12 @@ def test_removing_shows_another_version_and_what_was_removed_can_be_put_back():
     chat = _chat(*FORK)
     removed = chat.remove(5)
     assert [message.content for message in chat.branch] == ["a", "A", "b", "B"]
-    chat.put_back(removed)
+    chat.restore(removed)
     assert chat == _chat(*FORK)
     removed = chat.remove(2)
     assert [message.content for message in chat.branch] == ["a"]
     assert [message.id for message in removed.messages] == [2, 3, 4, 5]
-    chat.put_back(removed)
+    chat.restore(removed)
     assert chat == _chat(*FORK)
 
 

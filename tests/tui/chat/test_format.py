@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
 from app.client.fake import READY as READY_MODEL
 from tests.tui.plans import split_plan
-from tui.chat.answer_stream import AnswerTimer
+from tui.chat.answer_stream import AnswerTimer, StreamChunk
 from tui.chat.format import Status, advice, status_of
 from tui.connection.connection import ConnectionState
 
@@ -54,13 +54,13 @@ def test_finished_answer_shows_what_it_cost():
 
 def test_running_answer_reads_then_answers_with_an_estimate():
     now_s = 0.0
-    meter = AnswerTimer(lambda: now_s)
-    assert status_of(READY, meter, None).activity == "reading"
+    timer = AnswerTimer(lambda: now_s)
+    assert status_of(READY, timer, None).activity == "reading"
     now_s = 0.5
-    meter.count(1)
+    timer.observe(StreamChunk("a", 1))
     now_s = 1.5
-    meter.count(21)
-    assert status_of(READY, meter, None).text() == (
+    timer.observe(StreamChunk("b", 21))
+    assert status_of(READY, timer, None).text() == (
         "guide · answering · ≈20.0 tok/s · first token 0.50 s · context 0/2048"
     )
 
@@ -96,7 +96,7 @@ def test_status_tells_where_the_model_is(plan, part):
 
 def test_what_was_reused_and_which_drafts_were_taken_come_last():
     status = status_of(replace(READY, plan=FITS), None, REUSED)
-    assert status.text().endswith("context 52/2048 · GPU · reused 75% · drafts 15 of 20")
+    assert status.text().endswith("context 52/2048 · GPU · cached 75% · drafts 15 of 20")
 
 
 def test_a_model_that_lies_partly_in_slow_memory_is_warned_of_before_any_figure():
@@ -104,7 +104,7 @@ def test_a_model_that_lies_partly_in_slow_memory_is_warned_of_before_any_figure(
     assert status.text().startswith("guide · ready · ! GPU 20 of 33: F7 helps · 48.0 tok/s")
     assert advice(PARTIAL) == (
         "13 of 33 layers are read from the processor's memory at 45 GB/s."
-        " What would help: quantize to Q4_K_M (4.6 GiB). F7 shows the plan, and does it."
+        " Suggestion: quantize to Q4_K_M (4.6 GiB). F7 shows the plan and applies it."
     )
     assert advice(FITS) == advice(None) == ""
 
@@ -124,12 +124,12 @@ def test_a_line_has_no_more_cells_than_there_are_and_loses_its_last_parts_first(
     assert " · " in line
 
 
-async def test_the_line_grows_and_shrinks_with_the_terminal(sitting):
+async def test_the_line_grows_and_shrinks_with_the_terminal(open_app):
     client = ScriptedClient(ScriptedReply(ending=REUSED), model=replace(READY_MODEL, plan=PARTIAL))
-    async with sitting(client, size=(140, 30)) as person:
-        await person.sees("! GPU 20 of 33: F7 helps", "What would help: quantize to Q4_K_M")
-        await person.asks("hello")
-        await person.sees("reused 75% · drafts 15 of 20")
-        await person.pilot.resize_terminal(60, 20)
-        await person.no_longer_sees("reused")
-        await person.sees("guide · ready · ! GPU 20 of 33: F7 helps · 48.0 tok/s")
+    async with open_app(client, size=(140, 30)) as user:
+        await user.sees("! GPU 20 of 33: F7 helps", "Suggestion: quantize to Q4_K_M")
+        await user.asks("hello")
+        await user.sees("cached 75% · drafts 15 of 20")
+        await user.pilot.resize_terminal(60, 20)
+        await user.no_longer_sees("cached")
+        await user.sees("guide · ready · ! GPU 20 of 33: F7 helps · 48.0 tok/s")

@@ -15,74 +15,74 @@ def _answering(text: str) -> ScriptedClient:
     return ScriptedClient(ScriptedReply(deltas=(text,)))
 
 
-async def test_the_only_block_of_the_selected_message_is_copied(sitting):
-    async with sitting(_answering(ONE)) as person:
-        await person.asks("go")
-        await person.sees("That is all.", "ready")
-        await person.presses("ctrl+up")
-        await person.sees("Code")
-        await person.presses("c")
-        await person.sees("Copied")
-        assert person.app.clipboard == f"def f():\n\treturn 1  # twice\n\n{LONG}"
+async def test_the_only_block_of_the_selected_message_is_copied(open_app):
+    async with open_app(_answering(ONE)) as user:
+        await user.asks("go")
+        await user.sees("That is all.", "ready")
+        await user.presses("ctrl+up")
+        await user.sees("Code")
+        await user.presses("c")
+        await user.sees("Copied")
+        assert user.app.clipboard == f"def f():\n\treturn 1  # twice\n\n{LONG}"
 
 
 @pytest.mark.parametrize("keys", ["2", "down enter"])
-async def test_one_of_several_blocks_is_chosen_by_number_or_with_the_arrows(sitting, keys):
-    async with sitting(_answering(THREE)) as person:
-        await person.asks("go")
-        await person.sees("third", "ready")
-        await person.presses("ctrl+up", "c")
-        await person.sees("1  sh, 1 line: ls", "3  code, 1 line: third")
-        await person.presses("9", *keys.split())  # there is no ninth: nothing happens
-        await person.sees("Copied 7 characters.")
-        assert person.app.clipboard == "rm -r x"
+async def test_one_of_several_blocks_is_chosen_by_number_or_with_the_arrows(open_app, keys):
+    async with open_app(_answering(THREE)) as user:
+        await user.asks("go")
+        await user.sees("third", "ready")
+        await user.presses("ctrl+up", "c")
+        await user.sees("1  sh, 1 line: ls", "3  code, 1 line: third")
+        await user.presses("9", *keys.split())  # there is no ninth: nothing happens
+        await user.sees("Copied 7 characters.")
+        assert user.app.clipboard == "rm -r x"
 
 
-async def test_the_slash_command_takes_a_number_and_means_the_last_answer(sitting):
-    async with sitting(_answering(THREE)) as person:
-        await person.asks("/code")
-        await person.sees("There is no code block to copy.")
-        await person.asks("go")
-        await person.sees("third", "ready")
-        await person.asks("/code 3")
-        await person.sees("Copied 5 characters.")
-        assert person.app.clipboard == "third"
-        await person.asks("/code 4")
-        await person.sees("There are 3 code blocks.")
-        assert person.app.clipboard == "third"
+async def test_the_slash_command_takes_a_number_and_means_the_last_answer(open_app):
+    async with open_app(_answering(THREE)) as user:
+        await user.asks("/code")
+        await user.sees("There is no code block to copy.")
+        await user.asks("go")
+        await user.sees("third", "ready")
+        await user.asks("/code 3")
+        await user.sees("Copied 5 characters.")
+        assert user.app.clipboard == "third"
+        await user.asks("/code 4")
+        await user.sees("There are 3 code blocks.")
+        assert user.app.clipboard == "third"
 
 
-async def test_the_palette_copies_of_the_selected_message(sitting):
+async def test_the_palette_copies_of_the_selected_message(open_app):
     client = ScriptedClient(ScriptedReply(deltas=("```\nfirst\n```",)), ScriptedReply(deltas=("```\nsecond\n```",)))
-    async with sitting(client) as person:
+    async with open_app(client) as user:
         for question, answer in (("one", "first"), ("two", "second")):
-            await person.asks(question)
-            await person.sees(answer, "ready")
-        await person.presses("ctrl+up", "ctrl+up", "ctrl+up", "ctrl+p", *"copyacode")
-        await person.sees("Put one of")
-        await person.presses("enter")
-        await person.sees("Copied 5 characters.")
-        assert person.app.clipboard == "first"
+            await user.asks(question)
+            await user.sees(answer, "ready")
+        await user.presses("ctrl+up", "ctrl+up", "ctrl+up", "ctrl+p", *"copyacode")
+        await user.sees("Copy one of")
+        await user.presses("enter")
+        await user.sees("Copied 5 characters.")
+        assert user.app.clipboard == "first"
 
 
-async def test_escape_copies_nothing(sitting):
-    async with sitting(_answering(THREE)) as person:
-        await person.asks("go")
-        await person.sees("third", "ready")
-        await person.presses("ctrl+up", "c")
-        await person.sees("1  sh")
-        await person.presses("escape")
-        await person.no_longer_sees("1  sh")
-        assert person.app.clipboard == ""
+async def test_escape_copies_nothing(open_app):
+    async with open_app(_answering(THREE)) as user:
+        await user.asks("go")
+        await user.sees("third", "ready")
+        await user.presses("ctrl+up", "c")
+        await user.sees("1  sh")
+        await user.presses("escape")
+        await user.no_longer_sees("1  sh")
+        assert user.app.clipboard == ""
 
 
-async def test_hostile_code_is_copied_and_listed_without_its_escape_sequences(sitting):
+async def test_hostile_code_is_copied_and_listed_without_its_escape_sequences(open_app):
     hostile = "```\x1b]52;c;AAAA\x07sh\nrm\x1b[201~\x9b31m\n```\n\n```\n[red]x[/red]\u202e\n```\n"
-    async with sitting(_answering(hostile)) as person:
-        await person.asks("go")
-        await person.sees("201~", "ready")
-        await person.presses("ctrl+up", "c")
-        await person.sees("2  code, 1 line: [red]x[/red]")
-        await person.presses("1")
-        await person.sees("Copied")
-        assert person.app.clipboard == "rm[201~31m"
+    async with open_app(_answering(hostile)) as user:
+        await user.asks("go")
+        await user.sees("201~", "ready")
+        await user.presses("ctrl+up", "c")
+        await user.sees("2  code, 1 line: [red]x[/red]")
+        await user.presses("1")
+        await user.sees("Copied")
+        assert user.app.clipboard == "rm[201~31m"

@@ -51,48 +51,48 @@ def _titles(folder):
         return [chat.title for chat in store.chats.page()]
 
 
-async def test_a_model_with_nothing_else_to_do_names_the_chat(sitting, tmp_path):
+async def test_a_model_with_nothing_else_to_do_names_the_chat(open_app, tmp_path):
     client = ScriptedClient(ANSWER, TITLE, model=IDLE)
-    async with SqliteChatRepository(tmp_path) as keeper, sitting(client, keeper=keeper) as person:
-        await person.asks("Tell me of cats")
-        await person.sees("They purr.", "ready")
-        await person.until(lambda: _titles(tmp_path) == ["Why cats[2J purr"], "the chat got no title")
-        await person.asks("And dogs?")
-        await person.sees("And dogs?", "Is that fine?", "ready")
+    async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
+        await user.asks("Tell me of cats")
+        await user.sees("They purr.", "ready")
+        await user.until(lambda: _titles(tmp_path) == ["Why cats[2J purr"], "the chat got no title")
+        await user.asks("And dogs?")
+        await user.sees("And dogs?", "Is that fine?", "ready")
     assert [len(request) for request in client.requests] == [1, 3, 3]
     assert "Is that fine?" not in [message.content for message in client.requests[2]]
 
 
 @pytest.mark.parametrize("model", [BUSY, READY, replace(IDLE, id="guide")])
-async def test_a_busy_model_and_the_guide_are_not_asked(sitting, tmp_path, model):
+async def test_a_busy_model_and_the_guide_are_not_asked(open_app, tmp_path, model):
     client = ScriptedClient(ANSWER, model=model)
-    async with SqliteChatRepository(tmp_path) as keeper, sitting(client, keeper=keeper) as person:
+    async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
         for question in ("Tell me of cats", "And dogs?"):
-            await person.asks(question)
-            await person.sees(question, "They purr.", "ready")
+            await user.asks(question)
+            await user.sees(question, "They purr.", "ready")
     assert len(client.requests) == 2
     assert _titles(tmp_path) == ["Tell me of cats"]
 
 
-async def test_where_the_model_fails_the_question_stays_the_title(sitting, tmp_path):
+async def test_where_the_model_fails_the_question_stays_the_title(open_app, tmp_path):
     client = ScriptedClient(ANSWER, ScriptedReply(ending=EngineError("died")), ANSWER, model=IDLE)
-    async with SqliteChatRepository(tmp_path) as keeper, sitting(client, keeper=keeper) as person:
-        await person.asks("Tell me of cats")
-        await person.until(lambda: len(client.requests) == 2, "no title was asked for")
-        await person.asks("And dogs?")
-        await person.sees("And dogs?", "ready")
-        assert "died" not in person.screen_text
+    async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
+        await user.asks("Tell me of cats")
+        await user.until(lambda: len(client.requests) == 2, "no title was asked for")
+        await user.asks("And dogs?")
+        await user.sees("And dogs?", "ready")
+        assert "died" not in user.screen_text
     assert _titles(tmp_path) == ["Tell me of cats"]
 
 
-async def test_a_question_comes_before_a_title(sitting, tmp_path):
+async def test_a_question_comes_before_a_title(open_app, tmp_path):
     slow = ScriptedReply(deltas=("Why",), pause_after=1)
     client = ScriptedClient(ANSWER, slow, ScriptedReply(deltas=("They bark.",)), model=IDLE)
-    async with SqliteChatRepository(tmp_path) as keeper, sitting(client, keeper=keeper) as person:
-        await person.asks("Tell me of cats")
-        await person.until(lambda: len(client.requests) == 2, "no title was asked for")
-        await person.asks("And dogs?")
-        await person.sees("They bark.", "ready")
+    async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
+        await user.asks("Tell me of cats")
+        await user.until(lambda: len(client.requests) == 2, "no title was asked for")
+        await user.asks("And dogs?")
+        await user.sees("They bark.", "ready")
     assert client.n_aborted == 1
     assert _titles(tmp_path) == ["Tell me of cats"]
 

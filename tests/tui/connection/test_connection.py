@@ -52,7 +52,7 @@ async def test_only_a_lost_service_is_opened_again(error, n_opened):
     client = ScriptedClient()
     async with ServiceConnection(client.opened, "guide") as connection:
         await connection.client()
-        await connection.lose(error)
+        await connection.report_failure(error)
         assert await connection.client() is client
     assert client.n_opened == client.n_closed == n_opened
 
@@ -60,9 +60,11 @@ async def test_only_a_lost_service_is_opened_again(error, n_opened):
 async def test_a_lost_service_is_opened_again_at_once_and_its_loss_told_once():
     client, losses = ScriptedClient(), []
     async with ServiceConnection(client.opened, "guide") as connection:
-        connection.on_loss(lambda: losses.append(connection.state.phase))
+        connection.on_disconnect(lambda: losses.append(connection.state.phase))
         await connection.client()
-        await asyncio.gather(*(connection.lose(ServiceError(f"gone, says {who}")) for who in ("answer", "jobs")))
+        await asyncio.gather(
+            *(connection.report_failure(ServiceError(f"gone, says {who}")) for who in ("answer", "jobs"))
+        )
         assert connection.state.phase == "starting"
         assert await connection.client() is client
         assert (client.n_opened, client.n_closed) == (2, 1)
@@ -76,7 +78,7 @@ async def test_a_service_that_is_lost_before_it_was_ready_waits_for_the_next_que
         await connection.service()
         await asyncio.sleep(0.02)
         assert connection.state.phase == "loading"
-        await connection.lose(ServiceError("gone"))
+        await connection.report_failure(ServiceError("gone"))
         assert (connection.state.phase, client.n_opened, client.n_closed) == ("failed", 1, 1)
         client.model = READY
         assert await connection.client() is client
@@ -96,7 +98,7 @@ async def test_the_new_connection_waits_until_the_lost_one_is_closed():
 
     async with ServiceConnection(opened, "guide") as connection:
         await connection.client()
-        await connection.lose(ServiceError("gone"))
+        await connection.report_failure(ServiceError("gone"))
         await connection.client()
     assert steps == ["open", "closed", "open", "closed"]
 

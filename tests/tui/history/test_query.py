@@ -21,13 +21,13 @@ def test_days_begin_at_midnight_where_the_person_is():
 
 
 @pytest.mark.parametrize("wanted", [ChatQuery(typed="soup"), ChatQuery()], ids=["search", "list"])
-def test_rows_that_follow_those_that_are_shown_make_the_whole_list(tmp_path, wanted):
+def test_rows_that_follow_those_that_are_shown_make_the_whole_list(tmp_path, chat_query):
     with ChatStore(tmp_path) as store:
         for number in range(10):
             chat_id = store.chats.create(title=str(number)).id
             store.messages.add(chat_id, None, MessageContent(role="user", content="soup"))
         shown = []
-        while more := query_rows(wanted, NOW, shown, store, 3):
+        while more := query_rows(chat_query, NOW, shown, store, 3):
             shown += more
     assert sorted(row.chat.title for row in shown) == [str(number) for number in range(10)]
 

@@ -39,8 +39,8 @@ def opened(tmp_path: Path) -> Opened:
         client: ScriptedClient, *, is_kept: bool = True, shows_stats: bool = False
     ) -> AsyncIterator[InlineChat]:
         async with SqliteChatRepository(tmp_path) as kept, ServiceConnection(client.opened, "guide") as connection:
-            keeper: ChatRepository = kept if is_kept else InMemoryChatRepository()
-            session = ChatSession(connection, keeper, lambda: 0.0, lambda: None)
+            repository: ChatRepository = kept if is_kept else InMemoryChatRepository()
+            session = ChatSession(connection, repository, lambda: 0.0, lambda: None)
             folder = tmp_path / "work"
             chat = InlineChat(
                 session, Presets(tmp_path), Scrollback(), is_kept=is_kept, shows_stats=shows_stats, folder=folder
@@ -115,11 +115,11 @@ async def test_an_answer_that_was_cut_is_written_on(opened, capsys):
     client = ScriptedClient(ScriptedReply(deltas=("One, ",), ending=cut), ScriptedReply(deltas=("two.",)))
     async with opened(client) as chat:
         await chat.submit("count")
-        assert "/continue writes on" in capsys.readouterr().err
+        assert "/continue resumes" in capsys.readouterr().err
         await chat.submit("/continue")
         assert capsys.readouterr().out == "two.\n"
         await chat.submit("/continue")
-        assert "no answer that was stopped" in capsys.readouterr().err
+        assert "no unfinished answer" in capsys.readouterr().err
     assert [message.content for message in client.requests[1]] == ["count", "One, "]
 
 
@@ -160,7 +160,7 @@ async def test_thoughts_are_paler_and_can_be_one_line(opened, capsys, monkeypatc
         await chat.submit("so?")
         assert capsys.readouterr() == ("Yes.\n", "▸ thought for 0.0 s, 2 tokens\n")
         await chat.submit("/thoughts")
-        assert capsys.readouterr().err == "Thoughts are shown from now on.\nHm, so.\n"
+        assert capsys.readouterr().err == "Thoughts are now shown.\nHm, so.\n"
 
 
 async def test_system_prompt_and_options_go_with_the_next_question(opened, tmp_path, capsys):
@@ -213,9 +213,9 @@ async def test_the_last_chat_is_gone_on_with_as_the_command_line_says(opened, tm
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("/frobnicate", "There is no command /frobnicate"),
+        ("/frobnicate", "Unknown command /frobnicate"),
         ("/models", "needs the full screen"),
-        ("/retry", "Nothing was asked yet."),
+        ("/retry", "There is no question yet."),
         ("/copy", "no answer to copy"),
         ("/system", "No system prompt is set."),
         ("/help", "/continue"),
@@ -232,7 +232,7 @@ async def test_what_cannot_be_done_is_said(opened, capsys, text, told):
 async def test_quit_leaves(opened):
     async with opened(ScriptedClient()) as chat:
         await chat.submit("/quit")
-        assert chat.is_leaving
+        assert chat.is_quitting
 
 
 @pytest.fixture
@@ -261,7 +261,7 @@ async def test_a_file_that_cannot_be_attached_is_told_and_nothing_is_asked(opene
     async with opened(client) as chat:
         await chat.submit("Which word is in @notes.txt?")
     assert client.requests == []
-    assert "Error: notes.txt is no text in UTF-8." in capsys.readouterr().err
+    assert "Error: notes.txt is not UTF-8 text." in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("notes")
@@ -270,7 +270,7 @@ async def test_a_misspelt_file_is_told_and_asked_as_a_word(opened, capsys):
     async with opened(client) as chat:
         await chat.submit("Which word is in @note.txt?")
     assert [message.content for message in client.requests[0]] == ["Which word is in @note.txt?"]
-    assert "There is no file note.txt here" in capsys.readouterr().err
+    assert "No such file note.txt here" in capsys.readouterr().err
 
 
 async def test_an_edited_question_keeps_what_went_with_it_unless_its_mention_is_gone(opened, notes, tmp_path):
@@ -293,4 +293,4 @@ async def test_what_may_be_pasted_takes_no_file_from_elsewhere(opened, tmp_path,
         await chat.submit("@../secret.txt\n@app.route('/')\n@notes.txt")
     assert "sesame" not in client.requests[0][0].content
     assert "banana" in client.requests[0][0].content
-    assert "There is no file" not in capsys.readouterr().err
+    assert "No such file" not in capsys.readouterr().err

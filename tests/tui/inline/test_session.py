@@ -78,7 +78,7 @@ def _n_running(service: psutil.Process) -> int:
 
 def test_a_person_asks_commands_and_leaves_a_conversation_of_which_nothing_is_kept(environment):
     with Typist(environment, "run", "--stats") as typist:
-        assert "ask away" in typist.read_until(PROMPT)
+        assert "ask a question" in typist.read_until(PROMPT)
         assert "tok/s" in typist.says("hello")
         assert "/system TEXT" in typist.says("/?")
         assert "no command" in typist.says("/frobnicate")
@@ -114,7 +114,7 @@ def test_a_chat_is_kept_and_goes_on_the_next_time_with_its_questions_to_recall(e
     first = _kept(environment)
     assert [message.role for message in first] == ["user", "assistant"]
     with Typist(environment, *CHAT) as typist:
-        shown = typist.read_until("/new begins another chat")
+        shown = typist.read_until("/new starts another chat")
         assert "hello there" in shown
         assert "2 messages" in shown
         typist.read_until(PROMPT)
@@ -123,7 +123,7 @@ def test_a_chat_is_kept_and_goes_on_the_next_time_with_its_questions_to_recall(e
         assert typist.leaves() == 0
     assert [message.content for message in _kept(environment)][:3:2] == ["hello there", "hello there"]
     with Typist(environment, *CHAT, "--new") as typist:
-        assert "ask away" in typist.read_until(PROMPT)
+        assert "ask a question" in typist.read_until(PROMPT)
         assert typist.leaves() == 0
 
 

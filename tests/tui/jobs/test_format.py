@@ -46,7 +46,7 @@ def test_a_failure_is_told_with_its_remedy_and_cannot_move_the_cursor():
 
 
 @pytest.mark.parametrize(
-    ("state", "note"), [("done", "is done."), ("cancelled", "is cancelled."), ("interrupted", "is interrupted.")]
+    ("state", "note"), [("done", "is finished."), ("cancelled", "is cancelled."), ("interrupted", "is interrupted.")]
 )
 def test_the_note_says_how_a_job_ended(state, note):
     assert ending(replace(JOB, state=state)) == f"pull org/repo:Q4_K_M {note}"

@@ -6,27 +6,27 @@ from app.client.fake import ScriptedClient
 from tui.jobs.log import read_end
 
 
-async def test_the_log_follows_and_shows_only_lines_with_what_is_typed(sitting, tmp_path):
+async def test_the_log_follows_and_shows_only_lines_with_what_is_typed(open_app, tmp_path):
     path = tmp_path / "cache" / "service.log"
     path.parent.mkdir(exist_ok=True)
     path.write_text("loading guide\nready on port 1\n")
-    async with sitting(ScriptedClient()) as person:
-        await person.asks("/log")
-        await person.sees("loading guide", "ready on port 1")
+    async with open_app(ScriptedClient()) as user:
+        await user.asks("/log")
+        await user.sees("loading guide", "ready on port 1")
         with path.open("a") as file:
             file.write("an answer\x1b[2J of 12 tokens\n")
-        await person.sees("an answer[2J of 12 tokens")
-        await person.types("ANSW")
-        await person.no_longer_sees("loading guide")
-        await person.sees("an answer[2J of 12 tokens")
-        await person.presses("escape")
-        await person.sees("Ask something")
+        await user.sees("an answer[2J of 12 tokens")
+        await user.types("ANSW")
+        await user.no_longer_sees("loading guide")
+        await user.sees("an answer[2J of 12 tokens")
+        await user.presses("escape")
+        await user.sees("Ask something")
 
 
-async def test_without_a_log_its_path_is_told(sitting, tmp_path):
-    async with sitting(ScriptedClient(), size=(120, 40)) as person:
-        await person.asks("/log")
-        await person.sees("No line yet in", "service.log")
+async def test_without_a_log_its_path_is_told(open_app, tmp_path):
+    async with open_app(ScriptedClient(), size=(120, 40)) as user:
+        await user.asks("/log")
+        await user.sees("No lines yet in", "service.log")
 
 
 def test_the_end_of_a_file_is_whole_lines(tmp_path):

@@ -15,170 +15,170 @@ PULL = Job(id="job-1", kind="pull", title="pull org/model:Q4_K_M", arguments={},
 TUNE = Job(id="job-2", kind="tune", title="tune guide", arguments={}, created_s=2.0, state="queued")
 
 
-async def test_jobs_are_followed_and_the_log_is_of_the_one_under_the_cursor(sitting):
+async def test_jobs_are_followed_and_the_log_is_of_the_one_under_the_cursor(open_app):
     client = ScriptedClient(jobs=[PULL, TUNE])
     client.logs = {"job-1": "first line\nsecond line\n", "job-2": "tuning threads\n"}
-    async with sitting(client) as person:
-        await person.presses("f8")
-        await person.sees("tune guide", "waiting", "pull org/model:Q4_K_M", "running", "tuning threads")
+    async with open_app(client) as user:
+        await user.presses("f8")
+        await user.sees("tune guide", "waiting", "pull org/model:Q4_K_M", "running", "tuning threads")
         client.change(replace(PULL, fraction=0.4, bytes_per_s=2e6, remaining_s=30.0, n_done_bytes=40, n_bytes=100))
-        await person.sees("████░░░░░░  40 %", "2 MB/s", "30 s")
-        await person.presses("down")
-        await person.sees("second line", "40 B of 100 B")
+        await user.sees("████░░░░░░  40 %", "2 MB/s", "30 s")
+        await user.presses("down")
+        await user.sees("second line", "40 B of 100 B")
         client.logs["job-1"] += "third line\n"
-        await person.sees("third line")
+        await user.sees("third line")
 
 
-async def test_a_job_is_cancelled_retried_and_forgotten(sitting):
+async def test_a_job_is_cancelled_retried_and_forgotten(open_app):
     client = ScriptedClient(jobs=[PULL])
-    async with sitting(client) as person:
-        await person.presses("f8")
-        await person.sees("running")
-        await person.presses("x")
-        await person.sees("The job job-1 is running.")
-        await person.presses("c")
-        await person.sees("cancelled")
-        await person.presses("r")
-        await person.sees("waiting")
-        await person.presses("c")
-        await person.sees("cancelled")
-        await person.presses("x")
-        await person.sees("No job runs, waits or has ended.")
+    async with open_app(client) as user:
+        await user.presses("f8")
+        await user.sees("running")
+        await user.presses("x")
+        await user.sees("The job job-1 is running.")
+        await user.presses("c")
+        await user.sees("cancelled")
+        await user.presses("r")
+        await user.sees("waiting")
+        await user.presses("c")
+        await user.sees("cancelled")
+        await user.presses("x")
+        await user.sees("No jobs.")
     assert await client.jobs() == ()
 
 
-async def test_the_end_of_a_job_is_told_wherever_the_person_is_and_only_once(sitting):
+async def test_the_end_of_a_job_is_told_wherever_the_person_is_and_only_once(open_app):
     client = ScriptedClient(jobs=[PULL, replace(TUNE, state="done")])
-    async with sitting(client, size=(120, 40)) as person:
-        await person.sees("ready")
-        assert "tune guide is done" not in person.screen_text  # it ended before the app was there
+    async with open_app(client, size=(120, 40)) as user:
+        await user.sees("ready")
+        assert "tune guide is finished" not in user.screen_text  # it ended before the app was there
         client.change(replace(PULL, state="failed", error=ErrorInfo("HubError", "The hub is away.", "Try again.")))
-        await person.sees("pull org/model:Q4_K_M failed: The hub is away.")
-        await person.presses("f8")
-        await person.sees("FAILED")
-        await person.presses("down")
-        await person.sees("The hub is away. Try again.")
+        await user.sees("pull org/model:Q4_K_M failed: The hub is away.")
+        await user.presses("f8")
+        await user.sees("FAILED")
+        await user.presses("down")
+        await user.sees("The hub is away. Try again.")
 
 
-async def test_leaving_with_running_jobs_asks_and_escape_stays(sitting):
+async def test_leaving_with_running_jobs_asks_and_escape_stays(open_app):
     client = ScriptedClient(jobs=[PULL])
-    async with sitting(client) as person:
-        await person.presses("f8")
-        await person.sees("running")
-        await person.presses("ctrl+q")
-        await person.sees("Jobs that run or wait: 1.", "the jobs go on until they are done")
-        await person.presses("escape")
-        await person.no_longer_sees("Jobs that run or wait")
-        assert person.app.is_running
+    async with open_app(client) as user:
+        await user.presses("f8")
+        await user.sees("running")
+        await user.presses("ctrl+q")
+        await user.sees("Running or queued jobs: 1.", "the jobs continue until they finish")
+        await user.presses("escape")
+        await user.no_longer_sees("Running or queued jobs")
+        assert user.app.is_running
     assert not client.is_staying
 
 
-async def test_jobs_go_on_after_leaving_when_told_to(sitting):
+async def test_jobs_go_on_after_leaving_when_told_to(open_app):
     client = ScriptedClient(jobs=[PULL])
-    async with sitting(client) as person:
-        await person.presses("f8")
-        await person.sees("running")
-        await person.presses("ctrl+q")
-        await person.sees("Leave; the jobs go on")
-        await person.presses("enter")
-        await person.leaves()
+    async with open_app(client) as user:
+        await user.presses("f8")
+        await user.sees("running")
+        await user.presses("ctrl+q")
+        await user.sees("Quit; the jobs continue")
+        await user.presses("enter")
+        await user.leaves()
     assert client.is_staying
     assert (await client.job("job-1")).state == "running"
 
 
-async def test_jobs_are_cancelled_on_leaving_when_told_to(sitting):
+async def test_jobs_are_cancelled_on_leaving_when_told_to(open_app):
     client = ScriptedClient(jobs=[PULL, TUNE])
-    async with sitting(client) as person:
-        await person.presses("f8")
-        await person.sees("running")
-        await person.presses("ctrl+q")
-        await person.sees("Stop the jobs")
-        await person.presses("down", "enter")
-        await person.leaves()
+    async with open_app(client) as user:
+        await user.presses("f8")
+        await user.sees("running")
+        await user.presses("ctrl+q")
+        await user.sees("Cancel the jobs")
+        await user.presses("down", "enter")
+        await user.leaves()
     assert [job.state for job in await client.jobs()] == ["cancelled", "cancelled"]
     assert not client.is_staying
 
 
 @pytest.mark.parametrize(("setting", "states"), [("go-on", "running queued"), ("stop", "cancelled cancelled")])
-async def test_what_the_settings_say_of_jobs_is_done_without_a_question(sitting, setting, states):
+async def test_what_the_settings_say_of_jobs_is_done_without_a_question(open_app, setting, states):
     client = ScriptedClient(jobs=[PULL, TUNE])
-    async with sitting(client, settings={"jobs_at_exit": setting}) as person:
-        await person.presses("f8")
-        await person.sees("running")
-        await person.presses("ctrl+q")
-        await person.leaves()
+    async with open_app(client, settings={"jobs_at_exit": setting}) as user:
+        await user.presses("f8")
+        await user.sees("running")
+        await user.presses("ctrl+q")
+        await user.leaves()
     assert [job.state for job in await client.jobs()] == states.split()
     assert client.is_staying == (setting == "go-on")
 
 
 @pytest.mark.parametrize("setting", ["ask", "stop"])
-async def test_a_terminal_that_closes_asks_nothing_and_jobs_go_on_unless_they_are_to_stop(sitting, setting):
+async def test_a_terminal_that_closes_asks_nothing_and_jobs_go_on_unless_they_are_to_stop(open_app, setting):
     client = ScriptedClient(jobs=[PULL])
-    async with sitting(client, settings={"jobs_at_exit": setting}) as person:
-        await person.presses("f8")
-        await person.sees("running")
-        await person.presses("ctrl+q")  # the question may be open when it closes
-        person.app.quit_without_asking()
-        person.app.quit_without_asking()  # told by a signal and by the terminal
-        await person.leaves()
+    async with open_app(client, settings={"jobs_at_exit": setting}) as user:
+        await user.presses("f8")
+        await user.sees("running")
+        await user.presses("ctrl+q")  # the question may be open when it closes
+        user.app.quit_without_asking()
+        user.app.quit_without_asking()  # told by a signal and by the terminal
+        await user.leaves()
     assert (client.is_staying, (await client.job("job-1")).state) == (
         (True, "running") if setting == "ask" else (False, "cancelled")
     )
 
 
-async def test_a_service_that_does_not_answer_holds_up_no_terminal_that_closes(sitting, monkeypatch):
+async def test_a_service_that_does_not_answer_holds_up_no_terminal_that_closes(open_app, monkeypatch):
     class Silent(ScriptedClient):
         async def stay_until_jobs_end(self) -> None:
             await asyncio.Event().wait()
 
-    monkeypatch.setattr("tui.jobs.quit_flow._FAREWELL_S", 0.05)
-    async with sitting(Silent(jobs=[PULL])) as person:
-        await person.presses("f8")
-        await person.sees("running")
-        person.app.quit_without_asking()
-        await person.leaves()
+    monkeypatch.setattr("tui.jobs.quit_flow._QUIT_TIMEOUT_S", 0.05)
+    async with open_app(Silent(jobs=[PULL])) as user:
+        await user.presses("f8")
+        await user.sees("running")
+        user.app.quit_without_asking()
+        await user.leaves()
 
 
-async def test_without_jobs_leaving_asks_nothing(sitting):
-    async with sitting(ScriptedClient(jobs=[replace(PULL, state="done")])) as person:
-        await person.sees("ready")
-        await person.presses("ctrl+q")
-        await person.leaves()
+async def test_without_jobs_leaving_asks_nothing(open_app):
+    async with open_app(ScriptedClient(jobs=[replace(PULL, state="done")])) as user:
+        await user.sees("ready")
+        await user.presses("ctrl+q")
+        await user.leaves()
 
 
-async def test_a_service_that_does_no_jobs_says_so(sitting):
+async def test_a_service_that_does_no_jobs_says_so(open_app):
     class Jobless(ScriptedClient):
         async def jobs(self):
             raise ServiceError("What answers does no jobs.", "Update it.")
 
-    async with sitting(Jobless()) as person:
-        await person.presses("f8")
-        await person.sees("What answers does no jobs. Update it.")
+    async with open_app(Jobless()) as user:
+        await user.presses("f8")
+        await user.sees("What answers does no jobs. Update it.")
 
 
 @pytest.mark.parametrize("size", [(120, 40), (80, 24), (72, 24), (60, 20), (40, 20)])
-async def test_every_figure_of_a_job_is_told_however_narrow_the_terminal(sitting, size):
+async def test_every_figure_of_a_job_is_told_however_narrow_the_terminal(open_app, size):
     running = replace(PULL, fraction=0.4, bytes_per_s=2e6, remaining_s=30.0, n_done_bytes=40, n_bytes=100)
     client = ScriptedClient(jobs=[running])
     client.logs = {"job-1": "A_long_line_" * 12 + "and_its_end\n"}
-    async with sitting(client, size=size) as person:
-        await person.presses("f8")
-        await person.until(lambda: "and_its_end" in "".join(person.screen_text.split()), "the line has no end")
-        plain = " ".join(person.screen_text.split())
+    async with open_app(client, size=size) as user:
+        await user.presses("f8")
+        await user.until(lambda: "and_its_end" in "".join(user.screen_text.split()), "the line has no end")
+        plain = " ".join(user.screen_text.split())
         assert all(text in plain for text in ("████░░░░░░ 40 %", "2 MB/s", "30 s"))
         assert not set("▏▎▍▌▋▊▉") & set(plain)  # no bar of what would have to be scrolled sideways
 
 
 @pytest.mark.parametrize("size", [(120, 40), (80, 24), (60, 20)])
-async def test_a_note_covers_nothing_of_what_is_read(sitting, size):
+async def test_a_note_covers_nothing_of_what_is_read(open_app, size):
     client = ScriptedClient(jobs=[PULL, TUNE])
     client.logs = {"job-2": "".join(f"line {n}\n" for n in range(30))}
-    async with sitting(client, size=size) as person:
-        await person.presses("f8")
-        await person.sees("line 29")
-        read = [line for line in person.screen_text.splitlines() if "line" not in line and line.strip()]
-        person.app.screen.say("A note of some words. " * 4)
-        await person.sees("A note of some words.")
-        await person.until(lambda: "line 29" in person.screen_text, "the end of the log is covered")
-        shown = person.screen_text.splitlines()
+    async with open_app(client, size=size) as user:
+        await user.presses("f8")
+        await user.sees("line 29")
+        read = [line for line in user.screen_text.splitlines() if "line" not in line and line.strip()]
+        user.app.screen.inform("A note of some words. " * 4)
+        await user.sees("A note of some words.")
+        await user.until(lambda: "line 29" in user.screen_text, "the end of the log is covered")
+        shown = user.screen_text.splitlines()
         assert [line for line in read if line not in shown] == []

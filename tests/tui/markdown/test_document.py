@@ -72,16 +72,16 @@ def test_a_document_that_grew_looks_like_one_that_was_there_at_once(pieces, data
     cuts = sorted(data.draw(st.lists(st.integers(0, len(source)), max_size=8)))
     for start, end in pairwise([0, *cuts, len(source)]):
         grown.append(source[start:end])
-        at_once = MarkdownDocument(source[:end]).drawn(drawing)
-        assert [[*line] for line in grown.drawn(drawing)] == [[*line] for line in at_once]
+        at_once = MarkdownDocument(source[:end]).draw(drawing)
+        assert [[*line] for line in grown.draw(drawing)] == [[*line] for line in at_once]
     assert grown.source == source
 
 
 def test_an_address_that_is_being_written_is_no_address_yet():
     grown, drawing = MarkdownDocument("[name] first\n\n[name]: h"), pen()
-    assert "(h)" in text_of(grown.drawn(drawing))
+    assert "(h)" in text_of(grown.draw(drawing))
     grown.append("ttp://x.example\n\n[name] again")
-    assert text_of(grown.drawn(drawing)).count("(http://x.example)") == 2
+    assert text_of(grown.draw(drawing)).count("(http://x.example)") == 2
 
 
 @pytest.mark.parametrize(
@@ -89,23 +89,23 @@ def test_an_address_that_is_being_written_is_no_address_yet():
 )
 def test_a_row_that_goes_on_may_turn_out_to_be_another_ones(begun, more):
     grown, drawing = MarkdownDocument(begun), pen()
-    grown.drawn(drawing)
+    grown.draw(drawing)
     grown.append(more)
-    assert [*map(list, grown.drawn(drawing))] == [*map(list, MarkdownDocument(begun + more).drawn(drawing))]
+    assert [*map(list, grown.draw(drawing))] == [*map(list, MarkdownDocument(begun + more).draw(drawing))]
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=30), st.integers(1, 60))
 def test_no_line_is_wider_than_it_may_be(pieces, width):
-    lines = MarkdownDocument("".join(pieces)).drawn(pen(width))
+    lines = MarkdownDocument("".join(pieces)).draw(pen(width))
     assert all(Segment.get_line_length([*line]) <= max(width, 2) for line in lines)
 
 
 @dataclass(frozen=True)
 class CountingPen:
-    drawn: list[str] = field(default_factory=list, compare=False)
+    draw: list[str] = field(default_factory=list, compare=False)
 
     def lines(self, block):
-        self.drawn.append(block[0].type)
+        self.draw.append(block[0].type)
         return [[Segment(block[0].type)]]
 
 
@@ -113,9 +113,9 @@ def test_a_final_block_is_drawn_once():
     document, counting = MarkdownDocument(), CountingPen()
     for text in ("# He", "ad\n\nOne", " and", " more\n\n- a\n", "- b\n"):
         document.append(text)
-        document.drawn(counting)
-    document.drawn(counting)
-    assert counting.drawn == [
+        document.draw(counting)
+    document.draw(counting)
+    assert counting.draw == [
         *("heading_open", "heading_open", "paragraph_open", "paragraph_open"),
         *("paragraph_open", "bullet_list_open", "bullet_list_open"),
     ]
@@ -125,23 +125,23 @@ def test_what_stands_above_a_growing_row_is_drawn_once():
     document, counting = MarkdownDocument("```python\nx = 1\n```\n\n"), CountingPen()
     for word in ("one ", "two ", "three"):
         document.append(word)
-        document.drawn(counting)
-    assert counting.drawn == ["fence", *["paragraph_open"] * 3]
+        document.draw(counting)
+    assert counting.draw == ["fence", *["paragraph_open"] * 3]
 
 
 def test_a_document_is_drawn_anew_for_another_width():
     document = MarkdownDocument("one two three four")
-    assert text_of(document.drawn(pen(9))) == "one two\nthree\nfour"
-    assert text_of(document.drawn(pen())) == "one two three four"
+    assert text_of(document.draw(pen(9))) == "one two\nthree\nfour"
+    assert text_of(document.draw(pen())) == "one two three four"
 
 
 def test_blocks_stand_one_empty_line_apart():
     source = "# A\n\n\n\nb\n- c\n- d\n\n---\n| e |\n|---|\n| f |\n\ng"
-    assert "\n\n\n" not in text_of(line for line in MarkdownDocument(source).drawn(pen()))
+    assert "\n\n\n" not in text_of(line for line in MarkdownDocument(source).draw(pen()))
 
 
 def test_a_link_tells_its_address_and_carries_it_without_an_escape_sequence():
-    (line,) = MarkdownDocument("go [there](http://x.example) now").drawn(pen(80))
+    (line,) = MarkdownDocument("go [there](http://x.example) now").draw(pen(80))
     assert text_of([line]) == "go there (http://x.example) now"
     assert not any(segment.style and segment.style.link for segment in line)
     linked = [segment.text for segment in line if segment.style and segment.style.meta.get(ADDRESS)]
@@ -150,6 +150,6 @@ def test_a_link_tells_its_address_and_carries_it_without_an_escape_sequence():
 
 @pytest.mark.parametrize("source", [*REFERENCES, *HOSTILE])
 def test_what_is_drawn_is_letters(source):
-    drawn = text_of(MarkdownDocument(source.encode("utf-8", "ignore").decode()).drawn(pen(80)))
-    assert not sequences(drawn)
-    assert not controls_in(drawn)
+    draw = text_of(MarkdownDocument(source.encode("utf-8", "ignore").decode()).draw(pen(80)))
+    assert not sequences(draw)
+    assert not controls_in(draw)

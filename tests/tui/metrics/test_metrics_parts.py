@@ -122,7 +122,7 @@ def test_a_model_that_loads_is_one_line_and_a_split_one_says_so() -> None:
 
 def test_names_of_one_engine_say_so_of_each_other() -> None:
     model: ModelStatus = status(None, shares_with=("mario", "luigi")).models[0]
-    assert model_lines(model, (), 80) == ["guide · ready · one engine with mario, luigi"]
+    assert model_lines(model, (), 80) == ["guide · ready · shares an engine with mario, luigi"]
 
 
 def test_history_is_of_answers_and_says_since_when() -> None:
@@ -161,14 +161,14 @@ def test_runs_are_the_jobs_that_measure_the_newest_first() -> None:
 
 
 def test_a_run_tells_its_speed_and_roofline_or_what_became_of_it() -> None:
-    assert run_line(bench(1, 40.0)).endswith("guide: answers 40 tok/s, 81% of what memory allows")
-    assert run_line(bench(1, 40.0, state="running", result=None)).endswith("guide: is measured now")
+    assert run_line(bench(1, 40.0)).endswith("guide: answers 40 tok/s, 81% of the memory bandwidth limit")
+    assert run_line(bench(1, 40.0, state="running", result=None)).endswith("guide: running")
     failure = ErrorInfo("EngineError", "It died.", "")
     assert run_line(bench(1, 40.0, state="failed", result=None, error=failure)).endswith("failed. It died.")
-    assert run_line(bench(1, 40.0, result={"results": []})).endswith("nothing could be measured")
+    assert run_line(bench(1, 40.0, result={"results": []})).endswith("no results")
 
 
 def test_two_runs_are_compared_by_what_is_better_of_each_figure() -> None:
     decode, turns = compared_lines(bench(1, 40.0), bench(2, 80.0))
     assert decode.split()[-2:] == turns.split()[-2:] == ["2.00", "×"]
-    assert compared_lines(bench(1, 40.0), bench(2, 40.0, result={})) == ["These two measured nothing in common."]
+    assert compared_lines(bench(1, 40.0), bench(2, 40.0, result={})) == ["These runs have no measurements in common."]

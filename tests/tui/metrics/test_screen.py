@@ -33,39 +33,39 @@ def run(number: int, tps: float) -> Job:
     )
 
 
-async def test_f9_shows_what_each_model_does_and_did(sitting):
+async def test_f9_shows_what_each_model_does_and_did(open_app):
     client = ScriptedClient(model=WORKING)
     measured = (MeasuredRun(kind="decode", depth=9, tps=51.0, gpu_layers=0, at_s=1.7e9),)
     client.planner.answer = lambda _: replace(PLAN, measured=measured)
-    async with sitting(client) as person:
-        await person.presses("f9")
-        await person.sees("1 answering, 2 waiting, 3 done", "answers 48", "0.20 s, p95 0.40", "60% of all", "400 MiB")
-        await person.sees("300 of 2,048", "1 answers since", "Nothing was measured yet")
+    async with open_app(client) as user:
+        await user.presses("f9")
+        await user.sees("1 running, 2 waiting, 3 finished", "answers 48", "0.20 s, p95 0.40", "60% of all", "400 MiB")
+        await user.sees("300 of 2,048", "1 answers since", "No benchmarks yet")
 
 
-async def test_b_has_the_model_measured_as_a_job(sitting):
+async def test_b_has_the_model_measured_as_a_job(open_app):
     client = ScriptedClient(model=WORKING)
-    async with sitting(client) as person:
-        await person.presses("f9")
-        await person.sees("Nothing was measured yet")
-        await person.presses("b")
-        await person.sees("guide is being measured", "guide: waits")
+    async with open_app(client) as user:
+        await user.presses("f9")
+        await user.sees("No benchmarks yet")
+        await user.presses("b")
+        await user.sees("guide is being benchmarked", "guide: queued")
     assert client.started == [("bench", {"model": "guide", "only": "decode,prefill,turns"})]
 
 
-async def test_two_runs_are_compared_with_enter_on_both(sitting):
-    async with sitting(ScriptedClient(model=WORKING, jobs=[run(1, 40.0), run(2, 60.0)])) as person:
-        await person.presses("f9")
-        await person.sees("answers 60 tok/s")
-        await person.presses("down", "enter")
-        await person.sees("Enter on another run compares both")
-        await person.presses("down", "enter")
-        await person.sees("1.50 ×")
-        await person.presses("c")
-        await person.no_longer_sees("1.50 ×")
+async def test_two_runs_are_compared_with_enter_on_both(open_app):
+    async with open_app(ScriptedClient(model=WORKING, jobs=[run(1, 40.0), run(2, 60.0)])) as user:
+        await user.presses("f9")
+        await user.sees("answers 60 tok/s")
+        await user.presses("down", "enter")
+        await user.sees("Enter on another run compares both")
+        await user.presses("down", "enter")
+        await user.sees("1.50 ×")
+        await user.presses("c")
+        await user.no_longer_sees("1.50 ×")
 
 
-async def test_nothing_is_asked_while_another_place_is_shown(sitting):
+async def test_nothing_is_asked_while_another_place_is_shown(open_app):
     client = ScriptedClient(model=WORKING)
     n_asked = 0
     jobs = client.jobs
@@ -76,11 +76,11 @@ async def test_nothing_is_asked_while_another_place_is_shown(sitting):
         return await jobs()
 
     client.jobs = counted
-    async with sitting(client) as person:
-        await person.presses("f9")
-        await person.sees("Nothing was measured yet")
-        await person.presses("escape")
-        await person.sees("Ask something")
+    async with open_app(client) as user:
+        await user.presses("f9")
+        await user.sees("No benchmarks yet")
+        await user.presses("escape")
+        await user.sees("Ask something")
         n_before = n_asked
-        await person.pilot.pause(1.2)  # in which two looks at the runs would be due: nothing tells that none came
+        await user.pilot.pause(1.2)  # in which two looks at the runs would be due: nothing tells that none came
         assert n_asked == n_before

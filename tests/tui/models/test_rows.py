@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from app.client import Job
 from app.terminal import printable_line
 from tests.tui.model_scenes import GUIDE
-from tui.models.format import context, format_progress
+from tui.models.format import format_context, format_progress
 from tui.models.rows import ModelRow, columns, headings, local_rows, row_line, with_jobs
 
 _ROW = ModelRow(id="fetch:a/b:Q4_K_M:", kind="fetch", name="b", n_bytes=10**9, reference="a/b:Q4_K_M")
@@ -42,9 +42,9 @@ def test_a_narrow_list_gives_up_its_last_columns_first(width, has_type, has_cont
 @pytest.mark.parametrize(
     ("job", "words", "is_under_way"),
     [
-        (_job("queued"), "waiting for its turn", True),
+        (_job("queued"), "queued", True),
         (_job("running", fraction=0.5, bytes_per_s=2e6, remaining_s=5400), "50%, 2 MB/s, 1.5 h left", True),
-        (_job("running"), "under way", True),
+        (_job("running"), "in progress", True),
         (_job("done"), "done", False),
         (_job("cancelled"), "cancelled", False),
     ],
@@ -61,4 +61,4 @@ def test_a_job_for_another_type_is_not_the_rows():
 
 
 def test_contexts_are_named_as_people_do():
-    assert [context(n) for n in (0, 512, 2048, 40960, 131072)] == ["", "512", "2k", "40k", "128k"]
+    assert [format_context(n) for n in (0, 512, 2048, 40960, 131072)] == ["", "512", "2k", "40k", "128k"]

@@ -9,198 +9,198 @@ from quantizer.errors import UserError
 from tests.tui.model_scenes import client_with_models
 
 
-async def _chosen(person, name, among="Recommended for this machine"):
+async def _chosen(user, name, among="Recommended for this machine"):
     """Go down to the row of which the lines below the list say that it is `name`."""
-    await person.sees(among)
+    await user.sees(among)
     for _ in range(30):
-        if f"\n {name} ·" in person.screen_text:
+        if f"\n {name} ·" in user.screen_text:
             return
-        await person.presses("down")
-    raise AssertionError(f"{name} was never chosen:\n{person.screen_text}")
+        await user.presses("down")
+    raise AssertionError(f"{name} was never chosen:\n{user.screen_text}")
 
 
-async def test_models_are_told_with_size_fit_and_speed(sitting):
-    async with sitting(client_with_models(), size=(100, 30)) as person:
-        await person.presses("f6")
-        await person.sees("● guide", "812 tok/s", "won't run", "tight", "Elsewhere on this disk", "llama3.2:3b")
-        await person.sees("damaged: It ends too early.", "Recommended for this machine", "Qwen3 4B Instruct")
+async def test_models_are_told_with_size_fit_and_speed(open_app):
+    async with open_app(client_with_models(), size=(100, 30)) as user:
+        await user.presses("f6")
+        await user.sees("● guide", "812 tok/s", "won't run", "tight", "In other programs", "llama3.2:3b")
+        await user.sees("damaged: It ends too early.", "Recommended for this machine", "Qwen3 4B Instruct")
 
 
-async def test_enter_talks_with_the_chosen_model(sitting):
+async def test_enter_talks_with_the_chosen_model(open_app):
     client = client_with_models()
-    async with sitting(client) as person:
-        await person.presses("f6")
-        await _chosen(person, "qwen3-0.6b-Q8_0")
-        await person.presses("enter")
-        await person.sees("Type a question")
+    async with open_app(client) as user:
+        await user.presses("f6")
+        await _chosen(user, "qwen3-0.6b-Q8_0")
+        await user.presses("enter")
+        await user.sees("Type a question")
     assert client.loads[-1] == "/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf"
 
 
-async def test_a_damaged_model_says_why_it_cannot_run(sitting):
+async def test_a_damaged_model_says_why_it_cannot_run(open_app):
     client = client_with_models()
-    async with sitting(client) as person:
-        await person.presses("f6")
-        await _chosen(person, "cut-short")
-        await person.presses("enter")
-        await person.sees("cut-short cannot run")
+    async with open_app(client) as user:
+        await user.presses("f6")
+        await _chosen(user, "cut-short")
+        await user.presses("enter")
+        await user.sees("cut-short cannot run")
 
 
-async def test_words_search_here_and_on_the_hub_and_enter_fetches_a_quant(sitting):
+async def test_words_search_here_and_on_the_hub_and_enter_fetches_a_quant(open_app):
     client = client_with_models()
-    async with sitting(client) as person:
-        await person.presses("f6", "slash")
-        await person.types("tiny")
-        await person.sees("someone/Tiny-Coder-GGUF", "1,234 downloads", "Nothing here has that name.")
-        await person.no_longer_sees("qwen3-0.6b")
-        await person.presses("enter")
-        await _chosen(person, "someone/Tiny-Coder-GGUF:Q4_K_M", among="1,234 downloads")
-        await person.presses("enter")
-        await person.sees("waiting for its turn")
+    async with open_app(client) as user:
+        await user.presses("f6", "slash")
+        await user.types("tiny")
+        await user.sees("someone/Tiny-Coder-GGUF", "1,234 downloads", "No local model matches.")
+        await user.no_longer_sees("qwen3-0.6b")
+        await user.presses("enter")
+        await _chosen(user, "someone/Tiny-Coder-GGUF:Q4_K_M", among="1,234 downloads")
+        await user.presses("enter")
+        await user.sees("queued")
         job = (await client.jobs())[0]
         client.change(replace(job, state="running", fraction=0.43, bytes_per_s=12.3e6, remaining_s=119))
-        await person.sees("43%, 12.3 MB/s, 2 min left")
-        await person.presses("x")
-        await person.sees("What came is kept")
+        await user.sees("43%, 12.3 MB/s, 2 min left")
+        await user.presses("x")
+        await user.sees("Partial data is kept")
     assert client.started == [("pull", {"reference": "someone/Tiny-Coder-GGUF:Q4_K_M"})]
     assert client.library.searched == ["tiny"]
 
 
-async def test_a_checkpoint_is_fetched_to_be_quantized(sitting):
+async def test_a_checkpoint_is_fetched_to_be_quantized(open_app):
     client = client_with_models()
-    async with sitting(client) as person:
-        await person.presses("f6", "slash")
-        await person.types("tiny")
-        await person.sees("maker/Tiny-Coder")
-        await person.presses("enter")
-        await _chosen(person, "maker/Tiny-Coder", among="99 downloads")
-        await person.presses("enter")
-        await person.sees("waiting for its turn")
+    async with open_app(client) as user:
+        await user.presses("f6", "slash")
+        await user.types("tiny")
+        await user.sees("maker/Tiny-Coder")
+        await user.presses("enter")
+        await _chosen(user, "maker/Tiny-Coder", among="99 downloads")
+        await user.presses("enter")
+        await user.sees("queued")
     assert client.started == [("pull", {"reference": "maker/Tiny-Coder", "quantize": "Q6_K"})]
 
 
-async def test_what_was_fetched_is_told_everywhere_and_one_key_talks_with_it(sitting):
+async def test_what_was_fetched_is_told_everywhere_and_one_key_talks_with_it(open_app):
     client = client_with_models()
-    async with sitting(client, size=(100, 30)) as person:
-        await person.presses("f6")
-        await _chosen(person, "org/Qwen3-4B-GGUF:Q4_K_M")
-        await person.presses("enter")
-        await person.sees("waiting for its turn")
-        await person.presses("escape")
+    async with open_app(client, size=(100, 30)) as user:
+        await user.presses("f6")
+        await _chosen(user, "org/Qwen3-4B-GGUF:Q4_K_M")
+        await user.presses("enter")
+        await user.sees("queued")
+        await user.presses("escape")
         job = (await client.jobs())[0]
         client.change(replace(job, state="done", result={"path": "/data/models/new.gguf"}))
-        await person.sees("Ctrl+T talks with the new model")
-        await person.presses("ctrl+t")
-        await person.sees("ready")
+        await user.sees("Ctrl+T starts a chat with the new model")
+        await user.presses("ctrl+t")
+        await user.sees("ready")
     assert client.loads[-1] == "/data/models/new.gguf"
 
 
-async def test_a_hub_that_cannot_be_reached_is_said_and_the_rest_works(sitting):
+async def test_a_hub_that_cannot_be_reached_is_said_and_the_rest_works(open_app):
     client = client_with_models()
     client.library.hub_error = UserError("huggingface.co cannot be reached.", "Check the network.")
-    async with sitting(client) as person:
-        await person.presses("f6", "slash")
-        await person.types("qwen")
-        await person.sees("cannot be reached", "Check the network.", "qwen3-0.6b-Q8_0", "Qwen3 4B Instruct")
+    async with open_app(client) as user:
+        await user.presses("f6", "slash")
+        await user.types("qwen")
+        await user.sees("cannot be reached", "Check the network.", "qwen3-0.6b-Q8_0", "Qwen3 4B Instruct")
 
 
-async def test_a_card_is_shown_and_goes_away(sitting):
-    async with sitting(client_with_models()) as person:
-        await person.presses("f6")
-        await _chosen(person, "qwen3-0.6b-Q8_0")
-        await person.presses("c")
-        await person.sees("architecture  qwen3")
-        await person.presses("escape")
-        await person.no_longer_sees("architecture  qwen3")
+async def test_a_card_is_shown_and_goes_away(open_app):
+    async with open_app(client_with_models()) as user:
+        await user.presses("f6")
+        await _chosen(user, "qwen3-0.6b-Q8_0")
+        await user.presses("c")
+        await user.sees("architecture  qwen3")
+        await user.presses("escape")
+        await user.no_longer_sees("architecture  qwen3")
 
 
-async def test_quantizing_says_size_loss_and_speed_before_it_begins(sitting):
+async def test_quantizing_says_size_loss_and_speed_before_it_begins(open_app):
     client = client_with_models()
-    async with sitting(client) as person:
-        await person.presses("f6")
-        await _chosen(person, "qwen3-0.6b-Q8_0")
-        await person.presses("q")
-        await person.sees("397 MB", "+0.1754", "62 tok/s", "the usual balance")
-        await person.presses("down")
-        await person.sees("an importance matrix is gathered first")
-        await person.presses("up", "enter")
-        await person.sees("under way")
+    async with open_app(client) as user:
+        await user.presses("f6")
+        await _chosen(user, "qwen3-0.6b-Q8_0")
+        await user.presses("q")
+        await user.sees("397 MB", "+0.1754", "62 tok/s", "the usual balance")
+        await user.presses("down")
+        await user.sees("computes an importance matrix first")
+        await user.presses("up", "enter")
+        await user.sees("started")
     source = "/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf"
     assert client.started == [("quantize", {"source": source, "file_type": "Q4_K_M"})]
 
 
-async def test_a_model_is_quantized_to_a_size(sitting):
+async def test_a_model_is_quantized_to_a_size(open_app):
     client = client_with_models()
-    async with sitting(client) as person:
-        await person.presses("f6")
-        await _chosen(person, "qwen3-0.6b-Q8_0")
-        await person.presses("q")
-        await person.sees("397 MB")
-        await person.presses("tab")
-        await person.types("nonsense")
-        await person.presses("enter")
-        await person.sees("nonsense")
-        await person.presses(*["backspace"] * 8)
-        await person.pastes("300MB")
-        await person.presses("enter")
-        await person.sees("under way")
+    async with open_app(client) as user:
+        await user.presses("f6")
+        await _chosen(user, "qwen3-0.6b-Q8_0")
+        await user.presses("q")
+        await user.sees("397 MB")
+        await user.presses("tab")
+        await user.types("nonsense")
+        await user.presses("enter")
+        await user.sees("nonsense")
+        await user.presses(*["backspace"] * 8)
+        await user.pastes("300MB")
+        await user.presses("enter")
+        await user.sees("started")
     assert client.started[0][1]["n_bytes"] == 300_000_000
 
 
-async def test_what_goes_is_named_before_it_is_removed(sitting):
+async def test_what_goes_is_named_before_it_is_removed(open_app):
     client = client_with_models()
-    async with sitting(client) as person:
-        await person.presses("f6")
-        await _chosen(person, "qwen3-0.6b-Q8_0")
-        await person.presses("d")
-        await person.sees("That frees 639 MB.", "qwen3-0.6b-Q8_0.gguf")
-        await person.presses("enter")
-        await person.no_longer_sees("That frees")
+    async with open_app(client) as user:
+        await user.presses("f6")
+        await _chosen(user, "qwen3-0.6b-Q8_0")
+        await user.presses("d")
+        await user.sees("This frees 639 MB.", "qwen3-0.6b-Q8_0.gguf")
+        await user.presses("enter")
+        await user.no_longer_sees("This frees")
         assert client.library.removed == []
-        await person.presses("d")
-        await person.sees("That frees 639 MB.")
-        await person.presses("down", "enter")
-        await person.sees("is removed")
+        await user.presses("d")
+        await user.sees("This frees 639 MB.")
+        await user.presses("down", "enter")
+        await user.sees("is removed")
     assert client.library.removed == ["/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf"]
 
 
-async def test_another_programs_model_is_taken_in(sitting):
+async def test_another_programs_model_is_taken_in(open_app):
     client = client_with_models()
-    async with sitting(client) as person:
-        await person.presses("f6")
-        await _chosen(person, "llama3.2:3b")
-        await person.presses("i")
-        await person.sees("is in the library")
+    async with open_app(client) as user:
+        await user.presses("f6")
+        await _chosen(user, "llama3.2:3b")
+        await user.presses("i")
+        await user.sees("is imported")
     assert client.library.taken_in == ["/ollama/blobs/sha256-1"]
 
 
-async def test_a_loaded_model_is_kept_for_a_while_and_unloaded(sitting):
+async def test_a_loaded_model_is_kept_for_a_while_and_unloaded(open_app):
     client = client_with_models()
-    async with sitting(client) as person:
-        await person.presses("f6")
-        await person.sees("● guide")
-        await person.presses("k")
-        await person.sees("after ten idle minutes")
-        await person.presses("u")
-        await person.sees("guide is unloaded")
-        await person.no_longer_sees("● guide")
+    async with open_app(client) as user:
+        await user.presses("f6")
+        await user.sees("● guide")
+        await user.presses("k")
+        await user.sees("after ten idle minutes")
+        await user.presses("u")
+        await user.sees("guide is unloaded")
+        await user.no_longer_sees("● guide")
     assert client.library.kept == [("guide", "10m")]
 
 
-async def test_an_engine_that_is_no_localllm_says_that_it_only_chats(sitting):
+async def test_an_engine_that_is_no_localllm_says_that_it_only_chats(open_app):
     client = ScriptedClient()
     del client.library
-    async with sitting(client) as person:
+    async with open_app(client) as user:
         for place in ("f6", "f7", "f8", "f9"):
-            await person.presses(place)
-            await person.sees("only chats")
+            await user.presses(place)
+            await user.sees("only supports chat")
 
 
-async def test_names_from_elsewhere_reach_the_terminal_clean(sitting):
+async def test_names_from_elsewhere_reach_the_terminal_clean(open_app):
     client = client_with_models()
     hostile = "evil\x1b]52;c;aGk=\x07[red]name"
     client.library.here.append(replace(client.library.here[1], id=hostile, path="/x.gguf"))
-    async with sitting(client, size=(100, 30)) as person:
-        await person.presses("f6")
-        await person.sees("evil]52;c;aGk=[red]name")
-        assert "\x1b" not in person.screen_text
-        assert "\x07" not in person.screen_text
+    async with open_app(client, size=(100, 30)) as user:
+        await user.presses("f6")
+        await user.sees("evil]52;c;aGk=[red]name")
+        assert "\x1b" not in user.screen_text
+        assert "\x07" not in user.screen_text

@@ -39,9 +39,9 @@ async def test_a_newcomer_sees_the_machine_what_is_wrong_and_what_suits_it(arriv
     client = client_with_models()
     problem = MachineProblem("Memory is swapped.", "Close other programs.")
     client.library.checkup = MachineReport((("memory", "20 GiB of 24 GiB free"),), (problem,))
-    async with arrival(client) as person:
-        await person.sees("Qwen3 4B Instruct · 2.5 GB · fits · about 14 tok/s · to chat", "Llama 3.2 1B Instruct")
-        await person.sees("memory     20 GiB of 24 GiB free", "! Memory is swapped. Close other programs.")
+    async with arrival(client) as user:
+        await user.sees("Qwen3 4B Instruct · 2.5 GB · fits · about 14 tok/s · chat", "Llama 3.2 1B Instruct")
+        await user.sees("memory     20 GiB of 24 GiB free", "! Memory is swapped. Close other programs.")
 
 
 @pytest.mark.parametrize(
@@ -63,32 +63,32 @@ async def test_enter_fetches_what_answers_fast_enough_here_if_anything_does(arri
         )
         for offer, keeps_pace, decode_tps in zip(client.library.recommended, kept, speeds_tps, strict=True)
     )
-    async with arrival(client) as person:
-        await person.sees("Qwen3 4B Instruct ·")
-        await person.presses("enter")
-        await person.sees(f"Fetching {fetched}")
+    async with arrival(client) as user:
+        await user.sees("Qwen3 4B Instruct ·")
+        await user.presses("enter")
+        await user.sees(f"Downloading {fetched}")
 
 
 async def test_enter_fetches_the_first_while_the_guide_is_there_to_talk_to(arrival, settings):
     client = client_with_models()
-    async with arrival(client) as person:
-        await person.sees("Qwen3 4B Instruct ·")
-        await person.presses("enter")
-        await person.sees("Fetching Qwen3 4B Instruct", "guide · ready")
+    async with arrival(client) as user:
+        await user.sees("Qwen3 4B Instruct ·")
+        await user.presses("enter")
+        await user.sees("Downloading Qwen3 4B Instruct", "guide · ready")
         job = (await client.jobs())[0]
         client.change(replace(job, state="failed"))
-        await person.presses("f2")
-        await person.sees("Hello.")
+        await user.presses("f2")
+        await user.sees("Hello.")
     assert client.started == [("pull", {"reference": "org/Qwen3-4B-GGUF:Q4_K_M"})]
     assert not is_first_run(settings)
 
 
 async def test_escape_talks_with_the_guide_and_fetches_nothing(arrival):
     client = client_with_models()
-    async with arrival(client) as person:
-        await person.sees("Qwen3 4B Instruct ·")
-        await person.presses("escape")
-        await person.sees("Type a question", "guide · ready")
+    async with arrival(client) as user:
+        await user.sees("Qwen3 4B Instruct ·")
+        await user.presses("escape")
+        await user.sees("Type a question", "guide · ready")
     assert client.started == []
 
 
@@ -100,10 +100,10 @@ async def test_a_machine_that_cannot_be_looked_at_still_lets_a_person_in(arrival
 
     client.library.recommend = failing
     client.library.machine = failing
-    async with arrival(client) as person:
-        await person.sees("The build is broken. Build it anew.", "None of them now")
-        await person.presses("enter")
-        await person.sees("guide · ready")
+    async with arrival(client) as user:
+        await user.sees("The build is broken. Build it anew.", "Not now")
+        await user.presses("enter")
+        await user.sees("guide · ready")
 
 
 def test_the_welcome_is_for_those_who_have_nothing_and_did_not_see_it(settings, tmp_path):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from app.protocol.plan import MeasuredRun, PlanReport, PlanRequest
 from tests.tui.plans import planner_for
 from tui.plan.charts import BrailleCanvas, curve_lines
-from tui.plan.controls import plan_controls, turned
+from tui.plan.controls import apply_step, plan_controls
 from tui.plan.format import describe_load, device_lines, headline, machine_text
 
 ANSWER = planner_for()
@@ -21,8 +21,8 @@ FULL = PlanRequest(is_full=True)
 RUN = MeasuredRun(kind="decode", depth=512, tps=12.0, gpu_layers=20, at_s=1.0)
 
 
-def report(wish: PlanRequest = FULL, **changes: Any) -> PlanReport:
-    return replace(ANSWER(wish), **changes)
+def report(request: PlanRequest = FULL, **changes: Any) -> PlanReport:
+    return replace(ANSWER(request), **changes)
 
 
 MEASURED = report(measured=(RUN,))
@@ -64,7 +64,7 @@ def test_a_curve_shows_where_the_plan_stands_where_memory_ends_and_what_was_meas
     text = "\n".join(drawn)
     assert text.count("◆") == text.count("×") == 2  # in the drawing and where it is explained
     assert text.count("┊") > 5
-    assert "memory ends: 38" in text
+    assert "memory limit: 38" in text
     here, measured = (next(line.index(sign) for line in drawn if sign in line) for sign in "◆×")
     assert here < measured
 
@@ -77,14 +77,14 @@ def test_without_a_gpu_it_is_said_why_there_is_no_curve_and_what_was_measured() 
 
 
 def test_a_device_that_holds_too_much_says_how_much() -> None:
-    wish = PlanRequest(n_ctx=8192, gpu_layers={"CUDA0": 43})
-    found = report(wish)
+    request = PlanRequest(n_ctx=8192, gpu_layers={"CUDA0": 43})
+    found = report(request)
     assert found.verdict == "wont_run"
     bar, figures = device_lines(found, 76)[:2]
     assert "43 of 43 layers" in bar
-    assert "too much for 11.5 GiB free" in figures
-    assert "It will not run so" in headline(found)
-    assert describe_load(wish, found).startswith("! CUDA0 would hold ")
+    assert "over 11.5 GiB free" in figures
+    assert "Does not fit" in headline(found)
+    assert describe_load(request, found).startswith("! CUDA0 would hold ")
 
 
 @pytest.mark.parametrize("n_columns", [40, 58, 76, 118])
@@ -99,23 +99,23 @@ def test_dials_go_as_far_as_there_is_something_and_stop() -> None:
     assert [dial.label for dial in plan_controls(PlanRequest(), found)] == [
         "Context",
         "Cache",
-        "Answers at once",
+        "Parallel",
         "Layers on CUDA0",
     ]
-    most = turned(PlanRequest(), found, "context", 99)
+    most = apply_step(PlanRequest(), found, "context", 99)
     assert most.n_ctx == found.n_ctx_train
     assert not plan_controls(most, found)[0].has_more
-    least = turned(PlanRequest(), found, "context", -99)
+    least = apply_step(PlanRequest(), found, "context", -99)
     assert least.n_ctx == 512
     assert not plan_controls(least, found)[0].has_less
 
 
 def test_turning_layers_begins_at_what_the_planner_chose() -> None:
     found = report()
-    wish = turned(PlanRequest(), found, "layers:CUDA0", -3)
-    assert wish.gpu_layers == {"CUDA0": found.n_on_gpus - 3}
-    assert turned(wish, found, "layers:CUDA0", 99).gpu_layers == {"CUDA0": found.n_layers}
-    assert turned(wish, found, "layers:CUDA0", -99).gpu_layers == {"CUDA0": 0}
+    request = apply_step(PlanRequest(), found, "layers:CUDA0", -3)
+    assert request.gpu_layers == {"CUDA0": found.n_on_gpus - 3}
+    assert apply_step(request, found, "layers:CUDA0", 99).gpu_layers == {"CUDA0": found.n_layers}
+    assert apply_step(request, found, "layers:CUDA0", -99).gpu_layers == {"CUDA0": 0}
 
 
 TWO_CARDS = planner_for("llama-3.1-8b", "Q4_K_M", "2 × RTX 3090, 64 GB RAM")(PlanRequest())
@@ -123,19 +123,19 @@ TWO_CARDS = planner_for("llama-3.1-8b", "Q4_K_M", "2 × RTX 3090, 64 GB RAM")(Pl
 
 @given(st.lists(st.tuples(st.sampled_from(["CUDA0", "CUDA1"]), st.integers(-50, 50)), max_size=8))
 def test_two_gpus_never_get_more_layers_than_there_are(turns: list[tuple[str, int]]) -> None:
-    found, wish = TWO_CARDS, PlanRequest()
+    found, request = TWO_CARDS, PlanRequest()
     for name, n_steps in turns:
-        wish = turned(wish, found, f"layers:{name}", n_steps)
-    layers: Mapping[str, int] = wish.gpu_layers or {}
+        request = apply_step(request, found, f"layers:{name}", n_steps)
+    layers: Mapping[str, int] = request.gpu_layers or {}
     assert sum(layers.values()) <= found.n_layers
     assert all(count >= 0 for count in layers.values())
 
 
 def test_a_cache_that_the_settings_have_and_no_dial_has_is_still_shown() -> None:
-    wish = PlanRequest(kv_type="q8_0,q4_0")
-    dial = plan_controls(wish, report())[1]
+    request = PlanRequest(kv_type="q8_0,q4_0")
+    dial = plan_controls(request, report())[1]
     assert dial.value == "q8_0,q4_0"
-    assert turned(wish, report(), "cache", 1).kv_type == report().kv_types[0]
+    assert apply_step(request, report(), "cache", 1).kv_type == report().kv_types[0]
 
 
 def test_machines_are_named_as_they_were_given() -> None:

@@ -13,7 +13,7 @@ REFUSED = {
     "a command without a key": {"theme": "f12"},
     "no such key": {"help": "banana"},
     "no such modifier": {"help": "hypr+x"},
-    "no key": {"help": ""},
+    "not a valid key": {"help": ""},
     "a key that types": {"help": "h"},
     "a key with a name that types": {"help": "question_mark"},
     "a key of Textual's": {"help": "ctrl+q"},

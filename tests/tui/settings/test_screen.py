@@ -38,8 +38,8 @@ async def sat_down(
     }
     settings = load_settings(flags, environment)
     async with ServiceConnection((client or ScriptedClient()).opened, "guide") as connection:
-        book = SettingsController(settings, flags, environment)
-        app = LocalllmApp(connection, clock=lambda: 0.0, settings=settings, book=book)
+        settings_controller = SettingsController(settings, flags, environment)
+        app = LocalllmApp(connection, clock=lambda: 0.0, settings=settings, settings_controller=settings_controller)
         async with app.run_test(size=(120, 54), notifications=True):
             yield app
 
@@ -48,61 +48,61 @@ def written(tmp_path: Path) -> dict[str, Any]:
     return tomllib.loads((tmp_path / "config.toml").read_text())
 
 
-def row_of(person: Any, name: str) -> str:
+def row_of(user: Any, name: str) -> str:
     """The row of a setting, its words separated by single spaces; "" while there is none."""
-    rows = (" ".join(line.split()) for line in person.screen_text.splitlines())
+    rows = (" ".join(line.split()) for line in user.screen_text.splitlines())
     return next((row for row in rows if row.startswith(f"{name} ")), "")
 
 
 async def test_every_setting_is_there_with_its_source_and_no_telemetry(tmp_path, meet):
     async with sat_down(tmp_path, "threads = 3\n", {"model": "other"}, CTX="512", API_KEY="sesame") as app:
-        person = meet(Pilot(app))
-        await person.presses("f10")
-        await person.sees("Telemetry: none", "threads", "LOCALLLM_MODEL")
-        assert row_of(person, "model") == "model other flag"
-        assert row_of(person, "threads") == "threads 3 file"
-        assert row_of(person, "ctx") == "ctx 512 environment"
-        assert row_of(person, "gpu") == "gpu true default"
-        assert "sesame" not in person.screen_text
-        for name in ("port", "host", "data_dir", "keys of others", "service's log", "telemetry"):
-            assert row_of(person, name), name
+        user = meet(Pilot(app))
+        await user.presses("f10")
+        await user.sees("Telemetry: none", "threads", "LOCALLLM_MODEL")
+        assert row_of(user, "model") == "model other flag"
+        assert row_of(user, "threads") == "threads 3 file"
+        assert row_of(user, "ctx") == "ctx 512 environment"
+        assert row_of(user, "gpu") == "gpu true default"
+        assert "sesame" not in user.screen_text
+        for name in ("port", "host", "data_dir", "API keys", "service log", "telemetry"):
+            assert row_of(user, name), name
 
 
 async def test_a_change_is_checked_written_and_told_to_be_for_the_next_start(tmp_path, meet):
     async with sat_down(tmp_path, "# mine\nthreads = 3\n") as app:
-        person = meet(Pilot(app))
-        await person.presses("f10", "down", "enter")
-        await person.sees("Context length in tokens", "Enter takes it")
-        await person.presses("backspace", "x", "enter")
-        await person.sees("It takes a whole number")
-        await person.presses("backspace", *"4096", "enter")
-        await person.sees("ctx is written", "0 → 4096: L loads it so", "file")
+        user = meet(Pilot(app))
+        await user.presses("f10", "down", "enter")
+        await user.sees("Context length in tokens", "Enter confirms")
+        await user.presses("backspace", "x", "enter")
+        await user.sees("It takes a whole number")
+        await user.presses("backspace", *"4096", "enter")
+        await user.sees("ctx is written", "0 → 4096: L reloads", "file")
         assert written(tmp_path) == {"threads": 3, "ctx": 4096}
-        await person.presses("r")
-        await person.sees("ctx is reset")
-        assert row_of(person, "ctx").startswith("ctx 0 ")
-        assert "→" not in person.screen_text
+        await user.presses("r")
+        await user.sees("ctx is reset")
+        assert row_of(user, "ctx").startswith("ctx 0 ")
+        assert "→" not in user.screen_text
         assert (tmp_path / "config.toml").read_text() == "# mine\nthreads = 3\n"
 
 
 async def test_a_model_is_loaded_with_what_is_written_after_a_yes(tmp_path, meet):
     client = ScriptedClient()
     async with sat_down(tmp_path, "ctx = 512\n", client=client) as app:
-        person = meet(Pilot(app))
-        await person.presses("f10", "l")
-        await person.sees("Nothing is written that")
+        user = meet(Pilot(app))
+        await user.presses("f10", "l")
+        await user.sees("The model already uses")
         (tmp_path / "config.toml").write_text(
             'ctx = 4096\nkv_type = "q8_0"\nthreads = 2\ncontext_shift = true\ngpu = false\n'
         )
-        await person.presses("l")
-        await person.sees("loaded again with context 4096, cache q8_0,", "threads 2, context shift on.")
-        await person.presses("escape")
-        await person.no_longer_sees("guide is unloaded")
+        await user.presses("l")
+        await user.sees("reloads with context 4096, cache q8_0,", "threads 2", "shift on.")
+        await user.presses("escape")
+        await user.no_longer_sees("guide is unloaded")
         assert not client.planner.reloads
-        await person.presses("l")
-        await person.sees("Load it anew now")
-        await person.presses("enter")
-        await person.sees("It is being loaded")
+        await user.presses("l")
+        await user.sees("Reload it now")
+        await user.presses("enter")
+        await user.sees("Loading: Esc")
     assert client.planner.reloads == [
         PlanRequest(model="guide", n_ctx=4096, kv_type="q8_0", n_threads=2, context_shift=True)
     ]
@@ -110,31 +110,31 @@ async def test_a_model_is_loaded_with_what_is_written_after_a_yes(tmp_path, meet
 
 async def test_what_only_localllm_can_choose_waits_for_the_next_start(tmp_path, meet):
     async with sat_down(tmp_path, "ctx = 512\n") as app:
-        person = meet(Pilot(app))
-        await person.presses("f10", "down", "r")
-        await person.sees("512 → 0 at the next start")
-        await person.presses("l")
-        await person.sees("Nothing is written that")
+        user = meet(Pilot(app))
+        await user.presses("f10", "down", "r")
+        await user.sees("512 → 0 at the next start")
+        await user.presses("l")
+        await user.sees("The model already uses")
 
 
 async def test_a_switch_and_a_choice_are_chosen_and_what_goes_before_the_file_is_told(tmp_path, meet):
     async with sat_down(tmp_path, CONTEXT_SHIFT="false") as app:
-        person = meet(Pilot(app))
-        await person.presses("f10", *["down"] * 3, "e")
-        await person.sees("Drop the oldest tokens", "Enter chooses")
-        await person.presses("home", "enter")
-        await person.sees("LOCALLLM_CONTEXT_SHIFT in the")
+        user = meet(Pilot(app))
+        await user.presses("f10", *["down"] * 3, "e")
+        await user.sees("Drop the oldest tokens", "Enter selects")
+        await user.presses("home", "enter")
+        await user.sees("LOCALLLM_CONTEXT_SHIFT in the")
         assert written(tmp_path) == {"context_shift": True}
-        assert row_of(person, "context_shift").startswith("context_shift false ")
+        assert row_of(user, "context_shift").startswith("context_shift false ")
 
 
 async def test_a_theme_is_taken_at_once_kept_and_there_again(tmp_path, meet):
     async with sat_down(tmp_path) as app:
-        person = meet(Pilot(app))
-        await person.asks("/theme")
-        await person.sees("High contrast", "ANSI, dark")
-        await person.presses("down", "down", "enter")
-        await person.sees("high-contrast: It is in force")
+        user = meet(Pilot(app))
+        await user.asks("/theme")
+        await user.sees("High contrast", "ANSI, dark")
+        await user.presses("down", "down", "enter")
+        await user.sees("high-contrast: It is effective now")
         assert app.theme == "high-contrast"
     assert written(tmp_path) == {"theme": "high-contrast"}
     async with sat_down(tmp_path, 'theme = "high-contrast"\n') as app:
@@ -144,47 +144,47 @@ async def test_a_theme_is_taken_at_once_kept_and_there_again(tmp_path, meet):
 
 async def test_keys_of_the_settings_work_and_are_shown(tmp_path, meet):
     async with sat_down(tmp_path, '[keys]\ngo-settings = "f11,ctrl+f11"\nhelp = "f12"\n') as app:
-        person = meet(Pilot(app))
-        await person.sees("ready")
-        await person.presses("ctrl+f11")
-        await person.sees("Telemetry: none", "Settings")
-        await person.presses("f12")
-        await person.sees("F11, Ctrl+F11", "/settings")
+        user = meet(Pilot(app))
+        await user.sees("ready")
+        await user.presses("ctrl+f11")
+        await user.sees("Telemetry: none", "Settings")
+        await user.presses("f12")
+        await user.sees("F11, Ctrl+F11", "/settings")
 
 
 async def test_keys_are_changed_while_the_app_runs_and_bad_ones_refused(tmp_path, meet):
     async with sat_down(tmp_path) as app:
-        person = meet(Pilot(app))
-        await person.presses("f10", *["down"] * list(DESCRIPTIONS).index("keys"), "enter")
-        await person.sees("Other keys for commands")
-        await person.pastes("help=f5")
-        await person.presses("enter")
-        await person.sees("f5 would be a key of both")
-        await person.presses("ctrl+u")
-        await person.pastes("help=f12")
-        await person.presses("enter")
-        await person.sees("keys is written. It is in force.")
-        await person.presses("f12")
-        await person.sees("Keys and commands")
+        user = meet(Pilot(app))
+        await user.presses("f10", *["down"] * list(DESCRIPTIONS).index("keys"), "enter")
+        await user.sees("Other keys for commands")
+        await user.pastes("help=f5")
+        await user.presses("enter")
+        await user.sees("f5 is assigned to both")
+        await user.presses("ctrl+u")
+        await user.pastes("help=f12")
+        await user.presses("enter")
+        await user.sees("keys is saved. It is effective now.")
+        await user.presses("f12")
+        await user.sees("Keys and commands")
     assert written(tmp_path) == {"keys": {"help": "f12"}}
 
 
 async def test_settings_that_cannot_be_obeyed_are_told_and_the_app_starts(tmp_path, meet):
     async with sat_down(tmp_path, 'theme = "[red]pink"\n[keys]\nnope = "f2"\n') as app:
-        person = meet(Pilot(app))
-        await person.sees("[red]pink", "'nope' is no", "ready")
-        await person.presses("f1")
-        await person.sees("Keys and commands")
+        user = meet(Pilot(app))
+        await user.sees("[red]pink", "'nope' is no", "ready")
+        await user.presses("f1")
+        await user.sees("Keys and commands")
 
 
 async def test_no_color_leaves_no_colour_in_any_theme(tmp_path, meet, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     for theme in ("", "high-contrast", "ansi-dark"):
         async with sat_down(tmp_path, f'theme = "{theme}"\n') as app:
-            person = meet(Pilot(app))
-            await person.sees("ready")
-            await person.presses("f10")
-            await person.sees("Telemetry: none")
+            user = meet(Pilot(app))
+            await user.sees("ready")
+            await user.presses("f10")
+            await user.sees("Telemetry: none")
             assert not colours_of(app), theme
     monkeypatch.delenv("NO_COLOR")
     async with sat_down(tmp_path) as app:

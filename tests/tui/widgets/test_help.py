@@ -7,16 +7,16 @@ from tui.chat.commands import CHAT_COMMANDS
 from tui.commands import APP_COMMANDS
 
 
-async def test_f1_shows_every_command_and_escape_returns(sitting):
-    async with sitting(ScriptedClient(), size=(120, 72)) as person:
-        await person.presses("f1")
-        await person.sees("Ctrl+J, Shift+Enter", *(command.tooltip for command in (*CHAT_COMMANDS, *APP_COMMANDS)))
-        await person.sees("/system TEXT", "Ctrl+Q  /quit", "Page Up")
-        await person.presses("escape")
-        await person.no_longer_sees("Keys and commands")
+async def test_f1_shows_every_command_and_escape_returns(open_app):
+    async with open_app(ScriptedClient(), size=(120, 72)) as user:
+        await user.presses("f1")
+        await user.sees("Ctrl+J, Shift+Enter", *(command.tooltip for command in (*CHAT_COMMANDS, *APP_COMMANDS)))
+        await user.sees("/system TEXT", "Ctrl+Q  /quit", "Page Up")
+        await user.presses("escape")
+        await user.no_longer_sees("Keys and commands")
 
 
-async def test_help_is_reached_by_its_slash_word(sitting):
-    async with sitting(ScriptedClient()) as person:
-        await person.asks("/help")
-        await person.sees("Keys and commands")
+async def test_help_is_reached_by_its_slash_word(open_app):
+    async with open_app(ScriptedClient()) as user:
+        await user.asks("/help")
+        await user.sees("Keys and commands")

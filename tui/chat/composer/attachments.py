@@ -17,8 +17,9 @@ from quantizer.errors import StorageError, UsageError
 
 __all__ = [
     "MAX_ATTACHED_BYTES",
+    "complete_path",
+    "compose_prompt",
     "files_below",
-    "finished",
     "is_long",
     "leads_outside",
     "mentioned_files",
@@ -27,7 +28,6 @@ __all__ = [
     "pasted",
     "path_of",
     "read_text_file",
-    "told",
 ]
 
 _LONG_CHARACTERS = 1000
@@ -47,7 +47,7 @@ def pasted(text: str, others: Sequence[Attachment]) -> Attachment:
     return Attachment(f"pasted {number}", text)
 
 
-def told(question: str, attachments: Sequence[Attachment]) -> str:
+def compose_prompt(question: str, attachments: Sequence[Attachment]) -> str:
     """Return a question as sent to the model: after its attachments, each named and fenced."""
     return "\n\n".join([*map(_fenced, attachments), question])
 
@@ -105,13 +105,13 @@ def read_text_file(path: Path, name: str) -> Attachment:
             f"{name} cannot be read: {error.strerror}.", "Check its name and its permissions."
         ) from error
     if len(data) > MAX_ATTACHED_BYTES:
-        raise UsageError(f"{name} is larger than {MAX_ATTACHED_BYTES >> 20} MiB.", "Attach a part of it.")
+        raise UsageError(f"{name} is larger than {MAX_ATTACHED_BYTES >> 20} MiB.", "Attach a smaller part of it.")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise UsageError(f"{name} is no text in UTF-8.", "A picture or a program says nothing to this model.")
+        raise UsageError(f"{name} is not UTF-8 text.", "Only text files can be attached.")
     return Attachment(name, text)
 
 
@@ -144,7 +144,7 @@ def missing_mentions(question: str, folder: Path) -> list[str]:
     ]
 
 
-def finished(typed: str, folder: Path) -> list[str]:
+def complete_path(typed: str, folder: Path) -> list[str]:
     """Return the files and folders (with a trailing slash) whose name begins with `typed`.
 
     Hidden ones only if a dot was typed; nothing from an unreadable folder.

@@ -11,7 +11,7 @@ from typing import Literal
 
 from textual.fuzzy import FuzzySearch
 
-__all__ = ["MAX_COMPLETIONS", "Completion", "PartialWord", "command_completions", "file_completions", "wanted"]
+__all__ = ["MAX_COMPLETIONS", "Completion", "PartialWord", "command_completions", "file_completions", "partial_word"]
 
 MAX_COMPLETIONS = 8
 _MOST_SCORED = 400  # scoring one may take a millisecond
@@ -34,7 +34,7 @@ class Completion:
     note: str = ""
 
 
-def wanted(before: str) -> PartialWord | None:
+def partial_word(before: str) -> PartialWord | None:
     """Return the unfinished word at the end of `before`, the text up to the cursor; None if it has no completions.
 
     A command is the first word of the text; a file is any word that begins with an at sign.

@@ -20,14 +20,22 @@ from textual.widgets import OptionList, Static, TextArea
 from app.chat.conversation import Attachment, Draft
 from app.terminal import printable_line
 from quantizer.errors import UserError
-from tui.chat.composer.attachments import files_below, finished, is_long, leads_outside, pasted, path_of, read_text_file
+from tui.chat.composer.attachments import (
+    complete_path,
+    files_below,
+    is_long,
+    leads_outside,
+    pasted,
+    path_of,
+    read_text_file,
+)
 from tui.chat.composer.completion import (
     MAX_COMPLETIONS,
     Completion,
     PartialWord,
     command_completions,
     file_completions,
-    wanted,
+    partial_word,
 )
 from tui.chat.composer.completion_list import CompletionList
 from tui.chat.composer.prompt_input import PromptInput
@@ -47,7 +55,7 @@ class _Chip(Static):
     def __init__(self, attachment: Attachment) -> None:
         super().__init__(markup=False)
         self.attachment = attachment
-        self.tooltip = "Click to take it away; Backspace in an empty prompt takes away the last one"
+        self.tooltip = "Click to remove it; Backspace in an empty prompt removes the last one"
         self.measure(None)
 
     def measure(self, n_tokens: int | None) -> None:
@@ -75,11 +83,11 @@ class AttachmentBar(HorizontalScroll):
 
     def add(self, attachment: Attachment) -> None:
         """Add an attachment, replacing one with the same name."""
-        self.take_away(attachment.name)
+        self.remove_attachment(attachment.name)
         self._become((*self.attachments, attachment))
         self.mount(_Chip(attachment))
 
-    def take_away(self, name: str) -> None:
+    def remove_attachment(self, name: str) -> None:
         """Remove an attachment."""
         self._become(tuple(other for other in self.attachments if other.name != name))
         for chip in self.query(_Chip):
@@ -99,7 +107,7 @@ class AttachmentBar(HorizontalScroll):
 
     def on__chip_removed(self, event: _Chip.Removed) -> None:
         event.stop()
-        self.take_away(event.name)
+        self.remove_attachment(event.name)
 
     def _become(self, attachments: tuple[Attachment, ...]) -> None:
         self.attachments = attachments
@@ -138,7 +146,7 @@ class Composer(Vertical):
         self._folder = folder or Path.cwd()
         self._files: Sequence[str] = ()
         self._is_naming_file = False
-        self._elsewhere: tuple[str, Sequence[str]] = ("", ())  # what was typed, and what it may become
+        self._outside_paths: tuple[str, Sequence[str]] = ("", ())  # what was typed, and what it may become
 
     def compose(self) -> ComposeResult:
         yield AttachmentBar()
@@ -184,11 +192,11 @@ class Composer(Vertical):
 
     def accept(self) -> bool:
         """Apply the selected completion; return False if there is none or it no longer matches the text."""
-        offer, word = self.query_one(CompletionList).chosen, self._wanted()
+        offer, word = self.query_one(CompletionList).chosen, self._partial_word()
         if offer is None or word is None or offer not in self._offers(word):
             self.dismiss()
             return False
-        self._take(offer, word)
+        self._apply(offer, word)
         return True
 
     def move(self, n_rows: int) -> bool:
@@ -210,7 +218,7 @@ class Composer(Vertical):
         """Remove the last attachment; return False if there is none."""
         if not self.attachments:
             return False
-        self.query_one(AttachmentBar).take_away(self.attachments[-1].name)
+        self.query_one(AttachmentBar).remove_attachment(self.attachments[-1].name)
         return True
 
     @on(PromptInput.Submitted)
@@ -222,17 +230,17 @@ class Composer(Vertical):
 
     @on(TextArea.Changed)
     async def _changed(self) -> None:
-        word = self._wanted()
+        word = self._partial_word()
         if word is not None and word.kind == "file":
-            await self._look_for_files(word.typed)
-            word = self._wanted()
+            await self._list_files(word.typed)
+            word = self._partial_word()
         self._is_naming_file = word is not None and word.kind == "file"
         self.query_one(CompletionList).show(self._offers(word) if word else ())
 
-    async def _look_for_files(self, typed: str) -> None:
+    async def _list_files(self, typed: str) -> None:
         """List the files for completion, once per word: files may change at any time."""
         if leads_outside(typed):
-            self._elsewhere = (typed, await asyncio.to_thread(finished, typed, self._folder))
+            self._outside_paths = (typed, await asyncio.to_thread(complete_path, typed, self._folder))
         elif not self._is_naming_file:
             self._files = await asyncio.to_thread(files_below, self._folder)
 
@@ -242,19 +250,19 @@ class Composer(Vertical):
         self.accept()
         self.prompt.focus()
 
-    def _wanted(self) -> PartialWord | None:
-        return wanted(self.prompt.before_cursor)
+    def _partial_word(self) -> PartialWord | None:
+        return partial_word(self.prompt.before_cursor)
 
     def _offers(self, word: PartialWord) -> list[Completion]:
         if word.kind == "command":
             offers = command_completions(word.typed, self._words())
             return [] if [offer.text for offer in offers] == [f"/{word.typed}"] else offers
         if leads_outside(word.typed):
-            typed, names = self._elsewhere
+            typed, names = self._outside_paths
             return [Completion(f"@{name}") for name in names[:MAX_COMPLETIONS]] if typed == word.typed else []
         return file_completions(word.typed, self._files)
 
-    def _take(self, offer: Completion, word: PartialWord) -> None:
+    def _apply(self, offer: Completion, word: PartialWord) -> None:
         self.dismiss()
         if word.kind == "command":
             self.prompt.replace_before_cursor(len(word.typed) + 1, f"{offer.text} ")

@@ -12,16 +12,16 @@ from app.chat.conversation import Draft
 from quantizer.errors import StorageError
 from tui.chat.repository import ChatRepository
 
-__all__ = ["KEPT_AFTER_S", "DraftAutosave"]
+__all__ = ["SAVE_AFTER_S", "DraftAutosave"]
 
-KEPT_AFTER_S = 0.4  # what is typed waits for this long, and then for the disk: together under a second
+SAVE_AFTER_S = 0.4  # what is typed waits for this long, and then for the disk: together under a second
 
 
 class DraftAutosave:
     """The draft of the open chat. `tell` receives the first error of a series of failed saves."""
 
-    def __init__(self, keeper: ChatRepository, tell: Callable[[StorageError], None]) -> None:
-        self._keeper = keeper
+    def __init__(self, repository: ChatRepository, tell: Callable[[StorageError], None]) -> None:
+        self._repository = repository
         self._tell = tell
         self._draft = Draft()
         self._kept: Draft | None = None  # None while no chat is open: nothing may take the place of an unread draft
@@ -30,7 +30,7 @@ class DraftAutosave:
 
     async def open(self) -> Draft:
         """Return the stored draft of the chat just opened. Raises StorageError."""
-        self._kept = await self._keeper.draft()
+        self._kept = await self._repository.draft()
         return self._kept
 
     def write(self, draft: Draft) -> None:
@@ -49,7 +49,7 @@ class DraftAutosave:
 
     async def _keep_soon(self) -> None:
         while self._kept is not None and self._draft != self._kept:
-            await asyncio.sleep(KEPT_AFTER_S)
+            await asyncio.sleep(SAVE_AFTER_S)
             await self._keep()
 
     async def _keep(self) -> None:
@@ -57,7 +57,7 @@ class DraftAutosave:
         if self._kept is None or draft == self._kept:
             return
         try:
-            await self._keeper.save_draft(draft)
+            await self._repository.save_draft(draft)
         except StorageError as error:  # tried again while there is something to keep
             if not self._has_failed:
                 self._tell(error)

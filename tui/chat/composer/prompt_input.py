@@ -40,8 +40,10 @@ class PromptInput(TextArea):
             id="prompt-newline",
             tooltip="Start a new line (some terminals: Ctrl+J only)",
         ),
-        Binding("tab", "accept", "Complete", id="prompt-complete", tooltip="Take what is offered for /word and @file"),
-        Binding("up", "cursor_up", "Recall", id="prompt-recall", tooltip="On an empty line: an earlier question"),
+        Binding("tab", "accept", "Complete", id="prompt-complete", tooltip="Complete /command or @file"),
+        Binding(
+            "up", "cursor_up", "Recall", id="prompt-recall", tooltip="On an empty line: recall an earlier question"
+        ),
     )
     BINDINGS: ClassVar[list[BindingType]] = list(KEYS)
 

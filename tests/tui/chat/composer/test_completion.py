@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tui.chat.composer.completion import Completion, PartialWord, command_completions, file_completions, wanted
+from tui.chat.composer.completion import Completion, PartialWord, command_completions, file_completions, partial_word
 
 FILES = [
     "README.md",
@@ -30,7 +30,7 @@ FILES = [
     ],
 )
 def test_the_word_at_the_cursor_tells_what_is_wanted(before: str, found: PartialWord | None) -> None:
-    assert wanted(before) == found
+    assert partial_word(before) == found
 
 
 def test_commands_that_begin_so_are_offered_in_their_order() -> None:

@@ -18,119 +18,119 @@ def _folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-async def test_a_file_is_picked_after_an_at_sign_and_told_to_the_model(sitting):
+async def test_a_file_is_picked_after_an_at_sign_and_told_to_the_model(open_app):
     client = ScriptedClient()
-    async with sitting(client) as person:
-        await person.types("What is in @sou")
-        await person.sees("@notes/soup.md")
-        await person.presses("tab")
-        await person.sees("[notes/soup.md · 3 tokens ×]")
-        await person.types("it?")
-        await person.presses("enter")
-        await person.sees("Hello.")
-        await person.no_longer_sees("3 tokens")
+    async with open_app(client) as user:
+        await user.types("What is in @sou")
+        await user.sees("@notes/soup.md")
+        await user.presses("tab")
+        await user.sees("[notes/soup.md · 3 tokens ×]")
+        await user.types("it?")
+        await user.presses("enter")
+        await user.sees("Hello.")
+        await user.no_longer_sees("3 tokens")
     assert client.requests[0][0].content == "notes/soup.md:\n```\nSalt and leeks.\n```\n\nWhat is in it?"
 
 
-async def test_hidden_files_are_not_offered_and_one_that_is_no_text_is_refused_in_words(sitting):
-    async with sitting(ScriptedClient()) as person:
-        await person.types("@")
-        await person.sees("@prog.bin", "@notes/soup.md")
-        assert ".secret" not in person.screen_text
-        await person.presses("enter")
-        await person.sees("prog.bin is no text")
+async def test_hidden_files_are_not_offered_and_one_that_is_no_text_is_refused_in_words(open_app):
+    async with open_app(ScriptedClient()) as user:
+        await user.types("@")
+        await user.sees("@prog.bin", "@notes/soup.md")
+        assert ".secret" not in user.screen_text
+        await user.presses("enter")
+        await user.sees("prog.bin is not UTF-8 text")
 
 
-async def test_a_file_that_came_since_the_last_one_was_picked_is_offered(sitting, tmp_path):
-    async with sitting(ScriptedClient()) as person:
-        await person.types("@sou")
-        await person.sees("@notes/soup.md")
-        await person.presses("tab")
-        await person.sees("[notes/soup.md")
+async def test_a_file_that_came_since_the_last_one_was_picked_is_offered(open_app, tmp_path):
+    async with open_app(ScriptedClient()) as user:
+        await user.types("@sou")
+        await user.sees("@notes/soup.md")
+        await user.presses("tab")
+        await user.sees("[notes/soup.md")
         (tmp_path / "bread.md").write_text("Flour.")
-        await person.types("@bre")
-        await person.sees("@bread.md")
-        await person.presses("tab")
-        await person.sees("[bread.md")
+        await user.types("@bre")
+        await user.sees("@bread.md")
+        await user.presses("tab")
+        await user.sees("[bread.md")
 
 
-async def test_a_file_elsewhere_is_reached_folder_by_folder(sitting, tmp_path, monkeypatch):
+async def test_a_file_elsewhere_is_reached_folder_by_folder(open_app, tmp_path, monkeypatch):
     client = ScriptedClient()
     monkeypatch.chdir(tmp_path / "notes")
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "bread.md").write_text("Flour.")
-    async with sitting(client) as person:
-        await person.types("Which? @../mo")
-        await person.sees("@../more/")
-        await person.presses("tab")
-        await person.sees("@../more/bread.md")
-        await person.presses("tab")
-        await person.sees("[../more/bread.md")
-        await person.presses("enter")
-        await person.sees("Hello.")
+    async with open_app(client) as user:
+        await user.types("Which? @../mo")
+        await user.sees("@../more/")
+        await user.presses("tab")
+        await user.sees("@../more/bread.md")
+        await user.presses("tab")
+        await user.sees("[../more/bread.md")
+        await user.presses("enter")
+        await user.sees("Hello.")
     assert client.requests[0][0].content == "../more/bread.md:\n```\nFlour.\n```\n\nWhich?"
 
 
-async def test_a_long_paste_goes_beside_the_prompt_and_backspace_takes_it_away(sitting):
+async def test_a_long_paste_goes_beside_the_prompt_and_backspace_takes_it_away(open_app):
     client = ScriptedClient()
-    async with sitting(client) as person:
-        await person.pastes("word\n" * 20)
-        await person.sees("[pasted 1 · 20 tokens ×]")
-        await person.pastes("word " * 300)
-        await person.sees("[pasted 2 · 300 tokens ×]")
-        await person.presses("backspace")
-        await person.no_longer_sees("pasted 2")
-        await person.asks("and?")
-        await person.sees("Hello.")
+    async with open_app(client) as user:
+        await user.pastes("word\n" * 20)
+        await user.sees("[pasted 1 · 20 tokens ×]")
+        await user.pastes("word " * 300)
+        await user.sees("[pasted 2 · 300 tokens ×]")
+        await user.presses("backspace")
+        await user.no_longer_sees("pasted 2")
+        await user.asks("and?")
+        await user.sees("Hello.")
     words = "word\n" * 20
     assert client.requests[0][0].content == f"pasted 1:\n```\n{words}```\n\nand?"
 
 
-async def test_a_click_takes_an_attachment_away(sitting):
-    async with sitting(ScriptedClient()) as person:
-        await person.pastes("word\n" * 20)
-        await person.sees("pasted 1")
-        await person.pilot.click("AttachmentBar Static")
-        await person.no_longer_sees("pasted 1")
+async def test_a_click_takes_an_attachment_away(open_app):
+    async with open_app(ScriptedClient()) as user:
+        await user.pastes("word\n" * 20)
+        await user.sees("pasted 1")
+        await user.pilot.click("AttachmentBar Static")
+        await user.no_longer_sees("pasted 1")
 
 
-async def test_commands_are_offered_while_a_slash_word_is_typed(sitting):
-    async with sitting(ScriptedClient()) as person:
-        await person.types("/sy")
-        await person.sees("/system", "Tell the model how to behave")
-        await person.presses("tab")
-        await person.no_longer_sees("Tell the model how to behave")
-        await person.types("Be brief")
-        await person.presses("enter")
-        await person.sees("System prompt: Be brief")
+async def test_commands_are_offered_while_a_slash_word_is_typed(open_app):
+    async with open_app(ScriptedClient()) as user:
+        await user.types("/sy")
+        await user.sees("/system", "Set the system prompt")
+        await user.presses("tab")
+        await user.no_longer_sees("Set the system prompt")
+        await user.types("Be brief")
+        await user.presses("enter")
+        await user.sees("System prompt: Be brief")
 
 
-async def test_arrows_choose_among_offers_and_escape_hides_them(sitting):
-    async with sitting(ScriptedClient()) as person:
-        await person.types("/")
-        await person.sees("/stop", "/retry")
-        await person.presses("down", "enter")
-        await person.no_longer_sees("/stop")
-        assert person.app.screen.query_one("PromptInput").text == "/retry "
-        await person.presses("ctrl+u")
-        await person.types("/n")
-        await person.sees("/new")
-        await person.presses("escape")
-        await person.no_longer_sees("Start an empty chat")
-        assert person.app.screen.query_one("PromptInput").text == "/n"
+async def test_arrows_choose_among_offers_and_escape_hides_them(open_app):
+    async with open_app(ScriptedClient()) as user:
+        await user.types("/")
+        await user.sees("/stop", "/retry")
+        await user.presses("down", "enter")
+        await user.no_longer_sees("/stop")
+        assert user.app.screen.query_one("PromptInput").text == "/retry "
+        await user.presses("ctrl+u")
+        await user.types("/n")
+        await user.sees("/new")
+        await user.presses("escape")
+        await user.no_longer_sees("Start an empty chat")
+        assert user.app.screen.query_one("PromptInput").text == "/n"
 
 
-async def test_a_word_that_is_whole_is_run_by_one_enter(sitting):
-    async with sitting(ScriptedClient()) as person:
-        await person.types("/help")
-        await person.presses("enter")
-        await person.sees("Keys and commands")
+async def test_a_word_that_is_whole_is_run_by_one_enter(open_app):
+    async with open_app(ScriptedClient()) as user:
+        await user.types("/help")
+        await user.presses("enter")
+        await user.sees("Keys and commands")
 
 
-async def test_enter_in_one_burst_with_a_word_takes_no_offer_for_its_beginning(sitting):
-    async with sitting(ScriptedClient()) as person:
-        await person.sees("ready")
+async def test_enter_in_one_burst_with_a_word_takes_no_offer_for_its_beginning(open_app):
+    async with open_app(ScriptedClient()) as user:
+        await user.sees("ready")
         for character in "/nosuch":
-            person.app.post_message(Key(character, character))
-        person.app.post_message(Key("enter", "\r"))
-        await person.sees("There is no command /nosuch")
+            user.app.post_message(Key(character, character))
+        user.app.post_message(Key("enter", "\r"))
+        await user.sees("Unknown command /nosuch")

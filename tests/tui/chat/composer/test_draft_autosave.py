@@ -71,11 +71,11 @@ async def test_a_draft_that_was_not_read_yet_is_not_overwritten():
 
 
 async def test_a_full_disk_is_told_once_and_the_draft_is_kept_when_there_is_room():
-    told: list[StorageError] = []
+    compose_prompt: list[StorageError] = []
     shelf = Shelf(n_failures=2)
-    pad = DraftAutosave(shelf, told.append)
+    pad = DraftAutosave(shelf, compose_prompt.append)
     await pad.open()
     pad.write(Draft("kept in the end"))
     async with asyncio.timeout(5.0):
         await shelf.is_kept.wait()
-    assert (told, shelf.kept, shelf.n_attempts) == ([DISK_FULL], Draft("kept in the end"), 3)
+    assert (compose_prompt, shelf.kept, shelf.n_attempts) == ([DISK_FULL], Draft("kept in the end"), 3)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tui.chat.composer.attachments import finished, mentioned_files, mentions, missing_mentions
+from tui.chat.composer.attachments import complete_path, mentioned_files, mentions, missing_mentions
 
 
 @pytest.fixture
@@ -51,9 +51,9 @@ def test_what_looks_like_a_file_and_is_none_is_told_apart_from_words(folder: Pat
 
 
 def test_an_unfinished_name_becomes_files_and_folders(folder: Path) -> None:
-    assert finished("", folder) == ["my notes.txt", "notes.txt", "src/"]
-    assert finished("no", folder) == ["notes.txt"]
-    assert finished("src/", folder) == ["src/main.py"]
-    assert finished(".h", folder) == [".hidden"]
-    assert finished("../o", folder) == ["../outside.txt"]
-    assert finished("nothing/", folder) == []
+    assert complete_path("", folder) == ["my notes.txt", "notes.txt", "src/"]
+    assert complete_path("no", folder) == ["notes.txt"]
+    assert complete_path("src/", folder) == ["src/main.py"]
+    assert complete_path(".h", folder) == [".hidden"]
+    assert complete_path("../o", folder) == ["../outside.txt"]
+    assert complete_path("nothing/", folder) == []
