@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from app.client.status import Occupancy
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.chat.store import ChatStore
 from app.client.fake import READY, ScriptedClient, ScriptedReply
+from app.protocol.status import Occupancy
 from app.terminal import printable_line
 from quantizer.errors import EngineError
 from tui.chat.repository import SqliteChatRepository

@@ -20,7 +20,7 @@ def test_days_begin_at_midnight_where_the_person_is():
     assert ChatQuery().filter(NOW).since_ms is None
 
 
-@pytest.mark.parametrize("wanted", [ChatQuery(typed="soup"), ChatQuery()], ids=["search", "list"])
+@pytest.mark.parametrize("chat_query", [ChatQuery(typed="soup"), ChatQuery()], ids=["search", "list"])
 def test_rows_that_follow_those_that_are_shown_make_the_whole_list(tmp_path, chat_query):
     with ChatStore(tmp_path) as store:
         for number in range(10):

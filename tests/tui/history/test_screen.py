@@ -228,7 +228,7 @@ async def test_chats_of_a_file_are_taken_in_and_what_was_left_out_is_told(open_a
         await user.presses("f5", "i")
         await user.pastes(str(path))
         await user.presses("enter")
-        await user.sees("Imported chats: 1.", "Left out: 1. First: chat 1", "a borrowed question")
+        await user.sees("Imported chats: 1.", "Skipped: 1. First: chat 1", "a borrowed question")
     assert len(titles(store)) == 1
 
 

@@ -95,7 +95,7 @@ async def test_a_model_is_loaded_with_what_is_written_after_a_yes(tmp_path, meet
             'ctx = 4096\nkv_type = "q8_0"\nthreads = 2\ncontext_shift = true\ngpu = false\n'
         )
         await user.presses("l")
-        await user.sees("reloads with context 4096, cache q8_0,", "threads 2", "shift on.")
+        await user.sees("reloads with context 4096, cache q8_0,", "threads 2, context shift")
         await user.presses("escape")
         await user.no_longer_sees("guide is unloaded")
         assert not client.planner.reloads
@@ -156,7 +156,7 @@ async def test_keys_are_changed_while_the_app_runs_and_bad_ones_refused(tmp_path
     async with sat_down(tmp_path) as app:
         user = meet(Pilot(app))
         await user.presses("f10", *["down"] * list(DESCRIPTIONS).index("keys"), "enter")
-        await user.sees("Other keys for commands")
+        await user.sees("Key bindings of the terminal app")
         await user.pastes("help=f5")
         await user.presses("enter")
         await user.sees("f5 is assigned to both")
