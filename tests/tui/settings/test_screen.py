@@ -76,7 +76,7 @@ async def test_a_change_is_checked_written_and_told_to_be_for_the_next_start(tmp
         await user.presses("backspace", "x", "enter")
         await user.sees("It takes a whole number")
         await user.presses("backspace", *"4096", "enter")
-        await user.sees("ctx is written", "0 → 4096: L reloads", "file")
+        await user.sees("ctx is saved", "0 → 4096: L reloads", "file")
         assert written(tmp_path) == {"threads": 3, "ctx": 4096}
         await user.presses("r")
         await user.sees("ctx is reset")
