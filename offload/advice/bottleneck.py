@@ -30,7 +30,7 @@ class Constraint(StrEnum):
 class Symptoms:
     """One measured answer, and the plan of its model. Speeds are in tokens per second.
 
-    A turn is `n_prefill` tokens of prompt and `n_decode` of answer, as the model is used here. `queue_s` is what the
+    A turn is `n_prefill` tokens of prompt and `n_decode` of answer, as the model is used. `queue_s` is what the
     answer waited for its turn, behind `n_ahead` others. `read_bytes` is what a token reads, `predicted_tps` what was
     expected, `remedy` the first remedy where not all fits, `smaller` a quantization and how many times as fast it is;
     None where unknown.

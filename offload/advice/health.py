@@ -25,7 +25,7 @@ _BUILD_FLAGS = {"NVIDIA": "-DGGML_CUDA=on", "AMD": "-DGGML_HIP=on", "Intel": "-D
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What was found out. `unusable_vendors` are makers of GPUs that this build of llama.cpp cannot use.
+    """The facts about a machine. `unusable_vendors` are makers of GPUs that this build of llama.cpp cannot use.
 
     `has_avx2` is None on processors that are not x86, `swapped_bytes` what the system has moved out of memory,
     `disk_bytes_per_s` the speed of the disk with the models, None where unknown.

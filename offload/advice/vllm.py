@@ -22,7 +22,7 @@ __all__ = ["Cluster", "checkpoint_of", "cluster_for", "vllm_command"]
 
 _UTILIZATION = 0.9
 _WORKING_BYTES = 2 << 30  # of activations and recorded graphs on each GPU
-_USUAL_GPU_BYTES, _USUAL_N_GPUS = 80 << 30, 8  # of a machine made for this, where there is no GPU here
+_USUAL_GPU_BYTES, _USUAL_N_GPUS = 80 << 30, 8  # of a typical server, for machines without a GPU
 _BYTES_PER_WEIGHT = 2  # of a checkpoint as it is published
 _REPO_FIELDS = ("general.source.repo_url", "general.repo_url")
 _REPO = re.compile(r"https://huggingface\.co/([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)/?")

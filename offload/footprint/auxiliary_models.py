@@ -95,5 +95,5 @@ class AuxiliaryUsage:
 
     @property
     def beside_bytes(self) -> int:
-        """What it takes on the device of the output."""
+        """Bytes on the device of the output."""
         return self.compute_bytes + (0 if self.is_in_layers else self.weight_bytes + self.cache_bytes)

@@ -124,7 +124,7 @@ class PlannedModel:
 
     @property
     def kv_shape(self) -> KvShape:
-        """What a token leaves in its cache."""
+        """The elements that a token takes in its cache."""
         return kv_shape_of(self.header)
 
     @cached_property

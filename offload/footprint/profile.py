@@ -38,7 +38,7 @@ _F16 = KvTypes()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """How a model is to run. All sequences share `n_cells`, and `n_sequences` of them are answered at once.
+    """The configuration of a run. All sequences share `n_cells`, and `n_sequences` of them are served at once.
 
     `depth` is the number of tokens before the one whose speed is predicted.
     """

@@ -21,7 +21,7 @@ _EXPERTS, _FEED_FORWARD = r"ffn_\w+_exps\.", r"ffn_(gate|up|down|gate_up)\.weigh
 
 
 class LoadMode(StrEnum):
-    """How the processor's weights are read into memory, by llama.cpp's names of `llama_load_mode`.
+    """The way of reading the processor's weights into memory, by llama.cpp's names of `llama_load_mode`.
 
     AUTO maps the file wherever the devices allow it. NONE reads it into memory that GPUs can fetch from at full speed.
     MMAP_MLOCK maps it and keeps the system from dropping its pages.

@@ -179,7 +179,7 @@ class _Fill:
         return self.end > self.start
 
     def sums(self, table: Bytes) -> Bytes:
-        """Return what `table` counts for the layers that this GPU has."""
+        """Return the sums of `table` over the layers of this GPU."""
         return np.take_along_axis(table, self.end, axis=1) - np.take_along_axis(table, self.start, axis=1)
 
 

@@ -22,7 +22,7 @@ def _original_context(config: Config) -> int:
 
 
 def _attention_factor(config: Config) -> Value:
-    """Return how much longrope sharpens attention. Source: LongRoPE, the scaling published with Phi 3 (128k)."""
+    """Return longrope's factor of attention. Source: LongRoPE, the scaling published with Phi 3 (128k)."""
     if rope_of(config).values.get("long_factor") is None:
         return None
     original = max(2, _original_context(config))

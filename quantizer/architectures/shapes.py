@@ -139,7 +139,7 @@ QKV_BIASES = biases({name: extents for name, extents in ATTENTION.items() if nam
 
 
 def decoder(config: Config) -> Dimensions:
-    """Return the tensors outside the layers; transformers ties embeddings and output only when told to."""
+    """Return the tensors outside the layers; transformers ties embeddings and output only when the config has it so."""
     tensors: Dimensions = {"token_embd.weight": ("n_embd", "n_vocab"), "output_norm.weight": ("n_embd",)}
     is_tied = config.flag("tie_word_embeddings")
     return tensors if is_tied else {**tensors, "output.weight": ("n_embd", "n_vocab")}

@@ -1,4 +1,4 @@
-"""config.json of a checkpoint with typed look-ups: its contents are untrusted until checked here."""
+"""config.json of a checkpoint with typed look-ups, which check its untrusted contents."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Config:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_INTEGER:
-            raise CheckpointError(f"config.json says {names[0]} = {value!r}.", "It should be a whole number.")
+            raise CheckpointError(f"config.json has {names[0]} = {value!r}.", "It should be a whole number.")
         return value
 
     def number(self, *names: str) -> float:
@@ -49,7 +49,7 @@ class Config:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise CheckpointError(f"config.json says {names[0]} = {value!r}.", "It should be a number.")
+            raise CheckpointError(f"config.json has {names[0]} = {value!r}.", "It should be a number.")
         return float(value)
 
     def text(self, name: str) -> str | None:
@@ -69,7 +69,7 @@ class Config:
             return None
         is_list = isinstance(values, list) and values
         if not is_list or not all(type(n) is int and 0 < n <= _MAX_INTEGER for n in values):
-            raise CheckpointError(f"config.json says {name} = {values!r}.", "It should be a list of sizes.")
+            raise CheckpointError(f"config.json has {name} = {values!r}.", "It should be a list of sizes.")
         return tuple(values)
 
     def section(self, *names: str) -> Config:
@@ -78,7 +78,7 @@ class Config:
         if value is None:
             return Config({})
         if not isinstance(value, dict):
-            raise CheckpointError(f"config.json says {names[0]} = {value!r}.", "It should be an object.")
+            raise CheckpointError(f"config.json has {names[0]} = {value!r}.", "It should be an object.")
         return Config(value)
 
     def _first(self, names: Sequence[str]) -> Any:
@@ -86,4 +86,4 @@ class Config:
 
 
 def _missing(names: Sequence[str]) -> CheckpointError:
-    return CheckpointError(f"config.json does not say {' or '.join(names)}.", "Download the whole checkpoint.")
+    return CheckpointError(f"config.json does not have {' or '.join(names)}.", "Download the whole checkpoint.")

@@ -1,4 +1,4 @@
-"""How a sentence-transformers folder pools a text into one vector: modules.json, and the settings of its pooling.
+"""The pooling of a sentence-transformers folder: modules.json, and the settings of its pooling.
 
 Owns the refusal of later modules, which llama.cpp would leave out. The engine scales vectors to length one.
 """

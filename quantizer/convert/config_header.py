@@ -45,7 +45,7 @@ def config_header(settings: Mapping[str, Any], name: str) -> Header:
 def hyperparameter_entries(
     architecture: Architecture, config: Config, rows: Iterable[Hyperparameter]
 ) -> Iterator[Entry]:
-    """Yield what `rows` of the table make of `config`, without those that it has no value for."""
+    """Yield the entries of `rows` for `config`, without those that have no value."""
     for row in rows:
         value = row.read(config)
         if value is not None:

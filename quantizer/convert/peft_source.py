@@ -117,7 +117,7 @@ def open_adapter(folder: Path, base: Path | None, file_type: FileType) -> Source
     """Read the headers of a PEFT adapter and return llama.cpp's form of it.
 
     Its matrices become `file_type`, which must be a plain one. `base` is the model it was made for, a folder or a GGUF;
-    without it, the one that the adapter names, if it is a folder here. Raises UserError naming what is in the way.
+    without it, the one that the adapter names, if that is a local folder. Raises UserError with the obstacle.
     """
     if file_type.base.is_quantized:
         raise UsageError(f"An adapter is not quantized to {file_type.name}.", "Choose F16, BF16 or F32.")
@@ -156,7 +156,7 @@ def _settings(folder: Path) -> Config:
 def _named_base(settings: Config) -> Path:
     name = settings.text("base_model_name_or_path") or ""
     if not name or "\0" in name or not Path(name).is_dir():
-        cause = f"The adapter is for {name[:128] or 'a model that it does not name'}, which is no folder here."
+        cause = f"The adapter is for {name[:128] or 'a model that it does not name'}, which is no local folder."
         raise UsageError(cause, "Name the model's folder or GGUF with --base.")
     return Path(name)
 

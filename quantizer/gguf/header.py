@@ -146,7 +146,7 @@ class Header:
         return self._decoded(decode_numbers, ref)
 
     def array_ref(self, key: str) -> ArrayRef:
-        """Return where the array `key` lies. Raises KeyError when there is none."""
+        """Return the place of the array `key`. Raises KeyError when there is none."""
         value = self._value(key)
         if not isinstance(value, ArrayRef):
             raise KeyError(key)

@@ -70,7 +70,7 @@ class LayerCache:
 class LayerCaches:
     """The layers of a model in order. The last `n_predicting` are only used by a context that drafts.
 
-    `n_window` is in tokens, 0 without windows; `is_complete` is False where an architecture keeps more than is here.
+    `n_window` is in tokens, 0 without windows; `is_complete` is False where an architecture has further caches.
     """
 
     layers: tuple[LayerCache, ...]

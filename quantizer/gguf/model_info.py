@@ -20,7 +20,7 @@ _FIM_KEYS = ("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id"
 
 @dataclass(frozen=True, slots=True)
 class TypeShare:
-    """How much of a file one tensor type takes."""
+    """The share of one tensor type in a file."""
 
     n_tensors: int
     n_bytes: int

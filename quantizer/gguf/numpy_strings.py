@@ -86,7 +86,7 @@ class NumpyStrings:
         return [data[start:stop] for start, stop in zip(self.starts.tolist(), self.stops.tolist(), strict=True)]
 
     def _next(self, byte: bytes, places: _Places) -> _Places:
-        """Return where `byte` comes next from each of `places` on; behind the data where it does not."""
+        """Return the next place of `byte` from each of `places` on; the end of the data where there is none."""
         found = np.append(np.flatnonzero(np.frombuffer(self.data, np.uint8) == byte[0]), len(self.data) + 1)
         return found[np.searchsorted(found, places)]
 
@@ -129,7 +129,7 @@ def _chain(data: bytes, at: int, count: int) -> tuple[_Places, int]:
 
 
 def _candidates(values: _Bytes) -> _Places:
-    """Return where eight bytes may be a length: those that end with a run of six or seven zeros."""
+    """Return the places where eight bytes may be a length: those that end with a run of six or seven zeros."""
     is_zero = np.zeros(len(values) + 2, np.bool_)
     np.equal(values, 0, out=is_zero[1:-1])
     edges = np.flatnonzero(is_zero[1:] != is_zero[:-1])

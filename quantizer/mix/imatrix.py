@@ -44,7 +44,7 @@ _LEGACY = (
 
 @dataclass(frozen=True, slots=True)
 class ActivationStats:
-    """What went into one weight: `sums` of squares by column, shape (n_matrices, n_columns), and how many rows they are
+    """The inputs of one weight: `sums` of squares by column, shape (n_matrices, n_columns), and how many rows they are
     sums of: `counts`, shape (n_matrices,). Only experts are several matrices."""
 
     sums: Floats
@@ -59,7 +59,7 @@ class ActivationStats:
 
 @dataclass(frozen=True, slots=True)
 class ColumnWeights:
-    """How much an error in each column of a tensor matters: `values`, shape (n_matrices, n_columns), of which each row
+    """The weight of errors in each column of a tensor: `values`, shape (n_matrices, n_columns), of which each row
     goes with `n_rows` rows of the tensor."""
 
     values: NDArray[np.float32]

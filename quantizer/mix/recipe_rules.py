@@ -1,8 +1,7 @@
-"""Where in which model a tensor stands: what llama.cpp's recipe asks before it chooses a type. Pure.
+"""The tables of llama.cpp's recipe, file type by file type: the type of each category of tensors, and when; and the
+position of a tensor that the rules depend on. Pure.
 
-The tables of llama.cpp's recipe, file type by file type: which type the tensors of a kind get, and when.
-
-A rule that answers None leaves a tensor what the file type says. Source: as of `quantizer.mix.recipe`.
+A rule that returns None leaves a tensor the type of the file type. Source: as of `quantizer.mix.recipe`.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class TensorPosition:
-    """Where in the model a tensor stands: the `ordinal`-th of `count` of its kind."""
+    """The position of a tensor in its model: the `ordinal`-th of `count` of its category."""
 
     ordinal: int
     count: int

@@ -33,7 +33,7 @@ _ADDS_SPACE_PREFIX = {
 def read_sentence_bpe(folder: TokenizerFolder) -> Alphabet:
     """Read a tokenizer.json with byte fallback, and the scores in tokenizer.model where there is one.
 
-    Raises CheckpointError when text is prepared in a way that llama.cpp does not know, or bytes have no tokens.
+    Raises CheckpointError when text is prepared in a way that llama.cpp does not support, or bytes have no tokens.
     """
     found = preparation(folder.tokenizer)
     if found not in _ADDS_SPACE_PREFIX:

@@ -80,7 +80,7 @@ _NO_ID = -1
 
 
 class Algorithm(IntEnum):
-    """How SentencePiece made the pieces."""
+    """SentencePiece's algorithms."""
 
     UNIGRAM = 1
     BPE = 2

@@ -180,7 +180,7 @@ def _free_ends(found: Mapping[str, int | None]) -> list[str]:
 def _unnamed_ends(
     folder: TokenizerFolder, config: Config, found: Mapping[str, int | None], ids: Mapping[str, int]
 ) -> Iterator[int]:
-    """Yield ids that end an answer, which llama.cpp would not know by their names."""
+    """Yield ids that end an answer, whose names llama.cpp does not recognise."""
     names = {token_id: name for name, token_id in ids.items()}
     roles = {found.get(role) for role in ("eos", *_SPARE_ENDS)}
     for token_id in dict.fromkeys([*_listed(config, "eos"), *_listed(folder.generation, "eos")]):

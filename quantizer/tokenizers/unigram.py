@@ -35,8 +35,8 @@ _KNOWN: dict[Preparation, tuple[bool, bool]] = {
 def read_unigram(folder: TokenizerFolder) -> Alphabet:
     """Read tokenizer.json.
 
-    Raises CheckpointError when text is prepared in a way that llama.cpp does not know, when unknown text falls back to
-    bytes (there it does not), and for anything that is not sound.
+    Raises CheckpointError when text is prepared in a way that llama.cpp does not support, when unknown text falls back
+    to bytes (there it does not), and for anything that is not sound.
     """
     found = preparation(folder.tokenizer)
     if found not in _KNOWN:

@@ -92,7 +92,7 @@ class Vocabulary:
 def bounded_size(vocab_size: int) -> int:
     """Return `vocab_size` itself. Raises CheckpointError when no vocabulary is that large."""
     if not 0 < vocab_size <= MAX_TOKENS:
-        raise CheckpointError(f"config.json says vocab_size = {vocab_size}.", "Check config.json.")
+        raise CheckpointError(f"config.json has vocab_size = {vocab_size}.", "Check config.json.")
     return vocab_size
 
 
@@ -100,7 +100,7 @@ def token_list(alphabet: Mapping[int, Token], added: Iterable[tuple[int, str, To
     """Return tokens by id: added ones over those of the alphabet, and padding for rows of the embedding without a
     token.
 
-    An added token beyond the embedding is left out, for the model cannot know it. Raises CheckpointError when the
+    An added token beyond the embedding is left out, for the model has no row for it. Raises CheckpointError when the
     alphabet itself does not fit, or two tokens read the same.
     """
     if alphabet and max(alphabet) >= n_rows:

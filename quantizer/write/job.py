@@ -35,7 +35,7 @@ _REMEDY = "Run it again: it goes on where it stopped."
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """What to do: quantize `source` to `file_type` in `output`, with the options of the command of the same names.
+    """The request: quantize `source` to `file_type` in `output`, with the options of the command of the same names.
 
     `mix` has types by tensor name and overrides the other options. `shards` are files of a checkpoint that may still be
     missing: a message {"arrived": NAME} reports each.

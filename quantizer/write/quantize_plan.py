@@ -79,7 +79,7 @@ class PlannedShard:
 
 @dataclass(frozen=True, slots=True)
 class QuantizePlan:
-    """What will be written: one file called `output`, or several that are named after it."""
+    """The plan of an output: one file called `output`, or several that are named after it."""
 
     output: Path
     file_type: FileType

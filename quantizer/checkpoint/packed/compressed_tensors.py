@@ -85,7 +85,7 @@ def unpack(config: Config, parts: Parts) -> Iterator[FileTensor]:
 
 
 def _weight_settings(config: Config) -> Config:
-    """Return how weights are quantized, which has to be the same for all groups of layers."""
+    """Return the settings of weights, which must be the same for all groups of layers."""
     groups = [Config(group) for group in config.section("config_groups").values.values() if isinstance(group, dict)]
     weights = [group.section("weights") for group in groups if group.section("weights").values]
     formats = {group.text("format") or config.text("format") or "none" for group in groups}

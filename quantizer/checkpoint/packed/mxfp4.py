@@ -1,7 +1,7 @@
 """MXFP4 as GPT-OSS stores its experts: 32 four-bit floats and a power of two, straight to ggml's MXFP4.
 
-Both keep the same numbers; a byte holds neighbours here and elements 16 apart in ggml. Source: transformers' mxfp4
-integration and ggml's block_mxfp4.
+Both keep the same numbers; a byte holds neighbours in GPT-OSS and elements 16 apart in ggml. Source: transformers'
+mxfp4 integration and ggml's block_mxfp4.
 """
 
 from __future__ import annotations

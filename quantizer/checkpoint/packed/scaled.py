@@ -49,7 +49,7 @@ def unpack_fp8(config: Config, parts: Parts) -> Iterator[FileTensor]:
 
 
 def _block(shape: Dims, scales: Dims, sizes: Dims | None) -> Dims:
-    """Return what a scale is for: a block of the given sizes, else the whole weight or one row of it."""
+    """Return the block of one scale: of the given sizes, else the whole weight or one row of it."""
     if sizes is not None:
         return (1,) * (len(shape) - len(sizes)) + sizes
     return shape if math.prod(scales) == 1 else (1,) * (len(shape) - 1) + shape[-1:]
