@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from app.engine.load.machine import Survey
 from app.engine.load.self_test import run_self_test
 from app.library.local.resolve import available, resolve
-from offload.advice.health import Findings, Problem, problems_of
+from offload.advice.health import Findings, Problem, find_problems
 from offload.devices.bandwidth import measure_disk_read
 from offload.devices.cpu import cpu_model, default_threads, has_avx2
 from offload.format import format_bandwidth, format_memory
@@ -73,7 +73,7 @@ def machine_rows(findings: Findings) -> list[tuple[str, str]]:
 def diagnostics_report(settings: Settings, found: Survey) -> dict[str, Any]:
     """Return both for the machine that was `found`: the object of `localllm doctor --json`, and `rows` for people."""
     findings = collect_findings(settings, found)
-    return diagnostics_json(findings, problems_of(findings)) | {"rows": machine_rows(findings)}
+    return diagnostics_json(findings, find_problems(findings)) | {"rows": machine_rows(findings)}
 
 
 def _disk_speed(settings: Settings, model: str | None) -> float | None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from offload.advice.remedies import Remedy, remedies_of
-from offload.advice.warnings import beyond_training, warnings_of
+from offload.advice.remedies import Remedy, find_remedies
+from offload.advice.warnings import beyond_training, plan_warnings
 from offload.devices.machine import Machine
 from offload.footprint.context import DEFAULT_N_CELLS, DEFAULT_N_CTX
 from offload.footprint.kv_cache import KvTypes
@@ -97,8 +97,8 @@ def complete_plan(
         setting=found.profile.setting,
         found=found,
         uncertainty=rates.uncertainty,
-        warnings=(*warnings_of(found, rates), *beyond_training(found.profile.setting.n_ctx, model.n_ctx_train)),
-        remedies=remedies_of(model, _setting(model, constraints), machine, rates, found) if wants_remedies else (),
+        warnings=(*plan_warnings(found, rates), *beyond_training(found.profile.setting.n_ctx, model.n_ctx_train)),
+        remedies=find_remedies(model, _setting(model, constraints), machine, rates, found) if wants_remedies else (),
     )
 
 

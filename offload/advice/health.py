@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from offload.devices.machine import Machine
 from offload.format import format_memory
 
-__all__ = ["Findings", "Problem", "problems_of"]
+__all__ = ["Findings", "Problem", "find_problems"]
 
 _LITTLE_BYTES, _LITTLE_FREE_BYTES = 8 << 30, 2 << 30
 _SWAPPED_BYTES = 512 << 20
@@ -49,7 +49,7 @@ class Problem:
     next_step: str
 
 
-def problems_of(findings: Findings) -> tuple[Problem, ...]:
+def find_problems(findings: Findings) -> tuple[Problem, ...]:
     """Return the problems, the most important first."""
     return tuple(problem for check in _CHECKS for problem in check(findings))
 

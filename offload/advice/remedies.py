@@ -19,7 +19,7 @@ from offload.placement.assessment import Assessment, FitLevel, assess, choose
 from offload.speed.cost_model import Rates, expected_rates
 from quantizer.gguf.file_types import FILE_TYPES
 
-__all__ = ["NO_CHANGE", "Change", "Remedy", "remedies_of"]
+__all__ = ["NO_CHANGE", "Change", "Remedy", "find_remedies"]
 
 _FILE_TYPES = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_XS", "Q3_K_M", "Q2_K")  # from the best to the smallest
 _SMALLER_FILE = 0.95  # of the bytes: a smaller saving is no remedy
@@ -74,7 +74,7 @@ class _Case:
         return sum(gpu.free_bytes for gpu in self.machine.gpus) or self.machine.host.free_bytes
 
 
-def remedies_of(
+def find_remedies(
     model: PlannedModel, wanted: RunConfig, machine: Machine, rates: Rates, found: Assessment
 ) -> tuple[Remedy, ...]:
     """Return the remedies for `found`, the best assessment of `model` as `wanted`; none where everything fits."""

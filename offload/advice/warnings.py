@@ -13,10 +13,10 @@ from offload.placement.allocation import overfull
 from offload.placement.assessment import Assessment, FitLevel
 from offload.speed.cost_model import Rates
 
-__all__ = ["beyond_training", "fit_summary", "warnings_of"]
+__all__ = ["beyond_training", "fit_summary", "plan_warnings"]
 
 
-def warnings_of(found: Assessment, rates: Rates) -> tuple[str, ...]:
+def plan_warnings(found: Assessment, rates: Rates) -> tuple[str, ...]:
     """Return the warnings of an assessment, the most important first."""
     return tuple(_sentences(found, rates))
 

@@ -23,10 +23,10 @@ from quantizer.gguf.layer_caches import KvShape, kv_shape_of, layer_caches_of
 from quantizer.gguf.tensor_types import tensor_type
 from quantizer.mix.recipe import MixTensor, assign
 
-__all__ = ["KvRow", "PlannedModel", "auxiliary_usage_of", "kv_table", "quantized", "resized"]
+__all__ = ["KvRow", "PlannedModel", "auxiliary_usage_of", "kv_table", "quantize_tensors", "resize_tensors"]
 
 
-def quantized(header: Header, tensors: Sequence[TensorInfo], file_type: FileType) -> tuple[TensorInfo, ...]:
+def quantize_tensors(header: Header, tensors: Sequence[TensorInfo], file_type: FileType) -> tuple[TensorInfo, ...]:
     """Return `tensors` in the types that `localllm quantize` would store them in under `file_type`; offsets stay
     unchanged.
     """
@@ -39,7 +39,7 @@ def quantized(header: Header, tensors: Sequence[TensorInfo], file_type: FileType
     )
 
 
-def resized(tensors: Sequence[TensorInfo], n_bytes: int) -> tuple[TensorInfo, ...]:
+def resize_tensors(tensors: Sequence[TensorInfo], n_bytes: int) -> tuple[TensorInfo, ...]:
     """Return `tensors` as if all of them together took `n_bytes`, each its share."""
     scale = n_bytes / sum(tensor.n_bytes for tensor in tensors)
     return tuple(replace(tensor, n_bytes=max(1, round(tensor.n_bytes * scale))) for tensor in tensors)
@@ -147,11 +147,11 @@ class PlannedModel:
 
     def quantized(self, file_type: FileType) -> PlannedModel:
         """Return the same model as `localllm quantize` would make it."""
-        return replace(self, tensors=quantized(self.header, self.tensors, file_type))
+        return replace(self, tensors=quantize_tensors(self.header, self.tensors, file_type))
 
     def resized(self, n_bytes: int) -> PlannedModel:
         """Return the same model with tensors of `n_bytes` in unknown types."""
-        return replace(self, tensors=resized(self.tensors, n_bytes))
+        return replace(self, tensors=resize_tensors(self.tensors, n_bytes))
 
     def measured(self, setting: RunConfig, compute_bytes: int) -> PlannedModel:
         """Return the same model when a dry run under `setting` took `compute_bytes`."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from offload.speed.cost_model import Rates, Work, decode_s
 
-__all__ = ["PromptRun", "Run", "calibrated"]
+__all__ = ["PromptRun", "Run", "calibrate"]
 
 _PRIOR_WEIGHT = 0.03  # an expected rate weighs as much as a run that is known this well
 _LEAST_SHARE = 0.05  # of an expected rate: no device is twenty times as fast
@@ -38,7 +38,7 @@ class PromptRun:
     tokens_per_s: float
 
 
-def calibrated(rates: Rates, runs: Sequence[Run], prompts: Sequence[PromptRun] = ()) -> Rates:
+def calibrate(rates: Rates, runs: Sequence[Run], prompts: Sequence[PromptRun] = ()) -> Rates:
     """Return `rates` fitted to the measured answers and, for operations, prompts.
 
     Seconds per byte of each device, those of attention and the fixed cost are least squares of relative errors, in

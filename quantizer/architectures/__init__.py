@@ -21,11 +21,11 @@ from quantizer.architectures.llama import LLAMA_LIKE
 from quantizer.architectures.mamba import JAMBA, MAMBA
 from quantizer.architectures.phi import PHI
 from quantizer.architectures.qwen import QWEN, QWEN35
-from quantizer.architectures.shapes import resolved
+from quantizer.architectures.shapes import resolve_shapes
 from quantizer.checkpoint.config import Config
 from quantizer.errors import CheckpointError
 
-__all__ = ["ARCHITECTURES", "Architecture", "needed_tensors", "recognise"]
+__all__ = ["ARCHITECTURES", "Architecture", "find_architecture", "needed_tensors"]
 
 _MAX_LAYERS = 512
 _ENTRIES = (
@@ -51,7 +51,7 @@ _ENTRIES = (
 ARCHITECTURES: dict[str, Architecture] = {name: entry for entry in _ENTRIES for name in entry.hf_classes}
 
 
-def recognise(values: dict[str, Any]) -> tuple[Architecture, Config]:
+def find_architecture(values: dict[str, Any]) -> tuple[Architecture, Config]:
     """Return the entry for a parsed config.json, and the config of its language model with the class's defaults.
 
     Raises CheckpointError naming a class without an entry, or a setting that llama.cpp would not follow.
@@ -75,10 +75,10 @@ def recognise(values: dict[str, Any]) -> tuple[Architecture, Config]:
 def needed_tensors(architecture: Architecture, config: Config) -> dict[str, tuple[int, ...]]:
     """Return every tensor that a model of this config must have -> its shape in ggml order."""
     of_layers = architecture.layer_tensors
-    return resolved(architecture.model_tensors(config), config) | {
+    return resolve_shapes(architecture.model_tensors(config), config) | {
         f"blk.{i}.{name}": shape
         for i in range(config.integer("num_hidden_layers"))
-        for name, shape in resolved(of_layers(config, i) if callable(of_layers) else of_layers, config).items()
+        for name, shape in resolve_shapes(of_layers(config, i) if callable(of_layers) else of_layers, config).items()
     }
 
 

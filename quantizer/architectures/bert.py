@@ -11,7 +11,7 @@ from quantizer.architectures.metadata_rows import LAYER_NORM, SIZES, integer
 from quantizer.architectures.rope import ROPE
 from quantizer.architectures.shapes import ATTENTION, FUSED_ATTENTION, GATED_FEED_FORWARD, biases
 from quantizer.checkpoint.config import Config
-from quantizer.convert.derived_tensors import whole
+from quantizer.convert.derived_tensors import whole_tensor
 from quantizer.convert.transforms import positions_beyond_padding
 from quantizer.errors import CheckpointError
 
@@ -61,7 +61,7 @@ _BERT = Architecture(
     model_tensors=lambda _config: {**EMBEDDINGS, "position_embd.weight": ("n_embd", "n_positions")},
     layer_tensors={**_WEIGHTS, **biases(_WEIGHTS)},
     # what the first checkpoints call the two vectors of a norm
-    splits={".gamma": {".weight": whole}, ".beta": {".bias": whole}},
+    splits={".gamma": {".weight": whole_tensor}, ".beta": {".bias": whole_tensor}},
     ignored=("embeddings.position_ids",),
     prefix="bert.",
     unused=("cls.", "pooler."),

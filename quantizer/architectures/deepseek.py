@@ -11,7 +11,7 @@ from quantizer.architectures.metadata_rows import EXPERTS, RMS_NORM, SIZES, VOCA
 from quantizer.architectures.rope import ROPE, rope_of
 from quantizer.architectures.shapes import EXPERT_FEED_FORWARD, GATED_FEED_FORWARD, PRE_NORMS, decoder
 from quantizer.checkpoint.config import Config
-from quantizer.convert.derived_tensors import StackedTensor, TransposedTensor, whole
+from quantizer.convert.derived_tensors import StackedTensor, TransposedTensor, whole_tensor
 from quantizer.convert.source_model import FileTensor
 from quantizer.errors import CheckpointError
 
@@ -159,7 +159,7 @@ _V3 = Architecture(
     layer_tensors=_layer,
     splits={
         "kv_b_proj.weight": {"k_b_proj.weight": _keys, "v_b_proj.weight": _values},
-        "e_score_correction_bias": {"e_score_correction.bias": whole},
+        "e_score_correction_bias": {"e_score_correction.bias": whole_tensor},
         **FUSED_EXPERTS,
     },
     stacks=NUMBERED_EXPERTS,

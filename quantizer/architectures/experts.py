@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from quantizer.architectures.architecture import Stack
 from quantizer.architectures.shapes import DIMENSIONS
 from quantizer.checkpoint.config import Config
-from quantizer.convert.derived_tensors import Cut, StackedTensor, whole
+from quantizer.convert.derived_tensors import Cut, StackedTensor, whole_tensor
 from quantizer.convert.source_model import FileTensor
 from quantizer.errors import CheckpointError
 
@@ -37,5 +37,5 @@ def _ups(tensor: FileTensor, name: str, _config: Config) -> StackedTensor:
 NUMBERED_EXPERTS = (Stack(".experts.", ".experts.", DIMENSIONS["n_expert"]),)
 FUSED_EXPERTS: dict[str, dict[str, Cut]] = {
     ".experts.gate_up_proj": {".experts.gate_proj.weight": _gates, ".experts.up_proj.weight": _ups},
-    ".experts.down_proj": {".experts.down_proj.weight": whole},
+    ".experts.down_proj": {".experts.down_proj.weight": whole_tensor},
 }

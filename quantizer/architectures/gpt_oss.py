@@ -13,7 +13,7 @@ from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, WI
 from quantizer.architectures.rope import kind_of, rope_of
 from quantizer.architectures.shapes import ATTENTION, EXPERT_FEED_FORWARD, biases, decoder
 from quantizer.checkpoint.config import Config
-from quantizer.convert.derived_tensors import Cut, StackedTensor, TransposedTensor, whole
+from quantizer.convert.derived_tensors import Cut, StackedTensor, TransposedTensor, whole_tensor
 from quantizer.convert.source_model import FileTensor, RearrangedTensor, SourceTensor
 
 __all__ = ["GPT_OSS"]
@@ -81,7 +81,7 @@ GPT_OSS = (
             **biases(_WEIGHTS),
         },
         splits={
-            ".sinks": {".sinks.weight": whole},
+            ".sinks": {".sinks.weight": whole_tensor},
             ".gate_up_proj": {
                 ".gate_proj.weight": _every_other_row(_GATES),
                 ".up_proj.weight": _every_other_row(_UPS),
@@ -91,7 +91,7 @@ GPT_OSS = (
                 ".up_proj.bias": _every_other_number(_UPS),
             },
             ".down_proj": {".down_proj.weight": _down},
-            ".down_proj_bias": {".down_proj.bias": whole},
+            ".down_proj_bias": {".down_proj.bias": whole_tensor},
         },
         assumed={
             "attention_bias": lambda _config: True,

@@ -17,7 +17,7 @@ from quantizer.architectures.shapes import (
     decoder,
 )
 from quantizer.checkpoint.config import Config
-from quantizer.convert.derived_tensors import whole
+from quantizer.convert.derived_tensors import whole_tensor
 from quantizer.convert.transforms import negative_exponential
 
 __all__ = ["JAMBA", "MAMBA"]
@@ -100,7 +100,7 @@ MAMBA = (
         layer_tensors=_LAYER_2,
         value_maps={"SSM_A": negative_exponential},
         reshaped=("SSM_CONV1D", "SSM_A", "SSM_D", "SSM_NORM"),
-        splits={".dt_bias": {".dt_proj.bias": whole}},
+        splits={".dt_bias": {".dt_proj.bias": whole_tensor}},
         assumed={
             "hidden_act": lambda _config: "silu",
             "use_bias": lambda _config: False,

@@ -24,7 +24,7 @@ from quantizer.architectures.shapes import (
     decoder,
 )
 from quantizer.checkpoint.config import Config
-from quantizer.convert.derived_tensors import whole
+from quantizer.convert.derived_tensors import whole_tensor
 from quantizer.convert.transforms import RowOrder, negative_exponential, plus_one
 from quantizer.errors import CheckpointError
 
@@ -188,7 +188,7 @@ _QWEN35 = Architecture(
         "SSM_A": negative_exponential,
     },
     reshaped=("SSM_CONV1D",),
-    splits={".dt_bias": {".dt_proj.bias": whole}},
+    splits={".dt_bias": {".dt_proj.bias": whole_tensor}},
     # layers that guess ahead stay behind as well
     skipped_modules=("visual.", "mtp."),
     assumed={

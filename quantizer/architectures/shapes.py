@@ -19,7 +19,7 @@ __all__ = [
         "decoder",
         "decoder_with_bias",
         "head_size",
-        "resolved",
+        "resolve_shapes",
     ),
 ]
 
@@ -150,7 +150,7 @@ def decoder_with_bias(config: Config) -> Dimensions:
     return {**decoder(config), "output_norm.bias": ("n_embd",)}
 
 
-def resolved(tensors: Dimensions, config: Config) -> dict[str, tuple[int, ...]]:
+def resolve_shapes(tensors: Dimensions, config: Config) -> dict[str, tuple[int, ...]]:
     """Return tensor name -> shape in ggml order."""
     return {
         name: tuple(extent if isinstance(extent, int) else DIMENSIONS[extent](config) for extent in extents)

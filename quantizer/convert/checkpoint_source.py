@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from quantizer.architectures import Architecture, recognise
+from quantizer.architectures import Architecture, find_architecture
 from quantizer.architectures.architecture import Hyperparameter
 from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.packed.methods import unpacked
+from quantizer.checkpoint.packed.methods import unpack_checkpoint
 from quantizer.checkpoint.pending_shards import PendingFile
 from quantizer.checkpoint.pooling import read_pooling
 from quantizer.checkpoint.safetensors import read_checkpoint
 from quantizer.convert.config_header import hyperparameter_entries
 from quantizer.convert.source_model import SourceModel, SourceTensor
-from quantizer.convert.tensor_mapping import mapped
+from quantizer.convert.tensor_mapping import map_tensors
 from quantizer.errors import CheckpointError
 from quantizer.gguf.header_encoder import Entry
 from quantizer.gguf.tensor_types import tensor_type_named
@@ -37,10 +37,10 @@ def open_checkpoint(folder: Path, pending: Mapping[str, PendingFile] = _NOTHING)
 
     Files that are `pending` may still be missing. Raises CheckpointError with what cannot be converted.
     """
-    checkpoint = unpacked(read_checkpoint(folder, pending))
-    architecture, config = recognise(checkpoint.config)
+    checkpoint = unpack_checkpoint(read_checkpoint(folder, pending))
+    architecture, config = find_architecture(checkpoint.config)
     vocabulary = read_vocabulary(folder, config)
-    tensors = mapped(checkpoint.tensors, config, architecture)
+    tensors = map_tensors(checkpoint.tensors, config, architecture)
     name = folder.resolve().name
     return SourceModel(
         name,
@@ -80,10 +80,10 @@ def _entries(
     vocabulary: Vocabulary,
     tensors: Collection[SourceTensor],
 ) -> Iterable[Entry]:
-    from quantizer.convert.metadata import describe  # reads the model card through gguf, slow to import
+    from quantizer.convert.metadata import general_entries  # reads the model card through gguf, slow to import
 
     words = {token.text for token in vocabulary.tokens}
-    yield from describe(name, folder, architecture.gguf_name, tensors, words)
+    yield from general_entries(name, folder, architecture.gguf_name, tensors, words)
     yield from _hyperparameters(folder, config, architecture)
     yield from vocabulary_entries(vocabulary)
 

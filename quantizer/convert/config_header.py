@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from quantizer.architectures import Architecture, needed_tensors, recognise
+from quantizer.architectures import Architecture, find_architecture, needed_tensors
 from quantizer.architectures.architecture import Hyperparameter
 from quantizer.checkpoint.config import Config
 from quantizer.errors import CheckpointError
@@ -27,7 +27,7 @@ def config_header(settings: Mapping[str, Any], name: str) -> Header:
 
     Raises CheckpointError for an architecture that cannot be converted and for settings that make no sense.
     """
-    architecture, config = recognise(dict(settings))
+    architecture, config = find_architecture(dict(settings))
     tensors = [
         _tensor(tensor_name, shape, architecture.gguf_name)
         for tensor_name, shape in needed_tensors(architecture, config).items()

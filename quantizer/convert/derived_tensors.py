@@ -1,4 +1,4 @@
-"""Tensors derived from others as they are read: several stacked into one, rearranged, or computed."""
+"""Tensors derived from others as they are read: several stacked into one, rearrange_rows, or computed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantizer.checkpoint.config import Config
-from quantizer.convert.source_model import FileTensor, RearrangedTensor, SourceTensor
+from quantizer.convert.source_model import FileTensor, RearrangedTensor, RenamedTensor, SourceTensor
 from quantizer.convert.transforms import RowOrder, ValueMap
 from quantizer.errors import CheckpointError
 from quantizer.gguf.tensor_types import TensorType, tensor_type_named
@@ -22,9 +22,9 @@ __all__ = [
     "ReorderedColumns",
     "StackedTensor",
     "TransposedTensor",
-    "rearranged",
+    "rearrange_rows",
     "rows_in",
-    "whole",
+    "whole_tensor",
 ]
 
 # A fused tensor, the name of a part and the config -> that part.
@@ -86,20 +86,10 @@ class TransposedTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class ReorderedColumns:
+class ReorderedColumns(RenamedTensor):
     """A matrix of plain numbers with those of each row in another order."""
 
-    origin: SourceTensor
-    name: str
     column_order: npt.NDArray[np.intp]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.origin.shape
-
-    @property
-    def stored(self) -> TensorType:
-        return self.origin.stored
 
     def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
         """Yield the origin's slabs, each row in its new order."""
@@ -109,16 +99,10 @@ class ReorderedColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class MappedTensor:
+class MappedTensor(RenamedTensor):
     """A float32 tensor computed from another, value by value."""
 
-    origin: SourceTensor
-    name: str
     values: ValueMap
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.origin.shape
 
     @property
     def stored(self) -> TensorType:
@@ -131,7 +115,7 @@ class MappedTensor:
             yield np.asarray(self.values(rows), "<f4").tobytes()
 
 
-def rearranged(tensor: FileTensor, name: str, row_order: RowOrder, config: Config) -> RearrangedTensor:
+def rearrange_rows(tensor: FileTensor, name: str, row_order: RowOrder, config: Config) -> RearrangedTensor:
     """Return some rows of a tensor, or all of them, in another order; a bias has one number for each row of its
     matrix."""
     n_rows = tensor.shape[-1]
@@ -142,10 +126,10 @@ def rearranged(tensor: FileTensor, name: str, row_order: RowOrder, config: Confi
 
 def rows_in(row_order: RowOrder) -> Cut:
     """Return the cut that takes these rows."""
-    return lambda tensor, name, config: rearranged(tensor, name, row_order, config)
+    return lambda tensor, name, config: rearrange_rows(tensor, name, row_order, config)
 
 
-def whole(tensor: FileTensor, name: str, _config: Config) -> FileTensor:
+def whole_tensor(tensor: FileTensor, name: str, _config: Config) -> FileTensor:
     """Return the tensor under another name than gguf's map has."""
     return replace(tensor, name=name)
 

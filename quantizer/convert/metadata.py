@@ -17,7 +17,7 @@ from quantizer.convert.source_model import SourceTensor
 from quantizer.errors import CheckpointError
 from quantizer.gguf.header_encoder import Entry, encode_entry
 
-__all__ = ["describe"]
+__all__ = ["general_entries"]
 
 _TYPE_NAMES = {gguf.GGUFValueType.UINT32: "u32", gguf.GGUFValueType.STRING: "str", gguf.GGUFValueType.FLOAT32: "f32"}
 # What llama.cpp looks for in the name of a model, and then in its vocabulary, or else refuses the file
@@ -26,7 +26,7 @@ _PHI = re.compile(r"phi-?3", re.IGNORECASE)
 _PHI_TOKENS = frozenset({"<unk>", "<s>", "</s>", "<|endoftext|>"})
 
 
-def describe(
+def general_entries(
     name: str, folder: Path, architecture: str, tensors: Collection[SourceTensor], words: Collection[str]
 ) -> Iterable[Entry]:
     """Yield entries about the model as a whole, whose tokens are `words`.

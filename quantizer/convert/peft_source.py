@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from quantizer.architectures import ARCHITECTURES, Architecture, needed_tensors, recognise
+from quantizer.architectures import ARCHITECTURES, Architecture, find_architecture, needed_tensors
 from quantizer.checkpoint.config import Config
 from quantizer.checkpoint.safetensors import read_json, read_weights
-from quantizer.convert.derived_tensors import TransposedTensor, whole
+from quantizer.convert.derived_tensors import TransposedTensor, whole_tensor
 from quantizer.convert.source_model import FileTensor, RenamedTensor, SourceModel, SourceTensor
-from quantizer.convert.tensor_mapping import mapped
+from quantizer.convert.tensor_mapping import map_tensors
 from quantizer.errors import CheckpointError, UsageError
 from quantizer.gguf.adapter import fits
 from quantizer.gguf.file_types import FileType
@@ -63,7 +63,7 @@ def open_base(path: Path) -> BaseModel:
         values = read_json(file)
         if not isinstance(values, dict):
             raise CheckpointError("config.json of the base model is not an object.", "Download it again.")
-        architecture, config = recognise(values)
+        architecture, config = find_architecture(values)
         return BaseModel(file, architecture, config, needed_tensors(architecture, config))
     if not path.is_file():
         raise UsageError(f"There is no model {path}.", "Name the model's folder or GGUF with --base.")
@@ -211,12 +211,12 @@ def _placed(tensors: Mapping[str, FileTensor], side: str, base: BaseModel) -> di
         skipped_modules=(),
     )
     if side == "a":
-        shared = {ending: dict.fromkeys(parts, whole) for ending, parts in entry.splits.items()}
+        shared = {ending: dict.fromkeys(parts, whole_tensor) for ending, parts in entry.splits.items()}
         entry = replace(entry, row_orders={}, splits=shared)
     else:
         entry = replace(entry, column_orders={})
     untied = Config({**base.config.values, "tie_word_embeddings": False})
-    return mapped(tensors, untied, replace(entry, leaves_later_layers=False))
+    return map_tensors(tensors, untied, replace(entry, leaves_later_layers=False))
 
 
 def _entries(folder: Path, settings: Config, architecture: Architecture) -> Iterator[Entry]:

@@ -16,11 +16,11 @@ from quantizer.architectures import Architecture, needed_tensors
 from quantizer.architectures.architecture import Stack
 from quantizer.checkpoint.config import Config
 from quantizer.checkpoint.packed.methods import check_stored
-from quantizer.convert.derived_tensors import MappedTensor, ReorderedColumns, StackedTensor, rearranged
+from quantizer.convert.derived_tensors import MappedTensor, ReorderedColumns, StackedTensor, rearrange_rows
 from quantizer.convert.source_model import FileTensor, RearrangedTensor, SourceTensor
 from quantizer.errors import CheckpointError
 
-__all__ = ["mapped"]
+__all__ = ["map_tensors"]
 
 # what the language model of one that also sees has in its names
 _LANGUAGE_MODEL = "language_model."
@@ -30,7 +30,9 @@ _Origin: TypeAlias = FileTensor | RearrangedTensor | StackedTensor
 _Tensor = TypeVar("_Tensor")
 
 
-def mapped(tensors: Mapping[str, FileTensor], config: Config, architecture: Architecture) -> dict[str, SourceTensor]:
+def map_tensors(
+    tensors: Mapping[str, FileTensor], config: Config, architecture: Architecture
+) -> dict[str, SourceTensor]:
     """Return llama.cpp's name -> tensor, in the order of the file.
 
     Raises CheckpointError naming a tensor without a place, one that is missing, or one of another shape.
@@ -141,7 +143,7 @@ def _reshaped(tensor: _Origin, shape: tuple[int, ...]) -> _Origin:
 def _placed(tensor: _Origin, name: str, kind: str, config: Config, architecture: Architecture) -> SourceTensor:
     row_order, values = architecture.row_orders.get(kind), architecture.value_maps.get(kind)
     if row_order is not None and isinstance(tensor, FileTensor):
-        tensor = rearranged(tensor, name, row_order, config)
+        tensor = rearrange_rows(tensor, name, row_order, config)
     if kind in architecture.column_orders:
         return ReorderedColumns(tensor, name, architecture.column_orders[kind](config, tensor.shape[0]))
     return replace(tensor, name=name) if values is None else MappedTensor(tensor, name, values)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantizer.errors import ModelFileError
-from quantizer.gguf.gguf_reader import broken
+from quantizer.gguf.gguf_reader import invalid_gguf
 from quantizer.gguf.header import Header, TensorInfo, read_header
 from quantizer.gguf.tensor_types import tensor_type_named
 
@@ -45,16 +45,16 @@ def read_control_vector(path: Path, model: Path) -> NDArray[np.float32]:
             )
         directions[layer - 1] = _values(header, tensor)
     if not np.isfinite(directions).all():
-        raise broken(path.name, "one of its directions is not a number")
+        raise invalid_gguf(path.name, "one of its directions is not a number")
     if not directions.any():
-        raise broken(path.name, "it has no direction")
+        raise invalid_gguf(path.name, "it has no direction")
     return directions
 
 
 def _layer(header: Header, tensor: TensorInfo) -> int:
     match = _NAME.fullmatch(tensor.name)
     if match is None or tensor.type_id != _F32 or len(tensor.shape) != 1:
-        raise broken(header.path.name, f"the tensor {tensor.name!r} is no direction")
+        raise invalid_gguf(header.path.name, f"the tensor {tensor.name!r} is no direction")
     return int(match[1])
 
 
@@ -62,5 +62,5 @@ def _values(header: Header, tensor: TensorInfo) -> NDArray[np.float32]:
     begin = header.data_offset + tensor.offset
     data = header.source.read(begin, begin + tensor.n_bytes)
     if len(data) != tensor.n_bytes:
-        raise broken(header.path.name, "it changed while it was read")
+        raise invalid_gguf(header.path.name, "it changed while it was read")
     return np.frombuffer(data, "<f4").astype(np.float32)

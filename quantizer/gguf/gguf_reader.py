@@ -22,9 +22,9 @@ __all__ = [
     "ArrayRef",
     "Cursor",
     "Scalar",
-    "broken",
     "decode_numbers",
     "decode_strings",
+    "invalid_gguf",
 ]
 
 BOOL, STRING, ARRAY = 7, 8, 9
@@ -65,7 +65,7 @@ class ArrayRef:
     stop: int
 
 
-def broken(name: str, what: str) -> ModelFileError:
+def invalid_gguf(name: str, what: str) -> ModelFileError:
     """Return the error for a file that breaks the format; `what` is a clause without a full stop."""
     return ModelFileError(f"{name} is not a sound GGUF file: {what}.", "Download it again, or convert the model anew.")
 
@@ -105,7 +105,7 @@ class Cursor:
         """Return a counted string of at most `max_bytes`, still undecoded."""
         n_bytes = self.u64()
         if n_bytes > max_bytes:
-            raise self.broken(f"a string claims {n_bytes} bytes where at most {max_bytes} make sense")
+            raise self.invalid(f"a string claims {n_bytes} bytes where at most {max_bytes} make sense")
         return self.take(n_bytes)
 
     def array(self) -> ArrayRef:
@@ -117,7 +117,7 @@ class Cursor:
         elif element_type in _SCALARS:
             self.skip(count * _SCALARS[element_type].size)
         else:
-            raise self.broken(f"an array has elements of the unknown type {element_type}")
+            raise self.invalid(f"an array has elements of the unknown type {element_type}")
         return ArrayRef(element_type, count, start, self.position)
 
     def skip(self, n_bytes: int) -> None:
@@ -126,8 +126,8 @@ class Cursor:
             raise self._past_end()
         self.position += n_bytes
 
-    def broken(self, what: str) -> ModelFileError:
-        return broken(self._name, what)
+    def invalid(self, what: str) -> ModelFileError:
+        return invalid_gguf(self._name, what)
 
     def _number(self, form: struct.Struct) -> int:
         at = self._load(form.size)
@@ -145,20 +145,20 @@ class Cursor:
         self._base = self.position
         self._window = self._source.read(self._base, self._base + max(n_bytes, _WINDOW_BYTES))
         if len(self._window) < n_bytes:
-            raise self.broken("it became shorter while it was read")
+            raise self.invalid("it became shorter while it was read")
         return 0
 
     def _skip_strings(self, count: int) -> None:
         self._n_strings += count
         if self._n_strings > _MAX_STRINGS:
-            raise self.broken(f"its arrays claim {self._n_strings} strings where at most {_MAX_STRINGS} make sense")
+            raise self.invalid(f"its arrays claim {self._n_strings} strings where at most {_MAX_STRINGS} make sense")
         while count:
             at = self._load(_U64.size)
             at, count = _walk_strings(self._window, at, count)
             self.skip(self._base + at - self.position)
 
     def _past_end(self) -> ModelFileError:
-        return self.broken(f"it ends after {self._n_bytes} bytes, in the middle of its header (is it truncated?)")
+        return self.invalid(f"it ends after {self._n_bytes} bytes, in the middle of its header (is it truncated?)")
 
 
 def _walk_strings(window: bytes, at: int, count: int) -> tuple[int, int]:

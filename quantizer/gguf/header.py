@@ -22,9 +22,9 @@ from quantizer.gguf.gguf_reader import (
     ArrayRef,
     Cursor,
     Scalar,
-    broken,
     decode_numbers,
     decode_strings,
+    invalid_gguf,
 )
 from quantizer.gguf.string_array import StringArray, string_array
 from quantizer.gguf.tensor_types import TENSOR_TYPES
@@ -131,8 +131,8 @@ class Header:
             raise KeyError(key)
         return self._decoded(decode_strings, ref)
 
-    def table(self, key: str) -> StringArray:
-        """Return the elements of an array of strings, to be asked as a whole. Raises as `array` does."""
+    def string_array(self, key: str) -> StringArray:
+        """Return an array of strings to query as a whole. Raises as `array` does."""
         ref = self.array_ref(key)
         if ref.element_type != STRING:
             raise KeyError(key)
@@ -156,7 +156,7 @@ class Header:
         try:
             return decode(ref, self.source.read(ref.start, ref.stop))
         except struct.error as error:
-            raise broken(self.path.name, "it changed while it was read") from error
+            raise invalid_gguf(self.path.name, "it changed while it was read") from error
 
     def _value(self, key: str) -> Value | None:
         field = self.fields.get(key)
@@ -214,7 +214,7 @@ def _not_gguf(path: Path, head: bytes) -> ModelFileError:
 
 def _check_count(cursor: Cursor, count: int, limit: int, noun: str) -> None:
     if count > limit:
-        raise cursor.broken(f"it claims {count} {noun} where at most {limit} make sense")
+        raise cursor.invalid(f"it claims {count} {noun} where at most {limit} make sense")
 
 
 def _read_fields(cursor: Cursor, count: int) -> dict[str, Field]:
@@ -222,7 +222,7 @@ def _read_fields(cursor: Cursor, count: int) -> dict[str, Field]:
     for _ in range(count):
         key = _name(cursor, _MAX_KEY_BYTES, "metadata key")
         if key in fields:
-            raise cursor.broken(f"the metadata key {key!r} comes twice")
+            raise cursor.invalid(f"the metadata key {key!r} comes twice")
         fields[key] = _read_field(cursor, key)
     return fields
 
@@ -238,7 +238,7 @@ def _read_field(cursor: Cursor, key: str) -> Field:
     elif type_id in SCALAR_FORMATS:
         value = cursor.scalar(type_id)
     else:
-        raise cursor.broken(f"the metadata key {key!r} has the unknown type {type_id}")
+        raise cursor.invalid(f"the metadata key {key!r} has the unknown type {type_id}")
     return Field(type_id, value, start, cursor.position)
 
 
@@ -247,9 +247,9 @@ def _name(cursor: Cursor, max_bytes: int, noun: str) -> str:
     try:
         name = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise cursor.broken(f"a {noun} is not UTF-8") from error
+        raise cursor.invalid(f"a {noun} is not UTF-8") from error
     if not name or not name.isprintable():
-        raise cursor.broken(f"a {noun} is empty or has control characters")
+        raise cursor.invalid(f"a {noun} is empty or has control characters")
     return name
 
 
@@ -259,7 +259,7 @@ def _alignment(cursor: Cursor, fields: Mapping[str, Field]) -> int:
         return _DEFAULT_ALIGNMENT
     value = field.value
     if field.type_id != 4 or not isinstance(value, int) or not 0 < value <= _MAX_ALIGNMENT or value & (value - 1):
-        raise cursor.broken("its alignment is not a power of two")
+        raise cursor.invalid("its alignment is not a power of two")
     return value
 
 
@@ -269,10 +269,10 @@ def _read_tensors(cursor: Cursor, count: int, alignment: int) -> tuple[TensorInf
     for _ in range(count):
         tensor = _read_tensor(cursor)
         if tensor.name in tensors:
-            raise cursor.broken(f"the tensor {tensor.name!r} comes twice")
+            raise cursor.invalid(f"the tensor {tensor.name!r} comes twice")
         # llama.cpp takes only tables without gaps, which rules out overlaps too
         if tensor.offset != expected_offset:
-            raise cursor.broken(f"the tensor {tensor.name!r} starts at {tensor.offset}, not at {expected_offset}")
+            raise cursor.invalid(f"the tensor {tensor.name!r} starts at {tensor.offset}, not at {expected_offset}")
         tensors[tensor.name] = tensor
         expected_offset = _padded(tensor.offset + tensor.n_bytes, alignment)
     return tuple(tensors.values())
@@ -282,23 +282,23 @@ def _read_tensor(cursor: Cursor) -> TensorInfo:
     name = _name(cursor, _MAX_TENSOR_NAME_BYTES, "tensor name")
     n_dims = cursor.u32()
     if n_dims > 4:
-        raise cursor.broken(f"the tensor {name!r} has {n_dims} dimensions")
+        raise cursor.invalid(f"the tensor {name!r} has {n_dims} dimensions")
     shape = tuple(cursor.u64() for _ in range(n_dims))
     if 0 in shape or math.prod(shape) > _MAX_ELEMENTS:
-        raise cursor.broken(f"the tensor {name!r} has the impossible shape {shape}")
+        raise cursor.invalid(f"the tensor {name!r} has the impossible shape {shape}")
     type_id, offset = cursor.u32(), cursor.u64()
     kind = TENSOR_TYPES.get(type_id)
     if kind is None:
-        raise cursor.broken(f"the tensor {name!r} has the unknown type {type_id}")
+        raise cursor.invalid(f"the tensor {name!r} has the unknown type {type_id}")
     if not kind.fits(shape[0] if shape else 1):
-        raise cursor.broken(f"the tensor {name!r} has rows that are no whole blocks of {kind.name}")
+        raise cursor.invalid(f"the tensor {name!r} has rows that are no whole blocks of {kind.name}")
     return TensorInfo(name, shape, type_id, offset, kind.tensor_bytes(shape))
 
 
 def _check_data(cursor: Cursor, last: TensorInfo, data_offset: int, file_bytes: int) -> None:
     end = data_offset + last.offset + last.n_bytes
     if end > file_bytes:
-        raise cursor.broken(f"it is truncated: its tensors need {end} bytes and it has {file_bytes}")
+        raise cursor.invalid(f"it is truncated: its tensors need {end} bytes and it has {file_bytes}")
 
 
 def _padded(position: int, alignment: int) -> int:

@@ -60,24 +60,24 @@ class NumpyStrings:
         is_shared[1:] |= is_repeat
         is_shared[:-1] |= is_repeat
         alike = order[is_shared]
-        return len(keys) - len(alike) + len(set(self.at(alike.tolist())))
+        return len(keys) - len(alike) + len(set(self.select(alike.tolist())))
 
     def longest_bytes(self) -> int:
         return int((self.stops - self.starts).max(initial=0))
 
-    def empty(self) -> list[int]:
+    def empty_indices(self) -> list[int]:
         indices: list[int] = np.flatnonzero(self.stops == self.starts).tolist()
         return indices
 
-    def held(self, wanted: Collection[bytes]) -> set[bytes]:
+    def present(self, wanted: Collection[bytes]) -> set[bytes]:
         may_be = np.isin(self.stops - self.starts, list({len(string) for string in wanted}))
-        return set(wanted).intersection(self.at(np.flatnonzero(may_be).tolist()))
+        return set(wanted).intersection(self.select(np.flatnonzero(may_be).tolist()))
 
-    def at(self, indices: Sequence[int]) -> list[bytes]:
+    def select(self, indices: Sequence[int]) -> list[bytes]:
         chosen = np.asarray(indices, np.intp)
         return NumpyStrings(self.data, self.starts[chosen], self.stops[chosen]).strings()
 
-    def all_hold_behind_first(self, byte: bytes) -> bool:
+    def all_contain_after_first(self, byte: bytes) -> bool:
         return bool((self._next(byte, self.starts + 1) < self.stops).all())
 
     def strings(self) -> list[bytes]:

@@ -18,34 +18,34 @@ class StringArray(Protocol):
     """The strings of one array, in order."""
 
     def up_to_nul(self) -> StringArray:
-        """Return each of them up to the first NUL in it, as C reads it."""
+        """Return the strings up to their first NUL, as C reads them."""
         ...
 
     def n_distinct(self) -> int: ...
 
     def longest_bytes(self) -> int:
-        """Return length of the longest, 0 where there is none."""
+        """Return the length of the longest, 0 without any."""
         ...
 
-    def empty(self) -> list[int]:
-        """Return the indices of those that are empty."""
+    def empty_indices(self) -> list[int]:
+        """Return the indices of empty strings."""
         ...
 
-    def held(self, wanted: Collection[bytes]) -> set[bytes]:
-        """Return those of `wanted` that are among them."""
+    def present(self, wanted: Collection[bytes]) -> set[bytes]:
+        """Return the `wanted` strings that it contains."""
         ...
 
-    def at(self, indices: Sequence[int]) -> list[bytes]:
-        """Return some of them."""
+    def select(self, indices: Sequence[int]) -> list[bytes]:
+        """Return the strings at `indices`."""
         ...
 
-    def all_hold_behind_first(self, byte: bytes) -> bool:
-        """Return whether every one of them has `byte` somewhere behind its first byte."""
+    def all_contain_after_first(self, byte: bytes) -> bool:
+        """Return whether every string contains `byte` after its first byte."""
         ...
 
 
 class ListStrings:
-    """StringArray as a list: the plain reading, which tests hold the other one against."""
+    """A StringArray as a list: the simple form, which tests compare the other with."""
 
     def __init__(self, strings: Sequence[bytes]) -> None:
         self._strings = strings
@@ -59,21 +59,21 @@ class ListStrings:
     def longest_bytes(self) -> int:
         return max(map(len, self._strings), default=0)
 
-    def empty(self) -> list[int]:
+    def empty_indices(self) -> list[int]:
         return [index for index, string in enumerate(self._strings) if not string]
 
-    def held(self, wanted: Collection[bytes]) -> set[bytes]:
+    def present(self, wanted: Collection[bytes]) -> set[bytes]:
         return set(wanted).intersection(self._strings)
 
-    def at(self, indices: Sequence[int]) -> list[bytes]:
+    def select(self, indices: Sequence[int]) -> list[bytes]:
         return [self._strings[index] for index in indices]
 
-    def all_hold_behind_first(self, byte: bytes) -> bool:
+    def all_contain_after_first(self, byte: bytes) -> bool:
         return all(string.find(byte, 1) > 0 for string in self._strings)
 
 
 def string_array(ref: ArrayRef, data: bytes) -> StringArray:
-    """Return the strings of an array of them from its bytes. Raises struct.error when `data` is not what was walked."""
+    """Return the strings in the bytes of an array. Raises struct.error when `data` is not what was walked."""
     if ref.count < MANY:
         return ListStrings(decode_strings(ref, data))
     from quantizer.gguf.numpy_strings import NumpyStrings

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from quantizer.errors import ModelFileError
-from quantizer.gguf.gguf_reader import STRING, ArrayRef, broken
+from quantizer.gguf.gguf_reader import STRING, ArrayRef, invalid_gguf
 from quantizer.gguf.header import Header, TensorInfo, read_header
 from quantizer.gguf.hyperparameters import hyperparameter_faults
 from quantizer.gguf.shards import MAX_SHARDS, shard_index, shard_path
@@ -58,7 +58,7 @@ def validate_header(header: Header) -> None:
     """Raise ModelFileError when llama.cpp could not survive this file, or it is an importance matrix."""
     check_no_matrix(header)
     for fault in _faults(header):
-        raise broken(header.path.name, fault)
+        raise invalid_gguf(header.path.name, fault)
 
 
 def shard_paths(header: Header) -> list[Path]:
@@ -71,7 +71,7 @@ def shard_paths(header: Header) -> list[Path]:
         return [header.path]
     named = shard_index(header.path.name)
     if count > MAX_SHARDS or named is None or named[1] != count:
-        raise broken(header.path.name, f"it claims {count} shards, which its name contradicts")
+        raise invalid_gguf(header.path.name, f"it claims {count} shards, which its name contradicts")
     paths = [shard_path(header.path, index, count) for index in range(count)]
     if header.integer("split.no") != 0:
         raise ModelFileError(
@@ -223,7 +223,7 @@ def _parallel_faults(header: Header, n_tokens: int) -> Iterator[str]:
 
 def _as_read(header: Header, key: str) -> StringArray:
     """Return the strings of an array as llama.cpp reads them: up to a NUL, so that two may become one."""
-    return header.table(key).up_to_nul()
+    return header.string_array(key).up_to_nul()
 
 
 def _token_faults(header: Header, n_tokens: int) -> Iterator[str]:
@@ -233,25 +233,25 @@ def _token_faults(header: Header, n_tokens: int) -> Iterator[str]:
     if tokens.longest_bytes() > _MAX_TOKEN_BYTES:
         yield "one of its tokens is absurdly long"
     model = header.text(_MODEL)
-    if model in _NEEDS_NEWLINE and not tokens.held({b"\\n", b"\n"}):
+    if model in _NEEDS_NEWLINE and not tokens.present({b"\\n", b"\n"}):
         yield "its vocabulary has no newline token"
     yield from _byte_faults(header, tokens, model)
 
 
 def _n_distinct(tokens: StringArray) -> int:
     """Return the number of names. llama.cpp names empty tokens by their index, and aborts on a repeated name."""
-    names = {b"[EMPTY_%d]" % index for index in tokens.empty()}
-    return tokens.n_distinct() - bool(names) + len(names) - len(tokens.held(names))
+    names = {b"[EMPTY_%d]" % index for index in tokens.empty_indices()}
+    return tokens.n_distinct() - bool(names) + len(names) - len(tokens.present(names))
 
 
 def _byte_faults(header: Header, tokens: StringArray, model: str) -> Iterator[str]:
-    if model in _NEEDS_BYTE_TOKENS and tokens.held(_BYTE_TOKENS) != _BYTE_TOKENS and not tokens.held({b"\n"}):
+    if model in _NEEDS_BYTE_TOKENS and tokens.present(_BYTE_TOKENS) != _BYTE_TOKENS and not tokens.present({b"\n"}):
         yield "its vocabulary lacks byte tokens"
     if "tokenizer.ggml.token_type" not in header.fields:
         return
     kinds = header.numbers("tokenizer.ggml.token_type")
     if _BYTE_TYPE in kinds:
-        named = tokens.at([index for index, kind in enumerate(kinds) if kind == _BYTE_TYPE])
+        named = tokens.select([index for index, kind in enumerate(kinds) if kind == _BYTE_TYPE])
         yield from (f"the token {token[:32]!r} is no byte" for token in named if token not in _BYTE_TOKENS)
 
 
@@ -262,5 +262,5 @@ def _merge_faults(header: Header) -> Iterator[str]:
         yield "its merges are not a list of strings"
         return
     # llama.cpp searches for the separating space behind the first byte
-    if not _as_read(header, _MERGES).all_hold_behind_first(b" "):
+    if not _as_read(header, _MERGES).all_contain_after_first(b" "):
         yield "one of its merges is not a pair"

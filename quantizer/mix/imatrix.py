@@ -26,9 +26,9 @@ __all__ = [
     "ColumnWeights",
     "ImatrixCollector",
     "ImportanceMatrix",
-    "encode",
+    "encode_imatrix",
     "imatrix_entries",
-    "merge",
+    "merge_imatrices",
     "read_imatrix",
     "save_imatrix",
 ]
@@ -145,7 +145,7 @@ class ImatrixCollector:
         return sums, self._counts.setdefault(name, np.zeros(n_counts, np.int64))
 
 
-def merge(matrices: Sequence[ImportanceMatrix]) -> ImportanceMatrix:
+def merge_imatrices(matrices: Sequence[ImportanceMatrix]) -> ImportanceMatrix:
     """Add up matrices of one model, gathered on several texts. Raises UsageError where they are not of one model."""
     entries: dict[str, ActivationStats] = {}
     for matrix in matrices:
@@ -155,7 +155,7 @@ def merge(matrices: Sequence[ImportanceMatrix]) -> ImportanceMatrix:
     return ImportanceMatrix(entries, datasets, matrices[0].chunk_size)
 
 
-def encode(matrix: ImportanceMatrix) -> bytes:
+def encode_imatrix(matrix: ImportanceMatrix) -> bytes:
     """Return the file's bytes."""
     pairs = [
         (OutputTensor(f"{name}{suffix}", (values.shape[1], values.shape[0]), _F32), values.astype("<f4").tobytes())
@@ -169,7 +169,7 @@ def encode(matrix: ImportanceMatrix) -> bytes:
 def save_imatrix(matrix: ImportanceMatrix, path: Path) -> None:
     """Write `matrix` to `path`, whole or not at all. Raises StorageError."""
     try:
-        write_atomically(path, encode(matrix), sync=True)
+        write_atomically(path, encode_imatrix(matrix), sync=True)
     except OSError as error:
         raise StorageError(f"{path} could not be written: {error.strerror}.", "Name another file with -o.") from error
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from quantizer.errors import CheckpointError
 from quantizer.tokenizers.folder import TokenizerFolder, as_object, unsound
-from quantizer.tokenizers.pretokenizers import recognise
+from quantizer.tokenizers.pretokenizers import pretokenizer_name
 from quantizer.tokenizers.steps import preparation
 from quantizer.tokenizers.vocabulary import MAX_TOKENS, Alphabet, Token
 
@@ -52,6 +52,6 @@ def read_byte_level(folder: TokenizerFolder) -> Alphabet:
     return Alphabet(
         model="gpt2",
         tokens={token_id: Token(text) for text, token_id in token_ids(model).items()},
-        pre_tokenizer=recognise(found.cuts, bool(model.get("ignore_merges", False))),
+        pre_tokenizer=pretokenizer_name(found.cuts, bool(model.get("ignore_merges", False))),
         merges=tuple(" ".join(part.replace(" ", "Ġ") for part in pair) for pair in merge_pairs(model)),
     )

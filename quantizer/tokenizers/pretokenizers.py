@@ -10,7 +10,7 @@ from __future__ import annotations
 from quantizer.errors import CheckpointError
 from quantizer.tokenizers.steps import BYTE_LEVEL_SPLIT, DIGITS
 
-__all__ = ["DEEPSEEK_V2_CUTS", "recognise"]
+__all__ = ["DEEPSEEK_V2_CUTS", "pretokenizer_name"]
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORD = r"|[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -77,7 +77,7 @@ _KNOWN: dict[tuple[tuple[str, ...], bool], str] = {
 }
 
 
-def recognise(cuts: tuple[str, ...], ignore_merges: bool) -> str:
+def pretokenizer_name(cuts: tuple[str, ...], ignore_merges: bool) -> str:
     """Return llama.cpp's name for a pre-tokenizer with these cuts.
 
     Raises CheckpointError that prints the cuts when no entry of the table means the same.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-__all__ = ["Block", "OutputFile", "blocks", "checksum_of", "joined"]
+__all__ = ["Block", "OutputFile", "blocks", "checksum_of", "join_checksums"]
 
 _READ_BYTES = 4 << 20
 
@@ -68,7 +68,7 @@ _ONE, _X_8 = 1 << 31, 1 << 23
 _MASK = 0xFFFFFFFF
 
 
-def joined(first: int, second: int, n_bytes: int) -> int:
+def join_checksums(first: int, second: int, n_bytes: int) -> int:
     """Return the checksum of two pieces from the checksum of each; the second has `n_bytes`."""
     return _product(first, _shift(n_bytes)) ^ second
 

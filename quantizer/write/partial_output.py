@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 from quantizer.errors import StorageError, UsageError
 from quantizer.files import BackgroundSync, remove_lock, sync_folder, try_lock
-from quantizer.write.blocks import OutputFile, blocks, checksum_of, joined
+from quantizer.write.blocks import OutputFile, blocks, checksum_of, join_checksums
 
 __all__ = ["Journal", "PartialOutput", "check_output", "discard_partial", "journal_path", "lock_path", "partial_path"]
 
@@ -131,7 +131,7 @@ class PartialOutput:
             self._syncing.wrote(part, len(data))
         except OSError as error:
             raise _not_written(self._output, error) from error
-        self._checksum = joined(self._checksum, zlib.crc32(data) if checksum is None else checksum, len(data))
+        self._checksum = join_checksums(self._checksum, zlib.crc32(data) if checksum is None else checksum, len(data))
         self.n_written += len(data)
 
     def end_block(self) -> None:

@@ -17,7 +17,7 @@ from quantizer.convert.source_model import SourceTensor
 from quantizer.gguf.header_encoder import OutputTensor
 from quantizer.mix.imatrix import ColumnWeights
 
-__all__ = ["ConvertedSlab", "PlannedTensor", "converted"]
+__all__ = ["ConvertedSlab", "PlannedTensor", "convert_tensors"]
 
 _SLAB_ELEMENTS = 1 << 18  # 1 MiB of float32 for each slab in flight: more does not stay in caches
 
@@ -46,7 +46,7 @@ class ConvertedSlab:
     is_last: bool
 
 
-def converted(tensors: Sequence[PlannedTensor], n_threads: int) -> Generator[ConvertedSlab, None, None]:
+def convert_tensors(tensors: Sequence[PlannedTensor], n_threads: int) -> Generator[ConvertedSlab, None, None]:
     """Yield the slabs of `tensors` in order, while `n_threads` convert up to two slabs each in advance.
 
     Raises what reading and converting raise.

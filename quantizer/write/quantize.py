@@ -19,7 +19,7 @@ from quantizer.errors import CheckpointError, ModelFileError, UsageError
 from quantizer.gguf.header_encoder import OutputTensor, padding
 from quantizer.write.events import Event, Progress, Resumed, ShardOrder, Warned
 from quantizer.write.partial_output import PartialOutput, check_output
-from quantizer.write.pipeline import PlannedTensor, converted
+from quantizer.write.pipeline import PlannedTensor, convert_tensors
 from quantizer.write.quantize_plan import QuantizePlan
 
 __all__ = ["execute", "files_of", "fingerprint", "shard_order"]
@@ -61,7 +61,7 @@ def _write(
         report(shard_order([tensor.source for tensor in plan.tensors], index))
     headers = {shard.tensors[0].output.name: shard.header for shard in plan.shards}
     n_bad = 0
-    with closing(converted(plan.tensors[index:], n_threads)) as slabs:
+    with closing(convert_tensors(plan.tensors[index:], n_threads)) as slabs:
         for slab in slabs:
             tensor = slab.tensor
             if slab.is_first:

@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from quantizer.architectures import recognise
+from quantizer.architectures import find_architecture
 
 # what says nothing of the model, or is said for every layer
 _DROPPED = re.compile(
@@ -26,7 +26,7 @@ _DROPPED = re.compile(
 def outline(folder: Path) -> dict[str, Any]:
     """The outline of one checkpoint."""
     config = _shortened(json.loads((folder / "config.json").read_text()))
-    architecture, settings = recognise(config)
+    architecture, settings = find_architecture(config)
     rows = {row.key: row.read(settings) for row in architecture.hyperparameters}
     return {
         "config": config,

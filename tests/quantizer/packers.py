@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from quantizer.checkpoint.packed.methods import unpacked
+from quantizer.checkpoint.packed.methods import unpack_checkpoint
 from quantizer.checkpoint.safetensors import read_checkpoint
 from tests.quantizer.checkpoints import exact, write_tensors
 
@@ -36,7 +36,7 @@ def read(config: dict[str, Any], tensors: dict[str, tuple[str, np.ndarray]], n_r
         folder = Path(name)
         (folder / "config.json").write_text(json.dumps({"quantization_config": config}))
         write_tensors(folder / "model.safetensors", tensors)
-        weights = unpacked(read_checkpoint(folder)).tensors
+        weights = unpack_checkpoint(read_checkpoint(folder)).tensors
         return {
             name: np.frombuffer(b"".join(tensor.slabs(n_rows)), {"F32": "<f4"}.get(tensor.stored.name, "u1")).reshape(
                 *reversed(tensor.shape[1:]), -1

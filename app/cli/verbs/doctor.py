@@ -114,11 +114,11 @@ def doctor(model: str | None, rpc: str | None, wants_json: bool) -> None:
     from app.diagnostics import collect_findings, diagnostics_json
     from app.engine.load.machine import survey
     from app.settings.settings import load_settings
-    from offload.advice.health import problems_of
+    from offload.advice.health import find_problems
 
     settings = load_settings({"rpc": rpc})
     findings = collect_findings(settings, survey(announced_rpc_endpoints(settings)), model)
-    problems = problems_of(findings)
+    problems = find_problems(findings)
     examination = diagnose_model(model, settings, findings.machine) if model else None
     if wants_json:
         of_model = {"model": model_json(examination)} if examination else {}

@@ -46,7 +46,7 @@ def imatrix(
     `localllm quantize --imatrix FILE` uses it. Matrices of one model add up: merge earlier ones with --in, with or
     without a MODEL.
     """
-    from quantizer.mix.imatrix import merge, read_imatrix, save_imatrix
+    from quantizer.mix.imatrix import merge_imatrices, read_imatrix, save_imatrix
     from quantizer.write.partial_output import check_output
 
     if model is None and not inputs:
@@ -60,7 +60,7 @@ def imatrix(
     matrices = [read_imatrix(each) for each in inputs]
     if path is not None:
         matrices.append(compute_imatrix(path, text, window, chunks, threads or 0, parses_special=parse_special))
-    merged = merge(matrices)
+    merged = merge_imatrices(matrices)
     save_imatrix(merged, output)
     _print(merged, output, wants_json=wants_json)
 

@@ -18,7 +18,7 @@ from typing import BinaryIO, Literal
 from app.protocol.codec import decode, encode
 from offload.devices.cpu import cpu_name, default_threads
 from offload.devices.machine import Machine
-from offload.speed.calibration import PromptRun, Run, calibrated
+from offload.speed.calibration import PromptRun, Run, calibrate
 from offload.speed.cost_model import Rates, Work, expected_rates
 from quantizer.files import try_lock
 
@@ -150,4 +150,4 @@ def run_history(cache_dir: Path) -> RunHistory:
 def calibrated_rates(machine: Machine, cache_dir: Path, n_threads: int = 0) -> Rates:
     """Return the rates of `machine`, this one, fitted to its run history for `n_threads` (0: physical cores)."""
     records = run_history(cache_dir).records(machine_key(machine))
-    return calibrated(expected_rates(machine), *measured_runs(records, n_threads or default_threads()))
+    return calibrate(expected_rates(machine), *measured_runs(records, n_threads or default_threads()))

@@ -30,7 +30,7 @@ from quantizer.mix.imatrix import ColumnWeights, ImportanceMatrix, read_imatrix
 from quantizer.mix.sensitivity import PROBES, Sensitivity, candidates, distortions
 from quantizer.mix.tensor_categories import allows_quantization
 from quantizer.write.dtype_conversion import encode, to_float32
-from quantizer.write.pipeline import PlannedTensor, converted
+from quantizer.write.pipeline import PlannedTensor, convert_tensors
 
 if TYPE_CHECKING:
     from app.engine.llama import WritableWeights
@@ -134,7 +134,7 @@ class _Probe:
         """Overwrite the loaded tensor with its values in type `kind`."""
         tensor, start = self.tensor, 0
         output = OutputTensor(tensor.name, tensor.shape, self.kind)
-        for slab in converted([PlannedTensor(tensor, output, self.column_weights)], n_threads):
+        for slab in convert_tensors([PlannedTensor(tensor, output, self.column_weights)], n_threads):
             rows = to_float32(slab.data, self.kind, tensor.shape[0])
             data = encode(rows, tensor.stored, tensor.name)
             weights.write(tensor.name, start, data)

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.packed.computed_rows import Rows, computed
-from quantizer.checkpoint.packed.grid import WORD_BITS, Grid, scaled, unpack_bits
+from quantizer.checkpoint.packed.computed_rows import Rows, computed_weight
+from quantizer.checkpoint.packed.grid import WORD_BITS, Grid, apply_scales, unpack_bits
 from quantizer.checkpoint.packed.parts import FLOATS, Parts, array, malformed, unsupported
 from quantizer.convert.source_model import FileTensor
 
@@ -47,7 +47,7 @@ class _Weight:
         def grid(values: npt.NDArray[np.generic]) -> Grid:
             return Grid(values.T.astype(np.float32), np.arange(scales.shape[1]), columns)
 
-        return scaled(codes, grid(scales), grid(zeros))
+        return apply_scales(codes, grid(scales), grid(zeros))
 
 
 def _ordered(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint8]:
@@ -78,4 +78,4 @@ def _weight(name: str, config: Config, parts: Parts) -> FileTensor:
     n_groups = n_columns // group_size
     zeros = parts.take(f"{name}.qzeros", ("I32",), (n_groups, n_words))
     scales = parts.take(f"{name}.scales", FLOATS, (n_groups, n_rows))
-    return computed(f"{name}.weight", (n_rows, n_columns), _Weight(words, zeros, scales, group_size).open)
+    return computed_weight(f"{name}.weight", (n_rows, n_columns), _Weight(words, zeros, scales, group_size).open)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.packed.computed_rows import Rows, computed, stored_rows
+from quantizer.checkpoint.packed.computed_rows import Rows, computed_weight, stored_rows
 from quantizer.checkpoint.packed.parts import Parts, array, dims, malformed
 from quantizer.convert.source_model import FileTensor
 
@@ -109,7 +109,7 @@ def _four_bits(name: str, stored_state: FileTensor, parts: Parts) -> FileTensor:
     codes = parts.take(name, ("U8",), (n_bytes, 1))
     table = parts.take(f"{name}.quant_map", ("F32",), (16,))
     magnitudes = _magnitudes(name, n_blocks, state, parts)
-    return computed(name, shape, _FourBits(codes, table, magnitudes, block, shape[1]).open)
+    return computed_weight(name, shape, _FourBits(codes, table, magnitudes, block, shape[1]).open)
 
 
 def _magnitudes(name: str, n_blocks: int, state: Config, parts: Parts) -> _Magnitudes:
@@ -142,4 +142,4 @@ def _eight_bits(name: str, parts: Parts) -> FileTensor:
     values, n_rows, n_columns = parts.matrix(f"{name}.weight", ("I8",))
     magnitudes = parts.take(f"{name}.SCB", ("F32",), (n_rows,))
     layout = parts.optional(f"{name}.weight_format", ("U8",), (1,))
-    return computed(values.name, (n_rows, n_columns), _EightBits(values, magnitudes, layout).open)
+    return computed_weight(values.name, (n_rows, n_columns), _EightBits(values, magnitudes, layout).open)

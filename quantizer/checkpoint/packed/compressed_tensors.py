@@ -13,16 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.packed.computed_rows import Rows, computed
+from quantizer.checkpoint.packed.computed_rows import Rows, computed_weight
 from quantizer.checkpoint.packed.grid import (
     WORD_BITS,
     BlockScales,
     Grid,
+    apply_scales,
     block_counts,
     block_scales,
     column_groups,
-    scaled,
-    spread,
+    spread_blocks,
     unpack_bits,
 )
 from quantizer.checkpoint.packed.parts import FLOATS, Dims, Parts, array, dims, malformed, unsupported
@@ -58,7 +58,7 @@ class _PackedWeight:
         if self.groups is not None:
             columns = column_groups(self.groups, scales.values.shape[1])
             scales, zeros = replace(scales, column_blocks=columns), replace(zeros, column_blocks=columns)
-        return scaled(self._codes, scales, zeros)
+        return apply_scales(self._codes, scales, zeros)
 
     def _codes(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
         return unpack_bits(array(self.words, start, stop), self.n_bits)[:, : self.scales.shape[1]]
@@ -66,9 +66,9 @@ class _PackedWeight:
     def _zero_points(self) -> Grid:
         shape, block = self.scales.shape, self.scales.block
         if self.zeros is None:
-            return spread(np.full(1, 1 << self.n_bits - 1, np.float32), shape, shape)
+            return spread_blocks(np.full(1, 1 << self.n_bits - 1, np.float32), shape, shape)
         points = unpack_bits(array(self.zeros).T, self.n_bits)[:, : block_counts(shape, block)[0]].T
-        return spread(points.astype(np.float32), shape, block)
+        return spread_blocks(points.astype(np.float32), shape, block)
 
 
 def unpack(config: Config, parts: Parts) -> Iterator[FileTensor]:
@@ -116,7 +116,7 @@ def _unpacked(name: str, settings: Config, parts: Parts) -> FileTensor:
     scales = block_scales(parts.take(f"{name}_scale", FLOATS), shape, block)
     is_symmetric = settings.flag("symmetric") is not False
     zeros = None if is_symmetric else block_scales(parts.take(f"{name}_zero_point", ("I8",)), shape, block)
-    return computed(name, shape, ScaledWeight(values, scales, zeros).open)
+    return computed_weight(name, shape, ScaledWeight(values, scales, zeros).open)
 
 
 def _packed(name: str, settings: Config, parts: Parts) -> FileTensor:
@@ -134,4 +134,4 @@ def _packed(name: str, settings: Config, parts: Parts) -> FileTensor:
         packed_rows = -(-n_blocks[0] * n_bits // WORD_BITS)
         zeros = parts.take(f"{name}_zero_point", ("I32",), (packed_rows, n_blocks[1]))
     groups = parts.optional(f"{name}_g_idx", ("I32",), (shape[1],))
-    return computed(name, shape, _PackedWeight(words, n_bits, scales, zeros, groups).open)
+    return computed_weight(name, shape, _PackedWeight(words, n_bits, scales, zeros, groups).open)

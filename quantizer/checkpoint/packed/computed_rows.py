@@ -19,7 +19,7 @@ from quantizer.checkpoint.packed.parts import Dims, array, malformed
 from quantizer.convert.source_model import FileTensor
 from quantizer.gguf.tensor_types import tensor_type_named
 
-__all__ = ["RowFile", "Rows", "computed", "stored_rows"]
+__all__ = ["RowFile", "Rows", "computed_weight", "stored_rows"]
 
 # (start, stop) -> those rows of a weight, its leading dimensions taken as rows
 Rows: TypeAlias = Callable[[int, int], npt.NDArray[Any]]
@@ -47,7 +47,7 @@ class RowFile:
         return data[start - first * self._row_bytes :][: stop - start]
 
 
-def computed(name: str, shape: Dims, open_rows: Callable[[], Rows], stored: str = "F32") -> FileTensor:
+def computed_weight(name: str, shape: Dims, open_rows: Callable[[], Rows], stored: str = "F32") -> FileTensor:
     """Return the weight `name` of `shape` (columns last), whose rows are computed as `stored`.
 
     `open_rows` is the method of a dataclass that holds the stored tensors.

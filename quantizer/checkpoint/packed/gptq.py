@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.packed.computed_rows import Rows, computed
-from quantizer.checkpoint.packed.grid import WORD_BITS, Grid, column_groups, scaled, unpack_bits
+from quantizer.checkpoint.packed.computed_rows import Rows, computed_weight
+from quantizer.checkpoint.packed.grid import WORD_BITS, Grid, apply_scales, column_groups, unpack_bits
 from quantizer.checkpoint.packed.parts import FLOATS, Parts, array, dims, malformed, unsupported
 from quantizer.convert.source_model import FileTensor
 
@@ -52,7 +52,7 @@ class _Weight:
         def grid(values: npt.NDArray[np.generic]) -> Grid:
             return Grid(values.T.astype(np.float32), np.arange(n_rows), columns)
 
-        return scaled(codes, grid(scales), grid(zeros))
+        return apply_scales(codes, grid(scales), grid(zeros))
 
 
 def unpack(config: Config, parts: Parts) -> Iterator[FileTensor]:
@@ -81,4 +81,4 @@ def _weight(name: str, config: Config, n_bits: int, zero_offset: int, parts: Par
     zeros = parts.take(f"{name}.qzeros", ("I32",), (n_groups, n_rows * n_bits // WORD_BITS))
     groups = parts.optional(f"{name}.g_idx", ("I32",), (n_columns,))
     weight = _Weight(words, zeros, scales, groups, group_size, n_bits, zero_offset)
-    return computed(f"{name}.weight", (n_rows, n_columns), weight.open)
+    return computed_weight(f"{name}.weight", (n_rows, n_columns), weight.open)

@@ -16,11 +16,11 @@ __all__ = [
     "WORD_BITS",
     "BlockScales",
     "Grid",
+    "apply_scales",
     "block_counts",
     "block_scales",
     "column_groups",
-    "scaled",
-    "spread",
+    "spread_blocks",
     "unpack_bits",
 ]
 
@@ -62,7 +62,7 @@ class Grid:
         return values if values.shape[1] == 1 else values[:, self.column_blocks]
 
 
-def scaled(codes: Rows, scales: Grid, zeros: Grid | None = None) -> Rows:
+def apply_scales(codes: Rows, scales: Grid, zeros: Grid | None = None) -> Rows:
     """Return (code - zero) * scale, in float32."""
 
     def rows(start: int, stop: int) -> npt.NDArray[np.float32]:
@@ -79,7 +79,7 @@ def block_counts(shape: Dims, block: Dims) -> Dims:
     return tuple(-(-n // length) for n, length in zip(shape, block, strict=True))
 
 
-def spread(values: npt.NDArray[np.float32], shape: Dims, block: Dims) -> Grid:
+def spread_blocks(values: npt.NDArray[np.float32], shape: Dims, block: Dims) -> Grid:
     """Lay out one value for each block, in any shape, over a weight of `shape`."""
     counts = block_counts(shape, block)
     places = [np.arange(n) // length for n, length in zip(shape, block, strict=True)]
@@ -97,7 +97,7 @@ class BlockScales:
 
     def open(self) -> Grid:
         """Read them."""
-        return spread(array(self.stored).astype(np.float32), self.shape, self.block)
+        return spread_blocks(array(self.stored).astype(np.float32), self.shape, self.block)
 
 
 def block_scales(stored: FileTensor, shape: Dims, block: Dims) -> BlockScales:

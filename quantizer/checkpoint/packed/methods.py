@@ -14,7 +14,7 @@ from quantizer.checkpoint.safetensors import Checkpoint, read_json
 from quantizer.convert.source_model import FileTensor
 from quantizer.errors import CheckpointError
 
-__all__ = ["check_stored", "unpacked"]
+__all__ = ["check_stored", "unpack_checkpoint"]
 
 Method: TypeAlias = Callable[[Config, Parts], Iterator[FileTensor]]
 
@@ -34,7 +34,7 @@ _UNUSED = ("activation_scale", ".input_scale", ".output_scale", ".k_scale", ".v_
 _WEIGHTS = (*FLOATS, "MXFP4")
 
 
-def unpacked(checkpoint: Checkpoint) -> Checkpoint:
+def unpack_checkpoint(checkpoint: Checkpoint) -> Checkpoint:
     """Return the checkpoint with plain weights in place of packed ones; unchanged when there are none.
 
     Raises CheckpointError naming a format that is not known, or a part that is missing or wrong.

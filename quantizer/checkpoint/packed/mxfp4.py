@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.packed.computed_rows import Rows, computed, stored_rows
+from quantizer.checkpoint.packed.computed_rows import Rows, computed_weight, stored_rows
 from quantizer.checkpoint.packed.parts import Parts, dims, malformed
 from quantizer.convert.source_model import FileTensor
 
@@ -54,4 +54,4 @@ def unpack(config: Config, parts: Parts) -> Iterator[FileTensor]:
         if not leading or n_bytes != _BLOCK // 2:
             raise malformed(f"The tensor {codes.name!r} is not made of blocks of {_BLOCK // 2} bytes")
         exponents = parts.take(f"{name}_scales", ("U8",), (*leading, n_blocks))
-        yield computed(name, (*leading, n_blocks * _BLOCK), _Weight(name, codes, exponents).open, "MXFP4")
+        yield computed_weight(name, (*leading, n_blocks * _BLOCK), _Weight(name, codes, exponents).open, "MXFP4")

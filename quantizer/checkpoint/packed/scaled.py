@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.packed.computed_rows import Rows, computed, stored_rows
-from quantizer.checkpoint.packed.grid import BlockScales, block_scales, scaled
+from quantizer.checkpoint.packed.computed_rows import Rows, computed_weight, stored_rows
+from quantizer.checkpoint.packed.grid import BlockScales, apply_scales, block_scales
 from quantizer.checkpoint.packed.parts import FLOATS, Dims, Parts, dims
 from quantizer.convert.source_model import FileTensor
 
@@ -33,7 +33,7 @@ class ScaledWeight:
     def open(self) -> Rows:
         """Read the scales and zero points."""
         zeros = self.zeros.open() if self.zeros else None
-        return scaled(stored_rows(self.values), self.scales.open(), zeros)
+        return apply_scales(stored_rows(self.values), self.scales.open(), zeros)
 
 
 def unpack_fp8(config: Config, parts: Parts) -> Iterator[FileTensor]:
@@ -45,7 +45,7 @@ def unpack_fp8(config: Config, parts: Parts) -> Iterator[FileTensor]:
                 continue
             values, stored = parts.take(name, _FLOATS), parts.take(name + ending, SCALES)
             scales = block_scales(stored, dims(values), _block(dims(values), dims(stored), sizes))
-            yield computed(name, dims(values), ScaledWeight(values, scales).open)
+            yield computed_weight(name, dims(values), ScaledWeight(values, scales).open)
 
 
 def _block(shape: Dims, scales: Dims, sizes: Dims | None) -> Dims:

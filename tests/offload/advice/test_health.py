@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from offload.advice.health import Findings, problems_of
+from offload.advice.health import Findings, find_problems
 from offload.devices.machine import Device, DeviceKind, Machine
 
 GIB = 1 << 30
@@ -22,13 +22,13 @@ HEALTHY = Findings(
 
 
 def test_a_healthy_machine_has_no_problems() -> None:
-    assert problems_of(HEALTHY) == ()
-    assert problems_of(replace(HEALTHY, has_avx2=None, disk_bytes_per_s=2e9)) == ()
+    assert find_problems(HEALTHY) == ()
+    assert find_problems(replace(HEALTHY, has_avx2=None, disk_bytes_per_s=2e9)) == ()
 
 
 @pytest.mark.parametrize(("vendor", "flag"), [("NVIDIA", "GGML_CUDA"), ("AMD", "GGML_HIP"), ("Intel", "GGML_VULKAN")])
 def test_a_gpu_that_this_build_cannot_use_comes_first_with_the_command_that_mends_it(vendor: str, flag: str) -> None:
-    first, *_ = problems_of(replace(HEALTHY, unusable_vendors=(vendor, vendor), swapped_bytes=GIB))
+    first, *_ = find_problems(replace(HEALTHY, unusable_vendors=(vendor, vendor), swapped_bytes=GIB))
     assert vendor in first.what
     assert f"-D{flag}=on" in first.next_step
     assert 'llama-cpp-python==0.3.36"' in first.next_step
@@ -47,6 +47,6 @@ def test_a_gpu_that_this_build_cannot_use_comes_first_with_the_command_that_mend
     ],
 )
 def test_each_problem_is_told_once_with_a_next_step(findings: Findings, words: str) -> None:
-    (problem,) = problems_of(findings)
+    (problem,) = find_problems(findings)
     assert words in problem.what
     assert problem.next_step.endswith(".")

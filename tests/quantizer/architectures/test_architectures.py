@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from quantizer.architectures import ARCHITECTURES, needed_tensors, recognise
+from quantizer.architectures import ARCHITECTURES, find_architecture, needed_tensors
 from quantizer.checkpoint.config import Config
 from quantizer.convert.source_model import FileTensor, SourceTensor
-from quantizer.convert.tensor_mapping import mapped
+from quantizer.convert.tensor_mapping import map_tensors
 from quantizer.errors import CheckpointError
 from quantizer.gguf.byte_source import LocalFile
 from quantizer.gguf.header_encoder import encode_entry
@@ -32,8 +32,8 @@ def headers(outline: dict[str, Any]) -> dict[str, FileTensor]:
 
 
 def converted(outline: dict[str, Any]) -> dict[str, SourceTensor]:
-    architecture, config = recognise(outline["config"])
-    return mapped(headers(outline), config, architecture)
+    architecture, config = find_architecture(outline["config"])
+    return map_tensors(headers(outline), config, architecture)
 
 
 def changed(name: str, **settings: Any) -> dict[str, Any]:
@@ -46,21 +46,21 @@ def test_every_class_of_the_table_has_an_outline() -> None:
 
 @pytest.mark.parametrize("name", OUTLINES)
 def test_settings_become_the_metadata_that_was_proven(name: str) -> None:
-    architecture, config = recognise(OUTLINES[name]["config"])
+    architecture, config = find_architecture(OUTLINES[name]["config"])
     rows = {row.key: row.read(config) for row in architecture.hyperparameters}
     assert {key: value for key, value in rows.items() if value is not None} == OUTLINES[name]["metadata"]
 
 
 @pytest.mark.parametrize("name", OUTLINES)
 def test_every_value_can_be_written_as_the_type_of_its_row(name: str) -> None:
-    architecture, config = recognise(OUTLINES[name]["config"])
+    architecture, config = find_architecture(OUTLINES[name]["config"])
     values = [(row.type_name, row.read(config)) for row in architecture.hyperparameters]
     assert all(encode_entry("key", value, kind).payload for kind, value in values if value is not None)
 
 
 @pytest.mark.parametrize("name", OUTLINES)
 def test_every_tensor_finds_its_place_and_none_is_missing(name: str) -> None:
-    architecture, config = recognise(OUTLINES[name]["config"])
+    architecture, config = find_architecture(OUTLINES[name]["config"])
     tensors = converted(OUTLINES[name])
     assert set(needed_tensors(architecture, config)) <= set(tensors)
     assert all(tensor.name == new_name for new_name, tensor in tensors.items())
@@ -161,34 +161,34 @@ def test_a_fused_tensor_of_other_heads_is_refused() -> None:
 )
 def test_a_setting_that_llama_cpp_would_not_follow_is_refused(name: str, setting: str, value: object) -> None:
     with pytest.raises(CheckpointError, match=f"{setting} = .*does not follow"):
-        recognise(changed(name, **{setting: value}))
+        find_architecture(changed(name, **{setting: value}))
 
 
 def test_compressed_queries_that_llama_cpp_would_not_look_for_are_refused() -> None:
     """It takes queries for uncompressed in a model of 27 layers."""
     with pytest.raises(CheckpointError, match=r"q_lora_rank = 24, which .* does not follow"):
-        recognise(changed("deepseek2", num_hidden_layers=27))
+        find_architecture(changed("deepseek2", num_hidden_layers=27))
 
 
 @pytest.mark.parametrize(("n_layers", "expected"), [(27, None), (28, 0)])
 def test_a_deepseek_that_compresses_no_queries_says_so_where_llama_cpp_would_ask(
     n_layers: int, expected: int | None
 ) -> None:
-    architecture, config = recognise(changed("deepseek3-lite", num_hidden_layers=n_layers))
+    architecture, config = find_architecture(changed("deepseek3-lite", num_hidden_layers=n_layers))
     row = next(row for row in architecture.hyperparameters if row.key == "attention.q_lora_rank")
     assert row.read(config) == expected
 
 
 def test_groups_of_experts_that_llama_cpp_ranks_otherwise_are_warned_of() -> None:
-    architecture, config = recognise(OUTLINES["deepseek2-grouped"]["config"])
+    architecture, config = find_architecture(OUTLINES["deepseek2-grouped"]["config"])
     assert "in the 2 of 4 groups" in architecture.approximations(config)[0]
-    architecture, config = recognise(changed("deepseek2-grouped", topk_group=4))
+    architecture, config = find_architecture(changed("deepseek2-grouped", topk_group=4))
     assert architecture.approximations(config) == ()
 
 
 def test_a_seeing_gemma_that_says_little_gets_what_its_class_takes_for_granted() -> None:
     text = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024}
-    architecture, config = recognise({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text})
+    architecture, config = find_architecture({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text})
     rows = {row.key: row.read(config) for row in architecture.hyperparameters}
     assert (rows["attention.head_count"], rows["attention.head_count_kv"], rows["attention.key_length"]) == (8, 4, 256)
     assert (rows["rope.freq_base"], rows["rope.freq_base_swa"]) == (1_000_000.0, 10_000.0)
@@ -197,7 +197,7 @@ def test_a_seeing_gemma_that_says_little_gets_what_its_class_takes_for_granted()
 
 def test_longrope_factors_of_another_number_are_refused() -> None:
     rope = OUTLINES["phi-long"]["config"]["rope_parameters"]
-    architecture, config = recognise(changed("phi-long", rope_parameters=rope | {"short_factor": [1.0, 2.0]}))
+    architecture, config = find_architecture(changed("phi-long", rope_parameters=rope | {"short_factor": [1.0, 2.0]}))
     with pytest.raises(CheckpointError, match=r"short_factor in config\.json is not 8 numbers"):
         architecture.generate(config)
 
@@ -205,7 +205,7 @@ def test_longrope_factors_of_another_number_are_refused() -> None:
 @pytest.mark.parametrize("name", ["phi", "command-r"])
 def test_a_rope_scaling_that_a_graph_does_not_know_is_refused(name: str) -> None:
     rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
-    architecture, config = recognise(changed(name, rope_parameters=rope))
+    architecture, config = find_architecture(changed(name, rope_parameters=rope))
     with pytest.raises(CheckpointError, match="rope scaling 'yarn' is not supported"):
         [row.read(config) for row in architecture.hyperparameters]
 
@@ -213,7 +213,7 @@ def test_a_rope_scaling_that_a_graph_does_not_know_is_refused(name: str) -> None
 def test_settings_of_older_checkpoints_read_the_same() -> None:
     """Before transformers 5 the rope's base stood outside, and the window's base beside it."""
     old = {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
-    architecture, config = recognise(changed("gemma3-linear", rope_parameters=None, **old))
+    architecture, config = find_architecture(changed("gemma3-linear", rope_parameters=None, **old))
     rows = {row.key: row.read(config) for row in architecture.hyperparameters if "rope." in row.key}
     golden = OUTLINES["gemma3-linear"]["metadata"]
     assert {key: value for key, value in rows.items() if value is not None} == {
@@ -226,7 +226,7 @@ def test_settings_under_their_own_names_read_the_same() -> None:
     published = {"n_embd": 64, "n_inner": 96, "n_head": 4, "n_layer": 1, "n_positions": 8192, "rotary_emb_base": 1000}
     usual = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "max_position_embeddings")
     config = changed("nomic-bert", **published, **dict.fromkeys((*usual, "rope_parameters")))
-    architecture, settings = recognise(config)
+    architecture, settings = find_architecture(config)
     rows = {row.key: row.read(settings) for row in architecture.hyperparameters}
     assert {key: value for key, value in rows.items() if value is not None} == OUTLINES["nomic-bert"]["metadata"] | {
         "context_length": 2048
@@ -251,7 +251,7 @@ def test_norms_that_the_first_checkpoints_call_gamma_and_beta_are_found() -> Non
 
 @pytest.mark.parametrize("limit", [[0.0, float("inf")], [0.0, {"__float__": "Infinity"}]])
 def test_time_steps_without_a_limit_are_followed(limit: list[Any]) -> None:
-    architecture, _ = recognise(changed("mamba2", time_step_limit=limit))
+    architecture, _ = find_architecture(changed("mamba2", time_step_limit=limit))
     assert architecture.gguf_name == "mamba2"
 
 
@@ -263,6 +263,6 @@ def test_a_reshaped_tensor_with_other_numbers_is_refused() -> None:
 
 
 def test_the_language_model_of_a_nested_config_counts() -> None:
-    _, config = recognise(OUTLINES["mistral3-seeing"]["config"])
+    _, config = find_architecture(OUTLINES["mistral3-seeing"]["config"])
     assert isinstance(config, Config)
     assert config.integer("hidden_size") == OUTLINES["mistral3-seeing"]["config"]["text_config"]["hidden_size"]

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantizer.architectures import recognise
+from quantizer.architectures import find_architecture
 from quantizer.convert.source_model import FileTensor
-from quantizer.convert.tensor_mapping import mapped
+from quantizer.convert.tensor_mapping import map_tensors
 from quantizer.errors import CheckpointError
 from quantizer.gguf.tensor_types import tensor_type_named
 from tests.quantizer.memory_source import Memory
@@ -29,12 +29,12 @@ EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
 
 
 def converted(outline: dict[str, Any], weights: dict[str, np.ndarray]) -> dict[str, bytes]:
-    architecture, config = recognise(outline["config"])
+    architecture, config = find_architecture(outline["config"])
     single = tensor_type_named("F32")
     tensors = {
         name: FileTensor(name, array.shape[::-1], single, Memory(array.tobytes()), 0) for name, array in weights.items()
     }
-    return {name: b"".join(made.slabs(5)) for name, made in mapped(tensors, config, architecture).items()}
+    return {name: b"".join(made.slabs(5)) for name, made in map_tensors(tensors, config, architecture).items()}
 
 
 def fused(weights: dict[str, np.ndarray], names: tuple[str, str, str]) -> dict[str, np.ndarray]:

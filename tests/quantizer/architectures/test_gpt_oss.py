@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 import pytest
 
-from quantizer.architectures import recognise
+from quantizer.architectures import find_architecture
 from quantizer.gguf.file_types import file_type_named
 from quantizer.gguf.header import Header
 from quantizer.gguf.tensor_types import TENSOR_TYPES
@@ -104,5 +104,5 @@ def test_rounded_rotations_are_warned_of(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "model", config, tensors)
     planned = plan(folder, file_type_named("F16"), tmp_path / "m.gguf")
     assert any("llama.cpp rounds" in text for text in planned.warnings)
-    architecture, settings = recognise(OUTLINE["config"])
+    architecture, settings = find_architecture(OUTLINE["config"])
     assert architecture.approximations(settings) == ()

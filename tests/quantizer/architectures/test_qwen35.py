@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantizer.architectures import needed_tensors, recognise
+from quantizer.architectures import find_architecture, needed_tensors
 from quantizer.convert.source_model import FileTensor
-from quantizer.convert.tensor_mapping import mapped
+from quantizer.convert.tensor_mapping import map_tensors
 from quantizer.errors import CheckpointError
 from quantizer.gguf.tensor_types import tensor_type_named
 from tests.quantizer.memory_source import Memory
@@ -23,7 +23,7 @@ IN_TURNS = [0, 3, 1, 4, 2, 5]  # the first head of either key, then the second o
 
 
 def converted(weights: dict[str, np.ndarray], settings: dict[str, Any]) -> dict[str, np.ndarray]:
-    architecture, config = recognise(OUTLINE["config"] | settings)
+    architecture, config = find_architecture(OUTLINE["config"] | settings)
     assert [row.read(config) for row in architecture.hyperparameters]
     single = tensor_type_named("F32")
     tensors = {
@@ -31,7 +31,7 @@ def converted(weights: dict[str, np.ndarray], settings: dict[str, Any]) -> dict[
     }
     return {
         name: np.frombuffer(b"".join(made.slabs(5)), "<f4").reshape(made.shape[::-1])
-        for name, made in mapped(tensors, config, architecture).items()
+        for name, made in map_tensors(tensors, config, architecture).items()
     }
 
 
@@ -60,7 +60,7 @@ def test_values_and_what_goes_with_them_come_in_turns() -> None:
 
 
 def test_every_fourth_layer_attends() -> None:
-    architecture, config = recognise(OUTLINE["config"])
+    architecture, config = find_architecture(OUTLINE["config"])
     needed = needed_tensors(architecture, config)
     assert [f"blk.{i}.ssm_out.weight" in needed for i in range(4)] == [True, True, True, False]
     assert "blk.3.attn_q_norm.weight" in needed

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from quantizer.architectures import recognise
+from quantizer.architectures import find_architecture
 from quantizer.convert.config_header import config_header
 from quantizer.convert.source_model import FileTensor
-from quantizer.convert.tensor_mapping import mapped
+from quantizer.convert.tensor_mapping import map_tensors
 from quantizer.errors import CheckpointError
 from quantizer.gguf.byte_source import LocalFile
 from quantizer.gguf.tensor_types import tensor_type_named
@@ -21,10 +21,10 @@ OUTLINES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parents[1] / "o
 @pytest.mark.parametrize("name", OUTLINES)
 def test_an_outline_has_the_shapes_that_conversion_gives(name: str) -> None:
     outline = OUTLINES[name]
-    architecture, config = recognise(outline["config"])
+    architecture, config = find_architecture(outline["config"])
     nothing, stored = LocalFile(Path("nothing"), 0), tensor_type_named("F32")
     there = {key: FileTensor(key, tuple(shape)[::-1], stored, nothing, 0) for key, shape in outline["tensors"].items()}
-    converted = {tensor.name: math.prod(tensor.shape) for tensor in mapped(there, config, architecture).values()}
+    converted = {tensor.name: math.prod(tensor.shape) for tensor in map_tensors(there, config, architecture).values()}
     header = config_header(outline["config"], name)
     outlined = {tensor.name: tensor.n_elements for tensor in header.tensors}
     assert {key: converted[key] for key in outlined} == outlined

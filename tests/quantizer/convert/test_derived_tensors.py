@@ -11,7 +11,7 @@ from quantizer.convert.derived_tensors import (
     ReorderedColumns,
     StackedTensor,
     TransposedTensor,
-    rearranged,
+    rearrange_rows,
 )
 from quantizer.convert.source_model import FileTensor, RearrangedTensor
 from quantizer.convert.transforms import grouped_keys, grouped_queries, grouped_values, plus_one, unpermute_queries
@@ -68,7 +68,7 @@ def test_a_norm_of_half_precision_gains_its_one_in_single_precision() -> None:
 
 @pytest.mark.parametrize("rows_per_slab", [1, 5])
 def test_a_rearranged_bias_comes_in_one_row_however_it_is_cut(rows_per_slab: int) -> None:
-    bias = rearranged(tensor(np.arange(8.0)), "b", unpermute_queries, Config({"num_attention_heads": 2}))
+    bias = rearrange_rows(tensor(np.arange(8.0)), "b", unpermute_queries, Config({"num_attention_heads": 2}))
     (row,) = bias.slabs(rows_per_slab)
     assert np.frombuffer(row, "<f4").tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
 

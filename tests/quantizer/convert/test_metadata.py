@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from quantizer.convert.metadata import describe
+from quantizer.convert.metadata import general_entries
 from quantizer.convert.source_model import FileTensor
 from quantizer.gguf.byte_source import LocalFile
 from quantizer.gguf.header import Header, read_header
@@ -20,7 +20,7 @@ def described(folder: Path, words: tuple[str, ...] = (), *shapes: tuple[str, tup
     folder.mkdir()
     path = folder / "model.gguf"
     tensors = [FileTensor(name, shape, tensor_type_named("F32"), LocalFile(path, 0), 0) for name, shape in shapes]
-    path.write_bytes(encode_header(list(describe(folder.name, folder, "llama", tensors, words)), []))
+    path.write_bytes(encode_header(list(general_entries(folder.name, folder, "llama", tensors, words)), []))
     return read_header(path)
 
 

@@ -200,11 +200,11 @@ def test_pickled_adapters_are_refused(tmp_path: Path, base: Path) -> None:
         plan(folder, file_type_named("F16"), tmp_path / "a.gguf", PlanOptions(base=base))
 
 
-def test_adapters_and_models_are_told_apart(tmp_path: Path, base: Path) -> None:
+def test_adapters_and_models_are_distinguished(tmp_path: Path, base: Path) -> None:
     folder = write_peft(tmp_path / "adapter", PAIRS, base_model_name_or_path="some/model")
     wrong: list[tuple[str, Path, str, Path | None]] = [
         ("not quantized to Q4_K_M", folder, "Q4_K_M", base),
-        ("for some/model, which is no folder", folder, "F16", None),
+        ("for some/model, which is no local folder", folder, "F16", None),
         ("no model", folder, "F16", tmp_path / "nowhere"),
         ("no adapter", base, "F16", base),
     ]

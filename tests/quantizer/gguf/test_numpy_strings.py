@@ -30,14 +30,14 @@ def encoded(texts: list[bytes]) -> bytes:
     return b"".join(map(raw_string, texts))
 
 
-def answers(held: strings.StringArray, texts: list[bytes]) -> list[object]:
-    read = held.up_to_nul()
+def answers(whole: strings.StringArray, texts: list[bytes]) -> list[object]:
+    read = whole.up_to_nul()
     wanted = {b"", b"a", b"\n", *texts[:3]}
     some = list(range(0, len(texts), 2))
     return [
-        *(held.n_distinct(), held.longest_bytes(), held.empty(), held.held(wanted), held.at(some)),
-        *(read.n_distinct(), read.longest_bytes(), read.empty(), read.held(wanted), read.at(some)),
-        *(held.all_hold_behind_first(b" "), read.all_hold_behind_first(b" ")),
+        *(whole.n_distinct(), whole.longest_bytes(), whole.empty_indices(), whole.present(wanted), whole.select(some)),
+        *(read.n_distinct(), read.longest_bytes(), read.empty_indices(), read.present(wanted), read.select(some)),
+        *(whole.all_contain_after_first(b" "), read.all_contain_after_first(b" ")),
     ]
 
 

@@ -18,8 +18,8 @@ from quantizer.mix.imatrix import (
     ColumnWeights,
     ImatrixCollector,
     ImportanceMatrix,
-    encode,
-    merge,
+    encode_imatrix,
+    merge_imatrices,
     read_imatrix,
     save_imatrix,
 )
@@ -129,7 +129,7 @@ def test_a_model_that_computes_no_numbers_gives_no_matrix() -> None:
 
 @given(matrices, st.integers(2, 4))
 def test_merging_a_matrix_with_itself_changes_no_weight(matrix: ImportanceMatrix, n: int) -> None:
-    merged = merge([matrix] * n)
+    merged = merge_imatrices([matrix] * n)
     assert merged.datasets == matrix.datasets * n
     for name, entry in matrix.entries.items():
         assert merged.entries[name].counts.tolist() == (entry.counts * n).tolist()
@@ -142,7 +142,7 @@ def test_matrices_with_one_count_for_all_experts_merge_with_those_of_each() -> N
         {"w": ActivationStats(np.ones((2, 2)), np.array([1, 2])), "v": together.entries["w"]}, ("new",), 1
     )
     for pair in ([together, apart], [apart, together]):
-        merged = merge(pair)
+        merged = merge_imatrices(pair)
         assert merged.entries["w"].sums.tolist() == [[2, 2], [2, 2]]
         assert merged.entries["w"].counts.tolist() == [4, 5]
         assert merged.entries["v"].counts.tolist() == [3]
@@ -151,7 +151,7 @@ def test_matrices_with_one_count_for_all_experts_merge_with_those_of_each() -> N
 def test_matrices_of_different_models_are_not_merged() -> None:
     small, large = (ImportanceMatrix({"w": ActivationStats(np.ones((1, n)), np.array([1]))}, (), 1) for n in (2, 3))
     with pytest.raises(UsageError, match="different shapes"):
-        merge([small, large])
+        merge_imatrices([small, large])
 
 
 def _written(path: Path, tensors: dict[str, np.ndarray]) -> None:
@@ -170,7 +170,7 @@ BROKEN: dict[str, Callable[[Path], object]] = {
     "do not go with the sums": lambda path: _written(path, {"w.in_sum2": ONE, "w.counts": np.ones((3, 1), np.float32)}),
     "no sum of squares": lambda path: _written(path, {"w.in_sum2": -ONE, "w.counts": ONE}),
     "no count": lambda path: _written(path, {"w.in_sum2": ONE, "w.counts": ONE * np.nan}),
-    "truncated": lambda path: path.write_bytes(encode(SOUND)[:-40]),
+    "truncated": lambda path: path.write_bytes(encode_imatrix(SOUND)[:-40]),
 }
 SOUND = ImportanceMatrix({"w": ActivationStats(np.ones((1, 64)), np.array([1]))}, (), 1)
 

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from quantizer.errors import CheckpointError
-from quantizer.tokenizers.pretokenizers import recognise
+from quantizer.tokenizers.pretokenizers import pretokenizer_name
 from quantizer.tokenizers.steps import preparation
 
 
 def name_of(pre_tokenizer: dict[str, Any], ignore_merges: bool) -> str:
-    return recognise(preparation({"pre_tokenizer": pre_tokenizer}).cuts, ignore_merges)
+    return pretokenizer_name(preparation({"pre_tokenizer": pre_tokenizer}).cuts, ignore_merges)
 
 
 def split(pattern: str) -> dict[str, Any]:
