@@ -25,6 +25,7 @@ from app.engine.load.speed_sampler import SpeedSampler
 from app.engine.loop.core import Engine, Event
 from app.engine.protocol import codec, messages
 from app.engine.protocol.messages import WorkerMessage
+from app.engine.request import Request
 from app.settings.settings import load_settings
 from quantizer.errors import ErrorInfo, RequestError, UserError
 
@@ -166,9 +167,9 @@ class Worker:
 
     def _handle(self, message: WorkerMessage, engine: Engine, embeddings: EmbeddingQueue, backend: Backend) -> None:
         match message:
-            case messages.Submit(request):
-                self._speed_sampler.begin(request, is_alone=engine.is_idle and embeddings.is_idle)
-                engine.submit(request)
+            case Request():
+                self._speed_sampler.begin(message, is_alone=engine.is_idle and embeddings.is_idle)
+                engine.submit(message)
             case messages.Abort(request_id):
                 engine.abort(request_id)  # again: the request may have arrived after the first call
                 embeddings.abort(request_id)

@@ -33,7 +33,6 @@ __all__ = [
     "Ready",
     "Rerank",
     "Reranked",
-    "Submit",
     "Tokenize",
     "Tokenized",
     "UnfitPolicy",
@@ -72,7 +71,7 @@ class EngineConfig:
     gpu_layers: tuple[tuple[str, int], ...] | None = None  # (GPU, layers) chosen by the user; None: as planned
 
 
-# Service to worker
+# Service to worker, besides `Request`
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +80,6 @@ class Load:
 
     model_path: str
     config: EngineConfig
-
-
-@dataclass(frozen=True, slots=True)
-class Submit:
-    request: Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +237,7 @@ class Reranked:
 
 WorkerMessage = (
     Load
-    | Submit
+    | Request
     | Abort
     | Tokenize
     | Detokenize

@@ -33,7 +33,6 @@ from app.engine.protocol.messages import (
     Ready,
     Rerank,
     Reranked,
-    Submit,
     Tokenize,
     Tokenized,
     UnfitPolicy,
@@ -193,7 +192,7 @@ class EngineClient:
         async with self.in_use():
             events = self._pending.expect_answers(requests)
             for request in requests:
-                self._send(Submit(request))
+                self._send(request)
             try:
                 yield until_finished(events, len(requests))
             finally:

@@ -54,10 +54,8 @@ def worker(*options: str, model: str = "fake") -> Iterator[Child]:
             child.process.kill()
 
 
-def request(name: str, n_tokens: int, prompt: str = "hello") -> messages.Submit:
-    return messages.Submit(
-        Request(request_id=name, prompt=prompt, max_tokens=n_tokens, sampling=GREEDY, ignore_eos=True)
-    )
+def request(name: str, n_tokens: int, prompt: str = "hello") -> Request:
+    return Request(request_id=name, prompt=prompt, max_tokens=n_tokens, sampling=GREEDY, ignore_eos=True)
 
 
 def test_a_worker_loads_reports_progress_and_answers() -> None:

@@ -19,19 +19,15 @@ from quantizer.errors import ErrorInfo
 
 SAMPLES = [
     messages.Load("/models/é.gguf", messages.EngineConfig(n_ctx=4096)),
-    messages.Submit(
-        Request(request_id="a", prompt="text\x00\ud800", stop=("x",), sampling=SamplingParams(seed=2**64 - 1))
-    ),
+    Request(request_id="a", prompt="text\x00\ud800", stop=("x",), sampling=SamplingParams(seed=2**64 - 1)),
     messages.Load("m", messages.EngineConfig(lora=(("/a.gguf", "a"),), control_vectors=(("/b.gguf", -0.5),))),
     messages.Load("m", messages.EngineConfig(rpc=("host:1",), when_unfit=messages.UnfitPolicy.ASK)),
-    messages.Submit(Request(request_id="a", prompt=(1, 2), max_tokens=0, visible_tags=("<tool_call>",))),
-    messages.Submit(Request(request_id="a", prompt="", lora=((0, 0.5), ("name", 1.0)))),
-    messages.Submit(
-        Request(
-            request_id="a",
-            prompt="",
-            sampling=SamplingParams(logit_bias=((1, -math.inf), (2, 0.5)), dry_sequence_breakers=("é",)),
-        )
+    Request(request_id="a", prompt=(1, 2), max_tokens=0, visible_tags=("<tool_call>",)),
+    Request(request_id="a", prompt="", lora=((0, 0.5), ("name", 1.0))),
+    Request(
+        request_id="a",
+        prompt="",
+        sampling=SamplingParams(logit_bias=((1, -math.inf), (2, 0.5)), dry_sequence_breakers=("é",)),
     ),
     messages.Abort("a"),
     messages.Tokenize("c", "text", True, False),

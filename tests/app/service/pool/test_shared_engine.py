@@ -65,7 +65,7 @@ async def test_unloading_one_name_leaves_the_other_its_answer(service: Service) 
         await anext(events)
         assert (await service.call("unload", model=BASE)).json()["state"] == "unloaded"
         refused = await service.call("unload", model=MADE)
-        assert (refused.status_code, "mario is at work" in refused.text) == (400, True)
+        assert (refused.status_code, "mario is in use" in refused.text) == (400, True)
         for _ in range(5):
             await anext(events)
     assert made.engine.worker_pid == pid
