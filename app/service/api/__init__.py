@@ -1,1 +1,1 @@
-"""One module per HTTP dialect, thin over one internal request type."""
+"""The HTTP routes of the service: one package for each dialect, thin over one internal request type."""

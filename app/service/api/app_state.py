@@ -67,7 +67,7 @@ def jobs_of(request: Request) -> JobManager:
 
 
 def shutdown_policy_of(request: Request) -> ShutdownPolicy:
-    """Return the policy that says when the service ends."""
+    """Return the policy that decides when the service ends."""
     shutdown_policy = request.app.state.shutdown_policy
     assert isinstance(shutdown_policy, ShutdownPolicy)
     return shutdown_policy

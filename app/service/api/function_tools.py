@@ -1,6 +1,6 @@
-"""Tools as functions, OpenAI's form that others took over: `tools`, `tool_choice`, the calls of earlier messages.
+"""Tools as functions, in OpenAI's form, which other dialects share: `tools`, `tool_choice`, calls in messages.
 
-Owns these fields, and makes of them an offer and messages for templates. Knows nothing of how a model writes a call.
+Owns these fields, and makes tool options and template messages of them. Knows nothing of how a model writes a call.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class _FunctionBody(Body):
 
 
 class FunctionToolBody(Body):
-    """A tool that is offered; only functions are known."""
+    """A tool; only functions are supported."""
 
     type: str = "function"
     function: _FunctionBody | None = None
 
     def tool(self) -> Tool:
         if self.type != "function" or self.function is None:
-            raise RequestError(f"A tool has the type {self.type[:40]!r} or no function.", "ToolOptions functions.")
+            raise RequestError(f"A tool has the type {self.type[:40]!r} or no function.", "Send functions.")
         return Tool(self.function.name, self.function.description or "", self.function.parameters or {})
 
 
@@ -41,7 +41,7 @@ class _NamedFunction(Body):
 
 
 class ToolChoiceBody(Body):
-    """A tool_choice that names the one function to call."""
+    """A `tool_choice` that names the function to call."""
 
     type: str = "function"
     function: _NamedFunction | None = None
@@ -53,13 +53,13 @@ class _CalledFunction(Body):
 
 
 class ToolCallBody(Body):
-    """A call that an earlier answer made."""
+    """A tool call in an earlier message."""
 
     id: StrictStr = ""
     function: _CalledFunction
 
     def for_template(self) -> dict[str, Any]:
-        """Return the call with its arguments as an object. Raises RequestError where they are none."""
+        """Return the call with its arguments as an object. Raises RequestError for other arguments."""
         function = {"name": self.function.name, "arguments": _object(self.function.arguments or "{}")}
         return {"id": self.id, "type": "function", "function": function}
 
@@ -67,13 +67,13 @@ class ToolCallBody(Body):
 def tool_options_of(
     tools: Sequence[FunctionToolBody], choice: str | ToolChoiceBody | None, is_parallel: bool | None
 ) -> ToolOptions:
-    """Return what a request offers; with the choice "none" that is nothing. Raises RequestError for other choices."""
+    """Return the tool options of a request; none with the choice "none". Raises RequestError for unknown choices."""
     if choice == "none":
         return NO_TOOLS
     only = ""
     if isinstance(choice, ToolChoiceBody):
         if choice.function is None:
-            raise RequestError(f"tool_choice of type {choice.type[:40]!r} is not served.", "Name a function.")
+            raise RequestError(f"tool_choice of type {choice.type[:40]!r} is not supported.", "Name a function.")
         only = choice.function.name
     elif choice not in (None, "auto", "required"):
         raise RequestError(f"tool_choice is {choice[:40]!r}.", "Use auto, none, required or name a function.")

@@ -62,8 +62,7 @@ class ChatMessage(Body):
 
 def _text_of(part: ContentPart) -> str:
     if part.type not in _TEXT_TYPES:
-        cause = f"A message has content of type {part.type[:40]!r}, which no model here takes."
-        raise RequestError(cause, "Send text.")
+        raise RequestError(f"Content of type {part.type[:40]!r} is not supported.", "Send text.")
     return part.text
 
 

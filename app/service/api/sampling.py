@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from math import inf
 from typing import Any, TypeAlias
+from uuid import uuid4
 
 from pydantic import StrictBool, StrictInt, StrictStr, create_model
 
-from app.engine.request import SamplingParams
+from app.engine.request import Request, SamplingParams
 from app.protocol.sampling import NUMBER_TYPES
 from app.service.api.fields import Body
 from quantizer.errors import RequestError
@@ -49,9 +50,22 @@ class SamplingBody(_NumberFields):  # type: ignore[valid-type, misc]  # made of 
         if self.dry_sequence_breakers is not None:
             options["dry_sequence_breakers"] = tuple(self.dry_sequence_breakers)
         if format_grammar and self.grammar:
-            raise RequestError("Both grammar and response_format (or a schema) are given.", "Give one of them.")
+            raise RequestError("grammar excludes response_format and schemas.", "Send only one of them.")
         options["grammar"] = format_grammar or self.grammar or ""
         return SamplingParams(**options, logit_bias=self._biases())
+
+    def new_request(
+        self, prompt: str | tuple[int, ...], format_grammar: str, max_tokens: int | None, **options: Any
+    ) -> Request:
+        """Return the engine's request with a new id. Raises RequestError for values out of range."""
+        return Request(
+            request_id=uuid4().hex,
+            prompt=prompt,
+            sampling=self.sampling(format_grammar),
+            max_tokens=max_tokens,
+            stop=self.stop_strings(),
+            **options,
+        )
 
     def stop_strings(self) -> tuple[str, ...]:
         """Return the texts that end the answer."""
@@ -60,9 +74,9 @@ class SamplingBody(_NumberFields):  # type: ignore[valid-type, misc]  # made of 
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     def _biases(self) -> tuple[tuple[int, float], ...]:
-        """Return the biases by token id: keys of an object are text in JSON, and llama-server takes pairs too."""
-        given = self.logit_bias or {}
-        pairs = given.items() if isinstance(given, dict) else given
+        """Return the biases by token id: keys of a JSON object are text, and llama-server accepts pairs too."""
+        biases = self.logit_bias or {}
+        pairs = biases.items() if isinstance(biases, dict) else biases
         return tuple((_token_id(token), _bias(bias)) for token, bias in pairs)
 
 
@@ -70,7 +84,7 @@ def _token_id(text: str | int) -> int:
     if isinstance(text, int):
         return text
     if not (text.isascii() and text.isdigit() and len(text) <= 10):
-        raise RequestError(f"logit_bias names {text[:40]!r}, which is no token id.", "Use ids from /tokenize.")
+        raise RequestError(f"logit_bias names {text[:40]!r}, which is not a token id.", "Use ids from /tokenize.")
     return int(text)
 
 

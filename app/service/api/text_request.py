@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from typing import Any
-from uuid import uuid4
 
 from pydantic import StrictInt, StrictStr
 
@@ -48,14 +47,12 @@ class GenerationBody(SamplingBody):
     t_max_predict_ms: int | None = None
 
     def request(self, prompt: str | tuple[int, ...] = "", *, add_special: bool = True) -> Request:
-        """Return the engine's request for `prompt`. Raises RequestError for values out of range or not served."""
+        """Return the engine's request for `prompt`. Raises RequestError for values out of range or unsupported."""
         limit = self._limit()
-        return Request(
-            request_id=uuid4().hex,
-            prompt=prompt,
-            sampling=self.sampling(self._format_grammar()),
-            max_tokens=None if limit == -1 else limit,
-            stop=self.stop_strings(),
+        return self.new_request(
+            prompt,
+            self._format_grammar(),
+            None if limit == -1 else limit,
             ignore_eos=bool(self.ignore_eos),
             add_special=add_special,
             n_logprobs=self._n_logprobs(),
@@ -98,7 +95,7 @@ class PromptField(Body):
         """Return the prompt. Raises RequestError unless there is exactly one."""
         prompts = self.prompts()
         if len(prompts) != 1:
-            raise RequestError(f"{len(prompts)} prompts were given.", "Give one prompt a request.")
+            raise RequestError(f"There are {len(prompts)} prompts.", "Send one prompt a request.")
         return prompts[0]
 
     def text_prompt(self) -> str:

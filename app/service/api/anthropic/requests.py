@@ -1,14 +1,12 @@
-"""Anthropic's request body -> a turn of a chat.
+"""Anthropic's request body, and the chat turn made of it.
 
-Owns field names, kinds of blocks and what is refused because ignoring it would give a wrong answer. Knows nothing of
-responses.
+Owns field names, types of blocks, and which fields are refused because ignoring them would give a wrong answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
-from uuid import uuid4
 
 from pydantic import Field, StrictStr
 
@@ -23,16 +21,16 @@ from quantizer.errors import RequestError
 
 __all__ = ["CALL_ID_PREFIX", "MessagesBody"]
 
-CALL_ID_PREFIX = "toolu_"  # before ids as templates take them
+CALL_ID_PREFIX = "toolu_"  # before the ids that templates use
 
-# A line of Claude Code's for Anthropic's accounts; it changes from request to request, and nothing cached would fit.
+# A line of Claude Code for Anthropic's accounts; it changes with each request, so that no cached prefix would match.
 _BILLING = "x-anthropic-billing-header:"
 
 Messages = list[dict[str, Any]]
 
 
 class ContentBlock(Body):
-    """A part of a message; which of its fields count is a matter of its type."""
+    """A part of a message; its type decides which fields count."""
 
     type: StrictStr
     text: StrictStr = ""
@@ -42,12 +40,11 @@ class ContentBlock(Body):
     tool_use_id: StrictStr = ""
     content: StrictStr | list[ContentBlock] | None = None
 
-    def words(self) -> str:
-        """Return the text of a block. Raises RequestError for one that cannot be read as text."""
-        if self.type not in _WORDS:
-            cause = f"A message has content of type {self.type[:40]!r}, which no model here takes."
-            raise RequestError(cause, "Send text.")
-        return _WORDS[self.type](self)
+    def as_text(self) -> str:
+        """Return the text of a block. Raises RequestError for a type that has none."""
+        if self.type not in _TEXTS:
+            raise RequestError(f"Content of type {self.type[:40]!r} is not supported.", "Send text.")
+        return _TEXTS[self.type](self)
 
     def call(self) -> dict[str, Any]:
         function = {"name": self.name, "arguments": self.input or {}}
@@ -57,12 +54,12 @@ class ContentBlock(Body):
         return {
             "role": "tool",
             "tool_call_id": self.tool_use_id.removeprefix(CALL_ID_PREFIX),
-            "content": _words(self.content),
+            "content": _text(self.content),
         }
 
 
-# What a block adds to the text of its message. Thoughts of earlier turns are not repeated to the model.
-_WORDS: Mapping[str, Callable[[ContentBlock], str]] = {
+# The text that a block adds to its message. Thoughts of earlier turns are not repeated to the model.
+_TEXTS: Mapping[str, Callable[[ContentBlock], str]] = {
     "text": lambda block: block.text,
     "thinking": lambda _: "",
     "redacted_thinking": lambda _: "",
@@ -72,24 +69,24 @@ _WORDS: Mapping[str, Callable[[ContentBlock], str]] = {
 
 
 class AnthropicMessage(Body):
-    """A message of the conversation; a system message may stand among the others."""
+    """A message of the conversation; system messages may be anywhere."""
 
     role: Literal["user", "assistant", "system"]
     content: StrictStr | list[ContentBlock]
 
     def for_template(self) -> Messages:
-        """Return the messages that chat templates know: results of calls are messages of their own."""
+        """Return messages in the form of chat templates: results of calls are messages of their own."""
         blocks = [] if isinstance(self.content, str) else self.content
         calls = [block.call() for block in blocks if block.type == "tool_use"]
         results = [block.result() for block in blocks if block.type == "tool_result"]
-        text = _words(self.content)
+        text = _text(self.content)
         if calls:
             return [{"role": self.role, "content": text or None, "tool_calls": calls}]
         return [*results, {"role": self.role, "content": text}] if text or not results else results
 
 
 class AnthropicToolBody(Body):
-    """A tool; those that Anthropic's servers run have no schema here, and nobody to run them."""
+    """A tool; those without a schema run on Anthropic's servers and are ignored."""
 
     name: StrictStr = ""
     description: StrictStr = ""
@@ -97,24 +94,32 @@ class AnthropicToolBody(Body):
 
 
 class AnthropicToolChoiceBody(Body):
+    """Whether a tool must be called, and which."""
+
     type: Literal["auto", "any", "tool", "none"]
     name: StrictStr = ""
     disable_parallel_tool_use: bool = False
 
 
 class TypeBody(Body):
+    """An object with a type."""
+
     type: StrictStr
 
 
 class OutputFormatBody(TypeBody):
+    """The schema of the answer."""
+
     schema_: Any = Field(None, alias="schema")
 
 
 class OutputConfigBody(Body):
+    """The form of the answer."""
+
     format: OutputFormatBody | None = None
 
     def grammar(self) -> str:
-        """Return the grammar of the answer, "" for text. Raises RequestError for a form that is not served."""
+        """Return the grammar of the answer, "" for text. Raises RequestError for an unsupported format."""
         if self.format is None:
             return ""
         if self.format.type != "json_schema":
@@ -137,7 +142,7 @@ class MessagesBody(SamplingBody):
     output_config: OutputConfigBody | None = None
 
     def turn(self) -> ChatTurn:
-        """Return what is asked. Raises RequestError for what is not served."""
+        """Return the chat turn. Raises RequestError for unsupported fields."""
         system = [{"role": "system", "content": text}] if (text := self._system_text()) else []
         messages = [message for item in self.messages for message in item.for_template()]
         return ChatTurn(
@@ -149,17 +154,15 @@ class MessagesBody(SamplingBody):
         )
 
     def _request(self) -> Request:
-        return Request(
-            request_id=uuid4().hex,
-            prompt="",
-            sampling=self.sampling(self.output_config.grammar() if self.output_config else ""),
-            max_tokens=self.max_tokens,
-            stop=tuple(text for text in self.stop_sequences or () if text),
-        )
+        grammar = self.output_config.grammar() if self.output_config else ""
+        return self.new_request("", grammar, self.max_tokens)
+
+    def stop_strings(self) -> tuple[str, ...]:
+        return tuple(text for text in self.stop_sequences or () if text)
 
     def _system_text(self) -> str:
         if isinstance(self.system, list):
-            return _words([block for block in self.system if not block.text.startswith(_BILLING)])
+            return _text([block for block in self.system if not block.text.startswith(_BILLING)])
         return self.system or ""
 
     def _tool_options(self) -> ToolOptions:
@@ -175,7 +178,7 @@ class MessagesBody(SamplingBody):
         )
 
 
-def _words(content: str | Sequence[ContentBlock] | None) -> str:
+def _text(content: str | Sequence[ContentBlock] | None) -> str:
     if content is None or isinstance(content, str):
         return content or ""
-    return PARAGRAPH_BREAK.join(filter(None, (block.words() for block in content)))
+    return PARAGRAPH_BREAK.join(filter(None, (block.as_text() for block in content)))

@@ -1,6 +1,6 @@
-"""llama-server's request bodies for text -> requests to the engine.
+"""llama-server's request bodies for text, and the engine requests made of them.
 
-Owns field names, defaults and odd values. Knows nothing of responses.
+Owns field names and defaults. Knows nothing of responses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_SNIPPETS = 256
 
 
 class LlamaCppTextBody(GenerationBody):
-    """What /completion and /infill have in common. Of `n_cmpl` answers as many are given as are served at most."""
+    """The fields that /completion and /infill share. `n_cmpl` is limited to MAX_ANSWERS."""
 
     n_predict: int | None = None
     max_tokens: int | None = None
@@ -53,7 +53,7 @@ class PromptBody(LlamaCppTextBody, PromptField):
 
 
 class SnippetBody(Body):
-    """Part of another file."""
+    """A part of another file."""
 
     text: StrictStr = ""
     filename: StrictStr = ""
@@ -63,7 +63,7 @@ class SnippetBody(Body):
 
 
 class InfillBody(LlamaCppTextBody):
-    """The body of /infill: `prompt` is what was typed behind the prefix."""
+    """The body of /infill: `prompt` is the text typed behind the prefix."""
 
     input_prefix: StrictStr = ""
     input_suffix: StrictStr = ""

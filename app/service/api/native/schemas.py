@@ -1,4 +1,4 @@
-"""The objects of our own routes: the service and its models as they stand, and plans. Fields and what these may be."""
+"""The objects of our own routes that are not values of `app.protocol`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ModelId(TypedDict):
 
 
 class StaysUntil(TypedDict):
-    """For what the service outlives the face that started it, empty for nothing."""
+    """The event until which the service outlives the program that started it, empty for none."""
 
     stays_until: StayReason
 
@@ -40,7 +40,7 @@ class JobList(TypedDict):
 
 
 class Log(TypedDict):
-    """What a job has said."""
+    """The log of a job."""
 
     log: str
 

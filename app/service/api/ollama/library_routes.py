@@ -149,7 +149,7 @@ async def _check_template(models: ModelManager, template: str) -> None:
     text = "a text that no template contains"
     prompt = await models.render_template(template, [{"role": "user", "content": text}])
     if text not in prompt:
-        raise RequestError("The template leaves out the user's messages.", "Give one that goes over `messages`.")
+        raise RequestError("The template leaves out the user's messages.", "Give a template over `messages`.")
 
 
 async def _link(source: ModelRef, name: str, settings: Settings, recipe: Recipe) -> None:

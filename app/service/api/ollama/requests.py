@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
-from uuid import uuid4
 
 from pydantic import Field, StrictBool, StrictStr
 
@@ -74,7 +73,7 @@ class CreatedMessage(Body):
 
 
 class CreateBody(PullBody):
-    """The body of /api/create: a model made of one that is here, with a recipe of its own."""
+    """The body of /api/create: a model made of a local one, with a recipe of its own."""
 
     base: StrictStr | None = Field(None, alias="from")
     quantize: StrictStr | None = None
@@ -90,15 +89,15 @@ class CreateBody(PullBody):
     def check(self) -> None:
         """Raise RequestError for fields that are not supported and would make another model."""
         if self.modelfile:
-            raise RequestError("A modelfile is not read here.", "Send `from`, `system`, `parameters` and so on.")
+            raise RequestError("Modelfiles are not supported.", "Send `from`, `system`, `parameters` and so on.")
         for name in ("files", "adapters"):
             if getattr(self, name):
-                raise RequestError(f"Models are not made of {name} here.", "Name a model that is here as `from`.")
+                raise RequestError(f"Creating a model of {name} is not supported.", "Name a local model as `from`.")
         if not self.base:
-            raise RequestError("There is no `from`.", "Name the model that this one is made of.")
+            raise RequestError("There is no `from`.", "Name the source model.")
         if self.template and _GO_TEMPLATE.search(self.template):
-            cause = "The template is one of Go's, as Ollama has them, which cannot be run here."
-            raise RequestError(cause, "Give a Jinja template that goes over `messages`, or leave it out.")
+            cause = "The template is a Go template, as Ollama has them, which is not supported."
+            raise RequestError(cause, "Give a Jinja template over `messages`, or leave it out.")
         parse_parameters(self.parameters or {})
 
     def recipe(self, base: str) -> Recipe:
@@ -149,7 +148,7 @@ class OllamaTextBody(KeepAliveBody):
         return self.stream is not False
 
     def template_variables(self) -> Mapping[str, Any]:
-        """Return what chat templates are told of thinking (source: those of Qwen 3, GLM 4.5 and gpt-oss)."""
+        """Return the variables of chat templates for thinking (source: those of Qwen 3, GLM 4.5 and gpt-oss)."""
         if self.think is None:
             return {}
         effort = {"reasoning_effort": self.think} if isinstance(self.think, str) else {}
@@ -158,12 +157,10 @@ class OllamaTextBody(KeepAliveBody):
     def request(self, prompt: str = "") -> Request:
         """Return the engine's request. Raises RequestError for values out of range or not supported."""
         options = self.options or OptionsBody()
-        return Request(
-            request_id=uuid4().hex,
-            prompt=prompt,
-            sampling=options.sampling(self._grammar()),
-            max_tokens=None if options.num_predict in NO_LIMITS else options.num_predict,
-            stop=options.stop_strings(),
+        return options.new_request(
+            prompt,
+            self._grammar(),
+            None if options.num_predict in NO_LIMITS else options.num_predict,
             n_keep=options.num_keep or 0,
             n_logprobs=self.top_logprobs or 0 if self.logprobs else None,
         )
@@ -260,4 +257,4 @@ class EmbedBody(KeepAliveBody):
 
 def _refuse_images(images: list[Any] | None) -> None:
     if images:
-        raise RequestError("A message has images, which no model here takes.", "Send text.")
+        raise RequestError("The field images is not supported.", "Send text.")

@@ -53,7 +53,7 @@ class ModelDetails(TypedDict):
 
 
 class ModelEntry(TypedDict):
-    """A model in a list. `digest` tells files apart; it is not the hash of what is in them."""
+    """A model in a list. `digest` identifies the file; it is not the hash of its bytes."""
 
     name: str
     model: str

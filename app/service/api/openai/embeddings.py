@@ -150,7 +150,7 @@ def check_dimensions(embedded: Embedded, wanted: int | None) -> None:
     n_dimensions = len(embedded.vectors[0]) // _FLOAT32.size
     if wanted not in (None, n_dimensions):
         cause = f"This model's embeddings have {n_dimensions} dimensions, not {wanted}."
-        raise RequestError(cause, "Leave `dimensions` out: the file does not say that shorter vectors are any good.")
+        raise RequestError(cause, "Leave `dimensions` out: the model is not known to support shorter vectors.")
 
 
 def as_floats(vector: bytes) -> list[float]:

@@ -1,12 +1,7 @@
-"""OpenAI's `response_format` -> the grammar that an answer must keep.
+"""OpenAI's request bodies, and the chat turns and engine requests made of them.
 
-Owns the three forms and the fields of each; llama-server's `schema` beside "json_object" is one of them. Knows nothing
-of how a schema becomes a grammar.
-
-OpenAI's request bodies -> turns of a chat and requests to the engine.
-
-Owns field names, defaults and what is refused because ignoring it would give a wrong answer. Knows nothing of
-responses.
+Owns field names, the forms of `response_format`, and which fields are refused because ignoring them would give a wrong
+answer.
 """
 
 from __future__ import annotations
@@ -29,40 +24,42 @@ from quantizer.errors import RequestError
 __all__ = ["ChatCompletionBody", "CompletionBody", "FimBody", "OpenAiBody", "ResponseFormat"]
 
 
-class _Part(Body):
+MAX_ANSWERS = 8
+MAX_COMPLETIONS = 64  # of all prompts of a request
+
+
+class _SchemaBody(Body):
     schema_: Any = Field(None, alias="schema")
 
 
-class ResponseFormat(_Part):
-    """What an answer is to be: text, any JSON object, or JSON that satisfies a schema."""
+class ResponseFormat(_SchemaBody):
+    """The form of the answer: text, any JSON object (llama-server: or one with a `schema`), or JSON of a schema."""
 
     type: str = "text"
-    json_schema: _Part | None = None
+    json_schema: _SchemaBody | None = None
 
     def grammar(self) -> str:
-        """Return the grammar in GBNF, "" for text. Raises RequestError for a type or a schema that is not served."""
+        """Return the grammar in GBNF, "" for text. Raises RequestError for an unsupported type or schema."""
         if self.type == "text":
             return ""
         if self.type == "json_object":
             return any_object_grammar() if self.schema_ is None else schema_grammar(self.schema_)
         if self.type != "json_schema":
-            cause = f"response_format {self.type[:40]!r} is not served."
+            cause = f"response_format {self.type[:40]!r} is not supported."
             raise RequestError(cause, "Use json_object or json_schema, or describe the output in `grammar` (GBNF).")
         if self.json_schema is None or self.json_schema.schema_ is None:
             raise RequestError("response_format has no json_schema.schema.", "Give the schema of the answer.")
         return schema_grammar(self.json_schema.schema_)
 
 
-MAX_ANSWERS = 8
-MAX_COMPLETIONS = 64  # of all prompts of a request
-
-
 class StreamOptions(Body):
+    """The options of a stream."""
+
     include_usage: bool | None = None
 
 
 class OpenAiBody(GenerationBody):
-    """What chat and text completions have in common. None means: not given."""
+    """The fields that chat and text completions share; None means not given."""
 
     stream_options: StreamOptions | None = None
     n: int | None = None
@@ -102,7 +99,7 @@ class ChatCompletionBody(OpenAiBody):
     continue_final_message: bool | None = None
 
     def turn(self) -> ChatTurn:
-        """Return what is asked. Raises RequestError for what is not served."""
+        """Return the chat turn. Raises RequestError for unsupported fields."""
         return ChatTurn(
             messages=[message.for_template() for message in self.messages],
             request=self.request(),
@@ -114,12 +111,12 @@ class ChatCompletionBody(OpenAiBody):
 
     def _n_logprobs(self) -> int | None:
         if self.top_logprobs and not self.logprobs:
-            raise RequestError("top_logprobs is given without logprobs.", "Set logprobs to true.")
+            raise RequestError("top_logprobs needs logprobs.", "Set logprobs to true.")
         return self.top_logprobs or 0 if self.logprobs else None
 
 
 class CompletionBody(OpenAiBody, PromptField):
-    """The body of /v1/completions; with a `suffix` the answer is what stands between the two."""
+    """The body of /v1/completions; with a `suffix` the answer is the text between the two."""
 
     suffix: StrictStr | None = None
     logprobs: StrictBool | int | None = None
@@ -129,14 +126,14 @@ class CompletionBody(OpenAiBody, PromptField):
         """Return the engine's requests to continue each prompt. Raises RequestError for none and for too many."""
         prompts, n_answers = self.prompts(), self.n_answers()
         if not 1 <= len(prompts) * n_answers <= MAX_COMPLETIONS:
-            cause = f"{len(prompts)} prompts were given, to be continued {n_answers} times."
+            cause = f"The request has {len(prompts)} prompts with {n_answers} answers each."
             raise RequestError(cause, f"Ask for 1 to {MAX_COMPLETIONS} texts in all.")
         requests = (replace(self.request(prompt), echo=self._engine_echoes) for prompt in prompts)
         return tuple(variant for request in requests for variant in request.variants(n_answers))
 
     @property
     def fim_request(self) -> FimRequest | None:
-        """What is to be filled, None where the prompt is only continued. Raises RequestError for token ids."""
+        """The text to fill in, None where the prompt is only continued. Raises RequestError for token ids."""
         return FimRequest(prefix=self.text_prompt(), suffix=self.suffix) if self.suffix else None
 
     def echoed(self) -> tuple[str, ...]:
@@ -146,7 +143,7 @@ class CompletionBody(OpenAiBody, PromptField):
         if not self.echo or self._engine_echoes:
             return ()
         if self._n_logprobs() is not None:
-            raise RequestError("echo with logprobs and a suffix is not served.", "Leave one of the three out.")
+            raise RequestError("echo with logprobs and a suffix is not supported.", "Leave one of the three out.")
         return tuple(self.text_prompt() for _ in range(self.n_answers()))
 
     @property

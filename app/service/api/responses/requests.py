@@ -1,14 +1,12 @@
-"""The body of OpenAI's /v1/responses -> a turn of a chat.
+"""The body of OpenAI's /v1/responses, and the chat turn made of it.
 
-Owns field names, kinds of items and what is refused because ignoring it would give a wrong answer. Knows nothing of
-responses.
+Owns field names, types of items, and which fields are refused because ignoring them would give a wrong answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
-from uuid import uuid4
 
 from pydantic import StrictStr
 
@@ -27,7 +25,7 @@ Messages = list[dict[str, Any]]
 
 
 class InputItem(Body):
-    """A part of the conversation so far; which of its fields count is a matter of its type."""
+    """A part of the conversation so far; its type decides which fields count."""
 
     type: StrictStr = "message"
     role: Literal["system", "developer", "user", "assistant"] = "user"
@@ -38,13 +36,13 @@ class InputItem(Body):
     output: StrictStr | list[ContentPart] = ""
 
     def for_template(self) -> Messages:
-        """Return the messages that chat templates know. Raises RequestError for an item that is not served."""
+        """Return messages in the form of chat templates. Raises RequestError for an unsupported item."""
         if self.type not in _MESSAGES:
             raise RequestError(f"An item of the input has the type {self.type[:40]!r}.", "Send messages and calls.")
         return _MESSAGES[self.type](self)
 
 
-def _said(item: InputItem) -> Messages:
+def _message(item: InputItem) -> Messages:
     return [ChatMessage.model_construct(role=item.role, content=item.content).for_template()]
 
 
@@ -62,7 +60,7 @@ def _result(item: InputItem) -> Messages:
 
 # Thoughts of earlier turns are not repeated to the model.
 _MESSAGES: Mapping[str, Callable[[InputItem], Messages]] = {
-    "message": _said,
+    "message": _message,
     "function_call": _call,
     "function_call_output": _result,
     "reasoning": lambda _: [],
@@ -70,7 +68,7 @@ _MESSAGES: Mapping[str, Callable[[InputItem], Messages]] = {
 
 
 class ResponsesToolBody(Body):
-    """A tool; of those that are no functions none can be run here, and clients offer them all the same."""
+    """A tool; those that are not functions run on OpenAI's servers and are ignored."""
 
     type: StrictStr
     name: StrictStr = ""
@@ -82,12 +80,14 @@ class ResponsesToolBody(Body):
 
 
 class ResponsesToolChoiceBody(Body):
+    """The tool to call."""
+
     type: StrictStr
     name: StrictStr = ""
 
 
 class TextFormatBody(ResponseFormat):
-    """A form of the answer, whose schema stands beside its type."""
+    """The form of the answer, with the schema beside the type."""
 
     def grammar(self) -> str:
         if self.type == "json_schema":
@@ -96,15 +96,19 @@ class TextFormatBody(ResponseFormat):
 
 
 class TextOptions(Body):
+    """The options of the text."""
+
     format: TextFormatBody | None = None
 
 
 class ReasoningOptions(Body):
+    """The options of reasoning."""
+
     effort: StrictStr | None = None
 
 
 class ResponsesBody(SamplingBody):
-    """Nothing is stored here, so that a response that goes on from an earlier one has to be sent it whole."""
+    """The body of /v1/responses. Nothing is stored, so each request has to contain the whole conversation."""
 
     model: StrictStr | None = None
     input: StrictStr | list[InputItem]
@@ -119,9 +123,9 @@ class ResponsesBody(SamplingBody):
     reasoning: ReasoningOptions | None = None
 
     def turn(self) -> ChatTurn:
-        """Return what is asked. Raises RequestError for what is not served."""
+        """Return the chat turn. Raises RequestError for unsupported fields."""
         if self.previous_response_id:
-            raise RequestError("Responses are not stored here.", "Send the items of the earlier ones in input.")
+            raise RequestError("Responses are not stored.", "Send the items of the earlier ones in input.")
         effort = self.reasoning.effort if self.reasoning else None
         return ChatTurn(
             messages=alternate_roles(self._messages()),
@@ -144,16 +148,10 @@ class ResponsesBody(SamplingBody):
 
     def _request(self) -> Request:
         form = self.text.format if self.text else None
-        return Request(
-            request_id=uuid4().hex,
-            prompt="",
-            sampling=self.sampling(form.grammar() if form else ""),
-            max_tokens=self.max_output_tokens,
-            stop=self.stop_strings(),
-        )
+        return self.new_request("", form.grammar() if form else "", self.max_output_tokens)
 
     def _choice(self) -> str | ToolChoiceBody | None:
-        """Return the choice in the words of chat completions, which name a function one level deeper."""
+        """Return the choice in the form of chat completions, which name a function one level deeper."""
         if not isinstance(self.tool_choice, ResponsesToolChoiceBody):
             return self.tool_choice
         function = {"name": self.tool_choice.name} if self.tool_choice.type == "function" else None

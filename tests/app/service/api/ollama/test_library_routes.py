@@ -272,7 +272,7 @@ def test_what_is_made_of_what_was_made_has_the_rest_of_its_recipe_and_so_has_a_c
     ("what", "why"),
     [
         ({"template": "{{ if .System }}{{ .System }}{{ end }}{{ .Prompt }}"}, "Jinja template"),
-        ({"template": "{{- range .Messages }}{{ .Content }}{{ end }}"}, "Go's"),
+        ({"template": "{{- range .Messages }}{{ .Content }}{{ end }}"}, "Go template"),
         ({"template": "{% for x in %}"}, "template"),
         ({"template": "Say something."}, "leaves out"),
         ({"parameters": {"temperature": -3}}, "temperature"),

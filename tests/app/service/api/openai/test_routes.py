@@ -245,7 +245,7 @@ def test_what_cannot_be_served_is_refused_with_the_field_named(
     [
         ({}, "prompt"),
         ({"prompt": ["x"] * 65}, "65 prompts"),
-        ({"prompt": ["x"] * 9, "n": 8}, "8 times"),
+        ({"prompt": ["x"] * 9, "n": 8}, "8 answers"),
         ({"prompt": []}, "0 prompts"),
         ({"prompt": ""}, "empty"),
         ({"prompt": [999_999]}, "vocabulary"),
