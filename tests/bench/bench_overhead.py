@@ -1,8 +1,8 @@
-"""What the engine costs over llama.cpp itself: the same greedy tokens from Engine and from a bare loop of C calls.
+"""The overhead of the engine over llama.cpp itself: the same greedy tokens from Engine and from a bare loop of C calls.
 
 Run: `uv run python tests/bench/bench_overhead.py MODEL.gguf`. Both use one loaded model and one context in this process
-by turns. No answer ends before its last token, and no draft is ever verified: the engine looks for one and is told that
-none pays. Repacked weights end the process on some machines, so they are only used with --repack.
+by turns. No answer ends before its last token, and no draft is ever verified: the engine looks for one with costs at
+which none pays. Repacked weights end the process on some machines, so they are only used with --repack.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def raw_decode(backend: LlamaBackend, prompt: list[int], n_tokens: int) -> Decod
     banned = (lib.llama_logit_bias * len(ends))(*(lib.llama_logit_bias(token, float("-inf")) for token in ends))
     lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_logit_bias(backend.facts.n_vocab, len(ends), banned))
     lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_greedy())
-    given = (lib.llama_token * len(prompt))(*prompt)
-    lib.llama_decode(context, lib.llama_batch_get_one(given, len(prompt)))
+    native_prompt = (lib.llama_token * len(prompt))(*prompt)
+    lib.llama_decode(context, lib.llama_batch_get_one(native_prompt, len(prompt)))
     tokens = [lib.llama_sampler_sample(chain, context, -1)]
     newest = (lib.llama_token * 1)(tokens[0])
     batch = lib.llama_batch_get_one(newest, 1)

@@ -1,8 +1,8 @@
-"""Compare what a plan of a local file says of memory with contexts that llama.cpp really makes.
+"""Compare the memory in the plan of a local file with contexts that llama.cpp really makes.
 
 Run: `uv run python tests/bench/compare_dry_run.py [MODEL ...]`. Models are sparse files at the shapes of published
-ones, cut to their first layers or experts so that weights and caches fit into memory; that a dry run says the same of
-whole ones is checked too. Compute buffers must agree within 5 %, all of the memory within 3 %.
+ones, cut to their first layers or experts so that weights and caches fit into memory; that a dry run of whole
+ones has the same result is checked too. Compute buffers must agree within 5 %, all of the memory within 3 %.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ def points(name: str, log: EngineLog, folder: Path) -> Iterator[Point]:
             runs = (compute_by_device(DryRunRequest(path, setting)) for path in (part, whole))
             dry, dry_whole = (sum(run.values()) for run in runs)
             planned = PlannedModel(header, header.tensors).measured(setting, dry).profile(setting)
-            kept, computed = make_context(model, log, setting, places)
+            cached, computed = make_context(model, log, setting, places)
             ours = planned.weight_bytes + planned.cache_bytes + planned.compute_bytes
             yield Point(
                 setting,
                 (planned.compute_bytes / MIB, computed),
-                (ours / MIB, weights_mib + kept + computed),
+                (ours / MIB, weights_mib + cached + computed),
                 abs(dry - dry_whole) <= MIB,
             )
     finally:
@@ -117,7 +117,7 @@ def make_context(model: int, log: EngineLog, setting: RunConfig, places: int) ->
     return log.buffers_of("KV") + log.buffers_of("RS"), log.buffers_of("compute")
 
 
-def told(point: Point) -> str:
+def row(point: Point) -> str:
     setting, (compute, total) = point.setting, point.errors
     sizes = f"compute {point.compute[0]:.1f}/{point.compute[1]:.1f} MiB, all {point.total[0]:.1f}/{point.total[1]:.1f}"
     wrong = "" if point.is_same_whole else ", ALL LAYERS DIFFER"
@@ -136,7 +136,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             for point in points(name, log, Path(folder)):
                 found.append(point)
-                print(told(point), flush=True)
+                print(row(point), flush=True)
     compute, total = (max(errors) for errors in zip(*(point.errors for point in found), strict=True))
     is_fine = compute <= MOST_COMPUTE and total <= MOST_TOTAL and all(point.is_same_whole for point in found)
     print(f"{len(found)} points: compute within {compute:.2%}, all within {total:.2%}")

@@ -3,7 +3,7 @@
     uv run --group train python tests/bench/compare_embeddings.py CHECKPOINT MODEL.gguf
 
 Exits 1 above 2e-3. transformers runs in float32 here and its last hidden states are pooled as modules.json says, the
-engine in a child process. A model that ranks is given texts, any other random ids, which are the harder input.
+engine in a child process. A model that ranks gets texts, any other random ids, which are the harder input.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def reference_scores(checkpoint: Path, documents: list[str]) -> np.ndarray:
 
 
 def through_engine(gguf: Path, case: dict[str, Any]) -> dict[str, Any]:
-    """What the engine says of one case, see real_embedding.py."""
+    """The vectors of the engine for one case, see real_embedding.py."""
     request = json.dumps({str(gguf): {"case": case}})
     done = subprocess.run([sys.executable, str(_ENGINE), "256"], input=request, capture_output=True, text=True)
     if done.returncode != 0:

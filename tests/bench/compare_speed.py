@@ -1,10 +1,9 @@
-"""Is decode as fast as the planner says, after one calibration run of another model?
+"""Whether decode is as fast as predicted, after one calibration run of another model.
 
-Run: `uv run python tests/bench/compare_speed.py CALIBRATION.gguf MODEL.gguf ...`. All models are loaded as a worker
-does it and answer in turns, so that whatever else the machine does meets all of them; medians count. The runs of the
-first one, at three depths, are kept as those of real answers are, and from them alone come the rates that predict the
-others. Prints a row for each model and depth, and exits with 1 where one is off by more than 15 %. A
-native fault ends it.
+Run: `uv run python tests/bench/compare_speed.py CALIBRATION.gguf MODEL.gguf ...`. All models are loaded as in a worker
+and answer in turns, so that other load on the machine affects all of them; medians count. The runs of the first one, at
+three depths, are recorded like real answers, and the rates fitted to them alone predict the others. Prints a row for
+each model and depth, and exits with 1 if one differs by more than 15 %. A native fault ends it.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _HERE = Machine(Device(name=HOST_NAME, kind=DeviceKind.CPU, total_bytes=0, free_
 
 
 class Subject:
-    """A loaded model with a state of each depth, and what was measured of it."""
+    """A loaded model with a state of each depth and its measured speeds."""
 
     def __init__(self, path: Path, cache_dir: Path) -> None:
         validate_gguf(path)
@@ -54,7 +53,7 @@ class Subject:
         self._speeds: dict[int, list[float]] = {depth: [] for depth in DEPTHS}
 
     def answer(self) -> None:
-        """Decode behind each depth, and remember how fast that was."""
+        """Decode at each depth, and record the speed."""
         for depth, speeds in self._speeds.items():
             self._backend.truncate(0, 0)
             if depth and not self._backend.restore_state(0, self._states[depth]):
@@ -102,7 +101,7 @@ def compared(known: Subject, others: list[Subject], machine: Machine, cache_dir:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("calibration", type=Path, help="the model whose runs are kept")
+    parser.add_argument("calibration", type=Path, help="the model whose runs are recorded")
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL")
     options = parser.parse_args()
     bandwidth = measure_read_bandwidth(default_threads())

@@ -1,10 +1,10 @@
-"""What does the way over HTTP cost? First tokens, streamed tokens, and eight streams at full speed.
+"""The overhead of HTTP: first tokens, streamed tokens, and eight streams at full speed.
 
 Run: `uv run python tests/bench/http_overhead.py MODEL.gguf`, on a quiet machine. The engine runs in this process and in
 a service by turns, with the same prompts and seeds. A first token is timed from the last byte sent to the first text
 received, against the engine's own time of that very request; a streamed token from the first text to the last, against
-the engine's time for the same tokens. Exits with 1 where a first token costs more than 8 ms, a streamed one more than
-0.25 ms, or eight streams keep less than 85 % of the engine's tokens a second.
+the engine's time for the same tokens. Exits with 1 if a first token costs more than 8 ms, a streamed one more than
+0.25 ms, or eight streams reach less than 85 % of the engine's tokens a second.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ _CHUNK_BYTES = 1 << 18
 
 @dataclass(slots=True)
 class Stream:
-    """A streamed answer as it comes over a socket of its own; times are of time.perf_counter."""
+    """A streamed answer over a socket of its own; times are of time.perf_counter."""
 
     connection: socket.socket
-    asked_s: float
+    sent_s: float
     first_s: float = 0.0
     last_s: float = 0.0
     data: bytearray = field(default_factory=bytearray)
 
     @classmethod
-    def ask(cls, port: int, request: Request) -> Stream:
-        """Connect, send `request` as a body of /v1/completions, and wait for nothing."""
+    def open(cls, port: int, request: Request) -> Stream:
+        """Connect, send `request` as a body of /v1/completions, without waiting."""
         sampling = {"temperature": request.sampling.temperature, "seed": request.sampling.seed}
-        told = {"prompt": request.prompt, "max_tokens": request.max_tokens, "ignore_eos": True, "stream": True}
-        body = json.dumps({**told, **sampling}).encode()
+        fields = {"prompt": request.prompt, "max_tokens": request.max_tokens, "ignore_eos": True, "stream": True}
+        body = json.dumps({**fields, **sampling}).encode()
         head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
         connection = socket.create_connection(("127.0.0.1", port))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -89,7 +89,7 @@ class Stream:
         return timings
 
 
-def requests(n_requests: int, n_tokens: int, seed: int) -> list[Request]:
+def new_requests(n_requests: int, n_tokens: int, seed: int) -> list[Request]:
     """Return requests with new prompts that draw their tokens by seeds, and end with the last only."""
     prose = RandomText(seed)
     return [
@@ -104,49 +104,49 @@ def requests(n_requests: int, n_tokens: int, seed: int) -> list[Request]:
     ]
 
 
-def engine_rate(engine: Engine, events: list[Event], wanted: Sequence[Request]) -> float:
-    """Return the tokens a second that `engine`, which tells `events`, says to all of `wanted` at once."""
+def engine_rate(engine: Engine, events: list[Event], requests: Sequence[Request]) -> float:
+    """Return the tokens a second of `engine`, which emits `events`, for all `requests` at once."""
     events.clear()
     begun_s = time.perf_counter()
-    for request in wanted:
+    for request in requests:
         engine.submit(request)
     while not engine.is_idle:
         engine.step()
     took_s = time.perf_counter() - begun_s
     if failed := [event for event in events if isinstance(event, Failed)]:
         sys.exit(failed[0].error.cause)
-    return sum(request.max_tokens or 0 for request in wanted) / took_s
+    return sum(request.max_tokens or 0 for request in requests) / took_s
 
 
-def service_rate(served: Served, wanted: Sequence[Request]) -> float:
-    """Return the tokens a second that the service streams to clients that ask all of `wanted` at once."""
+def service_rate(served: Served, requests: Sequence[Request]) -> float:
+    """Return the tokens a second that the service streams for all `requests` at once."""
     begun_s = time.perf_counter()
     with selectors.DefaultSelector() as selector:
-        for request in wanted:
-            stream = Stream.ask(served.port, request)
+        for request in requests:
+            stream = Stream.open(served.port, request)
             selector.register(stream.connection, selectors.EVENT_READ, stream)
         while selector.get_map():
             for key, _ in selector.select():
                 if key.data.read():
                     selector.unregister(key.fileobj)
-    return sum(request.max_tokens or 0 for request in wanted) / (time.perf_counter() - begun_s)
+    return sum(request.max_tokens or 0 for request in requests) / (time.perf_counter() - begun_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """What HTTP added to one answer, in ms: to its first token, and to each that followed."""
+    """The time that HTTP added to one answer, in ms: to its first token, and to each later one."""
 
     first_ms: float
     token_ms: float
 
 
 def overhead(served: Served, request: Request) -> Overhead:
-    """Have `request` answered alone, and compare its times with the engine's."""
-    stream = Stream.ask(served.port, request)
+    """Send `request` alone, and compare its times with the engine's."""
+    stream = Stream.open(served.port, request)
     while not stream.read():
         pass
     engines = stream.ended()
-    first_ms = 1000 * (stream.first_s - stream.asked_s) - engines["time_to_first_token_ms"]
+    first_ms = 1000 * (stream.first_s - stream.sent_s) - engines["time_to_first_token_ms"]
     token_ms = (1000 * (stream.last_s - stream.first_s) - engines["predicted_ms"]) / (engines["predicted_n"] - 1)
     return Overhead(first_ms, token_ms)
 
@@ -167,12 +167,12 @@ def main() -> None:
     flags = ("--ctx", str(N_CTX), "--parallel", str(N_STREAMS), "--threads", str(options.threads))
     rates: list[tuple[float, float]] = []
     with serve(options.model, 0, *flags, idle_tune="false", anticipate="false") as served:
-        alone = [overhead(served, request) for request in requests(5 * options.runs, _N_ALONE_TOKENS, 1)][
+        alone = [overhead(served, request) for request in new_requests(5 * options.runs, _N_ALONE_TOKENS, 1)][
             options.runs :
         ]
         for run in range(options.runs + 1):
-            wanted = requests(N_STREAMS, options.tokens, 1000 * (run + 1))
-            rates.append((engine_rate(engine, events, wanted), service_rate(served, wanted)))
+            batch = new_requests(N_STREAMS, options.tokens, 1000 * (run + 1))
+            rates.append((engine_rate(engine, events, batch), service_rate(served, batch)))
     engine.close()
     backend.close()
     model.close()
@@ -180,14 +180,19 @@ def main() -> None:
 
 
 def report(alone: Sequence[Overhead], rates: Sequence[tuple[float, float]]) -> bool:
-    """Print what was measured; return whether all of it is as it should be."""
+    """Print the results; return whether all are within their limits."""
     first_ms, token_ms = (sorted(values) for values in zip(*((it.first_ms, it.token_ms) for it in alone), strict=True))
     share = median(service / engine for engine, service in rates)
     made = Table("what", "median", "worst", "", box=None, pad_edge=False)
     rows = (
         ("ms before a first token", f"{median(first_ms):.2f}", f"{first_ms[-1]:.2f}", median(first_ms) <= MAX_FIRST_MS),
         ("ms a streamed token", f"{median(token_ms):.3f}", f"{token_ms[-1]:.3f}", median(token_ms) <= MAX_TOKEN_MS),
-        ("eight streams: share kept", f"{share:.1%}", f"{min(b / a for a, b in rates):.1%}", share >= MIN_SHARE),
+        (
+            "eight streams: share of the engine",
+            f"{share:.1%}",
+            f"{min(b / a for a, b in rates):.1%}",
+            share >= MIN_SHARE,
+        ),
     )
     for what, middle, worst, is_right in rows:
         made.add_row(what, middle, worst, "" if is_right else "MISSED")

@@ -1,8 +1,8 @@
 """Load planned placements onto two pseudo-GPUs, RPC servers on this machine, and compare the bytes that llama.cpp logs.
 
 Run: `uv run python tests/bench/place_over_rpc.py [--runs 100] [--seed 0]`. Each run draws a model at a reduced shape, a
-context and what each device has free, and plans as loading does. That must load, with the weights, cache and compute
-buffers of each device within 3 % of what was planned, and never more in all than it had free.
+context and the free memory of each device, and plans as loading does. The plan must load, with the weights, cache and
+compute buffers of each device within 3 % of the plan, and never more in all than was free.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Workload:
 
 
 def random_workload(seed: int, n_ctx: int, tokenize: Callable[[str], Sequence[int]]) -> Workload:
-    """Return the workload of `seed` for sequences of at most `n_ctx` tokens; `tokenize` returns the tokens of a text."""
+    """Return the workload of `seed` for sequences of at most `n_ctx` tokens; `tokenize` maps text to tokens."""
     chance, prose = random.Random(seed), RandomText(seed)
     documents = [tuple(tokenize(prose.words(chance.randint(*_DOCUMENT_WORDS)))) for _ in range(_N_DOCUMENTS)]
     arrivals = tuple(_arrival(index, chance, documents) for index in range(N_ARRIVALS))

@@ -1,9 +1,9 @@
-"""Do drafts change what sampling at temperature 1 says? Every sampled token against the model's own probabilities.
+"""Whether drafts change sampling at temperature 1: every sampled token against the model's own probabilities.
 
-Run: `uv run python tests/bench/sampling_distribution.py MODEL.gguf [--answers 300]`. Each token becomes its place
-in the cumulative distribution it was drawn from, the drafted token first and then the likelier ones: a number that is
-uniform from 0 to 1, whatever came before, if nothing but the model decides. Chi-squared over 20 equal bins says whether
-it is (randomised probability integral transform: Rosenblatt 1952). Exits with 1 where it is not.
+Run: `uv run python tests/bench/sampling_distribution.py MODEL.gguf [--answers 300]`. Each token becomes its quantile
+in the distribution it was drawn from, the drafted token first and then the likelier ones: uniform from 0 to 1, whatever
+came before, if only the model decides. Chi-squared over 20 equal bins tests that (randomised probability integral
+transform: Rosenblatt 1952). Exits with 1 if it is not uniform.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ from quantizer.gguf.validation import validate_gguf
 from tests.bench.playing import FreeDrafts
 from tests.bench.report import show
 
-__all__ = ["Judge", "chi_squared"]
+__all__ = ["QuantileRecorder", "chi_squared"]
 
 N_BINS = 20
-CRITICAL = 43.8  # what chi-squared with 19 degrees of freedom exceeds once in a thousand
-MIN_DRAFTED = 1000  # fewer tokens with a draft beside them show nothing
+CRITICAL = 43.8  # chi-squared with 19 degrees of freedom exceeds it once in a thousand
+MIN_DRAFTED = 1000  # fewer drafted tokens show nothing
 _NO_DRAFT_PAYS = {1: 1.0, 2: 1e6}
 _N_CTX, _N_TOKENS, _PROMPT_WORDS = 512, 96, 24
 
 
-def chi_squared(places: Sequence[float]) -> float:
-    """Return how far `places` are from being spread evenly over N_BINS."""
-    counts, _ = np.histogram(places, N_BINS, (0.0, 1.0))
-    expected = len(places) / N_BINS
+def chi_squared(quantiles: Sequence[float]) -> float:
+    """Return chi-squared of `quantiles` against a uniform spread over N_BINS."""
+    counts, _ = np.histogram(quantiles, N_BINS, (0.0, 1.0))
+    expected = len(quantiles) / N_BINS
     return float(((counts - expected) ** 2).sum() / expected)
 
 
-class Judge:
-    """A backend whose samplers tell where each token lay in the distribution that it was drawn from.
+class QuantileRecorder:
+    """A backend whose samplers record the quantile of each token in the distribution that it was drawn from.
 
-    `places` has those with a draft beside them apart from the others: {True: ..., False: ...}.
+    `quantiles` has those of drafted tokens and of the others: {True: ..., False: ...}.
     """
 
     def __init__(self, backend: LlamaBackend, seed: int) -> None:
         self._backend = backend
         self._random = random.Random(seed)
         self._drafted: dict[int, int] = {}  # row of the batch → the token that is verified there
-        self.places: dict[bool, list[float]] = {True: [], False: []}
+        self.quantiles: dict[bool, list[float]] = {True: [], False: []}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
@@ -72,10 +72,10 @@ class Judge:
         return self._backend.decode(chunks)
 
     def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> Sampler:
-        return _Judged(self._backend.new_sampler(params, ignore_eos, history), self)
+        return _RecordingSampler(self._backend.new_sampler(params, ignore_eos, history), self)
 
     def note(self, row: int, token: int) -> None:
-        """Add where `token` lies among all that `row` might have given."""
+        """Record the quantile of `token` in the distribution of `row`."""
         logits = self._backend.logits(row).astype(np.float64)
         chances = np.exp(logits - logits.max())
         chances /= chances.sum()
@@ -84,28 +84,28 @@ class Judge:
         if drafted is not None:
             order[drafted] = 2.0
         before = (order > order[token]) | ((order == order[token]) & (np.arange(len(order)) < token))
-        place = chances[before].sum() + self._random.random() * chances[token]
-        self.places[drafted is not None].append(float(place))
+        quantile = chances[before].sum() + self._random.random() * chances[token]
+        self.quantiles[drafted is not None].append(float(quantile))
 
 
-class _Judged:
-    """A sampler that tells the judge what it chose."""
+class _RecordingSampler:
+    """A sampler that records its tokens."""
 
-    def __init__(self, sampler: Sampler, judge: Judge) -> None:
+    def __init__(self, sampler: Sampler, recorder: QuantileRecorder) -> None:
         self._sampler = sampler
-        self._judge = judge
+        self._recorder = recorder
         self.close = sampler.close
 
     def sample(self, row: int) -> int:
         token = self._sampler.sample(row)
-        self._judge.note(row, token)
+        self._recorder.note(row, token)
         return token
 
 
-def places(backend: LlamaBackend, n_answers: int, seed: int, cost: StepCost) -> tuple[dict[bool, list[float]], int]:
-    """Return the places of all tokens of that many answers, and how many draft tokens were taken."""
-    judge: Any = Judge(backend, seed)
-    engine = Engine(judge, lambda _event: None, step_cost=cost)
+def quantiles(backend: LlamaBackend, n_answers: int, seed: int, cost: StepCost) -> tuple[dict[bool, list[float]], int]:
+    """Return the quantiles of all tokens of that many answers, and the number of accepted draft tokens."""
+    recorder: Any = QuantileRecorder(backend, seed)
+    engine = Engine(recorder, lambda _event: None, step_cost=cost)
     prose = RandomText(seed)
     for number in range(n_answers):
         sampling = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=prose.seed())
@@ -114,9 +114,9 @@ def places(backend: LlamaBackend, n_answers: int, seed: int, cost: StepCost) -> 
     while not engine.is_idle:
         engine.step()
     engine.close()
-    for place in range(backend.facts.n_seq_max):
-        backend.truncate(place, 0)
-    return judge.places, engine.counters.n_accepted_tokens
+    for sequence_id in range(backend.facts.n_seq_max):
+        backend.truncate(sequence_id, 0)
+    return recorder.quantiles, engine.counters.n_accepted_tokens
 
 
 def table(found: dict[str, list[float]]) -> Table:
@@ -132,14 +132,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--answers", type=int, default=300, help=f"of at most {_N_TOKENS} tokens each (300)")
-    parser.add_argument("--seed", type=int, default=0, help="of prompts, of samplers and of places within a token")
+    parser.add_argument("--seed", type=int, default=0, help="of prompts, of samplers and of quantiles within a token")
     parser.add_argument("--threads", type=int, default=1, help="of the model (1)")
     options = parser.parse_args()
     validate_gguf(options.model)
     model = LlamaModel(options.model, ON_HOST, extra_buffers=False, on_progress=lambda _fraction: True)
     backend = model.context(EngineConfig(n_ctx=_N_CTX), RuntimeSettings(options.threads, False, False))
-    drafted, n_accepted = places(backend, options.answers, options.seed, FreeDrafts())
-    plain, _ = places(backend, options.answers, options.seed + 1, StepCost(dict(_NO_DRAFT_PAYS)))
+    drafted, n_accepted = quantiles(backend, options.answers, options.seed, FreeDrafts())
+    plain, _ = quantiles(backend, options.answers, options.seed + 1, StepCost(dict(_NO_DRAFT_PAYS)))
     backend.close()
     model.close()
     found = {
@@ -148,7 +148,7 @@ def main() -> None:
         "none, drafts off": plain[False],
     }
     show(table(found))
-    print(f"{n_accepted} of {len(drafted[True])} drafted tokens were taken.")
+    print(f"{n_accepted} of {len(drafted[True])} drafted tokens were accepted.")
     is_enough = len(drafted[True]) >= MIN_DRAFTED
     sys.exit(not is_enough or any(chi_squared(spread) > CRITICAL for spread in found.values()))
 

@@ -1,8 +1,8 @@
-"""Does every route answer whatever its schema allows, refuse the rest, and as it says? Schemathesis on our document.
+"""Whether every route accepts what its schema allows and rejects the rest as documented: Schemathesis on our document.
 
 Run: `uv run python tests/bench/schema_cases.py [--cases 2000] [--only TEXT]`. Each operation of the OpenAPI document
 gets as many cases, good ones and spoilt ones, from a service of its own over the fake engine and a hub of ours;
-Schemathesis is fetched by uv, or given with --command. No answer may be a 5xx but 501, all must have a status, a type
+Schemathesis is fetched by uv, or passed as --command. No answer may be a 5xx but 501, all must have a status, a type
 and fields that the document names. It takes its time: --keep FILE notes what has been tried, so that the same command
 goes on there, and --within SECONDS begins no further operation after that. Exits with 1 where one is wrong, and with 2
 where some are left.
@@ -42,12 +42,12 @@ _N_CASES = re.compile(r"^\s*([\d,]+) generated", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What came of the cases of one operation; `told` is what Schemathesis says of those that went wrong."""
+    """The results of one operation; `failures` is the output of Schemathesis for failed cases."""
 
     operation: str
     n_cases: int
     seconds: float
-    told: str
+    failures: str
 
 
 def operations() -> list[str]:
@@ -72,11 +72,11 @@ def attempt(served: Served, command: Sequence[str], operation: str, n_cases: int
     except subprocess.TimeoutExpired:
         return Tried(operation, 0, most_s, f"It did not end within {most_s:.0f} s.\n")
     found = _N_CASES.search(done.stdout)
-    told = "" if done.returncode == 0 else done.stdout[-3000:] + done.stderr[-1000:]
-    if not told and served.model()["state"] == "failed":
-        told = "The engine has failed for good.\n"
+    failures = "" if done.returncode == 0 else done.stdout[-3000:] + done.stderr[-1000:]
+    if not failures and served.model()["state"] == "failed":
+        failures = "The engine has failed for good.\n"
     n_tried = int(found[1].replace(",", "")) if found else 0
-    return Tried(operation, n_tried, round(time.monotonic() - begun_s, 1), told)
+    return Tried(operation, n_tried, round(time.monotonic() - begun_s, 1), failures)
 
 
 def attempts(
@@ -94,7 +94,7 @@ def attempts(
                 yield attempt(served, command, operation, n_cases, Path(folder), most_s)
 
 
-def kept(path: Path | None) -> list[Tried]:
+def previous_results(path: Path | None) -> list[Tried]:
     """Return what was tried before."""
     if path is None or not path.exists():
         return []
@@ -110,22 +110,22 @@ def main() -> None:
     parser.add_argument("--most", type=float, default=1800.0, help="give up an operation after so many seconds (1800)")
     parser.add_argument("--command", default=_COMMAND, help=f"how Schemathesis is run ({_COMMAND})")
     options = parser.parse_args()
-    tried = kept(options.keep)
+    tried = previous_results(options.keep)
     known = {item.operation for item in tried}
     wanted = [name for name in operations() if options.only in name and name not in known]
     for item in attempts(wanted, options.command.split(), options.cases, options.within, options.most):
         tried.append(item)
-        print(f"{item.operation}: {item.n_cases} in {item.seconds} s\n{item.told}", end="", flush=True)
+        print(f"{item.operation}: {item.n_cases} in {item.seconds} s\n{item.failures}", end="", flush=True)
         if options.keep:
             with options.keep.open("a") as notes:
                 notes.write(json.dumps(asdict(item)) + "\n")
     n_left = len(wanted) + len(known) - len(tried)
     made = Table("operation", "cases", "s", "", box=None, pad_edge=False)
     for item in tried:
-        made.add_row(item.operation, str(item.n_cases), str(item.seconds), "WRONG" if item.told else "")
+        made.add_row(item.operation, str(item.n_cases), str(item.seconds), "WRONG" if item.failures else "")
     show(made)
     print(f"{sum(item.n_cases for item in tried)} cases of {len(tried)} operations, {n_left} are left")
-    sys.exit(1 if any(item.told for item in tried) else 2 if n_left else 0)
+    sys.exit(1 if any(item.failures for item in tried) else 2 if n_left else 0)
 
 
 if __name__ == "__main__":

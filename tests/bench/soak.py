@@ -1,8 +1,8 @@
-"""Does a service stay right and small under load? Eight clients for two minutes, each answer known beforehand.
+"""Whether a service stays correct and small under load: eight clients for two minutes, each answer known beforehand.
 
 Run: `uv run python tests/bench/soak.py MODEL.gguf [--seconds 120]`. Greedy answers to a fixed set of prompts, some of
-which go on from others, are taken alone first; clients then draw from the set as fast as they are served. No answer may
-differ (alone.py has the rule), and after a warm-up the memory of service and worker may grow by 1 MiB a minute.
+which continue others, are computed alone first; clients then draw from the set as fast as they are served. No answer
+may differ (alone.py has the rule), and after a warm-up the memory of service and worker may grow by 1 MiB a minute.
 Exits with 1 otherwise.
 """
 
@@ -52,7 +52,7 @@ class Job:
 
 @dataclass(slots=True)
 class Watch:
-    """What came of the run: matches, and (seconds, bytes) of each process."""
+    """The results of the run: matches, and (seconds, bytes) of each process."""
 
     matches: Counter[Match] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
