@@ -5,16 +5,15 @@ Owns gathering the findings and their JSON. What counts as wrong is `offload.adv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from app.engine.load.machine import Survey
 from app.engine.load.self_test import run_self_test
 from app.library.local.resolve import available, resolve
-from offload.advice.health import Findings, Problem, find_problems
+from app.protocol.library import MachineProblem, MachineReport
+from offload.advice.health import Findings, find_problems
 from offload.devices.bandwidth import measure_disk_read
 from offload.devices.cpu import cpu_model, default_threads, has_avx2
 from offload.format import format_bandwidth, format_memory
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from app.settings.settings import Settings
     from offload.devices.machine import Device
 
-__all__ = ["collect_findings", "diagnostics_json", "diagnostics_report", "machine_rows"]
+__all__ = ["collect_findings", "describe_machine", "machine_rows"]
 
 
 def collect_findings(settings: Settings, found: Survey, model: str | None = None) -> Findings:
@@ -45,16 +44,17 @@ def collect_findings(settings: Settings, found: Survey, model: str | None = None
     )
 
 
-def diagnostics_json(findings: Findings, problems: Sequence[Problem]) -> dict[str, Any]:
-    """Return what programs are told: the object of `localllm doctor --json`."""
-    machine = findings.machine
-    return {
-        "verdict": "problems" if problems else "good",
-        "engine": findings.engine_version,
-        "devices": [asdict(device) for device in (machine.host, *machine.gpus)],
-        "disk_bytes_per_s": findings.disk_bytes_per_s,
-        "problems": [asdict(problem) for problem in problems],
-    }
+def describe_machine(findings: Findings) -> MachineReport:
+    """Return the machine and its problems as they cross processes."""
+    machine, problems = findings.machine, find_problems(findings)
+    return MachineReport(
+        rows=tuple(machine_rows(findings)),
+        problems=tuple(MachineProblem(problem.what, problem.next_step) for problem in problems),
+        verdict="problems" if problems else "good",
+        engine=findings.engine_version,
+        devices=(machine.host, *machine.gpus),
+        disk_bytes_per_s=findings.disk_bytes_per_s,
+    )
 
 
 def machine_rows(findings: Findings) -> list[tuple[str, str]]:
@@ -68,12 +68,6 @@ def machine_rows(findings: Findings) -> list[tuple[str, str]]:
         ("models", _disk(findings.disk_bytes_per_s)),
         ("engine", f"llama-cpp-python {findings.engine_version}"),
     ]
-
-
-def diagnostics_report(settings: Settings, found: Survey) -> dict[str, Any]:
-    """Return both for the machine that was `found`: the object of `localllm doctor --json`, and `rows` for people."""
-    findings = collect_findings(settings, found)
-    return diagnostics_json(findings, find_problems(findings)) | {"rows": machine_rows(findings)}
 
 
 def _disk_speed(settings: Settings, model: str | None) -> float | None:

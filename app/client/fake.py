@@ -67,7 +67,7 @@ class ScriptedLibrary:
         self.hub_error: UserError | None = None
         self.type_choices: tuple[TypeChoice, ...] = ()
         self.model_info_rows: tuple[tuple[str, str], ...] = ()
-        self.checkup = MachineReport((), ())
+        self.machine_report = MachineReport((), ())
         self.searched: list[str] = []
         self.removed: list[str] = []
         self.taken_in: list[str] = []
@@ -101,8 +101,8 @@ class ScriptedLibrary:
         return self.type_choices
 
     async def machine(self) -> MachineReport:
-        """Return `checkup`."""
-        return self.checkup
+        """Return `machine_report`."""
+        return self.machine_report
 
     async def import_model(self, source: str, name: str = "") -> str:
         """Put another program's model beside those that are here."""

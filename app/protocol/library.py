@@ -1,6 +1,7 @@
-"""Models as the service tells faces of them: those that are here, those that could be, and what each comes to.
+"""Models and the machine as they cross processes: local models, models of the hub, and what each comes to here.
 
-Owns these values. Texts may come from files and hubs: none is fit for a terminal yet.
+Owns these values, which the service, the client and `--json` share. Texts may come from files and hubs: none is fit for
+a terminal yet. Refuses to know where models are stored.
 """
 
 from __future__ import annotations
@@ -8,16 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from offload.devices.machine import Device
+
 __all__ = [
     "DeviceKindName",
     "HubModel",
     "HubRepository",
+    "ImportWay",
+    "LoadState",
     "LocalModel",
     "LocalModels",
     "MachineProblem",
     "MachineReport",
     "ModelFit",
+    "PlacementResult",
     "Quant",
+    "Recommendation",
     "Recommended",
     "RemovalResult",
     "TypeChoice",
@@ -25,12 +32,13 @@ __all__ = [
 ]
 
 VerdictName: TypeAlias = Literal["fits", "tight", "partial", "wont_run"]
+ImportWay: TypeAlias = Literal["copy", "hard link", "reflink", "symbolic link"]
 DeviceKindName: TypeAlias = Literal["cpu", "gpu", "integrated"]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFit:
-    """What a model comes to on the service's machine. `decode_tps` (tokens a second) is None where nobody can tell;
+    """What a model comes to on the service's machine. `decode_tps` (tokens a second) is None where unknown;
     `total_bytes` are those of weights, cache and buffers together."""
 
     verdict: VerdictName
@@ -40,7 +48,7 @@ class ModelFit:
 
 @dataclass(frozen=True, slots=True)
 class Quant:
-    """One type in which a model is had, the bytes of its files, and what it would come to."""
+    """One quantization type of a model, the bytes of its files, and what it would come to."""
 
     name: str
     n_bytes: int
@@ -49,20 +57,29 @@ class Quant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalModel:
-    """A model of the service's machine; `where` is "library" or the program that holds it. 0 is unknown.
+    """A model of the service's machine; `where` is "library" or the program that holds it. 0 and "" are unknown.
 
-    `damaged` says why the gate refused its file. `fit` is None where it was not worked out yet, or cannot be. Of a
-    loaded one `loaded_as` is the id that it answers to, and `expires_s` when it is let go, None for one that stays.
+    `damaged` is why its file was refused. `fit` is None where it was not computed yet, or cannot be. For a loaded
+    model `loaded_as` is the id that it answers to, and `expires_s` when it is unloaded, None for one that stays.
     """
 
     id: str
     where: str
     path: str
     n_bytes: int
+    modified_s: int = 0
     damaged: str = ""
+    name: str = ""
+    architecture: str = ""
     file_type: str = ""
     n_parameters: int = 0
     n_ctx_train: int = 0
+    kv_bytes_per_token: int = 0
+    has_chat_template: bool = False
+    has_tools: bool = False
+    has_fim: bool = False
+    licence: str = ""
+    template_sha256: str = ""
     fit: ModelFit | None = None
     state: Literal["loading", "ready", "failed", "unloaded"] = "unloaded"
     loaded_as: str = ""
@@ -70,8 +87,17 @@ class LocalModel:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadState:
+    """The state of a model's engine: the id that it answers to, and when it is unloaded (seconds since 1970)."""
+
+    state: Literal["loading", "ready", "failed", "unloaded"] = "unloaded"
+    loaded_as: str = ""
+    expires_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LocalModels:
-    """The models that are here; while not `is_complete`, more of them is being read: ask again."""
+    """The local models; while not `is_complete`, more of them is being read: ask again."""
 
     models: tuple[LocalModel, ...]
     is_complete: bool
@@ -79,18 +105,31 @@ class LocalModels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommended:
-    """A model of the catalogue in the quant that suits the machine; `reference` is what a pull takes. One that
-    `keeps_pace` answers as fast as people want who ask that of a model."""
+    """A model of the catalogue in the quant that suits the machine; `reference` is what `localllm pull` takes.
+
+    One that `keeps_pace` answers as fast as its role needs.
+    """
 
     role: str
     why: str
     keeps_pace: bool
+    name: str = ""
     title: str
     reference: str
     licence: str
     n_parameters: int
     n_ctx_train: int
     quant: Quant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """The model for a role, None where nothing runs, the reason, and better models that do not run well here."""
+
+    role: str
+    why: str
+    model: Recommended | None
+    passed_over: tuple[Recommended, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +144,7 @@ class HubModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubRepository:
-    """A repository of the hub; `problem` says why nothing is known of what it holds."""
+    """A repository of the hub; `problem` is why its contents are unknown."""
 
     repo: str
     is_checkpoint: bool
@@ -119,23 +158,35 @@ class HubRepository:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeChoice:
-    """A type that a model could be made: `perplexity_loss` is what llama.cpp measured that it adds to the 6.23 of
-    Llama-3-8B, None where it says nothing."""
+    """A type that a model could be quantized to: `perplexity_loss` is what llama.cpp measured that it adds to the 6.23
+    of Llama-3-8B, None where that is unknown; `max_tokens_per_s` is what the memory's bandwidth allows."""
 
     quant: Quant
     bits_per_weight: float
     perplexity_loss: float | None
     needs_imatrix: bool
     description: str
+    max_tokens_per_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementResult:
+    """A model that was imported, and how: as a link, or a copy."""
+
+    id: str
+    path: str
+    n_bytes: int
+    way: ImportWay
 
 
 @dataclass(frozen=True, slots=True)
 class RemovalResult:
-    """A model with the files that go, or went, and the bytes that the disk gets back."""
+    """A model with the files that are removed, or would be in a `dry_run`, and the bytes that this frees."""
 
     id: str
     paths: tuple[str, ...]
     n_bytes_freed: int
+    dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +199,11 @@ class MachineProblem:
 
 @dataclass(frozen=True, slots=True)
 class MachineReport:
-    """A machine as people read of it, a label and a text for each part, and what is wrong with it."""
+    """A machine: `rows` for people, a label and a text for each part, its problems, and the same for programs."""
 
     rows: tuple[tuple[str, str], ...]
     problems: tuple[MachineProblem, ...]
+    verdict: Literal["good", "problems"] = "good"
+    engine: str = ""
+    devices: tuple[Device, ...] = ()
+    disk_bytes_per_s: float | None = None

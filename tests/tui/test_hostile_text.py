@@ -90,7 +90,7 @@ def describe_models(texts: Sequence[str], client: ScriptedClient) -> None:
         replace(choice, quant=replace(choice.quant, name=text), description=text) for text in texts
     )
     problems = tuple(MachineProblem(text, text) for text in texts[60:])
-    library.checkup = MachineReport(tuple((text, text) for text in texts[:60]), problems)
+    library.machine_report = MachineReport(tuple((text, text) for text in texts[:60]), problems)
     library.hub = tuple(
         HubRepository(
             repo=f"repo {text}",

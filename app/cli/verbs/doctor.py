@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from app.cli.options import announced_rpc_endpoints, complete_model, options, setting_options
+from app.protocol.library import MachineReport
 from app.terminal import printable
 
 __all__ = ["ModelDiagnosis", "diagnose_model", "doctor", "model_json", "model_lines"]
@@ -98,7 +99,7 @@ def model_lines(model: str, examination: ModelDiagnosis) -> Iterator[str]:
 
 
 if TYPE_CHECKING:
-    from offload.advice.health import Findings, Problem
+    pass
 
 
 @click.command(epilog="Example: localllm doctor guide")
@@ -111,35 +112,32 @@ def doctor(model: str | None, rpc: str | None, wants_json: bool) -> None:
     With MODEL (guide, a path to a GGUF, or a name in the library) also measure one answer and report its bottleneck:
     memory capacity, memory bandwidth, prefill compute or the queue.
     """
-    from app.diagnostics import collect_findings, diagnostics_json
+    from app.diagnostics import collect_findings, describe_machine
     from app.engine.load.machine import survey
+    from app.protocol.codec import encode
     from app.settings.settings import load_settings
-    from offload.advice.health import find_problems
 
     settings = load_settings({"rpc": rpc})
     findings = collect_findings(settings, survey(announced_rpc_endpoints(settings)), model)
-    problems = find_problems(findings)
-    examination = diagnose_model(model, settings, findings.machine) if model else None
+    report = describe_machine(findings)
+    diagnosis = diagnose_model(model, settings, findings.machine) if model else None
     if wants_json:
-        of_model = {"model": model_json(examination)} if examination else {}
-        click.echo(json.dumps(diagnostics_json(findings, problems) | of_model))
+        click.echo(json.dumps(encode(report) | ({"model": model_json(diagnosis)} if diagnosis else {})))
         return
-    for line in _lines(findings, problems):
+    for line in _lines(report):
         click.echo(printable(line))
-    if model and examination:
+    if model and diagnosis:
         click.echo()
-        for line in model_lines(model, examination):
+        for line in model_lines(model, diagnosis):
             click.echo(printable(line))
 
 
-def _lines(findings: Findings, problems: tuple[Problem, ...]) -> Iterator[str]:
-    from app.diagnostics import machine_rows
-
-    for label, text in machine_rows(findings):
+def _lines(report: MachineReport) -> Iterator[str]:
+    for label, text in report.rows:
         yield f"{label:<10} {text}"
     yield ""
-    if not problems:
-        yield "Nothing is wrong."
-    for problem in problems:
+    if not report.problems:
+        yield "No problems found."
+    for problem in report.problems:
         yield f"! {problem.what}"
         yield f"  {problem.next_step}"

@@ -10,6 +10,7 @@ import click
 from app.cli.index import open_index
 from app.cli.options import complete_model, options
 from app.cli.output.format import format_bytes
+from app.protocol.codec import encode
 from app.terminal import printable_line
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def cp(model: str, name: str, *, wants_json: bool) -> None:
 
 
 def _place(source: ModelRef, name: str, *, is_copy: bool, wants_json: bool) -> None:
-    from app.library.library_json import placement_json
+    from app.library.describe import describe_import
     from app.library.local.placement import link_model, plan_import
     from app.library.local.resolve import resolve
     from app.settings.settings import load_settings
@@ -66,7 +67,7 @@ def _place(source: ModelRef, name: str, *, is_copy: bool, wants_json: bool) -> N
         way = _copied(placement, index) if is_copy else link_model(placement, index)
     placed = resolve(str(placement.path), settings)
     if wants_json:
-        click.echo(json.dumps(placement_json(placed, placement, way)))
+        click.echo(json.dumps(encode(describe_import(placed, placement, way))))
         return
     click.echo(f"{printable_line(placed.id)} ({format_bytes(placement.n_bytes)}) is in the library: {_WAYS[way]}.")
 

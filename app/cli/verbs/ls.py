@@ -13,6 +13,7 @@ import click
 from app.cli.index import open_index
 from app.cli.options import options
 from app.cli.output.format import format_bytes, format_count
+from app.protocol.codec import encode
 from app.terminal import printable_line
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ def ls(*, has_external: bool, wants_json: bool) -> None:
     Files dropped into the models folder are listed too. A model that cannot run is marked as damaged, with the reason.
     Models of other programs run in place, by the names shown.
     """
+    from app.library.describe import LIBRARY, describe_model
     from app.library.external import external_models
-    from app.library.library_json import LIBRARY, entry_json
     from app.library.local.index import forget_missing, list_entries
     from app.library.local.resolve import available
     from app.settings.settings import load_settings
@@ -46,7 +47,7 @@ def ls(*, has_external: bool, wants_json: bool) -> None:
         forget_missing(settings.models_dir, index)
         entries = list_entries((*here, *(external_models() if has_external else ())), index)
         if wants_json:
-            click.echo(json.dumps({"models": [entry_json(entry) for entry in _read(entries, index)]}))
+            click.echo(json.dumps({"models": [encode(describe_model(entry)) for entry in _read(entries, index)]}))
             return
         width = max(len(printable_line(entry.ref.id)) for entry in entries) if entries else 0
         click.echo(_line("name", width, _HEADINGS) + ("where" if has_external else ""))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.options import options
+from app.protocol.codec import encode
 from app.terminal import printable
 
 if TYPE_CHECKING:
@@ -41,16 +42,16 @@ def recommend(role: str | None, vram: tuple[str, ...], ram: str | None, wants_js
     Sizes and speeds are computed from the models' shapes; nothing is downloaded.
     """
     from app.cli.planning import planning_circumstances
+    from app.library.describe import describe_recommendation
     from app.library.hub.catalogue import Role, read_catalogue
     from app.library.hub.recommend import recommend as recommended
-    from app.library.library_json import recommendation_json
     from app.settings.settings import load_settings
 
     here = planning_circumstances(load_settings(), vram, ram)
     wanted = [Role(role)] if role else list(Role)
     found = [recommended(read_catalogue(), each, here) for each in wanted]
     if wants_json:
-        click.echo(json.dumps({"recommendations": [recommendation_json(each) for each in found]}))
+        click.echo(json.dumps(encode({"recommendations": [describe_recommendation(each) for each in found]})))
         return
     for each in found:
         for line in _lines(each):

@@ -13,6 +13,7 @@ from app.cli.confirm import confirm_removal
 from app.cli.index import open_index
 from app.cli.options import complete_model, options
 from app.cli.output.format import format_bytes
+from app.protocol.codec import encode
 from app.terminal import printable_line
 from quantizer.errors import UserError
 
@@ -34,7 +35,7 @@ def rm(models: tuple[str, ...], *, assume_yes: bool, wants_json: bool) -> None:
     Only files in the models folder are removed. For a linked model only the link is removed. A model that a running
     service has loaded is kept, unless you give --yes.
     """
-    from app.library.library_json import removal_json
+    from app.library.describe import describe_removal
     from app.library.local.removal import plan_removal, remove
     from app.library.local.resolve import resolve
     from app.settings.settings import load_settings
@@ -52,7 +53,7 @@ def rm(models: tuple[str, ...], *, assume_yes: bool, wants_json: bool) -> None:
             if not wants_json:
                 click.echo(f"Removed {_described(removal)}.")
     if wants_json:
-        click.echo(json.dumps({"removed": [removal_json(removal) for removal in removals]}))
+        click.echo(json.dumps({"removed": [encode(describe_removal(removal)) for removal in removals]}))
 
 
 def _check_unused(ids: Sequence[str], settings: Settings) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.options import option, options
+from app.protocol.codec import encode
 from app.terminal import printable
 
 if TYPE_CHECKING:
@@ -36,9 +37,9 @@ def search(
     model, no weights. HF_TOKEN, HF_ENDPOINT and proxies are honoured.
     """
     from app.cli.planning import planning_circumstances
+    from app.library.describe import describe_repository
     from app.library.hub.access import hub_access_from_environment
     from app.library.hub.repo_list import list_repos
-    from app.library.library_json import hit_json
     from app.settings.settings import load_settings
 
     settings, access = load_settings(), hub_access_from_environment()
@@ -48,7 +49,7 @@ def search(
     if only_fitting:
         hits = [hit for hit in map(_fitting, hits) if hit.families or hit.problem]
     if wants_json:
-        click.echo(json.dumps({"repositories": [hit_json(hit) for hit in hits]}))
+        click.echo(json.dumps(encode({"repositories": [describe_repository(hit) for hit in hits]})))
         return
     for hit in hits:
         for line in _lines(hit):

@@ -21,7 +21,7 @@ __all__ = ["show"]
 @options("wants_json")
 def show(model: str, *, wants_template: bool, wants_json: bool) -> None:
     """Show the header of MODEL (guide, a path to a GGUF, or a name that `localllm ls --external` lists)."""
-    from app.library.library_json import card_json
+    from app.library.describe import card_json
     from app.library.local.index import full_model_info
     from app.library.local.model_record import model_info_rows, record_of, template_changes
     from app.library.local.resolve import resolve

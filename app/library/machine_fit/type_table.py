@@ -6,19 +6,19 @@ Owns the rows. Writes no model.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from app.library.library_json import fit_json
+from app.library.describe import describe_type
 from app.library.local.model_files import ModelRef
 from app.library.local.resolve import GUIDE
 from app.library.machine_fit.planning import Fit
+from app.protocol.library import TypeChoice
 from offload.footprint.model import PlannedModel
 from offload.footprint.weights import weight_bytes_per_token
 from quantizer.write.quantize_plan import header_of_plan, size_table
 
-__all__ = ["TypeRow", "fitted_type_rows", "quantize_source", "type_rows"]
+__all__ = ["TypeRow", "quantize_source", "type_choices", "type_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ def type_rows(source: Path, bytes_per_s: float) -> Iterator[TypeRow]:
         yield row
 
 
-def fitted_type_rows(source: Path, bytes_per_s: float, fit: Callable[[PlannedModel], Fit]) -> list[dict[str, Any]]:
-    """Return the rows as JSON, each with its fit as `fit` computes it. Raises as `type_rows` does."""
-    return [asdict(row) | fit_json(fit(model)) for row, model in _rows(source, bytes_per_s)]
+def type_choices(source: Path, bytes_per_s: float, fit: Callable[[PlannedModel], Fit]) -> list[TypeChoice]:
+    """Return the rows, each with its fit as `fit` computes it. Raises as `type_rows` does."""
+    return [describe_type(row, fit(model)) for row, model in _rows(source, bytes_per_s)]
 
 
 def quantize_source(ref: ModelRef) -> Path:

@@ -12,21 +12,29 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.library.external import external_models
-from app.library.library_json import (
+from app.library.describe import (
     card_json,
-    entry_json,
-    fit_json,
-    hit_json,
-    placement_json,
-    recommendation_json,
-    removal_json,
+    describe_import,
+    describe_model,
+    describe_recommendation,
+    describe_removal,
+    describe_repository,
 )
+from app.library.external import external_models
 from app.library.local.index import Index, LibraryEntry, forget_missing, list_entries, read_entry
 from app.library.local.model_files import ModelRef
 from app.library.local.removal import plan_removal, remove
 from app.library.local.resolve import available, find_importable, resolve
 from app.library.machine_fit.fit_cache import FitCache
+from app.protocol.library import (
+    HubRepository,
+    LocalModel,
+    MachineReport,
+    PlacementResult,
+    Recommendation,
+    RemovalResult,
+    TypeChoice,
+)
 from app.service.threads import in_thread, run_in_thread
 from app.settings.settings import Settings
 from quantizer.errors import EngineError
@@ -36,9 +44,9 @@ __all__ = ["LibraryService", "Listing"]
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Models with their JSON objects; unless `is_complete`, more is being read about some of them."""
+    """Models by their references; unless `is_complete`, more is being read about some of them."""
 
-    models: tuple[tuple[ModelRef, dict[str, Any]], ...]
+    models: tuple[tuple[ModelRef, LocalModel], ...]
     is_complete: bool
 
 
@@ -62,10 +70,12 @@ class LibraryService:
         unknown = [entry for entry in entries if not (entry.is_read and self._fit_cache.has(entry))]
         if unknown and (self._reading is None or self._reading.done()):
             self._reading = asyncio.create_task(self._read(unknown))
-        return Listing(tuple((entry.ref, self._json(entry)) for entry in entries), not unknown)
+        return Listing(
+            tuple((entry.ref, describe_model(entry, self._fit_cache.get(entry))) for entry in entries), not unknown
+        )
 
-    async def search(self, words: str, limit: int) -> list[dict[str, Any]]:
-        """Return the hub's repositories for `words`, each quant with its verdict, as `localllm search --json` does.
+    async def search(self, words: str, limit: int) -> list[HubRepository]:
+        """Return the hub's repositories for `words`, each quant with its verdict.
 
         Cancelling ends the search. Raises HubError where the hub cannot be reached.
         """
@@ -78,13 +88,13 @@ class LibraryService:
             await asyncio.wait({self._reading})
 
     @in_thread
-    def recommendations(self) -> list[dict[str, Any]]:
-        """Return a recommendation for each role, as `localllm recommend --json` does. Raises EngineError."""
+    def recommendations(self) -> list[Recommendation]:
+        """Return a recommendation for each role. Raises EngineError."""
         from app.library.hub.catalogue import Role, read_catalogue
         from app.library.hub.recommend import recommend
 
         context = self._fit_cache.here()
-        return [recommendation_json(recommend(read_catalogue(), role, context)) for role in Role]
+        return [describe_recommendation(recommend(read_catalogue(), role, context)) for role in Role]
 
     @in_thread
     def card(self, name: str) -> dict[str, Any]:
@@ -100,18 +110,15 @@ class LibraryService:
         return card_json(info, record) | {"rows": model_info_rows(info, record)}
 
     @in_thread
-    def types(self, name: str) -> list[dict[str, Any]]:
-        """Return a model's figures in each type, as `localllm quantize --list --json` does, with verdicts.
-
-        Raises UserError as planning does.
-        """
-        from app.library.machine_fit.type_table import fitted_type_rows, quantize_source
+    def types(self, name: str) -> list[TypeChoice]:
+        """Return a model's figures in each type, with verdicts. Raises UserError as planning does."""
+        from app.library.machine_fit.type_table import quantize_source, type_choices
 
         context, source = self._fit_cache.here(), quantize_source(resolve(name, self._settings))
-        return fitted_type_rows(source, context.machine.host.bytes_per_s or 0.0, context.fit)
+        return type_choices(source, context.machine.host.bytes_per_s or 0.0, context.fit)
 
     @in_thread
-    def place(self, source: str, name: str, *, is_copy: bool) -> dict[str, Any]:
+    def place(self, source: str, name: str, *, is_copy: bool) -> PlacementResult:
         """Import a model into the library as `localllm import` does. Raises as that does."""
         from app.library.local.placement import copy_model, link_model, plan_import
 
@@ -120,7 +127,7 @@ class LibraryService:
             if is_copy:
                 copy_model(plan, index, lambda _n_bytes: None)
             way = "copy" if is_copy else link_model(plan, index)
-        return placement_json(resolve(str(plan.path), self._settings), plan, way)
+        return describe_import(resolve(str(plan.path), self._settings), plan, way)
 
     @in_thread
     def find(self, name: str) -> ModelRef:
@@ -128,25 +135,25 @@ class LibraryService:
         return resolve(name, self._settings)
 
     @in_thread
-    def removal(self, ref: ModelRef) -> dict[str, Any]:
+    def removal(self, ref: ModelRef) -> RemovalResult:
         """Return what removing `ref` would delete. Raises UsageError for a model outside the library."""
-        return removal_json(plan_removal(ref, self._settings.models_dir))
+        return describe_removal(plan_removal(ref, self._settings.models_dir))
 
     @in_thread
-    def remove(self, ref: ModelRef) -> dict[str, Any]:
+    def remove(self, ref: ModelRef) -> RemovalResult:
         """Remove `ref` and return what was deleted. Raises UsageError, StorageError."""
         removal = plan_removal(ref, self._settings.models_dir)
         remove(removal)
         with Index(self._settings.cache_dir) as index:
             index.forget(removal.paths)
-        return removal_json(removal)
+        return describe_removal(removal)
 
     @in_thread
-    def checkup(self) -> dict[str, Any]:
-        """Return the machine and its problems, with the printed lines as `rows`. Raises EngineError."""
-        from app.diagnostics import diagnostics_report
+    def diagnose(self) -> MachineReport:
+        """Return the machine and its problems. Raises EngineError."""
+        from app.diagnostics import collect_findings, describe_machine
 
-        return diagnostics_report(self._settings, self._fit_cache.machine())
+        return describe_machine(collect_findings(self._settings, self._fit_cache.machine()))
 
     @in_thread
     def _entries(self, *, has_external: bool) -> list[LibraryEntry]:
@@ -170,15 +177,11 @@ class LibraryService:
                 return
             yield entry
 
-    def _json(self, entry: LibraryEntry) -> dict[str, Any]:
-        fit = self._fit_cache.get(entry)
-        return entry_json(entry) | {"fit": fit_json(fit) if fit else None}
-
-    async def _found(self, words: str, limit: int) -> list[dict[str, Any]]:
+    async def _found(self, words: str, limit: int) -> list[HubRepository]:
         from app.library.hub.access import hub_access_from_environment
         from app.library.hub.repo_list import list_repos
         from app.library.hub.search import inspect_repos
 
         access, context = hub_access_from_environment(), self._fit_cache.here()
         listed = list_repos(access, words, limit)
-        return [hit_json(hit) for hit in await inspect_repos(listed, access, context, lambda: None)]
+        return [describe_repository(hit) for hit in await inspect_repos(listed, access, context, lambda: None)]

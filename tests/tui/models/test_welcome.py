@@ -38,7 +38,7 @@ def arrival(settings, meet):
 async def test_a_newcomer_sees_the_machine_what_is_wrong_and_what_suits_it(arrival):
     client = client_with_models()
     problem = MachineProblem("Memory is swapped.", "Close other programs.")
-    client.library.checkup = MachineReport((("memory", "20 GiB of 24 GiB free"),), (problem,))
+    client.library.machine_report = MachineReport((("memory", "20 GiB of 24 GiB free"),), (problem,))
     async with arrival(client) as user:
         await user.sees("Qwen3 4B Instruct · 2.5 GB · fits · about 14 tok/s · chat", "Llama 3.2 1B Instruct")
         await user.sees("memory     20 GiB of 24 GiB free", "! Memory is swapped. Close other programs.")

@@ -6,12 +6,14 @@ machine: the caller gave them.
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 from fastapi import Request
 from pydantic import Field, StrictStr
 
 from app.library.local.model_files import ModelRef
+from app.protocol.library import LoadState, LocalModels, MachineReport, PlacementResult, RemovalResult
 from app.service.api.app_state import library_of, models_of
 from app.service.api.fields import Body
 from app.service.api.native import library_schemas as objects
@@ -62,22 +64,21 @@ class KeepAliveBody(Body):
 
 
 @router.get("/library")
-async def listing(request: Request, external: str = "", fresh: str = "") -> JsonResponse[objects.Listing]:
+async def listing(request: Request, external: str = "", fresh: str = "") -> JsonResponse[LocalModels]:
     """The models of this machine, each with its verdict and whether it is loaded.
 
-    `complete` is false while headers are still being read: then ask again.
+    `is_complete` is false while headers are still being read: then ask again.
     """
     found = await library_of(request).listing(has_external=_is_set(external), is_fresh=_is_set(fresh))
     models = models_of(request)
-    rows: Any = [entry | _load_state(models.serving(ref)) for ref, entry in found.models]
-    return JsonResponse({"models": rows, "complete": found.is_complete})
+    rows = [replace(model, **asdict(_load_state(models.serving(ref)))) for ref, model in found.models]
+    return JsonResponse(LocalModels(tuple(rows), found.is_complete))
 
 
 @router.get("/recommend")
 async def recommend(request: Request) -> JsonResponse[objects.Recommendations]:
     """A model of the catalogue for each role, chosen for this machine without the network."""
-    recommendations: Any = await library_of(request).recommendations()
-    return JsonResponse({"recommendations": recommendations})
+    return JsonResponse({"recommendations": await library_of(request).recommendations()})
 
 
 @router.get("/search", openapi_extra=errors(400, 502))
@@ -88,8 +89,7 @@ async def search(request: Request, words: str = "", limit: str = "") -> JsonResp
     n_most = int(limit) if limit.isascii() and limit.isdigit() and len(limit) < 4 else _N_USUAL
 
     async def find() -> JsonResponse[objects.Repositories]:
-        repositories: Any = await library_of(request).search(words, min(max(1, n_most), _N_MOST))
-        return JsonResponse({"repositories": repositories})
+        return JsonResponse({"repositories": await library_of(request).search(words, min(max(1, n_most), _N_MOST))})
 
     return await while_connected(request, find())
 
@@ -104,37 +104,34 @@ async def card(request: Request, model: str = "") -> JsonResponse[objects.Card]:
 @router.get("/types", openapi_extra=errors(400, 404))
 async def types(request: Request, model: str = "") -> JsonResponse[objects.Types]:
     """Size, loss, verdict and speed of a model in each quantization type; empty is the default model."""
-    found: Any = await library_of(request).types(_name_or_default(request, model))
-    return JsonResponse({"types": found})
+    return JsonResponse({"types": await library_of(request).types(_name_or_default(request, model))})
 
 
 @router.get("/machine")
-async def machine(request: Request) -> JsonResponse[objects.Machine]:
+async def machine(request: Request) -> JsonResponse[MachineReport]:
     """The devices of this machine, and its problems."""
-    found: Any = await library_of(request).checkup()
-    return JsonResponse(found)
+    return JsonResponse(await library_of(request).diagnose())
 
 
 @router.post("/import", openapi_extra=errors(404, 409))
-async def import_model(request: Request, body: ImportBody) -> JsonResponse[objects.Placed]:
+async def import_model(request: Request, body: ImportBody) -> JsonResponse[PlacementResult]:
     """Import a model into the library, by a link unless its bytes are to be copied."""
-    placed: Any = await library_of(request).place(body.source, body.name, is_copy=body.copy_bytes)
-    return JsonResponse(placed)
+    return JsonResponse(await library_of(request).place(body.source, body.name, is_copy=body.copy_bytes))
 
 
 @router.post("/remove", openapi_extra=errors(404))
-async def remove(request: Request, body: RemoveBody) -> JsonResponse[objects.Removed]:
+async def remove(request: Request, body: RemoveBody) -> JsonResponse[RemovalResult]:
     """Remove a model from the library, unless it is loaded; only names in the models folder are removed."""
     library = library_of(request)
     ref = await library.find(body.model)
     if not body.dry_run:
         await _release(request, ref)
-    removed: Any = await (library.removal(ref) if body.dry_run else library.remove(ref))
-    return JsonResponse(removed | {"dry_run": body.dry_run})
+    removed = await (library.removal(ref) if body.dry_run else library.remove(ref))
+    return JsonResponse(replace(removed, dry_run=body.dry_run))
 
 
 @router.post("/unload", openapi_extra=errors(404))
-async def unload(request: Request, body: UnloadBody) -> JsonResponse[objects.LoadedAs]:
+async def unload(request: Request, body: UnloadBody) -> JsonResponse[LoadState]:
     """Unload an idle model until its next use; its memory is freed with the last name that holds it."""
     model = await _serving(request, body.model)
     if model is not None:
@@ -145,7 +142,7 @@ async def unload(request: Request, body: UnloadBody) -> JsonResponse[objects.Loa
 
 
 @router.post("/keep-alive", openapi_extra=errors(404))
-async def keep_alive(request: Request, body: KeepAliveBody) -> JsonResponse[objects.LoadedAs]:
+async def keep_alive(request: Request, body: KeepAliveBody) -> JsonResponse[LoadState]:
     """Set for how long an idle model stays loaded."""
     idle_s = parse_duration(body.keep_alive)
     model = await _serving(request, body.model)
@@ -173,11 +170,11 @@ async def _serving(request: Request, name: str) -> ServedModel | None:
     return loaded or models.serving(await library_of(request).find(name))
 
 
-def _load_state(model: ServedModel | None) -> objects.LoadedAs:
+def _load_state(model: ServedModel | None) -> LoadState:
     """Return the state of a model's engine, "unloaded" for none, and when it is unloaded (seconds since 1970)."""
     if model is None:
-        return {"state": "unloaded", "loaded_as": None, "expires_s": None}
-    return {"state": model.status.state, "loaded_as": model.ref.id, "expires_s": model.keep_alive.expires_s}
+        return LoadState()
+    return LoadState(model.status.state, model.ref.id, model.keep_alive.expires_s)
 
 
 async def _release(request: Request, ref: ModelRef) -> None:

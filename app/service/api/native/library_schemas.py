@@ -1,81 +1,17 @@
-"""The objects of the library's routes, as `app.library.library_json` and its neighbours build them: fields and what
-these may be."""
+"""The objects of the library's routes that are not declared in `app.protocol.library`."""
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from pydantic import NonNegativeFloat, NonNegativeInt
 from typing_extensions import TypedDict
 
-from app.protocol.library import DeviceKindName
-from app.service.api.native.schemas import Fit
+from app.protocol.library import HubRepository, Recommendation, TypeChoice
 
-__all__ = ["Card", "Listing", "LoadedAs", "Machine", "Placed", "Recommendations", "Removed", "Repositories", "Types"]
+__all__ = ["Card", "Recommendations", "Repositories", "Types"]
 
 Row: TypeAlias = tuple[str, str]  # a label and a text, for people
-
-
-class LoadedAs(TypedDict):
-    """What a model's engine is at, and when it is let go (seconds since 1970)."""
-
-    state: Literal["loading", "ready", "failed", "unloaded"]
-    loaded_as: str | None
-    expires_s: NonNegativeFloat | None
-
-
-class LibraryModel(LoadedAs):
-    """A model of this machine: what the disk says, and the facts, null where the file is damaged or not read yet."""
-
-    id: str
-    where: str
-    path: str
-    bytes: NonNegativeInt
-    modified_s: NonNegativeInt
-    damaged: str | None
-    name: str | None
-    architecture: str | None
-    n_parameters: NonNegativeInt | None
-    file_type: str | None
-    n_ctx_train: NonNegativeInt | None
-    kv_bytes_per_token: NonNegativeInt | None
-    has_chat_template: bool | None
-    has_tools: bool | None
-    has_fim: bool | None
-    licence: str | None
-    template_sha256: str | None
-    fit: Fit | None
-
-
-class Listing(TypedDict):
-    """The models of this machine; not `complete` while some are being read."""
-
-    models: list[LibraryModel]
-    complete: bool
-
-
-class Suggestion(Fit):
-    """A model of the catalogue in the quant that suits this machine best."""
-
-    name: str
-    title: str
-    ref: str
-    quant: str
-    n_bytes: NonNegativeInt
-    n_parameters: NonNegativeInt
-    licence: str
-    n_ctx_train: NonNegativeInt
-    uncertainty: NonNegativeFloat
-
-
-class Recommendation(TypedDict):
-    """What to take for a role, null where nothing runs, and why; whether it is as fast as people want who ask that."""
-
-    role: Literal["chat", "code", "small", "moe", "embedding"]
-    model: Suggestion | None
-    keeps_pace: bool
-    why: str
-    passed_over: list[Suggestion]
 
 
 class Recommendations(TypedDict):
@@ -84,39 +20,10 @@ class Recommendations(TypedDict):
     recommendations: list[Recommendation]
 
 
-class Quant(Fit):
-    """A file, or several, of a repository."""
-
-    quant: str
-    n_bytes: NonNegativeInt
-
-
-class Family(TypedDict):
-    """The quants of one model."""
-
-    architecture: str
-    n_parameters: NonNegativeInt
-    n_ctx_train: NonNegativeInt | None
-    quants: list[Quant]
-
-
-class Repository(TypedDict):
-    """A repository of the hub, and why nothing is told of its models, if so."""
-
-    repo: str
-    kind: Literal["checkpoint", "gguf"]
-    downloads: NonNegativeInt
-    licence: str | None
-    gated: bool
-    models: list[Family]
-    models_left_out: NonNegativeInt
-    problem: str | None
-
-
 class Repositories(TypedDict):
     """What the hub has."""
 
-    repositories: list[Repository]
+    repositories: list[HubRepository]
 
 
 class TypeShare(TypedDict):
@@ -184,68 +91,7 @@ class Card(TypedDict):
     rows: list[Row]
 
 
-class Type(Fit):
-    """What a type would make of a model. `perplexity_loss` is what llama.cpp measured of another one."""
-
-    type: str
-    bits_per_weight: NonNegativeFloat
-    bytes: NonNegativeInt
-    perplexity_loss: float | None
-    max_tokens_per_s: NonNegativeFloat
-    needs_imatrix: bool
-    description: str
-
-
 class Types(TypedDict):
     """Every type that the model could be made."""
 
-    types: list[Type]
-
-
-class MachineDevice(TypedDict):
-    """A processor with memory. What is null nobody knows."""
-
-    name: str
-    kind: DeviceKindName
-    total_bytes: NonNegativeInt
-    free_bytes: NonNegativeInt
-    bytes_per_s: NonNegativeFloat | None
-    link_bytes_per_s: NonNegativeFloat | None
-    link_latency_s: NonNegativeFloat | None
-    description: str
-
-
-class Problem(TypedDict):
-    """What is wrong, and what to do about it."""
-
-    what: str
-    next_step: str
-
-
-class Machine(TypedDict):
-    """What this machine is for running models, and the same in `rows` for people."""
-
-    verdict: Literal["good", "problems"]
-    engine: str
-    devices: list[MachineDevice]
-    disk_bytes_per_s: NonNegativeFloat | None
-    problems: list[Problem]
-    rows: list[Row]
-
-
-class Placed(TypedDict):
-    """A model that got a place in the library, and how."""
-
-    id: str
-    path: str
-    bytes: NonNegativeInt
-    way: Literal["copy", "hard link", "reflink", "symbolic link"]
-
-
-class Removed(TypedDict):
-    """What went from the library, or would go."""
-
-    id: str
-    paths: list[str]
-    bytes_freed: NonNegativeInt
-    dry_run: bool
+    types: list[TypeChoice]

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from pydantic import NonNegativeFloat, NonNegativeInt
 from typing_extensions import TypedDict
 
 from app.protocol.job import Job
-from app.protocol.library import VerdictName
 
 __all__ = [
-    "Fit",
     "JobList",
     "Log",
     "ModelId",
@@ -43,11 +40,3 @@ class Log(TypedDict):
     """The log of a job."""
 
     log: str
-
-
-class Fit(TypedDict):
-    """What a model comes to on this machine."""
-
-    verdict: VerdictName
-    decode_tps: NonNegativeFloat | None
-    total_bytes: NonNegativeInt

@@ -37,4 +37,4 @@ def test_people_read_what_it_is_and_what_is_wrong(environment: Mapping[str, str]
     lines = doctor(environment).splitlines()
     assert lines[0].startswith("processor ")
     assert any(line.startswith("engine     llama-cpp-python") for line in lines)
-    assert lines[-1] == "Nothing is wrong." or any(line.startswith("! ") for line in lines)
+    assert lines[-1] == "No problems found." or any(line.startswith("! ") for line in lines)

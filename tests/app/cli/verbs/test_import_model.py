@@ -13,7 +13,7 @@ Run = Callable[..., Any]
 def test_a_model_of_ollamas_is_imported_by_its_name_and_listed(localllm: Run, home: Path, models: Path) -> None:
     blob = ollama_model(home / "ollama", "registry.ollama.ai/library/llama3.2/3b")
     told = localllm("import", "llama3.2:3b", "--json").json
-    assert list(told) == ["id", "path", "bytes", "way"]
+    assert list(told) == ["id", "path", "n_bytes", "way"]
     assert (told["id"], told["way"]) == ("llama3.2-3b", "hard link")
     assert Path(told["path"]).samefile(blob)
     assert "llama3.2-3b" in localllm("ls").out

@@ -53,27 +53,27 @@ def test_every_quant_comes_with_its_size_and_a_verdict(environment: Mapping[str,
         (repository,) = found(environment, hub.url, "llama", "7b")
         assert hub.n_sent() <= 2 << 20
         assert all(entry.headers["user-agent"].startswith("localllm/") for entry in hub.log)
-    keys = ["repo", "kind", "downloads", "licence", "gated", "models", "models_left_out", "problem"]
+    keys = ["repo", "is_checkpoint", "n_downloads", "licence", "is_gated", "models", "n_left_out", "problem"]
     assert list(repository) == keys
-    assert (repository["repo"], repository["kind"], repository["downloads"]) == (ggufs.id, "gguf", 1234)
-    assert (repository["licence"], repository["gated"], repository["problem"]) == ("llama2", False, None)
+    assert (repository["repo"], repository["is_checkpoint"], repository["n_downloads"]) == (ggufs.id, False, 1234)
+    assert (repository["licence"], repository["is_gated"], repository["problem"]) == ("llama2", False, "")
     (model,) = repository["models"]
     assert (model["architecture"], model["n_ctx_train"]) == ("llama", 4096)
     assert model["n_parameters"] == pytest.approx(6.74e9, rel=0.001)
-    assert [quant["quant"] for quant in model["quants"]] == list(QUANTS)
-    assert [quant["verdict"] for quant in model["quants"]] == ["partial", "fits", "fits"]
+    assert [quant["name"] for quant in model["quants"]] == list(QUANTS)
+    assert [quant["fit"]["verdict"] for quant in model["quants"]] == ["partial", "fits", "fits"]
     assert [quant["n_bytes"] for quant in model["quants"]] == [file.n_bytes for file in ggufs.files.values()]
-    speeds = [quant["decode_tps"] for quant in model["quants"]]
+    speeds = [quant["fit"]["decode_tps"] for quant in model["quants"]]
     assert speeds == sorted(speeds)
-    assert list(model["quants"][0]) == ["quant", "n_bytes", "verdict", "decode_tps", "total_bytes"]
+    assert list(model["quants"][0]) == ["name", "n_bytes", "fit"]
 
 
 def test_checkpoints_that_can_be_converted_are_found_too(environment: Mapping[str, str], checkpoint: HubRepo) -> None:
     other = HubRepo.of("meta/Llama-strange", {}, config={"architectures": ["StrangeForCausalLM"]})
     with HubServer(checkpoint, other) as hub:
         (repository,) = found(environment, hub.url, "llama")
-    assert (repository["repo"], repository["kind"]) == (checkpoint.id, "checkpoint")
-    sizes = {quant["quant"]: quant["n_bytes"] for quant in repository["models"][0]["quants"]}
+    assert (repository["repo"], repository["is_checkpoint"]) == (checkpoint.id, True)
+    sizes = {quant["name"]: quant["n_bytes"] for quant in repository["models"][0]["quants"]}
     assert sizes["Q4_K_M"] == pytest.approx(2.02e9, rel=0.01)
 
 
@@ -81,7 +81,7 @@ def test_only_what_fits_is_left_where_that_is_asked_for(environment: Mapping[str
     with HubServer(ggufs, HubRepo.of("broken/llama-GGUF", {"llama.gguf": b"<html>"})) as hub:
         repository, unreadable = found(environment, hub.url, "llama", "--fits")
     assert unreadable["problem"]
-    assert [quant["quant"] for quant in repository["models"][0]["quants"]] == ["Q4_K_M", "Q2_K"]
+    assert [quant["name"] for quant in repository["models"][0]["quants"]] == ["Q4_K_M", "Q2_K"]
 
 
 def test_people_read_a_table_with_what_suits_best(environment: Mapping[str, str], ggufs: HubRepo) -> None:
@@ -109,7 +109,7 @@ def test_what_cannot_be_read_says_so_in_its_place_and_obeys_no_terminal(environm
     assert "\x07" not in done.stdout
     assert "not a GGUF file" in bad["problem"]
     assert "accepted its terms" in gated["problem"]
-    assert gated["gated"] is True
+    assert gated["is_gated"] is True
 
 
 def test_a_repository_that_fails_says_so_beside_the_others(environment: Mapping[str, str], ggufs: HubRepo) -> None:
